@@ -1,0 +1,107 @@
+//! Compressed clusters: several to a host cluster, at any byte, across a cluster boundary.
+
+use crate::qcow2::units::{GuestCluster, HostOffset};
+use crate::stamp::WriteNumber;
+
+use super::Builder;
+use super::payload::Shape;
+use super::tables::{Compressed, Entry};
+
+/// How a compressed cluster is placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// Right behind the last payload, in the same host cluster and over its boundary where the next
+    /// one is free; else as `Fresh`.
+    #[default]
+    Packed,
+    /// At a byte of its own choosing in new clusters.
+    Fresh,
+}
+
+/// A compressed cluster to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct CompressedWrite {
+    /// What it holds.
+    pub shape: Shape,
+    /// Where it goes.
+    pub packing: Packing,
+    /// The byte of the first cluster where a fresh payload begins, folded into the cluster.
+    pub skew_bytes: u64,
+    /// Which write it is.
+    pub write: WriteNumber,
+}
+
+/// Where the last payload ended: in `cluster`, which it touches, at `offset`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PayloadEnd {
+    pub(super) cluster: u64,
+    offset: HostOffset,
+}
+
+impl Builder {
+    /// Writes a whole cluster compressed. Returns where the payload begins and its length; `None`
+    /// where the file is full, and nothing was changed.
+    pub fn write_compressed(
+        &mut self,
+        cluster: GuestCluster,
+        wanted: CompressedWrite,
+    ) -> Option<(HostOffset, u32)> {
+        let (table, index) = self.table_for_change(cluster)?;
+        let geometry = self.plan.geometry;
+        let length = self.payloads.get(&geometry, wanted.shape).length_bytes();
+        let length_bytes = u32::try_from(length).ok()?;
+        let packed = match wanted.packing {
+            Packing::Packed => self.pack(u64::from(length_bytes)),
+            Packing::Fresh => None,
+        };
+        let offset = match packed {
+            Some(offset) => offset,
+            None => self.place_fresh(u64::from(length_bytes), wanted.skew_bytes)?,
+        };
+        let old = self.tables.get(table, index);
+        let last = offset.saturating_add(u64::from(length_bytes) - 1);
+        let end = geometry.cluster_size.host_cluster(last).get();
+        self.payload_end = Some(PayloadEnd { cluster: end, offset: last.saturating_add(1) });
+        self.release(old);
+        let (write, shape) = (wanted.write, wanted.shape);
+        let entry = Compressed { offset, length_bytes, write, shape };
+        self.tables.set(table, index, Entry::Compressed(entry));
+        Some((offset, length_bytes))
+    }
+
+    /// Room behind the last payload, counted: the cluster in which it ended is referenced once more,
+    /// the ones that the new one spills into are allocated.
+    fn pack(&mut self, length_bytes: u64) -> Option<HostOffset> {
+        let end = self.payload_end?;
+        let cluster_size = self.plan.geometry.cluster_size;
+        if end.offset.get() & cluster_size.mask() == 0 {
+            return None;
+        }
+        if self.placement.clusters.references(end.cluster) >= self.plan.geometry.max_refcount() {
+            return None;
+        }
+        let last = cluster_size.host_cluster(end.offset.saturating_add(length_bytes - 1)).get();
+        let spilled = last - end.cluster;
+        if spilled > 0 && !self.placement.allocate_at(end.cluster + 1, spilled) {
+            return None;
+        }
+        self.placement.clusters.add_reference(end.cluster);
+        Some(end.offset)
+    }
+
+    fn place_fresh(&mut self, length_bytes: u64, skew_bytes: u64) -> Option<HostOffset> {
+        let cluster_size = self.plan.geometry.cluster_size;
+        // A descriptor has 70 - cluster_bits bits for the offset (specification, "Compressed Clusters
+        // Descriptor"); a payload and its skew take less than four clusters.
+        let reach = 1u64 << (70 - cluster_size.bits());
+        let room = cluster_size.saturating_bytes(self.placement.append_at() + 4);
+        if room > reach {
+            return None;
+        }
+        let skew = skew_bytes & cluster_size.mask();
+        let clusters = cluster_size.clusters_for(skew + length_bytes);
+        let first = self.placement.allocate(clusters, self.placement.policy)?;
+        let first = cluster_size.host_offset(crate::qcow2::units::HostCluster::new(first));
+        Some(first.saturating_add(skew))
+    }
+}

@@ -1,0 +1,146 @@
+//! L1 tables: which L2 table maps which part of the disk, and where the L1 table itself lies.
+
+use crate::qcow2::units::GuestCluster;
+
+use super::Builder;
+use super::tables::{Entry, TableId};
+
+/// An L1 table, of the active disk or of a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct L1 {
+    /// Its first cluster; meaningless where `clusters` is 0.
+    pub first: u64,
+    /// How many clusters it takes; 0 for a disk of size 0.
+    pub clusters: u64,
+    /// How many entries it has.
+    pub entries: u64,
+    /// The entries that are not empty, sorted by index.
+    tables: Vec<(u64, TableId)>,
+}
+
+impl L1 {
+    /// Forgets everything but the buffer.
+    pub fn clear(&mut self) {
+        (self.first, self.clusters, self.entries) = (0, 0, 0);
+        self.tables.clear();
+    }
+
+    /// The L2 table at `index`.
+    #[inline]
+    pub fn get(&self, index: u64) -> Option<TableId> {
+        let at = self.tables.binary_search_by_key(&index, |(index, _)| *index).ok()?;
+        Some(self.tables[at].1)
+    }
+
+    /// Sets the L2 table at `index`.
+    pub fn set(&mut self, index: u64, table: TableId) {
+        match self.tables.binary_search_by_key(&index, |(index, _)| *index) {
+            Ok(at) => self.tables[at].1 = table,
+            Err(at) => self.tables.insert(at, (index, table)),
+        }
+    }
+
+    /// The entries that are not empty, in order.
+    pub fn tables(&self) -> &[(u64, TableId)] {
+        &self.tables
+    }
+
+    /// Becomes an L1 table with the entries of `original`, elsewhere.
+    pub fn copy_entries(&mut self, original: &Self, first: u64) {
+        (self.first, self.clusters, self.entries) = (first, original.clusters, original.entries);
+        self.tables.clone_from(&original.tables);
+    }
+}
+
+impl Builder {
+    /// Gives the active L1 table room for `entries`; false where the file is full.
+    pub(super) fn grow_l1(&mut self, entries: u64) -> bool {
+        let clusters = self.plan.geometry.cluster_size.clusters_for(entries * 8);
+        if clusters > self.active.clusters {
+            let Some(first) = self.placement.allocate(clusters, self.placement.policy) else {
+                return false;
+            };
+            if self.active.clusters > 0 {
+                self.placement.clusters.free(self.active.first, self.active.clusters);
+            }
+            (self.active.first, self.active.clusters) = (first, clusters);
+        }
+        self.active.entries = self.active.entries.max(entries);
+        true
+    }
+
+    /// Changes the size of the disk; what lies past a smaller one's last cluster is discarded. The L1
+    /// table grows where it must, and never shrinks.
+    ///
+    /// Returns the new size, which the limits may have cut; `None` where the file is full.
+    pub fn resize(&mut self, size_bytes: u64) -> Option<u64> {
+        let size_bytes = size_bytes.min(self.max_size_bytes());
+        let old_clusters = self.guest_clusters();
+        if !self.grow_l1(self.plan.geometry.l1_entries_for(size_bytes)) {
+            return None;
+        }
+        let new_clusters = self.plan.geometry.cluster_size.clusters_for(size_bytes);
+        if new_clusters < old_clusters && !self.discard_from(new_clusters) {
+            return None;
+        }
+        self.plan.size_bytes = size_bytes;
+        Some(size_bytes)
+    }
+
+    /// Discards all guest clusters from `first` on; false where the file is full, and nothing was
+    /// discarded.
+    fn discard_from(&mut self, first: u64) -> bool {
+        let entries = self.plan.geometry.l2_entries();
+        let keep = first.div_ceil(entries);
+        if !first.is_multiple_of(entries)
+            && self.active.get(first / entries).is_some()
+            && !self.discard_end_of_table(GuestCluster::new(first))
+        {
+            return false;
+        }
+        let kept = self.active.tables.partition_point(|(index, _)| *index < keep);
+        for at in kept..self.active.tables.len() {
+            let (_, table) = self.active.tables[at];
+            self.release_table(table);
+        }
+        self.active.tables.truncate(kept);
+        true
+    }
+
+    /// Discards the entries of one table from `first` on.
+    fn discard_end_of_table(&mut self, first: GuestCluster) -> bool {
+        let Some((table, from)) = self.table_for_change(first) else { return false };
+        let mut touched = Vec::new();
+        for (page_first, page) in self.tables.pages(table) {
+            let entries = (page_first..).zip(page);
+            touched.extend(entries.filter(|(index, _)| *index >= from).map(|(n, entry)| (n, *entry)));
+        }
+        for (index, entry) in touched {
+            self.release(entry);
+            self.tables.set(table, index, Entry::Unallocated);
+        }
+        true
+    }
+
+    /// Drops one reference of a table, and of all that it references.
+    pub(super) fn release_table(&mut self, table: TableId) {
+        self.for_each_entry(table, Self::release);
+        self.release_cluster(self.tables.host(table).get());
+    }
+
+    /// Calls `change` with each entry of a table.
+    pub(super) fn for_each_entry(
+        &mut self,
+        table: TableId,
+        mut change: impl FnMut(&mut Self, Entry),
+    ) {
+        // Taken out for the while: `change` counts references, it does not touch tables.
+        let tables = std::mem::take(&mut self.tables);
+        for (_, page) in tables.pages(table) {
+            for entry in page.iter().filter(|entry| **entry != Entry::Unallocated) {
+                change(self, *entry);
+            }
+        }
+        self.tables = tables;
+    }
+}

@@ -1,0 +1,308 @@
+//! The image that a program builds: which clusters are mapped where, and the bytes that say so.
+//!
+//! [`Builder`] is what a writer of qcow2 would be, reduced to the mapping. It is total: what cannot
+//! be done (the file is full, a count is at its maximum) has no effect and says so. Building the
+//! image's bytes does not change it, so that a program can be built and verified at any point.
+
+pub mod clusters;
+mod compressed;
+mod l1;
+pub mod payload;
+pub mod placement;
+pub mod refcounts;
+mod serialise;
+mod snapshots;
+mod sparse_table;
+mod subclusters;
+pub mod tables;
+
+use crate::limits::Limits;
+use crate::qcow2::entry::SubclusterBitmap;
+use crate::qcow2::header::{Geometry, Version};
+use crate::qcow2::units::{GuestCluster, HostCluster, HostOffset};
+use crate::stamp::WriteNumber;
+
+use compressed::PayloadEnd;
+use l1::L1;
+use payload::Payloads;
+use placement::{Placement, Policy};
+use refcounts::RefcountPlacement;
+use snapshots::Snapshots;
+use tables::{Entry, Extended, TableId, Tables};
+
+pub use compressed::{CompressedWrite, Packing};
+pub use serialise::{HeaderOptions, Scratch};
+pub use subclusters::{SubclusterChange, SubclusterRange};
+
+/// What a program fixes before its first operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Version, cluster size, refcount width, extended L2, compression.
+    pub geometry: Geometry,
+    /// The disk's size as the header stores it.
+    pub size_bytes: u64,
+    /// What the header says beyond that.
+    pub header: HeaderOptions,
+    /// Where the refcount structures go.
+    pub refcounts: RefcountPlacement,
+    /// The seed of all placement by entropy.
+    pub rng_seed: u64,
+}
+
+/// An image being built. All buffers are reused from image to image.
+#[derive(Debug)]
+pub struct Builder {
+    plan: Plan,
+    limits: Limits,
+    placement: Placement,
+    tables: Tables,
+    active: L1,
+    snapshots: Snapshots,
+    payloads: Payloads,
+    payload_end: Option<PayloadEnd>,
+}
+
+impl Builder {
+    /// Without an image; call [`Builder::begin`].
+    pub fn new() -> Self {
+        let cluster_size = crate::qcow2::units::ClusterSize::from_bits(16);
+        let geometry = Geometry {
+            version: Version::V3,
+            cluster_size: cluster_size.expect("16 is a cluster size"),
+            refcount_order: 4,
+            extended_l2: false,
+            compression: crate::qcow2::header::Compression::Deflate,
+        };
+        let plan = Plan {
+            geometry,
+            size_bytes: 0,
+            header: HeaderOptions::default(),
+            refcounts: RefcountPlacement::default(),
+            rng_seed: 0,
+        };
+        Self {
+            plan,
+            limits: Limits::WALKED,
+            placement: Placement::new(),
+            tables: Tables::default(),
+            active: L1::default(),
+            snapshots: Snapshots::default(),
+            payloads: Payloads::new(),
+            payload_end: None,
+        }
+    }
+
+    /// Begins an empty image. A size that `limits` does not allow is cut.
+    pub fn begin(&mut self, plan: Plan, limits: Limits) {
+        self.plan = plan;
+        self.limits = limits;
+        self.plan.size_bytes = plan.size_bytes.min(self.max_size_bytes());
+        self.placement.reset(plan.rng_seed, limits.file_clusters(&plan.geometry));
+        self.tables.clear();
+        self.active.clear();
+        self.snapshots.clear();
+        self.payload_end = None;
+        self.placement.allocate(1, Policy::Append);
+        // The file has room for an L1 table of any size that `limits` allows.
+        let entries = plan.geometry.l1_entries_for(self.plan.size_bytes);
+        let grown = self.grow_l1(entries);
+        debug_assert!(grown);
+    }
+
+    /// The largest disk that the geometry and the limits allow: a full L1 table, and less than 2^63.
+    pub fn max_size_bytes(&self) -> u64 {
+        let entries = self.limits.l1_entries(&self.plan.geometry);
+        let largest = u128::from(entries) * u128::from(self.plan.geometry.l2_span_bytes());
+        u64::try_from(largest).unwrap_or(u64::MAX).min((1 << 63) - 512)
+    }
+
+    /// What was fixed at the beginning; the size follows resizes.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How many guest clusters the disk has, the last of them perhaps cut.
+    pub fn guest_clusters(&self) -> u64 {
+        self.plan.geometry.cluster_size.clusters_for(self.plan.size_bytes)
+    }
+
+    /// Decides where clusters go from now on.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.placement.policy = policy;
+    }
+
+    /// Leaves `clusters` free at the end of the file.
+    pub fn leave_gap(&mut self, clusters: u64) {
+        self.placement.leave_gap(clusters);
+    }
+
+    /// Writes a whole cluster. In place where it is allocated and not shared.
+    ///
+    /// Returns where it lies now; `None` where the file is full, and nothing was changed.
+    #[inline]
+    pub fn write(&mut self, cluster: GuestCluster, write: WriteNumber) -> Option<HostOffset> {
+        let (table, index) = self.table_for_change(cluster)?;
+        let old = self.tables.get(table, index);
+        let host = match self.own_host(old) {
+            Some(host) => host,
+            None => {
+                let host = self.allocate_cluster()?;
+                self.release(old);
+                host
+            }
+        };
+        let entry = if self.plan.geometry.extended_l2 {
+            let writes = self.tables.add_writes();
+            *self.tables.writes_mut(writes) = [write; SubclusterBitmap::SUBCLUSTERS as usize];
+            let bitmap = SubclusterBitmap::ALL_ALLOCATED;
+            Entry::Extended(Extended { host: Some(host), bitmap, writes })
+        } else {
+            Entry::Normal(host, write)
+        };
+        self.tables.set(table, index, entry);
+        Some(host)
+    }
+
+    /// Makes a whole cluster read as zeros; with `keep`, a host cluster that it has stays allocated.
+    /// A version 2 image has no zero clusters.
+    ///
+    /// Returns the host cluster that was kept, if any; `None` where nothing was changed.
+    pub fn zero(&mut self, cluster: GuestCluster, keep: bool) -> Option<Option<HostOffset>> {
+        if self.plan.geometry.version == Version::V2 {
+            return None;
+        }
+        let (table, index) = self.table_for_change(cluster)?;
+        let old = self.tables.get(table, index);
+        let (kept, writes) = match old {
+            Entry::Zero(Some(host)) | Entry::Normal(host, _) if keep => {
+                (Some(host), Default::default())
+            }
+            Entry::Extended(Extended { host: Some(host), writes, .. }) if keep => {
+                (Some(host), writes)
+            }
+            _ => {
+                self.release(old);
+                (None, Default::default())
+            }
+        };
+        let entry = if self.plan.geometry.extended_l2 {
+            Entry::Extended(Extended { host: kept, bitmap: SubclusterBitmap::ALL_ZERO, writes })
+        } else {
+            Entry::Zero(kept)
+        };
+        self.tables.set(table, index, entry);
+        Some(kept)
+    }
+
+    /// Makes a whole cluster unallocated; false where it was, or nothing could be changed.
+    pub fn discard(&mut self, cluster: GuestCluster) -> bool {
+        let Some((table, index)) = self.find(cluster) else { return false };
+        if self.tables.get(table, index) == Entry::Unallocated {
+            return false;
+        }
+        let Some((table, index)) = self.table_for_change(cluster) else { return false };
+        let old = self.tables.get(table, index);
+        self.release(old);
+        self.tables.set(table, index, Entry::Unallocated);
+        true
+    }
+
+    /// The host cluster of an entry, where data can be written to it in place.
+    #[inline]
+    fn own_host(&self, entry: Entry) -> Option<HostOffset> {
+        let host = match entry {
+            Entry::Zero(host) => host?,
+            Entry::Normal(host, _) => host,
+            Entry::Extended(extended) => extended.host?,
+            Entry::Unallocated | Entry::Compressed(_) => return None,
+        };
+        (self.host_references(host) == 1).then_some(host)
+    }
+
+    #[inline]
+    fn allocate_cluster(&mut self) -> Option<HostOffset> {
+        let first = self.placement.allocate(1, self.placement.policy)?;
+        Some(self.plan.geometry.cluster_size.host_offset(HostCluster::new(first)))
+    }
+
+    #[inline]
+    fn host_references(&self, host: HostOffset) -> u64 {
+        // Only snapshots share clusters of data.
+        if self.snapshots.is_empty() {
+            return 1;
+        }
+        let cluster = self.plan.geometry.cluster_size.host_cluster(host);
+        self.placement.clusters.references(cluster.get())
+    }
+
+    /// The clusters of the file that an entry references.
+    fn referenced(&self, entry: Entry) -> std::ops::Range<u64> {
+        let cluster_size = self.plan.geometry.cluster_size;
+        let of = |host: HostOffset| cluster_size.host_cluster(host).get();
+        match entry {
+            Entry::Normal(host, _) | Entry::Zero(Some(host)) => of(host)..of(host) + 1,
+            Entry::Extended(Extended { host: Some(host), .. }) => of(host)..of(host) + 1,
+            Entry::Compressed(run) => {
+                let last = run.offset.saturating_add(u64::from(run.length_bytes) - 1);
+                of(run.offset)..of(last) + 1
+            }
+            Entry::Unallocated | Entry::Zero(None) | Entry::Extended(_) => 0..0,
+        }
+    }
+
+    fn release(&mut self, entry: Entry) {
+        for cluster in self.referenced(entry) {
+            self.release_cluster(cluster);
+        }
+    }
+
+    fn release_cluster(&mut self, cluster: u64) {
+        let left = self.placement.clusters.drop_reference(cluster);
+        if left == 0 && self.payload_end.is_some_and(|end| end.cluster == cluster) {
+            // The cluster may become anything now.
+            self.payload_end = None;
+        }
+    }
+
+    /// The table that maps `cluster`, and the entry's index in it.
+    #[inline]
+    fn find(&self, cluster: GuestCluster) -> Option<(TableId, u64)> {
+        let entries = self.plan.geometry.l2_entries();
+        Some((self.active.get(cluster.get() / entries)?, cluster.get() % entries))
+    }
+
+    /// The same, for a change: a table is made where there is none, and copied where it is shared.
+    #[inline]
+    fn table_for_change(&mut self, cluster: GuestCluster) -> Option<(TableId, u64)> {
+        let entries = self.plan.geometry.l2_entries();
+        let (l1_index, index) = (cluster.get() / entries, cluster.get() % entries);
+        let table = match self.active.get(l1_index) {
+            Some(table) if self.table_is_shared(table) => {
+                let host = self.placement.allocate(1, self.placement.policy)?;
+                let copy = self.tables.copy(table, HostCluster::new(host));
+                self.placement.clusters.drop_reference(self.tables.host(table).get());
+                self.active.set(l1_index, copy);
+                copy
+            }
+            Some(table) => table,
+            None => {
+                let host = self.placement.allocate(1, self.placement.policy)?;
+                let table = self.tables.add(HostCluster::new(host));
+                self.active.set(l1_index, table);
+                table
+            }
+        };
+        Some((table, index))
+    }
+
+    fn table_is_shared(&self, table: TableId) -> bool {
+        !self.snapshots.is_empty()
+            && self.placement.clusters.references(self.tables.host(table).get()) > 1
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}

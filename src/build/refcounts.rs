@@ -1,0 +1,309 @@
+//! Refcount blocks and the refcount table, allocated by the iterative algorithm for self-referencing
+//! structures (QEMU `docs/devel/image-fuzzer`, "Fuzzing of self-referencing structures", here as a
+//! true fixpoint).
+//!
+//! Every allocated cluster must be counted in a block, and blocks and table are clusters themselves.
+//! So: blocks for all clusters; where a new block lies may need a block of its own, repeated until
+//! none is missing. Then a run of adjacent clusters for the table, with a tolerance for growth; its
+//! clusters may need new blocks, and these a longer table, which grows into the tolerance or, where
+//! that is used up, moves to a longer run.
+//!
+//! It ends: a block is made at most once for each index, and each round of the table makes it at
+//! least one cluster longer. A longer table is needed only where a cluster was appended past all
+//! that the table counts. A table cluster counts `entries * per_block` clusters, at least 64 × 64
+//! (512-byte clusters, 64-bit counts), while a round appends at most the table itself, its blocks
+//! and theirs: a file of n clusters grows by less than n / 32 until table and file agree.
+
+use crate::image::Image;
+use crate::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
+use crate::qcow2::header::Geometry;
+use crate::qcow2::refcount;
+use crate::qcow2::units::{HostCluster, HostOffset};
+use crate::storage::GRAIN_BYTES;
+
+use super::clusters::Run;
+use super::placement::{Placement, Policy};
+use super::sparse_table;
+
+/// How the program wants the refcount structures placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefcountPlacement {
+    /// Where blocks go.
+    pub blocks: Policy,
+    /// Where the table goes.
+    pub table: Policy,
+    /// How many free clusters the table wants behind it, 0 to [`MAX_TABLE_TOLERANCE`].
+    pub tolerance: u64,
+}
+
+/// Where the refcount structures of one image lie.
+#[derive(Debug, Default)]
+pub struct Refcounts {
+    /// Block index and host cluster, sorted by index.
+    blocks: Vec<(u64, u64)>,
+    /// Indexes of blocks that may be missing.
+    pending: Vec<u64>,
+    table_first: u64,
+    table_clusters: u64,
+}
+
+impl Refcounts {
+    /// Allocates blocks and table for all that `placement` has allocated, and for themselves.
+    /// `placement` must not be limited: an image cannot do without them.
+    pub fn allocate(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        wanted: RefcountPlacement,
+    ) {
+        self.blocks.clear();
+        let per_block = geometry.refcounts_per_block();
+        for run in placement.clusters.runs() {
+            self.pending.extend(run.first / per_block..=(run.end - 1) / per_block);
+        }
+        // Popped from the back: the blocks are inserted in order.
+        self.pending.dedup();
+        self.pending.reverse();
+        self.allocate_blocks(placement, per_block, wanted.blocks);
+        self.allocate_table(placement, geometry, wanted);
+    }
+
+    /// Makes every pending block, and those that the new ones need.
+    fn allocate_blocks(&mut self, placement: &mut Placement, per_block: u64, policy: Policy) {
+        while let Some(index) = self.pending.pop() {
+            let at = match self.blocks.last() {
+                Some((last, _)) if *last < index => self.blocks.len(),
+                _ => match self.blocks.binary_search_by_key(&index, |(index, _)| *index) {
+                    Ok(_) => continue,
+                    Err(at) => at,
+                },
+            };
+            let Some(cluster) = placement.allocate(1, policy) else { return };
+            self.blocks.insert(at, (index, cluster));
+            self.pending.push(cluster / per_block);
+        }
+    }
+
+    fn allocate_table(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        wanted: RefcountPlacement,
+    ) {
+        let per_block = geometry.refcounts_per_block();
+        let tolerance = wanted.tolerance.min(MAX_TABLE_TOLERANCE);
+        for _ in 0..MAX_TABLE_ROUNDS {
+            let clusters = self.needed_table_clusters(geometry);
+            let first = placement.allocate_with_tolerance(clusters, tolerance, wanted.table);
+            let Some(first) = first else { return };
+            (self.table_first, self.table_clusters) = (first, clusters);
+            self.count_clusters(placement, per_block, wanted.blocks, first..first + clusters);
+            if self.extend_table(placement, geometry, wanted.blocks) {
+                return;
+            }
+            placement.clusters.free(self.table_first, self.table_clusters);
+        }
+        unreachable!("the refcount table does not converge");
+    }
+
+    /// Extends the table cluster by cluster until it holds all blocks; false where the next cluster
+    /// is taken.
+    fn extend_table(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        policy: Policy,
+    ) -> bool {
+        while self.needed_table_clusters(geometry) > self.table_clusters {
+            let next = self.table_first + self.table_clusters;
+            if !placement.clusters.is_free(next, 1) {
+                return false;
+            }
+            placement.clusters.allocate(next, 1);
+            self.table_clusters += 1;
+            self.count_clusters(placement, geometry.refcounts_per_block(), policy, next..next + 1);
+        }
+        true
+    }
+
+    fn count_clusters(
+        &mut self,
+        placement: &mut Placement,
+        per_block: u64,
+        policy: Policy,
+        clusters: std::ops::Range<u64>,
+    ) {
+        self.pending.extend(clusters.start / per_block..=(clusters.end - 1) / per_block);
+        self.allocate_blocks(placement, per_block, policy);
+    }
+
+    fn needed_table_clusters(&self, geometry: &Geometry) -> u64 {
+        let entries = self.blocks.last().map_or(1, |(index, _)| index + 1);
+        geometry.cluster_size.clusters_for(entries * 8)
+    }
+
+    /// Where the table lies: its first cluster, and how many.
+    pub fn table(&self) -> (HostCluster, u64) {
+        (HostCluster::new(self.table_first), self.table_clusters)
+    }
+
+    /// Writes table and blocks.
+    pub fn serialise(&self, image: &mut Image, geometry: &Geometry, runs: &[Run]) {
+        self.serialise_table(image, geometry);
+        let per_block = geometry.refcounts_per_block();
+        let mut runs = runs;
+        for (index, host) in &self.blocks {
+            let host = geometry.cluster_size.host_offset(HostCluster::new(*host));
+            let (first, end) = (index * per_block, (index + 1) * per_block);
+            let skipped = runs.partition_point(|run| run.end <= first);
+            runs = &runs[skipped..];
+            serialise_block(image, geometry, host, first..end, runs);
+        }
+    }
+
+    fn serialise_table(&self, image: &mut Image, geometry: &Geometry) {
+        let table = geometry.cluster_size.host_offset(HostCluster::new(self.table_first));
+        sparse_table::write(image, table, &self.blocks, |host| {
+            geometry.cluster_size.host_offset(HostCluster::new(host)).get()
+        });
+    }
+}
+
+/// Pieces of a block nearer than this are written as one.
+const JOIN_BYTES: u64 = 64;
+
+/// Writes the counts of `clusters` into the block at `host`. `runs` begins with the first that ends
+/// past the block's first cluster.
+fn serialise_block(
+    image: &mut Image,
+    geometry: &Geometry,
+    host: HostOffset,
+    clusters: std::ops::Range<u64>,
+    runs: &[Run],
+) {
+    let order = geometry.refcount_order;
+    let inside = |run: &Run| run.first.max(clusters.start)..run.end.min(clusters.end);
+    let piece = |run: &Run| {
+        let range = inside(run);
+        let bits = (range.start - clusters.start) << order..(range.end - clusters.start) << order;
+        bits.start / 8 / GRAIN_BYTES * GRAIN_BYTES
+            ..bits.end.div_ceil(8).next_multiple_of(GRAIN_BYTES)
+    };
+    let mut left = runs;
+    while let Some(first) = left.first().filter(|run| run.first < clusters.end) {
+        let mut bytes = piece(first);
+        let mut group = 1;
+        while let Some(next) = left.get(group).filter(|run| run.first < clusters.end)
+            && piece(next).start <= bytes.end + JOIN_BYTES
+        {
+            bytes.end = piece(next).end;
+            group += 1;
+        }
+        let content =
+            image.place(host.saturating_add(bytes.start), (bytes.end - bytes.start) as usize);
+        let first_entry = (bytes.start * 8) >> order;
+        for run in &left[..group] {
+            for cluster in inside(run) {
+                let index = (cluster - clusters.start - first_entry) as usize;
+                refcount::set(content, order, index, run.references);
+            }
+        }
+        left = &left[group..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entropy::Entropy;
+    use crate::qcow2::header::{Compression, Version};
+    use crate::qcow2::units::ClusterSize;
+    use crate::storage::Storage;
+
+    fn geometry(bits: u32, refcount_order: u32) -> Geometry {
+        Geometry {
+            version: Version::V3,
+            cluster_size: ClusterSize::from_bits(bits).unwrap(),
+            refcount_order,
+            extended_l2: false,
+            compression: Compression::Deflate,
+        }
+    }
+
+    /// Every count on disk is the allocator's, and every cluster of the structures is counted.
+    fn assert_counted(refcounts: &Refcounts, placement: &Placement, geometry: &Geometry) {
+        let mut image = Image::default();
+        refcounts.serialise(&mut image, geometry, placement.clusters.runs());
+        image.seal(0);
+        let on_disk = |cluster: u64| {
+            let (table, clusters) = refcounts.table();
+            let index = cluster / geometry.refcounts_per_block();
+            if index >= clusters * geometry.cluster_size.bytes() / 8 {
+                return 0;
+            }
+            let mut entry = [0; 8];
+            let table = geometry.cluster_size.host_offset(table);
+            image.read_at(table.checked_add(index * 8).unwrap(), &mut entry).unwrap();
+            let Some(block) = refcount::block_offset(u64::from_be_bytes(entry)) else { return 0 };
+            let mut bytes = vec![0; geometry.cluster_size.bytes_usize()];
+            image.read_at(block, &mut bytes).unwrap();
+            let inside = (cluster % geometry.refcounts_per_block()) as usize;
+            refcount::get(&bytes, geometry.refcount_order, inside).unwrap()
+        };
+        for run in placement.clusters.runs() {
+            for cluster in [run.first, (run.first + run.end) / 2, run.end - 1] {
+                assert_eq!(on_disk(cluster), run.references, "cluster {cluster}");
+            }
+            assert_eq!(on_disk(run.end), placement.clusters.references(run.end));
+        }
+        for (index, host) in &refcounts.blocks {
+            assert_eq!(placement.clusters.references(*host), 1, "block {index}");
+        }
+        let (table, clusters) = refcounts.table();
+        assert!((0..clusters).all(|n| placement.clusters.references(table.get() + n) == 1));
+    }
+
+    #[test]
+    fn every_allocated_cluster_is_counted_once_wherever_things_lie() {
+        let mut entropy = Entropy::new(11);
+        let policies = [Policy::Append, Policy::FirstHole, Policy::RandomHole, Policy::Mixed];
+        let mut refcounts = Refcounts::default();
+        for round in 0..400 {
+            let bits = [9, 10, 12, 16][round % 4];
+            let geometry = geometry(bits, entropy.below(7) as u32);
+            let mut placement = Placement::new();
+            placement.reset(round as u64, u64::MAX);
+            placement.allocate(1, Policy::Append);
+            for _ in 0..entropy.below(20) {
+                let magnitude = entropy.below(14);
+                placement.leave_gap(entropy.below(1 << magnitude));
+                placement.allocate(1 + entropy.below(100), Policy::Append);
+            }
+            let wanted = RefcountPlacement {
+                blocks: policies[entropy.below(4) as usize],
+                table: policies[entropy.below(4) as usize],
+                tolerance: entropy.below(4),
+            };
+            refcounts.allocate(&mut placement, &geometry, wanted);
+            assert_counted(&refcounts, &placement, &geometry);
+        }
+    }
+
+    #[test]
+    fn the_table_grows_any_number_of_times() {
+        // 64 counts a block, 64 blocks a table cluster: everything is full, so that the table's own
+        // blocks make it longer.
+        let geometry = geometry(9, 6);
+        let mut refcounts = Refcounts::default();
+        for clusters in [1, 63, 64, 4_031, 4_032, 4_096, 100_000, 1_000_000] {
+            let mut placement = Placement::new();
+            placement.reset(0, u64::MAX);
+            placement.allocate(clusters, Policy::Append);
+            let wanted = RefcountPlacement::default();
+            refcounts.allocate(&mut placement, &geometry, wanted);
+            assert_counted(&refcounts, &placement, &geometry);
+            let counted = refcounts.table().1 * 64 * 64;
+            assert!(counted >= placement.clusters.end());
+        }
+    }
+}

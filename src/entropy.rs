@@ -1,0 +1,58 @@
+//! Pseudo-random numbers that are the same for ever: programs mean what they mean through them, so
+//! the generator is part of the format. SplitMix64 (Steele, Lea, Flood: "Fast splittable
+//! pseudorandom number generators", OOPSLA 2014).
+
+/// A stream of numbers, wholly determined by its seed.
+#[derive(Clone, Debug)]
+pub struct Entropy {
+    state: u64,
+}
+
+impl Entropy {
+    /// The stream of `rng_seed`.
+    pub const fn new(rng_seed: u64) -> Self {
+        Self { state: rng_seed }
+    }
+
+    /// The next 64 bits.
+    #[inline]
+    pub fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`; 0 where `bound` is 0. Slightly biased towards small numbers where
+    /// `bound` is not a power of two.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        let product = u128::from(self.next()) * u128::from(bound);
+        (product >> 64) as u64
+    }
+
+    /// True once in `times` draws.
+    pub fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_sequence() {
+        let mut entropy = Entropy::new(1_234_567);
+        assert_eq!(entropy.next(), 6_457_827_717_110_365_317);
+        assert_eq!(entropy.next(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn below_stays_below() {
+        let mut entropy = Entropy::new(0);
+        assert_eq!(entropy.below(0), 0);
+        assert!((0..1000).all(|_| entropy.below(7) < 7));
+    }
+}

@@ -1,0 +1,92 @@
+//! What the walker, the reference model and `qemu-img map` all answer with: a run of guest bytes
+//! that share one mapping status.
+
+use crate::qcow2::units::{GuestOffset, HostOffset};
+
+/// The mapping status of guest bytes, in the terms of `qemu-img map --output=json` (QEMU
+/// `qapi/block-core.json`, `MapEntry`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// How many backing files down the bytes were found; 0 is the image itself.
+    pub depth: u32,
+    /// The bytes are allocated in the layer at `depth`, and not by the absence of any layer.
+    pub present: bool,
+    /// The bytes read as zeros.
+    pub zero: bool,
+    /// The bytes are stored as data.
+    pub data: bool,
+    /// The data is compressed.
+    pub compressed: bool,
+    /// The host offset of the first byte, where the bytes lie in the file uncompressed.
+    pub offset: Option<HostOffset>,
+}
+
+impl Mapping {
+    /// Nothing is allocated: the bytes read as zeros because no layer has them.
+    pub const HOLE: Self =
+        Self { depth: 0, present: false, zero: true, data: false, compressed: false, offset: None };
+
+    /// The same status, `delta_bytes` further on in the same run. `None` where the host offset
+    /// leaves 64 bits.
+    pub fn advanced(self, delta_bytes: u64) -> Option<Self> {
+        match self.offset {
+            None => Some(self),
+            Some(offset) => Some(Self { offset: Some(offset.checked_add(delta_bytes)?), ..self }),
+        }
+    }
+
+    /// Whether bytes with status `next` that begin `length_bytes` after these belong to the same
+    /// extent: all flags alike and, where there is a host offset, contiguous in the file.
+    pub fn continues_as(&self, length_bytes: u64, next: &Self) -> bool {
+        let contiguous = match (self.offset, next.offset) {
+            (None, None) => true,
+            (Some(here), Some(there)) => here.checked_add(length_bytes) == Some(there),
+            _ => false,
+        };
+        contiguous
+            && self.depth == next.depth
+            && self.present == next.present
+            && self.zero == next.zero
+            && self.data == next.data
+            && self.compressed == next.compressed
+    }
+}
+
+/// A maximal run of guest bytes with one mapping status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first guest byte.
+    pub start: GuestOffset,
+    /// How many bytes; never 0.
+    pub length_bytes: u64,
+    /// Their status; its `offset` is that of the first byte.
+    pub mapping: Mapping,
+}
+
+impl Extent {
+    /// The guest offset just past the extent; `None` where it leaves 64 bits.
+    pub fn end(&self) -> Option<GuestOffset> {
+        self.start.checked_add(self.length_bytes)
+    }
+}
+
+/// A range of guest bytes that is asked about. It may lie anywhere, also past the end of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The first guest byte.
+    pub start: GuestOffset,
+    /// How many bytes, 0 and up.
+    pub length_bytes: u64,
+}
+
+impl Window {
+    /// The whole of any disk.
+    pub const ALL: Self = Self { start: GuestOffset::ZERO, length_bytes: u64::MAX };
+
+    /// The part of the window on a disk of `virtual_size_bytes`: first byte, and the byte past
+    /// the last. Empty windows, and windows past the end, give an empty range.
+    pub fn clipped(&self, virtual_size_bytes: u64) -> std::ops::Range<u64> {
+        let start = self.start.get().min(virtual_size_bytes);
+        start..start.saturating_add(self.length_bytes).min(virtual_size_bytes)
+    }
+}

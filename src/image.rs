@@ -1,0 +1,230 @@
+//! The bytes of one image, sparse: what was written is kept, the rest is a hole. A 2 MiB cluster or
+//! a far host offset costs what is written in it. All buffers are reused from image to image.
+
+use std::cell::Cell;
+
+use crate::error::StorageError;
+use crate::qcow2::units::HostOffset;
+use crate::storage::{self, Data, GRAIN_BYTES, Storage};
+
+/// A sparse image in memory.
+#[derive(Debug, Default)]
+pub struct Image {
+    length_bytes: u64,
+    /// Sorted by offset and disjoint once sealed.
+    segments: Vec<Segment>,
+    /// The contents of all segments.
+    bytes: Vec<u8>,
+    /// Where the last look-up ended: tables are read front to back.
+    recent: Cell<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    offset: u64,
+    position: u32,
+    length: u32,
+}
+
+impl Segment {
+    fn end(&self) -> u64 {
+        self.offset + u64::from(self.length)
+    }
+}
+
+impl Image {
+    /// Forgets everything but the buffers.
+    pub fn clear(&mut self) {
+        self.length_bytes = 0;
+        self.segments.clear();
+        self.bytes.clear();
+        self.recent.set(0);
+    }
+
+    /// A zeroed place for `length_bytes` at `offset`, to be filled. What is written must not
+    /// overlap, except that the same range may be written again with the same bytes.
+    #[inline]
+    pub fn place(&mut self, offset: HostOffset, length_bytes: usize) -> &mut [u8] {
+        let position = self.bytes.len();
+        self.bytes.resize(position + length_bytes, 0);
+        // An image holds at most some MiB (`limits`), so positions fit.
+        let segment = Segment {
+            offset: offset.get(),
+            position: u32::try_from(position).unwrap_or(u32::MAX),
+            length: u32::try_from(length_bytes).unwrap_or(u32::MAX),
+        };
+        self.segments.push(segment);
+        &mut self.bytes[position..]
+    }
+
+    /// Writes `bytes` at `offset`; see [`Image::place`].
+    #[inline]
+    pub fn write(&mut self, offset: HostOffset, bytes: &[u8]) {
+        self.place(offset, bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Ends the writing: from now on the image can be read. The file is `length_bytes` long, and at
+    /// least as long as what was written.
+    pub fn seal(&mut self, length_bytes: u64) {
+        if !self.segments.is_sorted_by_key(|segment| segment.offset) {
+            self.segments.sort_unstable_by_key(|segment| (segment.offset, segment.position));
+        }
+        self.segments.dedup_by_key(|segment| segment.offset);
+        debug_assert!(
+            self.segments.windows(2).all(|pair| pair[0].end() <= pair[1].offset),
+            "structures overlap in the image"
+        );
+        self.length_bytes = length_bytes.max(self.segments.last().map_or(0, Segment::end));
+        self.recent.set(0);
+    }
+
+    /// What is written, in the order of the file.
+    pub fn written(&self) -> impl Iterator<Item = Data<'_>> {
+        self.segments.iter().map(|segment| Data {
+            offset: HostOffset::new(segment.offset),
+            bytes: self.content(segment),
+        })
+    }
+
+    #[inline]
+    fn content(&self, segment: &Segment) -> &[u8] {
+        let position = segment.position as usize;
+        &self.bytes[position..position + segment.length as usize]
+    }
+
+    /// The index of the first segment that ends past `offset`.
+    #[inline]
+    fn first_past(&self, offset: u64) -> usize {
+        let ends_past = |index: usize| match self.segments.get(index) {
+            Some(segment) => segment.end() > offset,
+            None => true,
+        };
+        let recent = self.recent.get();
+        for index in [recent, recent + 1] {
+            if ends_past(index) && (index == 0 || !ends_past(index - 1)) {
+                self.recent.set(index);
+                return index;
+            }
+        }
+        let index = self.segments.partition_point(|segment| segment.end() <= offset);
+        self.recent.set(index);
+        index
+    }
+}
+
+impl Storage for Image {
+    fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    #[inline]
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        let start = offset.get();
+        let end = start.saturating_add(into.len() as u64);
+        let first = self.first_past(start);
+        let mut filled = 0;
+        for segment in &self.segments[first..] {
+            if segment.offset >= end {
+                break;
+            }
+            // Both differences are at most the length of `into` or of a segment.
+            let target = segment.offset.saturating_sub(start) as usize;
+            let source = start.saturating_sub(segment.offset) as usize;
+            let bytes = &self.content(segment)[source..];
+            let length = bytes.len().min(into.len() - target);
+            into[filled..target].fill(0);
+            into[target..target + length].copy_from_slice(&bytes[..length]);
+            filled = target + length;
+        }
+        into[filled..].fill(0);
+        Ok(())
+    }
+
+    #[inline]
+    fn next_data<'a>(
+        &'a self,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        let Some(segment) = self.segments.get(self.first_past(from.get())) else {
+            return Ok(None);
+        };
+        if segment.offset >= until.get() {
+            return Ok(None);
+        }
+        let first = segment.offset.max(from.get());
+        let last = segment.end().min(until.get());
+        if (first - from.get()) % GRAIN_BYTES == 0 && (last - first) % GRAIN_BYTES == 0 {
+            let content = self.content(segment);
+            let start = (first - segment.offset) as usize;
+            let bytes = &content[start..start + (last - first) as usize];
+            return Ok(Some(Data { offset: HostOffset::new(first), bytes }));
+        }
+        storage::read_widened(self, from, HostOffset::new(first), until, scratch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entropy::Entropy;
+
+    fn image(segments: &[(u64, &[u8])]) -> Image {
+        let mut image = Image::default();
+        for (offset, bytes) in segments {
+            image.write(HostOffset::new(*offset), bytes);
+        }
+        image.seal(0);
+        image
+    }
+
+    #[test]
+    fn unwritten_bytes_are_zeros() {
+        let image = image(&[(1 << 50, &[1; 16]), (8, &[2; 4])]);
+        assert_eq!(image.length_bytes(), (1 << 50) + 16);
+        let mut into = [9u8; 8];
+        image.read_at(HostOffset::new(6), &mut into).unwrap();
+        assert_eq!(into, [0, 0, 2, 2, 2, 2, 0, 0]);
+        image.read_at(HostOffset::new((1 << 50) + 12), &mut into).unwrap();
+        assert_eq!(into, [1, 1, 1, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn reads_agree_with_a_flat_copy_in_any_order() {
+        let mut entropy = Entropy::new(7);
+        for _ in 0..200 {
+            let mut flat = vec![0u8; 2048];
+            let mut image = Image::default();
+            let mut offsets: Vec<u64> = (0..32).filter(|_| entropy.one_in(2)).collect();
+            offsets.sort_by_key(|offset| offset.wrapping_mul(0x9E37_79B9) & 31);
+            for slot in offsets {
+                let offset = slot * 64 + entropy.below(8) * 4;
+                let bytes = vec![slot as u8 + 1; 1 + entropy.below(32) as usize];
+                flat[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
+                image.write(HostOffset::new(offset), &bytes);
+            }
+            image.seal(2048);
+            for _ in 0..50 {
+                let start = entropy.below(2048);
+                let length = entropy.below(2048 - start) as usize;
+                let mut into = vec![0xAA; length];
+                image.read_at(HostOffset::new(start), &mut into).unwrap();
+                assert_eq!(into, flat[start as usize..start as usize + length]);
+            }
+            let mut seen = vec![0u8; 2048];
+            let mut from = HostOffset::new(entropy.below(4) * 16);
+            seen[..from.get() as usize].copy_from_slice(&flat[..from.get() as usize]);
+            let mut scratch = [0u8; 48];
+            while let Some(data) =
+                image.next_data(from, HostOffset::new(2048), &mut scratch).unwrap()
+            {
+                assert_eq!(data.bytes.len() % 16, 0);
+                let at = data.offset.get() as usize;
+                seen[at..at + data.bytes.len()].copy_from_slice(data.bytes);
+                from = data.offset.checked_add(data.bytes.len() as u64).unwrap();
+            }
+            assert_eq!(seen, flat);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Every bound on what a program may do, each with its reason. A program that asks for more is cut
+//! to these, never rejected.
+
+use crate::qcow2::header::{Geometry, MAX_L1_ENTRIES, MAX_REFCOUNT_TABLE_BYTES};
+
+/// What one run may cost. The fuzz targets differ in these only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest L1 table, in clusters. 512 let 64 KiB clusters and larger reach the format's own
+    /// bound (32 MiB); below, it keeps the refcounts of the table itself cheap.
+    pub l1_clusters: u64,
+    /// The longest file, in clusters. qemu-img check counts every cluster of a file, holes too: this
+    /// keeps it at milliseconds, and still reaches past 4 GiB and over 64 refcount table clusters.
+    pub host_clusters: u64,
+    /// How many clusters all operations together may write, zero or discard.
+    pub touched_clusters: u64,
+    /// How many snapshots there may be at a time.
+    pub snapshots: usize,
+    /// How many times a program may build and verify before its end.
+    pub checkpoints: u32,
+    /// How many walks, look-ups and reads a program may ask for in one build.
+    pub questions: usize,
+}
+
+impl Limits {
+    /// For programs whose images are walked.
+    pub const WALKED: Self = Self {
+        l1_clusters: 512,
+        host_clusters: 1 << 18,
+        touched_clusters: 1 << 12,
+        snapshots: 8,
+        checkpoints: 4,
+        questions: 32,
+    };
+
+    /// For the allocator alone: L1 tables of 65,536 clusters, and refcount tables as long as QEMU
+    /// opens.
+    pub const ALLOCATED: Self = Self {
+        l1_clusters: 1 << 16,
+        host_clusters: 1 << 32,
+        touched_clusters: 1 << 14,
+        snapshots: 16,
+        checkpoints: 4,
+        questions: 0,
+    };
+
+    /// How many L1 entries an image may have: the format's bound, and `l1_clusters`.
+    pub fn l1_entries(&self, geometry: &Geometry) -> u64 {
+        let fitting = geometry.cluster_size.saturating_bytes(self.l1_clusters) / 8;
+        fitting.min(u64::from(MAX_L1_ENTRIES))
+    }
+
+    /// How many clusters a file may have: `host_clusters`, and what a refcount table of the size
+    /// that QEMU opens can count. One table cluster is kept back, for the table's own growth.
+    pub fn file_clusters(&self, geometry: &Geometry) -> u64 {
+        let table_bytes = MAX_REFCOUNT_TABLE_BYTES - geometry.cluster_size.bytes();
+        let counted = (table_bytes / 8).saturating_mul(geometry.refcounts_per_block());
+        self.host_clusters.min(counted)
+    }
+}
+
+/// The longest step from one file end to the next that `place far` can take is below `host_clusters`;
+/// the largest tolerance for growth of the refcount table, in clusters.
+pub const MAX_TABLE_TOLERANCE: u64 = 3;
+/// How many operations a program can have; libFuzzer's default `-max_len` of 4,096 gives 510.
+pub const MAX_OPERATIONS: usize = 4096;
+/// How many rounds of growth the refcount table may take before the fixpoint is declared broken.
+/// Each round adds a cluster to the table, which pays for at least 64 blocks: see `build::refcounts`.
+pub const MAX_TABLE_ROUNDS: u32 = 1 << 16;
+/// The steps that one walk may take for each byte of tables that it could read, and for each extent.
+/// A walk that takes more hangs.
+pub const FUEL_PER_UNIT: u64 = 4;
+/// The steps that any walk may take.
+pub const FUEL_BASE: u64 = 4096;

@@ -1,0 +1,86 @@
+//! What is wrong with an image.
+
+use crate::error::StorageError;
+
+/// The image is malformed, or uses what is not supported: a valid answer about the image, not a
+/// failure of the program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The first four bytes are not a qcow2 image's.
+    #[error("not a qcow2 image: the file begins with {found:#010x}, expected {:#010x}", super::header::MAGIC)]
+    NotQcow2 {
+        /// The first four bytes, big-endian.
+        found: u32,
+    },
+    /// A header field has a value that no reader accepts.
+    #[error("header: {field} is {found}, expected {expected}")]
+    Header {
+        /// The field's name in the specification.
+        field: &'static str,
+        /// What it holds.
+        found: u64,
+        /// What it may hold.
+        expected: &'static str,
+    },
+    /// A well-formed image that uses a feature which is not supported here.
+    #[error("unsupported feature: {0}")]
+    Unsupported(&'static str),
+    /// A header extension does not fit where extensions lie.
+    #[error("header extension {kind:#010x} at {at}: its length {length} reaches past the area's end at {area_end}")]
+    ExtensionLength {
+        /// The extension's type.
+        kind: u32,
+        /// Its host offset.
+        at: u64,
+        /// Its length in bytes.
+        length: u32,
+        /// Where the extension area ends.
+        area_end: u64,
+    },
+    /// A table entry points into the middle of a cluster.
+    #[error("{structure} for guest offset {guest}: host offset {host:#x} is not on a cluster boundary")]
+    Unaligned {
+        /// What the offset points to.
+        structure: &'static str,
+        /// The guest offset that was asked for.
+        guest: u64,
+        /// The offset as stored.
+        host: u64,
+    },
+    /// An entry's bits contradict each other or the image's version.
+    #[error("L2 entry for guest offset {guest}: {what}")]
+    InvalidEntry {
+        /// The guest offset that was asked for.
+        guest: u64,
+        /// What is contradictory.
+        what: &'static str,
+    },
+    /// A compressed cluster does not inflate to a whole cluster.
+    #[error("compressed cluster at guest offset {guest}: {what}")]
+    Compressed {
+        /// The guest offset of the cluster.
+        guest: u64,
+        /// What went wrong.
+        what: &'static str,
+    },
+    /// A snapshot table entry is malformed.
+    #[error("snapshot table entry {index}: {what}")]
+    Snapshot {
+        /// The entry's place in the table, from 0.
+        index: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A point beyond the end of the disk was asked for.
+    #[error("guest offset {guest} lies past the end of the disk at {virtual_size}")]
+    PastEnd {
+        /// The offset asked for.
+        guest: u64,
+        /// The disk's size in bytes.
+        virtual_size: u64,
+    },
+    /// The file could not be read.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}

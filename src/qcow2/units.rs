@@ -1,0 +1,177 @@
+//! Typed offsets, cluster numbers and the cluster size, with only the arithmetic that means
+//! something: a guest offset cannot be added to a host offset, nor a cluster number to a byte.
+
+use std::fmt;
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The first one.
+            pub const ZERO: Self = Self(0);
+
+            /// From a plain number.
+            #[inline]
+            pub const fn new(value: u64) -> Self {
+                Self(value)
+            }
+
+            /// As a plain number.
+            #[inline]
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+
+            /// `distance` further on, in the same unit; `None` past 64 bits.
+            #[inline]
+            pub const fn checked_add(self, distance: u64) -> Option<Self> {
+                match self.0.checked_add(distance) {
+                    Some(sum) => Some(Self(sum)),
+                    None => None,
+                }
+            }
+
+            /// `distance` further on, held at the largest 64-bit value.
+            #[inline]
+            pub const fn saturating_add(self, distance: u64) -> Self {
+                Self(self.0.saturating_add(distance))
+            }
+
+            /// How far this lies past `earlier`; `None` where it lies before it.
+            #[inline]
+            pub const fn distance_from(self, earlier: Self) -> Option<u64> {
+                self.0.checked_sub(earlier.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+quantity! {
+    /// A byte of the virtual disk.
+    GuestOffset
+}
+quantity! {
+    /// A byte of the image file.
+    HostOffset
+}
+quantity! {
+    /// A cluster of the virtual disk, counted from 0.
+    GuestCluster
+}
+quantity! {
+    /// A cluster of the image file, counted from 0; cluster 0 holds the header.
+    HostCluster
+}
+
+/// A cluster size: a power of two from 512 bytes to 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterSize {
+    bits: u32,
+}
+
+impl ClusterSize {
+    /// The smallest `cluster_bits` that QEMU opens.
+    pub const MIN_BITS: u32 = 9;
+    /// The largest `cluster_bits` that QEMU opens.
+    pub const MAX_BITS: u32 = 21;
+
+    /// From `cluster_bits`; `None` outside 9 to 21.
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        if bits < Self::MIN_BITS || bits > Self::MAX_BITS { None } else { Some(Self { bits }) }
+    }
+
+    /// `cluster_bits`, 9 to 21.
+    #[inline]
+    pub const fn bits(self) -> u32 {
+        self.bits
+    }
+
+    /// The size in bytes.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        1 << self.bits
+    }
+
+    /// The size in bytes, for buffers.
+    #[inline]
+    pub const fn bytes_usize(self) -> usize {
+        1 << self.bits
+    }
+
+    /// The bits of an offset that lie inside a cluster.
+    #[inline]
+    pub const fn mask(self) -> u64 {
+        self.bytes() - 1
+    }
+
+    /// How many whole clusters it takes to hold `bytes`.
+    #[inline]
+    pub const fn clusters_for(self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.bytes())
+    }
+
+    /// The host cluster that holds `offset`.
+    #[inline]
+    pub const fn host_cluster(self, offset: HostOffset) -> HostCluster {
+        HostCluster(offset.0 >> self.bits)
+    }
+
+    /// The guest cluster that holds `offset`.
+    #[inline]
+    pub const fn guest_cluster(self, offset: GuestOffset) -> GuestCluster {
+        GuestCluster(offset.0 >> self.bits)
+    }
+
+    /// The first byte of a host cluster; held at the last cluster of 64 bits.
+    #[inline]
+    pub const fn host_offset(self, cluster: HostCluster) -> HostOffset {
+        HostOffset(self.saturating_bytes(cluster.0))
+    }
+
+    /// The first byte of a guest cluster; held at the last cluster of 64 bits.
+    #[inline]
+    pub const fn guest_offset(self, cluster: GuestCluster) -> GuestOffset {
+        GuestOffset(self.saturating_bytes(cluster.0))
+    }
+
+    /// `clusters` in bytes; held at the last whole cluster of 64 bits.
+    #[inline]
+    pub const fn saturating_bytes(self, clusters: u64) -> u64 {
+        if clusters > u64::MAX >> self.bits { !self.mask() } else { clusters << self.bits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_sizes_are_those_that_qemu_opens() {
+        assert!(ClusterSize::from_bits(8).is_none());
+        assert!(ClusterSize::from_bits(22).is_none());
+        for bits in 9..=21 {
+            let size = ClusterSize::from_bits(bits).unwrap();
+            assert_eq!(size.bytes(), 1 << bits);
+            assert_eq!(size.clusters_for(0), 0);
+            assert_eq!(size.clusters_for(1), 1);
+            assert_eq!(size.clusters_for(size.bytes()), 1);
+            assert_eq!(size.clusters_for(size.bytes() + 1), 2);
+        }
+    }
+
+    #[test]
+    fn offsets_saturate_instead_of_wrapping() {
+        let size = ClusterSize::from_bits(16).unwrap();
+        assert_eq!(size.host_offset(HostCluster::new(u64::MAX)).get(), !0xFFFF);
+        assert_eq!(HostOffset::new(u64::MAX).checked_add(1), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! What an image is read from: memory or a file, with its data and its holes.
+
+use std::fs::File;
+use std::path::Path;
+
+use crate::error::{Error, StorageError};
+use crate::qcow2::units::HostOffset;
+
+/// What [`Storage::next_data`] widens its answers to: the length of an extended L2 entry, so that no
+/// table entry is ever cut in two.
+pub const GRAIN_BYTES: u64 = 16;
+
+/// Bytes of an image that are not known to be a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Data<'a> {
+    /// Where they begin.
+    pub offset: HostOffset,
+    /// The bytes; never empty.
+    pub bytes: &'a [u8],
+}
+
+/// A readable image. Past its end there are zeros, as QEMU has it.
+pub trait Storage {
+    /// The file's length.
+    fn length_bytes(&self) -> u64;
+
+    /// Fills `into` from `offset` on, with zeros in holes and past the end.
+    ///
+    /// # Errors
+    /// The bytes could not be read; `into` may then hold anything.
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError>;
+
+    /// The first data in `from..until`, borrowed from the storage or read into `scratch`; `None`
+    /// where there are only zeros. What is skipped is zeros; what is returned may be.
+    ///
+    /// `from` and `until` are multiples of [`GRAIN_BYTES`] and `scratch` is at least that long; so
+    /// are the answer's offset and length. A caller that wants more asks again from its end.
+    ///
+    /// # Errors
+    /// The bytes could not be read.
+    fn next_data<'a>(
+        &'a self,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        read_widened(self, from, from, until, scratch)
+    }
+}
+
+/// Reads `first..until` into `scratch` as an answer of [`Storage::next_data`]: as much as fits, from
+/// the grain that `first` lies in, counted from `from`.
+pub(crate) fn read_widened<'a>(
+    storage: &(impl Storage + ?Sized),
+    from: HostOffset,
+    first: HostOffset,
+    until: HostOffset,
+    scratch: &'a mut [u8],
+) -> Result<Option<Data<'a>>, StorageError> {
+    let until = until.get().min(storage.length_bytes().max(from.get()));
+    let skipped = first.get().saturating_sub(from.get()) / GRAIN_BYTES * GRAIN_BYTES;
+    let offset = from.saturating_add(skipped);
+    let wanted = until.saturating_sub(offset.get()).next_multiple_of(GRAIN_BYTES);
+    let room = scratch.len() as u64 / GRAIN_BYTES * GRAIN_BYTES;
+    let Ok(length) = usize::try_from(wanted.min(room)) else { return Ok(None) };
+    if length == 0 {
+        return Ok(None);
+    }
+    let bytes = &mut scratch[..length];
+    storage.read_at(offset, bytes)?;
+    Ok(Some(Data { offset, bytes }))
+}
+
+/// An image that lies in memory as it would lie in a file.
+impl Storage for [u8] {
+    fn length_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        let start = usize::try_from(offset.get()).unwrap_or(usize::MAX).min(self.len());
+        let there = &self[start..];
+        let length = there.len().min(into.len());
+        into[..length].copy_from_slice(&there[..length]);
+        into[length..].fill(0);
+        Ok(())
+    }
+}
+
+/// An image file, opened for reading only.
+#[derive(Debug)]
+pub struct FileStorage {
+    file: File,
+    length_bytes: u64,
+}
+
+impl FileStorage {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is not a regular file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|source| Error::file(path, source))?;
+        let metadata = file.metadata().map_err(|source| Error::file(path, source))?;
+        if !metadata.is_file() {
+            let what = "not a regular file";
+            return Err(Error::file(path, std::io::Error::other(what)));
+        }
+        Ok(Self { length_bytes: metadata.len(), file })
+    }
+}
+
+#[cfg(unix)]
+impl Storage for FileStorage {
+    fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        use std::os::unix::fs::FileExt;
+        let mut filled = 0;
+        while filled < into.len() {
+            let at = offset.saturating_add(filled as u64).get();
+            // The kernel refuses offsets past i64::MAX; nothing lies there.
+            if at >= self.length_bytes {
+                break;
+            }
+            match self.file.read_at(&mut into[filled..], at) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(StorageError { offset: at, kind: error.kind() }),
+            }
+        }
+        into[filled..].fill(0);
+        Ok(())
+    }
+
+    fn next_data<'a>(
+        &'a self,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        use rustix::fs::{SeekFrom, seek};
+        if from.get() >= self.length_bytes {
+            return Ok(None);
+        }
+        let first = match seek(&self.file, SeekFrom::Data(from.get())) {
+            Ok(first) if first >= until.get() => return Ok(None),
+            Ok(first) => first.max(from.get()),
+            // Only a hole from here to the end of the file.
+            Err(rustix::io::Errno::NXIO) => return Ok(None),
+            // A file system that does not tell: everything is data.
+            Err(_) => from.get(),
+        };
+        read_widened(self, from, HostOffset::new(first), until, scratch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_the_end_there_are_zeros() {
+        let bytes = [7u8; 20];
+        let storage: &[u8] = &bytes;
+        let mut into = [1u8; 8];
+        storage.read_at(HostOffset::new(16), &mut into).unwrap();
+        assert_eq!(into, [7, 7, 7, 7, 0, 0, 0, 0]);
+        storage.read_at(HostOffset::new(u64::MAX), &mut into).unwrap();
+        assert_eq!(into, [0; 8]);
+    }
+
+    #[test]
+    fn data_is_widened_to_whole_grains() {
+        let bytes = [7u8; 20];
+        let storage: &[u8] = &bytes;
+        let mut scratch = [0u8; 64];
+        let all = (HostOffset::ZERO, HostOffset::new(64));
+        let data = storage.next_data(all.0, all.1, &mut scratch).unwrap().unwrap();
+        assert_eq!((data.offset.get(), data.bytes.len()), (0, 32));
+        let after = storage.next_data(HostOffset::new(32), all.1, &mut scratch).unwrap();
+        assert_eq!(after, None);
+    }
+
+    #[test]
+    fn holes_of_a_file_are_skipped() {
+        use std::os::unix::fs::FileExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sparse");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 30).unwrap();
+        file.write_all_at(&[9; 16], 1 << 29).unwrap();
+        let storage = FileStorage::open(&path).unwrap();
+        let mut scratch = [0u8; 4096];
+        let until = HostOffset::new(1 << 30);
+        let mut from = HostOffset::ZERO;
+        let mut read = 0;
+        let mut found = false;
+        while let Some(data) = storage.next_data(from, until, &mut scratch).unwrap() {
+            read += data.bytes.len();
+            found |= data.bytes.contains(&9);
+            from = data.offset.checked_add(data.bytes.len() as u64).unwrap();
+        }
+        assert!(found);
+        assert!(read < 1 << 20, "{read} bytes read of a file with one block of data");
+    }
+}
