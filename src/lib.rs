@@ -1,10 +1,11 @@
 //! A structure-aware fuzz harness for qcow2 disk-image code.
 pub mod build;
+pub mod content;
 pub mod entropy;
 pub mod error;
 pub mod extent;
 pub mod image;
 pub mod limits;
 pub mod qcow2;
-pub mod stamp;
 pub mod storage;
+pub mod vm;

@@ -62,7 +62,9 @@ pub(crate) fn read_widened<'a>(
     let offset = from.saturating_add(skipped);
     let wanted = until.saturating_sub(offset.get()).next_multiple_of(GRAIN_BYTES);
     let room = scratch.len() as u64 / GRAIN_BYTES * GRAIN_BYTES;
-    let Ok(length) = usize::try_from(wanted.min(room)) else { return Ok(None) };
+    let Ok(length) = usize::try_from(wanted.min(room)) else {
+        return Ok(None);
+    };
     if length == 0 {
         return Ok(None);
     }
@@ -129,7 +131,9 @@ impl Storage for FileStorage {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(StorageError { offset: at, kind: error.kind() }),
+                Err(error) => {
+                    return Err(StorageError { offset: at, kind: error.kind() });
+                }
             }
         }
         into[filled..].fill(0);

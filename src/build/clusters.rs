@@ -203,10 +203,9 @@ mod tests {
                     assert_eq!(clusters.references(cluster as u64), *count);
                 }
             }
-            let apart = clusters
-                .runs()
-                .windows(2)
-                .all(|pair| pair[0].end < pair[1].first || pair[0].references != pair[1].references);
+            let apart = clusters.runs().windows(2).all(|pair| {
+                pair[0].end < pair[1].first || pair[0].references != pair[1].references
+            });
             assert!(apart);
         }
     }

@@ -1,21 +1,23 @@
 //! Compressed clusters: several to a host cluster, at any byte, across a cluster boundary.
 
+use crate::content::{Shape, WriteNumber};
 use crate::qcow2::units::{GuestCluster, HostOffset};
-use crate::stamp::WriteNumber;
 
 use super::Builder;
-use super::payload::Shape;
 use super::tables::{Compressed, Entry};
 
 /// How a compressed cluster is placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
     /// Right behind the last payload, in the same host cluster and over its boundary where the next
-    /// one is free; else as `Fresh`.
+    /// one is free; else at the start of a new one.
     #[default]
     Packed,
-    /// At a byte of its own choosing in new clusters.
-    Fresh,
+    /// In new clusters, from a byte inside the first one on; folded into the cluster.
+    Fresh {
+        /// The byte.
+        skew_bytes: u64,
+    },
 }
 
 /// A compressed cluster to be written.
@@ -25,8 +27,6 @@ pub struct CompressedWrite {
     pub shape: Shape,
     /// Where it goes.
     pub packing: Packing,
-    /// The byte of the first cluster where a fresh payload begins, folded into the cluster.
-    pub skew_bytes: u64,
     /// Which write it is.
     pub write: WriteNumber,
 }
@@ -50,13 +50,10 @@ impl Builder {
         let geometry = self.plan.geometry;
         let length = self.payloads.get(&geometry, wanted.shape).length_bytes();
         let length_bytes = u32::try_from(length).ok()?;
-        let packed = match wanted.packing {
-            Packing::Packed => self.pack(u64::from(length_bytes)),
-            Packing::Fresh => None,
-        };
-        let offset = match packed {
-            Some(offset) => offset,
-            None => self.place_fresh(u64::from(length_bytes), wanted.skew_bytes)?,
+        let length = u64::from(length_bytes);
+        let offset = match wanted.packing {
+            Packing::Packed => self.pack(length).or_else(|| self.place_fresh(length, 0))?,
+            Packing::Fresh { skew_bytes } => self.place_fresh(length, skew_bytes)?,
         };
         let old = self.tables.get(table, index);
         let last = offset.saturating_add(u64::from(length_bytes) - 1);

@@ -109,11 +109,14 @@ impl Builder {
 
     /// Discards the entries of one table from `first` on.
     fn discard_end_of_table(&mut self, first: GuestCluster) -> bool {
-        let Some((table, from)) = self.table_for_change(first) else { return false };
+        let Some((table, from)) = self.table_for_change(first) else {
+            return false;
+        };
         let mut touched = Vec::new();
         for (page_first, page) in self.tables.pages(table) {
             let entries = (page_first..).zip(page);
-            touched.extend(entries.filter(|(index, _)| *index >= from).map(|(n, entry)| (n, *entry)));
+            touched
+                .extend(entries.filter(|(index, _)| *index >= from).map(|(n, entry)| (n, *entry)));
         }
         for (index, entry) in touched {
             self.release(entry);

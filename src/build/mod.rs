@@ -16,11 +16,11 @@ mod sparse_table;
 mod subclusters;
 pub mod tables;
 
+use crate::content::WriteNumber;
 use crate::limits::Limits;
 use crate::qcow2::entry::SubclusterBitmap;
-use crate::qcow2::header::{Geometry, Version};
-use crate::qcow2::units::{GuestCluster, HostCluster, HostOffset};
-use crate::stamp::WriteNumber;
+use crate::qcow2::header::{Compression, Geometry, Version};
+use crate::qcow2::units::{ClusterSize, GuestCluster, HostCluster, HostOffset, SUBCLUSTERS};
 
 use compressed::PayloadEnd;
 use l1::L1;
@@ -32,7 +32,6 @@ use tables::{Entry, Extended, TableId, Tables};
 
 pub use compressed::{CompressedWrite, Packing};
 pub use serialise::{HeaderOptions, Scratch};
-pub use subclusters::{SubclusterChange, SubclusterRange};
 
 /// What a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +64,12 @@ pub struct Builder {
 impl Builder {
     /// Without an image; call [`Builder::begin`].
     pub fn new() -> Self {
-        let cluster_size = crate::qcow2::units::ClusterSize::from_bits(16);
         let geometry = Geometry {
             version: Version::V3,
-            cluster_size: cluster_size.expect("16 is a cluster size"),
+            cluster_size: ClusterSize::SMALLEST,
             refcount_order: 4,
             extended_l2: false,
-            compression: crate::qcow2::header::Compression::Deflate,
+            compression: Compression::Deflate,
         };
         let plan = Plan {
             geometry,
@@ -153,7 +151,7 @@ impl Builder {
         };
         let entry = if self.plan.geometry.extended_l2 {
             let writes = self.tables.add_writes();
-            *self.tables.writes_mut(writes) = [write; SubclusterBitmap::SUBCLUSTERS as usize];
+            *self.tables.writes_mut(writes) = [write; SUBCLUSTERS as usize];
             let bitmap = SubclusterBitmap::ALL_ALLOCATED;
             Entry::Extended(Extended { host: Some(host), bitmap, writes })
         } else {
@@ -196,11 +194,15 @@ impl Builder {
 
     /// Makes a whole cluster unallocated; false where it was, or nothing could be changed.
     pub fn discard(&mut self, cluster: GuestCluster) -> bool {
-        let Some((table, index)) = self.find(cluster) else { return false };
+        let Some((table, index)) = self.find(cluster) else {
+            return false;
+        };
         if self.tables.get(table, index) == Entry::Unallocated {
             return false;
         }
-        let Some((table, index)) = self.table_for_change(cluster) else { return false };
+        let Some((table, index)) = self.table_for_change(cluster) else {
+            return false;
+        };
         let old = self.tables.get(table, index);
         self.release(old);
         self.tables.set(table, index, Entry::Unallocated);

@@ -4,72 +4,9 @@
 //! ahead of time: for deflate a stored block (RFC 1951 §3.2.4), for zstd a raw block of a frame with
 //! its content size (RFC 8878 §3.1.1).
 
-use crate::entropy::Entropy;
+use crate::content::{STAMP_BYTES, Shape};
 use crate::qcow2::header::{Compression, Geometry};
 use crate::qcow2::units::ClusterSize;
-use crate::stamp::STAMP_BYTES;
-
-/// What a compressed cluster holds behind its stamp.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shape {
-    /// Zeros: the smallest payload.
-    #[default]
-    Zeros,
-    /// A repeated line of text.
-    Text,
-    /// 32 bytes of noise, then zeros.
-    Speck,
-    /// Noise in the first eighth, then zeros.
-    Eighth,
-    /// Noise in the first half, then zeros.
-    Half,
-    /// Noise in three quarters: the payload is larger than half the cluster.
-    Most,
-    /// Bytes of two values in random order: a dynamic code of one bit each.
-    Coins,
-    /// Text with noise strewn in.
-    Mixed,
-}
-
-impl Shape {
-    /// Every shape, in the order of the encoding.
-    pub const ALL: [Self; 8] = [
-        Self::Zeros,
-        Self::Text,
-        Self::Speck,
-        Self::Eighth,
-        Self::Half,
-        Self::Most,
-        Self::Coins,
-        Self::Mixed,
-    ];
-
-    /// Fills `content` with what lies behind the stamp of a cluster of this shape.
-    pub fn fill(self, content: &mut [u8]) {
-        const LINE: &[u8] = b"a line of text that repeats and repeats; ";
-        let mut entropy = Entropy::new(self as u64);
-        content.fill(0);
-        // What cannot be compressed is paid for in every run: it is cut at 8 KiB.
-        let length = content.len().min(8 << 10);
-        let noisy = match self {
-            Self::Zeros | Self::Text | Self::Coins | Self::Mixed => 0,
-            Self::Speck => 32.min(length),
-            Self::Eighth => length / 8,
-            Self::Half => length / 2,
-            Self::Most => length / 4 * 3,
-        };
-        content[..noisy].fill_with(|| entropy.next() as u8);
-        if matches!(self, Self::Text | Self::Mixed) {
-            content.iter_mut().zip(LINE.iter().cycle()).for_each(|(to, from)| *to = *from);
-        }
-        if self == Self::Mixed {
-            content[..length].iter_mut().step_by(61).for_each(|byte| *byte = entropy.next() as u8);
-        }
-        if self == Self::Coins {
-            content[..length].fill_with(|| b'a' + entropy.below(2) as u8);
-        }
-    }
-}
 
 /// The payloads of one process, by cluster size, compression and shape; each is made when it is
 /// first asked for.
@@ -158,9 +95,8 @@ impl Payloads {
         if self.made.is_empty() {
             self.made.resize(CLUSTER_SIZES * 2 * Shape::ALL.len(), None);
         }
-        self.made[Self::index(geometry, shape)].get_or_insert_with(|| {
-            Payload::new(geometry.cluster_size, geometry.compression, shape)
-        })
+        self.made[Self::index(geometry, shape)]
+            .get_or_insert_with(|| Payload::new(geometry.cluster_size, geometry.compression, shape))
     }
 
     /// A payload that [`Payloads::get`] has made.

@@ -131,7 +131,9 @@ impl Placement {
         let index = self.entropy.below(runs as u64) as usize;
         let (first, length) = match self.clusters.hole_after(index) {
             Some((first, length)) if length >= wanted => (first, length),
-            _ => return self.hole_from(index + 1, wanted).or_else(|| self.hole_from(0, wanted)),
+            _ => {
+                return self.hole_from(index + 1, wanted).or_else(|| self.hole_from(0, wanted));
+            }
         };
         // Anywhere in it; behind other clusters or with a new hole before it.
         Some(first + self.entropy.below(length - wanted + 1))

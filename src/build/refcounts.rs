@@ -78,7 +78,9 @@ impl Refcounts {
                     Err(at) => at,
                 },
             };
-            let Some(cluster) = placement.allocate(1, policy) else { return };
+            let Some(cluster) = placement.allocate(1, policy) else {
+                return;
+            };
             self.blocks.insert(at, (index, cluster));
             self.pending.push(cluster / per_block);
         }
@@ -244,7 +246,9 @@ mod tests {
             let mut entry = [0; 8];
             let table = geometry.cluster_size.host_offset(table);
             image.read_at(table.checked_add(index * 8).unwrap(), &mut entry).unwrap();
-            let Some(block) = refcount::block_offset(u64::from_be_bytes(entry)) else { return 0 };
+            let Some(block) = refcount::block_offset(u64::from_be_bytes(entry)) else {
+                return 0;
+            };
             let mut bytes = vec![0; geometry.cluster_size.bytes_usize()];
             image.read_at(block, &mut bytes).unwrap();
             let inside = (cluster % geometry.refcounts_per_block()) as usize;

@@ -2,6 +2,7 @@
 
 use bytes::BufMut;
 
+use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::image::Image;
 use crate::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::header::{
@@ -10,7 +11,6 @@ use crate::qcow2::header::{
     V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, Version,
 };
 use crate::qcow2::units::{GuestOffset, HostCluster, HostOffset};
-use crate::stamp::{STAMP_BYTES, WriteNumber, stamp};
 
 use super::Builder;
 use super::l1::L1;

@@ -15,7 +15,9 @@ pub fn write<T: Copy>(
     value: impl Fn(T) -> u64,
 ) {
     for group in entries.chunk_by(|(here, _), (next, _)| next - here <= JOIN_ENTRIES) {
-        let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { continue };
+        let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else {
+            continue;
+        };
         let (first, last) = (first / 2 * 2, last / 2 * 2 + 2);
         let bytes = image.place(table.saturating_add(first * 8), (last - first) as usize * 8);
         for (index, entry) in group {

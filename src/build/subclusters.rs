@@ -1,46 +1,11 @@
 //! Changes to the subclusters of one cluster, under extended L2.
 
+use crate::content::SubclusterChange;
 use crate::qcow2::entry::SubclusterBitmap;
-use crate::qcow2::units::{GuestCluster, HostOffset};
-use crate::stamp::WriteNumber;
+use crate::qcow2::units::{GuestCluster, HostOffset, SubclusterRange};
 
 use super::Builder;
 use super::tables::{Entry, Extended};
-
-/// Every `stride`-th subcluster from `first` on, `count` of them or as many as there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubclusterRange {
-    /// The first, 0 to 31.
-    pub first: u32,
-    /// How many, 1 to 32.
-    pub count: u32,
-    /// The distance from one to the next, 1 to 8.
-    pub stride: u32,
-}
-
-impl SubclusterRange {
-    /// The subclusters, in order.
-    pub fn iter(self) -> impl Iterator<Item = u32> {
-        (self.first..SubclusterBitmap::SUBCLUSTERS)
-            .step_by(self.stride.max(1) as usize)
-            .take(self.count as usize)
-    }
-
-    fn mask(self) -> u32 {
-        self.iter().fold(0, |mask, subcluster| mask | 1 << subcluster)
-    }
-}
-
-/// What becomes of subclusters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SubclusterChange {
-    /// Data, by this write.
-    Write(WriteNumber),
-    /// They read as zeros.
-    Zero,
-    /// They are unallocated.
-    Unallocate,
-}
 
 impl Builder {
     /// Changes subclusters of a cluster. A cluster without a host cluster gets one when data is

@@ -1,9 +1,9 @@
 //! The L2 tables of an image that is being built, in pages of sixteen entries: what is not touched
 //! costs nothing.
 
+use crate::content::WriteNumber;
 use crate::qcow2::entry::SubclusterBitmap;
-use crate::qcow2::units::{HostCluster, HostOffset};
-use crate::stamp::WriteNumber;
+use crate::qcow2::units::{HostCluster, HostOffset, SUBCLUSTERS};
 
 /// Entries in a page.
 pub const PAGE_ENTRIES: u64 = 16;
@@ -38,7 +38,7 @@ pub struct Compressed {
     /// Which write made it.
     pub write: WriteNumber,
     /// The shape of what it holds.
-    pub shape: super::payload::Shape,
+    pub shape: crate::content::Shape,
 }
 
 /// An entry of an extended L2 table that is not compressed.
@@ -79,7 +79,7 @@ const NONE: u32 = u32::MAX;
 pub struct Tables {
     tables: Vec<Table>,
     pages: Vec<Page>,
-    writes: Vec<[WriteNumber; SubclusterBitmap::SUBCLUSTERS as usize]>,
+    writes: Vec<[WriteNumber; SUBCLUSTERS as usize]>,
     /// The page that was found last: operations touch neighbours.
     recent: Option<(TableId, u32, u32)>,
 }
@@ -161,20 +161,17 @@ impl Tables {
 
     /// Room for the write numbers of a host cluster, as yet unwritten.
     pub fn add_writes(&mut self) -> WritesId {
-        self.writes.push([WriteNumber(0); SubclusterBitmap::SUBCLUSTERS as usize]);
+        self.writes.push([WriteNumber(0); SUBCLUSTERS as usize]);
         WritesId(self.writes.len() as u32 - 1)
     }
 
     /// Who wrote the subclusters of a host cluster.
-    pub fn writes(&self, id: WritesId) -> &[WriteNumber; SubclusterBitmap::SUBCLUSTERS as usize] {
+    pub fn writes(&self, id: WritesId) -> &[WriteNumber; SUBCLUSTERS as usize] {
         &self.writes[id.0 as usize]
     }
 
     /// To change who wrote the subclusters of a host cluster.
-    pub fn writes_mut(
-        &mut self,
-        id: WritesId,
-    ) -> &mut [WriteNumber; SubclusterBitmap::SUBCLUSTERS as usize] {
+    pub fn writes_mut(&mut self, id: WritesId) -> &mut [WriteNumber; SUBCLUSTERS as usize] {
         &mut self.writes[id.0 as usize]
     }
 

@@ -161,8 +161,6 @@ impl CompressedRun {
 pub struct SubclusterBitmap(pub u64);
 
 impl SubclusterBitmap {
-    /// How many subclusters a cluster has.
-    pub const SUBCLUSTERS: u32 = 32;
     /// Every subcluster allocated.
     pub const ALL_ALLOCATED: Self = Self(0xFFFF_FFFF);
     /// Every subcluster reads as zeros.

@@ -8,7 +8,10 @@ use crate::error::StorageError;
 #[non_exhaustive]
 pub enum MapError {
     /// The first four bytes are not a qcow2 image's.
-    #[error("not a qcow2 image: the file begins with {found:#010x}, expected {:#010x}", super::header::MAGIC)]
+    #[error(
+        "not a qcow2 image: the file begins with {found:#010x}, expected {:#010x}",
+        super::header::MAGIC
+    )]
     NotQcow2 {
         /// The first four bytes, big-endian.
         found: u32,
@@ -27,7 +30,9 @@ pub enum MapError {
     #[error("unsupported feature: {0}")]
     Unsupported(&'static str),
     /// A header extension does not fit where extensions lie.
-    #[error("header extension {kind:#010x} at {at}: its length {length} reaches past the area's end at {area_end}")]
+    #[error(
+        "header extension {kind:#010x} at {at}: its length {length} reaches past the area's end at {area_end}"
+    )]
     ExtensionLength {
         /// The extension's type.
         kind: u32,
@@ -39,7 +44,9 @@ pub enum MapError {
         area_end: u64,
     },
     /// A table entry points into the middle of a cluster.
-    #[error("{structure} for guest offset {guest}: host offset {host:#x} is not on a cluster boundary")]
+    #[error(
+        "{structure} for guest offset {guest}: host offset {host:#x} is not on a cluster boundary"
+    )]
     Unaligned {
         /// What the offset points to.
         structure: &'static str,

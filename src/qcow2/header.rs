@@ -301,8 +301,11 @@ impl RawHeader {
             3 => Version::V3,
             other => return Err(bad("version", u64::from(other), "2 or 3")),
         };
-        let cluster_size = ClusterSize::from_bits(self.cluster_bits)
-            .ok_or(bad("cluster_bits", u64::from(self.cluster_bits), "9 to 21"))?;
+        let cluster_size = ClusterSize::from_bits(self.cluster_bits).ok_or(bad(
+            "cluster_bits",
+            u64::from(self.cluster_bits),
+            "9 to 21",
+        ))?;
         if version == Version::V3 {
             self.check_v3_lengths(cluster_size)?;
         }

@@ -84,6 +84,9 @@ impl ClusterSize {
     /// The largest `cluster_bits` that QEMU opens.
     pub const MAX_BITS: u32 = 21;
 
+    /// 512 bytes.
+    pub const SMALLEST: Self = Self { bits: Self::MIN_BITS };
+
     /// From `cluster_bits`; `None` outside 9 to 21.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         if bits < Self::MIN_BITS || bits > Self::MAX_BITS { None } else { Some(Self { bits }) }
@@ -147,6 +150,32 @@ impl ClusterSize {
     #[inline]
     pub const fn saturating_bytes(self, clusters: u64) -> u64 {
         if clusters > u64::MAX >> self.bits { !self.mask() } else { clusters << self.bits }
+    }
+}
+
+/// How many subclusters a cluster has under extended L2.
+pub const SUBCLUSTERS: u32 = 32;
+
+/// Every `stride`-th subcluster from `first` on, `count` of them or as many as there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubclusterRange {
+    /// The first, 0 to 31.
+    pub first: u32,
+    /// How many, 1 to 32.
+    pub count: u32,
+    /// The distance from one to the next, 1 to 8.
+    pub stride: u32,
+}
+
+impl SubclusterRange {
+    /// The subclusters, in order.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        (self.first..SUBCLUSTERS).step_by(self.stride.max(1) as usize).take(self.count as usize)
+    }
+
+    /// Bit i for subcluster i.
+    pub fn mask(self) -> u32 {
+        self.iter().fold(0, |mask, subcluster| mask | 1 << subcluster)
     }
 }
 

@@ -1,0 +1,101 @@
+//! What guest data are: stamps, sixteen bytes at the edges of each piece that say where it belongs
+//! and who wrote it, so that data read back through a mapping proves the mapping; and the shapes of
+//! what lies behind the stamp of a compressed cluster.
+
+use bytes::BufMut;
+
+use crate::entropy::Entropy;
+use crate::qcow2::units::GuestOffset;
+
+/// The length of a stamp.
+pub const STAMP_BYTES: usize = 16;
+
+/// Which write of a program put data in place, from 1; 0 is no write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteNumber(pub u32);
+
+/// The stamp that lies at `guest` in data of write `write`: the guest offset, the write number, and
+/// the crc32 of both.
+#[inline]
+pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
+    let mut bytes = [0; STAMP_BYTES];
+    let mut out = bytes.as_mut_slice();
+    out.put_u64(guest.get());
+    out.put_u32(write.0);
+    let checksum = crc32fast::hash(&bytes[..12]);
+    bytes[12..].copy_from_slice(&checksum.to_be_bytes());
+    bytes
+}
+
+/// What a compressed cluster holds behind its stamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Zeros: the smallest payload.
+    #[default]
+    Zeros,
+    /// A repeated line of text.
+    Text,
+    /// 32 bytes of noise, then zeros.
+    Speck,
+    /// Noise in the first eighth, then zeros.
+    Eighth,
+    /// Noise in the first half, then zeros.
+    Half,
+    /// Noise in three quarters: the payload is larger than half the cluster.
+    Most,
+    /// Bytes of two values in random order: a dynamic code of one bit each.
+    Coins,
+    /// Text with noise strewn in.
+    Mixed,
+}
+
+impl Shape {
+    /// Every shape, in the order of the encoding.
+    pub const ALL: [Self; 8] = [
+        Self::Zeros,
+        Self::Text,
+        Self::Speck,
+        Self::Eighth,
+        Self::Half,
+        Self::Most,
+        Self::Coins,
+        Self::Mixed,
+    ];
+
+    /// Fills `content` with what lies behind the stamp of a cluster of this shape.
+    pub fn fill(self, content: &mut [u8]) {
+        const LINE: &[u8] = b"a line of text that repeats and repeats; ";
+        let mut entropy = Entropy::new(self as u64);
+        content.fill(0);
+        // What cannot be compressed is paid for in every run: it is cut at 8 KiB.
+        let length = content.len().min(8 << 10);
+        let noisy = match self {
+            Self::Zeros | Self::Text | Self::Coins | Self::Mixed => 0,
+            Self::Speck => 32.min(length),
+            Self::Eighth => length / 8,
+            Self::Half => length / 2,
+            Self::Most => length / 4 * 3,
+        };
+        content[..noisy].fill_with(|| entropy.next() as u8);
+        if matches!(self, Self::Text | Self::Mixed) {
+            content.iter_mut().zip(LINE.iter().cycle()).for_each(|(to, from)| *to = *from);
+        }
+        if self == Self::Mixed {
+            content[..length].iter_mut().step_by(61).for_each(|byte| *byte = entropy.next() as u8);
+        }
+        if self == Self::Coins {
+            content[..length].fill_with(|| b'a' + entropy.below(2) as u8);
+        }
+    }
+}
+
+/// What becomes of subclusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubclusterChange {
+    /// Data, by this write.
+    Write(WriteNumber),
+    /// They read as zeros.
+    Zero,
+    /// They are unallocated.
+    Unallocate,
+}

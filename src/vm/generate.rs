@@ -1,0 +1,52 @@
+//! Programs from a random seed: for the tests, the benchmark, and wherever a program is wanted that
+//! no fuzzer has made. Unlike random bytes, they mostly hit what they wrote before.
+
+use crate::entropy::Entropy;
+
+use super::operand::{Features, Operand};
+use super::operation::{OPERATION_BYTES, Operation, PROLOGUE_BYTES};
+use super::program::Program;
+
+/// What is asked of a generated program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// How many operations.
+    pub operations: usize,
+    /// Whether some write compressed clusters.
+    pub compressed: bool,
+}
+
+/// The program of `rng_seed`. The geometry goes through all cluster sizes and refcount orders with
+/// the seed: any 91 seeds in a row have every pair.
+pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
+    let mut entropy = Entropy::new(rng_seed);
+    let mut bytes = vec![0; PROLOGUE_BYTES];
+    bytes[1..].fill_with(|| entropy.next() as u8);
+    bytes[2] = (rng_seed % 13) as u8;
+    bytes[3] = (rng_seed % 7) as u8;
+    // Version 2 has no zero clusters, no subclusters: one program in eight is enough.
+    bytes[1] = u8::from(entropy.one_in(8));
+    if entropy.one_in(2) {
+        // Extended L2, where the cluster size allows it.
+        Features::EXTENDED_L2.encode(&mut &mut bytes[4..5]);
+    }
+    let mut program = Program::decode(&bytes);
+    let extended_l2 = program.prologue.plan().geometry.extended_l2;
+    while program.operations.len() < wanted.operations {
+        let mut record = [0; OPERATION_BYTES];
+        record.fill_with(|| entropy.next() as u8);
+        // Near the start, near the last operation, around the edges of tables: where neighbours are.
+        record[1] = [0, 0, 1, 2, 2, 2, 3, 3, 4][entropy.below(9) as usize];
+        let reach = [8, 32, 64][entropy.below(3) as usize];
+        record[2] = entropy.below(reach) as u8;
+        record[3] = 0;
+        record[0] = if record[0] < 40 { 0 } else { record[0] };
+        match Operation::decode(&record) {
+            Some(Operation::Compress { .. }) if !wanted.compressed => {}
+            Some(Operation::Subclusters { .. }) if !extended_l2 => {}
+            Some(operation) => program.operations.push(operation),
+            None => {}
+        }
+    }
+    program
+}
