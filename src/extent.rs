@@ -1,6 +1,8 @@
 //! What the walker, the reference model and `qemu-img map` all answer with: a run of guest bytes
 //! that share one mapping status.
 
+use std::ops::ControlFlow;
+
 use crate::qcow2::units::{GuestOffset, HostOffset};
 
 /// The mapping status of guest bytes, in the terms of `qemu-img map --output=json` (QEMU
@@ -88,5 +90,25 @@ impl Window {
     pub fn clipped(&self, virtual_size_bytes: u64) -> std::ops::Range<u64> {
         let start = self.start.get().min(virtual_size_bytes);
         start..start.saturating_add(self.length_bytes).min(virtual_size_bytes)
+    }
+}
+
+/// What a walk calls: once for each extent, and once for each step of its work.
+///
+/// A closure that takes an extent is a visitor that leaves the walk unlimited.
+pub trait Visitor {
+    /// Takes the next extent; breaking ends the walk.
+    fn extent(&mut self, extent: Extent) -> ControlFlow<()>;
+
+    /// Called at least once for every piece of a table that is looked at, so that a walk that does not
+    /// end can be ended: breaking ends it.
+    fn step(&mut self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+impl<F: FnMut(Extent) -> ControlFlow<()>> Visitor for F {
+    fn extent(&mut self, extent: Extent) -> ControlFlow<()> {
+        self(extent)
     }
 }

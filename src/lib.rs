@@ -6,6 +6,7 @@ pub mod error;
 pub mod extent;
 pub mod image;
 pub mod limits;
+pub mod map;
 pub mod qcow2;
 pub mod storage;
 pub mod vm;

@@ -1,0 +1,196 @@
+//! Inflating compressed clusters, as far as is needed, with at most one cluster of output and two of
+//! input in memory.
+
+use std::fmt;
+
+use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+
+use crate::error::StorageError;
+use crate::qcow2::entry::CompressedRun;
+use crate::qcow2::header::{Compression, Geometry};
+use crate::storage::Storage;
+
+use super::MapError;
+
+/// Why a cluster could not be inflated.
+pub(super) enum InflateError {
+    Storage(StorageError),
+    Payload(&'static str),
+}
+
+impl InflateError {
+    /// As the error of the cluster at `guest`.
+    pub(super) fn at(self, guest: u64) -> MapError {
+        match self {
+            Self::Storage(error) => MapError::Storage(error),
+            Self::Payload(what) => MapError::Compressed { guest, what },
+        }
+    }
+}
+
+/// Decoders and their buffers, reused from cluster to cluster.
+#[derive(Default)]
+pub(super) struct Inflater {
+    input: Vec<u8>,
+    output: Vec<u8>,
+    deflate: Box<DecompressorOxide>,
+    zstd: Option<DCtx<'static>>,
+}
+
+impl fmt::Debug for Inflater {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inflater").finish_non_exhaustive()
+    }
+}
+
+/// The largest window for which zstd may keep a buffer of its own: that of the largest cluster.
+/// Frames with a larger one are inflated whole, which takes no such buffer.
+const ZSTD_WINDOW_LOG: u32 = 21;
+
+impl Inflater {
+    /// The first `end` bytes of the cluster whose payload is `run`; `end` is at most a cluster.
+    pub(super) fn inflate<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        geometry: &Geometry,
+        run: CompressedRun,
+        end: usize,
+    ) -> Result<&[u8], InflateError> {
+        let cluster = geometry.cluster_size.bytes_usize();
+        // At most two clusters: the descriptor has no room for more.
+        let length = usize::try_from(run.length_bytes()).unwrap_or(0).min(2 * cluster);
+        grow(&mut self.input, length);
+        storage.read_at(run.offset, &mut self.input[..length]).map_err(InflateError::Storage)?;
+        grow(&mut self.output, cluster);
+        let input = &self.input[..length];
+        match geometry.compression {
+            Compression::Deflate => deflate(&mut self.deflate, input, &mut self.output[..end])?,
+            Compression::Zstd => {
+                let zstd = self.zstd.get_or_insert_with(DCtx::create);
+                let whole = &mut self.output[..cluster];
+                if end == cluster || !zstd_prefix(zstd, input, &mut whole[..end]) {
+                    zstd_whole(zstd, input, whole)?;
+                }
+            }
+        }
+        Ok(&self.output[..end])
+    }
+}
+
+fn grow(buffer: &mut Vec<u8>, length: usize) {
+    if buffer.len() < length {
+        buffer.resize(length, 0);
+    }
+}
+
+/// Fills `output`. What the stream holds beyond it is ignored, as in QEMU (`block/qcow2-threads.c`,
+/// `qcow2_zlib_decompress`).
+fn deflate(
+    decoder: &mut DecompressorOxide,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), InflateError> {
+    decoder.init();
+    let wanted = output.len();
+    let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+    let (_, _, written) = decompress(decoder, input, output, 0, flags);
+    match written == wanted {
+        true => Ok(()),
+        false => Err(InflateError::Payload(
+            "the deflate stream ends or breaks before the cluster is full",
+        )),
+    }
+}
+
+/// Fills `output`, the beginning of a cluster, without inflating the rest; false where that takes
+/// more than one frame or a window that is too large.
+fn zstd_prefix(decoder: &mut DCtx<'static>, input: &[u8], output: &mut [u8]) -> bool {
+    let wanted = output.len();
+    let ready = decoder.reset(ResetDirective::SessionOnly).is_ok()
+        && decoder.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG)).is_ok();
+    let mut input = InBuffer::around(input);
+    let mut output = OutBuffer::around(output);
+    while ready && output.pos() < wanted {
+        let before = (input.pos(), output.pos());
+        match decoder.decompress_stream(&mut output, &mut input) {
+            // The end of a frame, or no progress.
+            Ok(0) | Err(_) => break,
+            Ok(_) if before == (input.pos(), output.pos()) => break,
+            Ok(_) => {}
+        }
+    }
+    output.pos() == wanted
+}
+
+/// Fills `output`, a whole cluster, from as many frames as it takes. A frame that holds more is an
+/// error, as in QEMU (`block/qcow2-threads.c`, `qcow2_zstd_decompress`).
+fn zstd_whole(
+    decoder: &mut DCtx<'static>,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), InflateError> {
+    let broken = InflateError::Payload("no zstd frames that fill the cluster exactly");
+    let (mut input, mut output) = (input, output);
+    while !output.is_empty() {
+        let Ok(frame_bytes) = zstd_safe::find_frame_compressed_size(input) else {
+            return Err(broken);
+        };
+        let Some((frame, rest)) = input.split_at_checked(frame_bytes) else { return Err(broken) };
+        let Ok(written) = decoder.decompress(output, frame) else { return Err(broken) };
+        output = &mut output[written..];
+        input = rest;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qcow2::header::Version;
+    use crate::qcow2::units::{ClusterSize, HostOffset};
+
+    fn inflate(compression: Compression, payload: &[u8], end: usize) -> Option<Vec<u8>> {
+        let geometry = Geometry {
+            version: Version::V3,
+            cluster_size: ClusterSize::from_bits(12).unwrap(),
+            refcount_order: 4,
+            extended_l2: false,
+            compression,
+        };
+        let run = CompressedRun::new(HostOffset::ZERO, payload.len() as u64);
+        Inflater::default().inflate(payload, &geometry, run, end).ok().map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn deflate_is_cut_and_must_not_be_short() {
+        let content: Vec<u8> = (0..8192u32).map(|n| (n / 7) as u8).collect();
+        let longer = miniz_oxide::deflate::compress_to_vec(&content, 6);
+        assert_eq!(inflate(Compression::Deflate, &longer, 4096).unwrap(), content[..4096]);
+        assert_eq!(inflate(Compression::Deflate, &longer, 10).unwrap(), content[..10]);
+        let shorter = miniz_oxide::deflate::compress_to_vec(&content[..4095], 6);
+        assert!(inflate(Compression::Deflate, &shorter, 4096).is_none());
+        assert_eq!(inflate(Compression::Deflate, &shorter, 100).unwrap(), content[..100]);
+        assert!(inflate(Compression::Deflate, &[0xFF; 64], 1).is_none());
+    }
+
+    #[test]
+    fn zstd_frames_must_fill_the_cluster_exactly() {
+        let content: Vec<u8> = (0..8192u32).map(|n| (n / 7) as u8).collect();
+        let frame = |bytes: &[u8]| {
+            let mut out = Vec::with_capacity(zstd_safe::compress_bound(bytes.len()));
+            zstd_safe::compress(&mut out, bytes, 3).unwrap();
+            out
+        };
+        let exact = frame(&content[..4096]);
+        assert_eq!(inflate(Compression::Zstd, &exact, 4096).unwrap(), content[..4096]);
+        assert_eq!(inflate(Compression::Zstd, &exact, 10).unwrap(), content[..10]);
+        let two = [frame(&content[..1000]), frame(&content[1000..4096])].concat();
+        assert_eq!(inflate(Compression::Zstd, &two, 4096).unwrap(), content[..4096]);
+        assert_eq!(inflate(Compression::Zstd, &two, 1500).unwrap(), content[..1500]);
+        assert!(inflate(Compression::Zstd, &frame(&content), 4096).is_none());
+        assert!(inflate(Compression::Zstd, &frame(&content[..4095]), 4096).is_none());
+        assert!(inflate(Compression::Zstd, &[7; 64], 16).is_none());
+    }
+}

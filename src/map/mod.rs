@@ -1,0 +1,47 @@
+//! The walker: `map_extents` and its companions, for use by anyone who wants to know what a qcow2
+//! image maps where.
+//!
+//! It reads any [`Storage`], in bounded memory: table by table, in pieces, skipping holes. Nothing
+//! that an image holds makes it panic, or work in proportion to more than its tables. Where qemu-img
+//! and the specification leave room, it answers as `qemu-img map` does.
+//!
+//! [`Storage`]: crate::storage::Storage
+
+mod disk;
+mod inflate;
+mod lookup;
+mod read;
+mod walk;
+
+pub use crate::qcow2::error::MapError;
+pub use disk::Disk;
+pub use lookup::lookup;
+pub use read::read;
+pub use walk::map_extents;
+
+use inflate::Inflater;
+
+/// Buffers of a walk, to be reused from walk to walk.
+#[derive(Debug)]
+pub struct Scratch {
+    l1: Vec<u8>,
+    l2: Vec<u8>,
+    inflater: Inflater,
+}
+
+/// How much of a table is read at a time from a storage that has to read. At most two such pieces are
+/// in memory.
+const PIECE_BYTES: usize = 32 << 10;
+
+impl Scratch {
+    /// Buffers of the size that walks need; those of compressed clusters grow when they are read.
+    pub fn new() -> Self {
+        Self { l1: vec![0; PIECE_BYTES], l2: vec![0; PIECE_BYTES], inflater: Inflater::default() }
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
