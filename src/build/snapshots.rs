@@ -71,21 +71,30 @@ impl Builder {
         self.snapshots.live
     }
 
-    /// Takes a snapshot; false where there are too many, a refcount is at its maximum or the file is
-    /// full, and nothing was changed.
+    /// Takes a snapshot; false where there are too many, a refcount would pass its maximum or the file
+    /// is full, and nothing was changed.
     pub fn snapshot(&mut self) -> bool {
-        let max_refcount = self.plan.geometry.max_refcount();
-        let runs = self.placement.clusters.runs();
-        if self.snapshots.live >= self.limits.snapshots
-            || runs.iter().any(|run| run.references >= max_refcount)
-        {
+        if self.snapshots.live >= self.limits.snapshots {
             return false;
         }
-        let policy = self.placement.policy;
+        self.reference_active_tables();
+        let max_refcount = self.plan.geometry.max_refcount();
+        let runs = self.placement.clusters.runs();
+        let countable = runs.iter().all(|run| run.references <= max_refcount);
+        if !countable || !self.add_snapshot() {
+            self.release_active_tables();
+            return false;
+        }
+        true
+    }
+
+    /// Notes the active L1 table as a new snapshot's, and makes room for both it and the longer
+    /// snapshot table; false where the file is full.
+    fn add_snapshot(&mut self) -> bool {
         let clusters = self.active.clusters;
         let first = match clusters {
             0 => 0,
-            _ => match self.placement.allocate(clusters, policy) {
+            _ => match self.placement.allocate(clusters, self.placement.policy) {
                 Some(first) => first,
                 None => return false,
             },
@@ -106,12 +115,22 @@ impl Builder {
             return false;
         }
         self.snapshots.taken += 1;
+        true
+    }
+
+    fn reference_active_tables(&mut self) {
         for at in 0..self.active.tables().len() {
             let (_, table) = self.active.tables()[at];
             self.placement.clusters.add_reference(self.tables.host(table).get());
             self.for_each_entry(table, Self::add_references);
         }
-        true
+    }
+
+    fn release_active_tables(&mut self) {
+        for at in 0..self.active.tables().len() {
+            let (_, table) = self.active.tables()[at];
+            self.release_table(table);
+        }
     }
 
     /// Deletes the snapshot at `index`; false where there is none or the file is full.

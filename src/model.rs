@@ -1,0 +1,274 @@
+//! The reference model: what the disk must look like, from the journal alone.
+//!
+//! The disk is a list of pieces, each with one state, in order. Every record paints a range of it:
+//! what was there is cut out, the new piece takes its place. That is all.
+
+use crate::content::{Shape, SubclusterChange, WriteNumber};
+use crate::extent::{Extent, Mapping};
+use crate::qcow2::units::{ClusterSize, GuestCluster, GuestOffset, HostOffset, SUBCLUSTERS};
+use crate::vm::journal::{Journal, Record};
+
+/// What a piece of the disk is. Host offsets are those of the piece's first byte.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum State {
+    /// Nothing is there.
+    Unallocated,
+    /// Nothing is there, but the cluster around it has a host cluster.
+    UnallocatedInside(HostOffset),
+    /// Zeros, without an allocation.
+    ZeroPlain,
+    /// Zeros, with an allocation.
+    ZeroAllocated(HostOffset),
+    /// The data of a write.
+    Normal(HostOffset, WriteNumber),
+    /// The data of a write, compressed.
+    Compressed(WriteNumber, Shape),
+}
+
+impl State {
+    /// The state of the same piece without its first `delta_bytes`.
+    fn advanced(self, delta_bytes: u64) -> Self {
+        let on = |host: HostOffset| host.saturating_add(delta_bytes);
+        match self {
+            Self::UnallocatedInside(host) => Self::UnallocatedInside(on(host)),
+            Self::ZeroAllocated(host) => Self::ZeroAllocated(on(host)),
+            Self::Normal(host, write) => Self::Normal(on(host), write),
+            Self::Unallocated | Self::ZeroPlain | Self::Compressed(..) => self,
+        }
+    }
+
+    /// The state when the cluster around the piece lies elsewhere; `host` is where the piece goes.
+    fn moved_to(self, host: HostOffset) -> Self {
+        match self {
+            Self::Unallocated | Self::UnallocatedInside(_) => Self::UnallocatedInside(host),
+            Self::ZeroPlain | Self::ZeroAllocated(_) => Self::ZeroAllocated(host),
+            Self::Normal(_, write) => Self::Normal(host, write),
+            Self::Compressed(..) => self,
+        }
+    }
+
+    /// What `qemu-img map` prints for it.
+    fn mapping(self) -> Mapping {
+        let (present, data, compressed, offset) = match self {
+            Self::Unallocated => (false, false, false, None),
+            Self::UnallocatedInside(host) => (false, false, false, Some(host)),
+            Self::ZeroPlain => (true, false, false, None),
+            Self::ZeroAllocated(host) => (true, false, false, Some(host)),
+            Self::Normal(host, _) => (true, true, false, Some(host)),
+            Self::Compressed(..) => (true, true, true, None),
+        };
+        Mapping { depth: 0, present, zero: !data, data, compressed, offset }
+    }
+}
+
+/// A piece of the disk: from `start` to the start of the next one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Piece {
+    /// The first guest byte.
+    pub start: u64,
+    /// What it is.
+    pub state: State,
+}
+
+/// The disk as it must be.
+#[derive(Debug)]
+pub struct Model {
+    cluster_size: ClusterSize,
+    size_bytes: u64,
+    /// Never empty; the first starts at 0, the last goes on for ever.
+    pieces: Vec<Piece>,
+}
+
+impl Model {
+    /// An empty disk of size 0.
+    pub fn new() -> Self {
+        let nothing = Piece { start: 0, state: State::Unallocated };
+        Self { cluster_size: ClusterSize::SMALLEST, size_bytes: 0, pieces: vec![nothing] }
+    }
+
+    /// Becomes the disk of `journal`, in the buffer that is there.
+    pub fn replay(&mut self, journal: &Journal) {
+        self.cluster_size = journal.cluster_size;
+        self.size_bytes = journal.size_bytes;
+        self.pieces.clear();
+        self.pieces.push(Piece { start: 0, state: State::Unallocated });
+        for record in &journal.records {
+            self.apply(record);
+        }
+    }
+
+    /// The size of the disk that a guest sees: whole sectors.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes / 512 * 512
+    }
+
+    /// The pieces of the disk as a guest sees it: each with the byte past its end. Neighbours may be
+    /// alike.
+    pub fn pieces(&self) -> impl Iterator<Item = (Piece, u64)> {
+        let size = self.virtual_size_bytes();
+        let ends = self.pieces[1..].iter().map(|piece| piece.start).chain([u64::MAX]);
+        let pieces = self.pieces.iter().copied().zip(ends.map(move |end| end.min(size)));
+        pieces.take_while(move |(piece, _)| piece.start < size)
+    }
+
+    /// The extents of the whole disk, into `extents`.
+    pub fn extents(&self, extents: &mut Vec<Extent>) {
+        extents.clear();
+        for (piece, end) in self.pieces() {
+            let mapping = piece.state.mapping();
+            let length_bytes = end - piece.start;
+            if let Some(last) = extents.last_mut()
+                && last.mapping.advanced(last.length_bytes) == Some(mapping)
+            {
+                last.length_bytes += length_bytes;
+            } else {
+                let start = GuestOffset::new(piece.start);
+                extents.push(Extent { start, length_bytes, mapping });
+            }
+        }
+    }
+
+    fn apply(&mut self, record: &Record) {
+        match *record {
+            Record::Written { cluster, clusters, host, write } => {
+                self.paint(cluster, clusters, State::Normal(host, write));
+            }
+            Record::Compressed { cluster, shape, write, .. } => {
+                self.paint(cluster, 1, State::Compressed(write, shape));
+            }
+            Record::Zeroed { cluster, kept: None } => self.paint(cluster, 1, State::ZeroPlain),
+            Record::Zeroed { cluster, kept: Some(host) } => {
+                self.paint(cluster, 1, State::ZeroAllocated(host));
+            }
+            Record::Discarded { cluster } => self.paint(cluster, 1, State::Unallocated),
+            Record::Subclusters { cluster, range, change, host } => {
+                if let Some(host) = host {
+                    self.move_cluster(cluster, host);
+                }
+                let length = self.cluster_size.bytes() / u64::from(SUBCLUSTERS);
+                for subcluster in range.iter() {
+                    let delta = u64::from(subcluster) * length;
+                    let start = self.cluster_size.guest_offset(cluster).get() + delta;
+                    let lies_at = host.map(|host| host.saturating_add(delta));
+                    let state = match (change, lies_at) {
+                        (SubclusterChange::Write(write), Some(host)) => State::Normal(host, write),
+                        (SubclusterChange::Zero, Some(host)) => State::ZeroAllocated(host),
+                        (SubclusterChange::Zero, None) => State::ZeroPlain,
+                        (_, Some(host)) => State::UnallocatedInside(host),
+                        (_, None) => State::Unallocated,
+                    };
+                    self.paint_bytes(start, start + length, state);
+                }
+            }
+            Record::Resized { size_bytes } => {
+                let first = size_bytes.next_multiple_of(self.cluster_size.bytes());
+                self.size_bytes = size_bytes;
+                let at = self.cut(first);
+                self.pieces.truncate(at);
+                self.pieces.push(Piece { start: first, state: State::Unallocated });
+            }
+        }
+    }
+
+    fn paint(&mut self, cluster: GuestCluster, clusters: u64, state: State) {
+        let start = self.cluster_size.guest_offset(cluster).get();
+        self.paint_bytes(start, start + clusters * self.cluster_size.bytes(), state);
+    }
+
+    fn paint_bytes(&mut self, start: u64, end: u64, state: State) {
+        let first = self.cut(start);
+        let past = self.cut(end);
+        self.pieces[first] = Piece { start, state };
+        self.pieces.drain(first + 1..past);
+    }
+
+    /// Everything in the cluster keeps what it is, but lies in the host cluster at `host` from now on.
+    fn move_cluster(&mut self, cluster: GuestCluster, host: HostOffset) {
+        let start = self.cluster_size.guest_offset(cluster).get();
+        let first = self.cut(start);
+        let past = self.cut(start + self.cluster_size.bytes());
+        for piece in &mut self.pieces[first..past] {
+            piece.state = piece.state.moved_to(host.saturating_add(piece.start - start));
+        }
+    }
+
+    /// Makes a piece start at `at`, if need be by cutting one in two; its index.
+    fn cut(&mut self, at: u64) -> usize {
+        let index = self.pieces.partition_point(|piece| piece.start < at);
+        if self.pieces.get(index).is_none_or(|piece| piece.start > at) {
+            // Not the first: that one starts at 0.
+            let before = self.pieces[index - 1];
+            let state = before.state.advanced(at - before.start);
+            self.pieces.insert(index, Piece { start: at, state });
+        }
+        index
+    }
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents_of(records: &[Record]) -> Vec<(u64, u64, Mapping)> {
+        let mut journal = Journal::new();
+        journal.begin(ClusterSize::from_bits(16).unwrap(), 10 << 16);
+        journal.records.extend(records);
+        let mut model = Model::new();
+        model.replay(&journal);
+        let mut extents = Vec::new();
+        model.extents(&mut extents);
+        let plain = |extent: &Extent| (extent.start.get(), extent.length_bytes, extent.mapping);
+        extents.iter().map(plain).collect()
+    }
+
+    fn written(cluster: u64, clusters: u64, host: u64) -> Record {
+        let (cluster, host) = (GuestCluster::new(cluster), HostOffset::new(host << 16));
+        Record::Written { cluster, clusters, host, write: WriteNumber(1) }
+    }
+
+    #[test]
+    fn an_empty_disk_is_one_hole() {
+        assert_eq!(extents_of(&[]), [(0, 10 << 16, Mapping::HOLE)]);
+    }
+
+    #[test]
+    fn a_later_record_covers_an_earlier_one() {
+        let zeroed = Record::Zeroed { cluster: GuestCluster::new(3), kept: None };
+        let data = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };
+        let at = |host: u64| Mapping { offset: Some(HostOffset::new(host << 16)), ..data };
+        assert_eq!(
+            extents_of(&[written(2, 3, 7), zeroed]),
+            [
+                (0, 2 << 16, Mapping::HOLE),
+                (2 << 16, 1 << 16, at(7)),
+                (3 << 16, 1 << 16, Mapping { present: true, ..Mapping::HOLE }),
+                (4 << 16, 1 << 16, at(9)),
+                (5 << 16, 5 << 16, Mapping::HOLE),
+            ]
+        );
+    }
+
+    #[test]
+    fn neighbours_merge_where_they_are_contiguous_in_the_file() {
+        let contiguous = extents_of(&[written(0, 1, 4), written(1, 1, 5)]);
+        let apart = extents_of(&[written(0, 1, 4), written(1, 1, 6)]);
+        assert_eq!((contiguous.len(), apart.len()), (2, 3));
+    }
+
+    #[test]
+    fn a_smaller_disk_forgets_what_lay_past_it() {
+        let records = [
+            written(0, 10, 4),
+            Record::Resized { size_bytes: (2 << 16) + 100 },
+            Record::Resized { size_bytes: 10 << 16 },
+        ];
+        let extents = extents_of(&records);
+        assert_eq!((extents[0].1, extents[1].2), (3 << 16, Mapping::HOLE));
+    }
+}

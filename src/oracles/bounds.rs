@@ -1,0 +1,51 @@
+//! A walk costs what its tables cost: bytes read, steps and extents are bounded. Does not check the
+//! memory of a walk: a test with a counting allocator does (`tests/memory.rs`).
+
+use crate::extent::Extent;
+use crate::limits::{FUEL_BASE, FUEL_PER_UNIT};
+use crate::qcow2::header::Geometry;
+
+use super::{Verdict, violation};
+
+const ORACLE: &str = "bounds";
+
+/// What any walk may read, whatever the tables.
+const BASE_BYTES: u64 = 64 << 10;
+
+/// The steps that a walk may make when `table_bytes` of L1 and L2 tables are there.
+pub fn fuel(table_bytes: u64) -> u64 {
+    FUEL_BASE.saturating_add(table_bytes.saturating_mul(FUEL_PER_UNIT))
+}
+
+/// What one walk of a whole disk did.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    /// Bytes of L1 and L2 tables that are there, holes not counted.
+    pub table_bytes: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Whether the fuel ran out.
+    pub exhausted: bool,
+}
+
+/// Checks one walk of a whole disk.
+pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, geometry: &Geometry) -> Verdict {
+    if cost.exhausted {
+        return violation(ORACLE, "steps", ("an end", "out of fuel"), || {
+            format!("{} table bytes gave {} steps", cost.table_bytes, fuel(cost.table_bytes))
+        });
+    }
+    let allowed = BASE_BYTES.saturating_add(cost.table_bytes.saturating_mul(2));
+    if cost.read_bytes > allowed {
+        return violation(ORACLE, "bytes read", ("within bounds", "more"), || {
+            format!("{} bytes were read, {allowed} allowed", cost.read_bytes)
+        });
+    }
+    let cells = size_bytes.div_ceil(geometry.cell_bytes());
+    if extents.len() as u64 > cells {
+        return violation(ORACLE, "extents", ("within bounds", "more"), || {
+            format!("{} extents of {cells} cells", extents.len())
+        });
+    }
+    Ok(())
+}

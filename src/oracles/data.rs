@@ -1,0 +1,172 @@
+//! Data read through the mapping are those that were written: the stamps at the edges of every piece,
+//! zeros where there are none. Does not check what lies between the edges of a piece, except where a
+//! program asks to read it.
+
+use crate::content::{STAMP_BYTES, Shape, WriteNumber, stamp};
+use crate::engines::OpenDisk;
+use crate::model::{Model, Piece, State};
+use crate::qcow2::header::Geometry;
+use crate::qcow2::units::GuestOffset;
+
+use super::{Verdict, unexpected_error, violation};
+
+const ORACLE: &str = "data";
+
+/// Reads both edges of every piece of the model.
+pub fn check(disk: &mut impl OpenDisk, model: &Model, geometry: &Geometry) -> Verdict {
+    let stamp_bytes = STAMP_BYTES as u64;
+    for (piece, end) in model.pieces() {
+        let fits = end - piece.start >= stamp_bytes;
+        if fits {
+            check_edge(disk, &piece, piece.start)?;
+        }
+        // The end of a compressed piece would have to be inflated; that of a hole is far away. The
+        // last cell may be cut by the end of the disk, and its stamp with it.
+        let whole = end % geometry.cell_bytes() == 0;
+        if fits && whole && matches!(piece.state, State::Normal(..) | State::ZeroAllocated(_)) {
+            check_edge(disk, &piece, end - stamp_bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_edge(disk: &mut impl OpenDisk, piece: &Piece, at: u64) -> Verdict {
+    let mut actual = [0xA5; STAMP_BYTES];
+    let guest = GuestOffset::new(at);
+    if let Err(error) = disk.read(guest, &mut actual) {
+        return Err(unexpected_error(ORACLE, kind(&piece.state), &error));
+    }
+    let expected = match piece.state {
+        State::Normal(_, write) | State::Compressed(write, _) => stamp(guest, write),
+        _ => [0; STAMP_BYTES],
+    };
+    if actual == expected {
+        return Ok(());
+    }
+    mismatch(&piece.state, &actual, || {
+        format!("guest offset {guest}: expected {expected:02x?}\nactual {actual:02x?}")
+    })
+}
+
+/// Reads any range of the disk and compares every byte. Past the end it must be refused. `buffers`
+/// are reused.
+pub fn check_range(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    geometry: &Geometry,
+    start: GuestOffset,
+    length_bytes: usize,
+    buffers: &mut (Vec<u8>, Vec<u8>),
+) -> Verdict {
+    let (expected, actual) = buffers;
+    actual.clear();
+    actual.resize(length_bytes, 0xA5);
+    let past_end = start.get().saturating_add(length_bytes as u64) > model.virtual_size_bytes();
+    match (disk.read(start, actual), past_end) {
+        (Err(_), true) => return Ok(()),
+        (Ok(()), true) => {
+            return violation(ORACLE, "past the end", ("refused", "an answer"), || {
+                format!("{length_bytes} bytes at guest offset {start}")
+            });
+        }
+        (Err(error), false) => return Err(unexpected_error(ORACLE, "range", &error)),
+        (Ok(()), false) => {}
+    }
+    expected.clear();
+    expected.resize(length_bytes, 0);
+    expect(model, geometry, start, expected);
+    let Some(at) = expected.iter().zip(actual.iter()).position(|(one, other)| one != other) else {
+        return Ok(());
+    };
+    let guest = start.get() + at as u64;
+    let state = model.pieces().filter(|(piece, _)| piece.start <= guest).last();
+    let state = state.map_or(State::Unallocated, |(piece, _)| piece.state);
+    mismatch(&state, &actual[at..], || {
+        format!("guest offset {guest}: expected {:#04x}, actual {:#04x}", expected[at], actual[at])
+    })
+}
+
+/// What a guest reads from `start` on, by the model: stamps, shapes and zeros. `into` is zeroed and
+/// ends at the end of the disk at most.
+pub fn expect(model: &Model, geometry: &Geometry, start: GuestOffset, into: &mut [u8]) {
+    let range = start.get()..start.get().saturating_add(into.len() as u64);
+    for (piece, end) in model.pieces() {
+        let (first, last) = (piece.start.max(range.start), end.min(range.end));
+        if first >= last {
+            continue;
+        }
+        let (from, to) = ((first - range.start) as usize, (last - range.start) as usize);
+        let content = &mut into[from..to];
+        match piece.state {
+            State::Normal(_, write) => expect_normal(geometry, first, content, write),
+            State::Compressed(write, shape) => {
+                expect_compressed(geometry, piece.start, first, content, write, shape);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn expect_normal(geometry: &Geometry, start: u64, content: &mut [u8], write: WriteNumber) {
+    let cell = geometry.cell_bytes();
+    let end = start + content.len() as u64;
+    let mut at = start / cell * cell;
+    while at < end {
+        for edge in [at, at + cell - STAMP_BYTES as u64] {
+            overlay(content, start, edge, &stamp(GuestOffset::new(edge), write));
+        }
+        at += cell;
+    }
+}
+
+fn expect_compressed(
+    geometry: &Geometry,
+    cluster: u64,
+    start: u64,
+    content: &mut [u8],
+    write: WriteNumber,
+    shape: Shape,
+) {
+    let mut whole = vec![0; geometry.cluster_size.bytes_usize()];
+    let (head, rest) = whole.split_at_mut(STAMP_BYTES);
+    head.copy_from_slice(&stamp(GuestOffset::new(cluster), write));
+    shape.fill(rest);
+    overlay(content, start, cluster, &whole);
+}
+
+/// Copies the part of `bytes`, which lie at `at`, that falls into `content`, which lies at `start`.
+fn overlay(content: &mut [u8], start: u64, at: u64, bytes: &[u8]) {
+    let skipped = start.saturating_sub(at) as usize;
+    let target = at.saturating_sub(start) as usize;
+    if skipped >= bytes.len() || target >= content.len() {
+        return;
+    }
+    let length = (bytes.len() - skipped).min(content.len() - target);
+    content[target..target + length].copy_from_slice(&bytes[skipped..skipped + length]);
+}
+
+fn mismatch(state: &State, actual: &[u8], told: impl FnOnce() -> String) -> Verdict {
+    let found = match actual {
+        [head @ .., _, _, _, _] if actual.len() == STAMP_BYTES => {
+            let checksum = crc32fast::hash(head).to_be_bytes();
+            match (actual.ends_with(&checksum), actual.iter().all(|byte| *byte == 0)) {
+                (true, _) => "another stamp",
+                (_, true) => "zeros",
+                _ => "other bytes",
+            }
+        }
+        _ => "other bytes",
+    };
+    violation(ORACLE, kind(state), ("what was written", found), told)
+}
+
+fn kind(state: &State) -> &'static str {
+    match state {
+        State::Unallocated => "unallocated",
+        State::UnallocatedInside(_) => "unallocated subcluster",
+        State::ZeroPlain => "zero-plain",
+        State::ZeroAllocated(_) => "zero-allocated",
+        State::Normal(..) => "normal",
+        State::Compressed(..) => "compressed",
+    }
+}

@@ -1,0 +1,17 @@
+//! Programs from fixed seeds, through everything.
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::vm::generate::{Wanted, generate};
+
+#[test]
+fn generated_programs_pass_every_oracle() {
+    let mut harness = Harness::new(Walker::default());
+    for rng_seed in 0..20_000 {
+        let program = generate(rng_seed, Wanted { operations: 24, compressed: rng_seed % 2 == 0 });
+        let input = program.encode();
+        if let Err(failure) = harness.run(&input, Checks::AtCheckpoints) {
+            panic!("seed {rng_seed}: {}\n{program}", failure.violation);
+        }
+    }
+}
