@@ -76,12 +76,15 @@ impl Shape {
             Self::Half => length / 2,
             Self::Most => length / 4 * 3,
         };
-        content[..noisy].fill_with(|| entropy.next() as u8);
+        content[..noisy].fill_with(|| entropy.next_u64() as u8);
         if matches!(self, Self::Text | Self::Mixed) {
             content.iter_mut().zip(LINE.iter().cycle()).for_each(|(to, from)| *to = *from);
         }
         if self == Self::Mixed {
-            content[..length].iter_mut().step_by(61).for_each(|byte| *byte = entropy.next() as u8);
+            content[..length]
+                .iter_mut()
+                .step_by(61)
+                .for_each(|byte| *byte = entropy.next_u64() as u8);
         }
         if self == Self::Coins {
             content[..length].fill_with(|| b'a' + entropy.below(2) as u8);

@@ -3,7 +3,7 @@
 //! pseudorandom number generators", OOPSLA 2014).
 
 /// A stream of numbers, wholly determined by its seed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Entropy {
     state: u64,
 }
@@ -16,7 +16,7 @@ impl Entropy {
 
     /// The next 64 bits.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -28,7 +28,7 @@ impl Entropy {
     /// `bound` is not a power of two.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
-        let product = u128::from(self.next()) * u128::from(bound);
+        let product = u128::from(self.next_u64()) * u128::from(bound);
         (product >> 64) as u64
     }
 
@@ -45,8 +45,8 @@ mod tests {
     #[test]
     fn the_published_sequence() {
         let mut entropy = Entropy::new(1_234_567);
-        assert_eq!(entropy.next(), 6_457_827_717_110_365_317);
-        assert_eq!(entropy.next(), 3_203_168_211_198_807_973);
+        assert_eq!(entropy.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(entropy.next_u64(), 3_203_168_211_198_807_973);
     }
 
     #[test]

@@ -47,31 +47,67 @@ pub struct Failure {
     pub operations_run: usize,
 }
 
-/// An engine and everything that judging it takes. All buffers are reused from run to run, and no run
-/// sees anything of the one before.
-#[derive(Debug)]
-pub struct Harness<E> {
-    engine: E,
-    limits: Limits,
+/// The way from bytes to images. All buffers are reused from run to run, and no run sees anything of
+/// the one before.
+#[derive(Debug, Default)]
+pub struct Pipeline {
     program: Program,
     vm: Vm,
     scratch: build::Scratch,
     image: Image,
+}
+
+impl Pipeline {
+    /// Runs the program that `input` is, and has each image that is due judged.
+    ///
+    /// # Errors
+    /// What `judge` found.
+    pub fn run(
+        &mut self,
+        input: &[u8],
+        limits: Limits,
+        checks: Checks,
+        mut judge: impl FnMut(&Image, &Vm) -> Verdict,
+    ) -> Result<Outcome, Box<Failure>> {
+        self.program.decode_from(input);
+        self.vm.begin(&self.program.prologue, limits);
+        let operations = self.program.operations.len();
+        let mut outcome = Outcome { operations, ..Outcome::default() };
+        for at in 0..=operations {
+            let end = at == operations;
+            let effect = match end {
+                true => Effect::Checkpoint,
+                false => self.vm.step(self.program.operations[at]),
+            };
+            outcome.effective += usize::from(effect != Effect::None && !end);
+            // What comes last is verified once.
+            let early = effect == Effect::Checkpoint || checks == Checks::AfterEach;
+            if end || early && at + 1 < operations {
+                self.vm.builder().build(&mut self.scratch, &mut self.image);
+                outcome.images += 1;
+                let operations_run = (at + 1).min(operations);
+                judge(&self.image, &self.vm).map_err(|violation| {
+                    Box::new(Failure { violation: *violation, operations_run })
+                })?;
+                self.vm.answered();
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+/// An engine and everything that judging it takes.
+#[derive(Debug)]
+pub struct Harness<E> {
+    engine: E,
+    pipeline: Pipeline,
     judge: Judge,
 }
 
 impl<E: Engine> Harness<E> {
     /// Puts `engine` in the walker's place.
     pub fn new(engine: E) -> Self {
-        Self {
-            engine,
-            limits: Limits::WALKED,
-            program: Program::default(),
-            vm: Vm::new(),
-            scratch: build::Scratch::default(),
-            image: Image::default(),
-            judge: Judge::default(),
-        }
+        Self { engine, pipeline: Pipeline::default(), judge: Judge::default() }
     }
 
     /// Runs the program that `input` is.
@@ -79,50 +115,42 @@ impl<E: Engine> Harness<E> {
     /// # Errors
     /// A violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        self.program.decode_from(input);
+        let Self { engine, pipeline, judge } = self;
         // Whatever is left open is decided by the input alone.
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
-        self.vm.begin(&self.program.prologue, self.limits);
-        let operations = self.program.operations.len();
-        let geometry = self.vm.builder().plan().geometry;
-        let unsupported = !self.engine.capabilities().cover(&geometry);
-        let mut outcome = Outcome { operations, unsupported, ..Outcome::default() };
-        for at in 0..operations {
-            let effect = self.vm.step(self.program.operations[at]);
-            outcome.effective += usize::from(effect != Effect::None);
-            let due = effect == Effect::Checkpoint || checks == Checks::AfterEach;
-            if due && at + 1 < operations {
-                self.verify(at + 1, &mut entropy, &mut outcome)?;
+        let mut unsupported = false;
+        let outcome = pipeline.run(input, Limits::WALKED, checks, |image, vm| {
+            judge.image(image)?;
+            unsupported = !engine.capabilities().cover(&vm.builder().plan().geometry);
+            if unsupported {
+                return Ok(());
             }
-        }
-        self.verify(operations, &mut entropy, &mut outcome)?;
-        Ok(outcome)
+            judge.engine(engine, image, vm, &mut entropy)
+        })?;
+        Ok(Outcome { unsupported, ..outcome })
     }
 
     /// Runs the program that `input` is without judging it, and returns the image that it builds.
     pub fn build(&mut self, input: &[u8]) -> &Image {
-        self.program.decode_from(input);
-        self.vm.begin(&self.program.prologue, self.limits);
-        for operation in &self.program.operations {
-            self.vm.step(*operation);
-        }
-        self.vm.builder().build(&mut self.scratch, &mut self.image);
-        &self.image
+        // Nothing can be found where nothing is judged.
+        let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), |_, _| Ok(()));
+        debug_assert!(run.is_ok());
+        &self.pipeline.image
     }
 
     /// The program of the last run.
     pub fn program(&self) -> &Program {
-        &self.program
+        &self.pipeline.program
     }
 
     /// The virtual machine as the last run left it: the builder, and the journal.
     pub fn vm(&self) -> &Vm {
-        &self.vm
+        &self.pipeline.vm
     }
 
     /// The image that was built last.
     pub fn image(&self) -> &Image {
-        &self.image
+        &self.pipeline.image
     }
 
     /// The extents that were expected of the last image that was judged.
@@ -134,29 +162,11 @@ impl<E: Engine> Harness<E> {
     pub fn actual(&self) -> &[Extent] {
         &self.judge.whole
     }
-
-    fn verify(
-        &mut self,
-        operations_run: usize,
-        entropy: &mut Entropy,
-        outcome: &mut Outcome,
-    ) -> Result<(), Box<Failure>> {
-        outcome.images += 1;
-        self.vm.builder().build(&mut self.scratch, &mut self.image);
-        let failed =
-            |violation: Box<Violation>| Box::new(Failure { violation: *violation, operations_run });
-        self.judge.image(&self.image).map_err(failed)?;
-        if !outcome.unsupported {
-            self.judge.engine(&mut self.engine, &self.image, &self.vm, entropy).map_err(failed)?;
-        }
-        self.vm.answered();
-        Ok(())
-    }
 }
 
 /// The oracles, with their buffers.
 #[derive(Debug, Default)]
-pub struct Judge {
+struct Judge {
     model: Model,
     recount: Recount,
     expected: Vec<Extent>,
@@ -167,10 +177,7 @@ pub struct Judge {
 
 impl Judge {
     /// Judges the bytes of an image by themselves.
-    ///
-    /// # Errors
-    /// A violation.
-    pub fn image(&mut self, image: &Image) -> Verdict {
+    fn image(&mut self, image: &Image) -> Verdict {
         oracles::refcounts::check(self.recount.recount(image))
     }
 

@@ -155,7 +155,7 @@ impl Storage for Image {
         }
         let first = segment.offset.max(from.get());
         let last = segment.end().min(until.get());
-        if (first - from.get()) % GRAIN_BYTES == 0 && (last - first) % GRAIN_BYTES == 0 {
+        if (first - from.get()).is_multiple_of(GRAIN_BYTES) && (last - first) % GRAIN_BYTES == 0 {
             let content = self.content(segment);
             let start = (first - segment.offset) as usize;
             let bytes = &content[start..start + (last - first) as usize];

@@ -14,4 +14,5 @@ pub mod model;
 pub mod oracles;
 pub mod qcow2;
 pub mod storage;
+pub mod targets;
 pub mod vm;

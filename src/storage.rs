@@ -89,6 +89,25 @@ impl Storage for [u8] {
     }
 }
 
+impl<S: Storage + ?Sized> Storage for &S {
+    fn length_bytes(&self) -> u64 {
+        (**self).length_bytes()
+    }
+
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        (**self).read_at(offset, into)
+    }
+
+    fn next_data<'a>(
+        &'a self,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        (**self).next_data(from, until, scratch)
+    }
+}
+
 /// An image file, opened for reading only.
 #[derive(Debug)]
 pub struct FileStorage {

@@ -81,11 +81,11 @@ impl Builder {
         Self {
             plan,
             limits: Limits::WALKED,
-            placement: Placement::new(),
+            placement: Placement::default(),
             tables: Tables::default(),
             active: L1::default(),
             snapshots: Snapshots::default(),
-            payloads: Payloads::new(),
+            payloads: Payloads::default(),
             payload_end: None,
         }
     }

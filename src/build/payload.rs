@@ -10,7 +10,7 @@ use crate::qcow2::units::ClusterSize;
 
 /// The payloads of one process, by cluster size, compression and shape; each is made when it is
 /// first asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Payloads {
     made: Vec<Option<Payload>>,
 }
@@ -85,11 +85,6 @@ fn zstd_header_bytes(frame: &[u8]) -> usize {
 }
 
 impl Payloads {
-    /// None made yet.
-    pub const fn new() -> Self {
-        Self { made: Vec::new() }
-    }
-
     /// The payload for a cluster of `geometry`, made now where it was not made before.
     pub fn get(&mut self, geometry: &Geometry, shape: Shape) -> &Payload {
         if self.made.is_empty() {
@@ -120,7 +115,7 @@ mod tests {
 
     #[test]
     fn every_payload_inflates_to_its_cluster() {
-        let mut payloads = Payloads::new();
+        let mut payloads = Payloads::default();
         for bits in 9..=21 {
             let cluster_size = ClusterSize::from_bits(bits).unwrap();
             for compression in [Compression::Deflate, Compression::Zstd] {

@@ -19,7 +19,7 @@ pub enum Policy {
 }
 
 /// The allocator of one file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Placement {
     /// What is allocated.
     pub clusters: Clusters,
@@ -33,17 +33,6 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// An empty file.
-    pub fn new() -> Self {
-        Self {
-            clusters: Clusters::default(),
-            policy: Policy::Append,
-            entropy: Entropy::new(0),
-            append_at: 0,
-            limit: 0,
-        }
-    }
-
     /// Begins an empty file of at most `limit` clusters, reusing the buffers.
     pub fn reset(&mut self, rng_seed: u64, limit: u64) {
         self.clusters.clear();
@@ -153,7 +142,7 @@ mod tests {
     use super::*;
 
     fn with_holes() -> Placement {
-        let mut placement = Placement::new();
+        let mut placement = Placement::default();
         placement.reset(1, 1000);
         assert_eq!(placement.allocate(1, Policy::Append), Some(0));
         placement.leave_gap(2);

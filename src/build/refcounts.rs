@@ -275,7 +275,7 @@ mod tests {
         for round in 0..400 {
             let bits = [9, 10, 12, 16][round % 4];
             let geometry = geometry(bits, entropy.below(7) as u32);
-            let mut placement = Placement::new();
+            let mut placement = Placement::default();
             placement.reset(round as u64, u64::MAX);
             placement.allocate(1, Policy::Append);
             for _ in 0..entropy.below(20) {
@@ -300,7 +300,7 @@ mod tests {
         let geometry = geometry(9, 6);
         let mut refcounts = Refcounts::default();
         for clusters in [1, 63, 64, 4_031, 4_032, 4_096, 100_000, 1_000_000] {
-            let mut placement = Placement::new();
+            let mut placement = Placement::default();
             placement.reset(0, u64::MAX);
             placement.allocate(clusters, Policy::Append);
             let wanted = RefcountPlacement::default();

@@ -38,7 +38,7 @@ const EXTENSION_UNKNOWN: u32 = 0x7143_6675;
 /// Buffers for [`Builder::build`], reused from image to image.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    placement: Option<Placement>,
+    placement: Placement,
     refcounts: Refcounts,
     written_tables: Vec<bool>,
 }
@@ -47,7 +47,7 @@ impl Builder {
     /// Allocates the refcount structures for what has been built so far and writes the whole image.
     /// The builder itself is not changed: the next build places them anew.
     pub fn build(&self, scratch: &mut Scratch, image: &mut Image) {
-        let placement = scratch.placement.get_or_insert_with(Placement::new);
+        let placement = &mut scratch.placement;
         placement.copy_from(&self.placement);
         placement.lift_limit();
         let geometry = &self.plan.geometry;

@@ -30,11 +30,7 @@ pub struct Cost {
 
 /// Checks one walk of a whole disk.
 pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, geometry: &Geometry) -> Verdict {
-    if cost.exhausted {
-        return violation(ORACLE, "steps", ("an end", "out of fuel"), || {
-            format!("{} table bytes gave {} steps", cost.table_bytes, fuel(cost.table_bytes))
-        });
-    }
+    check_steps(cost.exhausted, fuel(cost.table_bytes))?;
     let allowed = BASE_BYTES.saturating_add(cost.table_bytes.saturating_mul(2));
     if cost.read_bytes > allowed {
         return violation(ORACLE, "bytes read", ("within bounds", "more"), || {
@@ -48,4 +44,12 @@ pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, geometry: &Geomet
         });
     }
     Ok(())
+}
+
+/// A walk that ran out of its `fuel` hangs.
+pub fn check_steps(exhausted: bool, fuel: u64) -> Verdict {
+    if !exhausted {
+        return Ok(());
+    }
+    violation(ORACLE, "steps", ("an end", "out of fuel"), || format!("{fuel} steps were made"))
 }

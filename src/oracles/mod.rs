@@ -11,6 +11,7 @@ pub mod maximal;
 pub mod metered;
 pub mod model;
 pub mod partition;
+pub mod raw;
 pub mod recount;
 pub mod refcounts;
 pub mod window;

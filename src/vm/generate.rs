@@ -21,7 +21,7 @@ pub struct Wanted {
 pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
     let mut entropy = Entropy::new(rng_seed);
     let mut bytes = vec![0; PROLOGUE_BYTES];
-    bytes[1..].fill_with(|| entropy.next() as u8);
+    bytes[1..].fill_with(|| entropy.next_u64() as u8);
     bytes[2] = (rng_seed % 13) as u8;
     bytes[3] = (rng_seed % 7) as u8;
     // Version 2 has no zero clusters, no subclusters: one program in eight is enough.
@@ -34,7 +34,7 @@ pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
     let extended_l2 = program.prologue.plan().geometry.extended_l2;
     while program.operations.len() < wanted.operations {
         let mut record = [0; OPERATION_BYTES];
-        record.fill_with(|| entropy.next() as u8);
+        record.fill_with(|| entropy.next_u64() as u8);
         // Near the start, near the last operation, around the edges of tables: where neighbours are.
         record[1] = [0, 0, 1, 2, 2, 2, 3, 3, 4][entropy.below(9) as usize];
         let reach = [8, 32, 64][entropy.below(3) as usize];

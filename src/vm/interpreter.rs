@@ -273,7 +273,7 @@ impl Vm {
                 let (table, distance) = at.table();
                 (table % tables * entries).saturating_add_signed(distance)
             }
-            Anchor::Part => (u128::from(disk) * u128::from(steps) >> 16) as u64,
+            Anchor::Part => ((u128::from(disk) * u128::from(steps)) >> 16) as u64,
             Anchor::Past => disk.saturating_add(steps),
         }
     }

@@ -91,7 +91,7 @@ macro_rules! operations {
             /// From a record of any bytes; `None` where its opcode has no meaning yet.
             #[inline]
             pub fn decode(record: &[u8; OPERATION_BYTES]) -> Option<Self> {
-                $(const _: () = assert!(1 $(+ <$kind>::BYTES)* <= OPERATION_BYTES);)+
+                $(const _: () = assert!(0 $(+ <$kind>::BYTES)* < OPERATION_BYTES);)+
                 let mut bytes = record.as_slice();
                 let opcode = match bytes.get_u8() {
                     byte if byte < CANONICAL_OPCODES => byte,
@@ -256,7 +256,7 @@ macro_rules! prologue {
         impl Prologue {
             /// From the bytes behind the encoding's version, of any values; missing ones are zeros.
             pub(super) fn decode(bytes: &[u8; PROLOGUE_BYTES - 1]) -> Self {
-                const _: () = assert!(1 $(+ <$kind>::BYTES)+ <= PROLOGUE_BYTES);
+                const _: () = assert!(0 $(+ <$kind>::BYTES)+ < PROLOGUE_BYTES);
                 let mut bytes = bytes.as_slice();
                 Self { $($field: Operand::decode(&mut bytes)),+ }
             }

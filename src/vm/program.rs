@@ -83,6 +83,28 @@ impl<'a> Arbitrary<'a> for Program {
     }
 }
 
+/// The bytes of a program, as a fuzz target takes them: nothing is decoded until it is run, and its
+/// `Debug` is the program's text, which is what `cargo fuzz fmt` prints.
+#[derive(Clone, Copy)]
+pub struct Input<'a>(pub &'a [u8]);
+
+impl fmt::Debug for Input<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Program::decode(self.0), f)
+    }
+}
+
+impl<'a> Arbitrary<'a> for Input<'a> {
+    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let length = u.len();
+        Ok(Self(u.bytes(length)?))
+    }
+
+    fn arbitrary_take_rest(u: Unstructured<'a>) -> arbitrary::Result<Self> {
+        Ok(Self(u.take_rest()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,7 +112,7 @@ mod tests {
 
     fn random_bytes(entropy: &mut Entropy) -> Vec<u8> {
         let length = entropy.below(400) as usize;
-        (0..length).map(|_| entropy.next() as u8).collect()
+        (0..length).map(|_| entropy.next_u64() as u8).collect()
     }
 
     #[test]

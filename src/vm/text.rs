@@ -63,7 +63,7 @@ mod tests {
         let mut entropy = Entropy::new(5);
         for _ in 0..2000 {
             let length = entropy.below(300) as usize;
-            let bytes: Vec<u8> = (0..length).map(|_| entropy.next() as u8).collect();
+            let bytes: Vec<u8> = (0..length).map(|_| entropy.next_u64() as u8).collect();
             let program = Program::decode(&bytes);
             let text = program.to_string();
             let assembled = assemble(&text).unwrap_or_else(|error| panic!("{error} in\n{text}"));

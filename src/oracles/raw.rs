@@ -1,0 +1,98 @@
+//! Files that are no program's: whatever they hold, opening, walking, looking up and reading come to
+//! an end within bounds, and where they answer, the answers tile the disk, are possible, and agree
+//! with each other. Does not check that they are right: there is nothing to hold them against.
+
+use crate::engines::{Engine, EngineError, OpenDisk};
+use crate::entropy::Entropy;
+use crate::extent::{Extent, Window};
+use crate::qcow2::units::GuestOffset;
+
+use super::collector::Collector;
+use super::recount::Recount;
+use super::{Violation, bounds, flags, lookup, maximal, partition, window};
+
+/// What became of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawOutcome {
+    /// It was not opened.
+    Refused,
+    /// It was opened, and walking it failed somewhere.
+    Failed,
+    /// It was walked to its end, or as far as a run goes.
+    Walked,
+}
+
+/// The most extents of one walk: a table may be mapped many times over, so that a file of some
+/// kilobytes has millions.
+const MAX_EXTENTS: usize = 4096;
+/// How many of them are looked up and read.
+const MAX_ASKED: usize = 64;
+
+/// Buffers, reused from file to file.
+#[derive(Debug, Default)]
+pub struct RawJudge {
+    recount: Recount,
+    whole: Vec<Extent>,
+    other: Vec<Extent>,
+}
+
+impl RawJudge {
+    /// Judges what `engine` makes of a file with the bytes of `input`.
+    ///
+    /// # Errors
+    /// A violation.
+    pub fn judge<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        input: &[u8],
+    ) -> Result<RawOutcome, Box<Violation>> {
+        let Self { recount, whole, other } = self;
+        // It must come to an end; what it finds is what it is.
+        let _ = recount.recount(&input);
+        let storage = &input;
+        let Ok(mut disk) = engine.open(storage) else { return Ok(RawOutcome::Refused) };
+        let size = disk.virtual_size_bytes();
+        let fuel = bounds::fuel(input.len() as u64).saturating_add(MAX_EXTENTS as u64);
+        let mut collector = Collector::new(whole, fuel).stopping_after(MAX_EXTENTS);
+        let walked = disk.map(Window::ALL, &mut collector);
+        bounds::check_steps(collector.exhausted(), fuel)?;
+        let complete = walked.is_ok() && whole.len() < MAX_EXTENTS;
+        if complete {
+            partition::check(whole, &(0..size))?;
+        } else {
+            partition::prefix(whole, &(0..size))?;
+        }
+        flags::check(whole)?;
+        maximal::check(whole)?;
+        let asked = &whole[..whole.len().min(MAX_ASKED)];
+        lookup::check(&mut disk, asked)?;
+        read_edges(&mut disk, asked)?;
+        if complete {
+            let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
+            let start = GuestOffset::new(entropy.below(size.max(1)));
+            let length_bytes = entropy.next_u64() >> entropy.below(64);
+            let some = Window { start, length_bytes };
+            window::check(&mut disk, some, whole, fuel, other)?;
+        }
+        Ok(if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed })
+    }
+}
+
+/// Reads at the edges of extents. Compressed data may be broken; anything else must be readable.
+fn read_edges(disk: &mut impl OpenDisk, extents: &[Extent]) -> super::Verdict {
+    let mut bytes = [0; 64];
+    for extent in extents {
+        let length = usize::try_from(extent.length_bytes).unwrap_or(usize::MAX).min(bytes.len());
+        let last = extent.start.saturating_add(extent.length_bytes - length as u64);
+        for start in [extent.start, last] {
+            let answer: Result<(), EngineError> = disk.read(start, &mut bytes[..length]);
+            match answer {
+                Err(error) if !extent.mapping.compressed => {
+                    return Err(super::unexpected_error("data", "range", &error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! The fuzz targets: one public function each, on buffers that each thread keeps. `cargo test`,
+//! libFuzzer, replay and the benchmarks call the same.
+
+use std::cell::RefCell;
+
+use crate::engines::Walker;
+use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
+use crate::limits::Limits;
+use crate::oracles::Violation;
+use crate::oracles::raw::{RawJudge, RawOutcome};
+use crate::oracles::recount::Recount;
+use crate::oracles::refcounts;
+
+/// Valid images, and all that is known of them: the input is a program, our walker is the engine.
+///
+/// # Errors
+/// A violation.
+pub fn map_extents(input: &[u8]) -> Result<Outcome, Box<Failure>> {
+    thread_local! {
+        static HARNESS: RefCell<Harness<Walker>> = RefCell::new(Harness::new(Walker::default()));
+    }
+    HARNESS.with_borrow_mut(|harness| harness.run(input, Checks::AtCheckpoints))
+}
+
+/// The allocator alone, in geometries that no walk could afford: the input is a program, and only the
+/// refcounts of its images are judged.
+///
+/// # Errors
+/// A violation.
+pub fn refcounts(input: &[u8]) -> Result<Outcome, Box<Failure>> {
+    thread_local! {
+        static PIPELINE: RefCell<(Pipeline, Recount)> = RefCell::default();
+    }
+    PIPELINE.with_borrow_mut(|(pipeline, recount)| {
+        pipeline.run(input, Limits::ALLOCATED, Checks::AtCheckpoints, |image, _| {
+            refcounts::check(recount.recount(image))
+        })
+    })
+}
+
+/// Any bytes: the input is the file.
+///
+/// # Errors
+/// A violation.
+pub fn raw_image(input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
+    thread_local! {
+        static JUDGE: RefCell<(Walker, RawJudge)> = RefCell::default();
+    }
+    JUDGE.with_borrow_mut(|(walker, judge)| judge.judge(walker, input))
+}
+
+/// Ends the process over a violation, as libFuzzer wants it: the fingerprint comes first.
+///
+/// # Panics
+/// Where there is one.
+pub fn report<T>(result: Result<T, Box<impl AsRef<Violation>>>) {
+    if let Err(found) = result {
+        panic!("{}", (*found).as_ref());
+    }
+}
+
+impl AsRef<Violation> for Failure {
+    fn as_ref(&self) -> &Violation {
+        &self.violation
+    }
+}
+
+impl AsRef<Violation> for Violation {
+    fn as_ref(&self) -> &Violation {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entropy::Entropy;
+    use crate::vm::generate::{Wanted, generate};
+
+    fn random_bytes(entropy: &mut Entropy) -> Vec<u8> {
+        let length = entropy.below(512) as usize;
+        (0..length).map(|_| entropy.next_u64() as u8).collect()
+    }
+
+    #[test]
+    fn map_extents_finds_nothing() {
+        let mut entropy = Entropy::new(1);
+        for rng_seed in 0..1000 {
+            let wanted = Wanted { operations: 24, compressed: rng_seed % 2 == 0 };
+            report(map_extents(&generate(rng_seed, wanted).encode()));
+            report(map_extents(&random_bytes(&mut entropy)));
+        }
+    }
+
+    #[test]
+    fn refcounts_finds_nothing() {
+        let mut entropy = Entropy::new(2);
+        for rng_seed in 0..200 {
+            let wanted = Wanted { operations: 24, compressed: true };
+            report(refcounts(&generate(rng_seed, wanted).encode()));
+            report(refcounts(&random_bytes(&mut entropy)));
+        }
+    }
+
+    #[test]
+    fn raw_image_finds_nothing_and_gets_somewhere() {
+        let mut entropy = Entropy::new(3);
+        let mut harness = Harness::new(Walker::default());
+        let mut outcomes = [0; 3];
+        for rng_seed in 0..500 {
+            let program = generate(13 * rng_seed, Wanted { operations: 12, compressed: true });
+            let mut file = flat(harness.build(&program.encode()));
+            // Damage where something is.
+            let there = (0..file.len()).filter(|at| file[*at] != 0).collect::<Vec<_>>();
+            for _ in 0..entropy.below(8) {
+                let at = there[entropy.below(there.len() as u64) as usize];
+                file[at] = entropy.next_u64() as u8;
+            }
+            match raw_image(&file) {
+                Ok(outcome) => outcomes[outcome as usize] += 1,
+                Err(violation) => panic!("seed {rng_seed}: {violation}"),
+            }
+        }
+        assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
+    }
+
+    /// The first 64 KiB of an image.
+    fn flat(image: &crate::image::Image) -> Vec<u8> {
+        use crate::storage::Storage;
+        let mut bytes = vec![0; image.length_bytes().min(1 << 16) as usize];
+        image.read_at(crate::qcow2::units::HostOffset::ZERO, &mut bytes).unwrap();
+        bytes
+    }
+}
