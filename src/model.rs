@@ -102,13 +102,17 @@ impl Model {
         self.size_bytes / 512 * 512
     }
 
-    /// The pieces of the disk as a guest sees it: each with the byte past its end. Neighbours may be
-    /// alike.
+    /// The pieces of the disk that a guest sees a part of, each with the byte past its end, which may
+    /// lie past the end of the disk. Neighbours that continue each other are one piece.
     pub fn pieces(&self) -> impl Iterator<Item = (Piece, u64)> {
         let size = self.virtual_size_bytes();
-        let ends = self.pieces[1..].iter().map(|piece| piece.start).chain([u64::MAX]);
-        let pieces = self.pieces.iter().copied().zip(ends.map(move |end| end.min(size)));
-        pieces.take_while(move |(piece, _)| piece.start < size)
+        let continued =
+            |here: &Piece, next: &Piece| here.state.advanced(next.start - here.start) == next.state;
+        let mut starts = self.pieces.chunk_by(continued).map(|alike| alike[0]).peekable();
+        std::iter::from_fn(move || {
+            let piece = starts.next().filter(|piece| piece.start < size)?;
+            Some((piece, starts.peek().map_or(u64::MAX, |next| next.start)))
+        })
     }
 
     /// The extents of the whole disk, into `extents`.
@@ -116,7 +120,7 @@ impl Model {
         extents.clear();
         for (piece, end) in self.pieces() {
             let mapping = piece.state.mapping();
-            let length_bytes = end - piece.start;
+            let length_bytes = end.min(self.virtual_size_bytes()) - piece.start;
             if let Some(last) = extents.last_mut()
                 && last.mapping.advanced(last.length_bytes) == Some(mapping)
             {

@@ -108,7 +108,7 @@ mod tests {
         let mut harness = Harness::new(Walker::default());
         let mut outcomes = [0; 3];
         for rng_seed in 0..500 {
-            let program = generate(13 * rng_seed, Wanted { operations: 12, compressed: true });
+            let program = generate(rng_seed, Wanted { operations: 12, compressed: true });
             let mut file = flat(harness.build(&program.encode()));
             // Damage where something is.
             let there = (0..file.len()).filter(|at| file[*at] != 0).collect::<Vec<_>>();

@@ -1,5 +1,7 @@
 //! From the builder's state to the image's bytes.
 
+use std::ops::Range;
+
 use bytes::BufMut;
 
 use crate::content::{STAMP_BYTES, WriteNumber, stamp};
@@ -199,13 +201,18 @@ impl Builder {
             }
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
                 let length = self.plan.geometry.cell_bytes();
-                let allocated = bitmap.allocated();
-                for (subcluster, write) in (0..).zip(self.tables.writes(writes)) {
-                    if allocated & (1 << subcluster) != 0 {
-                        let delta = subcluster * length;
-                        let guest = guest.saturating_add(delta);
-                        write_stamps(image, guest, host.saturating_add(delta), length, *write);
-                    }
+                let writes = self.tables.writes(writes);
+                for run in written_runs(bitmap.allocated(), writes) {
+                    let delta = run.start as u64 * length;
+                    let guest = guest.saturating_add(delta);
+                    let run_bytes = run.len() as u64 * length;
+                    write_stamps(
+                        image,
+                        guest,
+                        host.saturating_add(delta),
+                        run_bytes,
+                        writes[run.start],
+                    );
                 }
             }
         }
@@ -227,6 +234,19 @@ impl Builder {
             self.write_l1(image, &snapshot.l1, false, written);
         }
     }
+}
+
+/// Runs of subclusters that are allocated and of the same write: each is one piece of data, with
+/// stamps at its edges only.
+fn written_runs(allocated: u32, writes: &[WriteNumber]) -> impl Iterator<Item = Range<usize>> {
+    let is_allocated = move |at: usize| allocated & 1 << at != 0;
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = (at..writes.len()).find(|at| is_allocated(*at))?;
+        let same = |next: &usize| is_allocated(*next) && writes[*next] == writes[start];
+        at = start + (start..writes.len()).take_while(same).count();
+        Some(start..at)
+    })
 }
 
 /// Writes a number in decimal.

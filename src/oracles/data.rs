@@ -12,19 +12,32 @@ use super::{Verdict, unexpected_error, violation};
 
 const ORACLE: &str = "data";
 
-/// Reads both edges of every piece of the model.
+/// Reads both edges of every piece of the model, and the first bytes of every compressed cluster.
 pub fn check(disk: &mut impl OpenDisk, model: &Model, geometry: &Geometry) -> Verdict {
     let stamp_bytes = STAMP_BYTES as u64;
+    let size = model.virtual_size_bytes();
     for (piece, end) in model.pieces() {
-        let fits = end - piece.start >= stamp_bytes;
-        if fits {
-            check_edge(disk, &piece, piece.start)?;
-        }
-        // The end of a compressed piece would have to be inflated; that of a hole is far away. The
-        // last cell may be cut by the end of the disk, and its stamp with it.
-        let whole = end % geometry.cell_bytes() == 0;
-        if fits && whole && matches!(piece.state, State::Normal(..) | State::ZeroAllocated(_)) {
-            check_edge(disk, &piece, end - stamp_bytes)?;
+        // The end of the disk may cut a piece, and its stamp with it.
+        let readable = |at: u64| at + stamp_bytes <= size;
+        match piece.state {
+            State::Compressed(..) => {
+                let clusters =
+                    (piece.start..end.min(size)).step_by(geometry.cluster_size.bytes_usize());
+                for cluster in clusters.filter(|at| readable(*at)) {
+                    check_edge(disk, &piece, cluster)?;
+                }
+            }
+            State::Normal(..) | State::ZeroAllocated(_) => {
+                for edge in [piece.start, end - stamp_bytes] {
+                    if readable(edge) {
+                        check_edge(disk, &piece, edge)?;
+                    }
+                }
+            }
+            _ if readable(piece.start) && end - piece.start >= stamp_bytes => {
+                check_edge(disk, &piece, piece.start)?;
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -75,9 +88,11 @@ pub fn check_range(
     expected.clear();
     expected.resize(length_bytes, 0);
     expect(model, geometry, start, expected);
-    let Some(at) = expected.iter().zip(actual.iter()).position(|(one, other)| one != other) else {
+    if expected == actual {
         return Ok(());
-    };
+    }
+    let differing = expected.iter().zip(actual.iter()).position(|(one, other)| one != other);
+    let at = differing.unwrap_or(0);
     let guest = start.get() + at as u64;
     let state = model.pieces().filter(|(piece, _)| piece.start <= guest).last();
     let state = state.map_or(State::Unallocated, |(piece, _)| piece.state);
@@ -89,49 +104,46 @@ pub fn check_range(
 /// What a guest reads from `start` on, by the model: stamps, shapes and zeros. `into` is zeroed and
 /// ends at the end of the disk at most.
 pub fn expect(model: &Model, geometry: &Geometry, start: GuestOffset, into: &mut [u8]) {
+    let cluster_bytes = geometry.cluster_size.bytes();
     let range = start.get()..start.get().saturating_add(into.len() as u64);
     for (piece, end) in model.pieces() {
         let (first, last) = (piece.start.max(range.start), end.min(range.end));
-        if first >= last {
+        if !matches!(piece.state, State::Normal(..) | State::Compressed(..)) || first >= last {
             continue;
         }
-        let (from, to) = ((first - range.start) as usize, (last - range.start) as usize);
-        let content = &mut into[from..to];
-        match piece.state {
-            State::Normal(_, write) => expect_normal(geometry, first, content, write),
-            State::Compressed(write, shape) => {
-                expect_compressed(geometry, piece.start, first, content, write, shape);
+        // Cluster by cluster, from the one that holds the first byte.
+        let mut at = (first / cluster_bytes * cluster_bytes).max(piece.start);
+        while at < last {
+            let next = (at + 1).next_multiple_of(cluster_bytes).min(end);
+            match piece.state {
+                State::Normal(_, write) => {
+                    for edge in [at, next - STAMP_BYTES as u64] {
+                        let stamp = stamp(GuestOffset::new(edge), write);
+                        overlay(into, range.start, edge, &stamp);
+                    }
+                }
+                State::Compressed(write, shape) => {
+                    let content = compressed_content(geometry, at, write, shape);
+                    overlay(into, range.start, at, &content);
+                }
+                _ => {}
             }
-            _ => {}
+            at = next;
         }
     }
 }
 
-fn expect_normal(geometry: &Geometry, start: u64, content: &mut [u8], write: WriteNumber) {
-    let cell = geometry.cell_bytes();
-    let end = start + content.len() as u64;
-    let mut at = start / cell * cell;
-    while at < end {
-        for edge in [at, at + cell - STAMP_BYTES as u64] {
-            overlay(content, start, edge, &stamp(GuestOffset::new(edge), write));
-        }
-        at += cell;
-    }
-}
-
-fn expect_compressed(
+fn compressed_content(
     geometry: &Geometry,
     cluster: u64,
-    start: u64,
-    content: &mut [u8],
     write: WriteNumber,
     shape: Shape,
-) {
-    let mut whole = vec![0; geometry.cluster_size.bytes_usize()];
-    let (head, rest) = whole.split_at_mut(STAMP_BYTES);
+) -> Vec<u8> {
+    let mut content = vec![0; geometry.cluster_size.bytes_usize()];
+    let (head, rest) = content.split_at_mut(STAMP_BYTES);
     head.copy_from_slice(&stamp(GuestOffset::new(cluster), write));
     shape.fill(rest);
-    overlay(content, start, cluster, &whole);
+    content
 }
 
 /// Copies the part of `bytes`, which lie at `at`, that falls into `content`, which lies at `start`.

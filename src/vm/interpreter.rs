@@ -151,7 +151,7 @@ impl Vm {
             }
             Operation::Read { at, inside, length } => {
                 let start = self.byte(at, inside);
-                self.ask(Question::Read { start, length_bytes: length })
+                self.ask(Question::Read { start, length_bytes: length.get() })
             }
             Operation::Checkpoint {} => {
                 self.checkpoints += 1;

@@ -13,7 +13,7 @@ use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
 
 use super::operand::{
-    At, Change, Count, Features, Gap, Inside, Keep, Magnitude, Number, Operand, Size, Skew,
+    At, Change, Count, Features, Gap, Inside, Keep, Length, Magnitude, Number, Operand, Size, Skew,
 };
 
 /// How long an operation is.
@@ -239,7 +239,7 @@ operations! {
         /// The byte in that cluster.
         inside: Inside,
         /// How many bytes.
-        length: u16,
+        length: Length,
     }
     /// Builds and verifies what there is so far.
     13 "checkpoint" Checkpoint {}
