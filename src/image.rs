@@ -15,8 +15,30 @@ pub struct Image {
     segments: Vec<Segment>,
     /// The contents of all segments.
     bytes: Vec<u8>,
-    /// Where the last look-up ended: tables are read front to back.
-    recent: Cell<usize>,
+    /// Guesses where look-ups end, by offset. They are checked at every use, so that they may be of
+    /// another image.
+    guesses: Guesses,
+}
+
+/// Look-ups come in clumps: the same table entries are read again and again.
+#[derive(Debug)]
+struct Guesses([Cell<u32>; Guesses::SLOTS]);
+
+impl Guesses {
+    const SLOTS: usize = 256;
+
+    /// The guess for `offset`: offsets within 64 bytes share one.
+    #[inline]
+    fn slot(&self, offset: u64) -> &Cell<u32> {
+        // Fibonacci hashing; the upper eight bits are below SLOTS.
+        &self.0[((offset >> 6).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize]
+    }
+}
+
+impl Default for Guesses {
+    fn default() -> Self {
+        Self([const { Cell::new(0) }; Self::SLOTS])
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +60,6 @@ impl Image {
         self.length_bytes = 0;
         self.segments.clear();
         self.bytes.clear();
-        self.recent.set(0);
     }
 
     /// A zeroed place for `length_bytes` at `offset`, to be filled. What is written must not
@@ -75,7 +96,6 @@ impl Image {
             "structures overlap in the image"
         );
         self.length_bytes = length_bytes.max(self.segments.last().map_or(0, Segment::end));
-        self.recent.set(0);
     }
 
     /// What is written, in the order of the file.
@@ -95,19 +115,16 @@ impl Image {
     /// The index of the first segment that ends past `offset`.
     #[inline]
     fn first_past(&self, offset: u64) -> usize {
-        let ends_past = |index: usize| match self.segments.get(index) {
-            Some(segment) => segment.end() > offset,
-            None => true,
-        };
-        let recent = self.recent.get();
-        for index in [recent, recent + 1] {
-            if ends_past(index) && (index == 0 || !ends_past(index - 1)) {
-                self.recent.set(index);
-                return index;
-            }
+        let slot = self.guesses.slot(offset);
+        let guess = slot.get() as usize;
+        let ends_past = |segment: &Segment| segment.end() > offset;
+        if self.segments.get(guess).is_some_and(ends_past)
+            && (guess == 0 || !ends_past(&self.segments[guess - 1]))
+        {
+            return guess;
         }
-        let index = self.segments.partition_point(|segment| segment.end() <= offset);
-        self.recent.set(index);
+        let index = self.segments.partition_point(|segment| !ends_past(segment));
+        slot.set(u32::try_from(index).unwrap_or(0));
         index
     }
 }
@@ -122,6 +139,14 @@ impl Storage for Image {
         let start = offset.get();
         let end = start.saturating_add(into.len() as u64);
         let first = self.first_past(start);
+        if let Some(segment) = self.segments.get(first)
+            && segment.offset <= start
+            && end <= segment.end()
+        {
+            let source = (start - segment.offset) as usize;
+            into.copy_from_slice(&self.content(segment)[source..source + into.len()]);
+            return Ok(());
+        }
         let mut filled = 0;
         for segment in &self.segments[first..] {
             if segment.offset >= end {

@@ -205,10 +205,10 @@ fn serialise_block(
             image.place(host.saturating_add(bytes.start), (bytes.end - bytes.start) as usize);
         let first_entry = (bytes.start * 8) >> order;
         for run in &left[..group] {
-            for cluster in inside(run) {
-                let index = (cluster - clusters.start - first_entry) as usize;
-                refcount::set(content, order, index, run.references);
-            }
+            let range = inside(run);
+            let index = |cluster: u64| (cluster - clusters.start - first_entry) as usize;
+            let entries = index(range.start)..index(range.end);
+            refcount::set_run(content, order, entries, run.references);
         }
         left = &left[group..];
     }

@@ -89,15 +89,15 @@ pub fn kind(mapping: &Mapping) -> &'static str {
 
 /// The first field in which two mappings of the same bytes differ.
 pub(crate) fn differing_field(expected: &Mapping, actual: &Mapping) -> Option<&'static str> {
-    if kind(expected) != kind(actual) {
+    if expected == actual {
+        None
+    } else if kind(expected) != kind(actual) {
         Some("kind")
     } else if expected.depth != actual.depth {
         Some("depth")
     } else if expected.offset != actual.offset {
         Some("offset")
-    } else if expected != actual {
-        Some("flags")
     } else {
-        None
+        Some("flags")
     }
 }

@@ -351,29 +351,26 @@ impl Recount {
             from = data.offset.saturating_add(data.bytes.len() as u64);
             let skipped = data.offset.distance_from(block).unwrap_or(0);
             let skipped = first.saturating_add((skipped * 8) >> order);
-            let entries = (data.bytes.len() * 8) >> order;
-            for entry in 0..entries {
-                let count = refcount::get(data.bytes, order, entry).unwrap_or(0);
-                if count != 0 {
-                    self.count(skipped.saturating_add(entry as u64), count);
-                }
-            }
+            refcount::for_each_run(data.bytes, order, |entry, entries, count| {
+                self.count(skipped.saturating_add(entry), entries, count);
+            });
         }
         self.tables[1] = piece;
         Ok(())
     }
 
     #[inline]
-    fn count(&mut self, cluster: u64, count: u64) {
+    fn count(&mut self, first: u64, clusters: u64, count: u64) {
+        let end = first.saturating_add(clusters);
         if let Some(last) = self.on_disk.last_mut()
-            && last.end == cluster
+            && last.end == first
             && last.count == count
         {
-            last.end += 1;
+            last.end = end;
             return;
         }
         let role = Role::Header;
-        self.on_disk.push(Counted { first: cluster, end: cluster + 1, count, role });
+        self.on_disk.push(Counted { first, end, count, role });
     }
 
     /// Turns the sorted references into counts, and notes what overlaps.
