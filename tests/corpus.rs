@@ -1,0 +1,123 @@
+//! The committed corpus: every seed is what its text assembles to, together they reach everything,
+//! and nothing is found in them. `QCOWFUZZ_BLESS=1 cargo test --test corpus` writes the seeds anew.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::oracles::kind;
+use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::storage::Storage;
+use qcowfuzz::targets;
+use qcowfuzz::vm::{Operation, Program, text};
+
+const TARGETS: [&str; 3] = ["map_extents", "refcounts", "raw_image"];
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
+/// The texts of a target: name and program.
+fn texts(target: &str) -> Vec<(String, Program)> {
+    let mut all: Vec<_> = fs::read_dir(corpus().join("text").join(target))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| {
+            let name = path.file_stem().unwrap().to_str().unwrap().to_string();
+            let program = text::assemble(&fs::read_to_string(&path).unwrap());
+            (name, program.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+        })
+        .collect();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all
+}
+
+/// What the seed of a program is: its bytes, or for `raw_image` the file that it builds, without the
+/// zeros at its end.
+fn seed(target: &str, program: &Program) -> Vec<u8> {
+    if target != "raw_image" {
+        return program.encode();
+    }
+    let mut harness = Harness::new(Walker::default());
+    let image = harness.build(&program.encode());
+    let mut file = vec![0; usize::try_from(image.length_bytes()).unwrap()];
+    image.read_at(HostOffset::ZERO, &mut file).unwrap();
+    let used = file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    file.truncate(used);
+    file
+}
+
+#[test]
+fn seeds_are_what_their_texts_say() {
+    let bless = std::env::var_os("QCOWFUZZ_BLESS").is_some();
+    for target in TARGETS {
+        let mut named = BTreeSet::new();
+        for (name, program) in texts(target) {
+            let path = corpus().join(target).join(&name);
+            let expected = seed(target, &program);
+            if bless {
+                fs::write(&path, &expected).unwrap();
+            }
+            let actual = fs::read(&path).unwrap_or_default();
+            assert!(actual == expected, "{} is not what its text says", path.display());
+            assert!(expected.len() <= 1 << 18, "{} is large", path.display());
+            named.insert(name);
+        }
+        // The fuzzer's own finds are named by their hash, and not committed.
+        for entry in fs::read_dir(corpus().join(target)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let found = name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(found || named.contains(&name), "{target}/{name} has no text");
+        }
+    }
+}
+
+#[test]
+fn seeds_find_nothing() {
+    for (name, program) in texts("map_extents") {
+        let run = Harness::new(Walker::default()).run(&program.encode(), Checks::AfterEach);
+        let outcome = run.unwrap_or_else(|failure| panic!("{name}: {}", failure.violation));
+        // One that does nothing may be there for that.
+        assert!(outcome.effective * 4 >= outcome.operations * 3, "{name}: {outcome:?}");
+    }
+    for (_, program) in texts("refcounts") {
+        targets::report(targets::refcounts(&program.encode()));
+    }
+    for (_, program) in texts("raw_image") {
+        targets::report(targets::raw_image(&seed("raw_image", &program)));
+    }
+}
+
+#[test]
+fn seeds_reach_everything() {
+    let mut opcodes = BTreeSet::new();
+    let mut kinds = BTreeSet::new();
+    let (mut sizes, mut orders) = (BTreeSet::new(), BTreeSet::new());
+    for (_, program) in texts("map_extents") {
+        opcodes.extend(program.operations.iter().map(Operation::name));
+        let geometry = program.prologue.plan().geometry;
+        sizes.insert(geometry.cluster_size.bits());
+        orders.insert(geometry.refcount_order);
+        let mut harness = Harness::new(Walker::default());
+        targets::report(harness.run(&program.encode(), Checks::AtCheckpoints));
+        kinds.extend(harness.actual().iter().map(|extent| kind(&extent.mapping)));
+    }
+    assert!(
+        opcodes
+            .into_iter()
+            .eq(Operation::OPCODES.iter().map(|(_, name)| *name).collect::<BTreeSet<_>>())
+    );
+    assert!(sizes.into_iter().eq(9..=21));
+    assert!(orders.into_iter().eq(0..=6));
+    let every_kind = [
+        "compressed",
+        "normal",
+        "unallocated",
+        "unallocated subcluster",
+        "zero-allocated",
+        "zero-plain",
+    ];
+    assert!(kinds.iter().eq(every_kind.iter()), "{kinds:?}");
+}
