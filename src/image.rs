@@ -67,21 +67,25 @@ impl Image {
     #[inline]
     pub fn place(&mut self, offset: HostOffset, length_bytes: usize) -> &mut [u8] {
         let position = self.bytes.len();
+        self.note(offset, length_bytes);
         self.bytes.resize(position + length_bytes, 0);
-        // An image holds at most some MiB (`limits`), so positions fit.
-        let segment = Segment {
-            offset: offset.get(),
-            position: u32::try_from(position).unwrap_or(u32::MAX),
-            length: u32::try_from(length_bytes).unwrap_or(u32::MAX),
-        };
-        self.segments.push(segment);
         &mut self.bytes[position..]
     }
 
     /// Writes `bytes` at `offset`; see [`Image::place`].
     #[inline]
     pub fn write(&mut self, offset: HostOffset, bytes: &[u8]) {
-        self.place(offset, bytes.len()).copy_from_slice(bytes);
+        self.note(offset, bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Notes a segment whose content comes next.
+    #[inline]
+    fn note(&mut self, offset: HostOffset, length_bytes: usize) {
+        // An image holds at most some MiB (`limits`), so positions fit.
+        let position = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(length_bytes).unwrap_or(u32::MAX);
+        self.segments.push(Segment { offset: offset.get(), position, length });
     }
 
     /// Ends the writing: from now on the image can be read. The file is `length_bytes` long, and at
@@ -129,6 +133,17 @@ impl Image {
     }
 }
 
+/// Copies a slice onto one of the same length. Nearly all are table entries and stamps, for which a
+/// copy of a known length is a move or two.
+#[inline]
+fn copy_short(from: &[u8], to: &mut [u8]) {
+    match to.len() {
+        8 => to[..8].copy_from_slice(&from[..8]),
+        16 => to[..16].copy_from_slice(&from[..16]),
+        _ => to.copy_from_slice(from),
+    }
+}
+
 impl Storage for Image {
     fn length_bytes(&self) -> u64 {
         self.length_bytes
@@ -144,7 +159,7 @@ impl Storage for Image {
             && end <= segment.end()
         {
             let source = (start - segment.offset) as usize;
-            into.copy_from_slice(&self.content(segment)[source..source + into.len()]);
+            copy_short(&self.content(segment)[source..source + into.len()], into);
             return Ok(());
         }
         let mut filled = 0;

@@ -269,15 +269,21 @@ impl Builder {
     /// The table that maps `cluster`, and the entry's index in it.
     #[inline]
     fn find(&self, cluster: GuestCluster) -> Option<(TableId, u64)> {
-        let entries = self.plan.geometry.l2_entries();
-        Some((self.active.get(cluster.get() / entries)?, cluster.get() % entries))
+        let (l1_index, index) = self.indexes(cluster);
+        Some((self.active.get(l1_index)?, index))
+    }
+
+    /// A cluster's index in the L1 table, and in its L2 table.
+    #[inline]
+    fn indexes(&self, cluster: GuestCluster) -> (u64, u64) {
+        let geometry = &self.plan.geometry;
+        (cluster.get() >> geometry.l2_bits(), cluster.get() & (geometry.l2_entries() - 1))
     }
 
     /// The same, for a change: a table is made where there is none, and copied where it is shared.
     #[inline]
     fn table_for_change(&mut self, cluster: GuestCluster) -> Option<(TableId, u64)> {
-        let entries = self.plan.geometry.l2_entries();
-        let (l1_index, index) = (cluster.get() / entries, cluster.get() % entries);
+        let (l1_index, index) = self.indexes(cluster);
         let table = match self.active.get(l1_index) {
             Some(table) if self.table_is_shared(table) => {
                 let host = self.placement.allocate(1, self.placement.policy)?;

@@ -151,18 +151,21 @@ impl Builder {
         let table_guest = l1_index * geometry.l2_span_bytes();
         for (first, page) in self.tables.pages(table) {
             let length = page.len() * entry_bytes as usize;
-            let mut out = image.place(host.saturating_add(first * entry_bytes), length);
-            for entry in page {
-                let (word, bitmap) = self.encode(*entry, active);
-                out.put_u64(word);
-                if geometry.extended_l2 {
-                    out.put_u64(bitmap.0);
+            let out = image.place(host.saturating_add(first * entry_bytes), length);
+            for (entry, mut out) in page.iter().zip(out.chunks_exact_mut(entry_bytes as usize)) {
+                if *entry != Entry::Unallocated {
+                    let (word, bitmap) = self.encode(*entry, active);
+                    out.put_u64(word);
+                    if geometry.extended_l2 {
+                        out.put_u64(bitmap.0);
+                    }
                 }
             }
-            let guest = table_guest + first * geometry.cluster_size.bytes();
-            let guests = (guest..).step_by(geometry.cluster_size.bytes_usize());
-            for (guest, entry) in guests.zip(page) {
-                self.write_content(image, GuestOffset::new(guest), *entry);
+            for (index, entry) in (first..).zip(page) {
+                if *entry != Entry::Unallocated {
+                    let guest = table_guest + index * geometry.cluster_size.bytes();
+                    self.write_content(image, GuestOffset::new(guest), *entry);
+                }
             }
         }
     }

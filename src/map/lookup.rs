@@ -29,7 +29,7 @@ pub fn lookup<S: Storage + ?Sized>(
         }
     };
     check_bitmap(bitmap, host, guest.get())?;
-    let subcluster = (inside / geometry.cell_bytes()) as u32;
+    let subcluster = (inside >> geometry.cell_bits()) as u32;
     Ok(subcluster_mapping(bitmap, host, subcluster, inside))
 }
 
@@ -45,13 +45,13 @@ pub(super) fn l2_entry<S: Storage + ?Sized>(
     }
     let geometry = disk.geometry();
     let mut word = [0; 8];
-    let l1_index = guest.get() / geometry.l2_span_bytes();
+    let l1_index = guest.get() >> geometry.l2_span_bits();
     disk.storage.read_at(disk.header().l1_offset.saturating_add(l1_index * 8), &mut word)?;
     let Some(table) = L1Entry(u64::from_be_bytes(word)).table() else { return Ok(None) };
     if table.get() & geometry.cluster_size.mask() != 0 {
         return Err(unaligned("L2 table", guest.get(), table));
     }
-    let l2_index = geometry.cluster_size.guest_cluster(guest).get() % geometry.l2_entries();
+    let l2_index = geometry.cluster_size.guest_cluster(guest).get() & (geometry.l2_entries() - 1);
     let at = table.saturating_add(l2_index * geometry.l2_entry_bytes());
     let mut entry = [0; 16];
     let length = if geometry.extended_l2 { 16 } else { 8 };

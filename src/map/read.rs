@@ -29,7 +29,7 @@ pub fn read<S: Storage + ?Sized>(
     let mut left = into;
     let mut guest = guest;
     while !left.is_empty() {
-        let until_edge = cell - guest.get() % cell;
+        let until_edge = cell - (guest.get() & (cell - 1));
         let length = usize::try_from(until_edge).unwrap_or(usize::MAX).min(left.len());
         let (piece, rest) = left.split_at_mut(length);
         read_piece(disk, guest, piece, scratch)?;
@@ -71,7 +71,7 @@ fn read_piece<S: Storage + ?Sized>(
         }
         ClusterKind::Subclusters(host) => {
             check_bitmap(bitmap, Some(host), guest.get())?;
-            let subcluster = (inside / geometry.cell_bytes()) as u32;
+            let subcluster = (inside >> geometry.cell_bits()) as u32;
             let mapping = subcluster_mapping(bitmap, Some(host), subcluster, inside);
             mapping.offset.filter(|_| mapping.data)
         }

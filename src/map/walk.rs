@@ -65,9 +65,10 @@ struct Walk<'w, 's, S: Storage + ?Sized, V: Visitor + ?Sized> {
 impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
     fn l1(&mut self, l1_scratch: &mut [u8], l2_scratch: &mut [u8]) -> Flow {
         let storage = self.disk.storage;
-        let span = self.disk.geometry().l2_span_bytes();
+        let span_bits = self.disk.geometry().l2_span_bits();
+        let span = 1 << span_bits;
         let table = self.disk.header().l1_offset;
-        let entries = entries_of(self.position, self.end, span);
+        let entries = entries_of(self.position, self.end, span_bits);
         let mut range = table_range(table, entries, 8);
         while let Some(data) = storage.next_data(range.start, range.end, l1_scratch)? {
             go_on!(self.visitor.step());
@@ -103,12 +104,13 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
         }
         let cluster = geometry.cluster_size.bytes();
         let end = start.saturating_add(geometry.l2_span_bytes()).min(self.end);
-        let entries = entries_of(self.position.saturating_sub(start), end - start, cluster);
+        let cluster_bits = geometry.cluster_size.bits();
+        let entries = entries_of(self.position.saturating_sub(start), end - start, cluster_bits);
         let entry_bytes = geometry.l2_entry_bytes();
         let mut range = table_range(table, entries, entry_bytes);
         while let Some(data) = storage.next_data(range.start, range.end, scratch)? {
             go_on!(self.visitor.step());
-            let skipped = data.offset.distance_from(table).unwrap_or(0) / entry_bytes;
+            let skipped = data.offset.distance_from(table).unwrap_or(0) >> entry_bytes.ilog2();
             let guest = start.saturating_add(skipped.saturating_mul(cluster));
             go_on!(match geometry.extended_l2 {
                 false => self.standard_entries(guest, end, data.bytes)?,
@@ -233,9 +235,10 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
     }
 }
 
-/// The entries of a table that map `start..end`, where each maps `span` bytes.
-fn entries_of(start: u64, end: u64, span: u64) -> Range<u64> {
-    start / span..end.div_ceil(span)
+/// The entries of a table that map `start..end`, where each maps `1 << span_bits` bytes.
+fn entries_of(start: u64, end: u64, span_bits: u32) -> Range<u64> {
+    // Neither is past 2^63, so that the sum fits.
+    start >> span_bits..(end + ((1 << span_bits) - 1)) >> span_bits
 }
 
 /// Where entries of a table lie, widened to whole grains.

@@ -87,22 +87,40 @@ impl Geometry {
         if self.extended_l2 { 16 } else { 8 }
     }
 
-    /// How many entries an L2 table has; it is always one cluster.
+    /// log2 of how many entries an L2 table has; it is always one cluster.
     #[inline]
-    pub const fn l2_entries(&self) -> u64 {
-        self.cluster_size.bytes() / self.l2_entry_bytes()
+    pub const fn l2_bits(&self) -> u32 {
+        self.cluster_size.bits() - if self.extended_l2 { 4 } else { 3 }
     }
 
-    /// How many guest bytes one L2 table maps, at most 2^39.
+    /// How many entries an L2 table has.
+    #[inline]
+    pub const fn l2_entries(&self) -> u64 {
+        1 << self.l2_bits()
+    }
+
+    /// log2 of how many guest bytes one L2 table maps, at most 39.
+    #[inline]
+    pub const fn l2_span_bits(&self) -> u32 {
+        self.l2_bits() + self.cluster_size.bits()
+    }
+
+    /// How many guest bytes one L2 table maps.
     #[inline]
     pub const fn l2_span_bytes(&self) -> u64 {
-        self.l2_entries() << self.cluster_size.bits()
+        1 << self.l2_span_bits()
+    }
+
+    /// log2 of [`Geometry::cell_bytes`].
+    #[inline]
+    pub const fn cell_bits(&self) -> u32 {
+        self.cluster_size.bits() - if self.extended_l2 { 5 } else { 0 }
     }
 
     /// The smallest unit of mapping: a subcluster under extended L2, else a cluster.
     #[inline]
     pub const fn cell_bytes(&self) -> u64 {
-        if self.extended_l2 { self.cluster_size.bytes() / 32 } else { self.cluster_size.bytes() }
+        1 << self.cell_bits()
     }
 
     /// How many L1 entries a disk of `virtual_size_bytes` needs.

@@ -119,7 +119,7 @@ impl ClusterSize {
     /// How many whole clusters it takes to hold `bytes`.
     #[inline]
     pub const fn clusters_for(self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.bytes())
+        (bytes >> self.bits) + if bytes & self.mask() == 0 { 0 } else { 1 }
     }
 
     /// The host cluster that holds `offset`.

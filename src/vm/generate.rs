@@ -41,6 +41,16 @@ pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
         record[2] = entropy.below(reach) as u8;
         record[3] = 0;
         record[0] = if record[0] < 40 { 0 } else { record[0] };
+        if let Some(
+            Operation::Write { .. }
+            | Operation::Compress { .. }
+            | Operation::Zero { .. }
+            | Operation::Discard { .. },
+        ) = Operation::decode(&record)
+        {
+            // Half of them touch one cluster, few touch many.
+            record[4] = [0, 0, 0, 0, 1, 1, 2, record[4]][entropy.below(8) as usize];
+        }
         match Operation::decode(&record) {
             Some(Operation::Compress { .. }) if !wanted.compressed => {}
             Some(Operation::Subclusters { .. }) if !extended_l2 => {}
