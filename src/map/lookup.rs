@@ -94,6 +94,8 @@ pub(super) fn mapping_of(
         | ClusterKind::Subclusters(_)
         | ClusterKind::UnallocatedSubclusters => Mapping::HOLE,
         ClusterKind::ZeroPlain => allocated,
+        // The canary, a planted bug that the fuzzer must find (README, "Find a bug in five minutes").
+        ClusterKind::ZeroAllocated(_) if cfg!(qcowfuzz_canary) => allocated,
         ClusterKind::ZeroAllocated(host) => Mapping { offset: Some(host), ..allocated },
         ClusterKind::Normal(host) => {
             Mapping { zero: false, data: true, offset: Some(host), ..allocated }
