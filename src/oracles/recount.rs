@@ -166,6 +166,15 @@ impl Recount {
         HostCluster::new(ends.map(|counted| counted.end).max().unwrap_or(0))
     }
 
+    /// The same, of the clusters before `limit` alone.
+    pub fn end_cluster_within(&self, limit: u64) -> HostCluster {
+        let end = |counted: &[Counted]| {
+            let before = counted.partition_point(|counted| counted.first < limit);
+            counted[..before].last().map_or(0, |last| last.end.min(limit))
+        };
+        HostCluster::new(end(&self.computed).max(end(&self.on_disk)))
+    }
+
     fn reference(&mut self, geometry: &Geometry, at: HostOffset, length_bytes: u64, role: Role) {
         self.reference_copied(geometry, at, length_bytes, role, None);
     }

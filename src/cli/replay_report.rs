@@ -1,0 +1,181 @@
+//! What `replay` says of one input.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::extent::Extent;
+use qcowfuzz::harness::{Failure, Harness, Outcome};
+
+use super::output::Record;
+use super::replay::{PanicNote, Target};
+
+/// What became of one run.
+pub enum Found {
+    /// Nothing was found.
+    Nothing(Outcome),
+    /// An oracle found something.
+    Failure(Box<Failure>),
+    /// The code under test panicked.
+    Panic(PanicNote),
+}
+
+/// The judgement in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing was found.
+    Ok,
+    /// The engine does not support the image, and was asked nothing.
+    Unsupported,
+    /// A bug was found.
+    Violation,
+}
+
+/// All that is told of one input, in the order in which it is told.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    input: String,
+    target: &'static str,
+    /// The judgement.
+    pub verdict: Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fingerprint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+    operations: usize,
+    /// After how many of them the violation was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operations_run: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effective: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<usize>,
+    /// The program's text.
+    program: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_difference: Option<Difference>,
+}
+
+/// The first extent that is not what was expected.
+#[derive(Debug, Serialize)]
+struct Difference {
+    /// Its place in both lists, from 0.
+    extent: usize,
+    expected: Option<Record>,
+    actual: Option<Record>,
+}
+
+impl Report {
+    /// Gathers what there is to tell of the last run of `harness`.
+    pub fn new(input: &Path, target: Target, harness: &Harness<Walker>, found: &Found) -> Self {
+        let program = harness.program();
+        let mut report = Self {
+            input: input.display().to_string(),
+            target: target.name(),
+            verdict: Verdict::Violation,
+            fingerprint: None,
+            detail: None,
+            operations: program.operations.len(),
+            operations_run: None,
+            effective: None,
+            images: None,
+            program: program.to_string(),
+            first_difference: None,
+        };
+        match found {
+            Found::Nothing(outcome) => {
+                report.verdict =
+                    if outcome.unsupported { Verdict::Unsupported } else { Verdict::Ok };
+                report.effective = Some(outcome.effective);
+                report.images = Some(outcome.images);
+            }
+            Found::Failure(failure) => {
+                let Failure { violation, operations_run } = failure.as_ref();
+                report.fingerprint = Some(violation.fingerprint());
+                report.detail = Some(violation.detail.clone());
+                report.operations_run = Some(*operations_run);
+                if walked(violation.oracle) {
+                    report.first_difference = difference(harness.expected(), harness.actual());
+                }
+            }
+            Found::Panic(note) => {
+                report.fingerprint = Some(format!("panic: {}", note.file));
+                report.detail = Some(note.detail.clone());
+            }
+        }
+        report
+    }
+
+    /// One line of JSON.
+    pub fn json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+
+    /// One line: the input, and the judgement or the fingerprint.
+    pub fn line(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}: {}", self.input, self.judgement())
+    }
+
+    fn judgement(&self) -> &str {
+        match (&self.fingerprint, self.verdict) {
+            (Some(fingerprint), _) => fingerprint,
+            (None, Verdict::Unsupported) => "unsupported by the engine",
+            (None, _) => "ok",
+        }
+    }
+
+    /// Everything, the fingerprint first.
+    pub fn whole(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}", self.judgement())?;
+        write!(out, "{}: ", self.input)?;
+        if let (Some(effective), Some(images)) = (self.effective, self.images) {
+            let operations = self.operations;
+            writeln!(
+                out,
+                "{operations} operations, {effective} with an effect; {images} images verified"
+            )?;
+        } else if let Some(run) = self.operations_run {
+            writeln!(out, "found after {run} of {} operations", self.operations)?;
+        } else {
+            writeln!(out, "found in a program of {} operations", self.operations)?;
+        }
+        if let Some(detail) = &self.detail {
+            writeln!(out, "{detail}")?;
+        }
+        writeln!(out)?;
+        // The image line is line 0, so an operation's number is its line's.
+        for (number, line) in self.program.lines().enumerate() {
+            match self.operations_run {
+                Some(run) if run == number => writeln!(out, "{line} ; <-- found after this")?,
+                _ => writeln!(out, "{line}")?,
+            }
+        }
+        let Some(difference) = &self.first_difference else { return Ok(()) };
+        writeln!(out, "\nfirst difference, extent {}:", difference.extent)?;
+        for (name, record) in [("expected", &difference.expected), ("actual  ", &difference.actual)]
+        {
+            match record {
+                Some(record) => writeln!(out, "  {name} {}", serde_json::to_string(record)?)?,
+                None => writeln!(out, "  {name} no extent")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an oracle judges the walk of the whole disk: only then the lists that the harness keeps are
+/// those of the image at fault.
+fn walked(oracle: &str) -> bool {
+    matches!(oracle, "walk" | "bounds" | "partition" | "flags" | "model" | "maximal")
+}
+
+fn difference(expected: &[Extent], actual: &[Extent]) -> Option<Difference> {
+    let extent = (0..expected.len().max(actual.len()))
+        .find(|extent| expected.get(*extent) != actual.get(*extent))?;
+    let record = |extents: &[Extent]| extents.get(extent).map(Record::from);
+    Some(Difference { extent, expected: record(expected), actual: record(actual) })
+}
