@@ -85,10 +85,11 @@ fn whole(
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let file = builder().tempfile_in(directory).map_err(|error| {
-        // The error names a temporary file that nobody asked for.
-        Failure::at(path, format_args!("cannot be written: {}", error.kind()))
-    })?;
+    // Asked before, because the error of a temporary file names a file that nobody asked for.
+    directory.metadata().map_err(told)?;
+    let file = builder()
+        .tempfile_in(directory)
+        .map_err(|error| Failure::at(path, format_args!("cannot be written: {}", error.kind())))?;
     write(file.as_file()).map_err(told)?;
     let renamed = match existing {
         Existing::Keep => file.persist_noclobber(path),

@@ -12,7 +12,7 @@ use qcowfuzz::map::{Disk, MapError, Scratch, map_extents};
 use qcowfuzz::qcow2::units::GuestOffset;
 use qcowfuzz::storage::FileStorage;
 
-use super::output::{QemuMap, Record};
+use super::output::{QemuMap, Record, Row};
 use super::{Exit, Failure, Outcome, malformed, open_image, size};
 
 /// Print which parts of the disk are data, zeros or holes, and where they lie, as 'qemu-img map' does
@@ -91,14 +91,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
 type Walked = Result<Result<(), MapError>, Stop>;
 
 fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walked {
-    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, QemuMap);
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, QemuMap::default());
     let mut sequence = serializer.serialize_seq(None).map_err(output)?;
     let range = window.clipped(disk.virtual_size_bytes());
     if range.is_empty() {
-        sequence.serialize_element(&Record::empty(window.start.get())).map_err(output)?;
+        sequence.serialize_element(&Row(&Record::empty(window.start.get()))).map_err(output)?;
     }
     let walked = walk(disk, window, |extent| {
-        sequence.serialize_element(&Record::from(extent)).map_err(output)
+        sequence.serialize_element(&Row(&Record::from(extent))).map_err(output)
     })?;
     // As qemu-img does it, the list is left open where the walk failed: nobody takes it for whole.
     if walked.is_ok() {

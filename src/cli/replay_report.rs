@@ -136,7 +136,7 @@ impl Report {
             let operations = self.operations;
             writeln!(
                 out,
-                "{operations} operations, {effective} with an effect; {images} images verified"
+                "{operations} operations, {effective} with an effect; images verified: {images}"
             )?;
         } else if let Some(run) = self.operations_run {
             writeln!(out, "found after {run} of {} operations", self.operations)?;
