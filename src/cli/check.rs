@@ -1,16 +1,18 @@
 //! `check`: the refcounts of an image file, in the manner of `qemu-img check`.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::ser::PrettyFormatter;
 
 use qcowfuzz::map::Disk;
-use qcowfuzz::oracles::recount::{Finding, Recount, Report, Role};
+use qcowfuzz::oracles::entries;
+use qcowfuzz::oracles::recount::Recount;
 use qcowfuzz::storage::Storage;
 
-use super::guest_clusters::GuestClusters;
+use super::findings::Findings;
 use super::map::Form;
 use super::{Exit, Failure, Outcome, malformed, open_image};
 
@@ -97,19 +99,28 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn check(arguments: &Arguments) -> Outcome {
     let storage = open_image(&arguments.image, arguments.format.as_deref())?;
     let told = |error| malformed(&arguments.image, &storage, &error);
-    let disk = Disk::open(&storage).map_err(told)?;
-    let cluster_size = disk.header().geometry.cluster_size;
-    let file_clusters = cluster_size.clusters_for(storage.length_bytes());
     let mut recount = Recount::new();
+    let mut findings = Findings::new();
+    // Nothing is said of an image before its header is known to be sound.
+    let header = Disk::open(&storage).map_err(told)?.header().clone();
+    let cluster_size = header.geometry.cluster_size;
+    let file_clusters = cluster_size.clusters_for(storage.length_bytes());
     let reports = recount.recount(&storage).map_err(told)?;
-    let (corruptions, leaks) = tell(reports, file_clusters);
-    // Where the walk fails there are no figures of the disk; what is wrong has been told.
-    let guest = GuestClusters::count(&disk).unwrap_or_default();
+    findings.counts(reports, file_clusters);
+    for (role, clusters) in recount.past_end() {
+        findings.past_end(role, clusters);
+    }
+    let guest = entries::scan(&storage, &mut |report| {
+        findings.entry(&report);
+        ControlFlow::Continue(())
+    });
+    let guest = guest.map_err(told)?;
+    let (corruptions, leaks) = findings.end();
     let end_cluster = recount.end_cluster_within(file_clusters);
     let summary = Summary {
         image_end_offset: cluster_size.host_offset(end_cluster).get(),
         compressed_clusters: guest.compressed,
-        total_clusters: guest.total,
+        total_clusters: cluster_size.clusters_for(header.virtual_size_bytes()),
         corruptions,
         check_errors: 0,
         leaks,
@@ -131,81 +142,6 @@ fn check(arguments: &Arguments) -> Outcome {
     match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
         Ok(()) | Err(Failure::Pipe) => Ok(Exit::Check(answer)),
         Err(failure) => Err(failure),
-    }
-}
-
-/// Says each finding on standard error; how many corruptions and leaks there are, by cluster.
-fn tell(reports: &[Report], file_clusters: u64) -> (u64, u64) {
-    let (mut corruptions, mut leaks) = (0, 0);
-    // Where standard error cannot be written, the counts are right all the same.
-    let mut out = BufWriter::new(io::stderr().lock());
-    // A cluster in which structures overlap mostly has a count that disagrees: that is one finding.
-    let miscounted: Vec<(u64, u64)> = reports
-        .iter()
-        .filter(|report| matches!(report.finding, Finding::Corruption | Finding::Leak))
-        .map(|report| (report.cluster.get(), report.cluster.get().saturating_add(report.clusters)))
-        .collect();
-    let counted = |cluster: u64| {
-        // They come in the order of the file.
-        let at = miscounted.partition_point(|(_, end)| *end <= cluster);
-        miscounted.get(at).is_some_and(|(first, _)| *first <= cluster)
-    };
-    for report in reports {
-        let Report { finding, references, on_disk, .. } = *report;
-        let first = report.cluster.get();
-        let mut end = first.saturating_add(report.clusters);
-        if finding == Finding::Leak {
-            // What is counted past the end of the file takes no space, and qemu-img does not look.
-            end = end.min(file_clusters);
-        }
-        let role = name(report.role);
-        for cluster in first..end {
-            let _ = match finding {
-                Finding::Leak => {
-                    leaks += 1;
-                    writeln!(
-                        out,
-                        "Leaked cluster {cluster} refcount={on_disk} reference={references}"
-                    )
-                }
-                Finding::Corruption => {
-                    corruptions += 1;
-                    writeln!(
-                        out,
-                        "ERROR cluster {cluster} refcount={on_disk} reference={references}"
-                    )
-                }
-                Finding::Copied => {
-                    corruptions += 1;
-                    let flag = if references == 1 { "set" } else { "not set" };
-                    writeln!(
-                        out,
-                        "ERROR OFLAG_COPIED {role} cluster {cluster}: {flag}, refcount={on_disk}"
-                    )
-                }
-                Finding::Overlap if counted(cluster) => Ok(()),
-                Finding::Overlap => {
-                    corruptions += 1;
-                    writeln!(out, "ERROR cluster {cluster} is {role} and another structure too")
-                }
-            };
-        }
-    }
-    let _ = out.flush();
-    (corruptions, leaks)
-}
-
-fn name(role: Option<Role>) -> &'static str {
-    match role {
-        None => "unreferenced",
-        Some(Role::Header) => "header",
-        Some(Role::RefcountTable) => "refcount table",
-        Some(Role::RefcountBlock) => "refcount block",
-        Some(Role::L1Table) => "L1 table",
-        Some(Role::SnapshotTable) => "snapshot table",
-        Some(Role::L2Table) => "L2",
-        Some(Role::Data) => "data",
-        Some(Role::Compressed) => "compressed data",
     }
 }
 

@@ -6,7 +6,7 @@ mod check;
 mod disasm;
 mod export;
 mod files;
-mod guest_clusters;
+mod findings;
 mod map;
 mod output;
 mod replay;

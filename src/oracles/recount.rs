@@ -175,6 +175,20 @@ impl Recount {
         HostCluster::new(end(&self.computed).max(end(&self.on_disk)))
     }
 
+    /// References to what is not in the file. Up to one cluster may be missing at its end, as
+    /// `qemu-img check` has it; of compressed data, what follows the first cluster.
+    pub fn past_end(&self) -> impl Iterator<Item = (Role, std::ops::Range<HostCluster>)> {
+        let end = self.file_clusters;
+        self.references.iter().filter_map(move |reference| {
+            let past = match reference.role {
+                Role::Compressed => reference.first >= end,
+                _ => reference.end > end,
+            };
+            let clusters = HostCluster::new(reference.first)..HostCluster::new(reference.end);
+            past.then_some((reference.role, clusters))
+        })
+    }
+
     fn reference(&mut self, geometry: &Geometry, at: HostOffset, length_bytes: u64, role: Role) {
         self.reference_copied(geometry, at, length_bytes, role, None);
     }
