@@ -116,7 +116,7 @@ impl Damaged {
 #[test]
 fn headers_that_no_reader_accepts_are_told_in_one_line() {
     let dir = with_image();
-    let cases: [(&str, usize, &[u8], &str); 14] = [
+    let cases: [(&str, usize, &[u8], &str); 17] = [
         ("magic", 0, b"QFI\0", "not a qcow2 image"),
         ("version", 4, &[0, 0, 0, 4], "version is 4, expected 2 or 3"),
         ("cluster_bits low", 20, &[0, 0, 0, 8], "cluster_bits is 8, expected 9 to 21"),
@@ -128,6 +128,9 @@ fn headers_that_no_reader_accepts_are_told_in_one_line() {
         ("size", 24, &[255; 8], "size is 18446744073709551615, expected less than 2^63"),
         ("l1_size", 36, &[0; 4], "l1_size is 0, expected enough entries for the size"),
         ("l1 offset", 47, &[1], "l1_table_offset is"),
+        ("l1 offset past 2^63", 40, &[128], "l1_table_offset is"),
+        ("refcount table offset past 2^63", 48, &[128], "refcount_table_offset is"),
+        ("snapshots offset past 2^63", 64, &[128], "snapshots_offset is"),
         ("incompatible", 72, &[128], "incompatible_features is"),
         ("order", 96, &[0, 0, 0, 7], "refcount_order is 7, expected 0 to 6"),
         ("header_length", 100, &[255; 4], "header_length is 4294967295"),
@@ -262,7 +265,7 @@ fn files_cut_short_are_answered_as_qemu_img_answers_them() {
 #[test]
 fn map_prints_what_qemu_img_prints() {
     let dir = with_image();
-    let windows: [&[&str]; 12] = [
+    let windows: [&[&str]; 11] = [
         &[],
         &["--start-offset=64k"],
         &["--start-offset=100000", "--max-length=1000"],
@@ -274,7 +277,6 @@ fn map_prints_what_qemu_img_prints() {
         &["--start-offset=1048577", "--max-length=5"],
         &["--start-offset=7E"],
         &["--start-offset=9223372036854775807", "--max-length=9223372036854775807"],
-        &["--start-offset=1", "--max-length=9223372036854775807"],
     ];
     for window in windows {
         for form in [&["--output=json"][..], &["--output=human"], &[]] {
@@ -286,6 +288,22 @@ fn map_prints_what_qemu_img_prints() {
             assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{arguments:?}");
         }
     }
+}
+
+/// The one known difference in windows: QEMU 10.0.2 adds start and length in 64 signed bits, and takes a
+/// window whose end overflows for an empty one. Here it reaches to the end of the disk.
+#[test]
+fn a_window_that_ends_past_2_63_reaches_to_the_end_of_the_disk() {
+    let dir = with_image();
+    let window = ["--start-offset=1", "--max-length=9223372036854775807"];
+    let arguments = [&["map", "--output=json"], &window[..], &["disk.qcow2"]].concat();
+    let ours = qcowfuzz(dir.path(), &arguments);
+    let open = ["map", "--output=json", "--start-offset=1", "disk.qcow2"];
+    assert_eq!(text(&ours.stdout), text(&qcowfuzz(dir.path(), &open).stdout));
+    let Some(qemu) = qemu_img(dir.path(), &arguments) else { return };
+    let empty = "[{ \"start\": 1, \"length\": 0, \"depth\": 0, \"present\": false, \"zero\": false, \
+                 \"data\": false, \"compressed\": false}]\n";
+    assert_eq!(text(&qemu.stdout), empty, "QEMU answers otherwise now: the difference may be gone");
 }
 
 #[test]

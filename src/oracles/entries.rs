@@ -6,7 +6,8 @@ use std::ops::{ControlFlow, Range};
 
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::error::MapError;
-use crate::qcow2::header::{Geometry, Header, PARSED_BYTES};
+use crate::qcow2::header::{Geometry, Header, PARSED_BYTES, Version};
+use crate::qcow2::refcount;
 use crate::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry};
 use crate::qcow2::units::HostOffset;
 use crate::storage::{GRAIN_BYTES, Storage};
@@ -15,6 +16,11 @@ use crate::storage::{GRAIN_BYTES, Storage};
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
 /// Bits 1–8 and 56–61 of an L2 entry that is not compressed.
 const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
+
+/// Bits 0–8 of a refcount table entry.
+const REFCOUNT_TABLE_RESERVED: u64 = 0x1FF;
+/// How much extra data a snapshot of a version 3 image has at least.
+const V3_EXTRA_BYTES: u64 = 16;
 
 /// Something that is wrong with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +51,7 @@ pub struct GuestClusters {
 /// breaks.
 ///
 /// # Errors
-/// The header is malformed, or a read failed.
+/// The header or a refcount table entry is malformed, or a read failed.
 pub fn scan<S: Storage + ?Sized>(
     storage: &S,
     report: &mut impl FnMut(EntryReport) -> ControlFlow<()>,
@@ -56,7 +62,9 @@ pub fn scan<S: Storage + ?Sized>(
     let geometry = header.geometry;
     let counts = GuestClusters::default();
     let mut scan = Scan { storage, geometry, report, counts, next: None, active: true };
-    if scan.l1(header.l1_offset, header.l1_entries)?.is_break() {
+    if scan.refcount_table(&header)?.is_break()
+        || scan.l1(header.l1_offset, header.l1_entries)?.is_break()
+    {
         return Ok(scan.counts);
     }
     scan.active = false;
@@ -65,6 +73,13 @@ pub fn scan<S: Storage + ?Sized>(
         let mut fixed = [0; FIXED_BYTES];
         storage.read_at(at, &mut fixed)?;
         let entry = SnapshotEntry::parse(&fixed);
+        let word = u64::from(entry.extra_bytes);
+        if geometry.version == Version::V3 && word < V3_EXTRA_BYTES {
+            let what = "less than 16 bytes of extra data";
+            if (scan.report)(EntryReport { table: "snapshot", at, entry: word, what }).is_break() {
+                break;
+            }
+        }
         if scan.l1(entry.l1_offset, entry.l1_entries)?.is_break() {
             break;
         }
@@ -90,6 +105,33 @@ struct Scan<'s, S: Storage + ?Sized, R> {
 }
 
 impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, R> {
+    fn refcount_table(&mut self, header: &Header) -> Flow {
+        let (storage, cluster_size) = (self.storage, self.geometry.cluster_size);
+        let clusters = u64::from(header.refcount_table_clusters);
+        let start = header.refcount_table_offset;
+        let table = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
+        each_entry(storage, table, 8, &mut vec![0; PIECE_BYTES], |at, bytes| {
+            let entry = word_at(bytes, 0).unwrap_or(0);
+            let Some(block) = refcount::block_offset(entry) else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            let impossible = if block.get() & cluster_size.mask() != 0 {
+                Some("is not on a cluster boundary")
+            } else {
+                (i64::try_from(block.get()).is_err()).then_some("lies past 2^63")
+            };
+            if let Some(what) = impossible {
+                let index = at.distance_from(start).unwrap_or(0) / 8;
+                return Err(MapError::RefcountBlock { index, host: block.get(), what });
+            }
+            if entry & REFCOUNT_TABLE_RESERVED == 0 {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let what = "reserved bits are set";
+            Ok((self.report)(EntryReport { table: "refcount table", at, entry, what }))
+        })
+    }
+
     fn l1(&mut self, table: HostOffset, entries: u32) -> Flow {
         let end = table.saturating_add(u64::from(entries) * 8);
         let mut piece = vec![0; PIECE_BYTES];

@@ -220,6 +220,7 @@ impl Recount {
         active: bool,
     ) -> Result<(), MapError> {
         let length = u64::from(entries) * 8;
+        let cluster = geometry.cluster_size.bytes();
         self.reference(geometry, table, length, Role::L1Table);
         let until = table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
         let mut from = table;
@@ -236,7 +237,7 @@ impl Recount {
                 let entry = L1Entry(u64::from_be_bytes(*bytes));
                 if let Some(l2) = entry.table().filter(|_| index < u64::from(entries)) {
                     let copied = active.then_some(entry.copied());
-                    self.reference_copied(geometry, l2, 1, Role::L2Table, copied);
+                    self.reference_copied(geometry, l2, cluster, Role::L2Table, copied);
                     self.l2(storage, geometry, l2, active)?;
                 }
             }
@@ -282,7 +283,7 @@ impl Recount {
                 ClusterKind::ZeroAllocated(host)
                 | ClusterKind::Normal(host)
                 | ClusterKind::Subclusters(host),
-            ) => (host, 1, Role::Data),
+            ) => (host, geometry.cluster_size.bytes(), Role::Data),
             Ok(ClusterKind::Compressed(run)) => {
                 // Whole sectors, from the one in which the first byte lies.
                 let first = HostOffset::new(run.offset.get() & !511);
@@ -347,7 +348,9 @@ impl Recount {
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
             for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
                 if let Some(block) = refcount::block_offset(u64::from_be_bytes(*bytes)) {
-                    self.reference(geometry, block, 1, Role::RefcountBlock);
+                    let cluster = geometry.cluster_size.bytes();
+                    // One that is not on a cluster boundary takes part of two clusters.
+                    self.reference(geometry, block, cluster, Role::RefcountBlock);
                     self.block(storage, geometry, block, index)?;
                 }
             }

@@ -79,6 +79,16 @@ pub enum MapError {
         /// What is wrong.
         what: &'static str,
     },
+    /// A refcount table entry points to where no refcount block can be.
+    #[error("refcount table entry {index}: the refcount block at {host:#x} {what}")]
+    RefcountBlock {
+        /// The entry's place in the table, from 0.
+        index: u64,
+        /// The offset as stored.
+        host: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// A point beyond the end of the disk was asked for.
     #[error("guest offset {guest} lies past the end of the disk at {virtual_size}")]
     PastEnd {
