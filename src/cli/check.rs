@@ -22,8 +22,8 @@ use super::{Exit, Failure, Outcome, malformed, open_image};
 Exit codes, those of qemu-img check: 0 nothing was found; 1 the check could not be done;
 2 the image is corrupt; 3 clusters are leaked, and nothing else is wrong.
 
-Beyond what qemu-img looks at, a cluster that holds two structures is an error also where its
-refcount agrees. Each finding is a line on standard error.
+Beyond what qemu-img looks at, these are errors too: a cluster that holds two structures, also where
+its refcount agrees; a zero flag in a version 2 image. Each finding is a line on standard error.
 
 Example: qcowfuzz check --output json disk.qcow2")]
 pub struct Arguments {
@@ -106,15 +106,16 @@ fn check(arguments: &Arguments) -> Outcome {
     let cluster_size = header.geometry.cluster_size;
     let file_clusters = cluster_size.clusters_for(storage.length_bytes());
     let reports = recount.recount(&storage).map_err(told)?;
-    findings.counts(reports, file_clusters);
-    for (role, clusters) in recount.past_end() {
-        findings.past_end(role, clusters);
-    }
+    // What cannot be read ends the check, so it is looked for before counts are told.
     let guest = entries::scan(&storage, &mut |report| {
         findings.entry(&report);
         ControlFlow::Continue(())
     });
     let guest = guest.map_err(told)?;
+    findings.counts(reports, file_clusters);
+    for (role, clusters) in recount.past_end() {
+        findings.past_end(role, clusters);
+    }
     let (corruptions, leaks) = findings.end();
     let end_cluster = recount.end_cluster_within(file_clusters);
     let summary = Summary {

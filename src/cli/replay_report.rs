@@ -179,3 +179,95 @@ fn difference(expected: &[Extent], actual: &[Extent]) -> Option<Difference> {
     let record = |extents: &[Extent]| extents.get(extent).map(Record::from);
     Some(Difference { extent, expected: record(expected), actual: record(actual) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qcowfuzz::harness::Checks;
+    use qcowfuzz::oracles::Violation;
+    use qcowfuzz::vm::generate::{Wanted, generate};
+
+    fn report(found: &Found) -> Report {
+        let mut harness = Harness::new(Walker::default());
+        let program = generate(1, Wanted { operations: 3, compressed: false });
+        harness.run(&program.encode(), Checks::AtCheckpoints).unwrap();
+        Report::new(Path::new("input"), Target::MapExtents, &harness, found)
+    }
+
+    fn found(oracle: &'static str) -> Found {
+        let violation = Violation {
+            oracle,
+            field: "kind",
+            expected: "normal",
+            actual: "unallocated",
+            detail: "where".to_string(),
+        };
+        Found::Failure(Box::new(Failure { violation, operations_run: 2 }))
+    }
+
+    fn whole(report: &Report) -> String {
+        let mut out = Vec::new();
+        report.whole(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
+        let mut report = report(&found("model"));
+        assert_eq!(report.verdict, Verdict::Violation);
+        let told = whole(&report);
+        let lines: Vec<_> = told.lines().collect();
+        assert_eq!(lines[0], "model: kind, normal → unallocated");
+        assert_eq!(lines[1], "input: found after 2 of 3 operations");
+        assert_eq!(lines[2], "where");
+        // Line 4 is the image's; the second operation is marked, and no other.
+        let marked: Vec<_> = (0..).zip(&lines).filter(|(_, line)| line.contains("<--")).collect();
+        assert_eq!(marked.len(), 1);
+        assert_eq!(marked[0].0, 6);
+        // The mark is a comment: the text is still the program.
+        let text = lines[4..].join("\n");
+        let assembled = qcowfuzz::vm::text::assemble(&text).unwrap();
+        assert_eq!(assembled.to_string(), report.program);
+        // The walker gave what was expected, so there is nothing more; now it did not.
+        let record = Record::empty(5);
+        report.first_difference =
+            Some(Difference { extent: 3, expected: Some(record), actual: None });
+        let told = whole(&report);
+        assert!(told.contains("first difference, extent 3:\n  expected {\"start\":5,"), "{told}");
+        assert!(told.ends_with("  actual   no extent\n"), "{told}");
+    }
+
+    #[test]
+    fn differences_are_found_where_the_lists_differ() {
+        use qcowfuzz::extent::Mapping;
+        use qcowfuzz::qcow2::units::GuestOffset;
+        let at = |start, length_bytes| Extent {
+            start: GuestOffset::new(start),
+            length_bytes,
+            mapping: Mapping::HOLE,
+        };
+        assert!(difference(&[at(0, 5)], &[at(0, 5)]).is_none());
+        let first = difference(&[at(0, 5), at(5, 1)], &[at(0, 5), at(5, 2)]).unwrap();
+        assert_eq!(first.extent, 1);
+        let missing = difference(&[at(0, 5), at(5, 1)], &[at(0, 5)]).unwrap();
+        assert!(missing.extent == 1 && missing.actual.is_none() && missing.expected.is_some());
+    }
+
+    #[test]
+    fn a_panic_is_a_violation() {
+        let detail = "src/map/walk.rs:7:1: index out of bounds".to_string();
+        let note = PanicNote { file: "src/map/walk.rs".to_string(), detail };
+        let report = report(&Found::Panic(note));
+        assert_eq!(report.verdict, Verdict::Violation);
+        let told = whole(&report);
+        assert!(
+            told.starts_with("panic: src/map/walk.rs\ninput: found in a program of 3"),
+            "{told}"
+        );
+        let mut json = Vec::new();
+        report.json(&mut json).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(json["fingerprint"], "panic: src/map/walk.rs");
+        assert_eq!(json["verdict"], "violation");
+    }
+}

@@ -238,3 +238,80 @@ fn each_entry<S: Storage + ?Sized>(
     }
     Ok(ControlFlow::Continue(()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::Walker;
+    use crate::harness::Harness;
+    use crate::image::Image;
+    use crate::vm::generate::{Wanted, generate};
+
+    /// The bytes of a small image with data, and its header.
+    fn small() -> (Vec<u8>, Header) {
+        let mut harness = Harness::new(Walker::default());
+        for rng_seed in 0.. {
+            let program = generate(rng_seed, Wanted { operations: 24, compressed: true });
+            let image: &Image = harness.build(&program.encode());
+            let length = image.length_bytes() as usize;
+            if length > 1 << 22 {
+                continue;
+            }
+            let mut bytes = vec![0; length];
+            image.read_at(HostOffset::ZERO, &mut bytes).unwrap();
+            let header = Header::parse(bytes.first_chunk().unwrap()).unwrap();
+            let plain = header.geometry.version == Version::V3 && !header.geometry.extended_l2;
+            if plain && scanned(&bytes).0.allocated > 4 {
+                return (bytes, header);
+            }
+        }
+        unreachable!("no seed has a small image");
+    }
+
+    fn scanned(bytes: &[u8]) -> (GuestClusters, Vec<&'static str>) {
+        let mut found = Vec::new();
+        let counts = scan(bytes, &mut |report| {
+            found.push(report.what);
+            ControlFlow::Continue(())
+        });
+        (counts.unwrap(), found)
+    }
+
+    /// Where the first entry lies that is not zero, from `at` on.
+    fn first_entry(bytes: &[u8], at: HostOffset) -> (usize, u64) {
+        let mut at = at.get() as usize;
+        while word_at(bytes, at).unwrap() == 0 {
+            at += 8;
+        }
+        (at, word_at(bytes, at).unwrap())
+    }
+
+    #[test]
+    fn each_planted_fault_is_found_and_sound_images_have_none() {
+        let (bytes, header) = small();
+        assert_eq!(scanned(&bytes).1, [""; 0]);
+        let (l1_at, l1) = first_entry(&bytes, header.l1_offset);
+        let (l2_at, _) = first_entry(&bytes, L1Entry(l1).table().unwrap());
+        let (block_at, block) = first_entry(&bytes, header.refcount_table_offset);
+        let reserved = "reserved bits are set";
+        let cases = [
+            (l1_at, l1 | 1 << 56, reserved),
+            (l1_at, l1 | 1, reserved),
+            (l2_at, 1 << 16 | 1 << 61, reserved),
+            (l2_at, 1 << 16 | 1 << 8, reserved),
+            (l2_at, 3 << 62 | 1 << 16, "a compressed cluster is flagged as copied"),
+            (block_at, block | 1, reserved),
+        ];
+        for (at, word, what) in cases {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 8].copy_from_slice(&word.to_be_bytes());
+            // Entries of a table that another one shares are looked at twice.
+            let found = scanned(&bytes).1;
+            assert!(!found.is_empty() && found.iter().all(|found| *found == what), "{found:?}");
+        }
+        let mut bytes = bytes.clone();
+        bytes[block_at..block_at + 8].copy_from_slice(&(1u64 << 63).to_be_bytes());
+        let unreadable = scan(bytes.as_slice(), &mut |_| ControlFlow::Continue(()));
+        assert!(matches!(unreadable, Err(MapError::RefcountBlock { index: 0, .. })));
+    }
+}
