@@ -155,7 +155,12 @@ struct PanicNotes;
 impl PanicNotes {
     fn take_over() -> Self {
         std::panic::set_hook(Box::new(|panic| {
-            let message = panic.payload_as_str().unwrap_or("a panic without a message");
+            let payload = panic.payload();
+            let message = payload
+                .downcast_ref::<&str>()
+                .copied()
+                .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+                .unwrap_or("a panic without a message");
             let file = panic.location().map_or("", |location| location.file()).to_string();
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
             let note = PanicNote { file, detail: format!("{place}: {message}") };

@@ -2,6 +2,7 @@
 //! noted, and the counts compared with those on disk. The same for an image in the loop and for a
 //! file of any size: it takes memory in proportion to the references, not to the file.
 
+use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{
@@ -239,6 +240,7 @@ impl Recount {
                     let copied = active.then_some(entry.copied());
                     self.reference_copied(geometry, l2, cluster, Role::L2Table, copied);
                     self.l2(storage, geometry, l2, active)?;
+                    self.check_bound()?;
                 }
             }
         }
@@ -352,6 +354,7 @@ impl Recount {
                     // One that is not on a cluster boundary takes part of two clusters.
                     self.reference(geometry, block, cluster, Role::RefcountBlock);
                     self.block(storage, geometry, block, index)?;
+                    self.check_bound()?;
                 }
             }
         }
@@ -386,6 +389,17 @@ impl Recount {
             }
         }
         self.tables[1] = piece;
+        Ok(())
+    }
+
+    /// Between two tables: one alone, a refcount block of 2^24 counts, has a quarter of the bound.
+    fn check_bound(&self) -> Result<(), MapError> {
+        if self.references.len() > MAX_RECOUNTED {
+            return Err(MapError::TooLarge("more than 2^26 references to clusters"));
+        }
+        if self.on_disk.len() > MAX_RECOUNTED {
+            return Err(MapError::TooLarge("more than 2^26 runs of refcounts"));
+        }
         Ok(())
     }
 

@@ -82,6 +82,32 @@ fn check_answers_as_qemu_img_check() {
     }
 }
 
+/// 33 MiB in which four million L1 entries name one full L2 table: 34 thousand million references.
+#[test]
+fn an_image_that_is_too_large_to_be_checked_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let entries = 4u32 << 20;
+    let l2 = 3 * CLUSTER + u64::from(entries) * 8;
+    let mut bytes = vec![0; (l2 + CLUSTER) as usize];
+    let mut put = |at: u64, number: &[u8]| {
+        bytes[at as usize..at as usize + number.len()].copy_from_slice(number);
+    };
+    put(0, b"QFI\xfb\0\0\0\x02");
+    put(20, &16u32.to_be_bytes());
+    put(24, &CLUSTER.to_be_bytes());
+    put(36, &entries.to_be_bytes());
+    put(40, &(3 * CLUSTER).to_be_bytes());
+    put(48, &CLUSTER.to_be_bytes());
+    put(56, &1u32.to_be_bytes());
+    (0..u64::from(entries)).for_each(|entry| put(3 * CLUSTER + entry * 8, &l2.to_be_bytes()));
+    (0..CLUSTER / 8).for_each(|entry| put(l2 + entry * 8, &CLUSTER.to_be_bytes()));
+    fs::write(dir.path().join("hostile.qcow2"), bytes).unwrap();
+    let output = qcowfuzz(dir.path(), &["check", "hostile.qcow2"]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "hostile.qcow2: too large to be checked: more than 2^26 references to clusters";
+    assert_eq!(told(&output), expected);
+}
+
 #[test]
 fn a_check_that_cannot_be_done_exits_with_1() {
     let dir = with_image();

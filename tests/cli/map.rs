@@ -37,7 +37,6 @@ fn map_prints_what_qemu_img_prints() {
 }
 
 /// The one known difference in windows: QEMU 10.0.2 adds start and length in 64 signed bits, and takes a
-
 /// window whose end overflows for an empty one. Here it reaches to the end of the disk.
 
 #[test]
