@@ -72,3 +72,7 @@ pub const MAX_TABLE_ROUNDS: u32 = 1 << 16;
 pub const FUEL_PER_UNIT: u64 = 4;
 /// The steps that any walk may take.
 pub const FUEL_BASE: u64 = 4096;
+/// How many references to clusters, and how many runs of counts, a recount keeps: 4 TiB of data in
+/// 64 KiB clusters, and some GiB of memory. An image of 33 MiB can ask for a thousand times as much, by
+/// naming one table again and again.
+pub const MAX_RECOUNTED: usize = 1 << 26;

@@ -1,2 +1,7 @@
-//! The command.
-fn main() {}
+//! The command `qcowfuzz`.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,6 +1,6 @@
 //! What an image is read from: memory or a file, with its data and its holes.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::path::Path;
 
 use crate::error::{Error, StorageError};
@@ -121,14 +121,21 @@ impl FileStorage {
     /// # Errors
     /// It cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        // Opening a pipe waits for somebody to write to it: what it is is asked before.
+        regular(path, std::fs::metadata(path))?;
         let file = File::open(path).map_err(|source| Error::file(path, source))?;
-        let metadata = file.metadata().map_err(|source| Error::file(path, source))?;
-        if !metadata.is_file() {
-            let what = "not a regular file";
-            return Err(Error::file(path, std::io::Error::other(what)));
-        }
+        let metadata = regular(path, file.metadata())?;
         Ok(Self { length_bytes: metadata.len(), file })
     }
+}
+
+fn regular(path: &Path, metadata: std::io::Result<Metadata>) -> Result<Metadata, Error> {
+    let metadata = metadata.map_err(|source| Error::file(path, source))?;
+    if !metadata.is_file() {
+        let what = "not a regular file";
+        return Err(Error::file(path, std::io::Error::other(what)));
+    }
+    Ok(metadata)
 }
 
 #[cfg(unix)]

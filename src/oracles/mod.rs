@@ -4,6 +4,7 @@
 pub mod bounds;
 pub mod collector;
 pub mod data;
+pub mod entries;
 pub mod flags;
 pub mod io;
 pub mod lookup;

@@ -2,6 +2,7 @@
 //! noted, and the counts compared with those on disk. The same for an image in the loop and for a
 //! file of any size: it takes memory in proportion to the references, not to the file.
 
+use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{
@@ -166,6 +167,29 @@ impl Recount {
         HostCluster::new(ends.map(|counted| counted.end).max().unwrap_or(0))
     }
 
+    /// The same, of the clusters before `limit` alone.
+    pub fn end_cluster_within(&self, limit: u64) -> HostCluster {
+        let end = |counted: &[Counted]| {
+            let before = counted.partition_point(|counted| counted.first < limit);
+            counted[..before].last().map_or(0, |last| last.end.min(limit))
+        };
+        HostCluster::new(end(&self.computed).max(end(&self.on_disk)))
+    }
+
+    /// References to what is not in the file. Up to one cluster may be missing at its end, as
+    /// `qemu-img check` has it; of compressed data, what follows the first cluster.
+    pub fn past_end(&self) -> impl Iterator<Item = (Role, std::ops::Range<HostCluster>)> {
+        let end = self.file_clusters;
+        self.references.iter().filter_map(move |reference| {
+            let past = match reference.role {
+                Role::Compressed => reference.first >= end,
+                _ => reference.end > end,
+            };
+            let clusters = HostCluster::new(reference.first)..HostCluster::new(reference.end);
+            past.then_some((reference.role, clusters))
+        })
+    }
+
     fn reference(&mut self, geometry: &Geometry, at: HostOffset, length_bytes: u64, role: Role) {
         self.reference_copied(geometry, at, length_bytes, role, None);
     }
@@ -197,6 +221,7 @@ impl Recount {
         active: bool,
     ) -> Result<(), MapError> {
         let length = u64::from(entries) * 8;
+        let cluster = geometry.cluster_size.bytes();
         self.reference(geometry, table, length, Role::L1Table);
         let until = table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
         let mut from = table;
@@ -213,8 +238,9 @@ impl Recount {
                 let entry = L1Entry(u64::from_be_bytes(*bytes));
                 if let Some(l2) = entry.table().filter(|_| index < u64::from(entries)) {
                     let copied = active.then_some(entry.copied());
-                    self.reference_copied(geometry, l2, 1, Role::L2Table, copied);
+                    self.reference_copied(geometry, l2, cluster, Role::L2Table, copied);
                     self.l2(storage, geometry, l2, active)?;
+                    self.check_bound()?;
                 }
             }
         }
@@ -259,7 +285,7 @@ impl Recount {
                 ClusterKind::ZeroAllocated(host)
                 | ClusterKind::Normal(host)
                 | ClusterKind::Subclusters(host),
-            ) => (host, 1, Role::Data),
+            ) => (host, geometry.cluster_size.bytes(), Role::Data),
             Ok(ClusterKind::Compressed(run)) => {
                 // Whole sectors, from the one in which the first byte lies.
                 let first = HostOffset::new(run.offset.get() & !511);
@@ -324,8 +350,11 @@ impl Recount {
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
             for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
                 if let Some(block) = refcount::block_offset(u64::from_be_bytes(*bytes)) {
-                    self.reference(geometry, block, 1, Role::RefcountBlock);
+                    let cluster = geometry.cluster_size.bytes();
+                    // One that is not on a cluster boundary takes part of two clusters.
+                    self.reference(geometry, block, cluster, Role::RefcountBlock);
                     self.block(storage, geometry, block, index)?;
+                    self.check_bound()?;
                 }
             }
         }
@@ -356,6 +385,17 @@ impl Recount {
             });
         }
         self.tables[1] = piece;
+        Ok(())
+    }
+
+    /// Between two tables: one alone, a refcount block of 2^24 counts, has a quarter of the bound.
+    fn check_bound(&self) -> Result<(), MapError> {
+        if self.references.len() > MAX_RECOUNTED {
+            return Err(MapError::TooLarge("more than 2^26 references to clusters"));
+        }
+        if self.on_disk.len() > MAX_RECOUNTED {
+            return Err(MapError::TooLarge("more than 2^26 runs of refcounts"));
+        }
         Ok(())
     }
 

@@ -29,6 +29,9 @@ pub enum MapError {
     /// A well-formed image that uses a feature which is not supported here.
     #[error("unsupported feature: {0}")]
     Unsupported(&'static str),
+    /// More than is kept in memory.
+    #[error("too large to be checked: {0}")]
+    TooLarge(&'static str),
     /// A header extension does not fit where extensions lie.
     #[error(
         "header extension {kind:#010x} at {at}: its length {length} reaches past the area's end at {area_end}"
@@ -76,6 +79,16 @@ pub enum MapError {
     Snapshot {
         /// The entry's place in the table, from 0.
         index: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A refcount table entry points to where no refcount block can be.
+    #[error("refcount table entry {index}: the refcount block at {host:#x} {what}")]
+    RefcountBlock {
+        /// The entry's place in the table, from 0.
+        index: u64,
+        /// The offset as stored.
+        host: u64,
         /// What is wrong.
         what: &'static str,
     },

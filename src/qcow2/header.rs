@@ -3,6 +3,7 @@
 use bytes::{Buf, BufMut};
 
 use super::error::MapError;
+use super::snapshot::FIXED_BYTES;
 use super::units::{ClusterSize, HostOffset};
 
 /// `QFI\xfb`.
@@ -396,22 +397,22 @@ impl RawHeader {
             let found = u64::from(self.refcount_table_clusters);
             return Err(bad("refcount_table_clusters", found, "at most 8 MiB"));
         }
-        if self.refcount_table_offset & cluster_size.mask() != 0 {
-            return Err(unaligned("refcount_table_offset", self.refcount_table_offset));
-        }
+        check_offset(
+            "refcount_table_offset",
+            self.refcount_table_offset,
+            table_bytes,
+            cluster_size,
+        )?;
         if self.nb_snapshots > MAX_SNAPSHOTS {
             return Err(bad("nb_snapshots", u64::from(self.nb_snapshots), "at most 65536"));
         }
-        if self.snapshots_offset & cluster_size.mask() != 0 {
-            return Err(unaligned("snapshots_offset", self.snapshots_offset));
-        }
+        let snapshot_bytes = u64::from(self.nb_snapshots) * FIXED_BYTES as u64;
+        check_offset("snapshots_offset", self.snapshots_offset, snapshot_bytes, cluster_size)?;
         let l1_size = u64::from(self.l1_size);
         if self.l1_size > MAX_L1_ENTRIES {
             return Err(bad("l1_size", l1_size, "at most 4194304 entries"));
         }
-        if self.l1_table_offset & cluster_size.mask() != 0 {
-            return Err(unaligned("l1_table_offset", self.l1_table_offset));
-        }
+        check_offset("l1_table_offset", self.l1_table_offset, l1_size * 8, cluster_size)?;
         if l1_size < geometry.l1_entries_for(self.size) {
             return Err(bad("l1_size", l1_size, "enough entries for the size"));
         }
@@ -423,6 +424,18 @@ fn bad(field: &'static str, found: u64, expected: &'static str) -> MapError {
     MapError::Header { field, found, expected }
 }
 
-fn unaligned(field: &'static str, found: u64) -> MapError {
-    bad(field, found, "a multiple of the cluster size")
+/// A table lies on a cluster boundary, and its end is a file offset, which is a signed number.
+fn check_offset(
+    field: &'static str,
+    found: u64,
+    length_bytes: u64,
+    cluster_size: ClusterSize,
+) -> Result<(), MapError> {
+    if found & cluster_size.mask() != 0 {
+        return Err(bad(field, found, "a multiple of the cluster size"));
+    }
+    if found > i64::MAX as u64 - length_bytes {
+        return Err(bad(field, found, "a table that ends before 2^63"));
+    }
+    Ok(())
 }

@@ -1,0 +1,183 @@
+//! `check`: the refcounts of an image file, in the manner of `qemu-img check`.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::ser::PrettyFormatter;
+
+use qcowfuzz::map::Disk;
+use qcowfuzz::oracles::entries;
+use qcowfuzz::oracles::recount::Recount;
+use qcowfuzz::storage::Storage;
+
+use super::findings::Findings;
+use super::map::Form;
+use super::{Exit, Failure, Outcome, malformed, open_image};
+
+/// Recompute the refcounts of an image and compare them with those that it has, as 'qemu-img check' does
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit codes, those of qemu-img check: 0 nothing was found; 1 the check could not be done;
+2 the image is corrupt; 3 clusters are leaked, and nothing else is wrong.
+
+Beyond what qemu-img looks at, these are errors too: a cluster that holds two structures, also where
+its refcount agrees; a zero flag in a version 2 image. Each finding is a line on standard error.
+
+Example: qcowfuzz check --output json disk.qcow2")]
+pub struct Arguments {
+    /// The image file
+    image: PathBuf,
+    /// The format of the image; qcow2 is the one that is supported
+    #[arg(short, long, value_name = "FMT")]
+    format: Option<String>,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+}
+
+/// What a check that could be done says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing is wrong.
+    Clean,
+    /// Something is corrupt.
+    Corrupt,
+    /// Clusters are leaked, nothing is corrupt.
+    Leaks,
+}
+
+impl Answer {
+    /// The exit code of qemu-img check.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Clean => 0,
+            Self::Corrupt => 2,
+            Self::Leaks => 3,
+        }
+    }
+}
+
+/// The result, with the names and the order of `qemu-img check --output=json`. Counts of zero are left
+/// out, as there.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Summary {
+    #[serde(skip_serializing_if = "is_zero")]
+    image_end_offset: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    compressed_clusters: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    total_clusters: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    corruptions: u64,
+    check_errors: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    leaks: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    allocated_clusters: u64,
+    filename: String,
+    format: &'static str,
+    #[serde(skip_serializing_if = "is_zero")]
+    fragmented_clusters: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Checks the image.
+pub fn run(arguments: &Arguments) -> Outcome {
+    // A check that cannot be done has a code of its own.
+    check(arguments).map_err(|failure| match failure {
+        Failure::Told(line) => Failure::CheckTold(line),
+        failure => failure,
+    })
+}
+
+fn check(arguments: &Arguments) -> Outcome {
+    let storage = open_image(&arguments.image, arguments.format.as_deref())?;
+    let told = |error| malformed(&arguments.image, &storage, &error);
+    let mut recount = Recount::new();
+    let mut findings = Findings::new();
+    // Nothing is said of an image before its header is known to be sound.
+    let header = Disk::open(&storage).map_err(told)?.header().clone();
+    let cluster_size = header.geometry.cluster_size;
+    let file_clusters = cluster_size.clusters_for(storage.length_bytes());
+    let reports = recount.recount(&storage).map_err(told)?;
+    // What cannot be read ends the check, so it is looked for before counts are told.
+    let guest = entries::scan(&storage, &mut |report| {
+        findings.entry(&report);
+        ControlFlow::Continue(())
+    });
+    let guest = guest.map_err(told)?;
+    findings.counts(reports, file_clusters);
+    for (role, clusters) in recount.past_end() {
+        findings.past_end(role, clusters);
+    }
+    let (corruptions, leaks) = findings.end();
+    let end_cluster = recount.end_cluster_within(file_clusters);
+    let summary = Summary {
+        image_end_offset: cluster_size.host_offset(end_cluster).get(),
+        compressed_clusters: guest.compressed,
+        total_clusters: cluster_size.clusters_for(header.virtual_size_bytes()),
+        corruptions,
+        check_errors: 0,
+        leaks,
+        allocated_clusters: guest.allocated,
+        filename: arguments.image.display().to_string(),
+        format: "qcow2",
+        fragmented_clusters: guest.fragmented,
+    };
+    let answer = match (corruptions, leaks) {
+        (0, 0) => Answer::Clean,
+        (0, _) => Answer::Leaks,
+        _ => Answer::Corrupt,
+    };
+    let mut out = io::stdout().lock();
+    let printed = match arguments.output {
+        Form::Human => human(&summary, &mut out),
+        Form::Json => json(&summary, &mut out),
+    };
+    match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
+        Ok(()) | Err(Failure::Pipe) => Ok(Exit::Check(answer)),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn human(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+    if summary.corruptions == 0 && summary.leaks == 0 {
+        writeln!(out, "No errors were found on the image.")?;
+    }
+    if summary.corruptions > 0 {
+        writeln!(out, "\n{} errors were found on the image.", summary.corruptions)?;
+        writeln!(out, "Data may be corrupted, or further writes to the image may corrupt it.")?;
+    }
+    if summary.leaks > 0 {
+        writeln!(out, "\n{} leaked clusters were found on the image.", summary.leaks)?;
+        writeln!(out, "This means waste of disk space, but no harm to data.")?;
+    }
+    let (total, allocated) = (summary.total_clusters, summary.allocated_clusters);
+    if total > 0 && allocated > 0 {
+        let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole as f64;
+        writeln!(
+            out,
+            "{allocated}/{total} = {:.2}% allocated, {:.2}% fragmented, {:.2}% compressed clusters",
+            percent(allocated, total),
+            percent(summary.fragmented_clusters, allocated),
+            percent(summary.compressed_clusters, allocated)
+        )?;
+    }
+    if summary.image_end_offset > 0 {
+        writeln!(out, "Image end offset: {}", summary.image_end_offset)?;
+    }
+    Ok(())
+}
+
+fn json(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+    let formatter = PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, formatter);
+    summary.serialize(&mut serializer)?;
+    out.write_all(b"\n")
+}

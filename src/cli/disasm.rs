@@ -1,0 +1,27 @@
+//! `disasm`: a program as text.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use qcowfuzz::vm::Program;
+
+use super::{Exit, Failure, Outcome, files};
+
+/// Print a program as text, which 'qcowfuzz asm' turns back into bytes
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit codes: 0 done; 2 the input could not be read.
+
+Example: qcowfuzz disasm artifacts/map_extents/crash-1f0c")]
+pub struct Arguments {
+    /// The program, a file of any content; - for standard input
+    input: PathBuf,
+}
+
+/// Prints the program.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let program = Program::decode(&files::read(&arguments.input)?);
+    let mut out = io::stdout().lock();
+    write!(out, "{program}").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))?;
+    Ok(Exit::Nothing)
+}

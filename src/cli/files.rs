@@ -1,0 +1,109 @@
+//! Reading inputs, and writing files so that a killed run leaves whole ones and nothing is overwritten
+//! that was not meant to be.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use qcowfuzz::export::{self, Holes};
+use qcowfuzz::image::Image;
+use qcowfuzz::storage::Storage;
+
+use super::Failure;
+
+/// Whether a file that is there is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It stays, and the command fails.
+    Keep,
+    /// It is replaced.
+    Replace,
+}
+
+impl Existing {
+    /// What `--force` says.
+    pub fn forced(force: bool) -> Self {
+        if force { Self::Replace } else { Self::Keep }
+    }
+}
+
+/// The longest image whose holes are written out.
+pub const MAX_FILLED_BYTES: u64 = 1 << 30;
+
+/// Reads the whole of an input; `-` is standard input.
+pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    if path.as_os_str() != "-" {
+        return std::fs::read(path).map_err(|error| Failure::at(path, error));
+    }
+    let mut bytes = Vec::new();
+    io::stdin()
+        .lock()
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::Told(format!("standard input: {error}")))?;
+    Ok(bytes)
+}
+
+/// Writes `bytes` to the file at `path`.
+pub fn write(path: &Path, existing: Existing, bytes: &[u8]) -> Result<(), Failure> {
+    whole(path, existing, |mut file| file.write_all(bytes))
+}
+
+/// Writes `image` to the file at `path`.
+pub fn write_image(
+    path: &Path,
+    existing: Existing,
+    image: &Image,
+    holes: Holes,
+) -> Result<(), Failure> {
+    let length = image.length_bytes();
+    if holes == Holes::Fill && length > MAX_FILLED_BYTES {
+        let what = format_args!(
+            "the image has {length} bytes, expected at most {MAX_FILLED_BYTES} where holes are filled"
+        );
+        return Err(Failure::at(path, what));
+    }
+    whole(path, existing, |file| export::write(image, file, holes))
+}
+
+/// Writes a file beside `path`, and renames it when it is whole.
+fn whole(
+    path: &Path,
+    existing: Existing,
+    write: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let told = |error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            Failure::at(path, "the file is there already, expected a new one or --force")
+        }
+        _ => Failure::at(path, error),
+    };
+    // Before the work is done; that nothing is overwritten is decided by the rename.
+    if existing == Existing::Keep && path.symlink_metadata().is_ok() {
+        return Err(told(io::ErrorKind::AlreadyExists.into()));
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    // Asked before, because the error of a temporary file names a file that nobody asked for.
+    directory.metadata().map_err(told)?;
+    let file = builder()
+        .tempfile_in(directory)
+        .map_err(|error| Failure::at(path, format_args!("cannot be written: {}", error.kind())))?;
+    write(file.as_file()).map_err(told)?;
+    let renamed = match existing {
+        Existing::Keep => file.persist_noclobber(path),
+        Existing::Replace => file.persist(path),
+    };
+    renamed.map_err(|error| told(error.error))?;
+    Ok(())
+}
+
+fn builder() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".qcowfuzz-");
+    // An ordinary file's, less what the umask takes away.
+    #[cfg(unix)]
+    builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+    builder
+}

@@ -1,0 +1,120 @@
+//! What `check` finds: told one by one on standard error, and counted as `qemu-img check` counts.
+
+use std::io::{self, BufWriter, StderrLock, Write};
+use std::ops::Range;
+
+use qcowfuzz::oracles::entries::EntryReport;
+use qcowfuzz::oracles::recount::{Finding, Report, Role};
+use qcowfuzz::qcow2::units::HostCluster;
+
+/// Tells and counts.
+pub struct Findings {
+    /// Where it cannot be written, the counts are right all the same.
+    out: BufWriter<StderrLock<'static>>,
+    corruptions: u64,
+    leaks: u64,
+}
+
+impl Findings {
+    /// Nothing found yet.
+    pub fn new() -> Self {
+        Self { out: BufWriter::new(io::stderr().lock()), corruptions: 0, leaks: 0 }
+    }
+
+    /// How many corruptions and leaks were found.
+    pub fn end(mut self) -> (u64, u64) {
+        let _ = self.out.flush();
+        (self.corruptions, self.leaks)
+    }
+
+    fn corruption(&mut self, what: std::fmt::Arguments<'_>) {
+        self.corruptions += 1;
+        let _ = writeln!(self.out, "ERROR {what}");
+    }
+
+    /// Findings of a recount, cluster by cluster, of a file of `file_clusters`.
+    pub fn counts(&mut self, reports: &[Report], file_clusters: u64) {
+        // A cluster in which structures overlap mostly has a count that disagrees: that is one
+        // finding.
+        let miscounted: Vec<Range<u64>> = reports
+            .iter()
+            .filter(|report| matches!(report.finding, Finding::Corruption | Finding::Leak))
+            .map(clusters)
+            .collect();
+        let is_miscounted = |cluster: u64| {
+            // They come in the order of the file.
+            let at = miscounted.partition_point(|clusters| clusters.end <= cluster);
+            miscounted.get(at).is_some_and(|clusters| clusters.contains(&cluster))
+        };
+        for report in reports {
+            let Range { start, mut end } = clusters(report);
+            if report.finding != Finding::Copied {
+                // Past the end of the file counts mean nothing; who references what is not there is
+                // told by reference.
+                end = end.min(file_clusters);
+            }
+            for cluster in start..end {
+                if report.finding != Finding::Overlap || !is_miscounted(cluster) {
+                    self.cluster(report, cluster);
+                }
+            }
+        }
+    }
+
+    fn cluster(&mut self, report: &Report, cluster: u64) {
+        let Report { finding, references, on_disk, .. } = *report;
+        let role = report.role.map_or("unreferenced", name);
+        match finding {
+            Finding::Leak => {
+                self.leaks += 1;
+                let _ = writeln!(
+                    self.out,
+                    "Leaked cluster {cluster} refcount={on_disk} reference={references}"
+                );
+            }
+            Finding::Corruption => self.corruption(format_args!(
+                "cluster {cluster} refcount={on_disk} reference={references}"
+            )),
+            Finding::Copied => {
+                let flag = if references == 1 { "set" } else { "not set" };
+                self.corruption(format_args!(
+                    "OFLAG_COPIED {role} cluster {cluster}: {flag}, refcount={on_disk}"
+                ));
+            }
+            Finding::Overlap => self
+                .corruption(format_args!("cluster {cluster} is {role} and another structure too")),
+        }
+    }
+
+    /// A reference to clusters that are not in the file.
+    pub fn past_end(&mut self, role: Role, clusters: Range<HostCluster>) {
+        let (role, Range { start, end }) = (name(role), clusters);
+        self.corruption(format_args!(
+            "{role} clusters {start} to {end} lie past the end of the file"
+        ));
+    }
+
+    /// A finding of an entry.
+    pub fn entry(&mut self, report: &EntryReport) {
+        let EntryReport { table, at, entry, what } = *report;
+        self.corruption(format_args!("{table} entry {entry:#x} at host offset {at}: {what}"));
+    }
+}
+
+fn clusters(report: &Report) -> Range<u64> {
+    let first = report.cluster.get();
+    first..first.saturating_add(report.clusters)
+}
+
+fn name(role: Role) -> &'static str {
+    match role {
+        Role::Header => "header",
+        Role::RefcountTable => "refcount table",
+        Role::RefcountBlock => "refcount block",
+        Role::L1Table => "L1 table",
+        Role::SnapshotTable => "snapshot table",
+        Role::L2Table => "L2",
+        Role::Data => "data",
+        Role::Compressed => "compressed data",
+    }
+}

@@ -1,0 +1,161 @@
+//! `map`: what `qemu-img map` prints.
+
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use serde::Serializer as _;
+use serde::ser::SerializeSeq;
+
+use qcowfuzz::extent::{Extent, Window};
+use qcowfuzz::map::{Disk, MapError, Scratch, map_extents};
+use qcowfuzz::qcow2::units::GuestOffset;
+use qcowfuzz::storage::FileStorage;
+
+use super::output::{QemuMap, Record, Row};
+use super::{Exit, Failure, Outcome, malformed, open_image, size};
+
+/// Print which parts of the disk are data, zeros or holes, and where they lie, as 'qemu-img map' does
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit codes: 0 done; 2 the image could not be read to the end of the window. What was printed
+before an error stays, and is not the whole.
+
+Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow2")]
+pub struct Arguments {
+    /// The image file
+    image: PathBuf,
+    /// The format of the image; qcow2 is the one that is supported
+    #[arg(short, long, value_name = "FMT")]
+    format: Option<String>,
+    /// How to print the extents; the human form lists only data, and has no form for compressed data
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Form,
+    /// The first byte of the disk to look at; suffixes k, M, G, T, P, E
+    #[arg(short, long, value_name = "N", value_parser = size::parse, allow_hyphen_values = true)]
+    start_offset: Option<u64>,
+    /// How many bytes to look at, to the end of the disk where nothing is said
+    #[arg(short = 'l', long, value_name = "N", value_parser = size::parse, allow_hyphen_values = true)]
+    max_length: Option<u64>,
+}
+
+/// How answers are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// For people
+    #[default]
+    Human,
+    /// For programs
+    Json,
+}
+
+/// How much is collected before it is written.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Why printing a walk stopped.
+enum Stop {
+    Output(io::Error),
+    Compressed(Extent),
+}
+
+/// Prints the extents of the window.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let storage = open_image(&arguments.image, arguments.format.as_deref())?;
+    let disk =
+        Disk::open(&storage).map_err(|error| malformed(&arguments.image, &storage, &error))?;
+    let window = Window {
+        start: GuestOffset::new(arguments.start_offset.unwrap_or(0)),
+        length_bytes: arguments.max_length.unwrap_or(u64::MAX),
+    };
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
+    let walked = match arguments.output {
+        Form::Json => json(&disk, window, &mut out),
+        Form::Human => human(&disk, window, &arguments.image, &mut out),
+    };
+    // What was found before an error is printed before it is told.
+    let flushed = out.flush();
+    match walked {
+        Ok(Ok(())) => flushed.map(|()| Exit::Nothing).map_err(|error| Failure::output(&error)),
+        Ok(Err(error)) => Err(Failure::at(&arguments.image, error)),
+        Err(Stop::Output(error)) => Err(Failure::output(&error)),
+        Err(Stop::Compressed(extent)) => {
+            let start = extent.start;
+            let what = format_args!(
+                "compressed data at guest offset {start} has no place in the human form, expected --output json"
+            );
+            Err(Failure::at(&arguments.image, what))
+        }
+    }
+}
+
+type Walked = Result<Result<(), MapError>, Stop>;
+
+fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walked {
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, QemuMap::default());
+    let mut sequence = serializer.serialize_seq(None).map_err(output)?;
+    let range = window.clipped(disk.virtual_size_bytes());
+    if range.is_empty() {
+        sequence.serialize_element(&Row(&Record::empty(window.start.get()))).map_err(output)?;
+    }
+    let walked = walk(disk, window, |extent| {
+        sequence.serialize_element(&Row(&Record::from(extent))).map_err(output)
+    })?;
+    // As qemu-img does it, the list is left open where the walk failed: nobody takes it for whole.
+    if walked.is_ok() {
+        sequence.end().map_err(output)?;
+        out.write_all(b"\n").map_err(Stop::Output)?;
+    }
+    Ok(walked)
+}
+
+fn output(error: serde_json::Error) -> Stop {
+    Stop::Output(error.into())
+}
+
+fn human(disk: &Disk<FileStorage>, window: Window, image: &Path, out: &mut impl Write) -> Walked {
+    writeln!(out, "{:<16}{:<16}{:<16}File", "Offset", "Length", "Mapped to")
+        .map_err(Stop::Output)?;
+    walk(disk, window, |extent| {
+        let mapping = &extent.mapping;
+        match mapping.offset {
+            Some(offset) if mapping.data => {
+                let columns = [extent.start.get(), extent.length_bytes, offset.get()];
+                for column in columns {
+                    // C's %#x has no prefix for zero.
+                    match column {
+                        0 => write!(out, "{:<16}", 0),
+                        column => write!(out, "{column:<#16x}"),
+                    }
+                    .map_err(Stop::Output)?;
+                }
+                // The name as it was given, also where it is not text.
+                out.write_all(image.as_os_str().as_encoded_bytes())
+                    .and_then(|()| out.write_all(b"\n"))
+                    .map_err(Stop::Output)
+            }
+            None if mapping.data => Err(Stop::Compressed(*extent)),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Walks until `print` fails; what the walk says, where it did not.
+fn walk(
+    disk: &Disk<FileStorage>,
+    window: Window,
+    mut print: impl FnMut(&Extent) -> Result<(), Stop>,
+) -> Walked {
+    let mut stopped = None;
+    let mut visitor = |extent: Extent| match print(&extent) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(stop) => {
+            stopped = Some(stop);
+            ControlFlow::Break(())
+        }
+    };
+    let walked = map_extents(disk, window, &mut Scratch::new(), &mut visitor);
+    match stopped {
+        Some(stop) => Err(stop),
+        None => Ok(walked),
+    }
+}

@@ -1,0 +1,152 @@
+//! The command line: one verb per file, each of which parses, calls the library, prints, and answers
+//! with an exit code.
+
+mod asm;
+mod check;
+mod disasm;
+mod export;
+mod files;
+mod findings;
+mod map;
+mod output;
+mod replay;
+mod replay_report;
+mod size;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use qcowfuzz::error::Error;
+use qcowfuzz::qcow2::error::MapError;
+use qcowfuzz::storage::FileStorage;
+
+/// A structure-aware fuzz harness for qcow2 disk-image code.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Map(map::Arguments),
+    Check(check::Arguments),
+    Replay(replay::Arguments),
+    Disasm(disasm::Arguments),
+    Asm(asm::Arguments),
+    Export(export::Arguments),
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  nothing was found
+  1  a violation was found
+  2  the command could not do its work
+'check' has those of qemu-img check; see 'qcowfuzz check --help'.";
+
+/// How a command that did its work ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    /// Nothing was found.
+    Nothing,
+    /// A violation was found.
+    Violation,
+    /// The answer of `check`.
+    Check(check::Answer),
+}
+
+/// How a command that could not do its work ends.
+#[derive(Debug)]
+enum Failure {
+    /// What is wrong, where, and what was expected: one line.
+    Told(String),
+    /// The same for `check`, which has a code of its own for it.
+    CheckTold(String),
+    /// Whoever reads the output has gone, and wants to hear no more.
+    Pipe,
+}
+
+impl Failure {
+    /// Something is wrong with the file at `path`.
+    fn at(path: &Path, what: impl std::fmt::Display) -> Self {
+        Self::Told(format!("{}: {what}", path.display()))
+    }
+
+    /// Standard output could not be written.
+    fn output(error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::Pipe,
+            _ => Self::Told(format!("standard output: {error}")),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Told(error.to_string())
+    }
+}
+
+type Outcome = Result<Exit, Failure>;
+
+/// Parses the command line and does what it says.
+pub fn main() -> ExitCode {
+    let outcome = match Arguments::parse().verb {
+        Verb::Map(arguments) => map::run(&arguments),
+        Verb::Check(arguments) => check::run(&arguments),
+        Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Disasm(arguments) => disasm::run(&arguments),
+        Verb::Asm(arguments) => asm::run(&arguments),
+        Verb::Export(arguments) => export::run(&arguments),
+    };
+    let code = match &outcome {
+        Ok(Exit::Nothing) | Err(Failure::Pipe) => 0,
+        Ok(Exit::Violation) | Err(Failure::CheckTold(_)) => 1,
+        Ok(Exit::Check(answer)) => answer.code(),
+        Err(Failure::Told(_)) => 2,
+    };
+    if let Err(Failure::Told(line) | Failure::CheckTold(line)) = &outcome {
+        complain(line);
+    }
+    ExitCode::from(code)
+}
+
+/// Says `line` on standard error. Where that is closed too, there is nobody to tell.
+fn complain(line: &str) {
+    use std::io::Write;
+    // File names may hold anything; the promise is one line.
+    let line = line.replace(['\n', '\r'], " ");
+    let _ = writeln!(std::io::stderr().lock(), "qcowfuzz: {line}");
+}
+
+/// Opens the image at `path`, where `format` (what `-f` says) is one that is read here.
+fn open_image(path: &Path, format: Option<&str>) -> Result<FileStorage, Failure> {
+    match format {
+        None | Some("qcow2") => Ok(FileStorage::open(path)?),
+        Some(other) => Err(Failure::at(
+            path,
+            format_args!("format '{other}' is not supported, expected qcow2"),
+        )),
+    }
+}
+
+/// What is wrong with an image, with a word on its file where that explains it.
+fn malformed(path: &Path, storage: &FileStorage, error: &MapError) -> Failure {
+    use qcowfuzz::qcow2::header::V3_LENGTH_BYTES;
+    use qcowfuzz::storage::Storage;
+    let length = storage.length_bytes();
+    match error {
+        MapError::NotQcow2 { .. } if length == 0 => {
+            Failure::at(path, "not a qcow2 image: the file is empty")
+        }
+        MapError::NotQcow2 { .. } | MapError::Header { .. }
+            if length < u64::from(V3_LENGTH_BYTES) =>
+        {
+            Failure::at(path, format_args!("{error} (the file ends after {length} bytes)"))
+        }
+        error => Failure::at(path, error),
+    }
+}

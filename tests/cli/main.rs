@@ -1,0 +1,10 @@
+//! The command, as a person runs it: what it prints, how it exits, and what it makes of bad input.
+//! Where qemu-img is at hand it is asked the same.
+
+#![cfg(feature = "cli")]
+
+mod bad_input;
+mod check;
+mod map;
+mod programs;
+mod support;

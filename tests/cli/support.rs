@@ -1,0 +1,110 @@
+//! Running the commands, and an image to be damaged.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::vm::text::assemble;
+
+/// The cluster size of the image.
+pub const CLUSTER: u64 = 65536;
+
+/// Runs the command in `dir`.
+pub fn qcowfuzz(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+    command.args(arguments).current_dir(dir).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs qemu-img in `dir`. `None` where there is none, which is told, and fails where it is required.
+pub fn qemu_img(dir: &Path, arguments: &[&str]) -> Option<Output> {
+    qemu("qemu-img", dir, arguments)
+}
+
+pub fn qemu(tool: &str, dir: &Path, arguments: &[&str]) -> Option<Output> {
+    match Command::new(tool).args(arguments).current_dir(dir).stdin(Stdio::null()).output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            let required = std::env::var_os("QCOWFUZZ_REQUIRE_QEMU").is_some_and(|set| set == "1");
+            assert!(!required, "{tool}: {error}, and QCOWFUZZ_REQUIRE_QEMU=1");
+            eprintln!("skipped: {tool}: {error}");
+            None
+        }
+    }
+}
+
+pub fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The one line that a failing command says, without the command's name.
+pub fn told(output: &Output) -> &str {
+    let line = text(&output.stderr);
+    assert_eq!(line.lines().count(), 1, "not one line: {line:?}");
+    line.trim_end().strip_prefix("qcowfuzz: ").unwrap_or_else(|| panic!("no name: {line:?}"))
+}
+
+/// A program that writes two clusters apart from each other, then zeros, with 64 KiB clusters.
+pub fn small_program() -> Vec<u8> {
+    let image = generate(7, Wanted { operations: 0, compressed: false }).to_string();
+    let line: Vec<_> = image
+        .split_whitespace()
+        .map(|word| match word.split_once('=') {
+            Some(("version", _)) => "version=3",
+            Some(("cluster_bits", _)) => "cluster_bits=16",
+            Some(("refcount_order", _)) => "refcount_order=4",
+            Some(("features", _)) => "features=none",
+            Some(("size", _)) => "size=16<<16+0",
+            Some(("blocks", _)) => "blocks=append",
+            Some(("table", _)) => "table=append",
+            _ => word,
+        })
+        .collect();
+    let operations = "write at=start+1 clusters=1\nwrite at=start+4 clusters=2\nzero at=start+8 clusters=1 keep=no\n";
+    assemble(&format!("{}\n{operations}", line.join(" "))).unwrap().encode()
+}
+
+/// A directory with `program` and the image `disk.qcow2` that it builds.
+pub fn with_image() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("program"), small_program()).unwrap();
+    let made = qcowfuzz(dir.path(), &["export", "program", "-o", "disk.qcow2", "--fill"]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    dir
+}
+
+/// The image of [`with_image`], as bytes to be damaged.
+pub struct Damaged {
+    /// The file.
+    pub bytes: Vec<u8>,
+}
+
+impl Damaged {
+    pub fn new(dir: &Path) -> Self {
+        Self { bytes: fs::read(dir.join("disk.qcow2")).unwrap() }
+    }
+
+    pub fn get(&self, at: u64) -> u64 {
+        let at = at as usize;
+        u64::from_be_bytes(self.bytes[at..at + 8].try_into().unwrap())
+    }
+
+    pub fn put(&mut self, at: u64, bytes: &[u8]) {
+        let at = at as usize;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Where the L2 table lies; the image has one, and one refcount block.
+    pub fn l2(&self) -> u64 {
+        self.get(self.get(40)) & 0x00FF_FFFF_FFFF_FE00
+    }
+
+    pub fn set_refcount(&mut self, cluster: u64, count: u16) {
+        let block = self.get(self.get(48));
+        self.put(block + cluster * 2, &count.to_be_bytes());
+    }
+
+    pub fn save(&self, dir: &Path, name: &str) {
+        fs::write(dir.join(name), &self.bytes).unwrap();
+    }
+}
