@@ -27,13 +27,17 @@ pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
     bytes
 }
 
+/// How much of a compressed cluster a shape fills; what lies behind is zeros. What cannot be
+/// compressed is paid for in every run.
+pub const SHAPED_BYTES: usize = 8 << 10;
+
 /// What a compressed cluster holds behind its stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
     /// Zeros: the smallest payload.
     #[default]
     Zeros,
-    /// A repeated line of text.
+    /// A repeated line of text, then zeros.
     Text,
     /// 32 bytes of noise, then zeros.
     Speck,
@@ -67,8 +71,8 @@ impl Shape {
         const LINE: &[u8] = b"a line of text that repeats and repeats; ";
         let mut entropy = Entropy::new(self as u64);
         content.fill(0);
-        // What cannot be compressed is paid for in every run: it is cut at 8 KiB.
-        let length = content.len().min(8 << 10);
+        let length = content.len().min(SHAPED_BYTES);
+        let content = &mut content[..length];
         let noisy = match self {
             Self::Zeros | Self::Text | Self::Coins | Self::Mixed => 0,
             Self::Speck => 32.min(length),
@@ -81,13 +85,10 @@ impl Shape {
             content.iter_mut().zip(LINE.iter().cycle()).for_each(|(to, from)| *to = *from);
         }
         if self == Self::Mixed {
-            content[..length]
-                .iter_mut()
-                .step_by(61)
-                .for_each(|byte| *byte = entropy.next_u64() as u8);
+            content.iter_mut().step_by(61).for_each(|byte| *byte = entropy.next_u64() as u8);
         }
         if self == Self::Coins {
-            content[..length].fill_with(|| b'a' + entropy.below(2) as u8);
+            content.fill_with(|| b'a' + entropy.below(2) as u8);
         }
     }
 }

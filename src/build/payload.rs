@@ -4,7 +4,11 @@
 //! ahead of time: for deflate a stored block (RFC 1951 §3.2.4), for zstd a raw block of a frame with
 //! its content size (RFC 8878 §3.1.1).
 
-use crate::content::{STAMP_BYTES, Shape};
+use miniz_oxide::deflate::core::{
+    CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
+};
+
+use crate::content::{SHAPED_BYTES, STAMP_BYTES, Shape};
 use crate::qcow2::header::{Compression, Geometry};
 use crate::qcow2::units::ClusterSize;
 
@@ -49,7 +53,12 @@ impl Payload {
         let mut bytes = vec![0, length[0], length[1], !length[0], !length[1]];
         let stamp_at = bytes.len();
         bytes.extend([0; STAMP_BYTES]);
-        bytes.extend(miniz_oxide::deflate::compress_to_vec(rest, 6));
+        // Behind what a shape holds there are only zeros, for which the fastest level is as good.
+        let (content, zeros) = rest.split_at(rest.len().min(SHAPED_BYTES));
+        let mut stream = CompressorOxide::new(create_comp_flags_from_zip_params(6, -15, 0));
+        deflate_part(&mut stream, content, TDEFLFlush::Full, &mut bytes);
+        let mut stream = CompressorOxide::new(create_comp_flags_from_zip_params(1, -15, 0));
+        deflate_part(&mut stream, zeros, TDEFLFlush::Finish, &mut bytes);
         Self { bytes, stamp_at }
     }
 
@@ -69,6 +78,20 @@ impl Payload {
         bytes.extend(&frame[zstd_header_bytes(&frame)..]);
         Self { bytes, stamp_at }
     }
+}
+
+/// Appends `content` as blocks that end on a byte.
+fn deflate_part(
+    stream: &mut CompressorOxide,
+    content: &[u8],
+    flush: TDEFLFlush,
+    out: &mut Vec<u8>,
+) {
+    // The callback takes everything, so that the stream cannot stop.
+    compress_to_output(stream, content, flush, |piece| {
+        out.extend_from_slice(piece);
+        true
+    });
 }
 
 /// The length of a zstd frame's header (RFC 8878 §3.1.1.1).

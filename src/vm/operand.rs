@@ -63,16 +63,16 @@ impl<const LOW: u8, const HIGH: u8> Operand for Number<LOW, HIGH> {
     }
 }
 
-/// How many clusters an operation is about: 1 to 32. Most bytes are folded to 1 to 4, so that random
+/// How many clusters an operation is about: 1 to 16. Most bytes are folded to 1 or 2, so that random
 /// programs are cheap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(u8);
 
 impl Count {
     /// The most clusters of one operation.
-    pub const MAX: u8 = 32;
+    pub const MAX: u8 = 16;
 
-    /// From a value; `None` outside 1 to 32.
+    /// From a value; `None` outside 1 to 16.
     pub const fn new(clusters: u8) -> Option<Self> {
         if clusters == 0 || clusters > Self::MAX { None } else { Some(Self(clusters)) }
     }
@@ -85,12 +85,12 @@ impl Count {
 
 impl Operand for Count {
     const BYTES: usize = 1;
-    const EXPECTED: &'static str = "1 to 32";
+    const EXPECTED: &'static str = "1 to 16";
 
     fn decode(bytes: &mut &[u8]) -> Self {
         match bytes.get_u8() {
             byte if byte < Self::MAX => Self(byte + 1),
-            byte => Self(1 + byte % 4),
+            byte => Self(1 + byte % 2),
         }
     }
     fn encode(self, out: &mut impl BufMut) {

@@ -84,8 +84,8 @@ mod tests {
             "line 2: operand clusters=... is missing"
         );
         assert_eq!(
-            told(&format!("{image}\nwrite at=start+0 clusters=33")),
-            "line 3: operand clusters is '33', expected 1 to 32"
+            told(&format!("{image}\nwrite at=start+0 clusters=17")),
+            "line 3: operand clusters is '17', expected 1 to 16"
         );
         assert_eq!(told(&format!("{image}snapshot now")), "line 2: unexpected 'now'");
     }
