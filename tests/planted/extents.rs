@@ -57,7 +57,7 @@ pub const CASES: &[Case] = &[
     // Flags.
     Case::extents(
         "compressed data have an offset",
-        offset_of_compressed,
+        |extents, _, _| offset_of_compressed(extents),
         &["flags: offset, possible"],
     ),
     Case::extents(
@@ -77,7 +77,7 @@ pub const CASES: &[Case] = &[
     ),
     Case::extents(
         "an offset counts sectors and bytes",
-        crooked,
+        |extents, _, _| crooked(extents),
         &["flags: offset, aligned like the guest's → not"],
     ),
     // Model.
@@ -237,11 +237,11 @@ fn cut_at_table_edge(extents: &mut Vec<Extent>, facts: &Facts, _: Window) {
     }
 }
 
-fn offset_of_compressed(extents: &mut Vec<Extent>, _: &Facts, _: Window) {
+fn offset_of_compressed(extents: &mut [Extent]) {
     let offset = Some(HostOffset::new(0x5_0000));
     each(extents, |it| it.offset = if it.compressed { offset } else { it.offset });
 }
 
-fn crooked(extents: &mut Vec<Extent>, _: &Facts, _: Window) {
+fn crooked(extents: &mut [Extent]) {
     each(extents, |it| it.offset = it.offset.map(|at| at.saturating_add(1)));
 }

@@ -25,20 +25,27 @@ pub struct Facts<'s> {
 
 pub type Walked = Result<(), EngineError>;
 pub type WalkerDisk<'s> = <Walker as Engine>::Disk<'s>;
+pub type Looked = Result<Mapping, EngineError>;
+pub type OnWindow = fn(Window, &Facts) -> Window;
+pub type OnExtents = fn(&mut Vec<Extent>, &Facts, Window);
+pub type OnEmit = fn(&[Extent], &Facts, &mut dyn Visitor);
+pub type OnEnd = fn(Walked, &mut Vec<Extent>, &Facts) -> Walked;
+pub type OnLookup = fn(&mut WalkerDisk, &Facts, GuestOffset) -> Looked;
+pub type OnRead = fn(&mut WalkerDisk, &Facts, GuestOffset, &mut [u8]) -> Walked;
 
 /// How an engine with a bug answers; what is `None` is answered as the walker answers it.
 #[derive(Clone, Copy, Default)]
 pub struct Fault {
     /// Changes what a walk is asked.
-    pub window: Option<fn(Window, &Facts) -> Window>,
+    pub window: Option<OnWindow>,
     /// Changes the extents that a walk emits; it has what was asked.
-    pub extents: Option<fn(&mut Vec<Extent>, &Facts, Window)>,
+    pub extents: Option<OnExtents>,
     /// Emits the extents in place of the loop that stops when the visitor breaks.
-    pub emit: Option<fn(&[Extent], &Facts, &mut dyn Visitor)>,
+    pub emit: Option<OnEmit>,
     /// Changes how a walk ends, and what it emitted until then.
-    pub end: Option<fn(Walked, &mut Vec<Extent>, &Facts) -> Walked>,
-    pub lookup: Option<fn(&mut WalkerDisk, &Facts, GuestOffset) -> Result<Mapping, EngineError>>,
-    pub read: Option<fn(&mut WalkerDisk, &Facts, GuestOffset, &mut [u8]) -> Walked>,
+    pub end: Option<OnEnd>,
+    pub lookup: Option<OnLookup>,
+    pub read: Option<OnRead>,
     pub size: Option<fn(&Facts) -> u64>,
 }
 
@@ -54,7 +61,7 @@ impl Case {
     /// A bug in the extents of every walk.
     pub const fn extents(
         name: &'static str,
-        change: fn(&mut Vec<Extent>, &Facts, Window),
+        change: OnExtents,
         fingerprints: &'static [&'static str],
     ) -> Self {
         Self { name, fault: Fault { extents: Some(change), ..Fault::NONE }, fingerprints }

@@ -5,23 +5,17 @@ use qcowfuzz::extent::Mapping;
 use qcowfuzz::qcow2::error::MapError;
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
 
-use super::{Case, Facts, Fault, Walked, WalkerDisk};
-
-type Looked = Result<Mapping, EngineError>;
+use super::{Case, Facts, Fault, Looked, OnLookup, OnRead, Walked, WalkerDisk};
 
 const fn lookup(
     name: &'static str,
-    change: fn(&mut WalkerDisk, &Facts, GuestOffset) -> Looked,
+    change: OnLookup,
     fingerprints: &'static [&'static str],
 ) -> Case {
     Case { name, fault: Fault { lookup: Some(change), ..Fault::NONE }, fingerprints }
 }
 
-const fn read(
-    name: &'static str,
-    change: fn(&mut WalkerDisk, &Facts, GuestOffset, &mut [u8]) -> Walked,
-    fingerprints: &'static [&'static str],
-) -> Case {
+const fn read(name: &'static str, change: OnRead, fingerprints: &'static [&'static str]) -> Case {
     Case { name, fault: Fault { read: Some(change), ..Fault::NONE }, fingerprints }
 }
 
@@ -131,7 +125,10 @@ pub const CASES: &[Case] = &[
     read(
         "what lies past the end reads as zeros",
         |disk, facts, guest, into| match guest.get() + into.len() as u64 > facts.size_bytes {
-            true => Ok(into.fill(0)),
+            true => {
+                into.fill(0);
+                Ok(())
+            }
             false => disk.read(guest, into),
         },
         &["data: past the end, refused → an answer"],
