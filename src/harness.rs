@@ -172,7 +172,7 @@ struct Judge {
     expected: Vec<Extent>,
     whole: Vec<Extent>,
     other: Vec<Extent>,
-    bytes: (Vec<u8>, Vec<u8>),
+    bytes: oracles::data::Buffers,
 }
 
 impl Judge {
