@@ -18,11 +18,24 @@ fn inputs() -> Vec<Vec<u8>> {
     (0..PROGRAMS).map(|rng_seed| generate(rng_seed, wanted(rng_seed)).encode()).collect()
 }
 
-/// The fingerprints of all violations, one for each program that has one.
-fn found<E: Engine>(engine: E, inputs: &[Vec<u8>]) -> Vec<String> {
+/// As many violations are enough, once the expected one is among them.
+const ENOUGH: usize = 48;
+
+/// The fingerprints of the violations that are found, one for each program that has one.
+fn found<E: Engine>(engine: E, inputs: &[Vec<u8>], expected: &str) -> Vec<String> {
     let mut harness = Harness::new(engine);
-    let run = |input: &Vec<u8>| harness.run(input, Checks::AtCheckpoints).err();
-    inputs.iter().filter_map(run).map(|failure| failure.violation.fingerprint()).collect()
+    let mut found = Vec::new();
+    let mut seen = false;
+    for input in inputs {
+        if let Err(failure) = harness.run(input, Checks::AtCheckpoints) {
+            found.push(failure.violation.fingerprint());
+            seen |= found.last().is_some_and(|told| told.starts_with(expected));
+        }
+        if seen && found.len() >= ENOUGH {
+            break;
+        }
+    }
+    found
 }
 
 fn cases() -> impl Iterator<Item = &'static Case> {
@@ -31,9 +44,9 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 
 #[test]
 fn the_walker_passes_what_the_bugs_fail() {
-    assert_eq!(found(Walker::default(), &inputs()), Vec::<String>::new());
+    assert_eq!(found(Walker::default(), &inputs(), ""), Vec::<String>::new());
     // The wrapper, without a fault, plants nothing of its own.
-    assert_eq!(found(Faulty::new(planted::Fault::NONE), &inputs()), Vec::<String>::new());
+    assert_eq!(found(Faulty::new(planted::Fault::NONE), &inputs(), ""), Vec::<String>::new());
 }
 
 #[test]
@@ -41,11 +54,11 @@ fn every_planted_bug_is_found_by_its_oracle() {
     let inputs = inputs();
     let mut missed = Vec::new();
     for case in cases() {
-        let found = found(Faulty::new(case.fault), &inputs);
+        let found = found(Faulty::new(case.fault), &inputs, case.fingerprints[0]);
         let first = found.iter().filter(|told| told.starts_with(case.fingerprints[0])).count();
         let known = |told: &&String| case.fingerprints.iter().any(|one| told.starts_with(one));
         let other: BTreeSet<_> = found.iter().filter(|told| !known(told)).collect();
-        println!("{:<55} {:>4} of {PROGRAMS}, {first} as expected", case.name, found.len());
+        println!("{:<55} {:>4} found, {first} as expected", case.name, found.len());
         if first == 0 || !other.is_empty() {
             let all: BTreeSet<_> = found.iter().collect();
             missed.push(format!("{}: expected {:?}, found {all:#?}", case.name, case.fingerprints));
