@@ -115,8 +115,17 @@ impl Clusters {
         debug_assert!(run.first <= first && end <= run.end && run.references == 1);
         let before = Run { end: first, ..run };
         let after = Run { first: end, ..run };
-        let kept = [before, after].into_iter().filter(|part| part.first < part.end);
-        self.runs.splice(at..=at, kept);
+        match (before.first < before.end, after.first < after.end) {
+            (true, true) => {
+                self.runs[at] = before;
+                self.runs.insert(at + 1, after);
+            }
+            (true, false) => self.runs[at] = before,
+            (false, true) => self.runs[at] = after,
+            (false, false) => {
+                self.runs.remove(at);
+            }
+        }
     }
 
     /// The free clusters between the run at `index` and the next: the first, and how many.

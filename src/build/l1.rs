@@ -112,16 +112,17 @@ impl Builder {
         let Some((table, from)) = self.table_for_change(first) else {
             return false;
         };
-        let mut touched = Vec::new();
+        let mut touched = std::mem::take(&mut self.touched);
         for (page_first, page) in self.tables.pages(table) {
             let entries = (page_first..).zip(page);
             touched
                 .extend(entries.filter(|(index, _)| *index >= from).map(|(n, entry)| (n, *entry)));
         }
-        for (index, entry) in touched {
+        for (index, entry) in touched.drain(..) {
             self.release(entry);
             self.tables.set(table, index, Entry::Unallocated);
         }
+        self.touched = touched;
         true
     }
 

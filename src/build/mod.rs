@@ -59,6 +59,8 @@ pub struct Builder {
     snapshots: Snapshots,
     payloads: Payloads,
     payload_end: Option<PayloadEnd>,
+    /// Entries that are about to go: a buffer.
+    touched: Vec<(u64, Entry)>,
 }
 
 impl Builder {
@@ -87,6 +89,7 @@ impl Builder {
             snapshots: Snapshots::default(),
             payloads: Payloads::default(),
             payload_end: None,
+            touched: Vec::new(),
         }
     }
 

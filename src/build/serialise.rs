@@ -192,7 +192,17 @@ impl Builder {
     #[inline]
     fn write_content(&self, image: &mut Image, guest: GuestOffset, entry: Entry) {
         match entry {
-            Entry::Unallocated | Entry::Zero(_) | Entry::Extended(Extended { host: None, .. }) => {}
+            Entry::Unallocated
+            | Entry::Zero(None)
+            | Entry::Extended(Extended { host: None, .. }) => {}
+            // What lies where zeros are read is not zeros: who reads through the flag is found out.
+            // A cluster that is shared holds somebody's data already.
+            Entry::Zero(Some(host)) => {
+                if self.host_references(host) == 1 {
+                    let length = self.plan.geometry.cluster_size.bytes();
+                    write_stamps(image, guest, host, length, WriteNumber::default());
+                }
+            }
             Entry::Normal(host, write) => {
                 let length = self.plan.geometry.cluster_size.bytes();
                 write_stamps(image, guest, host, length, write);
@@ -205,7 +215,7 @@ impl Builder {
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
                 let length = self.plan.geometry.cell_bytes();
                 let writes = self.tables.writes(writes);
-                for run in written_runs(bitmap.allocated(), writes) {
+                for run in written_runs(bitmap, writes) {
                     let delta = run.start as u64 * length;
                     let guest = guest.saturating_add(delta);
                     let run_bytes = run.len() as u64 * length;
@@ -239,15 +249,18 @@ impl Builder {
     }
 }
 
-/// Runs of subclusters that are allocated and of the same write: each is one piece of data, with
-/// stamps at its edges only.
-fn written_runs(allocated: u32, writes: &[WriteNumber]) -> impl Iterator<Item = Range<usize>> {
-    let is_allocated = move |at: usize| allocated & 1 << at != 0;
+/// Runs of subclusters that were written by the same write and say the same: each is one piece of
+/// data, with stamps at its edges only. What was written stays in the file, allocated now or not.
+fn written_runs(
+    bitmap: SubclusterBitmap,
+    writes: &[WriteNumber],
+) -> impl Iterator<Item = Range<usize>> {
+    let (allocated, zero) = (bitmap.allocated(), bitmap.zero());
+    let says = move |at: usize| (allocated & 1 << at != 0, zero & 1 << at != 0, writes[at]);
     let mut at = 0;
     std::iter::from_fn(move || {
-        let start = (at..writes.len()).find(|at| is_allocated(*at))?;
-        let same = |next: &usize| is_allocated(*next) && writes[*next] == writes[start];
-        at = start + (start..writes.len()).take_while(same).count();
+        let start = (at..writes.len()).find(|at| writes[*at] != WriteNumber::default())?;
+        at = start + (start..writes.len()).take_while(|next| says(*next) == says(start)).count();
         Some(start..at)
     })
 }

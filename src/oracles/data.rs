@@ -61,17 +61,25 @@ fn check_edge(disk: &mut impl OpenDisk, piece: &Piece, at: u64) -> Verdict {
     })
 }
 
-/// Reads any range of the disk and compares every byte. Past the end it must be refused. `buffers`
-/// are reused.
+/// What [`check_range`] needs, reused from range to range.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    expected: Vec<u8>,
+    actual: Vec<u8>,
+    /// One compressed cluster.
+    content: Vec<u8>,
+}
+
+/// Reads any range of the disk and compares every byte. Past the end it must be refused.
 pub fn check_range(
     disk: &mut impl OpenDisk,
     model: &Model,
     geometry: &Geometry,
     start: GuestOffset,
     length_bytes: usize,
-    buffers: &mut (Vec<u8>, Vec<u8>),
+    buffers: &mut Buffers,
 ) -> Verdict {
-    let (expected, actual) = buffers;
+    let Buffers { expected, actual, content } = buffers;
     actual.clear();
     actual.resize(length_bytes, 0xA5);
     let past_end = start.get().saturating_add(length_bytes as u64) > model.virtual_size_bytes();
@@ -87,7 +95,7 @@ pub fn check_range(
     }
     expected.clear();
     expected.resize(length_bytes, 0);
-    expect(model, geometry, start, expected);
+    expect_with(model, geometry, start, expected, content);
     if expected == actual {
         return Ok(());
     }
@@ -104,6 +112,17 @@ pub fn check_range(
 /// What a guest reads from `start` on, by the model: stamps, shapes and zeros. `into` is zeroed and
 /// ends at the end of the disk at most.
 pub fn expect(model: &Model, geometry: &Geometry, start: GuestOffset, into: &mut [u8]) {
+    expect_with(model, geometry, start, into, &mut Vec::new());
+}
+
+/// The same, with a buffer for one compressed cluster.
+fn expect_with(
+    model: &Model,
+    geometry: &Geometry,
+    start: GuestOffset,
+    into: &mut [u8],
+    content: &mut Vec<u8>,
+) {
     let cluster_bytes = geometry.cluster_size.bytes();
     let range = start.get()..start.get().saturating_add(into.len() as u64);
     for (piece, end) in model.pieces() {
@@ -123,8 +142,8 @@ pub fn expect(model: &Model, geometry: &Geometry, start: GuestOffset, into: &mut
                     }
                 }
                 State::Compressed(write, shape) => {
-                    let content = compressed_content(geometry, at, write, shape);
-                    overlay(into, range.start, at, &content);
+                    fill_compressed(content, geometry, at, write, shape);
+                    overlay(into, range.start, at, content);
                 }
                 _ => {}
             }
@@ -133,17 +152,17 @@ pub fn expect(model: &Model, geometry: &Geometry, start: GuestOffset, into: &mut
     }
 }
 
-fn compressed_content(
+fn fill_compressed(
+    content: &mut Vec<u8>,
     geometry: &Geometry,
     cluster: u64,
     write: WriteNumber,
     shape: Shape,
-) -> Vec<u8> {
-    let mut content = vec![0; geometry.cluster_size.bytes_usize()];
+) {
+    content.resize(geometry.cluster_size.bytes_usize(), 0);
     let (head, rest) = content.split_at_mut(STAMP_BYTES);
     head.copy_from_slice(&stamp(GuestOffset::new(cluster), write));
     shape.fill(rest);
-    content
 }
 
 /// Copies the part of `bytes`, which lie at `at`, that falls into `content`, which lies at `start`.

@@ -3,6 +3,7 @@
 
 use crate::engines::{Engine, EngineError, OpenDisk};
 use crate::extent::{Extent, Window};
+use crate::qcow2::error::MapError;
 use crate::storage::Storage;
 
 use super::collector::Collector;
@@ -37,7 +38,7 @@ fn check_answer(answer: &Result<(), EngineError>, whole: &[Extent], emitted: &[E
                 format!("{} of {} extents", emitted.len(), whole.len())
             });
         }
-        Err(EngineError::Map(error)) if !matches!(error, crate::map::MapError::Storage(_)) => {
+        Err(EngineError::Map(error)) if !matches!(error, MapError::Storage(_)) => {
             let told = || error.to_string();
             return violation(ORACLE, "failed read", ("a storage error", "another error"), told);
         }

@@ -35,12 +35,17 @@ pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
     while program.operations.len() < wanted.operations {
         let mut record = [0; OPERATION_BYTES];
         record.fill_with(|| entropy.next_u64() as u8);
+        record[0] = if record[0] < 40 { 0 } else { record[0] };
+        if let Some(resize @ Operation::Resize { .. }) = Operation::decode(&record) {
+            // Of any magnitude: with operands as below, most disks would be empty ever after.
+            program.operations.push(resize);
+            continue;
+        }
         // Near the start, near the last operation, around the edges of tables: where neighbours are.
         record[1] = [0, 0, 1, 2, 2, 2, 3, 3, 4][entropy.below(9) as usize];
         let reach = [8, 32, 64][entropy.below(3) as usize];
         record[2] = entropy.below(reach) as u8;
         record[3] = 0;
-        record[0] = if record[0] < 40 { 0 } else { record[0] };
         if let Some(
             Operation::Write { .. }
             | Operation::Compress { .. }

@@ -1,0 +1,201 @@
+//! Bugs in what the tables map, and in the data: most of them leave every count as it was.
+
+use qcowfuzz::qcow2::entry::ClusterKind;
+use qcowfuzz::qcow2::header::Compression;
+
+use super::{Altered, Case, Mapped, case};
+
+pub const CASES: &[Case] = &[
+    case(
+        "an entry's host offset is a cluster off",
+        |it| {
+            let entry = it.find(|kind| matches!(kind, ClusterKind::Normal(_)))?;
+            it.write_word(entry.at, entry.word + it.geometry().cluster_size.bytes());
+            Some(())
+        },
+        &["model: offset, normal → normal", "refcounts: ", "data: normal, "],
+        &["model: length, normal → "],
+    ),
+    case(
+        "two entries are exchanged",
+        |it| {
+            let mut all = it.l2.iter().copied().filter(|it| it.copied());
+            let normal = |it: &Mapped| matches!(it.kind, ClusterKind::Normal(_));
+            let (one, other) = (all.find(normal)?, all.find(normal)?);
+            it.write_word(one.at, other.word);
+            it.write_word(other.at, one.word);
+            Some(())
+        },
+        // Every count is as it was.
+        &["model: offset, normal → normal", "data: normal, what was written → another stamp"],
+        &["model: length, normal → "],
+    ),
+    case(
+        "data have the zero flag",
+        |it| {
+            let entry = it.find(|kind| matches!(kind, ClusterKind::Normal(_)))?;
+            it.write_word(entry.at, entry.word | 1);
+            Some(())
+        },
+        &["model: kind, normal → zero-allocated", "data: normal, what was written → zeros"],
+        // In version 2 the flag is an error, and references nothing.
+        &["walk: ", "data: normal, an answer → an error", "refcounts: ", "model: length, "],
+    ),
+    case(
+        "zero-allocated lost its zero flag",
+        |it| {
+            let entry = it.find(|kind| matches!(kind, ClusterKind::ZeroAllocated(_)))?;
+            it.write_word(entry.at, entry.word & !1);
+            Some(())
+        },
+        &[
+            "model: kind, zero-allocated → normal",
+            "data: zero-allocated, what was written → another stamp",
+        ],
+        &["model: length, "],
+    ),
+    case(
+        "an entry is lost",
+        |it| {
+            let entry = *it.l2.first()?;
+            it.write(entry.at, &vec![0; it.geometry().l2_entry_bytes() as usize]);
+            Some(())
+        },
+        &["model: kind, normal → unallocated", "refcounts: unreferenced cluster, free → counted"],
+        &["model: ", "refcounts: ", "data: "],
+    ),
+    case(
+        "the halves of a bitmap are exchanged",
+        |it| alter_bitmap(it, |bitmap| bitmap.rotate_left(32)),
+        &["model: kind, "],
+        &["model: length, ", "data: ", "walk: ", "refcounts: "],
+    ),
+    case(
+        "a bitmap begins at the wrong end",
+        |it| {
+            let half = |half: u64| u64::from((half as u32).reverse_bits());
+            alter_bitmap(it, |bitmap| half(bitmap >> 32) << 32 | half(bitmap))
+        },
+        &["model: kind, ", "data: "],
+        &["model: "],
+    ),
+    case(
+        "a table is lost",
+        |it| {
+            let (at, _) = *it.l1.first()?;
+            it.write_word(at, 0);
+            Some(())
+        },
+        &["model: ", "data: ", "refcounts: unreferenced cluster, free → counted"],
+        // A snapshot's table, or one that says nothing.
+        &["refcounts: "],
+    ),
+    case(
+        "two tables are exchanged",
+        |it| {
+            let [(one, first), (other, second)] = *it.l1.first_chunk::<2>()?;
+            it.write_word(one, second.0);
+            it.write_word(other, first.0);
+            Some(())
+        },
+        &["model: ", "data: "],
+        &["refcounts: "],
+    ),
+    case(
+        "the disk is a sector longer",
+        |it| {
+            it.write_word(24, it.header.size_bytes + 512);
+            Some(())
+        },
+        &["model: virtual size, the journal's → larger"],
+        &["open: ", "model: ", "refcounts: image, ", "data: "],
+    ),
+    case(
+        "a bit of the data is flipped",
+        |it| match it.find(|kind| matches!(kind, ClusterKind::Normal(_)))?.kind {
+            ClusterKind::Normal(host) => {
+                let byte = it.byte(host.get() + 7);
+                it.write(host.get() + 7, &[byte ^ 1]);
+                Some(())
+            }
+            _ => None,
+        },
+        &["data: normal, what was written → other bytes"],
+        &[],
+    ),
+    // Compressed clusters, of which the extents say nothing.
+    case(
+        "a bit of compressed data is flipped",
+        |it| match it.find(|kind| matches!(kind, ClusterKind::Compressed(_)))?.kind {
+            ClusterKind::Compressed(run) if it.geometry().compression == Compression::Deflate => {
+                let at = run.offset.get() + 5;
+                let byte = it.byte(at);
+                it.write(at, &[byte ^ 1]);
+                Some(())
+            }
+            _ => None,
+        },
+        &["data: compressed, what was written → other bytes"],
+        &[],
+    ),
+    case(
+        "a compressed cluster's offset is one more",
+        |it| alter_compressed(it, |word, _| Some(word + 1)),
+        &["data: compressed, "],
+        &["refcounts: compressed data, "],
+    ),
+    Case {
+        name: "a compressed cluster is a sector shorter",
+        plant: |it| {
+            alter_compressed(it, |word, shift| {
+                (word << 2 >> 2 >> shift > 0).then(|| word - (1 << shift))
+            })
+        },
+        must: &["data: range, an answer → an error", "refcounts: "],
+        may: &["data: compressed, an answer → an error"],
+        // The last sector may hold the end-of-block code alone.
+        harmless: true,
+    },
+    Case {
+        name: "a compressed cluster is a sector longer",
+        plant: |it| {
+            let most = (1 << (it.geometry().cluster_size.bits() - 8)) - 1;
+            alter_compressed(it, move |word, shift| {
+                (word << 2 >> 2 >> shift < most).then(|| word + (1 << shift))
+            })
+        },
+        must: &["refcounts: compressed data, the references → fewer"],
+        // Into any cluster that lies behind.
+        may: &["refcounts: "],
+        // What follows the payload is ignored; only the next cluster counts.
+        harmless: true,
+    },
+    case(
+        "a compressed cluster lost its flag",
+        |it| {
+            let entry = it.find(|kind| matches!(kind, ClusterKind::Compressed(_)))?;
+            it.write_word(entry.at, entry.word & !(1 << 62));
+            Some(())
+        },
+        &["walk: ", "refcounts: ", "data: compressed, "],
+        &["model: kind, ", "model: length, "],
+    ),
+];
+
+fn alter_bitmap(it: &mut Altered, alter: impl Fn(u64) -> u64) -> Option<()> {
+    let says = |entry: &&Mapped| {
+        let compressed = matches!(entry.kind, ClusterKind::Compressed(_));
+        !compressed && alter(entry.bitmap.0) != entry.bitmap.0
+    };
+    let entry = *it.l2.iter().find(says)?;
+    it.write_word(entry.at + 8, alter(entry.bitmap.0));
+    Some(())
+}
+
+/// `alter` has the entry, and where the sector count begins in it.
+fn alter_compressed(it: &mut Altered, alter: impl Fn(u64, u32) -> Option<u64>) -> Option<()> {
+    let entry = it.find(|kind| matches!(kind, ClusterKind::Compressed(_)))?;
+    let shift = 70 - it.geometry().cluster_size.bits();
+    it.write_word(entry.at, alter(entry.word, shift)?);
+    Some(())
+}

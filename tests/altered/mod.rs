@@ -1,0 +1,233 @@
+//! Images to plant bugs in: a copy of what a build wrote, and where everything lies in it.
+
+pub mod contents;
+pub mod counts;
+
+use qcowfuzz::image::Image;
+use qcowfuzz::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use qcowfuzz::qcow2::header::{Geometry, Header, PARSED_BYTES};
+use qcowfuzz::qcow2::refcount;
+use qcowfuzz::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry};
+use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::storage::{GRAIN_BYTES, Storage};
+
+/// A bug in the bytes, and what must be found where an image has it.
+pub struct Case {
+    pub name: &'static str,
+    /// Plants the bug; `None` where the image has nothing to plant it in.
+    pub plant: fn(&mut Altered) -> Option<()>,
+    /// The beginnings of fingerprints that must all be seen.
+    pub must: &'static [&'static str],
+    /// Others that may be.
+    pub may: &'static [&'static str],
+    /// Some images with the bug say what they said before.
+    pub harmless: bool,
+}
+
+pub const fn case(
+    name: &'static str,
+    plant: fn(&mut Altered) -> Option<()>,
+    must: &'static [&'static str],
+    may: &'static [&'static str],
+) -> Case {
+    Case { name, plant, must, may, harmless: false }
+}
+
+/// An L2 entry of the active disk that says something.
+#[derive(Clone, Copy)]
+pub struct Mapped {
+    /// Where the entry lies.
+    pub at: u64,
+    pub word: u64,
+    pub bitmap: SubclusterBitmap,
+    pub kind: ClusterKind,
+}
+
+impl Mapped {
+    pub fn copied(&self) -> bool {
+        L2Entry(self.word).copied()
+    }
+}
+
+/// A copy that can be altered, with a survey of the original.
+pub struct Altered {
+    original: Image,
+    patches: Vec<(u64, Vec<u8>)>,
+    pub header: Header,
+    /// Where the active L1 entries lie that are not empty, and what they say.
+    pub l1: Vec<(u64, L1Entry)>,
+    pub l2: Vec<Mapped>,
+    /// Index, place in the table and place of each refcount block.
+    blocks: Vec<(u64, u64, HostOffset)>,
+}
+
+impl Altered {
+    pub fn new(image: &Image) -> Self {
+        let mut original = Image::default();
+        image.written().for_each(|data| original.write(data.offset, data.bytes));
+        original.seal(image.length_bytes());
+        let mut first_bytes = [0; PARSED_BYTES];
+        original.read_at(HostOffset::ZERO, &mut first_bytes).unwrap();
+        let header = Header::parse(&first_bytes).unwrap();
+        let mut altered = Self {
+            original,
+            patches: Vec::new(),
+            header,
+            l1: Vec::new(),
+            l2: Vec::new(),
+            blocks: Vec::new(),
+        };
+        altered.survey();
+        altered
+    }
+
+    fn survey(&mut self) {
+        let geometry = self.header.geometry;
+        let length = u64::from(self.header.l1_entries) * 8;
+        let l1 = words(&self.original, self.header.l1_offset, length, 8);
+        self.l1 = l1.into_iter().map(|(at, word, _)| (at, L1Entry(word))).collect();
+        let cluster = geometry.cluster_size.bytes();
+        for (_, entry) in &self.l1 {
+            let table = entry.table().unwrap();
+            let entries = words(&self.original, table, cluster, geometry.l2_entry_bytes());
+            self.l2.extend(entries.into_iter().map(|(at, word, bitmap)| Mapped {
+                at,
+                word,
+                bitmap: SubclusterBitmap(bitmap),
+                kind: L2Entry(word).kind(&geometry).unwrap(),
+            }));
+        }
+        let table = self.header.refcount_table_offset;
+        let length = u64::from(self.header.refcount_table_clusters) * cluster;
+        let block = |(at, word, _): (u64, u64, u64)| {
+            ((at - table.get()) / 8, at, refcount::block_offset(word).unwrap())
+        };
+        self.blocks = words(&self.original, table, length, 8).into_iter().map(block).collect();
+    }
+
+    pub fn geometry(&self) -> Geometry {
+        self.header.geometry
+    }
+
+    /// The first L2 entry whose kind is as wanted.
+    pub fn find(&self, wanted: impl Fn(&ClusterKind) -> bool) -> Option<Mapped> {
+        self.l2.iter().copied().find(|entry| wanted(&entry.kind))
+    }
+
+    /// Where the refcount blocks lie.
+    pub fn block_hosts(&self) -> Vec<HostOffset> {
+        self.blocks.iter().map(|(_, _, host)| *host).collect()
+    }
+
+    /// Where the refcount table's entries lie that are not empty.
+    pub fn block_entries(&self) -> Vec<u64> {
+        self.blocks.iter().map(|(_, at, _)| *at).collect()
+    }
+
+    pub fn first_snapshot(&self) -> Option<SnapshotEntry> {
+        let mut fixed = [0; FIXED_BYTES];
+        self.original.read_at(self.header.snapshots_offset, &mut fixed).unwrap();
+        (self.header.snapshots > 0).then(|| SnapshotEntry::parse(&fixed))
+    }
+
+    pub fn byte(&self, at: u64) -> u8 {
+        let mut byte = [0];
+        self.original.read_at(HostOffset::new(at), &mut byte).unwrap();
+        byte[0]
+    }
+
+    /// Writes over what was there, or where nothing was.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.patches.push((at, bytes.to_vec()));
+    }
+
+    pub fn write_word(&mut self, at: u64, word: u64) {
+        self.write(at, &word.to_be_bytes());
+    }
+
+    /// The refcount of the cluster that holds `host`; `None` where no block counts it.
+    pub fn count(&self, host: HostOffset) -> Option<u64> {
+        let (block, index) = self.counted_at(host)?;
+        let order = self.geometry().refcount_order;
+        let mut bytes = vec![0; self.geometry().cluster_size.bytes_usize()];
+        self.original.read_at(block, &mut bytes).unwrap();
+        refcount::get(&bytes, order, index)
+    }
+
+    /// Sets a refcount; false where no block counts the cluster or the count does not fit.
+    pub fn set_count(&mut self, host: HostOffset, count: u64) -> bool {
+        let Some((block, index)) = self.counted_at(host) else { return false };
+        if count > self.geometry().max_refcount() {
+            return false;
+        }
+        let order = self.geometry().refcount_order;
+        let bits = 1 << order;
+        if bits >= 8 {
+            let width = bits / 8;
+            self.write(block.get() + (index * width) as u64, &count.to_be_bytes()[8 - width..]);
+        } else {
+            let at = block.get() + (index * bits / 8) as u64;
+            let shift = index * bits % 8;
+            let mask = ((1u64 << bits) - 1) << shift;
+            let byte = u64::from(self.byte(at)) & !mask | count << shift;
+            self.write(at, &[byte as u8]);
+        }
+        true
+    }
+
+    fn counted_at(&self, host: HostOffset) -> Option<(HostOffset, usize)> {
+        let geometry = self.geometry();
+        let cluster = geometry.cluster_size.host_cluster(host).get();
+        let index = cluster / geometry.refcounts_per_block();
+        let (_, _, block) = self.blocks.iter().find(|(at, _, _)| *at == index)?;
+        Some((*block, (cluster % geometry.refcounts_per_block()) as usize))
+    }
+
+    /// The altered image.
+    pub fn image(&self) -> Image {
+        let mut bytes: Vec<(u64, Vec<u8>)> =
+            self.original.written().map(|data| (data.offset.get(), data.bytes.to_vec())).collect();
+        for (at, patch) in &self.patches {
+            for (at, value) in (*at..).zip(patch) {
+                let holds = |(start, there): &(u64, Vec<u8>)| {
+                    *start <= at && at - start < there.len() as u64
+                };
+                match bytes.iter().position(holds) {
+                    Some(index) => {
+                        let (start, there) = &mut bytes[index];
+                        there[(at - *start) as usize] = *value;
+                    }
+                    None => bytes.push((at, vec![*value])),
+                }
+            }
+        }
+        let mut image = Image::default();
+        bytes.iter().for_each(|(at, there)| image.write(HostOffset::new(*at), there));
+        image.seal(self.original.length_bytes());
+        image
+    }
+}
+
+/// The entries of a table that are not empty: place, first word and second word (or 0).
+fn words(image: &Image, table: HostOffset, length: u64, entry_bytes: u64) -> Vec<(u64, u64, u64)> {
+    let until = table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
+    let mut scratch = vec![0; 32 << 10];
+    let mut found = Vec::new();
+    let mut from = table;
+    while from < until
+        && let Some(data) = image.next_data(from, until, &mut scratch).unwrap()
+    {
+        let mut at = data.offset.get();
+        for entry in data.bytes.chunks_exact(entry_bytes as usize) {
+            let word =
+                |at: usize| entry.get(at..at + 8).map_or([0; 8], |it| it.try_into().unwrap());
+            let (first, second) = (u64::from_be_bytes(word(0)), u64::from_be_bytes(word(8)));
+            if first | second != 0 {
+                found.push((at, first, second));
+            }
+            at += entry_bytes;
+        }
+        from = HostOffset::new(at);
+    }
+    found
+}

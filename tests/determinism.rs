@@ -1,0 +1,165 @@
+//! The same input means the same, always: whatever ran before it, in whatever order, on whatever
+//! thread. Fuzzing, replay and minimizing rest on it.
+
+use std::thread;
+
+use liar::Liar;
+use qcowfuzz::engines::Walker;
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::extent::Extent;
+use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
+use qcowfuzz::storage::Storage;
+use qcowfuzz::vm::generate::{Wanted, generate};
+
+/// All that can be seen of a run.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    outcome: Result<Outcome, Box<Failure>>,
+    expected: Vec<Extent>,
+    actual: Vec<Extent>,
+    length_bytes: u64,
+    written: Vec<(u64, Vec<u8>)>,
+    program: String,
+}
+
+fn run(harness: &mut Harness<Walker>, input: &[u8], checks: Checks) -> Seen {
+    let outcome = harness.run(input, checks);
+    let image = harness.image();
+    Seen {
+        outcome,
+        expected: harness.expected().to_vec(),
+        actual: harness.actual().to_vec(),
+        length_bytes: image.length_bytes(),
+        written: image.written().map(|it| (it.offset.get(), it.bytes.to_vec())).collect(),
+        program: harness.program().to_string(),
+    }
+}
+
+/// Programs of every geometry, and bytes that are no encoder's.
+fn inputs() -> Vec<Vec<u8>> {
+    let mut entropy = Entropy::new(17);
+    (0..182)
+        .map(|rng_seed| match rng_seed % 4 {
+            3 => (0..entropy.below(300)).map(|_| entropy.next_u64() as u8).collect(),
+            _ => generate(rng_seed, Wanted { operations: 24, compressed: true }).encode(),
+        })
+        .collect()
+}
+
+fn fresh(inputs: &[Vec<u8>], checks: Checks) -> Vec<Seen> {
+    let alone = |input: &Vec<u8>| run(&mut Harness::new(Walker::default()), input, checks);
+    inputs.iter().map(alone).collect()
+}
+
+#[test]
+fn a_used_harness_is_like_a_fresh_one_in_any_order() {
+    let inputs = inputs();
+    for checks in [Checks::AtCheckpoints, Checks::AfterEach] {
+        let fresh = fresh(&inputs, checks);
+        let mut used = Harness::new(Walker::default());
+        for at in (0..inputs.len()).chain((0..inputs.len()).rev()) {
+            assert_eq!(run(&mut used, &inputs[at], checks), fresh[at], "input {at}");
+        }
+        let mut entropy = Entropy::new(5);
+        for _ in 0..inputs.len() {
+            let at = entropy.below(inputs.len() as u64) as usize;
+            // Building without judging leaves nothing behind either.
+            used.build(&inputs[entropy.below(inputs.len() as u64) as usize]);
+            assert_eq!(run(&mut used, &inputs[at], checks), fresh[at], "input {at}");
+        }
+    }
+}
+
+#[test]
+fn every_thread_sees_the_same() {
+    let inputs = inputs();
+    let here = fresh(&inputs, Checks::AtCheckpoints);
+    let there = |first: usize| {
+        let inputs = inputs.clone();
+        thread::spawn(move || {
+            let mut harness = Harness::new(Walker::default());
+            let order = (0..inputs.len()).map(|n| (n * 5 + first) % inputs.len());
+            let run = |at: usize| (at, run(&mut harness, &inputs[at], Checks::AtCheckpoints));
+            order.map(run).collect::<Vec<_>>()
+        })
+    };
+    for thread in [there(0), there(91)] {
+        for (at, seen) in thread.join().unwrap() {
+            assert_eq!(seen, here[at], "input {at}");
+        }
+    }
+}
+
+#[test]
+fn how_often_a_program_is_verified_does_not_change_what_it_builds() {
+    let mut harness = Harness::new(Walker::default());
+    for input in inputs() {
+        let often = run(&mut harness, &input, Checks::AfterEach);
+        let seldom = run(&mut harness, &input, Checks::AtCheckpoints);
+        harness.build(&input);
+        let image = harness.image();
+        let built: Vec<_> =
+            image.written().map(|it| (it.offset.get(), it.bytes.to_vec())).collect();
+        assert_eq!(often.written, seldom.written);
+        assert_eq!(built, seldom.written);
+        assert_eq!((often.expected, often.actual), (seldom.expected, seldom.actual));
+    }
+}
+
+#[test]
+fn a_violation_is_the_same_each_time() {
+    // A harness that has just found a bug is as good as a new one.
+    let mut harness = Harness::new(Liar::default());
+    let mut found = Vec::new();
+    for input in inputs().iter().chain(&inputs()) {
+        found.push(harness.run(input, Checks::AtCheckpoints).err());
+    }
+    let (first, second) = found.split_at(found.len() / 2);
+    assert_eq!(first, second);
+    assert!(first.iter().flatten().count() > 50);
+}
+
+/// An engine that says of every look-up that it failed.
+mod liar {
+    use std::borrow::Cow;
+
+    use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk, Walker};
+    use qcowfuzz::extent::{Mapping, Visitor, Window};
+    use qcowfuzz::qcow2::units::GuestOffset;
+    use qcowfuzz::storage::Storage;
+
+    #[derive(Default)]
+    pub struct Liar(Walker);
+
+    pub struct LiarDisk<'s>(<Walker as Engine>::Disk<'s>);
+
+    impl Engine for Liar {
+        type Disk<'s> = LiarDisk<'s>;
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::ALL
+        }
+
+        fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<LiarDisk<'s>, EngineError> {
+            Ok(LiarDisk(self.0.open(storage)?))
+        }
+    }
+
+    impl OpenDisk for LiarDisk<'_> {
+        fn virtual_size_bytes(&self) -> u64 {
+            self.0.virtual_size_bytes()
+        }
+
+        fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+            self.0.map(window, visitor)
+        }
+
+        fn lookup(&mut self, _: GuestOffset) -> Result<Mapping, EngineError> {
+            Err(EngineError::Other(Cow::Borrowed("no")))
+        }
+
+        fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
+            self.0.read(guest, into)
+        }
+    }
+}

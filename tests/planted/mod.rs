@@ -1,0 +1,198 @@
+//! Engines with one bug each: our walker, with a fault planted at the engine boundary.
+
+pub mod extents;
+pub mod points;
+pub mod walks;
+
+use std::ops::ControlFlow;
+
+use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk, Walker};
+use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::qcow2::header::{Geometry, Header, PARSED_BYTES};
+use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use qcowfuzz::storage::Storage;
+
+/// What a fault knows of the image and of what was asked of it.
+pub struct Facts<'s> {
+    pub storage: &'s dyn Storage,
+    pub geometry: Geometry,
+    /// The size as the header stores it.
+    pub stored_size_bytes: u64,
+    pub size_bytes: u64,
+    /// How many walks there were before this one.
+    pub walks: u32,
+}
+
+pub type Walked = Result<(), EngineError>;
+pub type WalkerDisk<'s> = <Walker as Engine>::Disk<'s>;
+pub type Looked = Result<Mapping, EngineError>;
+pub type OnWindow = fn(Window, &Facts) -> Window;
+pub type OnExtents = fn(&mut Vec<Extent>, &Facts, Window);
+pub type OnEmit = fn(&[Extent], &Facts, &mut dyn Visitor);
+pub type OnEnd = fn(Walked, &mut Vec<Extent>, &Facts) -> Walked;
+pub type OnLookup = fn(&mut WalkerDisk, &Facts, GuestOffset) -> Looked;
+pub type OnRead = fn(&mut WalkerDisk, &Facts, GuestOffset, &mut [u8]) -> Walked;
+
+/// How an engine with a bug answers; what is `None` is answered as the walker answers it.
+#[derive(Clone, Copy, Default)]
+pub struct Fault {
+    /// Changes what a walk is asked.
+    pub window: Option<OnWindow>,
+    /// Changes the extents that a walk emits; it has what was asked.
+    pub extents: Option<OnExtents>,
+    /// Emits the extents in place of the loop that stops when the visitor breaks.
+    pub emit: Option<OnEmit>,
+    /// Changes how a walk ends, and what it emitted until then.
+    pub end: Option<OnEnd>,
+    pub lookup: Option<OnLookup>,
+    pub read: Option<OnRead>,
+    pub size: Option<fn(&Facts) -> u64>,
+}
+
+/// A bug, and what must be found where an engine has it.
+pub struct Case {
+    pub name: &'static str,
+    pub fault: Fault,
+    /// The beginnings of all fingerprints that it may have. The first must be among those found.
+    pub fingerprints: &'static [&'static str],
+}
+
+impl Case {
+    /// A bug in the extents of every walk.
+    pub const fn extents(
+        name: &'static str,
+        change: OnExtents,
+        fingerprints: &'static [&'static str],
+    ) -> Self {
+        Self { name, fault: Fault { extents: Some(change), ..Fault::NONE }, fingerprints }
+    }
+}
+
+impl Fault {
+    pub const NONE: Self = Self {
+        window: None,
+        extents: None,
+        emit: None,
+        end: None,
+        lookup: None,
+        read: None,
+        size: None,
+    };
+}
+
+/// The walker with a fault.
+pub struct Faulty {
+    walker: Walker,
+    fault: Fault,
+}
+
+impl Faulty {
+    pub fn new(fault: Fault) -> Self {
+        Self { walker: Walker::default(), fault }
+    }
+}
+
+impl Engine for Faulty {
+    type Disk<'s> = FaultyDisk<'s>;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<FaultyDisk<'s>, EngineError> {
+        let disk = self.walker.open(storage)?;
+        let mut first_bytes = [0; PARSED_BYTES];
+        storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
+        let header = Header::parse(&first_bytes)?;
+        let facts = Facts {
+            storage,
+            geometry: header.geometry,
+            stored_size_bytes: header.size_bytes,
+            size_bytes: header.virtual_size_bytes(),
+            walks: 0,
+        };
+        Ok(FaultyDisk { disk, facts, fault: self.fault })
+    }
+}
+
+pub struct FaultyDisk<'s> {
+    disk: WalkerDisk<'s>,
+    facts: Facts<'s>,
+    fault: Fault,
+}
+
+impl OpenDisk for FaultyDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        match self.fault.size {
+            Some(size) => size(&self.facts),
+            None => self.disk.virtual_size_bytes(),
+        }
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Walked {
+        let Self { disk, facts, fault } = self;
+        let asked = fault.window.map_or(window, |change| change(window, facts));
+        let mut extents = Vec::new();
+        let collect = &mut |extent: Extent| {
+            extents.push(extent);
+            ControlFlow::Continue(())
+        };
+        let mut walked = disk.map(asked, collect);
+        if let Some(change) = fault.extents {
+            change(&mut extents, facts, window);
+        }
+        if let Some(change) = fault.end {
+            walked = change(walked, &mut extents, facts);
+        }
+        facts.walks += 1;
+        match fault.emit {
+            Some(emit) => emit(&extents, facts, visitor),
+            None => {
+                let _ = extents.into_iter().try_for_each(|extent| visitor.extent(extent));
+            }
+        }
+        walked
+    }
+
+    fn lookup(&mut self, guest: GuestOffset) -> Result<Mapping, EngineError> {
+        match self.fault.lookup {
+            Some(lookup) => lookup(&mut self.disk, &self.facts, guest),
+            None => self.disk.lookup(guest),
+        }
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Walked {
+        match self.fault.read {
+            Some(read) => read(&mut self.disk, &self.facts, guest, into),
+            None => self.disk.read(guest, into),
+        }
+    }
+}
+
+/// Merges what may be merged by `merges`, as an engine with the fault would.
+pub fn coalesce(extents: &mut Vec<Extent>, merges: impl Fn(&Extent, &Extent) -> bool) {
+    extents.dedup_by(|next, here| {
+        let merged = merges(here, next);
+        if merged {
+            here.length_bytes += next.length_bytes;
+        }
+        merged
+    });
+}
+
+/// As the walker merges.
+pub fn continues(here: &Extent, next: &Extent) -> bool {
+    here.mapping.continues_as(here.length_bytes, &next.mapping)
+}
+
+/// An extent cut in two, `length_bytes` from its start.
+pub fn cut(extents: &mut Vec<Extent>, index: usize, length_bytes: u64) {
+    let here = extents[index];
+    let rest = Extent {
+        start: here.start.saturating_add(length_bytes),
+        length_bytes: here.length_bytes - length_bytes,
+        mapping: here.mapping.advanced(length_bytes).unwrap(),
+    };
+    extents[index].length_bytes = length_bytes;
+    extents.insert(index + 1, rest);
+}

@@ -1,0 +1,173 @@
+//! Bugs in look-ups and in reading data.
+
+use qcowfuzz::engines::{EngineError, OpenDisk};
+use qcowfuzz::extent::Mapping;
+use qcowfuzz::qcow2::error::MapError;
+use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+
+use super::{Case, Facts, Fault, Looked, OnLookup, OnRead, Walked, WalkerDisk};
+
+const fn lookup(
+    name: &'static str,
+    change: OnLookup,
+    fingerprints: &'static [&'static str],
+) -> Case {
+    Case { name, fault: Fault { lookup: Some(change), ..Fault::NONE }, fingerprints }
+}
+
+const fn read(name: &'static str, change: OnRead, fingerprints: &'static [&'static str]) -> Case {
+    Case { name, fault: Fault { read: Some(change), ..Fault::NONE }, fingerprints }
+}
+
+pub const CASES: &[Case] = &[
+    lookup("the L2 index is one off", next_cluster, &["lookup: kind, ", "lookup: offset, "]),
+    lookup(
+        "the L2 index is one off in a table's last entry",
+        |disk, facts, guest| {
+            let (span, cluster) =
+                (facts.geometry.l2_span_bytes(), facts.geometry.cluster_size.bytes());
+            match guest.get() % span >= span - cluster {
+                true => disk.lookup(GuestOffset::new(guest.get() - cluster)),
+                false => disk.lookup(guest),
+            }
+        },
+        &["lookup: kind, ", "lookup: offset, "],
+    ),
+    lookup(
+        "the offset is that of the cluster",
+        |disk, facts, guest| {
+            let inside = guest.get() & facts.geometry.cluster_size.mask();
+            let mapping = disk.lookup(guest)?;
+            let offset = mapping.offset.map(|at| HostOffset::new(at.get() - inside));
+            Ok(Mapping { offset, ..mapping })
+        },
+        &["lookup: offset, normal → normal", "lookup: offset, "],
+    ),
+    lookup(
+        "a byte past the end is a hole",
+        |disk, facts, guest| match guest.get() < facts.size_bytes {
+            true => disk.lookup(guest),
+            false => Ok(Mapping::HOLE),
+        },
+        &["lookup: past the end, refused → unallocated"],
+    ),
+    lookup(
+        "zeros are refused",
+        |disk, _, guest| {
+            let mapping = disk.lookup(guest)?;
+            let refused = EngineError::Map(MapError::Unsupported("zeros"));
+            if mapping.present && mapping.zero { Err(refused) } else { Ok(mapping) }
+        },
+        &["lookup: byte, an answer → an error"],
+    ),
+    lookup(
+        "subclusters are counted from the wrong end",
+        |disk, facts, guest| {
+            let cluster = facts.geometry.cluster_size.bytes();
+            let first = guest.get() & !(cluster - 1);
+            let cell = facts.geometry.cell_bytes();
+            let inside = guest.get() - first;
+            let mirrored = cluster - cell - inside / cell * cell + inside % cell;
+            let other = GuestOffset::new(first + mirrored);
+            match guest.max(other).get() < facts.size_bytes {
+                true => disk.lookup(other),
+                false => disk.lookup(guest),
+            }
+        },
+        &["lookup: kind, ", "lookup: offset, "],
+    ),
+    // Data.
+    read(
+        "data come from the next cell",
+        |disk, facts, guest, into| {
+            let other = guest.saturating_add(facts.geometry.cell_bytes());
+            match other.get() + into.len() as u64 <= facts.size_bytes {
+                true => disk.read(other, into),
+                false => disk.read(guest, into),
+            }
+        },
+        &["data: normal, what was written → another stamp", "data: "],
+    ),
+    read(
+        "data come from the cluster's beginning",
+        |disk, facts, guest, into| {
+            let first = guest.get() & !facts.geometry.cluster_size.mask();
+            match guest.get() + into.len() as u64 <= facts.size_bytes {
+                true => disk.read(GuestOffset::new(first), into),
+                false => disk.read(guest, into),
+            }
+        },
+        &["data: normal, what was written → another stamp", "data: "],
+    ),
+    read(
+        "compressed clusters read as zeros",
+        |disk, _, guest, into| {
+            disk.read(guest, into)?;
+            if disk.lookup(guest)?.compressed {
+                into.fill(0);
+            }
+            Ok(())
+        },
+        &["data: compressed, what was written → zeros"],
+    ),
+    read(
+        "compressed clusters are refused",
+        |disk, _, guest, into| match disk.lookup(guest)?.compressed {
+            true => Err(EngineError::Map(MapError::Unsupported("compressed clusters"))),
+            false => disk.read(guest, into),
+        },
+        &[
+            "data: compressed, an answer → an error",
+            "data: range, an answer → an error",
+            "lookup: ",
+        ],
+    ),
+    read(
+        "what lies past the end reads as zeros",
+        |disk, facts, guest, into| match guest.get() + into.len() as u64 > facts.size_bytes {
+            true => {
+                into.fill(0);
+                Ok(())
+            }
+            false => disk.read(guest, into),
+        },
+        &["data: past the end, refused → an answer"],
+    ),
+    read(
+        "holes leave the buffer as it was",
+        |disk, _, guest, into| match disk.lookup(guest)?.data {
+            true => disk.read(guest, into),
+            false => Ok(()),
+        },
+        &["data: unallocated, what was written → other bytes", "data: ", "lookup: "],
+    ),
+    read(
+        "the last byte is lost",
+        |disk, _, guest, into| {
+            disk.read(guest, into)?;
+            into.last_mut().into_iter().for_each(|byte| *byte = 0);
+            Ok(())
+        },
+        &["data: normal, what was written → other bytes", "data: "],
+    ),
+    read(
+        "what a zero-allocated cluster held before is read",
+        stale,
+        &["data: zero-allocated, what was written → another stamp", "data: "],
+    ),
+];
+
+fn next_cluster(disk: &mut WalkerDisk, facts: &Facts, guest: GuestOffset) -> Looked {
+    let next = guest.saturating_add(facts.geometry.cluster_size.bytes());
+    if next.get() < facts.size_bytes { disk.lookup(next) } else { disk.lookup(guest) }
+}
+
+/// Reads through any offset that there is, whatever the flags say of the bytes there.
+fn stale(disk: &mut WalkerDisk, facts: &Facts, guest: GuestOffset, into: &mut [u8]) -> Walked {
+    disk.read(guest, into)?;
+    let mapping = disk.lookup(guest)?;
+    if let Some(offset) = mapping.offset.filter(|_| !mapping.data) {
+        facts.storage.read_at(offset, into)?;
+    }
+    Ok(())
+}

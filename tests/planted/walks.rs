@@ -1,0 +1,236 @@
+//! Bugs in how a walk goes: windows, stopping and resuming, its cost, and reads that fail.
+
+use qcowfuzz::engines::EngineError;
+use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::qcow2::error::MapError;
+use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+
+use super::{Case, Facts, Fault, Walked, cut};
+
+pub const CASES: &[Case] = &[
+    // Window.
+    Case::extents(
+        "an unaligned start omits the delta",
+        |extents, facts, window| {
+            let inside = window.start.get() & facts.geometry.cluster_size.mask();
+            if let Some(first) = extents.first_mut() {
+                let offset = first.mapping.offset;
+                first.mapping.offset = offset.map(|at| HostOffset::new(at.get() - inside));
+            }
+        },
+        // Subclusters end inside a cluster: there a walk that goes on is unaligned too.
+        &["window: clip, normal → normal", "window: clip, ", "window: resumed, "],
+    ),
+    Case {
+        name: "max-length is taken as an end",
+        fault: Fault { window: Some(length_as_end), ..Fault::NONE },
+        fingerprints: &["partition: end, the window's end → short of it"],
+    },
+    Case {
+        name: "start + length wraps",
+        fault: Fault {
+            window: Some(|window, _| {
+                let end = window.start.get().wrapping_add(window.length_bytes);
+                let length_bytes = end.saturating_sub(window.start.get());
+                Window { length_bytes, ..window }
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &[
+            "window: resumed, as many as are left → another number",
+            "partition: end, the window's end → short of it",
+        ],
+    },
+    Case::extents(
+        "going on skips an extent",
+        |extents, _, window| {
+            if window.start > GuestOffset::ZERO && window.length_bytes == u64::MAX {
+                extents.drain(..extents.len().min(1));
+            }
+        },
+        &[
+            "window: resumed, as many as are left → another number",
+            // Asked for by the program.
+            "partition: ",
+        ],
+    ),
+    Case::extents(
+        "going on repeats what was told",
+        |extents, _, window| {
+            if let Some(first) = extents.first_mut().filter(|_| window.length_bytes == u64::MAX)
+                && window.start > GuestOffset::ZERO
+            {
+                let start = GuestOffset::new(first.start.get() - 1);
+                *first = Extent { start, length_bytes: first.length_bytes + 1, ..*first };
+            }
+        },
+        &["window: resumed, the same place → another", "window: resumed, ", "partition: "],
+    ),
+    Case::extents(
+        "the second walk of a disk forgets",
+        |extents, facts, _| {
+            if let Some(first) = extents.first_mut().filter(|_| facts.walks == 1) {
+                first.mapping = Mapping { present: !first.mapping.present, ..Mapping::HOLE };
+            }
+        },
+        &["window: repeated, "],
+    ),
+    Case::extents(
+        "a window's last extent is cut in two",
+        |extents, _, window| {
+            if let Some(last) = extents.len().checked_sub(1)
+                && window != Window::ALL
+                && extents[last].length_bytes > 1
+            {
+                cut(extents, last, 1);
+            }
+        },
+        &["window: clip, no more extents → more", "window: clip, ", "window: resumed, "],
+    ),
+    Case {
+        name: "stopping is not heard",
+        fault: Fault {
+            emit: Some(|extents, _, visitor| {
+                extents.iter().for_each(|extent| {
+                    let _ = visitor.extent(*extent);
+                });
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &["window: stopped, as many as asked → another number"],
+    },
+    // Bounds.
+    Case {
+        name: "the walk goes round in circles",
+        fault: Fault {
+            emit: Some(|_, _, visitor| while visitor.step().is_continue() {}),
+            ..Fault::NONE
+        },
+        fingerprints: &["bounds: steps, an end → out of fuel"],
+    },
+    Case {
+        name: "the same extent for ever",
+        fault: Fault { emit: Some(one_for_ever), ..Fault::NONE },
+        fingerprints: &["bounds: steps, an end → out of fuel"],
+    },
+    Case {
+        name: "the whole file is read",
+        fault: Fault { end: Some(read_all), ..Fault::NONE },
+        fingerprints: &["bounds: bytes read, within bounds → more"],
+    },
+    Case {
+        name: "a table is read anew for each entry",
+        fault: Fault { end: Some(read_for_each_entry), ..Fault::NONE },
+        fingerprints: &["bounds: bytes read, within bounds → more"],
+    },
+    Case::extents("an extent for each byte", bytewise, &["bounds: extents, within bounds → more"]),
+    // Io.
+    Case {
+        name: "a failed read is a hole",
+        fault: Fault { end: Some(swallow), ..Fault::NONE },
+        fingerprints: &["io: failed read, an error → an answer"],
+    },
+    Case {
+        name: "a failed read is told as something else",
+        fault: Fault {
+            end: Some(|walked, _, _| match walked {
+                Err(_) => Err(EngineError::Map(MapError::Unsupported("luck"))),
+                Ok(()) => Ok(()),
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &["io: failed read, a storage error → another error"],
+    },
+    Case {
+        name: "a failed read gives a wrong extent before its error",
+        fault: Fault {
+            end: Some(|walked, extents, facts| {
+                if walked.is_err() {
+                    extents.clear();
+                    extents.push(hole(0, facts.size_bytes));
+                }
+                walked
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &["io: prefix, of the whole walk → not"],
+    },
+    Case {
+        name: "a failed read loses what was pending",
+        fault: Fault {
+            end: Some(|walked, extents, _| {
+                if walked.is_err() && extents.len() >= 2 {
+                    extents.remove(0);
+                }
+                walked
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &["partition: start, the last end → a gap"],
+    },
+];
+
+fn hole(start: u64, length_bytes: u64) -> Extent {
+    Extent { start: GuestOffset::new(start), length_bytes, mapping: Mapping::HOLE }
+}
+
+fn length_as_end(window: Window, _: &Facts) -> Window {
+    match window.length_bytes {
+        // To the end of the disk: there is no length to be mistaken for an end.
+        u64::MAX => window,
+        end => Window { length_bytes: end.saturating_sub(window.start.get()), ..window },
+    }
+}
+
+fn one_for_ever(extents: &[Extent], _: &Facts, visitor: &mut dyn Visitor) {
+    if let Some(first) = extents.first() {
+        while visitor.extent(*first).is_continue() {}
+    }
+}
+
+fn read_all(walked: Walked, _: &mut Vec<Extent>, facts: &Facts) -> Walked {
+    // Far gaps make files of terabytes; what is here is enough to be noticed.
+    let length = facts.storage.length_bytes().min(4 << 20);
+    let mut piece = [0; 4096];
+    for at in (0..length).step_by(piece.len()) {
+        facts.storage.read_at(HostOffset::new(at), &mut piece)?;
+    }
+    walked
+}
+
+fn read_for_each_entry(walked: Walked, extents: &mut Vec<Extent>, facts: &Facts) -> Walked {
+    let mut table = vec![0; facts.geometry.cluster_size.bytes_usize()];
+    for extent in extents {
+        let clusters = extent.length_bytes.div_ceil(facts.geometry.cluster_size.bytes());
+        for _ in 0..clusters.min(8) {
+            facts.storage.read_at(HostOffset::ZERO, &mut table)?;
+        }
+    }
+    walked
+}
+
+/// One extent more than the disk has cells, the first of them a byte long each.
+fn bytewise(extents: &mut Vec<Extent>, facts: &Facts, _: Window) {
+    let cells = facts.size_bytes.div_ceil(facts.geometry.cell_bytes());
+    // Of larger disks, fuel would run out first.
+    if cells <= 1024 && !extents.is_empty() {
+        let mut index = 0;
+        while extents.len() as u64 <= cells {
+            match extents[index].length_bytes {
+                1 => {}
+                _ => cut(extents, index, 1),
+            }
+            index += 1;
+        }
+    }
+}
+
+fn swallow(walked: Walked, extents: &mut Vec<Extent>, facts: &Facts) -> Walked {
+    if walked.is_err() {
+        let end = extents.last().and_then(Extent::end).map_or(0, GuestOffset::get);
+        if end < facts.size_bytes {
+            extents.push(hole(end, facts.size_bytes - end));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Each oracle can fail: engines with one planted bug each, over generated programs. The oracle that
+//! exists for the bug finds it, tells it by the expected fingerprint, and finds nothing else.
+
+mod planted;
+
+use std::collections::BTreeSet;
+
+use planted::{Case, Faulty, extents, points, walks};
+use qcowfuzz::engines::{Engine, Walker};
+use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::vm::generate::{Wanted, generate};
+
+/// Every cluster size with every refcount order three times over.
+const PROGRAMS: u64 = 3 * 91;
+
+fn inputs() -> Vec<Vec<u8>> {
+    let wanted = |rng_seed| Wanted { operations: 32, compressed: rng_seed % 2 == 0 };
+    (0..PROGRAMS).map(|rng_seed| generate(rng_seed, wanted(rng_seed)).encode()).collect()
+}
+
+/// As many violations are enough, once the expected one is among them.
+const ENOUGH: usize = 48;
+
+/// The fingerprints of the violations that are found, one for each program that has one.
+fn found<E: Engine>(engine: E, inputs: &[Vec<u8>], expected: &str) -> Vec<String> {
+    let mut harness = Harness::new(engine);
+    let mut found = Vec::new();
+    let mut seen = false;
+    for input in inputs {
+        if let Err(failure) = harness.run(input, Checks::AtCheckpoints) {
+            found.push(failure.violation.fingerprint());
+            seen |= found.last().is_some_and(|told| told.starts_with(expected));
+        }
+        if seen && found.len() >= ENOUGH {
+            break;
+        }
+    }
+    found
+}
+
+fn cases() -> impl Iterator<Item = &'static Case> {
+    extents::CASES.iter().chain(walks::CASES).chain(points::CASES)
+}
+
+#[test]
+fn the_walker_passes_what_the_bugs_fail() {
+    assert_eq!(found(Walker::default(), &inputs(), ""), Vec::<String>::new());
+    // The wrapper, without a fault, plants nothing of its own.
+    assert_eq!(found(Faulty::new(planted::Fault::NONE), &inputs(), ""), Vec::<String>::new());
+}
+
+#[test]
+fn every_planted_bug_is_found_by_its_oracle() {
+    let inputs = inputs();
+    let mut missed = Vec::new();
+    for case in cases() {
+        let found = found(Faulty::new(case.fault), &inputs, case.fingerprints[0]);
+        let first = found.iter().filter(|told| told.starts_with(case.fingerprints[0])).count();
+        let known = |told: &&String| case.fingerprints.iter().any(|one| told.starts_with(one));
+        let other: BTreeSet<_> = found.iter().filter(|told| !known(told)).collect();
+        println!("{:<55} {:>4} found, {first} as expected", case.name, found.len());
+        if first == 0 || !other.is_empty() {
+            let all: BTreeSet<_> = found.iter().collect();
+            missed.push(format!("{}: expected {:?}, found {all:#?}", case.name, case.fingerprints));
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn every_oracle_has_a_bug_that_it_finds() {
+    let oracle = |case: &'static Case| case.fingerprints[0].split(':').next().unwrap_or_default();
+    let found: BTreeSet<_> = cases().map(oracle).collect();
+    // An engine cannot falsify the image: the refcounts' bugs are those of tests/planted_bytes.rs.
+    let expected =
+        ["bounds", "data", "flags", "io", "lookup", "maximal", "model", "partition", "window"];
+    assert_eq!(found, BTreeSet::from(expected));
+}

@@ -1,0 +1,206 @@
+//! Reads Rust source as far as the tests of the architecture need: without comments, strings and
+//! tests, the paths that it names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One file of `src`.
+pub struct Source {
+    /// Its path below `src`, as `map/walk.rs`.
+    pub name: String,
+    /// All of it.
+    pub text: String,
+    /// Without comments, the contents of literals, and test modules; lines stay where they are.
+    pub code: String,
+}
+
+/// Every file of `src`, in order.
+pub fn files() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    collect(&root, &mut paths);
+    paths.sort();
+    let source = |path: PathBuf| {
+        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        Source::new(&name, &fs::read_to_string(&path).unwrap())
+    };
+    paths.into_iter().map(source).collect()
+}
+
+fn collect(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+impl Source {
+    pub fn new(name: &str, text: &str) -> Self {
+        let code = without_tests(&without_comments(text));
+        Self { name: name.to_string(), text: text.to_string(), code }
+    }
+
+    /// The module that the file is: `["map", "walk"]`.
+    fn module(&self) -> Vec<String> {
+        let stem = self.name.trim_end_matches(".rs");
+        let parts = stem.split('/').filter(|part| !["mod", "lib", "main"].contains(part));
+        parts.map(str::to_string).collect()
+    }
+
+    /// All paths that begin with one of `roots`, `use` trees unfolded: `["std", "fs", "File"]`.
+    /// Paths inside the crate begin with `crate`, however they are written.
+    pub fn paths(&self, roots: &[&str]) -> Vec<Vec<String>> {
+        let tokens = tokens(&self.code);
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < tokens.len() {
+            let continued = at > 0 && tokens[at - 1] == "::";
+            let rooted = tokens.get(at + 1).is_some_and(|next| next == "::");
+            if !continued && rooted && roots.contains(&tokens[at].as_str()) {
+                at = unfold(&tokens, at, Vec::new(), &mut found);
+            } else {
+                at += 1;
+            }
+        }
+        found.into_iter().map(|path| self.absolute(path)).collect()
+    }
+
+    fn absolute(&self, path: Vec<String>) -> Vec<String> {
+        let mut module = self.module();
+        match path[0].as_str() {
+            "super" => {
+                let ups = path.iter().take_while(|part| *part == "super").count();
+                module.truncate(module.len().saturating_sub(ups));
+                module.insert(0, "crate".to_string());
+                module.extend(path[ups..].iter().cloned());
+                module
+            }
+            "qcowfuzz" => [vec!["crate".to_string()], path[1..].to_vec()].concat(),
+            _ => path,
+        }
+    }
+}
+
+/// Adds the paths of the tree at `at`; where it ends.
+fn unfold(
+    tokens: &[String],
+    mut at: usize,
+    mut prefix: Vec<String>,
+    found: &mut Vec<Vec<String>>,
+) -> usize {
+    while let Some(token) = tokens.get(at) {
+        at += 1;
+        if token == "{" {
+            while tokens.get(at).is_some_and(|token| token != "}") {
+                at = unfold(tokens, at, prefix.clone(), found);
+                if tokens.get(at).is_some_and(|token| token == ",") {
+                    at += 1;
+                }
+            }
+            return at + 1;
+        }
+        prefix.push(token.clone());
+        if tokens.get(at).is_none_or(|token| token != "::") {
+            break;
+        }
+        at += 1;
+    }
+    // `as` renames; the name is no part of the path.
+    if tokens.get(at).is_some_and(|token| token == "as") {
+        at += 2;
+    }
+    found.push(prefix);
+    at
+}
+
+/// Words, `::`, and every other character by itself.
+fn tokens(code: &str) -> Vec<String> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut tokens = Vec::new();
+    let mut rest = code;
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            ':' if rest.starts_with("::") => 2,
+            first if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+            first => first.len_utf8(),
+        };
+        if !first.is_whitespace() {
+            tokens.push(rest[..length].to_string());
+        }
+        rest = &rest[length..];
+    }
+    tokens
+}
+
+/// Blanks comments and the contents of string and character literals.
+fn without_comments(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (kept, length) = match first {
+            '/' if rest.starts_with("//") => (0, rest.find('\n').unwrap_or(rest.len())),
+            '/' if rest.starts_with("/*") => (0, rest.find("*/").map_or(rest.len(), |at| at + 2)),
+            'r' if rest.starts_with("r\"") => {
+                (2, rest[2..].find('"').map_or(rest.len(), |at| at + 3))
+            }
+            '"' => (1, literal(rest, '"')),
+            // A lifetime has no second quote.
+            '\'' if rest[1..].starts_with('\\') || rest.chars().nth(2) == Some('\'') => {
+                (1, literal(rest, '\''))
+            }
+            first => (first.len_utf8(), first.len_utf8()),
+        };
+        code.push_str(&rest[..kept]);
+        code.extend(rest[kept..length].chars().filter(|c| *c == '\n'));
+        if kept > 0 && length > kept {
+            code.push(first);
+        }
+        rest = &rest[length..];
+    }
+    code
+}
+
+/// The length of the literal that `rest` begins with.
+fn literal(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        if c == quote && !escaped {
+            return at + 1;
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    rest.len()
+}
+
+/// Blanks what is only there for tests: the braces that follow each `#[cfg(test)]`.
+fn without_tests(code: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = code;
+    while let Some(at) = rest.find("#[cfg(test)]") {
+        kept.push_str(&rest[..at]);
+        let test = &rest[at..];
+        let length = braces(test).unwrap_or(test.len());
+        kept.extend(test[..length].chars().filter(|c| *c == '\n'));
+        rest = &test[length..];
+    }
+    kept + rest
+}
+
+/// Where the first braces of `code` are closed; a `;` before them ends it too.
+pub fn braces(code: &str) -> Option<usize> {
+    let mut depth = 0;
+    for (at, c) in code.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 1 => return Some(at + 1),
+            '}' => depth -= 1,
+            ';' if depth == 0 => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
