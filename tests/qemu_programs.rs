@@ -1,0 +1,267 @@
+//! Our programs, judged by qemu: the images that they build are opened, checked, mapped and read by
+//! the installed qemu-img and qemu-io, and every answer must be ours.
+
+mod qemu;
+
+use std::fmt;
+use std::fs::{self, File};
+use std::ops::AddAssign;
+use std::path::Path;
+use std::time::Instant;
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::export::{self, Holes};
+use qcowfuzz::extent::{Extent, Mapping, Window};
+use qcowfuzz::harness::Harness;
+use qcowfuzz::image::Image;
+use qcowfuzz::model::{Model, Piece, State};
+use qcowfuzz::oracles::data::expect;
+use qcowfuzz::qcow2::header::Geometry;
+use qcowfuzz::qcow2::units::GuestOffset;
+use qcowfuzz::storage::{FileStorage, Storage};
+use qcowfuzz::vm::Program;
+use qcowfuzz::vm::generate::{Wanted, generate};
+use qemu::{Checked, WHOLE_DISK_BYTES, compare};
+
+/// One program.
+struct Case {
+    name: String,
+    input: Vec<u8>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.name, Program::decode(&self.input))
+    }
+}
+
+/// What a thread works with.
+struct Bench {
+    harness: Harness<Walker>,
+    model: Model,
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            harness: Harness::new(Walker::default()),
+            model: Model::new(),
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+}
+
+/// What was compared.
+#[derive(Debug, Default)]
+struct Tally {
+    programs: u64,
+    extents: u64,
+    windows: u64,
+    maps_in_parts: u64,
+    whole_disks: u64,
+    read_windows: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.programs += other.programs;
+        self.extents += other.extents;
+        self.windows += other.windows;
+        self.maps_in_parts += other.maps_in_parts;
+        self.whole_disks += other.whole_disks;
+        self.read_windows += other.read_windows;
+    }
+}
+
+#[test]
+fn qemu_agrees_about_every_program() {
+    if !qemu::tools_are_there("qemu_agrees_about_every_program") {
+        return;
+    }
+    let mut cases = generated();
+    cases.extend(seeds());
+    cases.extend(random_bytes(3, 120));
+    let began = Instant::now();
+    let tally = qemu::judge_all(&cases, Bench::new, judge);
+    println!("{tally:?} in {:?}", began.elapsed());
+    assert!(tally.programs >= 500);
+}
+
+/// Programs of every pair of a cluster size and a refcount order, from few operations to many.
+fn generated() -> Vec<Case> {
+    let rounds = [(3, true), (24, true), (24, false), (60, true), (12, true), (250, true)];
+    let case = |rng_seed: u64| {
+        let (operations, compressed) = rounds[(rng_seed / 91) as usize];
+        let program = generate(rng_seed, Wanted { operations, compressed });
+        Case { name: format!("generated from {rng_seed}"), input: program.encode() }
+    };
+    (0..91 * rounds.len() as u64).map(case).collect()
+}
+
+/// The committed seeds: what a fuzzer finds is named by its hash.
+fn seeds() -> Vec<Case> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents");
+    let Ok(entries) = fs::read_dir(&dir) else { return Vec::new() };
+    let mut cases: Vec<Case> = entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), path))
+        .filter(|(name, _)| name.len() != 40 || name.bytes().any(|byte| !byte.is_ascii_hexdigit()))
+        .map(|(name, path)| Case { name, input: fs::read(path).unwrap() })
+        .collect();
+    cases.sort_by(|one, other| one.name.cmp(&other.name));
+    cases
+}
+
+fn random_bytes(rng_seed: u64, count: usize) -> Vec<Case> {
+    let mut entropy = Entropy::new(rng_seed);
+    let case = |index| {
+        let length = entropy.below(500) as usize;
+        let input = (0..length).map(|_| entropy.next() as u8).collect();
+        Case { name: format!("random bytes {index}"), input }
+    };
+    (0..count).map(case).collect()
+}
+
+fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
+    let Bench { harness, model, dir } = bench;
+    let mut entropy = Entropy::new(u64::from(crc32fast::hash(&case.input)));
+    harness.build(&case.input);
+    let path = dir.path().join("image.qcow2");
+    export_to(&path, harness.image(), &mut entropy)?;
+    let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
+    check(&path, &[&file, harness.image()])?;
+    let geometry = harness.vm().builder().plan().geometry;
+    model.replay(harness.vm().journal());
+    let mut tally = Tally { programs: 1, ..Tally::default() };
+    let storages: [&dyn Storage; 2] = [&file, harness.image()];
+    compare_maps(&path, &storages, model, &geometry, &mut entropy, &mut tally)?;
+    compare_data(&path, &file, model, &geometry, &mut entropy, &mut tally)?;
+    fs::remove_file(&path).map_err(|error| error.to_string())?;
+    Ok(tally)
+}
+
+/// Two of three short images are written whole, so that `zero` of data is compared too.
+fn export_to(path: &Path, image: &Image, entropy: &mut Entropy) -> Checked<()> {
+    let short = image.length_bytes() <= 8 << 20;
+    let holes = if short && !entropy.one_in(3) { Holes::Fill } else { Holes::Keep };
+    let file = File::create(path).map_err(|error| error.to_string())?;
+    export::write(image, &file, holes).map_err(|error| error.to_string())
+}
+
+/// Nothing is found, by anyone, and the counts end where they end.
+fn check(path: &Path, storages: &[&dyn Storage]) -> Checked<()> {
+    let (theirs, said) = qemu::check(path)?;
+    if (theirs.corruptions, theirs.leaks, theirs.check_errors) != (0, 0, 0) || !said.is_empty() {
+        return Err(format!("qemu-img check: {theirs:?}\n{said}"));
+    }
+    for storage in storages {
+        let (ours, reports) = compare::recount(*storage)?;
+        if ours != theirs {
+            return Err(format!("our recount: {ours:?}, qemu-img check {theirs:?}\n{reports}"));
+        }
+    }
+    Ok(())
+}
+
+/// How many L2 tables a disk may need for qemu-img to be asked about the whole of it: it asks table by
+/// table, also where there is none, and takes minutes for four million.
+const WHOLE_MAP_TABLES: u64 = 1 << 15;
+
+/// The whole disk where that is possible, else every part that is not one large hole; and windows
+/// that lie anywhere.
+fn compare_maps(
+    path: &Path,
+    storages: &[&dyn Storage],
+    model: &Model,
+    geometry: &Geometry,
+    entropy: &mut Entropy,
+    tally: &mut Tally,
+) -> Checked<()> {
+    let mut expected: Vec<Extent> = Vec::new();
+    model.extents(&mut expected);
+    let ours = compare::walk(storages[0], Window::ALL).map_err(|error| error.to_string())?;
+    if ours != expected {
+        return Err("the model expects other extents".to_string());
+    }
+    tally.extents += ours.len() as u64;
+    let most = WHOLE_MAP_TABLES.saturating_mul(geometry.l2_span_bytes());
+    let mut windows = vec![Window::ALL];
+    if model.virtual_size_bytes() > most {
+        windows = busy_windows(&ours, most / 16);
+        tally.maps_in_parts += 1;
+    }
+    windows.extend(compare::windows(entropy, &ours, most, 3));
+    for window in windows {
+        compare::maps(path, storages, window)?;
+        tally.windows += 1;
+    }
+    Ok(())
+}
+
+/// Windows over everything but the inside of holes that are longer than `most` bytes; of those, both
+/// ends.
+fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
+    let mut windows = Vec::new();
+    let mut start = 0;
+    for extent in extents {
+        let hole = extent.mapping == Mapping::HOLE && extent.length_bytes > most;
+        let end = extent.start.get() + extent.length_bytes;
+        if hole {
+            let until = extent.start.get() + most / 2;
+            windows.push((start, until));
+            start = end - most / 2;
+        }
+    }
+    windows.push((start, u64::MAX >> 1));
+    let window = |(start, end): (u64, u64)| Window {
+        start: GuestOffset::new(start),
+        length_bytes: end - start,
+    };
+    windows.into_iter().map(window).collect()
+}
+
+fn compare_data(
+    path: &Path,
+    file: &FileStorage,
+    model: &Model,
+    geometry: &Geometry,
+    entropy: &mut Entropy,
+    tally: &mut Tally,
+) -> Checked<()> {
+    let size = model.virtual_size_bytes();
+    let expected = |window: &Window| {
+        let mut bytes = vec![0; window.length_bytes as usize];
+        expect(model, geometry, window.start, &mut bytes);
+        bytes
+    };
+    if size <= WHOLE_DISK_BYTES {
+        let theirs = qemu::convert(path, &path.with_extension("raw"))?;
+        let window = Window { start: GuestOffset::ZERO, length_bytes: size };
+        tally.whole_disks += 1;
+        return compare::same_bytes("the model's disk", 0, &expected(&window), &theirs);
+    }
+    let windows = read_windows(model, entropy);
+    for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
+        let start = window.start.get();
+        compare::same_bytes("the model's data", start, &expected(window), &theirs)?;
+        compare::same_bytes("our read", start, &compare::read(file, *window)?, &theirs)?;
+        tally.read_windows += 1;
+    }
+    Ok(())
+}
+
+/// Windows around both edges of pieces of the disk, those that hold something first.
+fn read_windows(model: &Model, entropy: &mut Entropy) -> Vec<Window> {
+    let size = model.virtual_size_bytes();
+    let mut pieces: Vec<(Piece, u64)> = model.pieces().collect();
+    pieces.sort_by_cached_key(|(piece, _)| (piece.state == State::Unallocated, entropy.next()));
+    pieces.truncate(24);
+    let around = |at: u64| {
+        let start = at.saturating_sub(40).min(size - 1);
+        let length_bytes = 200.min(size - start);
+        Window { start: GuestOffset::new(start), length_bytes }
+    };
+    pieces.iter().flat_map(|(piece, end)| [around(piece.start), around(*end)]).collect()
+}
