@@ -37,11 +37,12 @@ pub fn read(storage: &dyn Storage, window: Window) -> Checked<Vec<u8>> {
 /// field; what they agreed on.
 pub fn maps(path: &Path, storages: &[&dyn Storage], window: Window) -> Checked<Vec<Extent>> {
     let mut theirs = super::map(path, window)?;
-    differences::settle(&mut theirs);
+    let settled = differences::settle(&mut theirs);
     for storage in storages {
         let ours = walk(*storage, window).map_err(|error| format!("our walk: {error}"))?;
         if ours != theirs {
-            return Err(format!("{window:?}: {}", first_difference(&ours, &theirs)));
+            let what = first_difference(&ours, &theirs);
+            return Err(format!("{window:?}: {what}\nallowed for: {settled:?}"));
         }
     }
     Ok(theirs)
@@ -71,24 +72,33 @@ pub fn same_bytes(what: &str, start: u64, ours: &[u8], theirs: &[u8]) -> Checked
     ))
 }
 
-/// Our recount of `storage`, in qemu-img check's terms, with what it reports in words.
-pub fn recount(storage: &dyn Storage) -> Checked<(Findings, String)> {
+/// What our recount found.
+pub struct Recounted {
+    /// In qemu-img check's terms.
+    pub findings: Findings,
+    /// How many clusters hold two structures, which qemu-img check does not look for.
+    pub overlaps: u64,
+    /// All reports.
+    pub told: String,
+}
+
+/// Recounts the image in `storage`.
+pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
     let mut recount = Recount::new();
     let reports = recount.recount(storage).map_err(|error| format!("our recount: {error}"))?;
-    let mut findings = Findings::default();
+    let (mut findings, mut overlaps) = (Findings::default(), 0);
     for report in reports {
         match report.finding {
             Finding::Leak => findings.leaks += report.clusters,
-            Finding::Corruption | Finding::Copied | Finding::Overlap => {
-                findings.corruptions += report.clusters;
-            }
+            Finding::Corruption | Finding::Copied => findings.corruptions += report.clusters,
+            Finding::Overlap => overlaps += report.clusters,
         }
     }
     let told = format!("{reports:?}");
     let disk = Disk::open(storage).map_err(|error| error.to_string())?;
     let cluster_size = disk.header().geometry.cluster_size;
     findings.image_end_offset = cluster_size.host_offset(recount.end_cluster()).get();
-    Ok((findings, told))
+    Ok(Recounted { findings, overlaps, told })
 }
 
 /// Windows that begin and end anywhere: on edges of `extents`, a few bytes beside them, in their

@@ -1,9 +1,12 @@
 //! What our walker and qemu-img may disagree about, all of it, each with its reason. A test holds
 //! that they still do (`qemu_images.rs`).
 
+use std::fmt;
+
 use qcowfuzz::extent::{Extent, Mapping};
 
 /// An allowed difference.
+#[derive(Clone, Copy)]
 pub struct Difference {
     /// Its name.
     pub name: &'static str,
@@ -30,11 +33,15 @@ pub const DIFFERENCES: [Difference; 2] = [
     },
 ];
 
-/// Takes what is allowed out of qemu-img's answer.
-pub fn settle(extents: &mut Vec<Extent>) {
-    for difference in &DIFFERENCES {
-        (difference.settle)(extents);
+impl fmt::Debug for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.reason)
     }
+}
+
+/// Takes what is allowed out of qemu-img's answer; what that was.
+pub fn settle(extents: &mut Vec<Extent>) -> Vec<Difference> {
+    DIFFERENCES.into_iter().filter(|difference| (difference.settle)(extents)).collect()
 }
 
 fn settle_empty_record(extents: &mut Vec<Extent>) -> bool {
