@@ -10,6 +10,8 @@ use qcowfuzz::entropy::Entropy;
 
 use crate::qemu::{self, Checked};
 
+const COMPRESSED_WRITE: &str = "write -q -c";
+
 /// What `qemu-img create` is told.
 #[derive(Clone, Debug)]
 pub struct Recipe {
@@ -138,7 +140,7 @@ impl Making {
             return Ok(());
         }
         let count = 2 + self.entropy.below(14);
-        let commands: Vec<String> = (0..count).filter_map(|_| self.command()).collect();
+        let commands = self.commands(count);
         self.story.push(format!("qemu-io {commands:?}"));
         qemu::io(&self.path, &["-t", "unsafe"], &commands)?;
         Ok(())
@@ -146,7 +148,7 @@ impl Making {
 
     /// The commands of a last qemu-io, which crashes with its refcounts not written back.
     pub fn crash(&mut self) -> Vec<String> {
-        let mut commands: Vec<String> = (0..6).filter_map(|_| self.command()).collect();
+        let mut commands = self.commands(6);
         commands.push("abort".to_string());
         self.story.push(format!("qemu-io {commands:?}"));
         commands
@@ -189,6 +191,14 @@ impl Making {
         self.size_bytes.div_ceil(self.cluster())
     }
 
+    /// Up to `count` commands for one qemu-io, the compressed writes first: after others they may
+    /// damage the image (`qemu_still_writes_compressed_data_over_other_data`).
+    fn commands(&mut self, count: u64) -> Vec<String> {
+        let mut commands: Vec<String> = (0..count).filter_map(|_| self.command()).collect();
+        commands.sort_by_key(|command| !command.starts_with(COMPRESSED_WRITE));
+        commands
+    }
+
     /// One command of qemu-io; `None` where it would be refused.
     fn command(&mut self) -> Option<String> {
         if self.entropy.one_in(5) {
@@ -224,7 +234,7 @@ impl Making {
             true => format!("-P {}", self.entropy.below(256)),
             false => format!("-s {}", self.noise.display()),
         };
-        Some(format!("write -q -c {pattern} {} {}", first * cluster, count * cluster))
+        Some(format!("{COMPRESSED_WRITE} {pattern} {} {}", first * cluster, count * cluster))
     }
 
     /// Guest bytes: near the start or anywhere, whole clusters, whole sectors or neither.

@@ -121,10 +121,10 @@ fn extent(record: MapRecord) -> Extent {
 #[derive(Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub struct Findings {
-    /// How many clusters (or table entries) are wrong.
+    /// How many clusters have a count that is too low, and how many entries are wrong.
     #[serde(default)]
     pub corruptions: u64,
-    /// How many references clusters have too few.
+    /// How many clusters have a count that is too high.
     #[serde(default)]
     pub leaks: u64,
     /// How many checks could not be done.
