@@ -18,7 +18,8 @@ use qcowfuzz::extent::{Extent, Window};
 use qcowfuzz::qcow2::units::GuestOffset;
 use qcowfuzz::storage::{FileStorage, Storage};
 use qemu::compare::Recounted;
-use qemu::{Checked, WHOLE_DISK_BYTES, compare, differences};
+use qemu::differences::DIFFERENCES;
+use qemu::{Checked, WHOLE_DISK_BYTES, compare};
 
 /// What was compared.
 #[derive(Debug, Default)]
@@ -104,9 +105,9 @@ fn judge_image(
 ) -> Checked<bool> {
     let file = FileStorage::open(path).map_err(|error| error.to_string())?;
     let damaged = judge_counts(path, &file, tally)? || crashed;
-    let extents = compare::maps(path, &[&file], Window::ALL)?;
+    let extents = compare::maps(path, &[&file], Window::ALL, &DIFFERENCES)?;
     for window in compare::windows(entropy, &extents, u64::MAX, 3) {
-        compare::maps(path, &[&file], window)?;
+        compare::maps(path, &[&file], window, &DIFFERENCES)?;
         tally.windows += 1;
     }
     tally.images += 1;
@@ -173,9 +174,9 @@ fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<(
         file.set_len(length).map_err(|error| error.to_string())?;
         let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
         let told = |what| format!("cut to {length} bytes: {what}");
-        let extents = compare::maps(path, &[&storage], Window::ALL).map_err(told)?;
+        let extents = compare::maps(path, &[&storage], Window::ALL, &DIFFERENCES).map_err(told)?;
         for window in compare::windows(entropy, &extents, u64::MAX, 1) {
-            compare::maps(path, &[&storage], window).map_err(told)?;
+            compare::maps(path, &[&storage], window, &DIFFERENCES).map_err(told)?;
             tally.windows += 1;
         }
         debug_assert_eq!(storage.length_bytes(), length);
@@ -227,7 +228,7 @@ fn every_allowed_difference_is_still_there() {
     assert!(created.unwrap().success());
     let empty = Window { start: GuestOffset::new(4 << 20), length_bytes: 1 };
     let file = FileStorage::open(&path).unwrap();
-    for (difference, window) in differences::DIFFERENCES.iter().zip([empty, Window::ALL]) {
+    for (difference, window) in DIFFERENCES.iter().zip([empty, Window::ALL]) {
         let mut theirs = qemu::map(&path, window).unwrap();
         let ours = compare::walk(&file, window).unwrap();
         assert_ne!(ours, theirs, "{difference:?}");

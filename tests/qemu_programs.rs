@@ -23,7 +23,11 @@ use qcowfuzz::storage::{FileStorage, Storage};
 use qcowfuzz::vm::Program;
 use qcowfuzz::vm::generate::{Wanted, generate};
 use qemu::compare::Recounted;
+use qemu::differences::{DIFFERENCES, Difference};
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
+
+/// What is allowed of images that are written whole: without holes, `zero` of data is comparable.
+const WITHOUT_HOLES: &[Difference] = DIFFERENCES.split_at(1).0;
 
 /// One program.
 struct Case {
@@ -147,25 +151,32 @@ fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     let mut entropy = Entropy::new(u64::from(crc32fast::hash(&case.input)));
     harness.build(&case.input);
     let path = dir.path().join("image.qcow2");
-    export_to(&path, harness.image(), &mut entropy)?;
+    let holes = export_to(&path, harness.image(), &mut entropy)?;
     let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
     check(&path, &[&file, harness.image()])?;
-    let geometry = harness.vm().builder().plan().geometry;
     model.replay(harness.vm().journal());
+    let exported = Exported {
+        path: &path,
+        file: &file,
+        image: harness.image(),
+        model,
+        geometry: harness.vm().builder().plan().geometry,
+        allowed: if holes == Holes::Fill { WITHOUT_HOLES } else { &DIFFERENCES },
+    };
     let mut tally = Tally { programs: 1, ..Tally::default() };
-    let storages: [&dyn Storage; 2] = [&file, harness.image()];
-    compare_maps(&path, &storages, model, &geometry, &mut entropy, &mut tally)?;
-    compare_data(&path, &file, model, &geometry, &mut entropy, &mut tally)?;
+    exported.compare_maps(&mut entropy, &mut tally)?;
+    exported.compare_data(&mut entropy, &mut tally)?;
     fs::remove_file(&path).map_err(|error| error.to_string())?;
     Ok(tally)
 }
 
 /// Two of three short images are written whole, so that `zero` of data is compared too.
-fn export_to(path: &Path, image: &Image, entropy: &mut Entropy) -> Checked<()> {
+fn export_to(path: &Path, image: &Image, entropy: &mut Entropy) -> Checked<Holes> {
     let short = image.length_bytes() <= 8 << 20;
     let holes = if short && !entropy.one_in(3) { Holes::Fill } else { Holes::Keep };
     let file = File::create(path).map_err(|error| error.to_string())?;
-    export::write(image, &file, holes).map_err(|error| error.to_string())
+    export::write(image, &file, holes).map_err(|error| error.to_string())?;
+    Ok(holes)
 }
 
 /// Nothing is found, by anyone, and the counts end where they end.
@@ -187,35 +198,66 @@ fn check(path: &Path, storages: &[&dyn Storage]) -> Checked<()> {
 /// L2 table to L2 table, also where there is none, and by less than 4 GiB: minutes for the largest.
 const WHOLE_MAP_STEPS: u64 = 1 << 13;
 
-/// The whole disk where that is possible, else every part that is not one large hole; and windows
-/// that lie anywhere.
-fn compare_maps(
-    path: &Path,
-    storages: &[&dyn Storage],
-    model: &Model,
-    geometry: &Geometry,
-    entropy: &mut Entropy,
-    tally: &mut Tally,
-) -> Checked<()> {
-    let mut expected: Vec<Extent> = Vec::new();
-    model.extents(&mut expected);
-    let ours = compare::walk(storages[0], Window::ALL).map_err(|error| error.to_string())?;
-    if ours != expected {
-        return Err("the model expects other extents".to_string());
+/// An image in memory and in a file, and what is expected of it.
+struct Exported<'a> {
+    path: &'a Path,
+    file: &'a FileStorage,
+    image: &'a Image,
+    model: &'a Model,
+    geometry: Geometry,
+    allowed: &'static [Difference],
+}
+
+impl Exported<'_> {
+    /// The whole disk where that is possible, else every part that is not one large hole; and
+    /// windows that lie anywhere.
+    fn compare_maps(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
+        let mut expected: Vec<Extent> = Vec::new();
+        self.model.extents(&mut expected);
+        let ours = compare::walk(self.file, Window::ALL).map_err(|error| error.to_string())?;
+        if ours != expected {
+            return Err("the model expects other extents".to_string());
+        }
+        tally.extents += ours.len() as u64;
+        let most = WHOLE_MAP_STEPS * self.geometry.l2_span_bytes().min(1 << 31);
+        let mut windows = vec![Window::ALL];
+        if self.model.virtual_size_bytes() > most {
+            windows = busy_windows(&ours, most / 16);
+            tally.maps_in_parts += 1;
+        }
+        windows.extend(compare::windows(entropy, &ours, most, 3));
+        for window in windows {
+            compare::maps(self.path, &[self.file, self.image], window, self.allowed)?;
+            tally.windows += 1;
+        }
+        Ok(())
     }
-    tally.extents += ours.len() as u64;
-    let most = WHOLE_MAP_STEPS * geometry.l2_span_bytes().min(1 << 31);
-    let mut windows = vec![Window::ALL];
-    if model.virtual_size_bytes() > most {
-        windows = busy_windows(&ours, most / 16);
-        tally.maps_in_parts += 1;
+
+    /// What a guest reads: the whole disk, or windows of it where it is large.
+    fn compare_data(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
+        let Self { path, file, model, geometry, .. } = self;
+        let size = model.virtual_size_bytes();
+        let expected = |window: &Window| {
+            let mut bytes = vec![0; window.length_bytes as usize];
+            expect(model, geometry, window.start, &mut bytes);
+            bytes
+        };
+        if size <= WHOLE_DISK_BYTES {
+            let theirs = qemu::convert(path, &path.with_extension("raw"))?;
+            let window = Window { start: GuestOffset::ZERO, length_bytes: size };
+            tally.whole_disks += 1;
+            compare::same_bytes("the model's disk", 0, &expected(&window), &theirs)?;
+            return compare::same_bytes("our read", 0, &compare::read(*file, window)?, &theirs);
+        }
+        let windows = read_windows(model, entropy);
+        for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
+            let start = window.start.get();
+            compare::same_bytes("the model's data", start, &expected(window), &theirs)?;
+            compare::same_bytes("our read", start, &compare::read(*file, *window)?, &theirs)?;
+            tally.read_windows += 1;
+        }
+        Ok(())
     }
-    windows.extend(compare::windows(entropy, &ours, most, 3));
-    for window in windows {
-        compare::maps(path, storages, window)?;
-        tally.windows += 1;
-    }
-    Ok(())
 }
 
 /// Windows over everything but the inside of holes that are longer than `most` bytes; of those, both
@@ -238,37 +280,6 @@ fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
         length_bytes: end - start,
     };
     windows.into_iter().map(window).collect()
-}
-
-fn compare_data(
-    path: &Path,
-    file: &FileStorage,
-    model: &Model,
-    geometry: &Geometry,
-    entropy: &mut Entropy,
-    tally: &mut Tally,
-) -> Checked<()> {
-    let size = model.virtual_size_bytes();
-    let expected = |window: &Window| {
-        let mut bytes = vec![0; window.length_bytes as usize];
-        expect(model, geometry, window.start, &mut bytes);
-        bytes
-    };
-    if size <= WHOLE_DISK_BYTES {
-        let theirs = qemu::convert(path, &path.with_extension("raw"))?;
-        let window = Window { start: GuestOffset::ZERO, length_bytes: size };
-        tally.whole_disks += 1;
-        compare::same_bytes("the model's disk", 0, &expected(&window), &theirs)?;
-        return compare::same_bytes("our read", 0, &compare::read(file, window)?, &theirs);
-    }
-    let windows = read_windows(model, entropy);
-    for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
-        let start = window.start.get();
-        compare::same_bytes("the model's data", start, &expected(window), &theirs)?;
-        compare::same_bytes("our read", start, &compare::read(file, *window)?, &theirs)?;
-        tally.read_windows += 1;
-    }
-    Ok(())
 }
 
 /// Windows around both edges of pieces of the disk, those that hold something first.

@@ -10,7 +10,8 @@ use qcowfuzz::oracles::recount::{Finding, Recount};
 use qcowfuzz::qcow2::units::GuestOffset;
 use qcowfuzz::storage::Storage;
 
-use super::{Checked, Findings, differences};
+use super::differences::{self, Difference};
+use super::{Checked, Findings};
 
 /// All extents that our walker gives for `window`.
 pub fn walk(storage: &dyn Storage, window: Window) -> Result<Vec<Extent>, MapError> {
@@ -34,10 +35,15 @@ pub fn read(storage: &dyn Storage, window: Window) -> Checked<Vec<u8>> {
 }
 
 /// Holds our walks of `storages`, which all hold the image at `path`, against qemu-img's, in every
-/// field; what they agreed on.
-pub fn maps(path: &Path, storages: &[&dyn Storage], window: Window) -> Checked<Vec<Extent>> {
+/// field but for what is `allowed`; what they agreed on.
+pub fn maps(
+    path: &Path,
+    storages: &[&dyn Storage],
+    window: Window,
+    allowed: &[Difference],
+) -> Checked<Vec<Extent>> {
     let mut theirs = super::map(path, window)?;
-    let settled = differences::settle(&mut theirs);
+    let settled = differences::settle(&mut theirs, allowed);
     for storage in storages {
         let ours = walk(*storage, window).map_err(|error| format!("our walk: {error}"))?;
         if ours != theirs {

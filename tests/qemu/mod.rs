@@ -50,9 +50,8 @@ fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
 }
 
 fn told(tool: &str, arguments: &[&OsStr], output: &Output) -> String {
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let (head, stderr) = (&stdout[..stdout.floor_char_boundary(500)], &output.stderr);
-    let stderr = String::from_utf8_lossy(stderr);
+    let head: String = String::from_utf8_lossy(&output.stdout).chars().take(500).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr);
     format!("{tool} {arguments:?}: {}\n{stderr}{head}", output.status)
 }
 
