@@ -140,7 +140,7 @@ fn random_bytes(rng_seed: u64, count: usize) -> Vec<Case> {
     let mut entropy = Entropy::new(rng_seed);
     let case = |index| {
         let length = entropy.below(500) as usize;
-        let input = (0..length).map(|_| entropy.next() as u8).collect();
+        let input = (0..length).map(|_| entropy.next_u64() as u8).collect();
         Case { name: format!("random bytes {index}"), input }
     };
     (0..count).map(case).collect()
@@ -286,7 +286,7 @@ fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
 fn read_windows(model: &Model, entropy: &mut Entropy) -> Vec<Window> {
     let size = model.virtual_size_bytes();
     let mut pieces: Vec<(Piece, u64)> = model.pieces().collect();
-    pieces.sort_by_cached_key(|(piece, _)| (piece.state == State::Unallocated, entropy.next()));
+    pieces.sort_by_cached_key(|(piece, _)| (piece.state == State::Unallocated, entropy.next_u64()));
     pieces.truncate(24);
     let around = |at: u64| {
         let start = at.saturating_sub(40).min(size - 1);

@@ -109,7 +109,7 @@ impl Making {
     pub fn begin(recipe: &Recipe, dir: &Path) -> Checked<Self> {
         let mut entropy = Entropy::new(recipe.rng_seed ^ 0x5EED);
         let noise = dir.join("noise");
-        let byte = |at: usize| if at % 64 < 36 { entropy.next() as u8 } else { 0 };
+        let byte = |at: usize| if at % 64 < 36 { entropy.next_u64() as u8 } else { 0 };
         let bytes: Vec<u8> = (0..16 << 10).map(byte).collect();
         fs::write(&noise, bytes).map_err(|error| error.to_string())?;
         let mut making = Self {
