@@ -3,13 +3,15 @@
 //! elsewhere.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qcowfuzz::engines::Walker;
 use qcowfuzz::harness::{Checks, Harness, Outcome};
 use qcowfuzz::vm::generate::{Wanted, generate};
 use qcowfuzz::vm::operand::{Number, Size};
+use qcowfuzz::vm::operation::PROLOGUE_BYTES;
 use qcowfuzz::vm::{Operation, Program};
+use rustix::time::{ClockId, clock_gettime};
 
 /// The frozen set: these seeds, this many operations.
 const SET: std::ops::Range<u64> = 0..1000;
@@ -50,12 +52,18 @@ fn fastest(sets: &[&Inputs]) -> Vec<Duration> {
     let mut times = vec![Duration::MAX; sets.len()];
     for _ in 0..ROUNDS {
         for (time, set) in times.iter_mut().zip(sets) {
-            let start = Instant::now();
+            let start = cpu_time();
             black_box(run_all(&mut harness, set));
-            *time = start.elapsed().min(*time);
+            *time = (cpu_time() - start).min(*time);
         }
     }
     times
+}
+
+/// The CPU time that this thread has used.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 fn rates() {
@@ -75,14 +83,22 @@ fn rates() {
 }
 
 /// The programs of the set on a disk of another geometry, without the operations that change it.
+/// They touch the same clusters on every disk: the first sixteen, which the smallest one has.
 fn on_disk(operations: usize, cluster_bits: u8, size: Size) -> Inputs {
     let programs = set(Wanted { operations, compressed: false });
-    encoded(programs.into_iter().map(|mut program| {
+    let mut inputs = encoded(programs.into_iter().map(|mut program| {
         program.prologue.cluster_bits = Number::new(cluster_bits).expect("a cluster size");
         program.prologue.size = size;
         program.operations.retain(|operation| !matches!(operation, Operation::Resize { .. }));
         program
-    }))
+    }));
+    let records = inputs.iter_mut().flat_map(|input| input[PROLOGUE_BYTES..].chunks_mut(8));
+    for record in records.filter(|record| matches!(record[0], 0..=4 | 10..=12)) {
+        // Where these operations have their position: from the start, below 16.
+        let steps = record[2] % 16;
+        record[1..4].copy_from_slice(&[0, steps, 0]);
+    }
+    inputs
 }
 
 fn growth() {

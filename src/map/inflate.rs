@@ -65,7 +65,11 @@ impl Inflater {
         grow(&mut self.output, cluster);
         // As much of the payload as it takes: the beginning of a cluster mostly lies in the beginning
         // of its payload. Doubled until it is enough, so that at most twice as much is inflated.
-        let mut taken = if end == cluster { length } else { (end + SLACK_BYTES).min(length) };
+        let mut taken = if end == cluster {
+            length
+        } else {
+            (header_bytes(geometry.compression) + end).min(length)
+        };
         loop {
             let input = &mut self.input[..taken];
             storage.read_at(run.offset, input).map_err(InflateError::Storage)?;
@@ -100,8 +104,14 @@ impl Inflater {
     }
 }
 
-/// What a payload's headers take before its data begin, generously.
-const SLACK_BYTES: usize = 64;
+/// What the headers of data that are stored as they are take: those of a stored block (RFC 1951
+/// §3.2.4), or of a frame with its content size and of a raw block (RFC 8878 §3.1.1).
+fn header_bytes(compression: Compression) -> usize {
+    match compression {
+        Compression::Deflate => 5,
+        Compression::Zstd => 16,
+    }
+}
 
 fn grow(buffer: &mut Vec<u8>, length: usize) {
     if buffer.len() < length {
