@@ -1,6 +1,7 @@
 //! What an image is read from: memory or a file, with its data and its holes.
 
 use std::fs::{File, Metadata};
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 use crate::error::{Error, StorageError};
@@ -71,6 +72,29 @@ pub(crate) fn read_widened<'a>(
     let bytes = &mut scratch[..length];
     storage.read_at(offset, bytes)?;
     Ok(Some(Data { offset, bytes }))
+}
+
+/// Calls `take` with all data in `range`, front to back, until it breaks; see [`Storage::next_data`].
+///
+/// # Errors
+/// Those of `take`, and a failing read.
+#[inline]
+pub fn each_data<S: Storage + ?Sized, E: From<StorageError>>(
+    storage: &S,
+    range: Range<HostOffset>,
+    scratch: &mut [u8],
+    mut take: impl FnMut(Data<'_>) -> Result<ControlFlow<()>, E>,
+) -> Result<ControlFlow<()>, E> {
+    let mut from = range.start;
+    while from < range.end
+        && let Some(data) = storage.next_data(from, range.end, scratch)?
+    {
+        from = data.offset.saturating_add(data.bytes.len() as u64);
+        if take(data)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// An image that lies in memory as it would lie in a file.

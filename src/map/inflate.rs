@@ -62,22 +62,46 @@ impl Inflater {
         // At most two clusters: the descriptor has no room for more.
         let length = usize::try_from(run.length_bytes()).unwrap_or(0).min(2 * cluster);
         grow(&mut self.input, length);
-        storage.read_at(run.offset, &mut self.input[..length]).map_err(InflateError::Storage)?;
         grow(&mut self.output, cluster);
-        let input = &self.input[..length];
+        // As much of the payload as it takes: the beginning of a cluster mostly lies in the beginning
+        // of its payload. Doubled until it is enough, so that at most twice as much is inflated.
+        let mut taken = if end == cluster { length } else { (end + SLACK_BYTES).min(length) };
+        loop {
+            let input = &mut self.input[..taken];
+            storage.read_at(run.offset, input).map_err(InflateError::Storage)?;
+            match self.inflate_from(geometry, taken, end) {
+                Err(_) if taken < length => taken = (taken * 2).min(length),
+                Err(error) => return Err(error),
+                Ok(()) => return Ok(&self.output[..end]),
+            }
+        }
+    }
+
+    /// Inflates the first `end` bytes of a cluster from the first `taken` bytes of its payload.
+    fn inflate_from(
+        &mut self,
+        geometry: &Geometry,
+        taken: usize,
+        end: usize,
+    ) -> Result<(), InflateError> {
+        let cluster = geometry.cluster_size.bytes_usize();
+        let input = &self.input[..taken];
         match geometry.compression {
-            Compression::Deflate => deflate(&mut self.deflate, input, &mut self.output[..end])?,
+            Compression::Deflate => deflate(&mut self.deflate, input, &mut self.output[..end]),
             Compression::Zstd => {
                 let zstd = self.zstd.get_or_insert_with(DCtx::create);
                 let whole = &mut self.output[..cluster];
-                if end == cluster || !zstd_prefix(zstd, input, &mut whole[..end]) {
-                    zstd_whole(zstd, input, whole)?;
+                if end < cluster && zstd_prefix(zstd, input, &mut whole[..end]) {
+                    return Ok(());
                 }
+                zstd_whole(zstd, input, whole)
             }
         }
-        Ok(&self.output[..end])
     }
 }
+
+/// What a payload's headers take before its data begin, generously.
+const SLACK_BYTES: usize = 64;
 
 fn grow(buffer: &mut Vec<u8>, length: usize) {
     if buffer.len() < length {

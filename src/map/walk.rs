@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use crate::extent::{Extent, Mapping, Visitor, Window};
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::units::{GuestOffset, HostOffset, SUBCLUSTERS};
-use crate::storage::{GRAIN_BYTES, Storage};
+use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
 use super::lookup::{self, mapping_of};
 use super::{Disk, MapError, Scratch};
@@ -69,8 +69,8 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
         let span = 1 << span_bits;
         let table = self.disk.header().l1_offset;
         let entries = entries_of(self.position, self.end, span_bits);
-        let mut range = table_range(table, entries, 8);
-        while let Some(data) = storage.next_data(range.start, range.end, l1_scratch)? {
+        let range = table_range(table, entries, 8);
+        go_on!(each_data(storage, range, l1_scratch, |data| -> Flow {
             go_on!(self.visitor.step());
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
             for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
@@ -87,11 +87,8 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
                     go_on!(self.l2(l2, start, l2_scratch)?);
                 }
             }
-            range.start = data.offset.saturating_add(data.bytes.len() as u64);
-            if range.start >= range.end {
-                break;
-            }
-        }
+            Ok(ControlFlow::Continue(()))
+        })?);
         Ok(self.hole_until(self.end))
     }
 
@@ -107,20 +104,16 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
         let cluster_bits = geometry.cluster_size.bits();
         let entries = entries_of(self.position.saturating_sub(start), end - start, cluster_bits);
         let entry_bytes = geometry.l2_entry_bytes();
-        let mut range = table_range(table, entries, entry_bytes);
-        while let Some(data) = storage.next_data(range.start, range.end, scratch)? {
+        let range = table_range(table, entries, entry_bytes);
+        go_on!(each_data(storage, range, scratch, |data| -> Flow {
             go_on!(self.visitor.step());
             let skipped = data.offset.distance_from(table).unwrap_or(0) >> entry_bytes.ilog2();
             let guest = start.saturating_add(skipped.saturating_mul(cluster));
-            go_on!(match geometry.extended_l2 {
-                false => self.standard_entries(guest, end, data.bytes)?,
-                true => self.extended_entries(guest, end, data.bytes)?,
-            });
-            range.start = data.offset.saturating_add(data.bytes.len() as u64);
-            if range.start >= range.end {
-                break;
+            match geometry.extended_l2 {
+                false => self.standard_entries(guest, end, data.bytes),
+                true => self.extended_entries(guest, end, data.bytes),
             }
-        }
+        })?);
         Ok(self.hole_until(end))
     }
 

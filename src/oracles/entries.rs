@@ -10,7 +10,7 @@ use crate::qcow2::header::{Geometry, Header, PARSED_BYTES, Version};
 use crate::qcow2::refcount;
 use crate::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry};
 use crate::qcow2::units::HostOffset;
-use crate::storage::{GRAIN_BYTES, Storage};
+use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
 /// Bits 0–8 and 56–62 of an L1 entry.
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
@@ -223,11 +223,7 @@ fn each_entry<S: Storage + ?Sized>(
 ) -> Flow {
     let length = table.end.distance_from(table.start).unwrap_or(0);
     let until = table.start.saturating_add(length.next_multiple_of(GRAIN_BYTES));
-    let mut from = table.start;
-    while from < until
-        && let Some(data) = storage.next_data(from, until, piece)?
-    {
-        from = data.offset.saturating_add(data.bytes.len() as u64);
+    each_data(storage, table.start..until, piece, |data| {
         let mut at = data.offset;
         for bytes in data.bytes.chunks_exact(entry_bytes) {
             if at < table.end && each(at, bytes)?.is_break() {
@@ -235,8 +231,8 @@ fn each_entry<S: Storage + ?Sized>(
             }
             at = at.saturating_add(entry_bytes as u64);
         }
-    }
-    Ok(ControlFlow::Continue(()))
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,196 @@
+//! Refcounts, recomputed from the bytes of an image alone: every structure is read, every reference
+//! noted, and the counts compared with those on disk. The same for an image in the loop and for a
+//! file of any size: it takes memory in proportion to the references, not to the file.
+
+mod compare;
+mod counts;
+mod references;
+
+use crate::qcow2::error::MapError;
+use crate::qcow2::header::{AUTOCLEAR_BITMAPS, Header, INCOMPATIBLE_DATA_FILE, PARSED_BYTES};
+use crate::qcow2::units::{HostCluster, HostOffset};
+use crate::storage::Storage;
+
+/// What references a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The header.
+    Header,
+    /// The refcount table.
+    RefcountTable,
+    /// A refcount block.
+    RefcountBlock,
+    /// An L1 table, the active one or a snapshot's.
+    L1Table,
+    /// The snapshot table.
+    SnapshotTable,
+    /// An L2 table.
+    L2Table,
+    /// Guest data, or an allocation for them.
+    Data,
+    /// Compressed guest data.
+    Compressed,
+}
+
+impl Role {
+    /// Whether a cluster may be referenced more than once by this role.
+    fn shared(self) -> bool {
+        matches!(self, Self::L2Table | Self::Data | Self::Compressed)
+    }
+}
+
+/// Clusters that something references.
+#[derive(Clone, Copy, Debug)]
+struct Reference {
+    first: u64,
+    end: u64,
+    role: Role,
+    /// What the reference says of the refcount being exactly one, where it says anything.
+    copied: Option<bool>,
+}
+
+/// Clusters with the same count.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    first: u64,
+    end: u64,
+    count: u64,
+    role: Role,
+}
+
+/// Something that is wrong with a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The count on disk is higher than the references: space is lost.
+    Leak,
+    /// The count on disk is lower than the references: data will be overwritten.
+    Corruption,
+    /// A COPIED flag disagrees with the count.
+    Copied,
+    /// Two structures lie in one cluster.
+    Overlap,
+}
+
+/// One finding, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What.
+    pub finding: Finding,
+    /// The first cluster.
+    pub cluster: HostCluster,
+    /// How many clusters.
+    pub clusters: u64,
+    /// How many references there are.
+    pub references: u64,
+    /// The count on disk.
+    pub on_disk: u64,
+    /// What references the cluster; `None` where nothing does.
+    pub role: Option<Role>,
+}
+
+/// Recounts images. All buffers are reused.
+#[derive(Debug)]
+pub struct Recount {
+    references: Vec<Reference>,
+    computed: Vec<Counted>,
+    on_disk: Vec<Counted>,
+    reports: Vec<Report>,
+    tables: [Vec<u8>; 2],
+    /// Bytes of the active L1 and L2 tables that are there.
+    active_table_bytes: u64,
+    /// The file's end in clusters, rounded up.
+    file_clusters: u64,
+}
+
+/// How much of a table is read at a time.
+const PIECE_BYTES: usize = 32 << 10;
+
+impl Recount {
+    /// Nothing counted yet.
+    pub fn new() -> Self {
+        Self {
+            references: Vec::new(),
+            computed: Vec::new(),
+            on_disk: Vec::new(),
+            reports: Vec::new(),
+            tables: [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]],
+            active_table_bytes: 0,
+            file_clusters: 0,
+        }
+    }
+
+    /// Recounts the image in `storage`; what was found, by cluster.
+    ///
+    /// # Errors
+    /// The header, the snapshot table or an entry is malformed, or a read failed.
+    pub fn recount<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<&[Report], MapError> {
+        self.references.clear();
+        self.on_disk.clear();
+        self.reports.clear();
+        self.active_table_bytes = 0;
+        let mut first_bytes = [0; PARSED_BYTES];
+        storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
+        let header = Header::parse(&first_bytes)?;
+        if header.autoclear & AUTOCLEAR_BITMAPS != 0 {
+            return Err(MapError::Unsupported("bitmaps"));
+        }
+        if header.incompatible & INCOMPATIBLE_DATA_FILE != 0 {
+            return Err(MapError::Unsupported("external data file"));
+        }
+        let geometry = header.geometry;
+        self.file_clusters = geometry.cluster_size.clusters_for(storage.length_bytes());
+        self.reference(&geometry, HostOffset::ZERO, 1, Role::Header);
+        self.l1(storage, &geometry, header.l1_offset, header.l1_entries, true)?;
+        self.snapshots(storage, &header)?;
+        self.counts(storage, &header)?;
+        self.references.sort_unstable_by_key(|reference| reference.first);
+        self.add_up();
+        self.compare();
+        Ok(&self.reports)
+    }
+
+    /// Bytes of the active L1 and L2 tables that are there, holes not counted.
+    pub fn active_table_bytes(&self) -> u64 {
+        self.active_table_bytes
+    }
+
+    /// How many clusters are referenced.
+    pub fn allocated_clusters(&self) -> u64 {
+        self.computed.iter().map(|counted| counted.end - counted.first).sum()
+    }
+
+    /// The host offset past the last cluster that is referenced or counted.
+    pub fn end_cluster(&self) -> HostCluster {
+        let ends = self.computed.last().into_iter().chain(self.on_disk.last());
+        HostCluster::new(ends.map(|counted| counted.end).max().unwrap_or(0))
+    }
+
+    /// The same, of the clusters before `limit` alone.
+    pub fn end_cluster_within(&self, limit: u64) -> HostCluster {
+        let end = |counted: &[Counted]| {
+            let before = counted.partition_point(|counted| counted.first < limit);
+            counted[..before].last().map_or(0, |last| last.end.min(limit))
+        };
+        HostCluster::new(end(&self.computed).max(end(&self.on_disk)))
+    }
+
+    /// References to what is not in the file. Up to one cluster may be missing at its end, as
+    /// `qemu-img check` has it; of compressed data, what follows the first cluster.
+    pub fn past_end(&self) -> impl Iterator<Item = (Role, std::ops::Range<HostCluster>)> {
+        let end = self.file_clusters;
+        self.references.iter().filter_map(move |reference| {
+            let past = match reference.role {
+                Role::Compressed => reference.first >= end,
+                _ => reference.end > end,
+            };
+            let clusters = HostCluster::new(reference.first)..HostCluster::new(reference.end);
+            past.then_some((reference.role, clusters))
+        })
+    }
+}
+
+impl Default for Recount {
+    fn default() -> Self {
+        Self::new()
+    }
+}

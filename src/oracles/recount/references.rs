@@ -1,0 +1,153 @@
+//! What references clusters: L1 and L2 tables, their entries, the snapshot table.
+
+use std::ops::ControlFlow;
+
+use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
+use crate::qcow2::error::MapError;
+use crate::qcow2::header::{Geometry, Header, MAX_L1_ENTRIES};
+use crate::qcow2::snapshot::{FIXED_BYTES, MAX_EXTRA_BYTES, SnapshotEntry};
+use crate::qcow2::units::HostOffset;
+use crate::storage::{GRAIN_BYTES, Storage, each_data};
+
+use super::{Recount, Reference, Role};
+
+impl Recount {
+    pub(super) fn reference(
+        &mut self,
+        geometry: &Geometry,
+        at: HostOffset,
+        length_bytes: u64,
+        role: Role,
+    ) {
+        self.reference_copied(geometry, at, length_bytes, role, None);
+    }
+
+    #[inline]
+    fn reference_copied(
+        &mut self,
+        geometry: &Geometry,
+        at: HostOffset,
+        length_bytes: u64,
+        role: Role,
+        copied: Option<bool>,
+    ) {
+        if length_bytes == 0 {
+            return;
+        }
+        let first = geometry.cluster_size.host_cluster(at).get();
+        let last = at.saturating_add(length_bytes - 1);
+        let end = geometry.cluster_size.host_cluster(last).get() + 1;
+        self.references.push(Reference { first, end, role, copied });
+    }
+
+    pub(super) fn l1<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        geometry: &Geometry,
+        table: HostOffset,
+        entries: u32,
+        active: bool,
+    ) -> Result<(), MapError> {
+        let length = u64::from(entries) * 8;
+        let cluster = geometry.cluster_size.bytes();
+        self.reference(geometry, table, length, Role::L1Table);
+        let range = table..table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
+        let mut piece = std::mem::take(&mut self.tables[0]);
+        let all = each_data(storage, range, &mut piece, |data| {
+            let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
+            if active {
+                self.active_table_bytes += data.bytes.len() as u64;
+            }
+            for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
+                let entry = L1Entry(u64::from_be_bytes(*bytes));
+                if let Some(l2) = entry.table().filter(|_| index < u64::from(entries)) {
+                    let copied = active.then_some(entry.copied());
+                    self.reference_copied(geometry, l2, cluster, Role::L2Table, copied);
+                    self.l2(storage, geometry, l2, active)?;
+                    self.check_bound()?;
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        self.tables[0] = piece;
+        all.map(|_| ())
+    }
+
+    fn l2<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        geometry: &Geometry,
+        table: HostOffset,
+        active: bool,
+    ) -> Result<(), MapError> {
+        let range = table..table.saturating_add(geometry.cluster_size.bytes());
+        let entry_bytes = geometry.l2_entry_bytes() as usize;
+        let mut piece = std::mem::take(&mut self.tables[1]);
+        let all = each_data(storage, range, &mut piece, |data| {
+            if active {
+                self.active_table_bytes += data.bytes.len() as u64;
+            }
+            for bytes in data.bytes.chunks_exact(entry_bytes) {
+                let Some(word) = bytes.first_chunk::<8>() else { continue };
+                let word = u64::from_be_bytes(*word);
+                if word != 0 {
+                    self.entry(geometry, L2Entry(word), active);
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        self.tables[1] = piece;
+        all.map(|_| ())
+    }
+
+    fn entry(&mut self, geometry: &Geometry, entry: L2Entry, active: bool) {
+        // An entry that means nothing references nothing; the walker says what is wrong with it.
+        let (at, length, role) = match entry.kind(geometry) {
+            Ok(
+                ClusterKind::ZeroAllocated(host)
+                | ClusterKind::Normal(host)
+                | ClusterKind::Subclusters(host),
+            ) => (host, geometry.cluster_size.bytes(), Role::Data),
+            Ok(ClusterKind::Compressed(run)) => {
+                // Whole sectors, from the one in which the first byte lies.
+                let first = HostOffset::new(run.offset.get() & !511);
+                (first, (run.additional_sectors + 1) * 512, Role::Compressed)
+            }
+            _ => return,
+        };
+        // A compressed cluster is never COPIED, whatever its count.
+        let copied = (active && role == Role::Data).then_some(entry.copied());
+        self.reference_copied(geometry, at, length, role, copied);
+    }
+
+    pub(super) fn snapshots<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        header: &Header,
+    ) -> Result<(), MapError> {
+        let geometry = &header.geometry;
+        let mut at = header.snapshots_offset;
+        for index in 0..header.snapshots {
+            let mut fixed = [0; FIXED_BYTES];
+            storage.read_at(at, &mut fixed)?;
+            let entry = SnapshotEntry::parse(&fixed);
+            if entry.extra_bytes > MAX_EXTRA_BYTES {
+                let what = "more than 1024 bytes of extra data";
+                return Err(MapError::Snapshot { index, what });
+            }
+            if entry.l1_offset.get() & geometry.cluster_size.mask() != 0 {
+                let what = "the L1 table is not on a cluster boundary";
+                return Err(MapError::Snapshot { index, what });
+            }
+            if entry.l1_entries > MAX_L1_ENTRIES {
+                let what = "the L1 table has more than 4194304 entries";
+                return Err(MapError::Snapshot { index, what });
+            }
+            self.l1(storage, geometry, entry.l1_offset, entry.l1_entries, false)?;
+            at = at.saturating_add(entry.length_bytes());
+        }
+        let length = at.distance_from(header.snapshots_offset).unwrap_or(0);
+        self.reference(geometry, header.snapshots_offset, length, Role::SnapshotTable);
+        Ok(())
+    }
+}

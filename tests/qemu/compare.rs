@@ -1,0 +1,132 @@
+//! Our answers about an image, held against qemu-img's.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::extent::{Extent, Window};
+use qcowfuzz::map::{self, Disk, MapError, Scratch};
+use qcowfuzz::oracles::recount::{Finding, Recount};
+use qcowfuzz::qcow2::units::GuestOffset;
+use qcowfuzz::storage::Storage;
+
+use super::differences::{self, Difference};
+use super::{Checked, Findings};
+
+/// All extents that our walker gives for `window`.
+pub fn walk(storage: &dyn Storage, window: Window) -> Result<Vec<Extent>, MapError> {
+    let disk = Disk::open(storage)?;
+    let mut extents = Vec::new();
+    let mut keep = |extent| {
+        extents.push(extent);
+        ControlFlow::Continue(())
+    };
+    map::map_extents(&disk, window, &mut Scratch::new(), &mut keep)?;
+    Ok(extents)
+}
+
+/// What a guest reads in `window`, by our walker.
+pub fn read(storage: &dyn Storage, window: Window) -> Checked<Vec<u8>> {
+    let told = |error| format!("our read of {window:?}: {error}");
+    let disk = Disk::open(storage).map_err(told)?;
+    let mut bytes = vec![0xA5; window.length_bytes as usize];
+    map::read(&disk, window.start, &mut bytes, &mut Scratch::new()).map_err(told)?;
+    Ok(bytes)
+}
+
+/// Holds our walks of `storages`, which all hold the image at `path`, against qemu-img's, in every
+/// field but for what is `allowed`; what they agreed on.
+pub fn maps(
+    path: &Path,
+    storages: &[&dyn Storage],
+    window: Window,
+    allowed: &[Difference],
+) -> Checked<Vec<Extent>> {
+    let mut theirs = super::map(path, window)?;
+    let settled = differences::settle(&mut theirs, allowed);
+    for storage in storages {
+        let ours = walk(*storage, window).map_err(|error| format!("our walk: {error}"))?;
+        if ours != theirs {
+            let what = first_difference(&ours, &theirs);
+            return Err(format!("{window:?}: {what}\nallowed for: {settled:?}"));
+        }
+    }
+    Ok(theirs)
+}
+
+fn first_difference(ours: &[Extent], theirs: &[Extent]) -> String {
+    let same = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
+    let (one, other) = (ours.get(same), theirs.get(same));
+    let counts = (ours.len(), theirs.len());
+    format!("extent {same} of {counts:?}:\nours   {one:?}\ntheirs {other:?}")
+}
+
+/// Where two contents first differ, in words.
+pub fn same_bytes(what: &str, start: u64, ours: &[u8], theirs: &[u8]) -> Checked<()> {
+    if ours == theirs {
+        return Ok(());
+    }
+    let at = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
+    let end = |bytes: &[u8]| bytes.len().min(at + 16);
+    Err(format!(
+        "{what}: guest offset {}: ours {:02x?}, theirs {:02x?} (lengths {} and {})",
+        start + at as u64,
+        &ours[at..end(ours)],
+        &theirs[at..end(theirs)],
+        ours.len(),
+        theirs.len()
+    ))
+}
+
+/// What our recount found.
+pub struct Recounted {
+    /// In qemu-img check's terms.
+    pub findings: Findings,
+    /// How many clusters hold two structures, which qemu-img check does not look for.
+    pub overlaps: u64,
+    /// All reports.
+    pub told: String,
+}
+
+/// Recounts the image in `storage`.
+pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
+    let mut recount = Recount::new();
+    let reports = recount.recount(storage).map_err(|error| format!("our recount: {error}"))?;
+    let (mut findings, mut overlaps) = (Findings::default(), 0);
+    for report in reports {
+        match report.finding {
+            Finding::Leak => findings.leaks += report.clusters,
+            Finding::Corruption | Finding::Copied => findings.corruptions += report.clusters,
+            Finding::Overlap => overlaps += report.clusters,
+        }
+    }
+    let told = format!("{reports:?}");
+    let disk = Disk::open(storage).map_err(|error| error.to_string())?;
+    let cluster_size = disk.header().geometry.cluster_size;
+    findings.image_end_offset = cluster_size.host_offset(recount.end_cluster()).get();
+    Ok(Recounted { findings, overlaps, told })
+}
+
+/// Windows that begin and end anywhere: on edges of `extents`, a few bytes beside them, in their
+/// middle, past the end. None is longer than `most` bytes.
+pub fn windows(entropy: &mut Entropy, extents: &[Extent], most: u64, count: usize) -> Vec<Window> {
+    let size = extents.last().and_then(Extent::end).map_or(0, GuestOffset::get);
+    let mut point = || {
+        let edge = match extents.get(entropy.below(extents.len() as u64 + 1) as usize) {
+            Some(extent) => extent.start.get(),
+            None => size,
+        };
+        match entropy.below(4) {
+            0 => edge,
+            1 => edge.saturating_sub(entropy.below(700)),
+            2 => edge + entropy.below(70_000),
+            _ => entropy.below(size + size / 16 + 1),
+        }
+    };
+    let window = |_| {
+        let (one, other) = (point(), point());
+        let start = GuestOffset::new(one.min(other));
+        Window { start, length_bytes: one.abs_diff(other).min(most) }
+    };
+    (0..count).map(window).collect()
+}

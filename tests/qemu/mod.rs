@@ -1,0 +1,229 @@
+//! qemu-img and qemu-io: finding them, running them, and what they answer.
+
+pub mod compare;
+pub mod differences;
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs;
+use std::io::Write as _;
+use std::ops::AddAssign;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use qcowfuzz::extent::{Extent, Mapping, Window};
+use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use serde::Deserialize;
+
+/// What a judgement gives: an answer, or what disagrees, in words.
+pub type Checked<T> = Result<T, String>;
+
+/// Disks up to this size are compared byte for byte, larger ones in windows.
+pub const WHOLE_DISK_BYTES: u64 = 64 << 20;
+
+/// Whether the tools are installed. Where they are not, it says so in one line, or panics where
+/// they are required.
+pub fn tools_are_there(test: &str) -> bool {
+    let runs = |tool: &str| {
+        let version = Command::new(tool).arg("--version").output();
+        version.is_ok_and(|output| output.status.success())
+    };
+    if runs("qemu-img") && runs("qemu-io") {
+        return true;
+    }
+    let required = std::env::var_os("QCOWFUZZ_REQUIRE_QEMU").is_some_and(|value| value == "1");
+    assert!(!required, "{test}: qemu-img and qemu-io are required, and one of them does not run");
+    // Past the test harness, which keeps what a passing test prints by its macros.
+    let line = format!("{test}: skipped, qemu-img and qemu-io are not installed (qemu-utils)\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    false
+}
+
+fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
+    Command::new(tool)
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("{tool} {arguments:?}: {error}"))
+}
+
+fn told(tool: &str, arguments: &[&OsStr], output: &Output) -> String {
+    let head: String = String::from_utf8_lossy(&output.stdout).chars().take(500).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    format!("{tool} {arguments:?}: {}\n{stderr}{head}", output.status)
+}
+
+/// Runs qemu-img, which must succeed; what it printed.
+pub fn img(arguments: &[&OsStr]) -> Checked<Vec<u8>> {
+    let output = run("qemu-img", arguments)?;
+    if !output.status.success() {
+        return Err(told("qemu-img", arguments, &output));
+    }
+    Ok(output.stdout)
+}
+
+/// Runs qemu-io's `commands` on the image at `path`, all in one process. They must all succeed; what
+/// they printed.
+pub fn io(path: &Path, options: &[&str], commands: &[String]) -> Checked<String> {
+    let mut arguments = vec![OsStr::new("-f"), OsStr::new("qcow2")];
+    arguments.extend(options.iter().map(OsStr::new));
+    for command in commands {
+        arguments.extend([OsStr::new("-c"), OsStr::new(command)]);
+    }
+    arguments.push(path.as_os_str());
+    let output = run("qemu-io", &arguments)?;
+    if !output.status.success() {
+        return Err(told("qemu-io", &arguments, &output));
+    }
+    String::from_utf8(output.stdout).map_err(|error| format!("qemu-io: {error}"))
+}
+
+/// One record of `qemu-img map --output=json`. A field that is missing or unknown is an error.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MapRecord {
+    start: u64,
+    length: u64,
+    depth: u32,
+    present: bool,
+    zero: bool,
+    data: bool,
+    compressed: bool,
+    offset: Option<u64>,
+}
+
+/// What `qemu-img map` says of `window`, word for word.
+pub fn map(path: &Path, window: Window) -> Checked<Vec<Extent>> {
+    let mut arguments = ["map", "--output=json", "-f", "qcow2"].map(OsStr::new).to_vec();
+    let start = format!("--start-offset={}", window.start);
+    let length = format!("--max-length={}", window.length_bytes);
+    if window != Window::ALL {
+        arguments.extend([OsStr::new(&start), OsStr::new(&length)]);
+    }
+    arguments.push(path.as_os_str());
+    let printed = img(&arguments)?;
+    let records: Vec<MapRecord> =
+        serde_json::from_slice(&printed).map_err(|error| format!("qemu-img map: {error}"))?;
+    Ok(records.into_iter().map(extent).collect())
+}
+
+fn extent(record: MapRecord) -> Extent {
+    let MapRecord { start, length, depth, present, zero, data, compressed, offset } = record;
+    let offset = offset.map(HostOffset::new);
+    let mapping = Mapping { depth, present, zero, data, compressed, offset };
+    Extent { start: GuestOffset::new(start), length_bytes: length, mapping }
+}
+
+/// What `qemu-img check` found.
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub struct Findings {
+    /// How many clusters have a count that is too low, and how many entries are wrong.
+    #[serde(default)]
+    pub corruptions: u64,
+    /// How many clusters have a count that is too high.
+    #[serde(default)]
+    pub leaks: u64,
+    /// How many checks could not be done.
+    pub check_errors: u64,
+    /// The end of the last cluster with a count.
+    #[serde(default)]
+    pub image_end_offset: u64,
+}
+
+/// Runs `qemu-img check`: what it found, with what it said about it.
+pub fn check(path: &Path) -> Checked<(Findings, String)> {
+    let mut arguments = ["check", "--output=json", "-f", "qcow2"].map(OsStr::new).to_vec();
+    arguments.push(path.as_os_str());
+    let output = run("qemu-img", &arguments)?;
+    let findings: Findings = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error}: {}", told("qemu-img", &arguments, &output)))?;
+    let Findings { corruptions, leaks, check_errors, .. } = findings;
+    let code = match (check_errors, corruptions, leaks) {
+        (0, 0, 0) => 0,
+        (0, 0, _) => 3,
+        (0, ..) => 2,
+        _ => 1,
+    };
+    if output.status.code() != Some(code) {
+        return Err(format!("{findings:?}, but {}", told("qemu-img", &arguments, &output)));
+    }
+    Ok((findings, String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+/// The whole guest disk, by `qemu-img convert`; `raw` is a path to use for it.
+pub fn convert(path: &Path, raw: &Path) -> Checked<Vec<u8>> {
+    let mut arguments: Vec<&OsStr> =
+        "convert -t unsafe -f qcow2 -O raw".split(' ').map(OsStr::new).collect();
+    arguments.extend([path.as_os_str(), raw.as_os_str()]);
+    img(&arguments)?;
+    let bytes = fs::read(raw).map_err(|error| format!("{}: {error}", raw.display()))?;
+    fs::remove_file(raw).map_err(|error| format!("{}: {error}", raw.display()))?;
+    Ok(bytes)
+}
+
+/// What a guest reads in `windows`, by one qemu-io. None is empty or goes past the end of the disk.
+pub fn read(path: &Path, windows: &[Window]) -> Checked<Vec<Vec<u8>>> {
+    let command = |window: &Window| format!("read -v {} {}", window.start, window.length_bytes);
+    let commands: Vec<String> = windows.iter().map(command).collect();
+    let printed = io(path, &["-r"], &commands)?;
+    let mut contents: Vec<Vec<u8>> = Vec::new();
+    // Lines of a dump: "offset:  hex bytes  text"; a line about the whole read follows each dump.
+    let mut open = false;
+    for line in printed.lines() {
+        let Some((_, row)) = line.split_once(":  ").filter(|(at, _)| at.len() >= 8) else {
+            open = false;
+            continue;
+        };
+        if !std::mem::replace(&mut open, true) {
+            contents.push(Vec::new());
+        }
+        let content = contents.last_mut().ok_or("no dump")?;
+        let hex = row.split(' ').take(16).take_while(|byte| byte.len() == 2);
+        for byte in hex {
+            content.push(u8::from_str_radix(byte, 16).map_err(|_| format!("a dump: {line}"))?);
+        }
+    }
+    let lengths = contents.iter().map(|content| content.len() as u64);
+    if !lengths.eq(windows.iter().map(|window| window.length_bytes)) {
+        return Err(format!("qemu-io dumped other lengths than {windows:?}\n{printed}"));
+    }
+    Ok(contents)
+}
+
+/// Calls `judge` for every case on two threads, each with a state of its own from `state`, and adds
+/// up what it returns. Panics with the cases where something disagreed, if there are any.
+pub fn judge_all<C: Display + Sync, S, T: AddAssign + Default + Send>(
+    cases: &[C],
+    state: impl Fn() -> S + Sync,
+    judge: impl Fn(&mut S, &C) -> Checked<T> + Sync,
+) -> T {
+    let next = AtomicUsize::new(0);
+    let total = Mutex::new((T::default(), Vec::new()));
+    let work = || {
+        let mut with = state();
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let judged = catch_unwind(AssertUnwindSafe(|| judge(&mut with, case)));
+            let judged = judged.unwrap_or_else(|_| {
+                with = state();
+                Err("it panicked, see above".to_string())
+            });
+            let mut total = total.lock().unwrap();
+            match judged {
+                Ok(tally) => total.0 += tally,
+                Err(what) => total.1.push(format!("{what}\n{case}")),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        scope.spawn(work);
+    });
+    let (total, failures) = total.into_inner().unwrap();
+    let (count, of) = (failures.len(), cases.len());
+    let shown: Vec<String> = failures.into_iter().take(5).collect();
+    assert_eq!(count, 0, "{count} of {of} cases disagree; the first:\n\n{}", shown.join("\n\n"));
+    total
+}

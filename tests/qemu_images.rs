@@ -1,0 +1,238 @@
+//! Images that qemu makes, judged by us: our walker, our recount and our read must say of them what
+//! the installed qemu-img says.
+
+#[path = "qemu/maker.rs"]
+mod maker;
+mod qemu;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::ops::AddAssign;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use maker::{Making, Recipe};
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::extent::{Extent, Window};
+use qcowfuzz::qcow2::units::GuestOffset;
+use qcowfuzz::storage::{FileStorage, Storage};
+use qemu::compare::Recounted;
+use qemu::differences::DIFFERENCES;
+use qemu::{Checked, WHOLE_DISK_BYTES, compare};
+
+/// What was compared.
+#[derive(Debug, Default)]
+struct Tally {
+    images: u64,
+    extents: u64,
+    windows: u64,
+    whole_disks: u64,
+    read_windows: u64,
+    damaged: u64,
+    cut: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.images += other.images;
+        self.extents += other.extents;
+        self.windows += other.windows;
+        self.whole_disks += other.whole_disks;
+        self.read_windows += other.read_windows;
+        self.damaged += other.damaged;
+        self.cut += other.cut;
+    }
+}
+
+#[test]
+fn we_agree_about_every_image_that_qemu_makes() {
+    if !qemu::tools_are_there("we_agree_about_every_image_that_qemu_makes") {
+        return;
+    }
+    let recipes: Vec<Recipe> = (0..273).map(Recipe::new).collect();
+    let began = Instant::now();
+    let dir = || tempfile::tempdir().unwrap();
+    let tally = qemu::judge_all(&recipes, dir, |dir, recipe| judge(recipe, dir.path()));
+    println!("{tally:?} in {:?}", began.elapsed());
+    assert!(tally.images >= 300 && tally.damaged >= 10 && tally.cut >= 100, "{tally:?}");
+}
+
+/// Makes the image of `recipe`, and from it others: a compressed copy, one that a crash left behind,
+/// and some that are cut short.
+fn judge(recipe: &Recipe, dir: &Path) -> Checked<Tally> {
+    let mut tally = Tally::default();
+    let mut making = Making::begin(recipe, dir)?;
+    let judged = judge_stages(&mut making, &mut tally);
+    let files = fs::read_dir(dir).map_err(|error| error.to_string())?;
+    for file in files.flatten() {
+        fs::remove_file(file.path()).map_err(|error| error.to_string())?;
+    }
+    judged.map_err(|what| format!("{what}\n{}", making.story.join("\n")))?;
+    Ok(tally)
+}
+
+fn judge_stages(making: &mut Making, tally: &mut Tally) -> Checked<()> {
+    let path = making.path.clone();
+    for _ in 0..1 + making.entropy.below(3) {
+        making.change()?;
+        making.manage()?;
+    }
+    let damaged = judge_image(&path, false, &mut making.entropy, tally)?;
+    if !damaged && making.entropy.one_in(3) {
+        let copy = making.compressed_copy()?;
+        judge_image(&copy, false, &mut making.entropy, tally)?;
+    }
+    if making.entropy.one_in(3) {
+        let commands = making.crash();
+        let mut crashing = Command::new("qemu-io");
+        crashing.args(commands.iter().flat_map(|command| ["-c", command]));
+        let status = crashing.arg(&path).output().map_err(|error| error.to_string())?.status;
+        if status.code().is_some() {
+            return Err(format!("qemu-io did not crash: {status}"));
+        }
+        judge_image(&path, true, &mut making.entropy, tally)?;
+    }
+    judge_cut(&path, &mut making.entropy, tally)
+}
+
+/// Whether something is wrong with the image that we and qemu agree about.
+fn judge_image(
+    path: &Path,
+    crashed: bool,
+    entropy: &mut Entropy,
+    tally: &mut Tally,
+) -> Checked<bool> {
+    let file = FileStorage::open(path).map_err(|error| error.to_string())?;
+    let damaged = judge_counts(path, &file, tally)? || crashed;
+    let extents = compare::maps(path, &[&file], Window::ALL, &DIFFERENCES)?;
+    for window in compare::windows(entropy, &extents, u64::MAX, 3) {
+        compare::maps(path, &[&file], window, &DIFFERENCES)?;
+        tally.windows += 1;
+    }
+    tally.images += 1;
+    tally.extents += extents.len() as u64;
+    judge_data(path, &file, &extents, damaged, entropy, tally)?;
+    Ok(damaged)
+}
+
+/// The same number of corruptions and leaks, also where there are none; true where something is
+/// wrong.
+fn judge_counts(path: &Path, file: &FileStorage, tally: &mut Tally) -> Checked<bool> {
+    let (theirs, said) = qemu::check(path)?;
+    let Recounted { findings, overlaps, told } = compare::recount(file)?;
+    if findings != theirs || overlaps != 0 {
+        let both = format!("our recount: {findings:?}, qemu-img check {theirs:?}");
+        return Err(format!("{both}\n{told}\n{said}"));
+    }
+    let damaged = theirs.corruptions + theirs.leaks > 0;
+    tally.damaged += u64::from(damaged);
+    Ok(damaged)
+}
+
+fn judge_data(
+    path: &Path,
+    file: &FileStorage,
+    extents: &[Extent],
+    damaged: bool,
+    entropy: &mut Entropy,
+    tally: &mut Tally,
+) -> Checked<()> {
+    let size = extents.last().and_then(Extent::end).map_or(0, GuestOffset::get);
+    if size <= WHOLE_DISK_BYTES {
+        let window = Window { start: GuestOffset::ZERO, length_bytes: size };
+        let theirs = qemu::convert(path, &path.with_extension("raw"));
+        tally.whole_disks += 1;
+        return match (compare::read(file, window), theirs) {
+            (Ok(ours), Ok(theirs)) => compare::same_bytes("our read", 0, &ours, &theirs),
+            // Payloads that a crashed process had discarded, but not their entries.
+            (Err(_), Err(_)) if damaged => Ok(()),
+            (ours, theirs) => Err(format!("our read {:?}, theirs {:?}", ours.err(), theirs.err())),
+        };
+    }
+    let window = |_| {
+        let extent = &extents[entropy.below(extents.len() as u64) as usize];
+        let start = extent.start.get().saturating_sub(entropy.below(600));
+        let length_bytes = (1 + entropy.below(2000)).min(size - start);
+        Window { start: GuestOffset::new(start), length_bytes }
+    };
+    let windows: Vec<Window> = (0..16).map(window).collect();
+    for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
+        let start = window.start.get();
+        compare::same_bytes("our read", start, &compare::read(file, *window)?, &theirs)?;
+        tally.read_windows += 1;
+    }
+    Ok(())
+}
+
+/// Cuts the file ever shorter, down to little more than the header.
+fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
+    let file = File::options().write(true).open(path).map_err(|error| error.to_string())?;
+    let mut length = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    for last in [false, false, true] {
+        length = if last { 200 } else { 200 + entropy.below(length - 200) };
+        file.set_len(length).map_err(|error| error.to_string())?;
+        let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
+        let told = |what| format!("cut to {length} bytes: {what}");
+        let extents = compare::maps(path, &[&storage], Window::ALL, &DIFFERENCES).map_err(told)?;
+        for window in compare::windows(entropy, &extents, u64::MAX, 1) {
+            compare::maps(path, &[&storage], window, &DIFFERENCES).map_err(told)?;
+            tally.windows += 1;
+        }
+        debug_assert_eq!(storage.length_bytes(), length);
+        tally.cut += 1;
+    }
+    Ok(())
+}
+
+/// Where a compressed write goes on in a host cluster that has been freed and allocated for other data
+/// meanwhile, qemu overwrites that data and counts the cluster twice (seen in QEMU 10.0.2:
+/// `qcow2_alloc_bytes` does not notice). With a snapshot, after which no entry is COPIED, `qemu-img
+/// check` finds nothing; our recount finds two structures in one cluster. So the images here are made
+/// with compressed writes first.
+#[test]
+fn qemu_still_writes_compressed_data_over_other_data() {
+    if !qemu::tools_are_there("qemu_still_writes_compressed_data_over_other_data") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image.qcow2");
+    let words = |line: &'static str| line.split(' ').map(OsStr::new);
+    let img = |before, after| {
+        let path = [path.as_os_str()];
+        qemu::img(&words(before).chain(path).chain(words(after)).collect::<Vec<_>>()).unwrap()
+    };
+    img("create -q -f qcow2", "1M");
+    let commands = ["write -c -P 7 0 64k", "discard 0 64k", "write -P 1 64k 64k"];
+    let commands = commands.into_iter().chain(["write -c -P 9 128k 64k"]).map(str::to_string);
+    qemu::io(&path, &[], &commands.collect::<Vec<_>>()).unwrap();
+    img("snapshot -c now", "-q");
+    assert_eq!(qemu::check(&path).unwrap().0.corruptions, 0);
+    let recounted = compare::recount(&FileStorage::open(&path).unwrap()).unwrap();
+    assert!(recounted.findings.corruptions == 0 && recounted.overlaps > 0, "{}", recounted.told);
+    let written = Window { start: GuestOffset::new(64 << 10), length_bytes: 64 << 10 };
+    assert_ne!(qemu::read(&path, &[written]).unwrap(), [vec![1; 64 << 10]]);
+}
+
+#[test]
+fn every_allowed_difference_is_still_there() {
+    if !qemu::tools_are_there("every_allowed_difference_is_still_there") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image.qcow2");
+    let created = Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2", "-o", "preallocation=metadata"])
+        .args([path.as_os_str(), "4M".as_ref()])
+        .status();
+    assert!(created.unwrap().success());
+    let empty = Window { start: GuestOffset::new(4 << 20), length_bytes: 1 };
+    let file = FileStorage::open(&path).unwrap();
+    for (difference, window) in DIFFERENCES.iter().zip([empty, Window::ALL]) {
+        let mut theirs = qemu::map(&path, window).unwrap();
+        let ours = compare::walk(&file, window).unwrap();
+        assert_ne!(ours, theirs, "{difference:?}");
+        assert!((difference.settle)(&mut theirs), "{difference:?}");
+        assert_eq!(ours, theirs, "{difference:?}");
+    }
+}

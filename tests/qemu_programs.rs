@@ -1,0 +1,297 @@
+//! Our programs, judged by qemu: the images that they build are opened, checked, mapped and read by
+//! the installed qemu-img and qemu-io, and every answer must be ours.
+
+mod qemu;
+
+use std::fmt;
+use std::fs::{self, File};
+use std::ops::AddAssign;
+use std::path::Path;
+use std::time::Instant;
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::export::{self, Holes};
+use qcowfuzz::extent::{Extent, Mapping, Window};
+use qcowfuzz::harness::Harness;
+use qcowfuzz::image::Image;
+use qcowfuzz::model::{Model, Piece, State};
+use qcowfuzz::oracles::data::expect;
+use qcowfuzz::qcow2::header::Geometry;
+use qcowfuzz::qcow2::units::GuestOffset;
+use qcowfuzz::storage::{FileStorage, Storage};
+use qcowfuzz::vm::Program;
+use qcowfuzz::vm::generate::{Wanted, generate};
+use qemu::compare::Recounted;
+use qemu::differences::{DIFFERENCES, Difference};
+use qemu::{Checked, WHOLE_DISK_BYTES, compare};
+
+/// What is allowed of images that are written whole: without holes, `zero` of data is comparable.
+const WITHOUT_HOLES: &[Difference] = DIFFERENCES.split_at(1).0;
+
+/// One program.
+struct Case {
+    name: String,
+    input: Vec<u8>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.name, Program::decode(&self.input))
+    }
+}
+
+/// What a thread works with.
+struct Bench {
+    harness: Harness<Walker>,
+    model: Model,
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            harness: Harness::new(Walker::default()),
+            model: Model::new(),
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+}
+
+/// What was compared.
+#[derive(Debug, Default)]
+struct Tally {
+    programs: u64,
+    extents: u64,
+    windows: u64,
+    maps_in_parts: u64,
+    whole_disks: u64,
+    read_windows: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.programs += other.programs;
+        self.extents += other.extents;
+        self.windows += other.windows;
+        self.maps_in_parts += other.maps_in_parts;
+        self.whole_disks += other.whole_disks;
+        self.read_windows += other.read_windows;
+    }
+}
+
+#[test]
+fn qemu_agrees_about_every_program() {
+    if !qemu::tools_are_there("qemu_agrees_about_every_program") {
+        return;
+    }
+    let mut cases = generated();
+    cases.extend(seeds());
+    cases.extend(random_bytes(3, 120));
+    let began = Instant::now();
+    let tally = qemu::judge_all(&cases, Bench::new, judge);
+    println!("{tally:?} in {:?}", began.elapsed());
+    assert!(tally.programs >= 500);
+}
+
+#[test]
+fn qemu_finds_nothing_in_what_random_bytes_build() {
+    if !qemu::tools_are_there("qemu_finds_nothing_in_what_random_bytes_build") {
+        return;
+    }
+    let began = Instant::now();
+    let tally = qemu::judge_all(&random_bytes(1, 2000), Bench::new, |bench, case| {
+        let path = bench.dir.path().join("image.qcow2");
+        let file = File::create(&path).map_err(|error| error.to_string())?;
+        let image = bench.harness.build(&case.input);
+        export::write(image, &file, Holes::Keep).map_err(|error| error.to_string())?;
+        check(&path, &[])?;
+        Ok(Tally { programs: 1, ..Tally::default() })
+    });
+    println!("{} programs checked in {:?}", tally.programs, began.elapsed());
+}
+
+/// Programs of every pair of a cluster size and a refcount order, from few operations to many.
+fn generated() -> Vec<Case> {
+    let rounds = [(3, true), (24, true), (24, false), (60, true), (12, true), (250, true)];
+    let case = |rng_seed: u64| {
+        let (operations, compressed) = rounds[(rng_seed / 91) as usize];
+        let program = generate(rng_seed, Wanted { operations, compressed });
+        Case { name: format!("generated from {rng_seed}"), input: program.encode() }
+    };
+    (0..91 * rounds.len() as u64).map(case).collect()
+}
+
+/// The committed seeds: what a fuzzer finds is named by its hash.
+fn seeds() -> Vec<Case> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents");
+    let Ok(entries) = fs::read_dir(&dir) else { return Vec::new() };
+    let mut cases: Vec<Case> = entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), path))
+        .filter(|(name, _)| name.len() != 40 || name.bytes().any(|byte| !byte.is_ascii_hexdigit()))
+        .map(|(name, path)| Case { name, input: fs::read(path).unwrap() })
+        .collect();
+    cases.sort_by(|one, other| one.name.cmp(&other.name));
+    cases
+}
+
+fn random_bytes(rng_seed: u64, count: usize) -> Vec<Case> {
+    let mut entropy = Entropy::new(rng_seed);
+    let case = |index| {
+        let length = entropy.below(500) as usize;
+        let input = (0..length).map(|_| entropy.next_u64() as u8).collect();
+        Case { name: format!("random bytes {index}"), input }
+    };
+    (0..count).map(case).collect()
+}
+
+fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
+    let Bench { harness, model, dir } = bench;
+    let mut entropy = Entropy::new(u64::from(crc32fast::hash(&case.input)));
+    harness.build(&case.input);
+    let path = dir.path().join("image.qcow2");
+    let holes = export_to(&path, harness.image(), &mut entropy)?;
+    let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
+    check(&path, &[&file, harness.image()])?;
+    model.replay(harness.vm().journal());
+    let exported = Exported {
+        path: &path,
+        file: &file,
+        image: harness.image(),
+        model,
+        geometry: harness.vm().builder().plan().geometry,
+        allowed: if holes == Holes::Fill { WITHOUT_HOLES } else { &DIFFERENCES },
+    };
+    let mut tally = Tally { programs: 1, ..Tally::default() };
+    exported.compare_maps(&mut entropy, &mut tally)?;
+    exported.compare_data(&mut entropy, &mut tally)?;
+    fs::remove_file(&path).map_err(|error| error.to_string())?;
+    Ok(tally)
+}
+
+/// Two of three short images are written whole, so that `zero` of data is compared too.
+fn export_to(path: &Path, image: &Image, entropy: &mut Entropy) -> Checked<Holes> {
+    let short = image.length_bytes() <= 8 << 20;
+    let holes = if short && !entropy.one_in(3) { Holes::Fill } else { Holes::Keep };
+    let file = File::create(path).map_err(|error| error.to_string())?;
+    export::write(image, &file, holes).map_err(|error| error.to_string())?;
+    Ok(holes)
+}
+
+/// Nothing is found, by anyone, and the counts end where they end.
+fn check(path: &Path, storages: &[&dyn Storage]) -> Checked<()> {
+    let (theirs, said) = qemu::check(path)?;
+    if (theirs.corruptions, theirs.leaks, theirs.check_errors) != (0, 0, 0) || !said.is_empty() {
+        return Err(format!("qemu-img check: {theirs:?}\n{said}"));
+    }
+    for storage in storages {
+        let Recounted { findings, overlaps, told } = compare::recount(*storage)?;
+        if findings != theirs || overlaps != 0 {
+            return Err(format!("our recount: {findings:?}, qemu-img check {theirs:?}\n{told}"));
+        }
+    }
+    Ok(())
+}
+
+/// How many steps qemu-img may need for the map of a disk to be asked for the whole of it. It goes from
+/// L2 table to L2 table, also where there is none, and by less than 4 GiB: minutes for the largest.
+const WHOLE_MAP_STEPS: u64 = 1 << 13;
+
+/// An image in memory and in a file, and what is expected of it.
+struct Exported<'a> {
+    path: &'a Path,
+    file: &'a FileStorage,
+    image: &'a Image,
+    model: &'a Model,
+    geometry: Geometry,
+    allowed: &'static [Difference],
+}
+
+impl Exported<'_> {
+    /// The whole disk where that is possible, else every part that is not one large hole; and
+    /// windows that lie anywhere.
+    fn compare_maps(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
+        let mut expected: Vec<Extent> = Vec::new();
+        self.model.extents(&mut expected);
+        let ours = compare::walk(self.file, Window::ALL).map_err(|error| error.to_string())?;
+        if ours != expected {
+            return Err("the model expects other extents".to_string());
+        }
+        tally.extents += ours.len() as u64;
+        let most = WHOLE_MAP_STEPS * self.geometry.l2_span_bytes().min(1 << 31);
+        let mut windows = vec![Window::ALL];
+        if self.model.virtual_size_bytes() > most {
+            windows = busy_windows(&ours, most / 16);
+            tally.maps_in_parts += 1;
+        }
+        windows.extend(compare::windows(entropy, &ours, most, 3));
+        for window in windows {
+            compare::maps(self.path, &[self.file, self.image], window, self.allowed)?;
+            tally.windows += 1;
+        }
+        Ok(())
+    }
+
+    /// What a guest reads: the whole disk, or windows of it where it is large.
+    fn compare_data(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
+        let Self { path, file, model, geometry, .. } = self;
+        let size = model.virtual_size_bytes();
+        let expected = |window: &Window| {
+            let mut bytes = vec![0; window.length_bytes as usize];
+            expect(model, geometry, window.start, &mut bytes);
+            bytes
+        };
+        if size <= WHOLE_DISK_BYTES {
+            let theirs = qemu::convert(path, &path.with_extension("raw"))?;
+            let window = Window { start: GuestOffset::ZERO, length_bytes: size };
+            tally.whole_disks += 1;
+            compare::same_bytes("the model's disk", 0, &expected(&window), &theirs)?;
+            return compare::same_bytes("our read", 0, &compare::read(*file, window)?, &theirs);
+        }
+        let windows = read_windows(model, entropy);
+        for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
+            let start = window.start.get();
+            compare::same_bytes("the model's data", start, &expected(window), &theirs)?;
+            compare::same_bytes("our read", start, &compare::read(*file, *window)?, &theirs)?;
+            tally.read_windows += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Windows over everything but the inside of holes that are longer than `most` bytes; of those, both
+/// ends.
+fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
+    let mut windows = Vec::new();
+    let mut start = 0;
+    for extent in extents {
+        let hole = extent.mapping == Mapping::HOLE && extent.length_bytes > most;
+        let end = extent.start.get() + extent.length_bytes;
+        if hole {
+            let until = extent.start.get() + most / 2;
+            windows.push((start, until));
+            start = end - most / 2;
+        }
+    }
+    windows.push((start, u64::MAX >> 1));
+    let window = |(start, end): (u64, u64)| Window {
+        start: GuestOffset::new(start),
+        length_bytes: end - start,
+    };
+    windows.into_iter().map(window).collect()
+}
+
+/// Windows around both edges of pieces of the disk, those that hold something first.
+fn read_windows(model: &Model, entropy: &mut Entropy) -> Vec<Window> {
+    let size = model.virtual_size_bytes();
+    let mut pieces: Vec<(Piece, u64)> = model.pieces().collect();
+    pieces.sort_by_cached_key(|(piece, _)| (piece.state == State::Unallocated, entropy.next_u64()));
+    pieces.truncate(24);
+    let around = |at: u64| {
+        let start = at.saturating_sub(40).min(size - 1);
+        let length_bytes = 200.min(size - start);
+        Window { start: GuestOffset::new(start), length_bytes }
+    };
+    pieces.iter().flat_map(|(piece, end)| [around(piece.start), around(*end)]).collect()
+}
