@@ -3,7 +3,7 @@
 
 use crate::qcow2::header::{Geometry, MAX_L1_ENTRIES, MAX_REFCOUNT_TABLE_BYTES};
 
-/// What one run may cost. The fuzz targets differ in these only.
+/// What one run may cost: a set for each fuzz target that runs programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest L1 table, in clusters. 512 let 64 KiB clusters and larger reach the format's own
@@ -59,10 +59,10 @@ impl Limits {
     }
 }
 
-/// The longest step from one file end to the next that `place far` can take is below `host_clusters`;
-/// the largest tolerance for growth of the refcount table, in clusters.
+/// The largest tolerance for growth of the refcount table, in clusters: what a program's operand can
+/// say, and enough for a table to grow into it more than once.
 pub const MAX_TABLE_TOLERANCE: u64 = 3;
-/// How many operations a program can have; libFuzzer's default `-max_len` of 4,096 gives 510.
+/// How many operations a program can have; libFuzzer's default `-max_len` of 4,096 gives 509.
 pub const MAX_OPERATIONS: usize = 4096;
 /// How many rounds of growth the refcount table may take before the fixpoint is declared broken.
 /// Each round adds a cluster to the table, which pays for at least 64 blocks: see `build::refcounts`.

@@ -1,5 +1,5 @@
-//! The fuzz targets: one public function each, on buffers that each thread keeps. `cargo test`,
-//! libFuzzer, replay and the benchmarks call the same.
+//! The fuzz targets: one public function each, on buffers that each thread keeps. libFuzzer and
+//! `cargo test` call the same; replay and the benchmarks call the harness below them.
 
 use std::cell::RefCell;
 

@@ -12,7 +12,7 @@ use super::{Exit, Failure, Outcome};
 #[command(after_help = "\
 Exit codes: 0 done; 2 the text could not be read or means nothing, or the file could not be written.
 
-Example: qcowfuzz disasm crash | sed 's/clusters=32/clusters=1/' | qcowfuzz asm - -o smaller")]
+Example: qcowfuzz disasm crash | sed 's/clusters=16/clusters=1/' | qcowfuzz asm - -o smaller")]
 pub struct Arguments {
     /// The text, as 'qcowfuzz disasm' prints it; - for standard input
     text: PathBuf,

@@ -1,5 +1,5 @@
 //! Engines: what can be put in the walker's place. The oracles reach every implementation through
-//! these two traits, our own walker first.
+//! these two traits, our own walker first. `examples/engine.rs` puts a small reader in its place.
 
 mod walker;
 

@@ -1,5 +1,6 @@
 //! Oracles: each decides whether an answer is a bug, and says in its first lines what it does *not*
-//! check. They return what they find; only a fuzz target panics.
+//! check. They return what they find; only a fuzz target panics. Beside them lie their tools: what
+//! collects and meters a walk, and what reads an image's own structures (`recount`, `entries`).
 
 pub mod bounds;
 pub mod collector;

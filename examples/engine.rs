@@ -1,0 +1,188 @@
+//! Another implementation in the walker's place: a small reader of qcow2 images, simplified in one
+//! point, so that the oracles have something to find.
+//!
+//!     cargo run --release --example engine
+
+use std::collections::BTreeMap;
+
+use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk};
+use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use qcowfuzz::storage::Storage;
+use qcowfuzz::vm::generate::{Wanted, generate};
+
+/// The engine: opens images with the reader below.
+pub struct Small {
+    /// Whether bit 0 of an L2 entry, "reads as zeros", is looked at. That is the simplification.
+    pub sees_zero_flag: bool,
+}
+
+impl Engine for Small {
+    type Disk<'s> = SmallDisk<'s>;
+
+    fn capabilities(&self) -> Capabilities {
+        // Images with extended L2 are not run; look-ups and reads are not asked for.
+        Capabilities { lookup: false, read: false, extended_l2: false, zstd: true }
+    }
+
+    fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<SmallDisk<'s>, EngineError> {
+        let disk = reader::open(storage)?;
+        Ok(SmallDisk { storage, disk, sees_zero_flag: self.sees_zero_flag })
+    }
+}
+
+/// An open image.
+pub struct SmallDisk<'s> {
+    storage: &'s dyn Storage,
+    disk: reader::Disk,
+    sees_zero_flag: bool,
+}
+
+impl OpenDisk for SmallDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.disk.size
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+        let mut extents: Vec<Extent> = Vec::new();
+        for (start, length_bytes, entry) in reader::clusters(self.storage, &self.disk)? {
+            let mapping = mapping(entry, self.sees_zero_flag);
+            match extents.last_mut() {
+                Some(last) if last.mapping.continues_as(last.length_bytes, &mapping) => {
+                    last.length_bytes += length_bytes;
+                }
+                _ => extents.push(Extent { start: GuestOffset::new(start), length_bytes, mapping }),
+            }
+        }
+        let range = window.clipped(self.disk.size);
+        for extent in extents {
+            let start = extent.start.get().max(range.start);
+            let end = (extent.start.get() + extent.length_bytes).min(range.end);
+            let Some(mapping) = extent.mapping.advanced(start - extent.start.get()) else { break };
+            let clip =
+                |length_bytes| Extent { start: GuestOffset::new(start), length_bytes, mapping };
+            if start < end && visitor.extent(clip(end - start)).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn lookup(&mut self, _: GuestOffset) -> Result<Mapping, EngineError> {
+        Err(EngineError::Other("no look-ups".into()))
+    }
+
+    fn read(&mut self, _: GuestOffset, _: &mut [u8]) -> Result<(), EngineError> {
+        Err(EngineError::Other("no reads".into()))
+    }
+}
+
+/// What `qemu-img map` says of an L2 entry.
+fn mapping(entry: u64, sees_zero_flag: bool) -> Mapping {
+    let host = entry & reader::OFFSET;
+    let zero = sees_zero_flag && entry & 1 != 0;
+    let there = Mapping { present: true, ..Mapping::HOLE };
+    match (entry & reader::COMPRESSED != 0, zero, host) {
+        (true, ..) => Mapping { zero: false, data: true, compressed: true, ..there },
+        (_, false, 0) => Mapping::HOLE,
+        (_, true, 0) => there,
+        (_, zero, _) => Mapping { zero, data: !zero, offset: Some(HostOffset::new(host)), ..there },
+    }
+}
+
+/// The code under test: it knows nothing of the harness but where bytes come from.
+mod reader {
+    use super::{HostOffset, Storage};
+    use qcowfuzz::error::StorageError;
+
+    pub const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
+    pub const COMPRESSED: u64 = 1 << 62;
+
+    pub struct Disk {
+        pub size: u64,
+        cluster_bits: u32,
+        l1: u64,
+        l1_entries: u64,
+    }
+
+    /// Reads the header.
+    pub fn open(storage: &dyn Storage) -> Result<Disk, StorageError> {
+        let mut header = [0; 48];
+        storage.read_at(HostOffset::ZERO, &mut header)?;
+        let field = |at: usize, bytes: usize| {
+            header[at..at + bytes].iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+        };
+        let (size, cluster_bits) = (field(24, 8) / 512 * 512, field(20, 4) as u32);
+        Ok(Disk { size, cluster_bits, l1: field(40, 8), l1_entries: field(36, 4) })
+    }
+
+    /// The disk as runs: guest offset, length, L2 entry. Where no entry is, the entry is 0.
+    pub fn clusters(
+        storage: &dyn Storage,
+        disk: &Disk,
+    ) -> Result<Vec<(u64, u64, u64)>, StorageError> {
+        let (bits, cluster) = (disk.cluster_bits, 1 << disk.cluster_bits);
+        let (mut runs, mut at) = (Vec::new(), 0);
+        for (table, l1_entry) in entries(storage, disk.l1, disk.l1_entries)? {
+            for (index, entry) in entries(storage, l1_entry & OFFSET, cluster / 8)? {
+                let start = (table << (2 * bits - 3)) + (index << bits);
+                if start < disk.size {
+                    runs.push((at, start - at, 0));
+                    runs.push((start, cluster.min(disk.size - start), entry));
+                    at = start + cluster.min(disk.size - start);
+                }
+            }
+        }
+        runs.push((at, disk.size - at, 0));
+        runs.retain(|(_, length, _)| *length > 0);
+        Ok(runs)
+    }
+
+    /// The entries of a table that are not 0, each with its index. Holes of the file are skipped.
+    fn entries(
+        storage: &dyn Storage,
+        table: u64,
+        count: u64,
+    ) -> Result<Vec<(u64, u64)>, StorageError> {
+        let (mut found, mut scratch) = (Vec::new(), [0; 4096]);
+        let (mut from, end) = (table, table + count.next_multiple_of(2) * 8);
+        while from < end
+            && let Some(data) =
+                storage.next_data(HostOffset::new(from), HostOffset::new(end), &mut scratch)?
+        {
+            let first = (data.offset.get() - table) / 8;
+            let words = data.bytes.as_chunks::<8>().0.iter().map(|word| u64::from_be_bytes(*word));
+            found.extend((first..count).zip(words).filter(|(_, entry)| *entry != 0));
+            from = data.offset.get() + data.bytes.len() as u64;
+        }
+        Ok(found)
+    }
+}
+
+/// Runs generated programs; how many each fingerprint was found in, with the first of them.
+pub fn judge(engine: Small, programs: u64) -> (u64, BTreeMap<String, (u64, String)>) {
+    let mut harness = Harness::new(engine);
+    let (mut judged, mut found) = (0, BTreeMap::new());
+    for rng_seed in 0..programs {
+        let input = generate(rng_seed, Wanted { operations: 4, compressed: true }).encode();
+        match harness.run(&input, Checks::AtCheckpoints) {
+            Ok(outcome) => judged += u64::from(!outcome.unsupported),
+            Err(failure) => {
+                judged += 1;
+                let told = failure.violation.fingerprint();
+                let first = || (0, harness.program().to_string());
+                found.entry(told).or_insert_with(first).0 += 1;
+            }
+        }
+    }
+    (judged, found)
+}
+
+fn main() {
+    let (judged, found) = judge(Small { sees_zero_flag: false }, 1000);
+    println!("{judged} of 1000 programs have images that this engine supports");
+    for (fingerprint, (count, program)) in found {
+        println!("\n{count} × {fingerprint}, first in:\n{program}");
+    }
+}

@@ -1,0 +1,306 @@
+//! What README and docs state is true of the code: tables, names, files, commands.
+
+#[path = "../examples/engine.rs"]
+#[allow(dead_code, missing_docs)]
+mod engine;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use qcowfuzz::vm::operation::{OPERATION_BYTES, PROLOGUE_BYTES};
+use qcowfuzz::vm::{Operation, Program, text};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text_of(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The cells of the table rows between two headings.
+fn rows(document: &str, heading: &str) -> Vec<Vec<String>> {
+    let section = document.split(&format!("\n{heading}\n")).nth(1).expect(heading);
+    let lines = section.lines().take_while(|line| !line.starts_with('#'));
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_string()).collect();
+    let table = lines.filter(|line| line.starts_with('|')).map(cells).collect::<Vec<Vec<_>>>();
+    table.into_iter().skip(2).map(|cells| cells[1..cells.len() - 1].to_vec()).collect()
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// `3` or `1–3`, as the bytes that it means.
+fn byte_range(text: &str) -> BTreeSet<usize> {
+    let (first, last) = text.split_once('–').unwrap_or((text, text));
+    (first.parse().unwrap()..=last.parse().unwrap()).collect()
+}
+
+/// The fields of a line of text, and the bytes of its record in which a change changes them.
+fn bytes_by_field<const N: usize>(
+    fixed: usize,
+    first_byte: u8,
+    print: impl Fn(&[u8; N]) -> String,
+) -> BTreeMap<String, BTreeSet<usize>> {
+    let fields = |record: &[u8; N]| -> Vec<(String, String)> {
+        let line = print(record);
+        let words = line.split_whitespace().skip(1);
+        words
+            .map(|word| word.split_once('=').unwrap())
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    };
+    let mut found = BTreeMap::new();
+    for base in [0, 1] {
+        let mut record = [base; N];
+        record[..fixed].fill(first_byte);
+        let before = fields(&record);
+        for (name, _) in &before {
+            found.entry(name.clone()).or_insert_with(BTreeSet::new);
+        }
+        for at in fixed..N {
+            for value in 0..=255 {
+                let mut changed = record;
+                changed[at] = value;
+                for (old, new) in before.iter().zip(fields(&changed)) {
+                    if *old != new {
+                        found.entry(new.0).or_default().insert(at);
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_table_of_operations_is_the_codes() {
+    let document = text_of("docs/bytecode.md");
+    let rows = rows(&document, "## Operations");
+    assert_eq!(rows.len(), Operation::OPCODES.len());
+    for (row, (code, name)) in rows.iter().zip(Operation::OPCODES) {
+        assert_eq!(row[0], code.to_string());
+        assert_eq!(row[1], format!("`{name}`"));
+        let told: BTreeMap<_, _> = row[2]
+            .split(", ")
+            .filter(|operand| !operand.is_empty())
+            .map(|operand| operand.split_once(' ').unwrap())
+            .map(|(name, bytes)| (name.trim_matches('`').to_string(), byte_range(bytes)))
+            .collect();
+        let print = |record: &[u8; OPERATION_BYTES]| Operation::decode(record).unwrap().to_string();
+        assert_eq!(told, bytes_by_field(1, *code, print), "{name}");
+    }
+}
+
+#[test]
+fn the_opcode_slots_are_the_codes() {
+    let document = text_of("docs/bytecode.md");
+    let name = |byte: u8| {
+        let mut record = [0; OPERATION_BYTES];
+        record[0] = byte;
+        Operation::decode(&record).map(|operation| operation.name())
+    };
+    let mut slots = Vec::new();
+    for row in rows(&document, "## Operations") {
+        let count: usize = row[3].parse().unwrap();
+        slots.extend(std::iter::repeat_n(row[1].trim_matches('`').to_string(), count));
+    }
+    assert_eq!(slots.len(), 32);
+    for byte in 40..=255u8 {
+        let slot = &slots[usize::from(byte - 40) % slots.len()];
+        assert_eq!(name(byte), Some(slot.as_str()), "opcode byte {byte}");
+    }
+    let unassigned: Vec<u8> = (0..40).filter(|byte| name(*byte).is_none()).collect();
+    assert_eq!(unassigned, (14..40).collect::<Vec<_>>());
+    assert!(document.contains("14–39 have no meaning yet"));
+}
+
+#[test]
+fn the_table_of_the_prologue_is_the_codes() {
+    let rows = rows(&text_of("docs/bytecode.md"), "## Prologue");
+    let mut told: BTreeMap<_, _> = rows
+        .iter()
+        .filter(|row| row[1].starts_with('`'))
+        .map(|row| (row[1].trim_matches('`').to_string(), byte_range(&row[0])))
+        .collect();
+    let print = |bytes: &[u8; PROLOGUE_BYTES]| Program::decode(bytes).prologue.to_string();
+    assert_eq!(told, bytes_by_field(1, 0, print));
+    // All bytes are told, each once.
+    let rest = rows.iter().filter(|row| !row[1].starts_with('`'));
+    told.extend(rest.map(|row| (row[1].clone(), byte_range(&row[0]))));
+    let bytes: Vec<usize> = rows.iter().flat_map(|row| byte_range(&row[0])).collect();
+    assert_eq!(bytes, (0..PROLOGUE_BYTES).collect::<Vec<_>>());
+    for byte in 0..=255 {
+        let mut bytes = [1; PROLOGUE_BYTES + OPERATION_BYTES];
+        bytes[0] = byte;
+        assert_eq!(Program::decode(&bytes).operations.is_empty(), byte >= 240);
+    }
+}
+
+#[test]
+fn every_operand_is_told() {
+    let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
+    let told: BTreeSet<&str> = rows.iter().map(|row| quoted(&row[0])[0]).collect();
+    let mut names = BTreeSet::new();
+    for (code, _) in Operation::OPCODES {
+        let mut record = [0; OPERATION_BYTES];
+        record[0] = *code;
+        let line = Operation::decode(&record).unwrap().to_string();
+        let words = line.split_whitespace().skip(1);
+        names.extend(words.map(|word| word.split('=').next().unwrap().to_string()));
+    }
+    assert_eq!(told, names.iter().map(String::as_str).collect());
+}
+
+/// The first fenced block of a language.
+fn block<'a>(document: &'a str, language: &str) -> &'a str {
+    let after = document.split(&format!("```{language}\n")).nth(1).expect(language);
+    after.split("```").next().unwrap()
+}
+
+#[test]
+fn the_example_is_the_seed_and_its_bytes() {
+    let document = text_of("docs/bytecode.md");
+    let program = text::assemble(block(&document, "text")).unwrap();
+    let bytes: Vec<u8> = block(&document, "hex")
+        .split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect();
+    assert_eq!(program.encode(), bytes);
+    assert_eq!(program.to_string(), block(&document, "text"));
+    assert_eq!(fs::read(root().join("corpus/map_extents/zero_kinds")).unwrap(), bytes);
+}
+
+/// Every Markdown file that is ours.
+fn documents() -> Vec<PathBuf> {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    docs.chain([root().join("README.md"), root().join("CHANGELOG.md")]).collect()
+}
+
+/// Paths in a document: targets of links, and words in backticks that look like one.
+fn references(document: &str) -> Vec<String> {
+    let links = document.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let links = links.map(|link| link.split('#').next().unwrap_or_default());
+    let mut found: Vec<_> = links.filter(|link| !link.contains("://")).map(String::from).collect();
+    let rooms = ["src/", "tests/", "examples/", "docs/", "scripts/", "benches/", "corpus/", ".ci/"];
+    let words = quoted(document).into_iter().flat_map(str::split_whitespace);
+    let paths = words.filter(|word| rooms.iter().any(|room| word.starts_with(room)));
+    found.extend(paths.map(|word| word.trim_end_matches(',').to_string()));
+    found
+}
+
+#[test]
+fn files_that_are_named_exist() {
+    let mut missing = Vec::new();
+    let mut seen = 0;
+    for path in documents() {
+        let folder = path.parent().unwrap();
+        for reference in references(&fs::read_to_string(&path).unwrap()) {
+            seen += 1;
+            if !folder.join(&reference).exists() && !root().join(&reference).exists() {
+                missing.push(format!("{}: {reference}", path.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(seen > 40, "{seen} references");
+    assert_eq!(references("[a](b.md#c) `src/x.rs --y` `not/a/path`"), ["b.md", "src/x.rs"]);
+}
+
+#[test]
+fn the_two_commands_are_those_of_ci() {
+    let readme = text_of("README.md");
+    let quick = readme.split("## Quick start\n").nth(1).unwrap();
+    let commands: Vec<_> =
+        quick.lines().skip(1).take_while(|line| line.starts_with("    ")).map(str::trim).collect();
+    assert_eq!(
+        commands,
+        ["cargo install --locked cargo-fuzz && cargo +nightly fuzz run map_extents", "cargo test"]
+    );
+    let ci = text_of(".ci/run");
+    assert!(ci.contains("    cargo install --locked cargo-fuzz\n"));
+    assert!(ci.contains("\ncargo test "));
+    assert!(ci.contains("cargo +nightly fuzz build"));
+    // Every target is run, this one among them.
+    assert!(ci.contains("targets=$(cargo +nightly fuzz list)"));
+    assert!(ci.contains("scripts/fuzz-committed \"$target\""));
+    assert!(text_of("scripts/fuzz-committed").contains("cargo +nightly fuzz run \"$target\""));
+    assert!(text_of("fuzz/Cargo.toml").contains("name = \"map_extents\""));
+    let version = text_of("Cargo.toml");
+    let version = version.split("rust-version = \"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(readme.contains(&format!("Rust {version} or newer")));
+}
+
+#[test]
+fn the_map_of_the_house_has_every_room() {
+    let rows = rows(&text_of("README.md"), "## The map of the house");
+    let told: BTreeSet<String> = rows
+        .iter()
+        .flat_map(|row| quoted(&row[0]))
+        .filter_map(|path| path.strip_prefix("src/"))
+        .map(|room| room.trim_end_matches('/').to_string())
+        .collect();
+    let there: BTreeSet<String> = fs::read_dir(root().join("src"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(told, there);
+}
+
+/// The Rust source below a folder of the tests, in one text.
+fn sources(folder: &str) -> String {
+    let entries = fs::read_dir(root().join("tests").join(folder)).unwrap();
+    entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
+}
+
+#[test]
+fn every_oracle_is_told_with_bugs_that_are_planted() {
+    let document = text_of("docs/oracles.md");
+    let planted = sources("planted") + &sources("altered");
+    let mut told = BTreeSet::new();
+    for section in document.split("\n## ").skip(1) {
+        let name = section.lines().next().unwrap();
+        let Some((_, faults)) = section.split_once("\nPlanted: ") else { continue };
+        told.insert(name.to_string());
+        let faults: Vec<_> = faults.split('"').skip(1).step_by(2).collect();
+        assert!(!faults.is_empty(), "{name}");
+        for fault in faults {
+            let fault = fault.replace('\n', " ");
+            assert!(planted.contains(&format!("\"{fault}\"")), "{name}: {fault}");
+        }
+        let prints = section.split("Fingerprints: ").nth(1).unwrap().split("Planted").next();
+        for print in quoted(prints.unwrap()) {
+            assert!(print.starts_with(&format!("{name}: ")) && print.contains(" → "), "{print}");
+        }
+    }
+    let source = |name: &String| text_of(format!("src/oracles/{name}.rs"));
+    // An oracle has a verdict; the other files there are its tools.
+    let tools = ["mod", "collector", "metered", "recount", "raw", "entries"];
+    let oracles: BTreeSet<String> = fs::read_dir(root().join("src/oracles"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_string())
+        .filter(|name| !tools.contains(&name.as_str()))
+        .collect();
+    assert_eq!(told, oracles);
+    // "Does not check" may be broken over two lines.
+    let silent = |name: &&String| !source(name).replace("\n//!", "").contains("Does not check");
+    assert_eq!(oracles.iter().filter(silent).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn the_example_engine_has_one_bug_and_it_is_found() {
+    let (judged, found) = engine::judge(engine::Small { sees_zero_flag: true }, 1000);
+    assert!(found.is_empty(), "{found:?}");
+    let readme = text_of("README.md");
+    let told = |line: String| assert!(readme.contains(&line), "README should say: {line}");
+    told(format!("    {judged} of 1000 programs have images"));
+    let (_, found) = engine::judge(engine::Small { sees_zero_flag: false }, 1000);
+    for (fingerprint, (count, _)) in &found {
+        told(format!("    {count} × {fingerprint}, first in:\n"));
+    }
+    assert_eq!(found.len(), 3);
+}
