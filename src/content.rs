@@ -80,7 +80,9 @@ impl Shape {
             Self::Half => length / 2,
             Self::Most => length / 4 * 3,
         };
-        content[..noisy].fill_with(|| entropy.next_u64() as u8);
+        for piece in content[..noisy].chunks_mut(8) {
+            piece.copy_from_slice(&entropy.next_u64().to_le_bytes()[..piece.len()]);
+        }
         if matches!(self, Self::Text | Self::Mixed) {
             content.iter_mut().zip(LINE.iter().cycle()).for_each(|(to, from)| *to = *from);
         }

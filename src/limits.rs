@@ -76,3 +76,6 @@ pub const FUEL_BASE: u64 = 4096;
 /// 64 KiB clusters, and some GiB of memory. An image of 33 MiB can ask for a thousand times as much, by
 /// naming one table again and again.
 pub const MAX_RECOUNTED: usize = 1 << 26;
+/// How far into a compressed cluster the loop reads: all that a shape fills (`content`), and zeros
+/// behind it. A 2 MiB cluster takes a millisecond to inflate.
+pub const MAX_INFLATED_BYTES: u64 = 16 << 10;

@@ -115,6 +115,13 @@ impl Model {
         })
     }
 
+    /// The state of the piece that holds the byte at `guest`.
+    pub fn state_at(&self, guest: u64) -> State {
+        let past = self.pieces.partition_point(|piece| piece.start <= guest);
+        // The first piece starts at 0.
+        self.pieces[past - 1].state
+    }
+
     /// The extents of the whole disk, into `extents`.
     pub fn extents(&self, extents: &mut Vec<Extent>) {
         extents.clear();

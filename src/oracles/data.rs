@@ -1,9 +1,11 @@
 //! Data read through the mapping are those that were written: the stamps at the edges of every piece,
 //! zeros where there are none. Does not check what lies between the edges of a piece, except where a
-//! program asks to read it.
+//! program asks to read it; and of large compressed clusters nothing behind their first 16 KiB
+//! (`limits::MAX_INFLATED_BYTES`).
 
-use crate::content::{STAMP_BYTES, Shape, WriteNumber, stamp};
+use crate::content::{SHAPED_BYTES, STAMP_BYTES, Shape, WriteNumber, stamp};
 use crate::engines::OpenDisk;
+use crate::limits::MAX_INFLATED_BYTES;
 use crate::model::{Model, Piece, State};
 use crate::qcow2::header::Geometry;
 use crate::qcow2::units::GuestOffset;
@@ -70,6 +72,14 @@ pub struct Buffers {
     content: Vec<u8>,
 }
 
+/// Whether reading a range would inflate more of a compressed cluster than the loop can afford.
+pub fn costly(model: &Model, geometry: &Geometry, start: GuestOffset, length_bytes: usize) -> bool {
+    let last = start.get().saturating_add(length_bytes as u64).saturating_sub(1);
+    let deep = |byte: u64| byte & geometry.cluster_size.mask() >= MAX_INFLATED_BYTES;
+    let compressed = |byte: u64| matches!(model.state_at(byte), State::Compressed(..));
+    [start.get(), last].into_iter().any(|byte| deep(byte) && compressed(byte))
+}
+
 /// Reads any range of the disk and compares every byte. Past the end it must be refused.
 pub fn check_range(
     disk: &mut impl OpenDisk,
@@ -102,9 +112,7 @@ pub fn check_range(
     let differing = expected.iter().zip(actual.iter()).position(|(one, other)| one != other);
     let at = differing.unwrap_or(0);
     let guest = start.get() + at as u64;
-    let state = model.pieces().filter(|(piece, _)| piece.start <= guest).last();
-    let state = state.map_or(State::Unallocated, |(piece, _)| piece.state);
-    mismatch(&state, &actual[at..], || {
+    mismatch(&model.state_at(guest), &actual[at..], || {
         format!("guest offset {guest}: expected {:#04x}, actual {:#04x}", expected[at], actual[at])
     })
 }
@@ -152,6 +160,7 @@ fn expect_with(
     }
 }
 
+/// What a compressed cluster holds: its stamp and what its shape fills. Behind that there are zeros.
 fn fill_compressed(
     content: &mut Vec<u8>,
     geometry: &Geometry,
@@ -159,7 +168,7 @@ fn fill_compressed(
     write: WriteNumber,
     shape: Shape,
 ) {
-    content.resize(geometry.cluster_size.bytes_usize(), 0);
+    content.resize(geometry.cluster_size.bytes_usize().min(STAMP_BYTES + SHAPED_BYTES), 0);
     let (head, rest) = content.split_at_mut(STAMP_BYTES);
     head.copy_from_slice(&stamp(GuestOffset::new(cluster), write));
     shape.fill(rest);
