@@ -94,6 +94,16 @@ impl Pipeline {
         }
         Ok(outcome)
     }
+
+    /// The program of the last run.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The image that was built last.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
 }
 
 /// An engine and everything that judging it takes.
@@ -135,12 +145,12 @@ impl<E: Engine> Harness<E> {
         // Nothing can be found where nothing is judged.
         let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), |_, _| Ok(()));
         debug_assert!(run.is_ok());
-        &self.pipeline.image
+        self.pipeline.image()
     }
 
     /// The program of the last run.
     pub fn program(&self) -> &Program {
-        &self.pipeline.program
+        self.pipeline.program()
     }
 
     /// The virtual machine as the last run left it: the builder, and the journal.
@@ -150,7 +160,7 @@ impl<E: Engine> Harness<E> {
 
     /// The image that was built last.
     pub fn image(&self) -> &Image {
-        &self.pipeline.image
+        self.pipeline.image()
     }
 
     /// The extents that were expected of the last image that was judged.

@@ -1,15 +1,18 @@
 //! The fuzz targets: one public function each, on buffers that each thread keeps. libFuzzer and
-//! `cargo test` call the same; replay and the benchmarks call the harness below them.
+//! `cargo test` call the same; replay and the benchmarks call what keeps the buffers: the harness,
+//! [`Refcounts`] and [`RawImage`].
 
 use std::cell::RefCell;
 
 use crate::engines::Walker;
 use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
+use crate::image::Image;
 use crate::limits::Limits;
 use crate::oracles::Violation;
 use crate::oracles::raw::{RawJudge, RawOutcome};
 use crate::oracles::recount::Recount;
 use crate::oracles::refcounts;
+use crate::vm::Program;
 
 /// Valid images, and all that is known of them: the input is a program, our walker is the engine.
 ///
@@ -29,13 +32,9 @@ pub fn map_extents(input: &[u8]) -> Result<Outcome, Box<Failure>> {
 /// A violation.
 pub fn refcounts(input: &[u8]) -> Result<Outcome, Box<Failure>> {
     thread_local! {
-        static PIPELINE: RefCell<(Pipeline, Recount)> = RefCell::default();
+        static REFCOUNTS: RefCell<Refcounts> = RefCell::default();
     }
-    PIPELINE.with_borrow_mut(|(pipeline, recount)| {
-        pipeline.run(input, Limits::ALLOCATED, Checks::AtCheckpoints, |image, _| {
-            refcounts::check(recount.recount(image))
-        })
-    })
+    REFCOUNTS.with_borrow_mut(|target| target.run(input, Checks::AtCheckpoints))
 }
 
 /// Any bytes: the input is the file.
@@ -44,9 +43,56 @@ pub fn refcounts(input: &[u8]) -> Result<Outcome, Box<Failure>> {
 /// A violation.
 pub fn raw_image(input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
     thread_local! {
-        static JUDGE: RefCell<(Walker, RawJudge)> = RefCell::default();
+        static RAW_IMAGE: RefCell<RawImage> = RefCell::default();
     }
-    JUDGE.with_borrow_mut(|(walker, judge)| judge.judge(walker, input))
+    RAW_IMAGE.with_borrow_mut(|target| target.run(input))
+}
+
+/// What [`refcounts()`] runs on.
+#[derive(Debug, Default)]
+pub struct Refcounts {
+    pipeline: Pipeline,
+    recount: Recount,
+}
+
+impl Refcounts {
+    /// Runs the program that `input` is.
+    ///
+    /// # Errors
+    /// A violation.
+    pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
+        let Self { pipeline, recount } = self;
+        pipeline.run(input, Limits::ALLOCATED, checks, |image, _| {
+            refcounts::check(recount.recount(image))
+        })
+    }
+
+    /// The program of the last run.
+    pub fn program(&self) -> &Program {
+        self.pipeline.program()
+    }
+
+    /// The image that was built last.
+    pub fn image(&self) -> &Image {
+        self.pipeline.image()
+    }
+}
+
+/// What [`raw_image`] runs on.
+#[derive(Debug, Default)]
+pub struct RawImage {
+    walker: Walker,
+    judge: RawJudge,
+}
+
+impl RawImage {
+    /// Judges what the walker makes of the file that `input` is.
+    ///
+    /// # Errors
+    /// A violation.
+    pub fn run(&mut self, input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
+        self.judge.judge(&mut self.walker, input)
+    }
 }
 
 /// Ends the process over a violation, as libFuzzer wants it: the fingerprint comes first.

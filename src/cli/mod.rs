@@ -11,6 +11,7 @@ mod map;
 mod output;
 mod replay;
 mod replay_report;
+mod replay_target;
 mod size;
 
 use std::path::Path;

@@ -1,43 +1,47 @@
-//! `replay`: runs programs once more, and tells what was found.
+//! `replay`: runs inputs of a fuzz target once more, and tells what was found.
 
 use std::io::{self, BufWriter, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use qcowfuzz::engines::Walker;
 use qcowfuzz::export::Holes;
-use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::harness::Checks;
+use qcowfuzz::image::Image;
 use qcowfuzz::storage::Storage;
 
 use super::files::{self, Existing};
-use super::replay_report::{Found, Report, Verdict};
+use super::replay_report::{Report, Verdict};
+use super::replay_target::{Found, Runner, Target};
 use super::{Exit, Failure, Outcome};
 
-/// Run programs and tell what the oracles say: fingerprint, program and first difference
+/// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Of one input everything is told, of several a line each and a summary. The program is printed as
 text that 'qcowfuzz asm' takes, with the operation marked after which the violation was found.
+
+An input of raw_image is a file, not a program. It is refused, or its walk failed, or it was walked:
+none of these is a violation.
 
 Exit codes: 0 nothing was found; 1 a violation was found; 2 an input could not be read, or the
 image not be written.
 
 Example: qcowfuzz replay --check-each artifacts/map_extents/crash-1f0c")]
 pub struct Arguments {
-    /// The programs, files of any content; - for standard input
+    /// The inputs, files of any content; - for standard input
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
     /// The fuzz target that the inputs are for
     #[arg(long, value_enum, default_value_t)]
     target: Target,
-    /// Build and verify after every operation, not only at checkpoints and at the end
+    /// Build and verify after every operation, not only at checkpoints and at the end; of programs only
     #[arg(long)]
     check_each: bool,
     /// Print a JSON object a line for each input
     #[arg(long)]
     json: bool,
-    /// Write the image that was built last to this file; of one input only
+    /// Write the image that was built last to this file; of one program only
     #[arg(long, value_name = "F")]
     dump_image: Option<PathBuf>,
     /// Replace that file where it is there already
@@ -45,57 +49,34 @@ pub struct Arguments {
     force: bool,
 }
 
-/// What an input is for. A target that is added here gets its arm in [`replay`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Target {
-    /// A program: its image is built and walked, all oracles judge
-    #[default]
-    #[value(name = "map_extents")]
-    MapExtents,
-}
-
-impl Target {
-    /// The name, as on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MapExtents => "map_extents",
-        }
-    }
-}
-
 /// Images up to this length are dumped with their holes filled.
 const MAX_DUMP_FILLED_BYTES: u64 = 64 << 20;
 
 /// Replays the inputs.
 pub fn run(arguments: &Arguments) -> Outcome {
-    if arguments.inputs.len() > 1
-        && let Some(path) = &arguments.dump_image
-    {
-        return Err(Failure::at(path, "of several inputs no image is dumped, expected one input"));
-    }
+    refuse(arguments)?;
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
-    let mut harness = Harness::new(Walker::default());
+    let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
+    let mut runner = Runner::new(arguments.target);
     let mut out = BufWriter::new(io::stdout().lock());
     let mut violations = 0;
     for input in &arguments.inputs {
         let bytes = files::read(input)?;
-        let found = match arguments.target {
-            Target::MapExtents => replay(&mut harness, &bytes, arguments.check_each),
-        };
-        let report = Report::new(input, arguments.target, &harness, &found);
+        let found = replay(&mut runner, &bytes, checks);
+        let report = Report::new(input, arguments.target, &runner, &found);
         violations += u64::from(report.verdict == Verdict::Violation);
         let printed = match (arguments.json, alone) {
             (true, _) => report.json(&mut out),
             (false, true) => report.whole(&mut out),
             (false, false) => report.line(&mut out),
         };
-        if let Some(path) = &arguments.dump_image {
-            dump(&harness, path, Existing::forced(arguments.force))?;
+        if let (Some(path), Some(image)) = (&arguments.dump_image, runner.image()) {
+            dump(image, path, Existing::forced(arguments.force))?;
         }
         if matches!(found, Found::Panic(_)) {
             // What the panic left behind belongs to no run.
-            harness = Harness::new(Walker::default());
+            runner = Runner::new(arguments.target);
         }
         match printed.map_err(|error| Failure::output(&error)) {
             Ok(()) => {}
@@ -118,22 +99,31 @@ fn exit(violations: u64) -> Exit {
     if violations == 0 { Exit::Nothing } else { Exit::Violation }
 }
 
-fn replay(harness: &mut Harness<Walker>, input: &[u8], check_each: bool) -> Found {
-    let checks = if check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
-    let run = AssertUnwindSafe(|| harness.run(input, checks));
-    match catch_unwind(run) {
-        Ok(Ok(outcome)) => Found::Nothing(outcome),
-        Ok(Err(failure)) => Found::Failure(failure),
-        Err(_) => Found::Panic(PanicNotes::last()),
+/// Refuses options that mean nothing for these inputs.
+fn refuse(arguments: &Arguments) -> Result<(), Failure> {
+    let Arguments { inputs, target, check_each, dump_image, .. } = arguments;
+    if !target.runs_programs() {
+        let refused = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
+        if let Some((option, _)) = refused.iter().find(|(_, given)| *given) {
+            let name = target.name();
+            let what = "has files for inputs, expected a target whose inputs are programs";
+            return Err(Failure::Told(format!("{option}: {name} {what}")));
+        }
+    }
+    match dump_image {
+        Some(path) if inputs.len() > 1 => {
+            Err(Failure::at(path, "of several inputs no image is dumped, expected one input"))
+        }
+        _ => Ok(()),
     }
 }
 
-fn dump(
-    harness: &Harness<Walker>,
-    path: &std::path::Path,
-    existing: Existing,
-) -> Result<(), Failure> {
-    let image = harness.image();
+fn replay(runner: &mut Runner, input: &[u8], checks: Checks) -> Found {
+    let run = AssertUnwindSafe(|| runner.run(input, checks));
+    catch_unwind(run).unwrap_or_else(|_| Found::Panic(PanicNotes::last()))
+}
+
+fn dump(image: &Image, path: &Path, existing: Existing) -> Result<(), Failure> {
     let small = image.length_bytes() <= MAX_DUMP_FILLED_BYTES;
     files::write_image(path, existing, image, if small { Holes::Fill } else { Holes::Keep })
 }

@@ -5,22 +5,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use qcowfuzz::engines::Walker;
 use qcowfuzz::extent::Extent;
-use qcowfuzz::harness::{Failure, Harness, Outcome};
+use qcowfuzz::oracles::Violation;
+use qcowfuzz::oracles::raw::RawOutcome;
 
 use super::output::Record;
-use super::replay::{PanicNote, Target};
-
-/// What became of one run.
-pub enum Found {
-    /// Nothing was found.
-    Nothing(Outcome),
-    /// An oracle found something.
-    Failure(Box<Failure>),
-    /// The code under test panicked.
-    Panic(PanicNote),
-}
+use super::replay_target::{Found, Runner, Target};
 
 /// The judgement in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -30,6 +20,12 @@ pub enum Verdict {
     Ok,
     /// The engine does not support the image, and was asked nothing.
     Unsupported,
+    /// A file was not opened.
+    Refused,
+    /// A file was opened, and walking it failed somewhere.
+    Failed,
+    /// A file was walked.
+    Walked,
     /// A bug was found.
     Violation,
 }
@@ -45,7 +41,8 @@ pub struct Report {
     fingerprint: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
-    operations: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operations: Option<usize>,
     /// After how many of them the violation was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     operations_run: Option<usize>,
@@ -53,8 +50,9 @@ pub struct Report {
     effective: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     images: Option<usize>,
-    /// The program's text.
-    program: String,
+    /// The program's text, where the input is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_difference: Option<Difference>,
 }
@@ -69,20 +67,20 @@ struct Difference {
 }
 
 impl Report {
-    /// Gathers what there is to tell of the last run of `harness`.
-    pub fn new(input: &Path, target: Target, harness: &Harness<Walker>, found: &Found) -> Self {
-        let program = harness.program();
+    /// Gathers what there is to tell of the last run of `runner`.
+    pub fn new(input: &Path, target: Target, runner: &Runner, found: &Found) -> Self {
+        let program = runner.program();
         let mut report = Self {
             input: input.display().to_string(),
             target: target.name(),
             verdict: Verdict::Violation,
             fingerprint: None,
             detail: None,
-            operations: program.operations.len(),
+            operations: program.map(|program| program.operations.len()),
             operations_run: None,
             effective: None,
             images: None,
-            program: program.to_string(),
+            program: program.map(ToString::to_string),
             first_difference: None,
         };
         match found {
@@ -92,21 +90,34 @@ impl Report {
                 report.effective = Some(outcome.effective);
                 report.images = Some(outcome.images);
             }
-            Found::Failure(failure) => {
-                let Failure { violation, operations_run } = failure.as_ref();
-                report.fingerprint = Some(violation.fingerprint());
-                report.detail = Some(violation.detail.clone());
-                report.operations_run = Some(*operations_run);
-                if walked(violation.oracle) {
-                    report.first_difference = difference(harness.expected(), harness.actual());
+            Found::File(outcome) => {
+                report.verdict = match outcome {
+                    RawOutcome::Refused => Verdict::Refused,
+                    RawOutcome::Failed => Verdict::Failed,
+                    RawOutcome::Walked => Verdict::Walked,
                 }
             }
+            Found::Failure(failure) => {
+                report.violated(&failure.violation);
+                report.operations_run = Some(failure.operations_run);
+                if let Some((expected, actual)) = runner.extents()
+                    && walked(failure.violation.oracle)
+                {
+                    report.first_difference = difference(expected, actual);
+                }
+            }
+            Found::Violation(violation) => report.violated(violation),
             Found::Panic(note) => {
                 report.fingerprint = Some(format!("panic: {}", note.file));
                 report.detail = Some(note.detail.clone());
             }
         }
         report
+    }
+
+    fn violated(&mut self, violation: &Violation) {
+        self.fingerprint = Some(violation.fingerprint());
+        self.detail = Some(violation.detail.clone());
     }
 
     /// One line of JSON.
@@ -124,31 +135,44 @@ impl Report {
         match (&self.fingerprint, self.verdict) {
             (Some(fingerprint), _) => fingerprint,
             (None, Verdict::Unsupported) => "unsupported by the engine",
+            (None, Verdict::Refused) => "refused",
+            (None, Verdict::Failed) => "walk failed",
+            (None, Verdict::Walked) => "walked",
             (None, _) => "ok",
+        }
+    }
+
+    /// What the run came to, beside the judgement.
+    fn course(&self) -> String {
+        match (self.operations, self.effective, self.images, self.operations_run) {
+            (Some(operations), Some(effective), Some(images), _) => format!(
+                "{operations} operations, {effective} with an effect; images verified: {images}"
+            ),
+            (Some(operations), .., Some(run)) => {
+                format!("found after {run} of {operations} operations")
+            }
+            (Some(operations), ..) => format!("found in a program of {operations} operations"),
+            (None, ..) => match self.verdict {
+                Verdict::Refused => "the file was not opened",
+                Verdict::Failed => "the file was opened, and walking it failed",
+                Verdict::Walked => "the file was walked to its end, or as far as a run goes",
+                Verdict::Ok | Verdict::Unsupported | Verdict::Violation => "found in this file",
+            }
+            .to_string(),
         }
     }
 
     /// Everything, the fingerprint first.
     pub fn whole(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}", self.judgement())?;
-        write!(out, "{}: ", self.input)?;
-        if let (Some(effective), Some(images)) = (self.effective, self.images) {
-            let operations = self.operations;
-            writeln!(
-                out,
-                "{operations} operations, {effective} with an effect; images verified: {images}"
-            )?;
-        } else if let Some(run) = self.operations_run {
-            writeln!(out, "found after {run} of {} operations", self.operations)?;
-        } else {
-            writeln!(out, "found in a program of {} operations", self.operations)?;
-        }
+        writeln!(out, "{}: {}", self.input, self.course())?;
         if let Some(detail) = &self.detail {
             writeln!(out, "{detail}")?;
         }
+        let Some(program) = &self.program else { return Ok(()) };
         writeln!(out)?;
         // The image line is line 0, so an operation's number is its line's.
-        for (number, line) in self.program.lines().enumerate() {
+        for (number, line) in program.lines().enumerate() {
             match self.operations_run {
                 Some(run) if run == number => writeln!(out, "{line} ; <-- found after this")?,
                 _ => writeln!(out, "{line}")?,
@@ -181,93 +205,4 @@ fn difference(expected: &[Extent], actual: &[Extent]) -> Option<Difference> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use qcowfuzz::harness::Checks;
-    use qcowfuzz::oracles::Violation;
-    use qcowfuzz::vm::generate::{Wanted, generate};
-
-    fn report(found: &Found) -> Report {
-        let mut harness = Harness::new(Walker::default());
-        let program = generate(1, Wanted { operations: 3, compressed: false });
-        harness.run(&program.encode(), Checks::AtCheckpoints).unwrap();
-        Report::new(Path::new("input"), Target::MapExtents, &harness, found)
-    }
-
-    fn found(oracle: &'static str) -> Found {
-        let violation = Violation {
-            oracle,
-            field: "kind",
-            expected: "normal",
-            actual: "unallocated",
-            detail: "where".to_string(),
-        };
-        Found::Failure(Box::new(Failure { violation, operations_run: 2 }))
-    }
-
-    fn whole(report: &Report) -> String {
-        let mut out = Vec::new();
-        report.whole(&mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
-        let mut report = report(&found("model"));
-        assert_eq!(report.verdict, Verdict::Violation);
-        let told = whole(&report);
-        let lines: Vec<_> = told.lines().collect();
-        assert_eq!(lines[0], "model: kind, normal → unallocated");
-        assert_eq!(lines[1], "input: found after 2 of 3 operations");
-        assert_eq!(lines[2], "where");
-        // Line 4 is the image's; the second operation is marked, and no other.
-        let marked: Vec<_> = (0..).zip(&lines).filter(|(_, line)| line.contains("<--")).collect();
-        assert_eq!(marked.len(), 1);
-        assert_eq!(marked[0].0, 6);
-        // The mark is a comment: the text is still the program.
-        let text = lines[4..].join("\n");
-        let assembled = qcowfuzz::vm::text::assemble(&text).unwrap();
-        assert_eq!(assembled.to_string(), report.program);
-        // The walker gave what was expected, so there is nothing more; now it did not.
-        let record = Record::empty(5);
-        report.first_difference =
-            Some(Difference { extent: 3, expected: Some(record), actual: None });
-        let told = whole(&report);
-        assert!(told.contains("first difference, extent 3:\n  expected {\"start\":5,"), "{told}");
-        assert!(told.ends_with("  actual   no extent\n"), "{told}");
-    }
-
-    #[test]
-    fn differences_are_found_where_the_lists_differ() {
-        use qcowfuzz::extent::Mapping;
-        use qcowfuzz::qcow2::units::GuestOffset;
-        let at = |start, length_bytes| Extent {
-            start: GuestOffset::new(start),
-            length_bytes,
-            mapping: Mapping::HOLE,
-        };
-        assert!(difference(&[at(0, 5)], &[at(0, 5)]).is_none());
-        let first = difference(&[at(0, 5), at(5, 1)], &[at(0, 5), at(5, 2)]).unwrap();
-        assert_eq!(first.extent, 1);
-        let missing = difference(&[at(0, 5), at(5, 1)], &[at(0, 5)]).unwrap();
-        assert!(missing.extent == 1 && missing.actual.is_none() && missing.expected.is_some());
-    }
-
-    #[test]
-    fn a_panic_is_a_violation() {
-        let detail = "src/map/walk.rs:7:1: index out of bounds".to_string();
-        let note = PanicNote { file: "src/map/walk.rs".to_string(), detail };
-        let report = report(&Found::Panic(note));
-        assert_eq!(report.verdict, Verdict::Violation);
-        let told = whole(&report);
-        assert!(
-            told.starts_with("panic: src/map/walk.rs\ninput: found in a program of 3"),
-            "{told}"
-        );
-        let mut json = Vec::new();
-        report.json(&mut json).unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-        assert_eq!(json["fingerprint"], "panic: src/map/walk.rs");
-        assert_eq!(json["verdict"], "violation");
-    }
-}
+mod tests;

@@ -7,4 +7,5 @@ mod bad_input;
 mod check;
 mod map;
 mod programs;
+mod replay;
 mod support;

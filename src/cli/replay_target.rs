@@ -1,0 +1,115 @@
+//! What `replay` runs: for each fuzz target, that which the target itself runs on.
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::extent::Extent;
+use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
+use qcowfuzz::image::Image;
+use qcowfuzz::oracles::Violation;
+use qcowfuzz::oracles::raw::RawOutcome;
+use qcowfuzz::targets::{RawImage, Refcounts};
+use qcowfuzz::vm::Program;
+
+use super::replay::PanicNote;
+
+/// What an input is for. A target that is added here gets its arm in [`Runner`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Target {
+    /// A program: its image is built and walked, all oracles judge
+    #[default]
+    #[value(name = "map_extents")]
+    MapExtents,
+    /// A program, with larger limits: its image is built, and only its refcounts are judged
+    #[value(name = "refcounts")]
+    Refcounts,
+    /// An image file of any content: the walker's answers are held against each other
+    #[value(name = "raw_image")]
+    RawImage,
+}
+
+impl Target {
+    /// The name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MapExtents => "map_extents",
+            Self::Refcounts => "refcounts",
+            Self::RawImage => "raw_image",
+        }
+    }
+
+    /// Whether an input is a program, which builds images.
+    pub fn runs_programs(self) -> bool {
+        self != Self::RawImage
+    }
+}
+
+/// What became of one run.
+#[derive(Debug)]
+pub enum Found {
+    /// Nothing was found in a program.
+    Nothing(Outcome),
+    /// Nothing was found in a file.
+    File(RawOutcome),
+    /// An oracle found something in a program.
+    Failure(Box<Failure>),
+    /// An oracle found something in a file.
+    Violation(Box<Violation>),
+    /// The code under test panicked.
+    Panic(PanicNote),
+}
+
+/// A target's buffers, reused from input to input.
+pub enum Runner {
+    /// Of `map_extents`.
+    MapExtents(Box<Harness<Walker>>),
+    /// Of `refcounts`.
+    Refcounts(Box<Refcounts>),
+    /// Of `raw_image`.
+    RawImage(Box<RawImage>),
+}
+
+impl Runner {
+    /// For inputs of `target`.
+    pub fn new(target: Target) -> Self {
+        match target {
+            Target::MapExtents => Self::MapExtents(Box::new(Harness::new(Walker::default()))),
+            Target::Refcounts => Self::Refcounts(Box::default()),
+            Target::RawImage => Self::RawImage(Box::default()),
+        }
+    }
+
+    /// Runs an input. A file is judged once, whatever `checks` says.
+    pub fn run(&mut self, input: &[u8], checks: Checks) -> Found {
+        let program = |run: Result<_, _>| run.map_or_else(Found::Failure, Found::Nothing);
+        match self {
+            Self::MapExtents(harness) => program(harness.run(input, checks)),
+            Self::Refcounts(refcounts) => program(refcounts.run(input, checks)),
+            Self::RawImage(raw) => raw.run(input).map_or_else(Found::Violation, Found::File),
+        }
+    }
+
+    /// The program of the last run, where inputs are programs.
+    pub fn program(&self) -> Option<&Program> {
+        match self {
+            Self::MapExtents(harness) => Some(harness.program()),
+            Self::Refcounts(refcounts) => Some(refcounts.program()),
+            Self::RawImage(_) => None,
+        }
+    }
+
+    /// The image that was built last, where images are built.
+    pub fn image(&self) -> Option<&Image> {
+        match self {
+            Self::MapExtents(harness) => Some(harness.image()),
+            Self::Refcounts(refcounts) => Some(refcounts.image()),
+            Self::RawImage(_) => None,
+        }
+    }
+
+    /// The extents that were expected and those that came, where there is an expectation.
+    pub fn extents(&self) -> Option<(&[Extent], &[Extent])> {
+        match self {
+            Self::MapExtents(harness) => Some((harness.expected(), harness.actual())),
+            Self::Refcounts(_) | Self::RawImage(_) => None,
+        }
+    }
+}

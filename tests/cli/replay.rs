@@ -1,0 +1,124 @@
+//! `replay` of each target, over its committed seeds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::{Damaged, qcowfuzz, text, told, with_image};
+
+/// The committed seeds of a target by name: those that have a text. The fuzzer's finds lie there too.
+fn seeds(target: &str) -> Vec<String> {
+    let texts = corpus("text").join(target);
+    let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_string();
+    let mut names: Vec<_> =
+        fs::read_dir(texts).unwrap().map(|entry| stem(entry.unwrap().path())).collect();
+    names.sort();
+    assert!(names.len() > 3);
+    names
+}
+
+fn corpus(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(folder)
+}
+
+/// Replays all seeds of a target, one JSON object each.
+fn replay_seeds(target: &str, options: &[&str]) -> Vec<serde_json::Value> {
+    let names = seeds(target);
+    let mut arguments = vec!["replay", "--json", "--target", target];
+    arguments.extend(options);
+    arguments.extend(names.iter().map(String::as_str));
+    let output = qcowfuzz(&corpus(target), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines = text(&output.stdout).lines();
+    let told: Vec<serde_json::Value> =
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(told.iter().map(|told| told["input"].as_str().unwrap()).eq(names.iter()));
+    assert!(told.iter().all(|told| told["target"] == target && told.get("detail").is_none()));
+    told
+}
+
+#[test]
+fn seeds_of_refcounts_are_replayed() {
+    let told = replay_seeds("refcounts", &[]);
+    let each = replay_seeds("refcounts", &["--check-each"]);
+    for (told, each) in told.iter().zip(&each) {
+        assert_eq!((&told["verdict"], &each["verdict"]), (&"ok".into(), &"ok".into()));
+        assert_eq!(each["images"], each["operations"], "{each}");
+        assert!(told["images"].as_u64() < each["images"].as_u64(), "{told}");
+    }
+    let dir = corpus("refcounts");
+    let output = qcowfuzz(&dir, &["replay", "--target", "refcounts", "order_4"]);
+    let out = text(&output.stdout);
+    assert!(out.starts_with("ok\norder_4: "), "{out}");
+    assert!(out.ends_with(text(&qcowfuzz(&dir, &["disasm", "order_4"]).stdout)), "{out}");
+}
+
+#[test]
+fn each_target_has_its_own_limits() {
+    // The file of this seed stays shorter where images are walked.
+    let dir = tempfile::tempdir().unwrap();
+    let seed = corpus("refcounts").join("full_table");
+    let dumped = |target: &str| {
+        let seed = seed.to_str().unwrap();
+        let output =
+            qcowfuzz(dir.path(), &["replay", "--target", target, seed, "--dump-image", target]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        fs::metadata(dir.path().join(target)).unwrap().len()
+    };
+    assert!(dumped("refcounts") > dumped("map_extents"));
+}
+
+#[test]
+fn the_image_of_refcounts_is_dumped() {
+    let dir = tempfile::tempdir().unwrap();
+    let seed = corpus("refcounts").join("order_4");
+    let arguments =
+        ["replay", "--target", "refcounts", seed.to_str().unwrap(), "--dump-image", "dumped"];
+    let output = qcowfuzz(dir.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let check = qcowfuzz(dir.path(), &["check", "dumped"]);
+    assert_eq!(check.status.code(), Some(0), "{}", text(&check.stderr));
+}
+
+#[test]
+fn files_are_walked_or_not() {
+    for told in replay_seeds("raw_image", &[]) {
+        assert_eq!(told["verdict"], "walked", "{told}");
+        assert!(told.get("program").is_none() && told.get("operations").is_none(), "{told}");
+    }
+    let dir = with_image();
+    let mut damaged = Damaged::new(dir.path());
+    damaged.save(dir.path(), "whole");
+    // A cluster off its boundary.
+    let entry = damaged.l2() + 8 * 5;
+    damaged.put(entry, &(1u64 << 63 | 0x5_0200).to_be_bytes());
+    damaged.save(dir.path(), "damaged");
+    fs::write(dir.path().join("text"), "no image").unwrap();
+    let replay = ["replay", "--target", "raw_image"];
+    let output = qcowfuzz(dir.path(), &[&replay[..], &["whole", "damaged", "text"]].concat());
+    assert_eq!(output.status.code(), Some(0));
+    let lines = "whole: walked\ndamaged: walk failed\ntext: refused\n";
+    assert_eq!(text(&output.stdout), format!("{lines}3 inputs, 0 with a violation\n"));
+    for (name, out) in [
+        ("whole", "walked\nwhole: the file was walked to its end, or as far as a run goes\n"),
+        ("damaged", "walk failed\ndamaged: the file was opened, and walking it failed\n"),
+        ("text", "refused\ntext: the file was not opened\n"),
+    ] {
+        let output = qcowfuzz(dir.path(), &[&replay[..], &[name]].concat());
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), out));
+    }
+}
+
+#[test]
+fn what_only_programs_have_is_refused_for_files() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "no image").unwrap();
+    for options in [&["--check-each"][..], &["--dump-image", "dumped"]] {
+        let arguments = [&["replay", "--target", "raw_image", "file"][..], options].concat();
+        let output = qcowfuzz(dir.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(output.stdout.is_empty());
+        let rest = "raw_image has files for inputs, expected a target whose inputs are programs";
+        assert_eq!(told(&output), format!("{}: {rest}", options[0]));
+    }
+    assert!(!dir.path().join("dumped").exists());
+}
