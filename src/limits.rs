@@ -64,9 +64,9 @@ impl Limits {
 pub const MAX_TABLE_TOLERANCE: u64 = 3;
 /// How many operations a program can have; libFuzzer's default `-max_len` of 4,096 gives 509.
 pub const MAX_OPERATIONS: usize = 4096;
-/// How many rounds of growth the refcount table may take before the fixpoint is declared broken.
-/// Each round adds a cluster to the table, which pays for at least 64 blocks: see `build::refcounts`.
-pub const MAX_TABLE_ROUNDS: u32 = 1 << 16;
+/// How often the refcount table may move before the fixpoint is declared broken. Two moves are enough:
+/// see `build::refcounts`.
+pub const MAX_TABLE_ROUNDS: u32 = 16;
 /// The steps that one walk may take for each byte of tables that it could read, and for each extent.
 /// A walk that takes more hangs.
 pub const FUEL_PER_UNIT: u64 = 4;

@@ -8,11 +8,12 @@
 //! clusters may need new blocks, and these a longer table, which grows into the tolerance or, where
 //! that is used up, moves to a longer run.
 //!
-//! It ends: a block is made at most once for each index, and each round of the table makes it at
-//! least one cluster longer. A longer table is needed only where a cluster was appended past all
-//! that the table counts. A table cluster counts `entries * per_block` clusters, at least 64 × 64
-//! (512-byte clusters, 64-bit counts), while a round appends at most the table itself, its blocks
-//! and theirs: a file of n clusters grows by less than n / 32 until table and file agree.
+//! It ends. A block is made at most once for each index. The table is first made as long as it must be
+//! and grows in place while the clusters behind it are free. Where they are not, it moves, with room for
+//! a sixteenth more: at the end of the file that makes the file longer by little more than the table
+//! itself, and the table by what counts so many clusters. A table cluster counts 64 × 64 clusters at the
+//! least (512-byte clusters, 64-bit counts), so that this is less than the room. (Without the room, a
+//! table of 4,096 clusters needs a longer one wherever it is moved to.) What is not needed is freed.
 
 use crate::image::Image;
 use crate::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
@@ -94,13 +95,15 @@ impl Refcounts {
     ) {
         let per_block = geometry.refcounts_per_block();
         let tolerance = wanted.tolerance.min(MAX_TABLE_TOLERANCE);
-        for _ in 0..MAX_TABLE_ROUNDS {
-            let clusters = self.needed_table_clusters(geometry);
+        for round in 0..MAX_TABLE_ROUNDS {
+            let needed = self.needed_table_clusters(geometry);
+            let clusters = needed + if round == 0 { 0 } else { needed / 16 + 1 };
             let first = placement.allocate_with_tolerance(clusters, tolerance, wanted.table);
             let Some(first) = first else { return };
             (self.table_first, self.table_clusters) = (first, clusters);
             self.count_clusters(placement, per_block, wanted.blocks, first..first + clusters);
             if self.extend_table(placement, geometry, wanted.blocks) {
+                self.trim_table(placement, geometry);
                 return;
             }
             placement.clusters.free(self.table_first, self.table_clusters);
@@ -126,6 +129,15 @@ impl Refcounts {
             self.count_clusters(placement, geometry.refcounts_per_block(), policy, next..next + 1);
         }
         true
+    }
+
+    /// Frees what the table does not need.
+    fn trim_table(&mut self, placement: &mut Placement, geometry: &Geometry) {
+        let needed = self.needed_table_clusters(geometry);
+        if needed < self.table_clusters {
+            placement.clusters.free(self.table_first + needed, self.table_clusters - needed);
+            self.table_clusters = needed;
+        }
     }
 
     fn count_clusters(
@@ -290,6 +302,25 @@ mod tests {
             };
             refcounts.allocate(&mut placement, &geometry, wanted);
             assert_counted(&refcounts, &placement, &geometry);
+        }
+    }
+
+    #[test]
+    fn a_table_of_thousands_of_clusters_comes_to_rest() {
+        // Found by the fuzzer: moved to the end of the file, such a table needs a longer one, for ever.
+        let geometry = geometry(9, 6);
+        let mut refcounts = Refcounts::default();
+        for policy in [Policy::Append, Policy::FirstHole, Policy::RandomHole, Policy::Mixed] {
+            let mut placement = Placement::default();
+            placement.reset(0, u64::MAX / 4);
+            placement.allocate(20, Policy::Append);
+            placement.leave_gap(40_000_000);
+            placement.allocate(1, Policy::Append);
+            let wanted = RefcountPlacement { blocks: policy, table: policy, tolerance: 1 };
+            placement.lift_limit();
+            refcounts.allocate(&mut placement, &geometry, wanted);
+            assert_counted(&refcounts, &placement, &geometry);
+            assert!(refcounts.table().1 > 4096);
         }
     }
 

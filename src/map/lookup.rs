@@ -23,8 +23,8 @@ pub fn lookup<S: Storage + ?Sized>(
     let host = match checked_kind(entry, geometry, guest.get())? {
         ClusterKind::Subclusters(host) => Some(host),
         ClusterKind::UnallocatedSubclusters => None,
-        _ => {
-            let mapping = mapping_of(entry, geometry, guest.get())?;
+        kind => {
+            let mapping = mapping_of(kind);
             return Ok(mapping.advanced(inside).unwrap_or(mapping));
         }
     };
@@ -81,15 +81,11 @@ pub(super) fn checked_kind(
     }
 }
 
-/// The mapping of the first byte of a cluster whose entry needs no bitmap.
+/// The mapping of the first byte of a cluster for which no bitmap tells.
 #[inline]
-pub(super) fn mapping_of(
-    entry: L2Entry,
-    geometry: &Geometry,
-    guest: u64,
-) -> Result<Mapping, MapError> {
+pub(super) fn mapping_of(kind: ClusterKind) -> Mapping {
     let allocated = Mapping { present: true, ..Mapping::HOLE };
-    Ok(match checked_kind(entry, geometry, guest)? {
+    match kind {
         ClusterKind::Unallocated
         | ClusterKind::Subclusters(_)
         | ClusterKind::UnallocatedSubclusters => Mapping::HOLE,
@@ -103,7 +99,7 @@ pub(super) fn mapping_of(
         ClusterKind::Compressed(_) => {
             Mapping { zero: false, data: true, compressed: true, ..allocated }
         }
-    })
+    }
 }
 
 /// The mapping `delta_bytes` into an extended cluster, which lie in its subcluster `subcluster`.

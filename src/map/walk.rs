@@ -7,7 +7,7 @@ use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::units::{GuestOffset, HostOffset, SUBCLUSTERS};
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
-use super::lookup::{self, mapping_of};
+use super::lookup::{self, checked_kind, mapping_of};
 use super::{Disk, MapError, Scratch};
 
 /// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window,
@@ -129,7 +129,8 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
             let entry = u64::from_be_bytes(*entry);
             // Holes are covered when something follows them.
             if entry != 0 && next > self.position {
-                let mapping = mapping_of(L2Entry(entry), &geometry, self.position.max(guest))?;
+                let asked = self.position.max(guest);
+                let mapping = mapping_of(checked_kind(L2Entry(entry), &geometry, asked)?);
                 go_on!(self.hole_until(guest));
                 go_on!(self.cover(guest, next, mapping));
             }
@@ -161,13 +162,12 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
     fn extended_cluster(&mut self, guest: u64, entry: L2Entry, bitmap: SubclusterBitmap) -> Flow {
         let geometry = *self.disk.geometry();
         let asked = self.position.max(guest);
-        let host = match lookup::checked_kind(entry, &geometry, asked)? {
+        let host = match checked_kind(entry, &geometry, asked)? {
             ClusterKind::Subclusters(host) => Some(host),
             ClusterKind::UnallocatedSubclusters => None,
-            _ => {
+            kind => {
                 let next = guest.saturating_add(geometry.cluster_size.bytes());
-                let mapping = mapping_of(entry, &geometry, asked)?;
-                return Ok(self.cover(guest, next, mapping));
+                return Ok(self.cover(guest, next, mapping_of(kind)));
             }
         };
         lookup::check_bitmap(bitmap, host, asked)?;
