@@ -188,7 +188,7 @@ struct Judge {
 impl Judge {
     /// Judges the bytes of an image by themselves.
     fn image(&mut self, image: &Image) -> Verdict {
-        oracles::refcounts::check(self.recount.recount(image))
+        oracles::refcounts::check(&mut self.recount, image)
     }
 
     /// Judges what an engine makes of an image that [`Judge::image`] has passed.

@@ -50,10 +50,12 @@ impl Limits {
         fitting.min(u64::from(MAX_L1_ENTRIES))
     }
 
-    /// How many clusters a file may have: `host_clusters`, and what a refcount table of the size
-    /// that QEMU opens can count. One table cluster is kept back, for the table's own growth.
+    /// How many clusters a file may have: `host_clusters`, and what a refcount table of the size that
+    /// QEMU opens can count. An eighth of the table is kept back: the refcount structures themselves
+    /// come last, and are not limited.
     pub fn file_clusters(&self, geometry: &Geometry) -> u64 {
-        let table_bytes = MAX_REFCOUNT_TABLE_BYTES - geometry.cluster_size.bytes();
+        let table_bytes = MAX_REFCOUNT_TABLE_BYTES / 8 * 7;
+        let table_bytes = table_bytes.min(MAX_REFCOUNT_TABLE_BYTES - geometry.cluster_size.bytes());
         let counted = (table_bytes / 8).saturating_mul(geometry.refcounts_per_block());
         self.host_clusters.min(counted)
     }

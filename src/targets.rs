@@ -62,9 +62,7 @@ impl Refcounts {
     /// A violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount } = self;
-        pipeline.run(input, Limits::ALLOCATED, checks, |image, _| {
-            refcounts::check(recount.recount(image))
-        })
+        pipeline.run(input, Limits::ALLOCATED, checks, |image, _| refcounts::check(recount, image))
     }
 
     /// The program of the last run.

@@ -30,7 +30,7 @@ struct Meant {
 
 /// What each oracle finds by itself.
 fn found(image: &Image, meant: &Meant) -> Vec<String> {
-    let counted = refcounts::check(Recount::new().recount(image));
+    let counted = refcounts::check(&mut Recount::new(), image);
     let mut found: Vec<_> = counted.err().map(|it| it.fingerprint()).into_iter().collect();
     let mut walker = Walker::default();
     let mut disk = match walker.open(image) {

@@ -77,6 +77,10 @@ impl Builder {
         if self.placement.clusters.references(end.cluster) >= self.plan.geometry.max_refcount() {
             return None;
         }
+        let past = end.offset.saturating_add(length_bytes);
+        if past.get() > self.descriptor_reach() {
+            return None;
+        }
         let last = cluster_size.host_cluster(end.offset.saturating_add(length_bytes - 1)).get();
         let spilled = last - end.cluster;
         if spilled > 0 && !self.placement.allocate_at(end.cluster + 1, spilled) {
@@ -86,13 +90,17 @@ impl Builder {
         Some(end.offset)
     }
 
+    /// The host offset that a descriptor cannot say: it has 70 - cluster_bits bits (specification,
+    /// "Compressed Clusters Descriptor").
+    fn descriptor_reach(&self) -> u64 {
+        1 << (70 - self.plan.geometry.cluster_size.bits())
+    }
+
     fn place_fresh(&mut self, length_bytes: u64, skew_bytes: u64) -> Option<HostOffset> {
         let cluster_size = self.plan.geometry.cluster_size;
-        // A descriptor has 70 - cluster_bits bits for the offset (specification, "Compressed Clusters
-        // Descriptor"); a payload and its skew take less than four clusters.
-        let reach = 1u64 << (70 - cluster_size.bits());
+        // A payload and its skew take less than four clusters.
         let room = cluster_size.saturating_bytes(self.placement.append_at() + 4);
-        if room > reach {
+        if room > self.descriptor_reach() {
             return None;
         }
         let skew = skew_bytes & cluster_size.mask();

@@ -2,8 +2,9 @@
 //! image maps where.
 //!
 //! It reads any [`Storage`], in bounded memory: table by table, in pieces, skipping holes. Nothing
-//! that an image holds makes it panic, or work in proportion to more than its tables. Where qemu-img
-//! and the specification leave room, it answers as `qemu-img map` does.
+//! that an image holds makes it panic, or work in proportion to more than the tables that its L1 entries
+//! name (one that is named twice is walked twice). Where qemu-img and the specification leave room, it
+//! answers as `qemu-img map` does.
 //!
 //! [`Storage`]: crate::storage::Storage
 

@@ -25,15 +25,28 @@ pub enum RawOutcome {
 /// The most extents of one walk: a table may be mapped many times over, so that a file of some
 /// kilobytes has millions.
 const MAX_EXTENTS: usize = 4096;
+/// How much of a file is recounted: a table may be named many times over, and libFuzzer ends a process
+/// that takes 2 GiB.
+const MAX_RECOUNTED: usize = 1 << 20;
+/// The steps that a walk may make for each byte of the file: an L1 entry names an L2 table of up to 64
+/// pieces (`map`).
+const STEPS_PER_BYTE: u64 = 16;
 /// How many of them are looked up and read.
 const MAX_ASKED: usize = 64;
 
 /// Buffers, reused from file to file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RawJudge {
     recount: Recount,
     whole: Vec<Extent>,
     other: Vec<Extent>,
+}
+
+impl Default for RawJudge {
+    fn default() -> Self {
+        let (whole, other) = (Vec::new(), Vec::new());
+        Self { recount: Recount::bounded(MAX_RECOUNTED), whole, other }
+    }
 }
 
 impl RawJudge {
@@ -52,7 +65,8 @@ impl RawJudge {
         let storage = &input;
         let Ok(mut disk) = engine.open(storage) else { return Ok(RawOutcome::Refused) };
         let size = disk.virtual_size_bytes();
-        let fuel = bounds::fuel(input.len() as u64).saturating_add(MAX_EXTENTS as u64);
+        let steps = (input.len() as u64).saturating_mul(STEPS_PER_BYTE);
+        let fuel = bounds::fuel(0).saturating_add(steps).saturating_add(MAX_EXTENTS as u64);
         let mut collector = Collector::new(whole, fuel).stopping_after(MAX_EXTENTS);
         let walked = disk.map(Window::ALL, &mut collector);
         bounds::check_steps(collector.exhausted(), fuel)?;

@@ -1,16 +1,18 @@
 //! References become counts, and are held against those on disk.
 
+use crate::qcow2::error::MapError;
 use crate::qcow2::units::HostCluster;
 
 use super::{Counted, Finding, Recount, Reference, Report};
 
 impl Recount {
     /// Turns the sorted references into counts, and notes what overlaps.
-    pub(super) fn add_up(&mut self) {
-        self.computed.clear();
+    pub(super) fn add_up(&mut self) -> Result<(), MapError> {
         for at in 0..self.references.len() {
             self.add_reference(self.references[at]);
+            self.check_bound()?;
         }
+        Ok(())
     }
 
     /// Adds one reference. All before it begin no later: only the last runs can be touched.

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{Geometry, Header};
 use crate::qcow2::refcount;
@@ -67,11 +66,14 @@ impl Recount {
 
     /// Between two tables: one alone, a refcount block of 2^24 counts, has a quarter of the bound.
     pub(super) fn check_bound(&self) -> Result<(), MapError> {
-        if self.references.len() > MAX_RECOUNTED {
-            return Err(MapError::TooLarge("more than 2^26 references to clusters"));
+        if self.references.len() > self.bound {
+            return Err(MapError::TooLarge("too many references to clusters"));
         }
-        if self.on_disk.len() > MAX_RECOUNTED {
-            return Err(MapError::TooLarge("more than 2^26 runs of refcounts"));
+        if self.on_disk.len() > self.bound {
+            return Err(MapError::TooLarge("too many runs of refcounts"));
+        }
+        if self.computed.len() + self.reports.len() > self.bound {
+            return Err(MapError::TooLarge("too many clusters that overlap"));
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ mod compare;
 mod counts;
 mod references;
 
+use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{AUTOCLEAR_BITMAPS, Header, INCOMPATIBLE_DATA_FILE, PARSED_BYTES};
 use crate::qcow2::units::{HostCluster, HostOffset};
@@ -100,6 +101,8 @@ pub struct Recount {
     active_table_bytes: u64,
     /// The file's end in clusters, rounded up.
     file_clusters: u64,
+    /// How many references, counts or reports may be kept.
+    bound: usize,
 }
 
 /// How much of a table is read at a time.
@@ -116,7 +119,13 @@ impl Recount {
             tables: [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]],
             active_table_bytes: 0,
             file_clusters: 0,
+            bound: MAX_RECOUNTED,
         }
+    }
+
+    /// Keeps at most `bound` references, counts or reports; an image that needs more is an error.
+    pub fn bounded(bound: usize) -> Self {
+        Self { bound, ..Self::new() }
     }
 
     /// Recounts the image in `storage`; what was found, by cluster.
@@ -125,9 +134,10 @@ impl Recount {
     /// The header, the snapshot table or an entry is malformed, or a read failed.
     pub fn recount<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<&[Report], MapError> {
         self.references.clear();
+        self.computed.clear();
         self.on_disk.clear();
         self.reports.clear();
-        self.active_table_bytes = 0;
+        (self.active_table_bytes, self.file_clusters) = (0, 0);
         let mut first_bytes = [0; PARSED_BYTES];
         storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
         let header = Header::parse(&first_bytes)?;
@@ -144,7 +154,7 @@ impl Recount {
         self.snapshots(storage, &header)?;
         self.counts(storage, &header)?;
         self.references.sort_unstable_by_key(|reference| reference.first);
-        self.add_up();
+        self.add_up()?;
         self.compare();
         Ok(&self.reports)
     }
