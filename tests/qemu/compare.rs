@@ -103,7 +103,8 @@ pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
     let told = format!("{reports:?}");
     let disk = Disk::open(storage).map_err(|error| error.to_string())?;
     let cluster_size = disk.header().geometry.cluster_size;
-    findings.image_end_offset = cluster_size.host_offset(recount.end_cluster()).get();
+    findings.image_end_offset =
+        cluster_size.host_offset(recount.end_cluster_within(u64::MAX)).get();
     Ok(Recounted { findings, overlaps, told })
 }
 

@@ -164,18 +164,7 @@ impl Recount {
         self.active_table_bytes
     }
 
-    /// How many clusters are referenced.
-    pub fn allocated_clusters(&self) -> u64 {
-        self.computed.iter().map(|counted| counted.end - counted.first).sum()
-    }
-
-    /// The host offset past the last cluster that is referenced or counted.
-    pub fn end_cluster(&self) -> HostCluster {
-        let ends = self.computed.last().into_iter().chain(self.on_disk.last());
-        HostCluster::new(ends.map(|counted| counted.end).max().unwrap_or(0))
-    }
-
-    /// The same, of the clusters before `limit` alone.
+    /// The cluster past the last one before `limit` that is referenced or counted.
     pub fn end_cluster_within(&self, limit: u64) -> HostCluster {
         let end = |counted: &[Counted]| {
             let before = counted.partition_point(|counted| counted.first < limit);
