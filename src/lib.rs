@@ -50,6 +50,7 @@ pub mod error;
 pub mod export;
 pub mod extent;
 pub mod harness;
+pub mod head;
 pub mod image;
 pub mod limits;
 pub mod map;

@@ -1,6 +1,7 @@
 //! Our programs, judged by qemu: the images that they build are opened, checked, mapped and read by
 //! the installed qemu-img and qemu-io, and every answer must be ours.
 
+mod parts;
 mod qemu;
 
 use std::fmt;
@@ -9,6 +10,7 @@ use std::ops::AddAssign;
 use std::path::Path;
 use std::time::Instant;
 
+use parts::{Part, Trace};
 use qcowfuzz::engines::Walker;
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::export::{self, Holes};
@@ -92,6 +94,61 @@ fn qemu_agrees_about_every_program() {
     let tally = qemu::judge_all(&cases, Bench::new, judge);
     println!("{tally:?} in {:?}", began.elapsed());
     assert!(tally.programs >= 500);
+}
+
+/// Programs of random parts of the format, until every part was there often enough and every pair of
+/// parts that the format allows together was there at all.
+#[test]
+fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
+    if !qemu::tools_are_there("qemu_agrees_about_every_part_and_every_pair_of_parts") {
+        return;
+    }
+    let all = parts::all();
+    let mut entropy = Entropy::new(9);
+    let mut had = vec![vec![0u32; all.len()]; all.len()];
+    let mut cases = Vec::new();
+    for rng_seed in 0..PART_PROGRAMS {
+        let wanted: Vec<Part> = all.iter().filter(|_| entropy.one_in(3)).copied().collect();
+        let program = parts::program(rng_seed, &wanted);
+        let trace = Trace::of(&program);
+        let there: Vec<usize> = (0..all.len()).filter(|at| (all[*at].had)(&trace)).collect();
+        for one in &there {
+            there.iter().for_each(|other| had[*one][*other] += 1);
+        }
+        let names: Vec<_> = there.iter().map(|at| all[*at].name).collect();
+        let name = format!("parts of {rng_seed}: {}", names.join(", "));
+        cases.push(Case { name, input: program.encode() });
+    }
+    for (at, part) in all.iter().enumerate() {
+        println!("{:4} programs: {}", had[at][at], part.name);
+    }
+    let (missing, pairs) = missing_pairs(&all, &had);
+    println!("{pairs} pairs of parts that the format allows together");
+    assert!(missing.is_empty(), "not in any program:\n{}", missing.join("\n"));
+    assert!((0..all.len()).all(|at| had[at][at] >= 20));
+    let tally = qemu::judge_all(&cases, Bench::new, judge);
+    println!("{tally:?}");
+}
+
+/// How many programs of random parts are judged.
+const PART_PROGRAMS: u64 = 300;
+
+/// The pairs that the format allows together and no program had; and how many it allows.
+fn missing_pairs(all: &[Part], had: &[Vec<u32>]) -> (Vec<String>, usize) {
+    let (mut missing, mut pairs) = (Vec::new(), 0);
+    for (at, one) in all.iter().enumerate() {
+        for (other_at, other) in all.iter().enumerate().take(at) {
+            let apart = |(a, b, _): &(&str, &str, &str)| {
+                (*a, *b) == (one.name, other.name) || (*b, *a) == (one.name, other.name)
+            };
+            let allowed = !parts::APART.iter().any(apart);
+            pairs += usize::from(allowed);
+            if allowed != (had[at][other_at] > 0) {
+                missing.push(format!("{} with {}, allowed: {allowed}", one.name, other.name));
+            }
+        }
+    }
+    (missing, pairs)
 }
 
 #[test]

@@ -41,10 +41,14 @@ pub const AUTOCLEAR_BITMAPS: u64 = 1 << 0;
 
 /// Header extension: the end of the area.
 pub const EXTENSION_END: u32 = 0;
+/// Header extension: the format of the backing file, in words.
+pub const EXTENSION_BACKING_FORMAT: u32 = 0xE279_2ACA;
 /// Header extension: the feature name table.
 pub const EXTENSION_FEATURE_NAMES: u32 = 0x6803_F857;
 /// Header extension: the bitmaps' directory.
 pub const EXTENSION_BITMAPS: u32 = 0x2385_2875;
+/// Header extension: the name of the external data file.
+pub const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 
 /// How compressed clusters are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,9 +6,10 @@ mod compare;
 mod counts;
 mod references;
 
+use crate::head::Head;
 use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::error::MapError;
-use crate::qcow2::header::{AUTOCLEAR_BITMAPS, Header, INCOMPATIBLE_DATA_FILE, PARSED_BYTES};
+use crate::qcow2::header::{AUTOCLEAR_BITMAPS, INCOMPATIBLE_DATA_FILE};
 use crate::qcow2::units::{HostCluster, HostOffset};
 use crate::storage::Storage;
 
@@ -138,9 +139,7 @@ impl Recount {
         self.on_disk.clear();
         self.reports.clear();
         (self.active_table_bytes, self.file_clusters) = (0, 0);
-        let mut first_bytes = [0; PARSED_BYTES];
-        storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
-        let header = Header::parse(&first_bytes)?;
+        let Head { header, .. } = Head::read(storage)?;
         if header.autoclear & AUTOCLEAR_BITMAPS != 0 {
             return Err(MapError::Unsupported("bitmaps"));
         }

@@ -1,0 +1,112 @@
+//! Operands that choose among words.
+
+use std::fmt;
+
+use bytes::{Buf, BufMut};
+
+use crate::build::placement::Policy;
+use crate::content::Shape;
+use crate::qcow2::header::Version;
+
+use super::Operand;
+
+/// Defines how a plain enum is an operand of one byte: its values and their words, in the order of
+/// the encoding.
+macro_rules! words {
+    ($kind:ty, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
+        impl Operand for $kind {
+            const BYTES: usize = 1;
+            const EXPECTED: &'static str = $expected;
+
+            fn decode(bytes: &mut &[u8]) -> Self {
+                const VALUES: &[$kind] = &[$($value),+];
+                VALUES[usize::from(bytes.get_u8()) % VALUES.len()]
+            }
+            fn encode(self, out: &mut impl BufMut) {
+                const VALUES: &[$kind] = &[$($value),+];
+                let at = VALUES.iter().position(|value| *value == self).unwrap_or(0);
+                out.put_u8(at as u8);
+            }
+            fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($value => $word),+ })
+            }
+            fn parse(text: &str) -> Option<Self> {
+                match text { $($word => Some($value),)+ _ => None }
+            }
+        }
+    };
+}
+
+/// Whether an allocation is kept by what is zeroed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// It is freed.
+    #[default]
+    No,
+    /// It is kept.
+    Yes,
+}
+
+/// What an operation does to subclusters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Change {
+    /// Data are written.
+    #[default]
+    Write,
+    /// They read as zeros.
+    Zero,
+    /// They become unallocated.
+    Unallocate,
+}
+
+words!(Keep, "no or yes", Keep::No = "no", Keep::Yes = "yes");
+words!(
+    Change,
+    "write, zero or unallocate",
+    Change::Write = "write",
+    Change::Zero = "zero",
+    Change::Unallocate = "unallocate",
+);
+words!(
+    Policy,
+    "append, first, random or mixed",
+    Policy::Append = "append",
+    Policy::FirstHole = "first",
+    Policy::RandomHole = "random",
+    Policy::Mixed = "mixed",
+);
+words!(
+    Shape,
+    "zeros, text, speck, eighth, half, most, coins or mixed",
+    Shape::Zeros = "zeros",
+    Shape::Text = "text",
+    Shape::Speck = "speck",
+    Shape::Eighth = "eighth",
+    Shape::Half = "half",
+    Shape::Most = "most",
+    Shape::Coins = "coins",
+    Shape::Mixed = "mixed",
+);
+
+/// The format's version. Three quarters of all bytes are version 3, which has more to it.
+impl Operand for Version {
+    const BYTES: usize = 1;
+    const EXPECTED: &'static str = "2 or 3";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        if bytes.get_u8() % 4 == 1 { Self::V2 } else { Self::V3 }
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(u8::from(self == Self::V2));
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self == Self::V2 { "2" } else { "3" })
+    }
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "2" => Some(Self::V2),
+            "3" => Some(Self::V3),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What clusters hold.
+
+use qcowfuzz::qcow2::header::Compression;
+use qcowfuzz::vm::Operation;
+use qcowfuzz::vm::operand::{Features, Keep, Number};
+
+use super::{ANYWHERE, Part};
+
+/// What clusters hold.
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "zeros that keep their cluster",
+        prepare: |prologue| prologue.version = qcowfuzz::qcow2::header::Version::V3,
+        lines: |_| "write at=start+1 clusters=3\nzero at=start+2 clusters=1 keep=yes".to_string(),
+        had: |trace| trace.changed(|one| matches!(one, Operation::Zero { keep: Keep::Yes, .. })),
+    },
+    Part {
+        name: "compressed clusters",
+        prepare: ANYWHERE,
+        lines: |_| "compress at=start+5 clusters=3 shape=text skew=packed".to_string(),
+        had: |trace| trace.changed(|one| matches!(one, Operation::Compress { .. })),
+    },
+    Part {
+        name: "zstd",
+        prepare: |prologue| {
+            prologue.version = qcowfuzz::qcow2::header::Version::V3;
+            prologue.features = prologue.features.with(Features::ZSTD);
+        },
+        lines: |_| "compress at=last+0 clusters=2 shape=half skew=fresh+700".to_string(),
+        had: |trace| trace.vm.builder().plan().geometry.compression == Compression::Zstd,
+    },
+    Part {
+        name: "subclusters",
+        prepare: |prologue| {
+            prologue.version = qcowfuzz::qcow2::header::Version::V3;
+            prologue.features = prologue.features.with(Features::EXTENDED_L2);
+            prologue.cluster_bits = Number::new(14.max(prologue.cluster_bits.get())).unwrap();
+        },
+        lines: |_| {
+            "subclusters at=last+0 change=write first=3 count=5 stride=2\n\
+             subclusters at=last+0 change=zero first=1 count=9 stride=3"
+                .to_string()
+        },
+        had: |trace| trace.changed(|one| matches!(one, Operation::Subclusters { .. })),
+    },
+];
