@@ -9,7 +9,7 @@ use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk};
 use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::Storage;
+use qcowfuzz::storage::{Layer, Storage};
 use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// The engine: opens images with the reader below.
@@ -22,11 +22,14 @@ impl Engine for Small {
     type Disk<'s> = SmallDisk<'s>;
 
     fn capabilities(&self) -> Capabilities {
-        // Images with extended L2 are not run; look-ups and reads are not asked for.
-        Capabilities { lookup: false, read: false, extended_l2: false, zstd: true }
+        // Images with extended L2, backing files or data files are not run; look-ups and reads are not
+        // asked for.
+        Capabilities { zstd: true, ..Capabilities::NONE }
     }
 
-    fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<SmallDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<SmallDisk<'s>, EngineError> {
+        // One layer: backing files are not declared.
+        let storage = chain[0].image;
         let disk = reader::open(storage)?;
         Ok(SmallDisk { storage, disk, sees_zero_flag: self.sees_zero_flag })
     }

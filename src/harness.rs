@@ -1,18 +1,19 @@
 //! One run: bytes become a program, the program an image, the image extents, and the oracles judge
 //! them. Everything that calls the pipeline (libFuzzer, tests, replay, benchmarks) calls this.
 
-use crate::build;
-use crate::engines::{Engine, OpenDisk};
+use crate::build::{self, Builder};
+use crate::engines::{Capabilities, Engine, OpenDisk};
 use crate::entropy::Entropy;
 use crate::extent::{Extent, Window};
 use crate::image::Image;
+use crate::images::{FileNames, Images};
 use crate::limits::Limits;
 use crate::model::Model;
 use crate::oracles::collector::Collector;
-use crate::oracles::metered::Metered;
+use crate::oracles::metered::{Meter, MeteredImages};
 use crate::oracles::recount::Recount;
 use crate::oracles::{self, Verdict, Violation};
-use crate::qcow2::header::Geometry;
+use crate::storage::Layer;
 use crate::vm::{Effect, Program, Question, Vm};
 
 /// When the image is built and verified, beside a program's checkpoints and its end.
@@ -54,11 +55,17 @@ pub struct Pipeline {
     program: Program,
     vm: Vm,
     scratch: build::Scratch,
-    image: Image,
+    images: Images,
+    names: FileNames,
 }
 
 impl Pipeline {
-    /// Runs the program that `input` is, and has each image that is due judged.
+    /// Images call each other by `names`, for files that are to be written.
+    pub fn named(names: FileNames) -> Self {
+        Self { names, ..Self::default() }
+    }
+
+    /// Runs the program that `input` is, and has the files judged each time they are due.
     ///
     /// # Errors
     /// What `judge` found.
@@ -67,10 +74,11 @@ impl Pipeline {
         input: &[u8],
         limits: Limits,
         checks: Checks,
-        mut judge: impl FnMut(&Image, &Vm) -> Verdict,
+        mut judge: impl FnMut(&Images, &Vm) -> Verdict,
     ) -> Result<Outcome, Box<Failure>> {
         self.program.decode_from(input);
         self.vm.begin(&self.program.prologue, limits);
+        self.images.resize(0);
         let operations = self.program.operations.len();
         let mut outcome = Outcome { operations, ..Outcome::default() };
         for at in 0..=operations {
@@ -83,10 +91,10 @@ impl Pipeline {
             // What comes last is verified once.
             let early = effect == Effect::Checkpoint || checks == Checks::AfterEach;
             if end || early && at + 1 < operations {
-                self.vm.builder().build(&mut self.scratch, &mut self.image);
+                self.vm.build(&self.names, &mut self.scratch, &mut self.images);
                 outcome.images += 1;
                 let operations_run = (at + 1).min(operations);
-                judge(&self.image, &self.vm).map_err(|violation| {
+                judge(&self.images, &self.vm).map_err(|violation| {
                     Box::new(Failure { violation: *violation, operations_run })
                 })?;
                 self.vm.answered();
@@ -100,9 +108,9 @@ impl Pipeline {
         &self.program
     }
 
-    /// The image that was built last.
-    pub fn image(&self) -> &Image {
-        &self.image
+    /// The files that were built last.
+    pub fn images(&self) -> &Images {
+        &self.images
     }
 }
 
@@ -120,6 +128,11 @@ impl<E: Engine> Harness<E> {
         Self { engine, pipeline: Pipeline::default(), judge: Judge::default() }
     }
 
+    /// The same, for images that are to become files: they call each other by `names`.
+    pub fn named(engine: E, names: FileNames) -> Self {
+        Self { engine, pipeline: Pipeline::named(names), judge: Judge::default() }
+    }
+
     /// Runs the program that `input` is.
     ///
     /// # Errors
@@ -129,23 +142,24 @@ impl<E: Engine> Harness<E> {
         // Whatever is left open is decided by the input alone.
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let mut unsupported = false;
-        let outcome = pipeline.run(input, Limits::WALKED, checks, |image, vm| {
-            judge.image(image)?;
-            unsupported = !engine.capabilities().cover(&vm.builder().plan().geometry);
+        let outcome = pipeline.run(input, Limits::WALKED, checks, |images, vm| {
+            judge.images(images)?;
+            unsupported = !supported(&engine.capabilities(), vm);
             if unsupported {
                 return Ok(());
             }
-            judge.engine(engine, image, vm, &mut entropy)
+            judge.engine(engine, images, vm, &mut entropy)
         })?;
         Ok(Outcome { unsupported, ..outcome })
     }
 
-    /// Runs the program that `input` is without judging it, and returns the image that it builds.
+    /// Runs the program that `input` is without judging it, and returns the image that it builds; of a
+    /// chain, the one at the top.
     pub fn build(&mut self, input: &[u8]) -> &Image {
         // Nothing can be found where nothing is judged.
         let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), |_, _| Ok(()));
         debug_assert!(run.is_ok());
-        self.pipeline.image()
+        self.image()
     }
 
     /// The program of the last run.
@@ -158,9 +172,14 @@ impl<E: Engine> Harness<E> {
         &self.pipeline.vm
     }
 
-    /// The image that was built last.
+    /// The files that were built last.
+    pub fn images(&self) -> &Images {
+        self.pipeline.images()
+    }
+
+    /// The image that was built last; of a chain, the one at the top.
     pub fn image(&self) -> &Image {
-        self.pipeline.image()
+        &self.images().top().image
     }
 
     /// The extents that were expected of the last image that was judged.
@@ -174,11 +193,22 @@ impl<E: Engine> Harness<E> {
     }
 }
 
+/// Whether an engine supports every layer that a program built.
+fn supported(capabilities: &Capabilities, vm: &Vm) -> bool {
+    let layers = vm.builders().len();
+    // Of a raw layer, nothing but its bytes is left.
+    let images = vm.builders().zip(vm.journals()).filter(|(_, journal)| !journal.raw);
+    let covered = |(builder, _): (&Builder, _)| capabilities.cover(&builder.plan().geometry);
+    (layers == 1 || capabilities.backing_files) && images.into_iter().all(covered)
+}
+
 /// The oracles, with their buffers.
 #[derive(Debug, Default)]
 struct Judge {
     model: Model,
     recount: Recount,
+    /// Bytes of the active L1 and L2 tables of all layers that are there.
+    table_bytes: u64,
     expected: Vec<Extent>,
     whole: Vec<Extent>,
     other: Vec<Extent>,
@@ -186,28 +216,34 @@ struct Judge {
 }
 
 impl Judge {
-    /// Judges the bytes of an image by themselves.
-    fn image(&mut self, image: &Image) -> Verdict {
-        oracles::refcounts::check(&mut self.recount, image)
+    /// Judges the bytes of each image by themselves.
+    fn images(&mut self, images: &Images) -> Verdict {
+        self.table_bytes = 0;
+        for files in images.layers().filter(|files| !files.raw) {
+            oracles::refcounts::check(&mut self.recount, &files.image)?;
+            self.table_bytes += self.recount.active_table_bytes();
+        }
+        Ok(())
     }
 
-    /// Judges what an engine makes of an image that [`Judge::image`] has passed.
+    /// Judges what an engine makes of images that [`Judge::images`] has passed.
     fn engine<E: Engine>(
         &mut self,
         engine: &mut E,
-        image: &Image,
+        images: &Images,
         vm: &Vm,
         entropy: &mut Entropy,
     ) -> Verdict {
-        let geometry = vm.builder().plan().geometry;
-        self.model.replay(vm.journal());
+        self.model.replay(vm.journals());
         self.model.extents(&mut self.expected);
-        let fuel = oracles::bounds::fuel(self.recount.active_table_bytes());
-        let metered = Metered::new(image);
-        let reads = self.answers(engine, &metered, vm, &geometry, fuel, entropy)?;
+        let fuel = oracles::bounds::fuel(self.table_bytes);
+        let meter = Meter::new();
+        let metered = MeteredImages::new(images, &meter);
+        let chain = metered.chain();
+        let reads = self.answers(engine, &chain, &meter, vm, fuel, entropy)?;
         let fail_at = entropy.below(reads);
         let Self { whole, other, .. } = self;
-        oracles::io::check(engine, &metered, fail_at, whole, fuel, other)
+        oracles::io::check(engine, &chain, &meter, fail_at, whole, fuel, other)
     }
 
     /// Asks everything but what happens when a read fails; returns how many reads opening the image
@@ -215,29 +251,31 @@ impl Judge {
     fn answers<E: Engine>(
         &mut self,
         engine: &mut E,
-        metered: &Metered<'_, Image>,
+        chain: &[Layer],
+        meter: &Meter,
         vm: &Vm,
-        geometry: &Geometry,
         fuel: u64,
         entropy: &mut Entropy,
     ) -> Result<u64, Box<Violation>> {
         let capabilities = engine.capabilities();
-        let disk = &mut match engine.open(metered) {
+        let disk = &mut match engine.open(chain) {
             Ok(disk) => disk,
             Err(error) => return Err(oracles::unexpected_error("open", "image", &error)),
         };
-        let Self { model, recount, expected, whole, other, bytes } = self;
+        let Self { model, table_bytes, expected, whole, other, bytes, .. } = self;
         let size = model.virtual_size_bytes();
         oracles::model::check_size(size, disk.virtual_size_bytes())?;
-        let open_reads = metered.reads();
-        metered.restart(u64::MAX);
+        let open_reads = meter.reads();
+        meter.restart(u64::MAX);
         let mut collector = Collector::new(whole, fuel);
         let walked = disk.map(Window::ALL, &mut collector);
         let exhausted = collector.exhausted();
-        let reads = open_reads + metered.reads();
-        let (table_bytes, read_bytes) = (recount.active_table_bytes(), metered.bytes());
-        let cost = oracles::bounds::Cost { table_bytes, read_bytes, exhausted };
-        oracles::bounds::check(&cost, whole, size, geometry)?;
+        let reads = open_reads + meter.reads();
+        let (table_bytes, read_bytes) = (*table_bytes, meter.bytes());
+        let cost =
+            oracles::bounds::Cost { layers: chain.len(), table_bytes, read_bytes, exhausted };
+        let cell_bytes = vm.builders().map(|builder| builder.plan().geometry.cell_bytes()).min();
+        oracles::bounds::check(&cost, whole, size, cell_bytes.unwrap_or(1))?;
         if let Err(error) = walked {
             return Err(oracles::unexpected_error("walk", "image", &error));
         }
@@ -254,7 +292,7 @@ impl Judge {
             oracles::lookup::check(disk, whole)?;
         }
         if capabilities.read {
-            oracles::data::check(disk, model, geometry)?;
+            oracles::data::check(disk, model, bytes)?;
         }
         for question in vm.questions() {
             match *question {
@@ -266,8 +304,8 @@ impl Judge {
                 }
                 Question::Read { start, length_bytes } if capabilities.read => {
                     let length = usize::from(length_bytes);
-                    if !oracles::data::costly(model, geometry, start, length) {
-                        oracles::data::check_range(disk, model, geometry, start, length, bytes)?;
+                    if !oracles::data::costly(model, start, length) {
+                        oracles::data::check_range(disk, model, start, length, bytes)?;
                     }
                 }
                 Question::Lookup(_) | Question::Read { .. } => {}

@@ -1,13 +1,74 @@
 //! The head of an image: its header, and what the header extensions behind it say. The walker opens
-//! an image with it, the recount begins with it.
+//! an image with it, the recount begins with it. And what a file without a word about its format is.
 
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{
-    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE, EXTENSION_END, Header,
+    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE, EXTENSION_END, Header, MAGIC,
     PARSED_BYTES,
 };
 use crate::qcow2::units::HostOffset;
 use crate::storage::Storage;
+
+/// A format that a backing file can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// An image with layers of its own below it.
+    Qcow2,
+    /// Guest data from the first byte to the last.
+    Raw,
+}
+
+impl ImageFormat {
+    /// The format that the backing format extension calls by `name`, up to its first zero byte.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        match name.split(|byte| *byte == 0).next()? {
+            b"qcow2" => Some(Self::Qcow2),
+            b"raw" => Some(Self::Raw),
+            _ => None,
+        }
+    }
+}
+
+/// The longest name of a format that QEMU opens.
+pub const MAX_FORMAT_BYTES: usize = 15;
+
+/// How files of formats that QEMU would recognize begin, where it is not told the format. To take one of
+/// them for a raw disk would be to give wrong data.
+const OTHER_FORMATS: [&[u8]; 13] = [
+    b"KDMV",
+    b"COWD",
+    b"# Disk Descr",
+    b"conectix",
+    b"vhdxfile",
+    b"<<< Oracle V",
+    b"<<< Sun xVM",
+    b"QED\0",
+    b"LUKS\xba\xbe",
+    b"WithoutFreeSpace",
+    b"WithouFreSpacExt",
+    b"Bochs Virtual HD Image",
+    b"#!/bin/sh\n#V2.0 Format\nmodprobe cloop",
+];
+
+/// The format of a file that nobody names, by its first bytes (QEMU `block.c`, `find_image_format`).
+///
+/// # Errors
+/// A format that is neither qcow2 nor raw, or a failing read.
+pub fn probe<S: Storage + ?Sized>(storage: &S) -> Result<ImageFormat, MapError> {
+    let mut first_bytes = [0; 64];
+    storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
+    let [a, b, c, d, e, f, g, h, ..] = first_bytes;
+    let version = u32::from_be_bytes([e, f, g, h]);
+    match u32::from_be_bytes([a, b, c, d]) {
+        MAGIC if version >= 2 => return Ok(ImageFormat::Qcow2),
+        MAGIC => return Err(MapError::Unsupported("backing file in the first qcow format")),
+        _ => {}
+    }
+    if OTHER_FORMATS.iter().any(|magic| first_bytes.starts_with(magic)) {
+        return Err(MapError::Unsupported("backing file in a format other than qcow2 and raw"));
+    }
+    Ok(ImageFormat::Raw)
+}
 
 /// Where something lies in the first cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +114,27 @@ impl Head {
             .then_some(Field { offset, length_bytes: backing_file_bytes })
     }
 
+    /// The format of the backing file, read from the same storage; `None` where no extension says it.
+    ///
+    /// # Errors
+    /// A format other than qcow2 and raw, or a failing read.
+    pub fn backing_format_in<S: Storage + ?Sized>(
+        &self,
+        storage: &S,
+    ) -> Result<Option<ImageFormat>, MapError> {
+        let Some(field) = self.backing_format else { return Ok(None) };
+        let mut name = [0; MAX_FORMAT_BYTES];
+        let unsupported = MapError::Unsupported("backing format other than qcow2 and raw");
+        let length = usize::try_from(field.length_bytes).unwrap_or(usize::MAX);
+        let Some(name) = name.get_mut(..length) else { return Err(unsupported) };
+        storage.read_at(field.offset, name)?;
+        // As QEMU has it: an empty name is none.
+        match name.first() {
+            None | Some(0) => Ok(None),
+            Some(_) => ImageFormat::named(name).map(Some).ok_or(unsupported),
+        }
+    }
+
     /// Extensions must end where their area ends.
     fn read_extensions<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<(), MapError> {
         let area_end = self.header.extension_area_end();
@@ -70,6 +152,10 @@ impl Head {
             let field = Some(Field { offset: HostOffset::new(at), length_bytes: length });
             match kind {
                 EXTENSION_END => break,
+                EXTENSION_BACKING_FORMAT if length > MAX_FORMAT_BYTES as u32 => {
+                    let (field, found) = ("backing format length", u64::from(length));
+                    return Err(MapError::Header { field, found, expected: "at most 15" });
+                }
                 EXTENSION_BACKING_FORMAT => self.backing_format = field,
                 EXTENSION_DATA_FILE => self.data_file = field,
                 EXTENSION_BITMAPS => self.bitmaps = field,

@@ -88,6 +88,15 @@ impl Image {
         self.segments.push(Segment { offset: offset.get(), position, length });
     }
 
+    /// Cuts off what was written past `length_bytes`; before the writing ends.
+    pub fn truncate(&mut self, length_bytes: u64) {
+        self.segments.retain_mut(|segment| {
+            let left = length_bytes.saturating_sub(segment.offset);
+            segment.length = segment.length.min(u32::try_from(left).unwrap_or(u32::MAX));
+            segment.length > 0
+        });
+    }
+
     /// Ends the writing: from now on the image can be read. The file is `length_bytes` long, and at
     /// least as long as what was written.
     pub fn seal(&mut self, length_bytes: u64) {

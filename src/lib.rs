@@ -43,6 +43,7 @@
 //! Another implementation in the walker's place: [`engines`].
 
 pub mod build;
+pub mod chain;
 pub mod content;
 pub mod engines;
 pub mod entropy;
@@ -52,6 +53,7 @@ pub mod extent;
 pub mod harness;
 pub mod head;
 pub mod image;
+pub mod images;
 pub mod limits;
 pub mod map;
 pub mod model;

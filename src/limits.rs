@@ -14,6 +14,8 @@ pub struct Limits {
     pub host_clusters: u64,
     /// How many clusters all operations together may write, zero or discard.
     pub touched_clusters: u64,
+    /// How many layers a chain may have, the image itself among them.
+    pub layers: usize,
     /// How many snapshots there may be at a time.
     pub snapshots: usize,
     /// How many times a program may build and verify before its end.
@@ -28,6 +30,7 @@ impl Limits {
         l1_clusters: 512,
         host_clusters: 1 << 18,
         touched_clusters: 1 << 12,
+        layers: MAX_LAYERS,
         snapshots: 8,
         checkpoints: 4,
         questions: 32,
@@ -39,6 +42,7 @@ impl Limits {
         l1_clusters: 1 << 16,
         host_clusters: 1 << 32,
         touched_clusters: 1 << 14,
+        layers: 1,
         snapshots: 16,
         checkpoints: 4,
         questions: 0,
@@ -66,6 +70,10 @@ impl Limits {
 pub const MAX_TABLE_TOLERANCE: u64 = 3;
 /// How many operations a program can have; libFuzzer's default `-max_len` of 4,096 gives 509.
 pub const MAX_OPERATIONS: usize = 4096;
+/// How many layers a program's backing chain can have, the image itself among them.
+pub const MAX_LAYERS: usize = 4;
+/// How many images a chain of files can have, each of them opened because the one above names it.
+pub const MAX_FILE_LAYERS: usize = 64;
 /// How often the refcount table may move before the fixpoint is declared broken. Two moves are enough:
 /// see `build::refcounts`.
 pub const MAX_TABLE_ROUNDS: u32 = 16;

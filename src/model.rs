@@ -1,7 +1,10 @@
 //! The reference model: what the disk must look like, from the journal alone.
 //!
-//! The disk is a list of pieces, each with one state, in order. Every record paints a range of it:
-//! what was there is cut out, the new piece takes its place. That is all.
+//! A layer is a list of pieces, each with one state, in order. Every record paints a range of it: what
+//! was there is cut out, the new piece takes its place. A disk is a list of layers: what the first leaves
+//! unallocated is asked of the second, as far as that reaches, and so on. That is all.
+
+use smallvec::{SmallVec, smallvec};
 
 use crate::content::{Shape, SubclusterChange, WriteNumber};
 use crate::extent::{Extent, Mapping};
@@ -70,26 +73,170 @@ pub struct Piece {
     pub state: State,
 }
 
-/// The disk as it must be.
+/// One layer as it must be: a list of pieces.
 #[derive(Debug)]
-pub struct Model {
+struct Layer {
     cluster_size: ClusterSize,
     size_bytes: u64,
+    /// Whether the layer is a raw file, in which every byte is data at its own offset.
+    raw: bool,
     /// Never empty; the first starts at 0, the last goes on for ever.
     pieces: Vec<Piece>,
+}
+
+/// For each layer, the index of a piece.
+type Found = SmallVec<[usize; 4]>;
+
+/// The disk as it must be: layers, which are asked in order.
+#[derive(Debug)]
+pub struct Model {
+    /// The image itself first, and behind the last that is in use spare ones.
+    layers: Vec<Layer>,
+    live: usize,
+}
+
+/// A part of the disk that a guest sees, and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Visible {
+    /// The first guest byte.
+    pub start: u64,
+    /// The byte past the last.
+    pub end: u64,
+    /// How many layers down it was found.
+    pub depth: u32,
+    /// The piece of that layer; it may begin earlier.
+    pub piece: Piece,
+    /// The byte past the last of that piece, which may lie past the end of the disk.
+    pub piece_end: u64,
+    /// The cluster size of that layer.
+    pub cluster_size: ClusterSize,
+    /// Whether that layer is raw.
+    pub raw: bool,
+}
+
+impl Visible {
+    /// What it is.
+    pub fn state(&self) -> State {
+        self.piece.state.advanced(self.start - self.piece.start)
+    }
+
+    /// What `qemu-img map` prints for it.
+    fn mapping(&self) -> Mapping {
+        let depth = self.depth;
+        match self.raw {
+            true => Mapping {
+                depth,
+                ..State::Normal(HostOffset::new(self.start), WriteNumber(0)).mapping()
+            },
+            false => Mapping { depth, ..self.state().mapping() },
+        }
+    }
 }
 
 impl Model {
     /// An empty disk of size 0.
     pub fn new() -> Self {
-        let nothing = Piece { start: 0, state: State::Unallocated };
-        Self { cluster_size: ClusterSize::SMALLEST, size_bytes: 0, pieces: vec![nothing] }
+        Self { layers: vec![Layer::new()], live: 1 }
     }
 
-    /// Becomes the disk of `journal`, in the buffer that is there.
-    pub fn replay(&mut self, journal: &Journal) {
+    /// Becomes the disk of `journals`, in the buffers that are there: the image's own journal first, each
+    /// of the others that of the layer below the one before it.
+    pub fn replay<'j>(&mut self, journals: impl Iterator<Item = &'j Journal>) {
+        self.live = 0;
+        for journal in journals {
+            if self.live == self.layers.len() {
+                self.layers.push(Layer::new());
+            }
+            self.layers[self.live].replay(journal);
+            self.live += 1;
+        }
+    }
+
+    /// The size of the disk that a guest sees.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.layers[0].virtual_size_bytes()
+    }
+
+    /// How many layers there are.
+    pub fn layers(&self) -> usize {
+        self.live
+    }
+
+    /// What a guest sees, in order. Neighbours that continue each other in one layer are one.
+    pub fn visible(&self) -> impl Iterator<Item = Visible> {
+        let size = self.virtual_size_bytes();
+        let mut at = 0;
+        let mut found: Found = smallvec![0; self.live];
+        std::iter::from_fn(move || {
+            let visible = (at < size).then(|| self.ask(at, &mut found))?;
+            at = visible.end;
+            Some(visible)
+        })
+    }
+
+    /// What a guest sees at `guest`, which lies on the disk, and how far that goes.
+    pub fn at(&self, guest: u64) -> Visible {
+        let mut found: Found = smallvec![0; self.live];
+        self.ask(guest, &mut found)
+    }
+
+    /// Asks one layer after the other, as far as each of them reaches. `found` is where the pieces of
+    /// earlier bytes were found.
+    fn ask(&self, guest: u64, found: &mut [usize]) -> Visible {
+        let layers = &self.layers[..self.live];
+        let mut end = self.virtual_size_bytes();
+        let mut depth = 0;
+        loop {
+            let layer = &layers[depth];
+            let (piece, piece_end) = layer.piece_at(guest, &mut found[depth]);
+            end = end.min(piece_end);
+            match layers.get(depth + 1).map(Layer::virtual_size_bytes) {
+                Some(size) if layer.leaves(piece.state) && guest < size => {
+                    end = end.min(size);
+                    depth += 1;
+                }
+                _ => {
+                    let Layer { cluster_size, raw, .. } = *layer;
+                    let (start, depth) = (guest, depth as u32);
+                    return Visible { start, end, depth, piece, piece_end, cluster_size, raw };
+                }
+            }
+        }
+    }
+
+    /// The extents of the whole disk, into `extents`.
+    pub fn extents(&self, extents: &mut Vec<Extent>) {
+        extents.clear();
+        for visible in self.visible() {
+            let mapping = visible.mapping();
+            let length_bytes = visible.end - visible.start;
+            if let Some(last) = extents.last_mut()
+                && last.mapping.advanced(last.length_bytes) == Some(mapping)
+            {
+                last.length_bytes += length_bytes;
+            } else {
+                let start = GuestOffset::new(visible.start);
+                extents.push(Extent { start, length_bytes, mapping });
+            }
+        }
+    }
+}
+
+impl Layer {
+    fn new() -> Self {
+        let nothing = Piece { start: 0, state: State::Unallocated };
+        Self {
+            cluster_size: ClusterSize::SMALLEST,
+            size_bytes: 0,
+            raw: false,
+            pieces: vec![nothing],
+        }
+    }
+
+    fn replay(&mut self, journal: &Journal) {
         self.cluster_size = journal.cluster_size;
         self.size_bytes = journal.size_bytes;
+        self.raw = journal.raw;
         self.pieces.clear();
         self.pieces.push(Piece { start: 0, state: State::Unallocated });
         for record in &journal.records {
@@ -97,46 +244,38 @@ impl Model {
         }
     }
 
-    /// The size of the disk that a guest sees: whole sectors.
-    pub fn virtual_size_bytes(&self) -> u64 {
-        self.size_bytes / 512 * 512
-    }
-
-    /// The pieces of the disk that a guest sees a part of, each with the byte past its end, which may
-    /// lie past the end of the disk. Neighbours that continue each other are one piece.
-    pub fn pieces(&self) -> impl Iterator<Item = (Piece, u64)> {
-        let size = self.virtual_size_bytes();
-        let continued =
-            |here: &Piece, next: &Piece| here.state.advanced(next.start - here.start) == next.state;
-        let mut starts = self.pieces.chunk_by(continued).map(|alike| alike[0]).peekable();
-        std::iter::from_fn(move || {
-            let piece = starts.next().filter(|piece| piece.start < size)?;
-            Some((piece, starts.peek().map_or(u64::MAX, |next| next.start)))
-        })
-    }
-
-    /// The state of the piece that holds the byte at `guest`.
-    pub fn state_at(&self, guest: u64) -> State {
-        let past = self.pieces.partition_point(|piece| piece.start <= guest);
-        // The first piece starts at 0.
-        self.pieces[past - 1].state
-    }
-
-    /// The extents of the whole disk, into `extents`.
-    pub fn extents(&self, extents: &mut Vec<Extent>) {
-        extents.clear();
-        for (piece, end) in self.pieces() {
-            let mapping = piece.state.mapping();
-            let length_bytes = end.min(self.virtual_size_bytes()) - piece.start;
-            if let Some(last) = extents.last_mut()
-                && last.mapping.advanced(last.length_bytes) == Some(mapping)
-            {
-                last.length_bytes += length_bytes;
-            } else {
-                let start = GuestOffset::new(piece.start);
-                extents.push(Extent { start, length_bytes, mapping });
-            }
+    /// The size that the layer has for those above it: whole sectors. Of an image the last one must be
+    /// complete, a raw file is filled up.
+    fn virtual_size_bytes(&self) -> u64 {
+        match self.raw {
+            false => self.size_bytes / 512 * 512,
+            true => self.size_bytes.next_multiple_of(512),
         }
+    }
+
+    /// Whether what is in this state is for the layer below to say.
+    fn leaves(&self, state: State) -> bool {
+        !self.raw && matches!(state, State::Unallocated | State::UnallocatedInside(_))
+    }
+
+    /// The piece that holds the byte at `guest`, and the byte past its end. `found` is the index of a
+    /// piece that begins no later. Neighbours that continue each other are one piece.
+    fn piece_at(&self, guest: u64, found: &mut usize) -> (Piece, u64) {
+        let pieces = &self.pieces;
+        let continued = |next: usize| {
+            let (here, next) = (&pieces[next - 1], &pieces[next]);
+            here.state.advanced(next.start - here.start) == next.state
+        };
+        let mut first = *found + pieces[*found..].partition_point(|piece| piece.start <= guest) - 1;
+        let mut past = first + 1;
+        while first > 0 && continued(first) {
+            first -= 1;
+        }
+        while past < pieces.len() && continued(past) {
+            past += 1;
+        }
+        *found = first;
+        (pieces[first], pieces.get(past).map_or(u64::MAX, |next| next.start))
     }
 
     fn apply(&mut self, record: &Record) {
@@ -231,7 +370,7 @@ mod tests {
         journal.begin(ClusterSize::from_bits(16).unwrap(), 10 << 16);
         journal.records.extend(records);
         let mut model = Model::new();
-        model.replay(&journal);
+        model.replay(std::iter::once(&journal));
         let mut extents = Vec::new();
         model.extents(&mut extents);
         let plain = |extent: &Extent| (extent.start.get(), extent.length_bytes, extent.mapping);

@@ -2,10 +2,42 @@
 
 use std::fs::{File, Metadata};
 use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::error::{Error, StorageError};
 use crate::qcow2::units::HostOffset;
+
+/// The files of one layer of a backing chain. A chain is a slice of them, the image itself first.
+#[derive(Debug)]
+pub struct Layer<'s, S: Storage + ?Sized = dyn Storage + 's> {
+    /// The image.
+    pub image: &'s S,
+    /// The external data file, where it has one.
+    pub data_file: Option<&'s S>,
+}
+
+impl<'s, S: Storage + ?Sized> Layer<'s, S> {
+    /// An image that has its data in itself.
+    pub const fn alone(image: &'s S) -> Self {
+        Self { image, data_file: None }
+    }
+}
+
+impl<'s, S: Storage> Layer<'s, S> {
+    /// The same files, of whatever kind they are.
+    pub fn erased(self) -> Layer<'s> {
+        Layer { image: self.image, data_file: self.data_file.map(|file| file as &dyn Storage) }
+    }
+}
+
+impl<S: Storage + ?Sized> Clone for Layer<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Storage + ?Sized> Copy for Layer<'_, S> {}
 
 /// What [`Storage::next_data`] widens its answers to: the length of an extended L2 entry, so that no
 /// table entry is ever cut in two.
@@ -20,6 +52,15 @@ pub struct Data<'a> {
     pub bytes: &'a [u8],
 }
 
+/// An answer of [`Storage::stored`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Whether the bytes are stored.
+    pub stored: bool,
+    /// Where that changes.
+    pub end: HostOffset,
+}
+
 /// A readable image. Past its end there are zeros, as QEMU has it.
 pub trait Storage {
     /// The file's length.
@@ -30,6 +71,16 @@ pub trait Storage {
     /// # Errors
     /// The bytes could not be read; `into` may then hold anything.
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError>;
+
+    /// Whether the bytes from `from` on are stored or a hole of the file, and where that changes: past
+    /// `from`, at `until` at the latest. The default is for what has no holes.
+    ///
+    /// # Errors
+    /// The file could not be asked.
+    fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
+        let _ = from;
+        Ok(Stored { stored: true, end: until })
+    }
 
     /// The first data in `from..until`, borrowed from the storage or read into `scratch`; `None`
     /// where there are only zeros. What is skipped is zeros; what is returned may be.
@@ -122,6 +173,10 @@ impl<S: Storage + ?Sized> Storage for &S {
         (**self).read_at(offset, into)
     }
 
+    fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
+        (**self).stored(from, until)
+    }
+
     fn next_data<'a>(
         &'a self,
         from: HostOffset,
@@ -136,7 +191,15 @@ impl<S: Storage + ?Sized> Storage for &S {
 #[derive(Debug)]
 pub struct FileStorage {
     file: File,
+    id: FileId,
     length_bytes: u64,
+}
+
+/// Which file it is, whatever its name: the same for two names of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
 }
 
 impl FileStorage {
@@ -149,7 +212,13 @@ impl FileStorage {
         regular(path, std::fs::metadata(path))?;
         let file = File::open(path).map_err(|source| Error::file(path, source))?;
         let metadata = regular(path, file.metadata())?;
-        Ok(Self { length_bytes: metadata.len(), file })
+        let id = FileId { device: metadata.dev(), inode: metadata.ino() };
+        Ok(Self { length_bytes: metadata.len(), id, file })
+    }
+
+    /// Which file it is.
+    pub fn id(&self) -> FileId {
+        self.id
     }
 }
 
@@ -188,6 +257,21 @@ impl Storage for FileStorage {
         }
         into[filled..].fill(0);
         Ok(())
+    }
+
+    fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
+        use rustix::fs::{SeekFrom, seek};
+        let at = |end: u64| HostOffset::new(end.clamp(from.get().saturating_add(1), until.get()));
+        match seek(&self.file, SeekFrom::Data(from.get())) {
+            Ok(first) if first > from.get() => Ok(Stored { stored: false, end: at(first) }),
+            Ok(_) => match seek(&self.file, SeekFrom::Hole(from.get())) {
+                // The end of the file counts as a hole; what its last sector lacks belongs to it.
+                Ok(hole) if hole < self.length_bytes => Ok(Stored { stored: true, end: at(hole) }),
+                _ => Ok(Stored { stored: true, end: until }),
+            },
+            Err(rustix::io::Errno::NXIO) => Ok(Stored { stored: false, end: until }),
+            Err(_) => Ok(Stored { stored: true, end: until }),
+        }
     }
 
     fn next_data<'a>(

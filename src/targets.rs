@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use crate::engines::Walker;
 use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
-use crate::image::Image;
+use crate::images::{FileNames, Images};
 use crate::limits::Limits;
 use crate::oracles::Violation;
 use crate::oracles::raw::{RawJudge, RawOutcome};
@@ -56,13 +56,20 @@ pub struct Refcounts {
 }
 
 impl Refcounts {
+    /// For images that are to become files: they call each other by `names`.
+    pub fn named(names: FileNames) -> Self {
+        Self { pipeline: Pipeline::named(names), recount: Recount::default() }
+    }
+
     /// Runs the program that `input` is.
     ///
     /// # Errors
     /// A violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount } = self;
-        pipeline.run(input, Limits::ALLOCATED, checks, |image, _| refcounts::check(recount, image))
+        pipeline.run(input, Limits::ALLOCATED, checks, |images, _| {
+            refcounts::check(recount, &images.top().image)
+        })
     }
 
     /// The program of the last run.
@@ -70,9 +77,9 @@ impl Refcounts {
         self.pipeline.program()
     }
 
-    /// The image that was built last.
-    pub fn image(&self) -> &Image {
-        self.pipeline.image()
+    /// The files that were built last.
+    pub fn images(&self) -> &Images {
+        self.pipeline.images()
     }
 }
 

@@ -126,7 +126,7 @@ mod liar {
     use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk, Walker};
     use qcowfuzz::extent::{Mapping, Visitor, Window};
     use qcowfuzz::qcow2::units::GuestOffset;
-    use qcowfuzz::storage::Storage;
+    use qcowfuzz::storage::Layer;
 
     #[derive(Default)]
     pub struct Liar(Walker);
@@ -140,8 +140,8 @@ mod liar {
             Capabilities::ALL
         }
 
-        fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<LiarDisk<'s>, EngineError> {
-            Ok(LiarDisk(self.0.open(storage)?))
+        fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<LiarDisk<'s>, EngineError> {
+            Ok(LiarDisk(self.0.open(chain)?))
         }
     }
 

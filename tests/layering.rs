@@ -18,6 +18,7 @@ const STOREYS: &[&[&str]] = &[
     // Limits are told in the format's terms; the journal in contents and host offsets.
     &["limits", "storage", "vm::journal"],
     &["image", "head"],
+    &["images", "chain"],
     &["export", "build", "map"],
     &["vm"],
     &["model", "engines"],
@@ -58,17 +59,17 @@ const SYSTEM: &[(&[&str], &[&str], &str)] = &[
     (&["std", "process", "Command"], &["engines", "differential", "cli", "main"], "runs programs"),
     (
         &["std", "fs"],
-        &["storage", "export", "corpus", "engines", "differential", "cli", "main"],
+        &["storage", "chain", "export", "corpus", "engines", "differential", "cli", "main"],
         "touches files",
     ),
     (
         &["std", "os"],
-        &["storage", "export", "corpus", "engines", "differential", "cli", "main"],
+        &["storage", "chain", "export", "corpus", "engines", "differential", "cli", "main"],
         "touches files",
     ),
     (
         &["rustix"],
-        &["storage", "export", "corpus", "engines", "differential", "cli", "main"],
+        &["storage", "chain", "export", "corpus", "engines", "differential", "cli", "main"],
         "touches files",
     ),
     (&["std", "net"], &[], "touches the network"),

@@ -16,7 +16,7 @@ use qcowfuzz::map::{Disk, Scratch, lookup, map_extents, read};
 use qcowfuzz::oracles::recount::Recount;
 use qcowfuzz::qcow2::header::MAX_L1_ENTRIES;
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::Storage;
+use qcowfuzz::storage::{Layer, Storage};
 use qcowfuzz::vm::generate::{Wanted, generate};
 use qcowfuzz::vm::text::assemble;
 
@@ -144,7 +144,7 @@ fn a_walk_of_the_largest_tables_takes_little_memory() {
     let huge = Huge::new();
     let (extents, peak) = peak_of(|| {
         let mut scratch = Scratch::new();
-        let disk = Disk::open(&huge).unwrap();
+        let disk = Disk::open(&[Layer::alone(&huge)]).unwrap();
         let mut extents = 0u64;
         let count = &mut |_: Extent| {
             extents += 1;
@@ -176,7 +176,7 @@ fn reading_the_largest_compressed_clusters_takes_little_memory() {
         let mut into = vec![0; 13 * CLUSTER as usize];
         let (_, peak) = peak_of(|| {
             let mut scratch = Scratch::new();
-            let disk = Disk::open(image).unwrap();
+            let disk = Disk::open(&[Layer::alone(image)]).unwrap();
             read(&disk, GuestOffset::ZERO, &mut into, &mut scratch).unwrap();
             map_extents(&disk, Window::ALL, &mut scratch, &mut |_: Extent| {
                 ControlFlow::Continue(())
@@ -255,7 +255,7 @@ fn hostile_headers_do_not_allocate_in_proportion() {
 /// Everything that is done with a file, whatever it answers.
 fn visit(bytes: &[u8]) {
     let _ = Recount::new().recount(bytes);
-    let Ok(disk) = Disk::open(bytes) else { return };
+    let Ok(disk) = Disk::open(&[Layer::alone(bytes)]) else { return };
     let mut scratch = Scratch::new();
     let _ =
         map_extents(&disk, Window::ALL, &mut scratch, &mut |_: Extent| ControlFlow::Continue(()));

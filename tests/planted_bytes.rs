@@ -14,8 +14,8 @@ use qcowfuzz::model::{Model, State};
 use qcowfuzz::oracles::collector::Collector;
 use qcowfuzz::oracles::recount::Recount;
 use qcowfuzz::oracles::{Verdict, data, model, refcounts};
-use qcowfuzz::qcow2::header::Geometry;
 use qcowfuzz::qcow2::units::GuestOffset;
+use qcowfuzz::storage::Layer;
 use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// Every cluster size with every refcount order twice over.
@@ -23,7 +23,6 @@ const PROGRAMS: u64 = 2 * 91;
 
 /// What was meant by a program: all that the image is held against.
 struct Meant {
-    geometry: Geometry,
     model: Model,
     expected: Vec<Extent>,
 }
@@ -33,7 +32,7 @@ fn found(image: &Image, meant: &Meant) -> Vec<String> {
     let counted = refcounts::check(&mut Recount::new(), image);
     let mut found: Vec<_> = counted.err().map(|it| it.fingerprint()).into_iter().collect();
     let mut walker = Walker::default();
-    let mut disk = match walker.open(image) {
+    let mut disk = match walker.open(&[Layer::alone(image)]) {
         Ok(disk) => disk,
         Err(error) => {
             found.push(format!("open: {error}"));
@@ -56,14 +55,14 @@ fn mapped(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
 
 /// The stamps, and all of the compressed clusters that are not too large.
 fn read(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
-    let Meant { geometry, model, .. } = meant;
-    data::check(disk, model, geometry).map_err(|it| it.fingerprint())?;
+    let Meant { model, .. } = meant;
     let mut buffers = Default::default();
-    for (piece, end) in model.pieces() {
-        let length = (end - piece.start) as usize;
-        if matches!(piece.state, State::Compressed(..)) && length <= 64 << 10 {
-            let start = GuestOffset::new(piece.start);
-            data::check_range(disk, model, geometry, start, length, &mut buffers)
+    data::check(disk, model, &mut buffers).map_err(|it| it.fingerprint())?;
+    for visible in model.visible() {
+        let length = (visible.end - visible.start) as usize;
+        if matches!(visible.piece.state, State::Compressed(..)) && length <= 64 << 10 {
+            let start = GuestOffset::new(visible.start);
+            data::check_range(disk, model, start, length, &mut buffers)
                 .map_err(|it| it.fingerprint())?;
         }
     }
@@ -78,11 +77,10 @@ fn images() -> Vec<(Image, Meant)> {
         let input = generate(rng_seed, wanted).encode();
         harness.run(&input, Checks::AtCheckpoints).unwrap();
         let mut model = Model::new();
-        model.replay(harness.vm().journal());
-        let geometry = harness.vm().builder().plan().geometry;
+        model.replay(harness.vm().journals());
         let expected = harness.expected().to_vec();
         let image = Altered::new(harness.image()).image();
-        images.push((image, Meant { geometry, model, expected }));
+        images.push((image, Meant { model, expected }));
     }
     images
 }

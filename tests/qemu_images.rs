@@ -16,7 +16,7 @@ use maker::{Making, Recipe};
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::extent::{Extent, Window};
 use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::{FileStorage, Storage};
+use qcowfuzz::storage::{FileStorage, Layer, Storage};
 use qemu::compare::Recounted;
 use qemu::differences::DIFFERENCES;
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
@@ -105,9 +105,9 @@ fn judge_image(
 ) -> Checked<bool> {
     let file = FileStorage::open(path).map_err(|error| error.to_string())?;
     let damaged = judge_counts(path, &file, tally)? || crashed;
-    let extents = compare::maps(path, &[&file], Window::ALL, &DIFFERENCES)?;
+    let extents = compare::maps(path, &[&[Layer::alone(&file)]], Window::ALL, &DIFFERENCES)?;
     for window in compare::windows(entropy, &extents, u64::MAX, 3) {
-        compare::maps(path, &[&file], window, &DIFFERENCES)?;
+        compare::maps(path, &[&[Layer::alone(&file)]], window, &DIFFERENCES)?;
         tally.windows += 1;
     }
     tally.images += 1;
@@ -143,7 +143,7 @@ fn judge_data(
         let window = Window { start: GuestOffset::ZERO, length_bytes: size };
         let theirs = qemu::convert(path, &path.with_extension("raw"));
         tally.whole_disks += 1;
-        return match (compare::read(file, window), theirs) {
+        return match (compare::read(&[Layer::alone(file)], window), theirs) {
             (Ok(ours), Ok(theirs)) => compare::same_bytes("our read", 0, &ours, &theirs),
             // Payloads that a crashed process had discarded, but not their entries.
             (Err(_), Err(_)) if damaged => Ok(()),
@@ -159,7 +159,12 @@ fn judge_data(
     let windows: Vec<Window> = (0..16).map(window).collect();
     for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
         let start = window.start.get();
-        compare::same_bytes("our read", start, &compare::read(file, *window)?, &theirs)?;
+        compare::same_bytes(
+            "our read",
+            start,
+            &compare::read(&[Layer::alone(file)], *window)?,
+            &theirs,
+        )?;
         tally.read_windows += 1;
     }
     Ok(())
@@ -174,9 +179,11 @@ fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<(
         file.set_len(length).map_err(|error| error.to_string())?;
         let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
         let told = |what| format!("cut to {length} bytes: {what}");
-        let extents = compare::maps(path, &[&storage], Window::ALL, &DIFFERENCES).map_err(told)?;
+        let extents = compare::maps(path, &[&[Layer::alone(&storage)]], Window::ALL, &DIFFERENCES)
+            .map_err(told)?;
         for window in compare::windows(entropy, &extents, u64::MAX, 1) {
-            compare::maps(path, &[&storage], window, &DIFFERENCES).map_err(told)?;
+            compare::maps(path, &[&[Layer::alone(&storage)]], window, &DIFFERENCES)
+                .map_err(told)?;
             tally.windows += 1;
         }
         debug_assert_eq!(storage.length_bytes(), length);
@@ -230,7 +237,7 @@ fn every_allowed_difference_is_still_there() {
     let file = FileStorage::open(&path).unwrap();
     for (difference, window) in DIFFERENCES.iter().zip([empty, Window::ALL]) {
         let mut theirs = qemu::map(&path, window).unwrap();
-        let ours = compare::walk(&file, window).unwrap();
+        let ours = compare::walk(&[Layer::alone(&file)], window).unwrap();
         assert_ne!(ours, theirs, "{difference:?}");
         assert!((difference.settle)(&mut theirs), "{difference:?}");
         assert_eq!(ours, theirs, "{difference:?}");

@@ -11,19 +11,19 @@ use std::path::Path;
 use std::time::Instant;
 
 use parts::{Part, Trace};
+use qcowfuzz::chain::FileChain;
 use qcowfuzz::engines::Walker;
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::export::{self, Holes};
 use qcowfuzz::extent::{Extent, Mapping, Window};
 use qcowfuzz::harness::Harness;
-use qcowfuzz::image::Image;
-use qcowfuzz::model::{Model, Piece, State};
+use qcowfuzz::images::{FileNames, Images};
+use qcowfuzz::model::{Model, State, Visible};
 use qcowfuzz::oracles::data::expect;
-use qcowfuzz::qcow2::header::Geometry;
 use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::{FileStorage, Storage};
-use qcowfuzz::vm::Program;
+use qcowfuzz::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::vm::{Program, Vm};
 use qemu::compare::Recounted;
 use qemu::differences::{DIFFERENCES, Difference};
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
@@ -64,6 +64,10 @@ impl Bench {
 #[derive(Debug, Default)]
 struct Tally {
     programs: u64,
+    /// Those with more than one layer.
+    chains: u64,
+    /// Those with a file that is too long to be written.
+    too_long: u64,
     extents: u64,
     windows: u64,
     maps_in_parts: u64,
@@ -74,6 +78,8 @@ struct Tally {
 impl AddAssign for Tally {
     fn add_assign(&mut self, other: Self) {
         self.programs += other.programs;
+        self.chains += other.chains;
+        self.too_long += other.too_long;
         self.extents += other.extents;
         self.windows += other.windows;
         self.maps_in_parts += other.maps_in_parts;
@@ -158,11 +164,14 @@ fn qemu_finds_nothing_in_what_random_bytes_build() {
     }
     let began = Instant::now();
     let tally = qemu::judge_all(&random_bytes(1, 2000), Bench::new, |bench, case| {
-        let path = bench.dir.path().join("image.qcow2");
-        let file = File::create(&path).map_err(|error| error.to_string())?;
-        let image = bench.harness.build(&case.input);
-        export::write(image, &file, Holes::Keep).map_err(|error| error.to_string())?;
-        check(&path, &[])?;
+        let path = bench.dir.path().join("layer.qcow2");
+        bench.harness.build(&case.input);
+        let images = bench.harness.images();
+        if too_long(images).is_some() {
+            return Ok(Tally { too_long: 1, ..Tally::default() });
+        }
+        export_to(&path, images, &mut Entropy::new(0))?;
+        check_layers(bench.dir.path(), images)?;
         Ok(Tally { programs: 1, ..Tally::default() })
     });
     println!("{} programs checked in {:?}", tally.programs, began.elapsed());
@@ -207,33 +216,83 @@ fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     let Bench { harness, model, dir } = bench;
     let mut entropy = Entropy::new(u64::from(crc32fast::hash(&case.input)));
     harness.build(&case.input);
-    let path = dir.path().join("image.qcow2");
-    let holes = export_to(&path, harness.image(), &mut entropy)?;
-    let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
-    check(&path, &[&file, harness.image()])?;
-    model.replay(harness.vm().journal());
+    let images = harness.images();
+    if let Some(too_long) = too_long(images) {
+        println!("not written: a file of {too_long} bytes, {}", case.name);
+        return Ok(Tally { too_long: 1, ..Tally::default() });
+    }
+    let path = dir.path().join("layer.qcow2");
+    let holes = export_to(&path, images, &mut entropy)?;
+    let files = FileChain::open(&path).map_err(|error| error.to_string())?;
+    check_layers(dir.path(), images)?;
+    model.replay(harness.vm().journals());
+    let on_disk = files.layers();
+    let on_disk: Vec<Layer> = on_disk.into_iter().map(Layer::erased).collect();
     let exported = Exported {
         path: &path,
-        file: &file,
-        image: harness.image(),
+        on_disk: &on_disk,
+        in_memory: &images.layers().map(|files| files.layer().erased()).collect::<Vec<_>>(),
         model,
-        geometry: harness.vm().builder().plan().geometry,
+        l2_span_bytes: l2_span_bytes(harness.vm()),
         allowed: if holes == Holes::Fill { WITHOUT_HOLES } else { &DIFFERENCES },
     };
     let mut tally = Tally { programs: 1, ..Tally::default() };
+    tally.chains += u64::from(on_disk.len() > 1);
     exported.compare_maps(&mut entropy, &mut tally)?;
     exported.compare_data(&mut entropy, &mut tally)?;
-    fs::remove_file(&path).map_err(|error| error.to_string())?;
+    for (name, _) in images.files(&FileNames::default()) {
+        let path = name.map_or(path.clone(), |name| path.with_file_name(name));
+        fs::remove_file(&path).map_err(|error| error.to_string())?;
+    }
     Ok(tally)
 }
 
-/// Two of three short images are written whole, so that `zero` of data is compared too.
-fn export_to(path: &Path, image: &Image, entropy: &mut Entropy) -> Checked<Holes> {
-    let short = image.length_bytes() <= 8 << 20;
+/// The smallest part of the disk that one L2 table of any layer maps.
+fn l2_span_bytes(vm: &Vm) -> u64 {
+    vm.builders().map(|builder| builder.plan().geometry.l2_span_bytes()).min().unwrap()
+}
+
+/// The longest file that file systems here can hold, and the longest that is written without holes.
+const MAX_FILE_BYTES: u64 = 15 << 40;
+const MAX_FILLED_BYTES: u64 = 64 << 20;
+
+/// The length of a file that cannot be written: longer than file systems allow, or a raw layer that is
+/// too long to be written without holes, which `qemu-img map` would tell of.
+fn too_long(images: &Images) -> Option<u64> {
+    let lengths = images.layers().flat_map(|files| {
+        let most = if files.raw { MAX_FILLED_BYTES } else { MAX_FILE_BYTES };
+        [(files.image.length_bytes(), most), (files.data_file.length_bytes(), MAX_FILE_BYTES)]
+    });
+    lengths.into_iter().find(|(length, most)| length > most).map(|(length, _)| length)
+}
+
+/// Two of three short chains are written whole, so that `zero` of data is compared too; raw layers always.
+fn export_to(path: &Path, images: &Images, entropy: &mut Entropy) -> Checked<Holes> {
+    let names = FileNames::default();
+    let longest = images.files(&names).map(|(_, image)| image.length_bytes()).max().unwrap();
+    let short = longest <= 8 << 20;
     let holes = if short && !entropy.one_in(3) { Holes::Fill } else { Holes::Keep };
-    let file = File::create(path).map_err(|error| error.to_string())?;
-    export::write(image, &file, holes).map_err(|error| error.to_string())?;
+    for (name, image) in images.files(&names) {
+        let raw = name.is_some_and(|name| name.ends_with(".raw"));
+        let path = name.map_or(path.to_path_buf(), |name| path.with_file_name(name));
+        let file = File::create(path).map_err(|error| error.to_string())?;
+        let holes = if raw { Holes::Fill } else { holes };
+        export::write(image, &file, holes).map_err(|error| error.to_string())?;
+    }
     Ok(holes)
+}
+
+/// Checks every layer that is an image.
+fn check_layers(directory: &Path, images: &Images) -> Checked<()> {
+    let names = FileNames::default();
+    let top = images.layers().len() - 1;
+    for (depth, files) in images.layers().enumerate().filter(|(_, files)| !files.raw) {
+        let name = if depth == 0 { "layer.qcow2" } else { names.image(top - depth, false) };
+        let path = directory.join(name);
+        let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
+        check(&path, &[&file, &files.image])?;
+    }
+    Ok(())
 }
 
 /// Nothing is found, by anyone, and the counts end where they end.
@@ -258,10 +317,10 @@ const WHOLE_MAP_STEPS: u64 = 1 << 13;
 /// An image in memory and in a file, and what is expected of it.
 struct Exported<'a> {
     path: &'a Path,
-    file: &'a FileStorage,
-    image: &'a Image,
+    on_disk: &'a [Layer<'a>],
+    in_memory: &'a [Layer<'a>],
     model: &'a Model,
-    geometry: Geometry,
+    l2_span_bytes: u64,
     allowed: &'static [Difference],
 }
 
@@ -271,12 +330,12 @@ impl Exported<'_> {
     fn compare_maps(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
         let mut expected: Vec<Extent> = Vec::new();
         self.model.extents(&mut expected);
-        let ours = compare::walk(self.file, Window::ALL).map_err(|error| error.to_string())?;
+        let ours = compare::walk(self.on_disk, Window::ALL).map_err(|error| error.to_string())?;
         if ours != expected {
             return Err("the model expects other extents".to_string());
         }
         tally.extents += ours.len() as u64;
-        let most = WHOLE_MAP_STEPS * self.geometry.l2_span_bytes().min(1 << 31);
+        let most = WHOLE_MAP_STEPS * self.l2_span_bytes.min(1 << 31);
         let mut windows = vec![Window::ALL];
         if self.model.virtual_size_bytes() > most {
             windows = busy_windows(&ours, most / 16);
@@ -284,7 +343,7 @@ impl Exported<'_> {
         }
         windows.extend(compare::windows(entropy, &ours, most, 3));
         for window in windows {
-            compare::maps(self.path, &[self.file, self.image], window, self.allowed)?;
+            compare::maps(self.path, &[self.on_disk, self.in_memory], window, self.allowed)?;
             tally.windows += 1;
         }
         Ok(())
@@ -292,11 +351,11 @@ impl Exported<'_> {
 
     /// What a guest reads: the whole disk, or windows of it where it is large.
     fn compare_data(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
-        let Self { path, file, model, geometry, .. } = self;
+        let Self { path, on_disk, model, .. } = self;
         let size = model.virtual_size_bytes();
         let expected = |window: &Window| {
             let mut bytes = vec![0; window.length_bytes as usize];
-            expect(model, geometry, window.start, &mut bytes);
+            expect(model, window.start, &mut bytes);
             bytes
         };
         if size <= WHOLE_DISK_BYTES {
@@ -304,13 +363,13 @@ impl Exported<'_> {
             let window = Window { start: GuestOffset::ZERO, length_bytes: size };
             tally.whole_disks += 1;
             compare::same_bytes("the model's disk", 0, &expected(&window), &theirs)?;
-            return compare::same_bytes("our read", 0, &compare::read(*file, window)?, &theirs);
+            return compare::same_bytes("our read", 0, &compare::read(on_disk, window)?, &theirs);
         }
         let windows = read_windows(model, entropy);
         for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
             let start = window.start.get();
             compare::same_bytes("the model's data", start, &expected(window), &theirs)?;
-            compare::same_bytes("our read", start, &compare::read(*file, *window)?, &theirs)?;
+            compare::same_bytes("our read", start, &compare::read(on_disk, *window)?, &theirs)?;
             tally.read_windows += 1;
         }
         Ok(())
@@ -342,13 +401,13 @@ fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
 /// Windows around both edges of pieces of the disk, those that hold something first.
 fn read_windows(model: &Model, entropy: &mut Entropy) -> Vec<Window> {
     let size = model.virtual_size_bytes();
-    let mut pieces: Vec<(Piece, u64)> = model.pieces().collect();
-    pieces.sort_by_cached_key(|(piece, _)| (piece.state == State::Unallocated, entropy.next_u64()));
+    let mut pieces: Vec<Visible> = model.visible().collect();
+    pieces.sort_by_cached_key(|it| (it.piece.state == State::Unallocated, entropy.next_u64()));
     pieces.truncate(24);
     let around = |at: u64| {
         let start = at.saturating_sub(40).min(size - 1);
         let length_bytes = 200.min(size - start);
         Window { start: GuestOffset::new(start), length_bytes }
     };
-    pieces.iter().flat_map(|(piece, end)| [around(piece.start), around(*end)]).collect()
+    pieces.iter().flat_map(|it| [around(it.start), around(it.end)]).collect()
 }

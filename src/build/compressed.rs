@@ -40,12 +40,15 @@ pub(super) struct PayloadEnd {
 
 impl Builder {
     /// Writes a whole cluster compressed. Returns where the payload begins and its length; `None`
-    /// where the file is full, and nothing was changed.
+    /// where the file is full or the data lie in another one, and nothing was changed.
     pub fn write_compressed(
         &mut self,
         cluster: GuestCluster,
         wanted: CompressedWrite,
     ) -> Option<(HostOffset, u32)> {
+        if self.plan.geometry.data_file {
+            return None;
+        }
         let (table, index) = self.table_for_change(cluster)?;
         let geometry = self.plan.geometry;
         let length = self.payloads.get(&geometry, wanted.shape).length_bytes();

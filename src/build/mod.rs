@@ -9,6 +9,7 @@ mod compressed;
 mod l1;
 pub mod payload;
 pub mod placement;
+mod raw;
 pub mod refcounts;
 mod serialise;
 mod snapshots;
@@ -31,7 +32,7 @@ use snapshots::Snapshots;
 use tables::{Entry, Extended, TableId, Tables};
 
 pub use compressed::{CompressedWrite, Packing};
-pub use serialise::{HeaderOptions, Scratch};
+pub use serialise::{BackingFormat, BackingPlan, DataFilePlan, HeaderOptions, Names, Scratch};
 
 /// What a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,10 @@ pub struct Plan {
     pub size_bytes: u64,
     /// What the header says beyond that.
     pub header: HeaderOptions,
+    /// The backing file.
+    pub backing: Option<BackingPlan>,
+    /// The external data file.
+    pub data_file: Option<DataFilePlan>,
     /// Where the refcount structures go.
     pub refcounts: RefcountPlacement,
     /// The seed of all placement by entropy.
@@ -72,11 +77,14 @@ impl Builder {
             refcount_order: 4,
             extended_l2: false,
             compression: Compression::Deflate,
+            data_file: false,
         };
         let plan = Plan {
             geometry,
             size_bytes: 0,
             header: HeaderOptions::default(),
+            backing: None,
+            data_file: None,
             refcounts: RefcountPlacement::default(),
             rng_seed: 0,
         };
@@ -110,11 +118,14 @@ impl Builder {
         debug_assert!(grown);
     }
 
-    /// The largest disk that the geometry and the limits allow: a full L1 table, and less than 2^63.
+    /// The largest disk that the geometry and the limits allow: a full L1 table, and less than 2^63; with
+    /// a data file, no more than an entry's 56 bits of offset can say.
     pub fn max_size_bytes(&self) -> u64 {
-        let entries = self.limits.l1_entries(&self.plan.geometry);
-        let largest = u128::from(entries) * u128::from(self.plan.geometry.l2_span_bytes());
-        u64::try_from(largest).unwrap_or(u64::MAX).min((1 << 63) - 512)
+        let geometry = &self.plan.geometry;
+        let entries = self.limits.l1_entries(geometry);
+        let largest = u128::from(entries) * u128::from(geometry.l2_span_bytes());
+        let told = if geometry.data_file { 1 << 56 } else { (1 << 63) - 512 };
+        u64::try_from(largest).unwrap_or(u64::MAX).min(told)
     }
 
     /// What was fixed at the beginning; the size follows resizes.
@@ -147,7 +158,7 @@ impl Builder {
         let host = match self.own_host(old) {
             Some(host) => host,
             None => {
-                let host = self.allocate_cluster()?;
+                let host = self.allocate_cluster(cluster)?;
                 self.release(old);
                 host
             }
@@ -175,7 +186,10 @@ impl Builder {
         let (table, index) = self.table_for_change(cluster)?;
         let old = self.tables.get(table, index);
         let (kept, writes) = match old {
-            Entry::Zero(Some(host)) | Entry::Normal(host, _) if keep => {
+            // With an offset of 0, which a data file has, the entry would say that there is none.
+            Entry::Zero(Some(host)) | Entry::Normal(host, _)
+                if keep && host != HostOffset::ZERO =>
+            {
                 (Some(host), Default::default())
             }
             Entry::Extended(Extended { host: Some(host), writes, .. }) if keep => {
@@ -224,15 +238,20 @@ impl Builder {
         (self.host_references(host) == 1).then_some(host)
     }
 
+    /// A host cluster for the data of `cluster`; in a data file, the one that is kept for it.
     #[inline]
-    fn allocate_cluster(&mut self) -> Option<HostOffset> {
+    fn allocate_cluster(&mut self, cluster: GuestCluster) -> Option<HostOffset> {
+        if self.plan.geometry.data_file {
+            let guest = self.plan.geometry.cluster_size.guest_offset(cluster);
+            return Some(HostOffset::new(guest.get()));
+        }
         let first = self.placement.allocate(1, self.placement.policy)?;
         Some(self.plan.geometry.cluster_size.host_offset(HostCluster::new(first)))
     }
 
     #[inline]
     fn host_references(&self, host: HostOffset) -> u64 {
-        // Only snapshots share clusters of data.
+        // Only snapshots share clusters of data, and there are none with a data file.
         if self.snapshots.is_empty() {
             return 1;
         }
@@ -242,6 +261,9 @@ impl Builder {
 
     /// The clusters of the file that an entry references.
     fn referenced(&self, entry: Entry) -> std::ops::Range<u64> {
+        if self.plan.geometry.data_file {
+            return 0..0;
+        }
         let cluster_size = self.plan.geometry.cluster_size;
         let of = |host: HostOffset| cluster_size.host_cluster(host).get();
         match entry {

@@ -148,6 +148,7 @@ mod tests {
                     refcount_order: 4,
                     extended_l2: false,
                     compression,
+                    data_file: false,
                 };
                 for shape in Shape::ALL {
                     let payload = payloads.get(&geometry, shape);

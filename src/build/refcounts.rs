@@ -241,6 +241,7 @@ mod tests {
             refcount_order,
             extended_l2: false,
             compression: Compression::Deflate,
+            data_file: false,
         }
     }
 

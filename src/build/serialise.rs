@@ -6,11 +6,13 @@ use bytes::BufMut;
 
 use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::image::Image;
+use crate::images::LayerFiles;
 use crate::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::header::{
-    COMPATIBLE_LAZY_REFCOUNTS, Compression, EXTENSION_END, EXTENSION_FEATURE_NAMES, Header,
-    INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, V2_LENGTH_BYTES,
-    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, Version,
+    AUTOCLEAR_DATA_FILE_RAW, COMPATIBLE_LAZY_REFCOUNTS, Compression, EXTENSION_BACKING_FORMAT,
+    EXTENSION_DATA_FILE, EXTENSION_END, EXTENSION_FEATURE_NAMES, Header, INCOMPATIBLE_COMPRESSION,
+    INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_EXTENDED_L2, V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES,
+    V3_LENGTH_BYTES, Version,
 };
 use crate::qcow2::units::{GuestOffset, HostCluster, HostOffset};
 
@@ -34,6 +36,41 @@ pub struct HeaderOptions {
     pub unknown_extension: bool,
 }
 
+/// The format of a backing file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackingFormat {
+    /// qcow2.
+    #[default]
+    Qcow2,
+    /// Raw bytes.
+    Raw,
+}
+
+/// The backing file of an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackingPlan {
+    /// Its format.
+    pub format: BackingFormat,
+    /// Whether an extension says so; a reader must guess where none does.
+    pub told: bool,
+}
+
+/// The external data file of an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataFilePlan {
+    /// The feature bit for data files that are the disk, byte for byte.
+    pub raw: bool,
+}
+
+/// What other files are called: where an image goes decides that, not the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names<'a> {
+    /// The backing file.
+    pub backing: &'a [u8],
+    /// The external data file.
+    pub data_file: &'a [u8],
+}
+
 /// A header extension type that QEMU does not know.
 const EXTENSION_UNKNOWN: u32 = 0x7143_6675;
 
@@ -45,23 +82,49 @@ pub struct Scratch {
     written_tables: Vec<bool>,
 }
 
+/// Where an image is written to.
+struct Writer<'w> {
+    files: &'w mut LayerFiles,
+    /// Which L2 tables are written.
+    written: &'w mut [bool],
+}
+
+impl Writer<'_> {
+    /// Where guest data go.
+    fn data(&mut self) -> &mut Image {
+        match self.files.has_data_file {
+            true => &mut self.files.data_file,
+            false => &mut self.files.image,
+        }
+    }
+}
+
 impl Builder {
-    /// Allocates the refcount structures for what has been built so far and writes the whole image.
-    /// The builder itself is not changed: the next build places them anew.
-    pub fn build(&self, scratch: &mut Scratch, image: &mut Image) {
+    /// Allocates the refcount structures for what has been built so far and writes the whole image, and
+    /// its data file. The builder itself is not changed: the next build places them anew.
+    pub fn build(&self, names: &Names, scratch: &mut Scratch, files: &mut LayerFiles) {
         let placement = &mut scratch.placement;
         placement.copy_from(&self.placement);
         placement.lift_limit();
         let geometry = &self.plan.geometry;
         scratch.refcounts.allocate(placement, geometry, self.plan.refcounts);
+        files.raw = false;
+        files.has_data_file = self.plan.data_file.is_some();
+        files.data_file.clear();
+        let image = &mut files.image;
         image.clear();
-        self.write_header(image, &scratch.refcounts);
+        self.write_header(names, image, &scratch.refcounts);
         scratch.written_tables.clear();
         scratch.written_tables.resize(self.tables.count(), false);
-        self.write_l1(image, &self.active, true, &mut scratch.written_tables);
-        self.write_snapshots(image, &mut scratch.written_tables);
+        let mut writer = Writer { files, written: &mut scratch.written_tables };
+        self.write_l1(&mut writer, &self.active, true);
+        self.write_snapshots(&mut writer);
+        let LayerFiles { image, data_file, .. } = files;
         scratch.refcounts.serialise(image, geometry, placement.clusters.runs());
         image.seal(geometry.cluster_size.saturating_bytes(placement.clusters.end()));
+        // A raw one is as long as the disk, any other as long as what was written.
+        let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
+        data_file.seal(if raw { self.plan.size_bytes & !511 } else { 0 });
     }
 
     fn header(&self, refcounts: &Refcounts) -> Header {
@@ -70,6 +133,9 @@ impl Builder {
         let (table, table_clusters) = refcounts.table();
         let zstd = geometry.compression == Compression::Zstd;
         let mut incompatible = 0;
+        if plan.data_file.is_some() {
+            incompatible |= INCOMPATIBLE_DATA_FILE;
+        }
         if zstd {
             incompatible |= INCOMPATIBLE_COMPRESSION;
         }
@@ -89,7 +155,10 @@ impl Builder {
             backing_file_bytes: 0,
             incompatible,
             compatible: if plan.header.lazy_refcounts { COMPATIBLE_LAZY_REFCOUNTS } else { 0 },
-            autoclear: 0,
+            autoclear: match plan.data_file {
+                Some(DataFilePlan { raw: true }) => AUTOCLEAR_DATA_FILE_RAW,
+                _ => 0,
+            },
             header_length_bytes: match geometry.version {
                 Version::V2 => V2_LENGTH_BYTES,
                 Version::V3 if zstd || plan.header.compression_field => V3_COMPRESSION_LENGTH_BYTES,
@@ -98,14 +167,33 @@ impl Builder {
         }
     }
 
-    fn write_header(&self, image: &mut Image, refcounts: &Refcounts) {
-        let header = self.header(refcounts);
+    fn write_header(&self, names: &Names, image: &mut Image, refcounts: &Refcounts) {
+        let mut header = self.header(refcounts);
         let length = header.header_length_bytes as usize;
+        let mut at = HostOffset::new(length as u64);
+        if let Some(backing) = self.plan.backing {
+            let name = if backing.format == BackingFormat::Raw { &b"raw"[..] } else { b"qcow2" };
+            at = write_extension(image, at, EXTENSION_BACKING_FORMAT, name.len(), |out| {
+                out.copy_from_slice(name)
+            });
+        }
+        if self.plan.data_file.is_some() {
+            at = write_extension(image, at, EXTENSION_DATA_FILE, names.data_file.len(), |out| {
+                out.copy_from_slice(names.data_file)
+            });
+        }
+        if self.plan.backing.is_some() {
+            at = write_extension(image, at, EXTENSION_END, 0, |_| {});
+            image.write(at, names.backing);
+            header.backing_file_offset = at;
+            header.backing_file_bytes = names.backing.len() as u32;
+            header.write(image.place(HostOffset::ZERO, length));
+            return;
+        }
         header.write(image.place(HostOffset::ZERO, length));
         if header.geometry.version == Version::V2 {
             return;
         }
-        let mut at = HostOffset::new(length as u64);
         if self.plan.header.feature_names {
             at = write_extension(image, at, EXTENSION_FEATURE_NAMES, 3 * 48, |out| {
                 let names = [(0, 0, "dirty bit"), (0, 1, "corrupt bit"), (1, 0, "lazy refcounts")];
@@ -131,27 +219,27 @@ impl Builder {
 
     /// Writes an L1 table and the tables below it that are not written yet. COPIED is said in the
     /// active disk's tables only: elsewhere it means nothing (specification, "L1 table entry").
-    fn write_l1(&self, image: &mut Image, l1: &L1, active: bool, written: &mut [bool]) {
+    fn write_l1(&self, to: &mut Writer, l1: &L1, active: bool) {
         let cluster_size = self.plan.geometry.cluster_size;
-        sparse_table::write(image, self.l1_offset(l1), l1.tables(), |table| {
+        sparse_table::write(&mut to.files.image, self.l1_offset(l1), l1.tables(), |table| {
             let copied = active && !self.table_is_shared(table);
             L1Entry::new(cluster_size.host_offset(self.tables.host(table)), copied).0
         });
         for (index, table) in l1.tables() {
-            if !std::mem::replace(&mut written[Tables::index(*table)], true) {
-                self.write_l2(image, *index, *table, active);
+            if !std::mem::replace(&mut to.written[Tables::index(*table)], true) {
+                self.write_l2(to, *index, *table, active);
             }
         }
     }
 
-    fn write_l2(&self, image: &mut Image, l1_index: u64, table: TableId, active: bool) {
+    fn write_l2(&self, to: &mut Writer, l1_index: u64, table: TableId, active: bool) {
         let geometry = &self.plan.geometry;
         let entry_bytes = geometry.l2_entry_bytes();
         let host = geometry.cluster_size.host_offset(self.tables.host(table));
         let table_guest = l1_index * geometry.l2_span_bytes();
         for (first, page) in self.tables.pages(table) {
             let length = page.len() * entry_bytes as usize;
-            let out = image.place(host.saturating_add(first * entry_bytes), length);
+            let out = to.files.image.place(host.saturating_add(first * entry_bytes), length);
             for (entry, mut out) in page.iter().zip(out.chunks_exact_mut(entry_bytes as usize)) {
                 if *entry != Entry::Unallocated {
                     let (word, bitmap) = self.encode(*entry, active);
@@ -164,7 +252,7 @@ impl Builder {
             for (index, entry) in (first..).zip(page) {
                 if *entry != Entry::Unallocated {
                     let guest = table_guest + index * geometry.cluster_size.bytes();
-                    self.write_content(image, GuestOffset::new(guest), *entry);
+                    self.write_content(to.data(), GuestOffset::new(guest), *entry);
                 }
             }
         }
@@ -198,7 +286,9 @@ impl Builder {
             // What lies where zeros are read is not zeros: who reads through the flag is found out.
             // A cluster that is shared holds somebody's data already.
             Entry::Zero(Some(host)) => {
-                if self.host_references(host) == 1 {
+                // A raw data file says zeros where a guest reads zeros.
+                let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
+                if self.host_references(host) == 1 && !raw {
                     let length = self.plan.geometry.cluster_size.bytes();
                     write_stamps(image, guest, host, length, WriteNumber::default());
                 }
@@ -231,12 +321,12 @@ impl Builder {
         }
     }
 
-    fn write_snapshots(&self, image: &mut Image, written: &mut [bool]) {
+    fn write_snapshots(&self, to: &mut Writer) {
         let mut at = self.snapshot_table();
         for snapshot in self.snapshots.live() {
             let entry = snapshot.entry(self.l1_offset(&snapshot.l1));
             let length = entry.length_bytes();
-            let mut out = image.place(at, length as usize);
+            let mut out = to.files.image.place(at, length as usize);
             entry.write(&mut out);
             // No VM state.
             out.put_u64(0);
@@ -244,14 +334,14 @@ impl Builder {
             write_number(&mut out, snapshot.number);
             write_number(&mut out, snapshot.number);
             at = at.saturating_add(length);
-            self.write_l1(image, &snapshot.l1, false, written);
+            self.write_l1(to, &snapshot.l1, false);
         }
     }
 }
 
 /// Runs of subclusters that were written by the same write and say the same: each is one piece of
 /// data, with stamps at its edges only. What was written stays in the file, allocated now or not.
-fn written_runs(
+pub(super) fn written_runs(
     bitmap: SubclusterBitmap,
     writes: &[WriteNumber],
 ) -> impl Iterator<Item = Range<usize>> {
@@ -291,7 +381,7 @@ fn write_extension(
 
 /// Stamps the first and the last bytes of a piece of data.
 #[inline]
-fn write_stamps(
+pub(super) fn write_stamps(
     image: &mut Image,
     guest: GuestOffset,
     host: HostOffset,

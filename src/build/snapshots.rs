@@ -71,10 +71,10 @@ impl Builder {
         self.snapshots.live
     }
 
-    /// Takes a snapshot; false where there are too many, a refcount would pass its maximum or the file
-    /// is full, and nothing was changed.
+    /// Takes a snapshot; false where there are too many, a refcount would pass its maximum, the file is full
+    /// or the data lie in another one, and nothing was changed.
     pub fn snapshot(&mut self) -> bool {
-        if self.snapshots.live >= self.limits.snapshots {
+        if self.snapshots.live >= self.limits.snapshots || self.plan.geometry.data_file {
             return false;
         }
         self.reference_active_tables();

@@ -31,7 +31,7 @@ impl Builder {
         let mask = range.mask();
         let new = match change {
             SubclusterChange::Write(write) => {
-                let mut owned = self.with_own_host(old)?;
+                let mut owned = self.with_own_host(cluster, old)?;
                 let writes = self.tables.writes_mut(owned.writes);
                 range.iter().for_each(|subcluster| writes[subcluster as usize] = write);
                 owned.bitmap = SubclusterBitmap::new(allocated | mask, zero & !mask);
@@ -49,11 +49,11 @@ impl Builder {
     }
 
     /// The entry with a host cluster that nobody else references, and the data of the old one in it.
-    fn with_own_host(&mut self, old: Extended) -> Option<Extended> {
+    fn with_own_host(&mut self, cluster: GuestCluster, old: Extended) -> Option<Extended> {
         if self.own_host(Entry::Extended(old)).is_some() {
             return Some(old);
         }
-        let host = self.allocate_cluster()?;
+        let host = self.allocate_cluster(cluster)?;
         let writes = self.tables.add_writes();
         if old.host.is_some() {
             *self.tables.writes_mut(writes) = *self.tables.writes(old.writes);

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::ser::PrettyFormatter;
 
-use qcowfuzz::map::Disk;
+use qcowfuzz::head::Head;
 use qcowfuzz::oracles::entries;
 use qcowfuzz::oracles::recount::Recount;
-use qcowfuzz::storage::Storage;
+use qcowfuzz::storage::{FileStorage, Storage};
 
 use super::findings::Findings;
 use super::map::Form;
-use super::{Exit, Failure, Outcome, malformed, open_image};
+use super::{Exit, Failure, Outcome, check_format, malformed};
 
 /// Recompute the refcounts of an image and compare them with those that it has, as 'qemu-img check' does
 #[derive(Debug, clap::Args)]
@@ -97,12 +97,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 fn check(arguments: &Arguments) -> Outcome {
-    let storage = open_image(&arguments.image, arguments.format.as_deref())?;
+    check_format(&arguments.image, arguments.format.as_deref())?;
+    let storage = FileStorage::open(&arguments.image)?;
     let told = |error| malformed(&arguments.image, &storage, &error);
     let mut recount = Recount::new();
     let mut findings = Findings::new();
     // Nothing is said of an image before its header is known to be sound.
-    let header = Disk::open(&storage).map_err(told)?.header().clone();
+    let Head { header, .. } = Head::read(&storage).map_err(told)?;
     let cluster_size = header.geometry.cluster_size;
     let file_clusters = cluster_size.clusters_for(storage.length_bytes());
     let reports = recount.recount(&storage).map_err(told)?;

@@ -12,6 +12,9 @@ use super::{Exit, Outcome};
 /// Write the image that a program builds to a file, for qemu-img and others
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Of a chain every layer is written, and every data file, with names made of the output's: beside
+crash.qcow2 lie crash.0.qcow2 (the lowest layer), crash.1.qcow2, ..., or crash.0.raw, and crash.0.data.
+
 Exit codes: 0 done; 2 the input could not be read, or the file could not be written.
 
 Example: qcowfuzz export artifacts/map_extents/crash-1f0c -o crash.qcow2 && qemu-img map crash.qcow2")]
@@ -21,7 +24,7 @@ pub struct Arguments {
     /// The file that the image is written to
     #[arg(short, long, value_name = "F.qcow2")]
     output: PathBuf,
-    /// Replace the file where it is there already
+    /// Replace files that are there already
     #[arg(long)]
     force: bool,
     /// Write holes as zeros, so that qemu-img takes no data for zeros; for images of up to 1 GiB
@@ -32,9 +35,10 @@ pub struct Arguments {
 /// Writes the image.
 pub fn run(arguments: &Arguments) -> Outcome {
     let input = files::read(&arguments.input)?;
-    let mut harness = Harness::new(Walker::default());
-    let image = harness.build(&input);
+    let output = &arguments.output;
+    let mut harness = Harness::named(Walker::default(), files::names(output));
+    harness.build(&input);
     let holes = if arguments.fill { Holes::Fill } else { Holes::Keep };
-    files::write_image(&arguments.output, Existing::forced(arguments.force), image, holes)?;
+    files::write_images(output, Existing::forced(arguments.force), harness.images(), holes)?;
     Ok(Exit::Nothing)
 }

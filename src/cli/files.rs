@@ -3,10 +3,11 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use qcowfuzz::export::{self, Holes};
 use qcowfuzz::image::Image;
+use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::storage::Storage;
 
 use super::Failure;
@@ -48,22 +49,49 @@ pub fn write(path: &Path, existing: Existing, bytes: &[u8]) -> Result<(), Failur
     whole(path, existing, |mut file| file.write_all(bytes))
 }
 
-/// Writes `image` to the file at `path`.
-pub fn write_image(
+/// What the files of a chain are called whose image at the top goes to `path`: like that file, with a
+/// number before the extension.
+pub fn names(path: &Path) -> FileNames {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    // A colon would make a protocol of what stands before it.
+    FileNames::new(&stem.replace(':', "_"))
+}
+
+/// Writes the image at the top of `images` to the file at `path`, and the files that it names beside it:
+/// these first, so that whatever is there names nothing that is not.
+pub fn write_images(
     path: &Path,
     existing: Existing,
-    image: &Image,
+    images: &Images,
     holes: Holes,
 ) -> Result<(), Failure> {
-    let length = image.length_bytes();
-    if holes == Holes::Fill && length > MAX_FILLED_BYTES {
-        let what = format_args!(
-            "the image has {length} bytes, expected at most {MAX_FILLED_BYTES} where holes are filled"
-        );
-        return Err(Failure::at(path, what));
+    let names = names(path);
+    let files: Vec<(PathBuf, &Image)> = images
+        .files(&names)
+        .map(|(name, image)| {
+            (name.map_or(path.to_path_buf(), |name| path.with_file_name(name)), image)
+        })
+        .collect();
+    for (path, image) in &files {
+        let length = image.length_bytes();
+        if holes == Holes::Fill && length > MAX_FILLED_BYTES {
+            let what = format_args!(
+                "the file has {length} bytes, expected at most {MAX_FILLED_BYTES} where holes are filled"
+            );
+            return Err(Failure::at(path, what));
+        }
+        // Before anything is written: all of them, or none.
+        if existing == Existing::Keep && path.symlink_metadata().is_ok() {
+            return Err(Failure::at(path, THERE_ALREADY));
+        }
     }
-    whole(path, existing, |file| export::write(image, file, holes))
+    for (path, image) in &files {
+        whole(path, existing, |file| export::write(image, file, holes))?;
+    }
+    Ok(())
 }
+
+const THERE_ALREADY: &str = "the file is there already, expected a new one or --force";
 
 /// Writes a file beside `path`, and renames it when it is whole.
 fn whole(
@@ -72,9 +100,7 @@ fn whole(
     write: impl FnOnce(&File) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let told = |error: io::Error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            Failure::at(path, "the file is there already, expected a new one or --force")
-        }
+        io::ErrorKind::AlreadyExists => Failure::at(path, THERE_ALREADY),
         _ => Failure::at(path, error),
     };
     // Before the work is done; that nothing is overwritten is decided by the rename.

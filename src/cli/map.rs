@@ -7,17 +7,22 @@ use std::path::{Path, PathBuf};
 use serde::Serializer as _;
 use serde::ser::SerializeSeq;
 
+use qcowfuzz::chain::FileChain;
 use qcowfuzz::extent::{Extent, Window};
 use qcowfuzz::map::{Disk, MapError, Scratch, map_extents};
 use qcowfuzz::qcow2::units::GuestOffset;
 use qcowfuzz::storage::FileStorage;
 
 use super::output::{QemuMap, Record, Row};
-use super::{Exit, Failure, Outcome, malformed, open_image, size};
+use super::{Exit, Failure, Outcome, check_format, not_opened, size};
 
 /// Print which parts of the disk are data, zeros or holes, and where they lie, as 'qemu-img map' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Backing files and data files are opened by the names in the image, as qemu-img does it: names of
+files, relative ones by the image's own directory. Of an image from somebody you do not trust, use
+--no-follow: it could name any file of this machine.
+
 Exit codes: 0 done; 2 the image could not be read to the end of the window. What was printed
 before an error stays, and is not the whole.
 
@@ -31,6 +36,9 @@ pub struct Arguments {
     /// How to print the extents; the human form lists only data, and has no form for compressed data
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
+    /// Leave the files alone that the image names: what a backing file has is a hole, then
+    #[arg(long)]
+    no_follow: bool,
     /// The first byte of the disk to look at; suffixes k, M, G, T, P, E
     #[arg(short, long, value_name = "N", value_parser = size::parse, allow_hyphen_values = true)]
     start_offset: Option<u64>,
@@ -60,9 +68,18 @@ enum Stop {
 
 /// Prints the extents of the window.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let storage = open_image(&arguments.image, arguments.format.as_deref())?;
-    let disk =
-        Disk::open(&storage).map_err(|error| malformed(&arguments.image, &storage, &error))?;
+    check_format(&arguments.image, arguments.format.as_deref())?;
+    let chain = match arguments.no_follow {
+        true => FileChain::alone(&arguments.image),
+        false => FileChain::open(&arguments.image),
+    };
+    let chain = chain.map_err(|error| not_opened(&arguments.image, error))?;
+    let layers = chain.layers();
+    let disk = match (arguments.no_follow, layers.as_slice()) {
+        (true, [layer, ..]) => Disk::open_alone(layer.image),
+        _ => Disk::open(&layers),
+    };
+    let disk = disk.map_err(|error| Failure::at(&arguments.image, error))?;
     let window = Window {
         start: GuestOffset::new(arguments.start_offset.unwrap_or(0)),
         length_bytes: arguments.max_length.unwrap_or(u64::MAX),
@@ -70,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
     let walked = match arguments.output {
         Form::Json => json(&disk, window, &mut out),
-        Form::Human => human(&disk, window, &arguments.image, &mut out),
+        Form::Human => human(&disk, window, &chain, &mut out),
     };
     // What was found before an error is printed before it is told.
     let flushed = out.flush();
@@ -112,7 +129,12 @@ fn output(error: serde_json::Error) -> Stop {
     Stop::Output(error.into())
 }
 
-fn human(disk: &Disk<FileStorage>, window: Window, image: &Path, out: &mut impl Write) -> Walked {
+fn human(
+    disk: &Disk<FileStorage>,
+    window: Window,
+    chain: &FileChain,
+    out: &mut impl Write,
+) -> Walked {
     writeln!(out, "{:<16}{:<16}{:<16}File", "Offset", "Length", "Mapped to")
         .map_err(Stop::Output)?;
     walk(disk, window, |extent| {
@@ -129,7 +151,8 @@ fn human(disk: &Disk<FileStorage>, window: Window, image: &Path, out: &mut impl 
                     .map_err(Stop::Output)?;
                 }
                 // The name as it was given, also where it is not text.
-                out.write_all(image.as_os_str().as_encoded_bytes())
+                let file = chain.data_path(mapping.depth).unwrap_or(Path::new(""));
+                out.write_all(file.as_os_str().as_encoded_bytes())
                     .and_then(|()| out.write_all(b"\n"))
                     .map_err(Stop::Output)
             }

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use qcowfuzz::chain::ChainError;
 use qcowfuzz::error::Error;
 use qcowfuzz::qcow2::error::MapError;
 use qcowfuzz::storage::FileStorage;
@@ -123,14 +124,26 @@ fn complain(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "qcowfuzz: {line}");
 }
 
-/// Opens the image at `path`, where `format` (what `-f` says) is one that is read here.
-fn open_image(path: &Path, format: Option<&str>) -> Result<FileStorage, Failure> {
+/// Whether `format` (what `-f` says) is one that is read here.
+fn check_format(path: &Path, format: Option<&str>) -> Result<(), Failure> {
     match format {
-        None | Some("qcow2") => Ok(FileStorage::open(path)?),
+        None | Some("qcow2") => Ok(()),
         Some(other) => Err(Failure::at(
             path,
             format_args!("format '{other}' is not supported, expected qcow2"),
         )),
+    }
+}
+
+/// Why the chain of the image at `path` could not be opened.
+fn not_opened(path: &Path, error: ChainError) -> Failure {
+    match error {
+        ChainError::Image { path: of, error } if of == path => match FileStorage::open(path) {
+            Ok(storage) => malformed(path, &storage, &error),
+            Err(error) => error.into(),
+        },
+        ChainError::File(error) => error.into(),
+        error => Failure::Told(error.to_string()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use qcowfuzz::export::Holes;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::image::Image;
+use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::storage::Storage;
 
 use super::files::{self, Existing};
@@ -41,10 +41,11 @@ pub struct Arguments {
     /// Print a JSON object a line for each input
     #[arg(long)]
     json: bool,
-    /// Write the image that was built last to this file; of one program only
+    /// Write the image that was built last to this file, and the files that it names beside it; of one
+    /// program only
     #[arg(long, value_name = "F")]
     dump_image: Option<PathBuf>,
-    /// Replace that file where it is there already
+    /// Replace files that are there already
     #[arg(long, requires = "dump_image")]
     force: bool,
 }
@@ -58,7 +59,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
-    let mut runner = Runner::new(arguments.target);
+    let names = || arguments.dump_image.as_deref().map_or_else(FileNames::default, files::names);
+    let mut runner = Runner::new(arguments.target, names());
     let mut out = BufWriter::new(io::stdout().lock());
     let mut violations = 0;
     for input in &arguments.inputs {
@@ -71,12 +73,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
             (false, true) => report.whole(&mut out),
             (false, false) => report.line(&mut out),
         };
-        if let (Some(path), Some(image)) = (&arguments.dump_image, runner.image()) {
-            dump(image, path, Existing::forced(arguments.force))?;
+        if let (Some(path), Some(images)) = (&arguments.dump_image, runner.images()) {
+            dump(images, path, Existing::forced(arguments.force))?;
         }
         if matches!(found, Found::Panic(_)) {
             // What the panic left behind belongs to no run.
-            runner = Runner::new(arguments.target);
+            runner = Runner::new(arguments.target, names());
         }
         match printed.map_err(|error| Failure::output(&error)) {
             Ok(()) => {}
@@ -123,9 +125,11 @@ fn replay(runner: &mut Runner, input: &[u8], checks: Checks) -> Found {
     catch_unwind(run).unwrap_or_else(|_| Found::Panic(PanicNotes::last()))
 }
 
-fn dump(image: &Image, path: &Path, existing: Existing) -> Result<(), Failure> {
-    let small = image.length_bytes() <= MAX_DUMP_FILLED_BYTES;
-    files::write_image(path, existing, image, if small { Holes::Fill } else { Holes::Keep })
+fn dump(images: &Images, path: &Path, existing: Existing) -> Result<(), Failure> {
+    let names = FileNames::default();
+    let mut lengths = images.files(&names).map(|(_, image)| image.length_bytes());
+    let small = lengths.all(|length| length <= MAX_DUMP_FILLED_BYTES);
+    files::write_images(path, existing, images, if small { Holes::Fill } else { Holes::Keep })
 }
 
 /// Where the last panic was, and what it said.

@@ -3,7 +3,7 @@
 use qcowfuzz::engines::Walker;
 use qcowfuzz::extent::Extent;
 use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
-use qcowfuzz::image::Image;
+use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::oracles::Violation;
 use qcowfuzz::oracles::raw::RawOutcome;
 use qcowfuzz::targets::{RawImage, Refcounts};
@@ -68,11 +68,13 @@ pub enum Runner {
 }
 
 impl Runner {
-    /// For inputs of `target`.
-    pub fn new(target: Target) -> Self {
+    /// For inputs of `target`. Images call other files by `names`.
+    pub fn new(target: Target, names: FileNames) -> Self {
         match target {
-            Target::MapExtents => Self::MapExtents(Box::new(Harness::new(Walker::default()))),
-            Target::Refcounts => Self::Refcounts(Box::default()),
+            Target::MapExtents => {
+                Self::MapExtents(Box::new(Harness::named(Walker::default(), names)))
+            }
+            Target::Refcounts => Self::Refcounts(Box::new(Refcounts::named(names))),
             Target::RawImage => Self::RawImage(Box::default()),
         }
     }
@@ -96,11 +98,11 @@ impl Runner {
         }
     }
 
-    /// The image that was built last, where images are built.
-    pub fn image(&self) -> Option<&Image> {
+    /// The files that were built last, where images are built.
+    pub fn images(&self) -> Option<&Images> {
         match self {
-            Self::MapExtents(harness) => Some(harness.image()),
-            Self::Refcounts(refcounts) => Some(refcounts.image()),
+            Self::MapExtents(harness) => Some(harness.images()),
+            Self::Refcounts(refcounts) => Some(refcounts.images()),
             Self::RawImage(_) => None,
         }
     }

@@ -10,7 +10,7 @@ use crate::extent::{Mapping, Visitor, Window};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{Compression, Geometry};
 use crate::qcow2::units::GuestOffset;
-use crate::storage::Storage;
+use crate::storage::Layer;
 
 pub use walker::Walker;
 
@@ -26,16 +26,38 @@ pub struct Capabilities {
     pub extended_l2: bool,
     /// Images with zstd-compressed clusters.
     pub zstd: bool,
+    /// Images with backing files: qcow2 on qcow2, and qcow2 on raw.
+    pub backing_files: bool,
+    /// Images with external data files.
+    pub data_files: bool,
 }
 
 impl Capabilities {
     /// Everything.
-    pub const ALL: Self = Self { lookup: true, read: true, extended_l2: true, zstd: true };
+    pub const ALL: Self = Self {
+        lookup: true,
+        read: true,
+        extended_l2: true,
+        zstd: true,
+        backing_files: true,
+        data_files: true,
+    };
+
+    /// The walk of one file, and nothing else.
+    pub const NONE: Self = Self {
+        lookup: false,
+        read: false,
+        extended_l2: false,
+        zstd: false,
+        backing_files: false,
+        data_files: false,
+    };
 
     /// Whether images of `geometry` are supported.
     pub fn cover(&self, geometry: &Geometry) -> bool {
         (self.extended_l2 || !geometry.extended_l2)
             && (self.zstd || geometry.compression != Compression::Zstd)
+            && (self.data_files || !geometry.data_file)
     }
 }
 
@@ -49,11 +71,13 @@ pub trait Engine {
     /// What it supports.
     fn capabilities(&self) -> Capabilities;
 
-    /// Opens the image in `storage`.
+    /// Opens the image at the top of `chain`: its files first, then those of the images below it, each
+    /// the backing file of the one before. An engine that declares no [`Capabilities::backing_files`]
+    /// gets one layer.
     ///
     /// # Errors
     /// The image is refused, or cannot be read.
-    fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<Self::Disk<'s>, EngineError>;
+    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<Self::Disk<'s>, EngineError>;
 }
 
 /// An image that an engine has opened.

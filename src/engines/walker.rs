@@ -3,7 +3,7 @@
 use crate::extent::{Mapping, Visitor, Window};
 use crate::map::{self, Scratch};
 use crate::qcow2::units::GuestOffset;
-use crate::storage::Storage;
+use crate::storage::{Layer, Storage};
 
 use super::{Capabilities, Engine, EngineError, OpenDisk};
 
@@ -20,8 +20,8 @@ impl Engine for Walker {
         Capabilities::ALL
     }
 
-    fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<WalkerDisk<'s>, EngineError> {
-        Ok(WalkerDisk { disk: map::Disk::open(storage)?, scratch: &mut self.scratch })
+    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<WalkerDisk<'s>, EngineError> {
+        Ok(WalkerDisk { disk: map::Disk::open(chain)?, scratch: &mut self.scratch })
     }
 }
 

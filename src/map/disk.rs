@@ -1,38 +1,147 @@
-//! Opening an image.
+//! Opening an image, and the images below it.
 
-use crate::head::Head;
+use smallvec::SmallVec;
+
+use crate::head::{Head, ImageFormat, probe};
+use crate::limits::MAX_LAYERS;
 use crate::qcow2::header::{Geometry, Header, INCOMPATIBLE_DATA_FILE};
-use crate::storage::Storage;
+use crate::storage::{Layer, Storage};
 
 use super::MapError;
 
-/// An opened image: its header, checked, and where its bytes come from.
+/// An opened image: its header, checked, where its bytes come from, and the layers below it.
 #[derive(Debug)]
 pub struct Disk<'s, S: Storage + ?Sized> {
-    pub(super) storage: &'s S,
-    header: Header,
+    top: Qcow2<'s, S>,
+    below: SmallVec<[Below<'s, S>; MAX_LAYERS - 1]>,
+}
+
+/// A layer that is a qcow2 image.
+#[derive(Debug)]
+pub(super) struct Qcow2<'s, S: Storage + ?Sized> {
+    pub(super) image: &'s S,
+    /// Where guest data lie: in the image itself, or in its external data file. `None` where that is
+    /// not at hand.
+    pub(super) data: Option<&'s S>,
+    pub(super) header: Header,
+}
+
+/// A layer that is nothing but guest data.
+#[derive(Debug)]
+pub(super) struct Raw<'s, S: Storage + ?Sized> {
+    pub(super) image: &'s S,
+}
+
+/// A layer below the first.
+#[derive(Debug)]
+enum Below<'s, S: Storage + ?Sized> {
+    Qcow2(Qcow2<'s, S>),
+    Raw(Raw<'s, S>),
+}
+
+/// A layer of a chain.
+pub(super) enum LayerRef<'d, 's, S: Storage + ?Sized> {
+    Qcow2(&'d Qcow2<'s, S>),
+    Raw(&'d Raw<'s, S>),
 }
 
 impl<'s, S: Storage + ?Sized> Disk<'s, S> {
-    /// Opens the image in `storage`, with the checks that QEMU makes.
+    /// Opens the image at the top of `chain`, with the checks that QEMU makes, and all images below it
+    /// that are named, each by the one above. What a layer does not name is not looked at.
     ///
     /// # Errors
-    /// What is not a qcow2 image, is malformed in its header, or uses a feature that is not
-    /// supported: encryption, a backing file, an external data file.
-    pub fn open(storage: &'s S) -> Result<Self, MapError> {
-        let Head { header, .. } = Head::read(storage)?;
-        if header.backing_file_offset.get() != 0 {
-            return Err(MapError::Unsupported("backing file"));
+    /// What is not a qcow2 image, is malformed in its header, uses a feature that is not supported
+    /// (encryption, a backing format other than qcow2 and raw), or names a file that `chain` lacks.
+    pub fn open(chain: &[Layer<'s, S>]) -> Result<Self, MapError> {
+        let (first, rest) = chain.split_first().ok_or(MapError::Missing("image"))?;
+        let (top, mut next) = Qcow2::open(first)?;
+        if top.data.is_none() {
+            return Err(MapError::Missing("external data file"));
         }
-        if header.incompatible & INCOMPATIBLE_DATA_FILE != 0 {
-            return Err(MapError::Unsupported("external data file"));
+        let mut below = SmallVec::new();
+        let mut rest = rest.iter();
+        while let Some(format) = next.take() {
+            let layer = rest.next().ok_or(MapError::Missing("backing file"))?;
+            let format = match format {
+                Some(format) => format,
+                None => probe(layer.image)?,
+            };
+            match format {
+                ImageFormat::Raw => below.push(Below::Raw(Raw { image: layer.image })),
+                ImageFormat::Qcow2 => {
+                    let (qcow2, named) = Qcow2::open(layer)?;
+                    if qcow2.data.is_none() {
+                        return Err(MapError::Missing("external data file"));
+                    }
+                    below.push(Below::Qcow2(qcow2));
+                    next = named;
+                }
+            }
         }
-        Ok(Self { storage, header })
+        Ok(Self { top, below })
     }
 
-    /// The header.
+    /// Opens the image in `image` by itself: what a backing file has is a hole, and what lies in an
+    /// external data file is mapped but cannot be read. For files whose names are not to be followed.
+    ///
+    /// # Errors
+    /// As [`Disk::open`], except for what is named.
+    pub fn open_alone(image: &'s S) -> Result<Self, MapError> {
+        let (top, _) = Qcow2::open(&Layer::alone(image))?;
+        Ok(Self { top, below: SmallVec::new() })
+    }
+
+    /// The header of the image at the top.
     pub fn header(&self) -> &Header {
-        &self.header
+        &self.top.header
+    }
+
+    /// How many layers there are, the image itself among them.
+    pub fn layers(&self) -> usize {
+        1 + self.below.len()
+    }
+
+    /// The size of the disk that a guest sees, a multiple of 512.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.top.header.virtual_size_bytes()
+    }
+
+    /// The layer that is `depth` images down.
+    #[inline]
+    pub(super) fn layer(&self, depth: usize) -> Option<LayerRef<'_, 's, S>> {
+        let Some(at) = depth.checked_sub(1) else { return Some(LayerRef::Qcow2(&self.top)) };
+        Some(match self.below.get(at)? {
+            Below::Qcow2(layer) => LayerRef::Qcow2(layer),
+            Below::Raw(layer) => LayerRef::Raw(layer),
+        })
+    }
+
+    /// How many bytes the layer under the one at `depth` has; `None` where there is none.
+    #[inline]
+    pub(super) fn size_below(&self, depth: usize) -> Option<u64> {
+        Some(match self.below.get(depth)? {
+            Below::Qcow2(layer) => layer.header.virtual_size_bytes(),
+            Below::Raw(layer) => layer.size_bytes(),
+        })
+    }
+}
+
+/// What a layer says of the one below: nothing, or that there is one, in this format if it says so.
+type Named = Option<Option<ImageFormat>>;
+
+impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
+    fn open(layer: &Layer<'s, S>) -> Result<(Self, Named), MapError> {
+        let head = Head::read(layer.image)?;
+        let named = match head.backing_name() {
+            None => None,
+            Some(_) => Some(head.backing_format_in(layer.image)?),
+        };
+        let header = head.header;
+        let data = match header.incompatible & INCOMPATIBLE_DATA_FILE {
+            0 => Some(layer.image),
+            _ => layer.data_file,
+        };
+        Ok((Self { image: layer.image, data, header }, named))
     }
 
     /// What decides the meaning of the tables.
@@ -40,9 +149,11 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
     pub(super) fn geometry(&self) -> &Geometry {
         &self.header.geometry
     }
+}
 
-    /// The size of the disk that a guest sees, a multiple of 512.
-    pub fn virtual_size_bytes(&self) -> u64 {
-        self.header.virtual_size_bytes()
+impl<S: Storage + ?Sized> Raw<'_, S> {
+    /// QEMU counts whole sectors (`block.c`, `bdrv_getlength`), the last one filled with zeros.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.image.length_bytes().checked_next_multiple_of(512).unwrap_or(!511)
     }
 }

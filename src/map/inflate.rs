@@ -192,6 +192,7 @@ mod tests {
             refcount_order: 4,
             extended_l2: false,
             compression,
+            data_file: false,
         };
         let run = CompressedRun::new(HostOffset::ZERO, payload.len() as u64);
         Inflater::default().inflate(payload, &geometry, run, end).ok().map(<[u8]>::to_vec)

@@ -7,6 +7,7 @@ use crate::qcow2::header::Geometry;
 use crate::qcow2::units::{GuestOffset, HostOffset};
 use crate::storage::Storage;
 
+use super::disk::{LayerRef, Qcow2};
 use super::{Disk, MapError};
 
 /// The mapping of the byte at `guest`; its `offset` is that of the byte itself.
@@ -17,8 +18,35 @@ pub fn lookup<S: Storage + ?Sized>(
     disk: &Disk<S>,
     guest: GuestOffset,
 ) -> Result<Mapping, MapError> {
-    let Some((entry, bitmap)) = l2_entry(disk, guest)? else { return Ok(Mapping::HOLE) };
-    let geometry = disk.geometry();
+    let virtual_size = disk.virtual_size_bytes();
+    if guest.get() >= virtual_size {
+        return Err(MapError::PastEnd { guest: guest.get(), virtual_size });
+    }
+    let mut answer = Mapping::HOLE;
+    for depth in 0..disk.layers() {
+        answer = match disk.layer(depth) {
+            Some(LayerRef::Qcow2(layer)) => at_depth(lookup_in(layer, guest)?, depth),
+            Some(LayerRef::Raw(layer)) => {
+                let from = HostOffset::new(guest.get());
+                let stored = layer.image.stored(from, from.saturating_add(1))?.stored;
+                raw_mapping(depth, from, stored)
+            }
+            None => break,
+        };
+        if answer.present || disk.size_below(depth).is_none_or(|size| guest.get() >= size) {
+            break;
+        }
+    }
+    Ok(answer)
+}
+
+/// The mapping of a byte in one layer, which reaches so far.
+fn lookup_in<S: Storage + ?Sized>(
+    layer: &Qcow2<S>,
+    guest: GuestOffset,
+) -> Result<Mapping, MapError> {
+    let Some((entry, bitmap)) = l2_entry(layer, guest)? else { return Ok(Mapping::HOLE) };
+    let geometry = layer.geometry();
     let inside = guest.get() & geometry.cluster_size.mask();
     let host = match checked_kind(entry, geometry, guest.get())? {
         ClusterKind::Subclusters(host) => Some(host),
@@ -34,19 +62,15 @@ pub fn lookup<S: Storage + ?Sized>(
 }
 
 /// The L2 entry of the cluster that holds `guest`, with its bitmap (0 where there is none); `None`
-/// where there is no L2 table.
+/// where there is no L2 table. The layer reaches so far.
 pub(super) fn l2_entry<S: Storage + ?Sized>(
-    disk: &Disk<S>,
+    layer: &Qcow2<S>,
     guest: GuestOffset,
 ) -> Result<Option<(L2Entry, SubclusterBitmap)>, MapError> {
-    let virtual_size = disk.virtual_size_bytes();
-    if guest.get() >= virtual_size {
-        return Err(MapError::PastEnd { guest: guest.get(), virtual_size });
-    }
-    let geometry = disk.geometry();
+    let geometry = layer.geometry();
     let mut word = [0; 8];
     let l1_index = guest.get() >> geometry.l2_span_bits();
-    disk.storage.read_at(disk.header().l1_offset.saturating_add(l1_index * 8), &mut word)?;
+    layer.image.read_at(layer.header.l1_offset.saturating_add(l1_index * 8), &mut word)?;
     let Some(table) = L1Entry(u64::from_be_bytes(word)).table() else { return Ok(None) };
     if table.get() & geometry.cluster_size.mask() != 0 {
         return Err(unaligned("L2 table", guest.get(), table));
@@ -55,7 +79,7 @@ pub(super) fn l2_entry<S: Storage + ?Sized>(
     let at = table.saturating_add(l2_index * geometry.l2_entry_bytes());
     let mut entry = [0; 16];
     let length = if geometry.extended_l2 { 16 } else { 8 };
-    disk.storage.read_at(at, &mut entry[..length])?;
+    layer.image.read_at(at, &mut entry[..length])?;
     let [word, bitmap] = *entry.as_chunks::<8>().0 else { return Ok(None) };
     let bitmap = SubclusterBitmap(u64::from_be_bytes(bitmap));
     Ok(Some((L2Entry(u64::from_be_bytes(word)), bitmap)))
@@ -72,13 +96,34 @@ pub(super) fn checked_kind(
     match kind {
         ClusterKind::ZeroAllocated(host)
         | ClusterKind::Normal(host)
-        | ClusterKind::Subclusters(host)
-            if host.get() & geometry.cluster_size.mask() != 0 =>
-        {
-            Err(unaligned("cluster", guest, host))
+        | ClusterKind::Subclusters(host) => {
+            if host.get() & geometry.cluster_size.mask() != 0 {
+                return Err(unaligned("cluster", guest, host));
+            }
+            if geometry.data_file && host.get() != guest & !geometry.cluster_size.mask() {
+                let what = "the cluster's place in the data file is not its guest offset";
+                return Err(MapError::InvalidEntry { guest, what });
+            }
         }
-        kind => Ok(kind),
+        ClusterKind::Compressed(_) if geometry.data_file => {
+            let what = "a compressed cluster in an image with a data file";
+            return Err(MapError::InvalidEntry { guest, what });
+        }
+        _ => {}
     }
+    Ok(kind)
+}
+
+/// The mapping as that of a layer.
+#[inline]
+pub(super) fn at_depth(mapping: Mapping, depth: usize) -> Mapping {
+    Mapping { depth: u32::try_from(depth).unwrap_or(u32::MAX), ..mapping }
+}
+
+/// The mapping of a byte of a raw layer: data, or a hole of the file.
+pub(super) fn raw_mapping(depth: usize, host: HostOffset, stored: bool) -> Mapping {
+    let there = Mapping { present: true, zero: !stored, data: stored, ..Mapping::HOLE };
+    at_depth(Mapping { offset: Some(host), ..there }, depth)
 }
 
 /// The mapping of the first byte of a cluster for which no bitmap tells.

@@ -23,26 +23,35 @@ pub use walk::map_extents;
 use inflate::Inflater;
 
 /// Buffers of a walk, to be reused from walk to walk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scratch {
-    l1: Vec<u8>,
-    l2: Vec<u8>,
+    layers: Vec<Tables>,
     inflater: Inflater,
 }
 
-/// How much of a table is read at a time from a storage that has to read. At most two such pieces are
-/// in memory.
+/// Pieces of the tables of one layer.
+#[derive(Debug)]
+struct Tables {
+    l1: Vec<u8>,
+    l2: Vec<u8>,
+}
+
+/// How much of a table is read at a time from a storage that has to read. At most two such pieces of each
+/// layer are in memory.
 const PIECE_BYTES: usize = 32 << 10;
 
 impl Scratch {
-    /// Buffers of the size that walks need; those of compressed clusters grow when they are read.
+    /// Empty buffers; they grow with the layers of the disks that are walked, and with the compressed
+    /// clusters that are read.
     pub fn new() -> Self {
-        Self { l1: vec![0; PIECE_BYTES], l2: vec![0; PIECE_BYTES], inflater: Inflater::default() }
+        Self::default()
     }
-}
 
-impl Default for Scratch {
-    fn default() -> Self {
-        Self::new()
+    fn for_layers(&mut self, count: usize) -> &mut [Tables] {
+        let new = || Tables { l1: vec![0; PIECE_BYTES], l2: vec![0; PIECE_BYTES] };
+        if self.layers.len() < count {
+            self.layers.resize_with(count, new);
+        }
+        &mut self.layers
     }
 }

@@ -4,7 +4,9 @@ use crate::qcow2::entry::ClusterKind;
 use crate::qcow2::units::{GuestOffset, HostOffset};
 use crate::storage::Storage;
 
-use super::lookup::{check_bitmap, checked_kind, l2_entry, subcluster_mapping};
+use super::disk::{LayerRef, Qcow2};
+use super::inflate::Inflater;
+use super::lookup::{check_bitmap, checked_kind, l2_entry, mapping_of, subcluster_mapping};
 use super::{Disk, MapError, Scratch};
 
 /// Fills `into` with the guest's bytes from `guest` on. Of a compressed cluster, as much is inflated
@@ -25,60 +27,87 @@ pub fn read<S: Storage + ?Sized>(
     if end.get() > virtual_size {
         return Err(past_end);
     }
-    let cell = disk.geometry().cell_bytes();
+    read_layer(disk, 0, guest, into, &mut scratch.inflater)
+}
+
+/// Fills `into` from the layer at `depth` and those below it. What lies past the layer's end is zeros.
+fn read_layer<S: Storage + ?Sized>(
+    disk: &Disk<S>,
+    depth: usize,
+    guest: GuestOffset,
+    into: &mut [u8],
+    inflater: &mut Inflater,
+) -> Result<(), MapError> {
+    let layer = match disk.layer(depth) {
+        Some(LayerRef::Qcow2(layer)) => layer,
+        Some(LayerRef::Raw(layer)) => {
+            return Ok(layer.image.read_at(HostOffset::new(guest.get()), into)?);
+        }
+        None => {
+            into.fill(0);
+            return Ok(());
+        }
+    };
+    let cell = layer.geometry().cell_bytes();
     let mut left = into;
     let mut guest = guest;
     while !left.is_empty() {
         let until_edge = cell - (guest.get() & (cell - 1));
         let length = usize::try_from(until_edge).unwrap_or(usize::MAX).min(left.len());
         let (piece, rest) = left.split_at_mut(length);
-        read_piece(disk, guest, piece, scratch)?;
+        if !read_piece(layer, guest, piece, inflater)? {
+            let there = disk.size_below(depth).unwrap_or(0).saturating_sub(guest.get());
+            let there = usize::try_from(there).unwrap_or(usize::MAX).min(piece.len());
+            let (below, past) = piece.split_at_mut(there);
+            past.fill(0);
+            if !below.is_empty() {
+                read_layer(disk, depth + 1, guest, below, inflater)?;
+            }
+        }
         guest = guest.saturating_add(length as u64);
         left = rest;
     }
     Ok(())
 }
 
-/// Reads what lies in one cell.
+/// Reads what lies in one cell; false where the layer has nothing there.
 fn read_piece<S: Storage + ?Sized>(
-    disk: &Disk<S>,
+    layer: &Qcow2<S>,
     guest: GuestOffset,
     into: &mut [u8],
-    scratch: &mut Scratch,
-) -> Result<(), MapError> {
-    let Some((entry, bitmap)) = l2_entry(disk, guest)? else {
-        into.fill(0);
-        return Ok(());
-    };
-    let geometry = disk.geometry();
+    inflater: &mut Inflater,
+) -> Result<bool, MapError> {
+    let Some((entry, bitmap)) = l2_entry(layer, guest)? else { return Ok(false) };
+    let geometry = layer.geometry();
     let inside = guest.get() & geometry.cluster_size.mask();
-    let host: Option<HostOffset> = match checked_kind(entry, geometry, guest.get())? {
-        ClusterKind::Unallocated | ClusterKind::ZeroPlain | ClusterKind::ZeroAllocated(_) => None,
-        ClusterKind::Normal(host) => Some(host.saturating_add(inside)),
+    let mapping = match checked_kind(entry, geometry, guest.get())? {
         ClusterKind::Compressed(run) => {
             let first = guest.get() - inside;
             let end = inside as usize + into.len();
-            let content = scratch
-                .inflater
-                .inflate(disk.storage, geometry, run, end)
+            let content = inflater
+                .inflate(layer.image, geometry, run, end)
                 .map_err(|error| error.at(first))?;
             into.copy_from_slice(&content[inside as usize..]);
-            return Ok(());
+            return Ok(true);
         }
         ClusterKind::UnallocatedSubclusters => {
             check_bitmap(bitmap, None, guest.get())?;
-            None
+            subcluster_mapping(bitmap, None, (inside >> geometry.cell_bits()) as u32, inside)
         }
         ClusterKind::Subclusters(host) => {
             check_bitmap(bitmap, Some(host), guest.get())?;
-            let subcluster = (inside >> geometry.cell_bits()) as u32;
-            let mapping = subcluster_mapping(bitmap, Some(host), subcluster, inside);
-            mapping.offset.filter(|_| mapping.data)
+            subcluster_mapping(bitmap, Some(host), (inside >> geometry.cell_bits()) as u32, inside)
+        }
+        kind => {
+            let mapping = mapping_of(kind);
+            mapping.advanced(inside).unwrap_or(mapping)
         }
     };
-    match host {
-        Some(host) => disk.storage.read_at(host, into)?,
+    match mapping.offset.filter(|_| mapping.data) {
+        Some(host) => {
+            layer.data.ok_or(MapError::Missing("external data file"))?.read_at(host, into)?;
+        }
         None => into.fill(0),
     }
-    Ok(())
+    Ok(mapping.present)
 }

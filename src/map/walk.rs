@@ -1,4 +1,5 @@
-//! `map_extents`: all extents of a window, front to back, one L2 table piece in memory at a time.
+//! `map_extents`: all extents of a window, front to back, one L2 table piece of each layer in memory at
+//! a time.
 
 use std::ops::{ControlFlow, Range};
 
@@ -7,11 +8,15 @@ use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::units::{GuestOffset, HostOffset, SUBCLUSTERS};
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
-use super::lookup::{self, checked_kind, mapping_of};
-use super::{Disk, MapError, Scratch};
+use super::disk::{LayerRef, Qcow2, Raw};
+use super::lookup::{self, at_depth, checked_kind, mapping_of, raw_mapping};
+use super::{Disk, MapError, Scratch, Tables};
 
 /// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window,
 /// which is clipped to the disk; an empty window has none.
+///
+/// Layers are asked in order: what the image leaves unallocated is asked of the layer below, as far as
+/// that reaches.
 ///
 /// # Errors
 /// A malformed entry in the window's part of a table, or a failing read. What lies before it has been
@@ -22,19 +27,19 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized>(
     scratch: &mut Scratch,
     visitor: &mut V,
 ) -> Result<(), MapError> {
-    let Range { start, end } = window.clipped(disk.virtual_size_bytes());
-    if start >= end {
+    let range = window.clipped(disk.virtual_size_bytes());
+    if range.is_empty() {
         return Ok(());
     }
-    let mut walk = Walk { disk, position: start, end, pending: None, visitor };
-    match walk.l1(&mut scratch.l1, &mut scratch.l2) {
+    let mut sink = Sink { pending: None, visitor };
+    match layer(disk, 0, range, scratch.for_layers(disk.layers()), &mut sink) {
         Ok(ControlFlow::Continue(())) => {
-            let _ = walk.flush();
+            let _ = sink.flush();
             Ok(())
         }
         Ok(ControlFlow::Break(())) => Ok(()),
         Err(error) => {
-            let _ = walk.flush();
+            let _ = sink.flush();
             Err(error)
         }
     }
@@ -51,163 +56,19 @@ macro_rules! go_on {
     };
 }
 
-struct Walk<'w, 's, S: Storage + ?Sized, V: Visitor + ?Sized> {
-    disk: &'w Disk<'s, S>,
-    /// All guest bytes of the window before this one are covered.
-    position: u64,
-    /// The window's end, at most the end of the disk.
-    end: u64,
-    /// The extent that may still grow; it ends at `position`.
+/// Where the walks of all layers end: pieces of the disk in order, which become extents.
+struct Sink<'v, V: Visitor + ?Sized> {
+    /// The extent that may still grow; it ends where the next piece begins.
     pending: Option<Extent>,
-    visitor: &'w mut V,
+    visitor: &'v mut V,
 }
 
-impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
-    fn l1(&mut self, l1_scratch: &mut [u8], l2_scratch: &mut [u8]) -> Flow {
-        let storage = self.disk.storage;
-        let span_bits = self.disk.geometry().l2_span_bits();
-        let span = 1 << span_bits;
-        let table = self.disk.header().l1_offset;
-        let entries = entries_of(self.position, self.end, span_bits);
-        let range = table_range(table, entries, 8);
-        go_on!(each_data(storage, range, l1_scratch, |data| -> Flow {
-            go_on!(self.visitor.step());
-            let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
-            for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
-                let start = index.saturating_mul(span);
-                if start >= self.end {
-                    break;
-                }
-                // The entry before the window's first may come along: grains hold two.
-                if start.saturating_add(span) <= self.position {
-                    continue;
-                }
-                if let Some(l2) = L1Entry(u64::from_be_bytes(*bytes)).table() {
-                    go_on!(self.hole_until(start));
-                    go_on!(self.l2(l2, start, l2_scratch)?);
-                }
-            }
-            Ok(ControlFlow::Continue(()))
-        })?);
-        Ok(self.hole_until(self.end))
-    }
-
-    /// Covers what is left of the window in the L2 table at `table`, which maps the disk from `start`.
-    fn l2(&mut self, table: HostOffset, start: u64, scratch: &mut [u8]) -> Flow {
-        let geometry = *self.disk.geometry();
-        let storage = self.disk.storage;
-        if table.get() & geometry.cluster_size.mask() != 0 {
-            return Err(lookup::unaligned("L2 table", start.max(self.position), table));
-        }
-        let cluster = geometry.cluster_size.bytes();
-        let end = start.saturating_add(geometry.l2_span_bytes()).min(self.end);
-        let cluster_bits = geometry.cluster_size.bits();
-        let entries = entries_of(self.position.saturating_sub(start), end - start, cluster_bits);
-        let entry_bytes = geometry.l2_entry_bytes();
-        let range = table_range(table, entries, entry_bytes);
-        go_on!(each_data(storage, range, scratch, |data| -> Flow {
-            go_on!(self.visitor.step());
-            let skipped = data.offset.distance_from(table).unwrap_or(0) >> entry_bytes.ilog2();
-            let guest = start.saturating_add(skipped.saturating_mul(cluster));
-            match geometry.extended_l2 {
-                false => self.standard_entries(guest, end, data.bytes),
-                true => self.extended_entries(guest, end, data.bytes),
-            }
-        })?);
-        Ok(self.hole_until(end))
-    }
-
-    /// Covers the clusters of the entries in `bytes`, the first of which begins at `guest`.
-    fn standard_entries(&mut self, mut guest: u64, end: u64, bytes: &[u8]) -> Flow {
-        let geometry = *self.disk.geometry();
-        let cluster = geometry.cluster_size.bytes();
-        for entry in bytes.as_chunks::<8>().0 {
-            if guest >= end {
-                break;
-            }
-            let next = guest.saturating_add(cluster);
-            let entry = u64::from_be_bytes(*entry);
-            // Holes are covered when something follows them.
-            if entry != 0 && next > self.position {
-                let asked = self.position.max(guest);
-                let mapping = mapping_of(checked_kind(L2Entry(entry), &geometry, asked)?);
-                go_on!(self.hole_until(guest));
-                go_on!(self.cover(guest, next, mapping));
-            }
-            guest = next;
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn extended_entries(&mut self, mut guest: u64, end: u64, bytes: &[u8]) -> Flow {
-        let geometry = *self.disk.geometry();
-        let cluster = geometry.cluster_size.bytes();
-        for entry in bytes.as_chunks::<16>().0 {
-            if guest >= end {
-                break;
-            }
-            let next = guest.saturating_add(cluster);
-            let [word, bitmap] = *entry.as_chunks::<8>().0 else { break };
-            let entry = L2Entry(u64::from_be_bytes(word));
-            let bitmap = SubclusterBitmap(u64::from_be_bytes(bitmap));
-            if next > self.position && (entry.0 != 0 || bitmap.0 != 0) {
-                go_on!(self.hole_until(guest));
-                go_on!(self.extended_cluster(guest, entry, bitmap)?);
-            }
-            guest = next;
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn extended_cluster(&mut self, guest: u64, entry: L2Entry, bitmap: SubclusterBitmap) -> Flow {
-        let geometry = *self.disk.geometry();
-        let asked = self.position.max(guest);
-        let host = match checked_kind(entry, &geometry, asked)? {
-            ClusterKind::Subclusters(host) => Some(host),
-            ClusterKind::UnallocatedSubclusters => None,
-            kind => {
-                let next = guest.saturating_add(geometry.cluster_size.bytes());
-                return Ok(self.cover(guest, next, mapping_of(kind)));
-            }
-        };
-        lookup::check_bitmap(bitmap, host, asked)?;
-        let length = geometry.cell_bytes();
-        let mut subcluster = 0;
-        while subcluster < SUBCLUSTERS {
-            let run = alike(bitmap, subcluster);
-            let delta = u64::from(subcluster) * length;
-            let start = guest.saturating_add(delta);
-            let end = start.saturating_add(u64::from(run) * length);
-            if end > self.position {
-                let mapping = lookup::subcluster_mapping(bitmap, host, subcluster, delta);
-                go_on!(self.cover(start, end, mapping));
-            }
-            subcluster += run;
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
-    /// Covers the guest bytes up to `until` as a hole, where they are not covered.
+impl<V: Visitor + ?Sized> Sink<'_, V> {
+    /// Takes the next piece. `mapping` is that of its first byte.
     #[inline]
-    fn hole_until(&mut self, until: u64) -> ControlFlow<()> {
-        if until <= self.position {
-            return ControlFlow::Continue(());
-        }
-        self.cover(self.position, until, Mapping::HOLE)
-    }
-
-    /// Covers what is left of `start..end` in the window. `mapping` is that of `start`, which is not
-    /// past the position.
-    #[inline]
-    fn cover(&mut self, start: u64, end: u64, mapping: Mapping) -> ControlFlow<()> {
-        let end = end.min(self.end);
-        let Some(length_bytes) = end.checked_sub(self.position).filter(|length| *length > 0) else {
-            return ControlFlow::Continue(());
-        };
-        // A host offset has 56 bits and a cluster 21: this cannot overflow.
-        let mapping = mapping.advanced(self.position.saturating_sub(start)).unwrap_or(mapping);
-        let next = Extent { start: GuestOffset::new(self.position), length_bytes, mapping };
-        self.position = end;
+    fn take(&mut self, range: Range<u64>, mapping: Mapping) -> ControlFlow<()> {
+        let length_bytes = range.end - range.start;
+        let next = Extent { start: GuestOffset::new(range.start), length_bytes, mapping };
         match &mut self.pending {
             Some(pending) if pending.mapping.continues_as(pending.length_bytes, &mapping) => {
                 pending.length_bytes += length_bytes;
@@ -225,6 +86,229 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, S, V> {
             Some(extent) => self.visitor.extent(extent),
             None => ControlFlow::Continue(()),
         }
+    }
+}
+
+/// Walks `range`, which is not empty and ends at the end of the layer at most, in the layer at `depth`
+/// and in those below it. As many calls deep as there are layers.
+fn layer<S: Storage + ?Sized, V: Visitor + ?Sized>(
+    disk: &Disk<S>,
+    depth: usize,
+    range: Range<u64>,
+    scratch: &mut [Tables],
+    sink: &mut Sink<V>,
+) -> Flow {
+    let Some((Tables { l1, l2 }, scratch_below)) = scratch.split_first_mut() else {
+        return Ok(ControlFlow::Continue(()));
+    };
+    match disk.layer(depth) {
+        Some(LayerRef::Qcow2(layer)) => {
+            let Range { start: position, end } = range;
+            let size_below = disk.size_below(depth);
+            Walk { disk, depth, layer, size_below, position, end, scratch_below, sink }.l1(l1, l2)
+        }
+        Some(LayerRef::Raw(layer)) => raw(layer, depth, range, sink),
+        None => Ok(ControlFlow::Continue(())),
+    }
+}
+
+/// Walks a layer in which every byte lies at its guest offset: data, and holes of the file.
+fn raw<S: Storage + ?Sized, V: Visitor + ?Sized>(
+    layer: &Raw<S>,
+    depth: usize,
+    range: Range<u64>,
+    sink: &mut Sink<V>,
+) -> Flow {
+    let mut position = range.start;
+    while position < range.end {
+        go_on!(sink.visitor.step());
+        let from = HostOffset::new(position);
+        let stored = layer.image.stored(from, HostOffset::new(range.end))?;
+        let end = stored.end.get().clamp(position.saturating_add(1), range.end);
+        go_on!(sink.take(position..end, raw_mapping(depth, from, stored.stored)));
+        position = end;
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+struct Walk<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized> {
+    disk: &'w Disk<'s, S>,
+    depth: usize,
+    layer: &'w Qcow2<'s, S>,
+    /// The size of the layer below, where there is one.
+    size_below: Option<u64>,
+    /// All guest bytes of the window before this one are covered.
+    position: u64,
+    /// The window's end, at most the end of the layer.
+    end: u64,
+    scratch_below: &'w mut [Tables],
+    sink: &'w mut Sink<'v, V>,
+}
+
+impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
+    fn l1(&mut self, l1_scratch: &mut [u8], l2_scratch: &mut [u8]) -> Flow {
+        let storage = self.layer.image;
+        let span_bits = self.layer.geometry().l2_span_bits();
+        let span = 1 << span_bits;
+        let table = self.layer.header.l1_offset;
+        let entries = entries_of(self.position, self.end, span_bits);
+        let range = table_range(table, entries, 8);
+        go_on!(each_data(storage, range, l1_scratch, |data| -> Flow {
+            go_on!(self.sink.visitor.step());
+            let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
+            for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
+                let start = index.saturating_mul(span);
+                if start >= self.end {
+                    break;
+                }
+                // The entry before the window's first may come along: grains hold two.
+                if start.saturating_add(span) <= self.position {
+                    continue;
+                }
+                if let Some(l2) = L1Entry(u64::from_be_bytes(*bytes)).table() {
+                    go_on!(self.hole_until(start)?);
+                    go_on!(self.l2(l2, start, l2_scratch)?);
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?);
+        self.hole_until(self.end)
+    }
+
+    /// Covers what is left of the window in the L2 table at `table`, which maps the disk from `start`.
+    fn l2(&mut self, table: HostOffset, start: u64, scratch: &mut [u8]) -> Flow {
+        let geometry = *self.layer.geometry();
+        let storage = self.layer.image;
+        if table.get() & geometry.cluster_size.mask() != 0 {
+            return Err(lookup::unaligned("L2 table", start.max(self.position), table));
+        }
+        let cluster = geometry.cluster_size.bytes();
+        let end = start.saturating_add(geometry.l2_span_bytes()).min(self.end);
+        let cluster_bits = geometry.cluster_size.bits();
+        let entries = entries_of(self.position.saturating_sub(start), end - start, cluster_bits);
+        let entry_bytes = geometry.l2_entry_bytes();
+        let range = table_range(table, entries, entry_bytes);
+        go_on!(each_data(storage, range, scratch, |data| -> Flow {
+            go_on!(self.sink.visitor.step());
+            let skipped = data.offset.distance_from(table).unwrap_or(0) >> entry_bytes.ilog2();
+            let guest = start.saturating_add(skipped.saturating_mul(cluster));
+            match geometry.extended_l2 {
+                false => self.standard_entries(guest, end, data.bytes),
+                true => self.extended_entries(guest, end, data.bytes),
+            }
+        })?);
+        self.hole_until(end)
+    }
+
+    /// Covers the clusters of the entries in `bytes`, the first of which begins at `guest`.
+    fn standard_entries(&mut self, mut guest: u64, end: u64, bytes: &[u8]) -> Flow {
+        let geometry = *self.layer.geometry();
+        let cluster = geometry.cluster_size.bytes();
+        for entry in bytes.as_chunks::<8>().0 {
+            if guest >= end {
+                break;
+            }
+            let next = guest.saturating_add(cluster);
+            let entry = u64::from_be_bytes(*entry);
+            // Holes are covered when something follows them.
+            if entry != 0 && next > self.position {
+                let asked = self.position.max(guest);
+                let mapping = mapping_of(checked_kind(L2Entry(entry), &geometry, asked)?);
+                go_on!(self.hole_until(guest)?);
+                go_on!(self.cover(guest, next, mapping)?);
+            }
+            guest = next;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn extended_entries(&mut self, mut guest: u64, end: u64, bytes: &[u8]) -> Flow {
+        let geometry = *self.layer.geometry();
+        let cluster = geometry.cluster_size.bytes();
+        for entry in bytes.as_chunks::<16>().0 {
+            if guest >= end {
+                break;
+            }
+            let next = guest.saturating_add(cluster);
+            let [word, bitmap] = *entry.as_chunks::<8>().0 else { break };
+            let entry = L2Entry(u64::from_be_bytes(word));
+            let bitmap = SubclusterBitmap(u64::from_be_bytes(bitmap));
+            if next > self.position && (entry.0 != 0 || bitmap.0 != 0) {
+                go_on!(self.hole_until(guest)?);
+                go_on!(self.extended_cluster(guest, entry, bitmap)?);
+            }
+            guest = next;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn extended_cluster(&mut self, guest: u64, entry: L2Entry, bitmap: SubclusterBitmap) -> Flow {
+        let geometry = *self.layer.geometry();
+        let asked = self.position.max(guest);
+        let host = match checked_kind(entry, &geometry, asked)? {
+            ClusterKind::Subclusters(host) => Some(host),
+            ClusterKind::UnallocatedSubclusters => None,
+            kind => {
+                let next = guest.saturating_add(geometry.cluster_size.bytes());
+                return self.cover(guest, next, mapping_of(kind));
+            }
+        };
+        lookup::check_bitmap(bitmap, host, asked)?;
+        let length = geometry.cell_bytes();
+        let mut subcluster = 0;
+        while subcluster < SUBCLUSTERS {
+            let run = alike(bitmap, subcluster);
+            let delta = u64::from(subcluster) * length;
+            let start = guest.saturating_add(delta);
+            let end = start.saturating_add(u64::from(run) * length);
+            if end > self.position {
+                let mapping = lookup::subcluster_mapping(bitmap, host, subcluster, delta);
+                go_on!(self.cover(start, end, mapping)?);
+            }
+            subcluster += run;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Covers the guest bytes up to `until` as a hole, where they are not covered.
+    #[inline]
+    fn hole_until(&mut self, until: u64) -> Flow {
+        if until <= self.position {
+            return Ok(ControlFlow::Continue(()));
+        }
+        self.cover(self.position, until, Mapping::HOLE)
+    }
+
+    /// Covers what is left of `start..end` in the window. `mapping` is that of `start`, which is not
+    /// past the position.
+    #[inline]
+    fn cover(&mut self, start: u64, end: u64, mapping: Mapping) -> Flow {
+        let range = self.position..end.min(self.end);
+        if range.is_empty() {
+            return Ok(ControlFlow::Continue(()));
+        }
+        // A host offset has 56 bits and a cluster 21: this cannot overflow.
+        let mapping = mapping.advanced(self.position.saturating_sub(start)).unwrap_or(mapping);
+        self.position = range.end;
+        match self.size_below {
+            Some(size) if !mapping.present => self.ask_below(range, mapping, size),
+            _ => Ok(self.sink.take(range, at_depth(mapping, self.depth))),
+        }
+    }
+
+    /// Covers a range in which this layer has nothing: with what the layer below has, and past its end,
+    /// at `size`, with the hole that this layer has there.
+    fn ask_below(&mut self, range: Range<u64>, mapping: Mapping, size: u64) -> Flow {
+        let edge = size.clamp(range.start, range.end);
+        if range.start < edge {
+            let there = range.start..edge;
+            go_on!(layer(self.disk, self.depth + 1, there, self.scratch_below, self.sink)?);
+        }
+        if edge == range.end {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let mapping = mapping.advanced(edge - range.start).unwrap_or(mapping);
+        Ok(self.sink.take(edge..range.end, at_depth(mapping, self.depth)))
     }
 }
 

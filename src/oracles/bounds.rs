@@ -3,14 +3,16 @@
 
 use crate::extent::Extent;
 use crate::limits::{FUEL_BASE, FUEL_PER_UNIT};
-use crate::qcow2::header::Geometry;
 
 use super::{Verdict, violation};
 
 const ORACLE: &str = "bounds";
 
-/// What any walk may read, whatever the tables.
+/// What a walk may read of any layer, whatever the tables.
 const BASE_BYTES: u64 = 64 << 10;
+/// What a walk may read of a layer for each extent in a layer above that leaves its bytes to it: an
+/// entry of each table, with what lies beside it.
+const ASKED_BYTES: u64 = 128;
 
 /// The steps that a walk may make when `table_bytes` of L1 and L2 tables are there.
 pub fn fuel(table_bytes: u64) -> u64 {
@@ -20,6 +22,8 @@ pub fn fuel(table_bytes: u64) -> u64 {
 /// What one walk of a whole disk did.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
+    /// How many layers there are.
+    pub layers: usize,
     /// Bytes of L1 and L2 tables that are there, holes not counted.
     pub table_bytes: u64,
     /// Bytes that were read.
@@ -29,15 +33,21 @@ pub struct Cost {
 }
 
 /// Checks one walk of a whole disk.
-pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, geometry: &Geometry) -> Verdict {
+///
+/// `cell_bytes` is the smallest unit of mapping in any layer.
+pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) -> Verdict {
     check_steps(cost.exhausted, fuel(cost.table_bytes))?;
-    let allowed = BASE_BYTES.saturating_add(cost.table_bytes.saturating_mul(2));
+    let (layers, asked) = (cost.layers as u64, extents.len() as u64);
+    let allowed = BASE_BYTES
+        .saturating_mul(layers)
+        .saturating_add(cost.table_bytes.saturating_mul(2))
+        .saturating_add(asked.saturating_mul(ASKED_BYTES).saturating_mul(layers.saturating_sub(1)));
     if cost.read_bytes > allowed {
         return violation(ORACLE, "bytes read", ("within bounds", "more"), || {
             format!("{} bytes were read, {allowed} allowed", cost.read_bytes)
         });
     }
-    let cells = size_bytes.div_ceil(geometry.cell_bytes());
+    let cells = size_bytes.div_ceil(cell_bytes);
     if extents.len() as u64 > cells {
         return violation(ORACLE, "extents", ("within bounds", "more"), || {
             format!("{} extents of {cells} cells", extents.len())

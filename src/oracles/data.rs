@@ -6,64 +6,67 @@
 use crate::content::{SHAPED_BYTES, STAMP_BYTES, Shape, WriteNumber, stamp};
 use crate::engines::OpenDisk;
 use crate::limits::MAX_INFLATED_BYTES;
-use crate::model::{Model, Piece, State};
-use crate::qcow2::header::Geometry;
-use crate::qcow2::units::GuestOffset;
+use crate::model::{Model, State, Visible};
+use crate::qcow2::units::{ClusterSize, GuestOffset};
 
 use super::{Verdict, unexpected_error, violation};
 
 const ORACLE: &str = "data";
 
-/// Reads both edges of every piece of the model, and the first bytes of every compressed cluster.
-pub fn check(disk: &mut impl OpenDisk, model: &Model, geometry: &Geometry) -> Verdict {
+/// Reads both edges of everything that a guest sees, and the first bytes of every compressed cluster.
+pub fn check(disk: &mut impl OpenDisk, model: &Model, buffers: &mut Buffers) -> Verdict {
     let stamp_bytes = STAMP_BYTES as u64;
-    let size = model.virtual_size_bytes();
-    for (piece, end) in model.pieces() {
-        // The end of the disk may cut a piece, and its stamp with it.
-        let readable = |at: u64| at + stamp_bytes <= size;
+    for visible in model.visible() {
+        let Visible { start, end, piece, cluster_size, .. } = visible;
+        let mut edge = |at: u64| {
+            // The end of the disk, or a layer above, may cut what is there, and its stamp with it.
+            let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
+            if whole { check_edge(disk, &visible, at, buffers) } else { Ok(()) }
+        };
         match piece.state {
             State::Compressed(..) => {
-                let clusters =
-                    (piece.start..end.min(size)).step_by(geometry.cluster_size.bytes_usize());
-                for cluster in clusters.filter(|at| readable(*at)) {
-                    check_edge(disk, &piece, cluster)?;
+                let first = start.next_multiple_of(cluster_size.bytes());
+                for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
+                    edge(cluster)?;
                 }
             }
             State::Normal(..) | State::ZeroAllocated(_) => {
-                for edge in [piece.start, end - stamp_bytes] {
-                    if readable(edge) {
-                        check_edge(disk, &piece, edge)?;
-                    }
+                edge(start)?;
+                edge(end.saturating_sub(stamp_bytes))?;
+                // Where a layer above has what lies before, the first stamp comes later.
+                if start > piece.start {
+                    edge(start.next_multiple_of(cluster_size.bytes()))?;
                 }
             }
-            _ if readable(piece.start) && end - piece.start >= stamp_bytes => {
-                check_edge(disk, &piece, piece.start)?;
-            }
-            _ => {}
+            _ => edge(start)?,
         }
     }
     Ok(())
 }
 
-fn check_edge(disk: &mut impl OpenDisk, piece: &Piece, at: u64) -> Verdict {
+fn check_edge(
+    disk: &mut impl OpenDisk,
+    visible: &Visible,
+    at: u64,
+    buffers: &mut Buffers,
+) -> Verdict {
     let mut actual = [0xA5; STAMP_BYTES];
     let guest = GuestOffset::new(at);
+    let state = visible.state();
     if let Err(error) = disk.read(guest, &mut actual) {
-        return Err(unexpected_error(ORACLE, kind(&piece.state), &error));
+        return Err(unexpected_error(ORACLE, kind(&state), &error));
     }
-    let expected = match piece.state {
-        State::Normal(_, write) | State::Compressed(write, _) => stamp(guest, write),
-        _ => [0; STAMP_BYTES],
-    };
+    let mut expected = [0; STAMP_BYTES];
+    expect_of(visible, guest, &mut expected, &mut buffers.content);
     if actual == expected {
         return Ok(());
     }
-    mismatch(&piece.state, &actual, || {
+    mismatch(&state, &actual, || {
         format!("guest offset {guest}: expected {expected:02x?}\nactual {actual:02x?}")
     })
 }
 
-/// What [`check_range`] needs, reused from range to range.
+/// What the oracle needs, reused from disk to disk.
 #[derive(Debug, Default)]
 pub struct Buffers {
     expected: Vec<u8>,
@@ -73,18 +76,20 @@ pub struct Buffers {
 }
 
 /// Whether reading a range would inflate more of a compressed cluster than the loop can afford.
-pub fn costly(model: &Model, geometry: &Geometry, start: GuestOffset, length_bytes: usize) -> bool {
+pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
+    let size = model.virtual_size_bytes();
     let last = start.get().saturating_add(length_bytes as u64).saturating_sub(1);
-    let deep = |byte: u64| byte & geometry.cluster_size.mask() >= MAX_INFLATED_BYTES;
-    let compressed = |byte: u64| matches!(model.state_at(byte), State::Compressed(..));
-    [start.get(), last].into_iter().any(|byte| deep(byte) && compressed(byte))
+    [start.get(), last].into_iter().filter(|byte| *byte < size).any(|byte| {
+        let visible = model.at(byte);
+        let deep = byte & visible.cluster_size.mask() >= MAX_INFLATED_BYTES;
+        deep && matches!(visible.piece.state, State::Compressed(..))
+    })
 }
 
 /// Reads any range of the disk and compares every byte. Past the end it must be refused.
 pub fn check_range(
     disk: &mut impl OpenDisk,
     model: &Model,
-    geometry: &Geometry,
     start: GuestOffset,
     length_bytes: usize,
     buffers: &mut Buffers,
@@ -105,70 +110,77 @@ pub fn check_range(
     }
     expected.clear();
     expected.resize(length_bytes, 0);
-    expect_with(model, geometry, start, expected, content);
+    expect_with(model, start, expected, content);
     if expected == actual {
         return Ok(());
     }
     let differing = expected.iter().zip(actual.iter()).position(|(one, other)| one != other);
     let at = differing.unwrap_or(0);
     let guest = start.get() + at as u64;
-    mismatch(&model.state_at(guest), &actual[at..], || {
+    mismatch(&model.at(guest).state(), &actual[at..], || {
         format!("guest offset {guest}: expected {:#04x}, actual {:#04x}", expected[at], actual[at])
     })
 }
 
 /// What a guest reads from `start` on, by the model: stamps, shapes and zeros. `into` is zeroed and
 /// ends at the end of the disk at most.
-pub fn expect(model: &Model, geometry: &Geometry, start: GuestOffset, into: &mut [u8]) {
-    expect_with(model, geometry, start, into, &mut Vec::new());
+pub fn expect(model: &Model, start: GuestOffset, into: &mut [u8]) {
+    expect_with(model, start, into, &mut Vec::new());
 }
 
 /// The same, with a buffer for one compressed cluster.
-fn expect_with(
-    model: &Model,
-    geometry: &Geometry,
-    start: GuestOffset,
-    into: &mut [u8],
-    content: &mut Vec<u8>,
-) {
-    let cluster_bytes = geometry.cluster_size.bytes();
+fn expect_with(model: &Model, start: GuestOffset, into: &mut [u8], content: &mut Vec<u8>) {
     let range = start.get()..start.get().saturating_add(into.len() as u64);
-    for (piece, end) in model.pieces() {
-        let (first, last) = (piece.start.max(range.start), end.min(range.end));
-        if !matches!(piece.state, State::Normal(..) | State::Compressed(..)) || first >= last {
-            continue;
+    for visible in model.visible() {
+        let (first, last) = (visible.start.max(range.start), visible.end.min(range.end));
+        if first < last {
+            let there = (first - range.start) as usize..(last - range.start) as usize;
+            expect_of(&visible, GuestOffset::new(first), &mut into[there], content);
         }
-        // Cluster by cluster, from the one that holds the first byte.
-        let mut at = (first / cluster_bytes * cluster_bytes).max(piece.start);
-        while at < last {
-            let next = (at + 1).next_multiple_of(cluster_bytes).min(end);
-            match piece.state {
-                State::Normal(_, write) => {
-                    for edge in [at, next - STAMP_BYTES as u64] {
-                        let stamp = stamp(GuestOffset::new(edge), write);
-                        overlay(into, range.start, edge, &stamp);
-                    }
+    }
+}
+
+/// What a guest reads from `start` on in one part of the disk; `into` is zeroed and lies in it.
+fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8], content: &mut Vec<u8>) {
+    let Visible { piece, piece_end, cluster_size, .. } = *visible;
+    if !matches!(piece.state, State::Normal(..) | State::Compressed(..)) {
+        return;
+    }
+    let start = start.get();
+    let end = start.saturating_add(into.len() as u64);
+    // Cluster by cluster, from the one that holds the first byte.
+    let mut at = (start & !cluster_size.mask()).max(piece.start);
+    while at < end {
+        let next = (at + 1).next_multiple_of(cluster_size.bytes()).min(piece_end);
+        match piece.state {
+            State::Normal(_, write) => {
+                for edge in [at, next - STAMP_BYTES as u64] {
+                    overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
                 }
-                State::Compressed(write, shape) => {
-                    fill_compressed(content, geometry, at, write, shape);
-                    overlay(into, range.start, at, content);
-                }
-                _ => {}
             }
-            at = next;
+            // Only a stamp is asked for, as mostly in the loop.
+            State::Compressed(write, _) if end <= at + STAMP_BYTES as u64 => {
+                overlay(into, start, at, &stamp(GuestOffset::new(at), write));
+            }
+            State::Compressed(write, shape) => {
+                fill_compressed(content, cluster_size, at, write, shape);
+                overlay(into, start, at, content);
+            }
+            _ => {}
         }
+        at = next;
     }
 }
 
 /// What a compressed cluster holds: its stamp and what its shape fills. Behind that there are zeros.
 fn fill_compressed(
     content: &mut Vec<u8>,
-    geometry: &Geometry,
+    cluster_size: ClusterSize,
     cluster: u64,
     write: WriteNumber,
     shape: Shape,
 ) {
-    content.resize(geometry.cluster_size.bytes_usize().min(STAMP_BYTES + SHAPED_BYTES), 0);
+    content.resize(cluster_size.bytes_usize().min(STAMP_BYTES + SHAPED_BYTES), 0);
     let (head, rest) = content.split_at_mut(STAMP_BYTES);
     head.copy_from_slice(&stamp(GuestOffset::new(cluster), write));
     shape.fill(rest);

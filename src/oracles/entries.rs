@@ -171,6 +171,9 @@ impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, 
         let mut report = |what| (self.report)(EntryReport { table: "L2", at, entry: word, what });
         let host = match entry.kind(&self.geometry) {
             Err(what) => return report(what),
+            Ok(ClusterKind::Compressed(_)) if self.geometry.data_file => {
+                return report("a compressed cluster in an image with a data file");
+            }
             Ok(ClusterKind::Compressed(_)) => {
                 self.counts.allocated += u64::from(self.active);
                 self.counts.compressed += u64::from(self.active);

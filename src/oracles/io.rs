@@ -4,30 +4,32 @@
 use crate::engines::{Engine, EngineError, OpenDisk};
 use crate::extent::{Extent, Window};
 use crate::qcow2::error::MapError;
-use crate::storage::Storage;
+use crate::storage::Layer;
 
 use super::collector::Collector;
-use super::metered::Metered;
+use super::metered::Meter;
 use super::{Verdict, partition, violation};
 
 const ORACLE: &str = "io";
 
-/// Opens and walks `storage` with its read number `fail_at` failing, which a whole walk makes.
-pub fn check<E: Engine, S: Storage>(
+/// Opens and walks `chain`, whose reads `meter` counts, with the read number `fail_at` failing, which a
+/// whole walk makes.
+pub fn check<E: Engine>(
     engine: &mut E,
-    storage: &Metered<'_, S>,
+    chain: &[Layer],
+    meter: &Meter,
     fail_at: u64,
     whole: &[Extent],
     fuel: u64,
     buffer: &mut Vec<Extent>,
 ) -> Verdict {
     buffer.clear();
-    storage.restart(fail_at);
-    let answer = match engine.open(storage) {
+    meter.restart(fail_at);
+    let answer = match engine.open(chain) {
         Ok(mut disk) => disk.map(Window::ALL, &mut Collector::new(buffer, fuel)),
         Err(error) => Err(error),
     };
-    storage.restart(u64::MAX);
+    meter.restart(u64::MAX);
     check_answer(&answer, whole, buffer)
 }
 

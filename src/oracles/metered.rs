@@ -1,28 +1,32 @@
-//! A storage that counts what is read from it, and can fail.
+//! Storages that count what is read from them, and can fail.
 
 use std::cell::Cell;
 use std::io::ErrorKind;
 
+use smallvec::SmallVec;
+
 use crate::error::StorageError;
+use crate::image::Image;
+use crate::images::{Images, LayerFiles};
+use crate::limits::MAX_LAYERS;
 use crate::qcow2::units::HostOffset;
-use crate::storage::{Data, Storage};
+use crate::storage::{Data, Layer, Storage, Stored};
 
 /// The error of a read that was made to fail.
 pub const INJECTED: ErrorKind = ErrorKind::Other;
 
-/// Counts the reads and bytes of `inner`, and makes one read fail.
+/// Counts the reads and bytes of all storages that share it, and makes one read fail.
 #[derive(Debug)]
-pub struct Metered<'s, S: Storage + ?Sized> {
-    inner: &'s S,
+pub struct Meter {
     reads: Cell<u64>,
     bytes: Cell<u64>,
     fail_at: Cell<u64>,
 }
 
-impl<'s, S: Storage + ?Sized> Metered<'s, S> {
+impl Meter {
     /// Counts from 0, fails never.
-    pub fn new(inner: &'s S) -> Self {
-        Self { inner, reads: Cell::new(0), bytes: Cell::new(0), fail_at: Cell::new(u64::MAX) }
+    pub const fn new() -> Self {
+        Self { reads: Cell::new(0), bytes: Cell::new(0), fail_at: Cell::new(u64::MAX) }
     }
 
     /// Counts from 0 again, and makes the read with this number fail (0 is the next one).
@@ -52,6 +56,63 @@ impl<'s, S: Storage + ?Sized> Metered<'s, S> {
     }
 }
 
+impl Default for Meter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A storage whose reads are counted.
+#[derive(Debug)]
+pub struct Metered<'s, S: Storage + ?Sized> {
+    inner: &'s S,
+    meter: &'s Meter,
+}
+
+impl<'s, S: Storage + ?Sized> Metered<'s, S> {
+    /// Counts the reads of `inner` on `meter`.
+    pub fn new(inner: &'s S, meter: &'s Meter) -> Self {
+        Self { inner, meter }
+    }
+}
+
+/// The files of a program, all on one meter.
+#[derive(Debug)]
+pub struct MeteredImages<'s> {
+    layers: SmallVec<[MeteredLayer<'s>; MAX_LAYERS]>,
+}
+
+#[derive(Debug)]
+struct MeteredLayer<'s> {
+    image: Metered<'s, Image>,
+    data_file: Option<Metered<'s, Image>>,
+}
+
+impl<'s> MeteredImages<'s> {
+    /// Counts the reads of all `images` on `meter`.
+    pub fn new(images: &'s Images, meter: &'s Meter) -> Self {
+        let metered = |files: &'s LayerFiles| {
+            let Layer { image, data_file } = files.layer();
+            MeteredLayer {
+                image: Metered::new(image, meter),
+                data_file: data_file.map(|file| Metered::new(file, meter)),
+            }
+        };
+        Self { layers: images.layers().map(metered).collect() }
+    }
+
+    /// As engines get them.
+    pub fn chain(&self) -> SmallVec<[Layer<'_>; MAX_LAYERS]> {
+        self.layers.iter().map(MeteredLayer::layer).collect()
+    }
+}
+
+impl MeteredLayer<'_> {
+    fn layer(&self) -> Layer<'_> {
+        Layer { image: &self.image, data_file: self.data_file.as_ref() }.erased()
+    }
+}
+
 impl<S: Storage + ?Sized> Storage for Metered<'_, S> {
     fn length_bytes(&self) -> u64 {
         self.inner.length_bytes()
@@ -59,9 +120,14 @@ impl<S: Storage + ?Sized> Storage for Metered<'_, S> {
 
     #[inline]
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
-        self.count(offset)?;
-        self.bytes.set(self.bytes.get() + into.len() as u64);
+        self.meter.count(offset)?;
+        self.meter.bytes.set(self.meter.bytes.get() + into.len() as u64);
         self.inner.read_at(offset, into)
+    }
+
+    fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
+        self.meter.count(from)?;
+        self.inner.stored(from, until)
     }
 
     #[inline]
@@ -71,10 +137,10 @@ impl<S: Storage + ?Sized> Storage for Metered<'_, S> {
         until: HostOffset,
         scratch: &'a mut [u8],
     ) -> Result<Option<Data<'a>>, StorageError> {
-        self.count(from)?;
+        self.meter.count(from)?;
         let data = self.inner.next_data(from, until, scratch)?;
         let length = data.map_or(0, |data| data.bytes.len() as u64);
-        self.bytes.set(self.bytes.get() + length);
+        self.meter.bytes.set(self.meter.bytes.get() + length);
         Ok(data)
     }
 }

@@ -6,6 +6,7 @@ use crate::engines::{Engine, EngineError, OpenDisk};
 use crate::entropy::Entropy;
 use crate::extent::{Extent, Window};
 use crate::qcow2::units::GuestOffset;
+use crate::storage::Layer;
 
 use super::collector::Collector;
 use super::recount::Recount;
@@ -62,8 +63,9 @@ impl RawJudge {
         let Self { recount, whole, other } = self;
         // It must come to an end; what it finds is what it is.
         let _ = recount.recount(&input);
-        let storage = &input;
-        let Ok(mut disk) = engine.open(storage) else { return Ok(RawOutcome::Refused) };
+        let Ok(mut disk) = engine.open(&[Layer::alone(&input)]) else {
+            return Ok(RawOutcome::Refused);
+        };
         let size = disk.virtual_size_bytes();
         let steps = (input.len() as u64).saturating_mul(STEPS_PER_BYTE);
         let fuel = bounds::fuel(0).saturating_add(steps).saturating_add(MAX_EXTENTS as u64);

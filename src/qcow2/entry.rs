@@ -93,13 +93,15 @@ impl L2Entry {
     pub fn kind(self, geometry: &Geometry) -> Result<ClusterKind, &'static str> {
         let offset = self.0 & OFFSET_MASK;
         let host = HostOffset::new(offset);
+        // In a data file, 0 is an offset like any other.
+        let allocated = offset != 0 || geometry.data_file && self.copied();
         if self.0 & COMPRESSED != 0 {
             return Ok(ClusterKind::Compressed(CompressedRun::from_entry(self.0, geometry)));
         }
         if geometry.extended_l2 {
-            return Ok(match offset {
-                0 => ClusterKind::UnallocatedSubclusters,
-                _ => ClusterKind::Subclusters(host),
+            return Ok(match allocated {
+                false => ClusterKind::UnallocatedSubclusters,
+                true => ClusterKind::Subclusters(host),
             });
         }
         if self.0 & ZERO != 0 {
@@ -111,9 +113,9 @@ impl L2Entry {
                 _ => ClusterKind::ZeroAllocated(host),
             });
         }
-        Ok(match offset {
-            0 => ClusterKind::Unallocated,
-            _ => ClusterKind::Normal(host),
+        Ok(match allocated {
+            false => ClusterKind::Unallocated,
+            true => ClusterKind::Normal(host),
         })
     }
 }
@@ -208,6 +210,7 @@ mod tests {
             refcount_order: 4,
             extended_l2,
             compression: Compression::Deflate,
+            data_file: false,
         }
     }
 

@@ -29,6 +29,9 @@ pub enum MapError {
     /// A well-formed image that uses a feature which is not supported here.
     #[error("unsupported feature: {0}")]
     Unsupported(&'static str),
+    /// A file that the image names, and that is not at hand.
+    #[error("{0}: named by the image, and not at hand")]
+    Missing(&'static str),
     /// More than is kept in memory.
     #[error("too large to be checked: {0}")]
     TooLarge(&'static str),

@@ -38,6 +38,8 @@ const INCOMPATIBLE_KNOWN: u64 = (1 << 5) - 1;
 pub const COMPATIBLE_LAZY_REFCOUNTS: u64 = 1 << 0;
 /// Autoclear feature bit 0: the bitmaps extension is consistent.
 pub const AUTOCLEAR_BITMAPS: u64 = 1 << 0;
+/// Autoclear feature bit 1: the external data file is a raw image of the disk.
+pub const AUTOCLEAR_DATA_FILE_RAW: u64 = 1 << 1;
 
 /// Header extension: the end of the area.
 pub const EXTENSION_END: u32 = 0;
@@ -83,6 +85,8 @@ pub struct Geometry {
     pub extended_l2: bool,
     /// How compressed clusters are compressed.
     pub compression: Compression,
+    /// Guest data lie in another file, each byte at its guest offset.
+    pub data_file: bool,
 }
 
 impl Geometry {
@@ -360,7 +364,8 @@ impl RawHeader {
             other => return Err(bad("crypt_method", u64::from(other), "0")),
         }
         let refcount_order = self.refcount_order;
-        Ok(Geometry { version, cluster_size, refcount_order, extended_l2, compression })
+        let data_file = self.incompatible & INCOMPATIBLE_DATA_FILE != 0;
+        Ok(Geometry { version, cluster_size, refcount_order, extended_l2, compression, data_file })
     }
 
     fn check_v3_lengths(&self, cluster_size: ClusterSize) -> Result<(), MapError> {

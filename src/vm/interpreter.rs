@@ -1,15 +1,16 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
-use crate::build::{Builder, CompressedWrite, Packing};
+use crate::build::{BackingFormat, Builder, CompressedWrite, Names, Packing, Plan, Scratch};
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
+use crate::images::{FileNames, Images};
 use crate::limits::Limits;
 use crate::qcow2::units::{GuestCluster, GuestOffset, SubclusterRange};
 
 use super::journal::{Journal, Record};
-use super::operand::{Anchor, At, Change, Count, Inside, Keep, Skew};
-use super::operation::{Operation, Prologue};
+use super::operand::{Anchor, At, Base, Change, Count, Inside, Keep, Skew};
+use super::operation::{Operation, Prologue, overlay_plan};
 
 /// What an operation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +41,24 @@ pub enum Question {
     },
 }
 
+/// A layer on which another one lies.
+#[derive(Debug, Default)]
+struct Layer {
+    builder: Builder,
+    journal: Journal,
+}
+
 /// The virtual machine. All buffers are reused from program to program.
 #[derive(Debug)]
 pub struct Vm {
+    /// The image at the top of the chain.
     builder: Builder,
     limits: Limits,
     journal: Journal,
+    /// The layers below it, from the bottom up, and behind them spare ones whose buffers are reused.
+    below: Vec<Layer>,
+    layers_below: usize,
+    base: Base,
     questions: Vec<Question>,
     /// Where the last operation ended.
     last: u64,
@@ -62,6 +75,9 @@ impl Vm {
             builder: Builder::new(),
             limits: Limits::WALKED,
             journal: Journal::new(),
+            below: Vec::new(),
+            layers_below: 0,
+            base: Base::Qcow2,
             questions: Vec::new(),
             last: 0,
             writes: 0,
@@ -72,23 +88,70 @@ impl Vm {
 
     /// Begins a program: an empty image, an empty journal.
     pub fn begin(&mut self, prologue: &Prologue, limits: Limits) {
-        self.builder.begin(prologue.plan(), limits);
+        (self.layers_below, self.base) = (0, prologue.base);
         self.limits = limits;
-        let plan = self.builder.plan();
-        self.journal.begin(plan.geometry.cluster_size, plan.size_bytes);
+        self.begin_layer(prologue.plan());
         self.questions.clear();
         (self.last, self.writes, self.checkpoints) = (0, 0, 0);
         self.touchable = limits.touched_clusters;
     }
 
-    /// The image so far.
+    fn begin_layer(&mut self, plan: Plan) {
+        self.builder.begin(plan, self.limits);
+        let plan = self.builder.plan();
+        self.journal.begin(plan.geometry.cluster_size, plan.size_bytes);
+    }
+
+    /// The image so far; of a chain, the one at the top.
     pub fn builder(&self) -> &Builder {
         &self.builder
     }
 
-    /// What was meant so far.
-    pub fn journal(&self) -> &Journal {
-        &self.journal
+    /// The images of all layers, from the top down.
+    pub fn builders(&self) -> impl ExactSizeIterator<Item = &Builder> {
+        self.layers().map(|(builder, _)| builder)
+    }
+
+    /// What was meant so far, for each layer from the top down.
+    pub fn journals(&self) -> impl ExactSizeIterator<Item = &Journal> {
+        self.layers().map(|(_, journal)| journal)
+    }
+
+    fn layers(&self) -> impl ExactSizeIterator<Item = (&Builder, &Journal)> {
+        let height = self.layers_below;
+        (0..height + 1).rev().map(move |at| match self.below[..height].get(at) {
+            Some(layer) => (&layer.builder, &layer.journal),
+            None => (&self.builder, &self.journal),
+        })
+    }
+
+    /// Builds the files of all layers, which call each other by `names`. Those of the lower ones never change: what `images` holds of them
+    /// from an earlier build of the same program stays.
+    pub fn build(&self, names: &FileNames, scratch: &mut Scratch, images: &mut Images) {
+        let built = images.layers().len();
+        images.resize(self.layers_below + 1);
+        for (height, layer) in self.below[..self.layers_below].iter().enumerate() {
+            // What was at the top when it was built last may have gone on since.
+            if height + 1 < built {
+                continue;
+            }
+            let files = images.layer_mut(height);
+            match layer.journal.raw {
+                true => layer.builder.build_raw(files),
+                false => layer.builder.build(&self.names(names, height), scratch, files),
+            }
+        }
+        let height = self.layers_below;
+        self.builder.build(&self.names(names, height), scratch, images.layer_mut(height));
+    }
+
+    /// What the image at `height` calls other files.
+    fn names<'n>(&self, names: &'n FileNames, height: usize) -> Names<'n> {
+        let backing = match height.checked_sub(1) {
+            Some(below) => names.image(below, self.below[below].journal.raw),
+            None => "",
+        };
+        Names { backing: backing.as_bytes(), data_file: names.data_file(height).as_bytes() }
     }
 
     /// What was asked since the last checkpoint.
@@ -153,6 +216,17 @@ impl Vm {
                 let start = self.byte(at, inside);
                 self.ask(Question::Read { start, length_bytes: length.get() })
             }
+            Operation::Overlay {
+                version,
+                cluster_bits,
+                refcount_order,
+                features,
+                data_in,
+                size,
+            } => {
+                let (image, widths) = ((version, features), (cluster_bits, refcount_order));
+                self.overlay(|below| overlay_plan(below, image, widths, (data_in, size)))
+            }
             Operation::Checkpoint {} => {
                 self.checkpoints += 1;
                 match self.checkpoints <= self.limits.checkpoints {
@@ -161,6 +235,27 @@ impl Vm {
                 }
             }
         }
+    }
+
+    /// Lays an empty image on top, as `plan` wants it by what lies below it.
+    fn overlay(&mut self, plan: impl Fn((&Plan, BackingFormat)) -> Plan) -> Effect {
+        if self.layers_below + 1 >= self.limits.layers {
+            return Effect::None;
+        }
+        let raw = self.layers_below == 0 && self.base == Base::Raw;
+        let format = if raw { BackingFormat::Raw } else { BackingFormat::Qcow2 };
+        let plan = plan((self.builder.plan(), format));
+        if self.below.len() == self.layers_below {
+            self.below.push(Layer::default());
+        }
+        let layer = &mut self.below[self.layers_below];
+        std::mem::swap(&mut self.builder, &mut layer.builder);
+        std::mem::swap(&mut self.journal, &mut layer.journal);
+        layer.journal.raw = raw;
+        self.layers_below += 1;
+        self.last = 0;
+        self.begin_layer(plan);
+        Effect::Changed
     }
 
     fn write(&mut self, at: At, clusters: Count) -> Effect {

@@ -68,6 +68,8 @@ pub struct Journal {
     pub cluster_size: ClusterSize,
     /// The size of the disk before the first record.
     pub size_bytes: u64,
+    /// Whether the layer becomes a raw file: all that is left of it is what a guest reads.
+    pub raw: bool,
     /// What was meant, in order.
     pub records: Vec<Record>,
 }
@@ -75,13 +77,15 @@ pub struct Journal {
 impl Journal {
     /// An empty one.
     pub const fn new() -> Self {
-        Self { cluster_size: ClusterSize::SMALLEST, size_bytes: 0, records: Vec::new() }
+        let cluster_size = ClusterSize::SMALLEST;
+        Self { cluster_size, size_bytes: 0, raw: false, records: Vec::new() }
     }
 
     /// Begins anew, in the buffer that is there.
     pub fn begin(&mut self, cluster_size: ClusterSize, size_bytes: u64) {
         self.cluster_size = cluster_size;
         self.size_bytes = size_bytes;
+        self.raw = false;
         self.records.clear();
     }
 

@@ -7,13 +7,14 @@ use bytes::{Buf, BufMut};
 
 use crate::build::placement::Policy;
 use crate::build::refcounts::RefcountPlacement;
-use crate::build::{HeaderOptions, Plan};
+use crate::build::{BackingFormat, BackingPlan, DataFilePlan, HeaderOptions, Plan};
 use crate::content::Shape;
 use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
 
 use super::operand::{
-    At, Change, Count, Features, Gap, Inside, Keep, Length, Magnitude, Number, Operand, Size, Skew,
+    At, Base, Change, Count, DataIn, Features, Gap, Inside, Keep, Length, Magnitude, Number,
+    Operand, Relative, Size, Skew,
 };
 
 /// How long an operation is.
@@ -59,6 +60,14 @@ impl<'a> TextOperands<'a> {
         let (_, value) = self.left.remove(at.ok_or(TextError::Missing(name))?);
         let expected = T::EXPECTED;
         T::parse(value).ok_or(TextError::Operand { name, found: value.to_string(), expected })
+    }
+
+    /// The same, where `default` need not be said.
+    fn take_or<T: Operand>(&mut self, name: &'static str, default: T) -> Result<T, TextError> {
+        match self.take(name) {
+            Err(TextError::Missing(_)) => Ok(default),
+            found => found,
+        }
     }
 
     fn finish(self) -> Result<(), TextError> {
@@ -243,22 +252,46 @@ operations! {
     }
     /// Builds and verifies what there is so far.
     13 "checkpoint" Checkpoint {}
+    /// Lays an empty image on top of what there is, which becomes its backing file. From now on
+    /// everything is about the new one.
+    14 "overlay" Overlay {
+        /// The version of the format.
+        version: Version,
+        /// The cluster size.
+        cluster_bits: Number<9, 21>,
+        /// The refcount width.
+        refcount_order: Number<0, 6>,
+        /// Features.
+        features: Features,
+        /// Where its data lie.
+        data_in: DataIn,
+        /// The size of the disk.
+        size: Relative,
+    }
 }
 
 macro_rules! prologue {
-    ($($(#[$doc:meta])* $field:ident: $kind:ty = $default:expr,)+) => {
+    (
+        $($(#[$doc:meta])* $field:ident: $kind:ty = $default:expr,)+
+        ; $($(#[$more_doc:meta])* $more:ident: $more_kind:ty = $more_default:expr,)+
+    ) => {
         /// What a program fixes before its first operation.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct Prologue {
             $($(#[$doc])* pub $field: $kind,)+
+            $($(#[$more_doc])* pub $more: $more_kind,)+
         }
 
         impl Prologue {
             /// From the bytes behind the encoding's version, of any values; missing ones are zeros.
             pub(super) fn decode(bytes: &[u8; PROLOGUE_BYTES - 1]) -> Self {
-                const _: () = assert!(0 $(+ <$kind>::BYTES)+ < PROLOGUE_BYTES);
+                const _: () =
+                    assert!(0 $(+ <$kind>::BYTES)+ $(+ <$more_kind>::BYTES)+ < PROLOGUE_BYTES);
                 let mut bytes = bytes.as_slice();
-                Self { $($field: Operand::decode(&mut bytes)),+ }
+                Self {
+                    $($field: Operand::decode(&mut bytes),)+
+                    $($more: Operand::decode(&mut bytes),)+
+                }
             }
 
             /// The canonical bytes behind the encoding's version.
@@ -266,12 +299,16 @@ macro_rules! prologue {
                 let mut bytes = [0; PROLOGUE_BYTES - 1];
                 let mut out = bytes.as_mut_slice();
                 $(Operand::encode(self.$field, &mut out);)+
+                $(Operand::encode(self.$more, &mut out);)+
                 let _ = out;
                 bytes
             }
 
             pub(super) fn parse(mut operands: TextOperands) -> Result<Self, TextError> {
-                let prologue = Self { $($field: operands.take(stringify!($field))?),+ };
+                let prologue = Self {
+                    $($field: operands.take(stringify!($field))?,)+
+                    $($more: operands.take_or(stringify!($more), $more_default)?,)+
+                };
                 operands.finish()?;
                 Ok(prologue)
             }
@@ -279,7 +316,7 @@ macro_rules! prologue {
 
         impl Default for Prologue {
             fn default() -> Self {
-                Self { $($field: $default),+ }
+                Self { $($field: $default,)+ $($more: $more_default,)+ }
             }
         }
 
@@ -287,6 +324,9 @@ macro_rules! prologue {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("image")?;
                 $(print_operand(f, stringify!($field), self.$field)?;)+
+                $(if self.$more != $more_default {
+                    print_operand(f, stringify!($more), self.$more)?;
+                })+
                 Ok(())
             }
         }
@@ -312,39 +352,89 @@ prologue! {
     table: Policy = Policy::Append,
     /// How many free clusters the refcount table wants behind it.
     tolerance: Number<0, 3> = Number::LOWEST,
+    ;
+    // What follows need not be said in the text.
+    /// Where the data lie; in the image, where nothing is said and in a version 2 image.
+    data_in: DataIn = DataIn::Image,
+    /// What becomes of the lowest layer of a chain.
+    base: Base = Base::Qcow2,
 }
 
 impl Prologue {
     /// The plan of the image, with everything that the version or the cluster size forbids left out.
     pub fn plan(&self) -> Plan {
-        let v3 = self.version == Version::V3;
-        let has = |feature| v3 && self.features.has(feature);
-        let bits = u32::from(self.cluster_bits.get());
-        // The operand's range is that of cluster sizes.
-        let cluster_size = ClusterSize::from_bits(bits).unwrap_or(ClusterSize::SMALLEST);
-        let zstd = has(Features::ZSTD);
-        let geometry = Geometry {
-            version: self.version,
-            cluster_size,
-            refcount_order: if v3 { u32::from(self.refcount_order.get()) } else { 4 },
-            extended_l2: has(Features::EXTENDED_L2) && bits >= 14,
-            compression: if zstd { Compression::Zstd } else { Compression::Deflate },
-        };
-        Plan {
-            geometry,
+        let plan = Plan {
+            geometry: geometry(self.version, self.cluster_bits, self.refcount_order, self.features),
             size_bytes: self.size.bytes((1 << 63) - 512),
-            header: HeaderOptions {
-                lazy_refcounts: has(Features::LAZY_REFCOUNTS),
-                compression_field: has(Features::COMPRESSION_FIELD),
-                feature_names: has(Features::FEATURE_NAMES),
-                unknown_extension: has(Features::UNKNOWN_EXTENSION),
-            },
+            header: header_options(self.version, self.features),
             refcounts: RefcountPlacement {
                 blocks: self.blocks,
                 table: self.table,
                 tolerance: u64::from(self.tolerance.get()),
             },
             rng_seed: u64::from(self.rng_seed),
-        }
+            backing: None,
+            data_file: None,
+        };
+        with_data_in(plan, self.data_in)
     }
+}
+
+/// The plan of an overlay of the image of `below`, with refcount structures placed alike. The image
+/// below becomes a file in `format`.
+pub(super) fn overlay_plan(
+    (below, format): (&Plan, BackingFormat),
+    (version, features): (Version, Features),
+    (cluster_bits, refcount_order): (Number<9, 21>, Number<0, 6>),
+    (data_in, size): (DataIn, Relative),
+) -> Plan {
+    let plan = Plan {
+        geometry: geometry(version, cluster_bits, refcount_order, features),
+        size_bytes: size.bytes(below.size_bytes).min((1 << 63) - 512),
+        header: header_options(version, features),
+        rng_seed: below.rng_seed.wrapping_add(1),
+        backing: Some(BackingPlan { format, told: true }),
+        ..*below
+    };
+    with_data_in(plan, data_in)
+}
+
+fn geometry(
+    version: Version,
+    cluster_bits: Number<9, 21>,
+    refcount_order: Number<0, 6>,
+    features: Features,
+) -> Geometry {
+    let v3 = version == Version::V3;
+    let bits = u32::from(cluster_bits.get());
+    let zstd = v3 && features.has(Features::ZSTD);
+    Geometry {
+        version,
+        // The operand's range is that of cluster sizes.
+        cluster_size: ClusterSize::from_bits(bits).unwrap_or(ClusterSize::SMALLEST),
+        refcount_order: if v3 { u32::from(refcount_order.get()) } else { 4 },
+        extended_l2: v3 && features.has(Features::EXTENDED_L2) && bits >= 14,
+        compression: if zstd { Compression::Zstd } else { Compression::Deflate },
+        data_file: false,
+    }
+}
+
+fn header_options(version: Version, features: Features) -> HeaderOptions {
+    let has = |feature| version == Version::V3 && features.has(feature);
+    HeaderOptions {
+        lazy_refcounts: has(Features::LAZY_REFCOUNTS),
+        compression_field: has(Features::COMPRESSION_FIELD),
+        feature_names: has(Features::FEATURE_NAMES),
+        unknown_extension: has(Features::UNKNOWN_EXTENSION),
+    }
+}
+
+/// Moves the data out of the image, where the version allows it. A raw data file conflicts with backing
+/// files (specification, "Autoclear features"): with one, the data file is not raw.
+fn with_data_in(mut plan: Plan, data_in: DataIn) -> Plan {
+    let raw = data_in == DataIn::RawFile && plan.backing.is_none();
+    let external = data_in != DataIn::Image && plan.geometry.version == Version::V3;
+    plan.data_file = external.then_some(DataFilePlan { raw });
+    plan.geometry.data_file = external;
+    plan
 }

@@ -8,9 +8,10 @@ use std::ops::ControlFlow;
 
 use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk, Walker};
 use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::qcow2::error::MapError;
 use qcowfuzz::qcow2::header::{Geometry, Header, PARSED_BYTES};
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::Storage;
+use qcowfuzz::storage::{Layer, Storage};
 
 /// What a fault knows of the image and of what was asked of it.
 pub struct Facts<'s> {
@@ -99,8 +100,9 @@ impl Engine for Faulty {
         Capabilities::ALL
     }
 
-    fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<FaultyDisk<'s>, EngineError> {
-        let disk = self.walker.open(storage)?;
+    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<FaultyDisk<'s>, EngineError> {
+        let disk = self.walker.open(chain)?;
+        let storage = chain.first().ok_or(MapError::Missing("image"))?.image;
         let mut first_bytes = [0; PARSED_BYTES];
         storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
         let header = Header::parse(&first_bytes)?;

@@ -5,17 +5,21 @@ use std::path::Path;
 
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::extent::{Extent, Window};
+use qcowfuzz::head::Head;
 use qcowfuzz::map::{self, Disk, MapError, Scratch};
 use qcowfuzz::oracles::recount::{Finding, Recount};
 use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::Storage;
+use qcowfuzz::storage::{Layer, Storage};
 
 use super::differences::{self, Difference};
 use super::{Checked, Findings};
 
 /// All extents that our walker gives for `window`.
-pub fn walk(storage: &dyn Storage, window: Window) -> Result<Vec<Extent>, MapError> {
-    let disk = Disk::open(storage)?;
+pub fn walk<S: Storage + ?Sized>(
+    chain: &[Layer<S>],
+    window: Window,
+) -> Result<Vec<Extent>, MapError> {
+    let disk = Disk::open(chain)?;
     let mut extents = Vec::new();
     let mut keep = |extent| {
         extents.push(extent);
@@ -26,26 +30,26 @@ pub fn walk(storage: &dyn Storage, window: Window) -> Result<Vec<Extent>, MapErr
 }
 
 /// What a guest reads in `window`, by our walker.
-pub fn read(storage: &dyn Storage, window: Window) -> Checked<Vec<u8>> {
+pub fn read<S: Storage + ?Sized>(chain: &[Layer<S>], window: Window) -> Checked<Vec<u8>> {
     let told = |error| format!("our read of {window:?}: {error}");
-    let disk = Disk::open(storage).map_err(told)?;
+    let disk = Disk::open(chain).map_err(told)?;
     let mut bytes = vec![0xA5; window.length_bytes as usize];
     map::read(&disk, window.start, &mut bytes, &mut Scratch::new()).map_err(told)?;
     Ok(bytes)
 }
 
-/// Holds our walks of `storages`, which all hold the image at `path`, against qemu-img's, in every
-/// field but for what is `allowed`; what they agreed on.
+/// Holds our walks of `chains`, which all hold the image at `path` and what lies below it, against
+/// qemu-img's, in every field but for what is `allowed`; what they agreed on.
 pub fn maps(
     path: &Path,
-    storages: &[&dyn Storage],
+    chains: &[&[Layer]],
     window: Window,
     allowed: &[Difference],
 ) -> Checked<Vec<Extent>> {
     let mut theirs = super::map(path, window)?;
     let settled = differences::settle(&mut theirs, allowed);
-    for storage in storages {
-        let ours = walk(*storage, window).map_err(|error| format!("our walk: {error}"))?;
+    for chain in chains {
+        let ours = walk(chain, window).map_err(|error| format!("our walk: {error}"))?;
         if ours != theirs {
             let what = first_difference(&ours, &theirs);
             return Err(format!("{window:?}: {what}\nallowed for: {settled:?}"));
@@ -101,8 +105,8 @@ pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
         }
     }
     let told = format!("{reports:?}");
-    let disk = Disk::open(storage).map_err(|error| error.to_string())?;
-    let cluster_size = disk.header().geometry.cluster_size;
+    let head = Head::read(storage).map_err(|error| error.to_string())?;
+    let cluster_size = head.header.geometry.cluster_size;
     findings.image_end_offset =
         cluster_size.host_offset(recount.end_cluster_within(u64::MAX)).get();
     Ok(Recounted { findings, overlaps, told })

@@ -43,10 +43,13 @@ pub fn tools_are_there(test: &str) -> bool {
 }
 
 fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
-    Command::new(tool)
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("{tool} {arguments:?}: {error}"))
+    let mut command = Command::new(tool);
+    // qemu looks for data files where it is started; ours lie beside their images.
+    let directory = arguments.last().and_then(|path| Path::new(path).parent());
+    if let Some(directory) = directory.filter(|path| path.is_dir()) {
+        command.current_dir(directory);
+    }
+    command.args(arguments).output().map_err(|error| format!("{tool} {arguments:?}: {error}"))
 }
 
 fn told(tool: &str, arguments: &[&OsStr], output: &Output) -> String {

@@ -9,7 +9,7 @@ mod references;
 use crate::head::Head;
 use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::error::MapError;
-use crate::qcow2::header::{AUTOCLEAR_BITMAPS, INCOMPATIBLE_DATA_FILE};
+use crate::qcow2::header::AUTOCLEAR_BITMAPS;
 use crate::qcow2::units::{HostCluster, HostOffset};
 use crate::storage::Storage;
 
@@ -142,9 +142,6 @@ impl Recount {
         let Head { header, .. } = Head::read(storage)?;
         if header.autoclear & AUTOCLEAR_BITMAPS != 0 {
             return Err(MapError::Unsupported("bitmaps"));
-        }
-        if header.incompatible & INCOMPATIBLE_DATA_FILE != 0 {
-            return Err(MapError::Unsupported("external data file"));
         }
         let geometry = header.geometry;
         self.file_clusters = geometry.cluster_size.clusters_for(storage.length_bytes());

@@ -9,7 +9,7 @@ use crate::qcow2::snapshot::{FIXED_BYTES, MAX_EXTRA_BYTES, SnapshotEntry};
 use crate::qcow2::units::HostOffset;
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
-use super::{Recount, Reference, Role};
+use super::{Finding, Recount, Reference, Report, Role};
 
 impl Recount {
     pub(super) fn reference(
@@ -115,9 +115,28 @@ impl Recount {
             }
             _ => return,
         };
+        if geometry.data_file {
+            self.in_data_file(geometry, at, entry, active && role == Role::Data);
+            return;
+        }
         // A compressed cluster is never COPIED, whatever its count.
         let copied = (active && role == Role::Data).then_some(entry.copied());
         self.reference_copied(geometry, at, length, role, copied);
+    }
+
+    /// What lies in a data file takes no cluster of the image and belongs to one guest cluster for ever:
+    /// its entry must be COPIED.
+    fn in_data_file(&mut self, geometry: &Geometry, at: HostOffset, entry: L2Entry, checked: bool) {
+        if checked && !entry.copied() {
+            self.reports.push(Report {
+                finding: Finding::Copied,
+                cluster: geometry.cluster_size.host_cluster(at),
+                clusters: 1,
+                references: u64::from(entry.copied()),
+                on_disk: 1,
+                role: Some(Role::Data),
+            });
+        }
     }
 
     pub(super) fn snapshots<S: Storage + ?Sized>(

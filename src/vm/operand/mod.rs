@@ -13,8 +13,8 @@ use bytes::{Buf, BufMut};
 
 pub use features::Features;
 pub use position::{Anchor, At, Count, Inside};
-pub use size::{Gap, Length, Magnitude, Size, Skew};
-pub use word::{Change, Keep};
+pub use size::{Gap, Length, Magnitude, Relative, Size, Skew};
+pub use word::{Base, Change, DataIn, Keep};
 
 /// A field of a record.
 pub trait Operand: Copy + PartialEq + fmt::Debug {

@@ -223,3 +223,83 @@ impl Operand for Gap {
         (shift < Self::SHIFTS).then_some(Self { units, shift })
     }
 }
+
+/// The size of an overlay, by the size of what lies below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relative {
+    /// As large.
+    #[default]
+    Same,
+    /// Smaller by `units << shift` bytes, down to nothing. Units are below 256, the shift is below 64.
+    Less(u8, u8),
+    /// Larger by `units << shift` bytes.
+    More(u8, u8),
+    /// A part of it, in 16,384ths.
+    Part(u16),
+}
+
+impl Relative {
+    const PARTS: u16 = 1 << 14;
+
+    /// The size in bytes; the disk below has `bytes`.
+    pub fn bytes(self, bytes: u64) -> u64 {
+        let difference =
+            |units: u8, shift: u8| u64::try_from(u128::from(units) << shift).unwrap_or(u64::MAX);
+        match self {
+            Self::Same => bytes,
+            Self::Less(units, shift) => bytes.saturating_sub(difference(units, shift)),
+            Self::More(units, shift) => bytes.saturating_add(difference(units, shift)),
+            Self::Part(part) => ((u128::from(bytes) * u128::from(part)) >> 14) as u64,
+        }
+    }
+}
+
+impl Operand for Relative {
+    const BYTES: usize = 2;
+    const EXPECTED: &'static str = "same, -UNITS<<SHIFT, +UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 63, or part+N, N 0 to 16383";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        let value = bytes.get_u16_le();
+        let [low, _] = (value >> 2).to_le_bytes();
+        let shift = (value >> 10) as u8;
+        match value & 3 {
+            0 => Self::Same,
+            1 => Self::Less(low, shift),
+            2 => Self::More(low, shift),
+            _ => Self::Part(value >> 2),
+        }
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        let pair = |units: u8, shift: u8| u16::from(shift) << 10 | u16::from(units) << 2;
+        out.put_u16_le(match self {
+            Self::Same => 0,
+            Self::Less(units, shift) => pair(units, shift) | 1,
+            Self::More(units, shift) => pair(units, shift) | 2,
+            Self::Part(part) => part << 2 | 3,
+        });
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same => f.write_str("same"),
+            Self::Less(units, shift) => write!(f, "-{units}<<{shift}"),
+            Self::More(units, shift) => write!(f, "+{units}<<{shift}"),
+            Self::Part(part) => write!(f, "part+{part}"),
+        }
+    }
+    fn parse(text: &str) -> Option<Self> {
+        if text == "same" {
+            return Some(Self::Same);
+        }
+        if let Some(part) = text.strip_prefix("part+") {
+            let part = part.parse().ok()?;
+            return (part < Self::PARTS).then_some(Self::Part(part));
+        }
+        let (units, shift) = text.get(1..)?.split_once("<<")?;
+        let (units, shift): (u8, u8) = (units.parse().ok()?, shift.parse().ok()?);
+        match text.chars().next()? {
+            '-' if shift < 64 => Some(Self::Less(units, shift)),
+            '+' if shift < 64 => Some(Self::More(units, shift)),
+            _ => None,
+        }
+    }
+}

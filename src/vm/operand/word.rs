@@ -11,16 +11,20 @@ use crate::qcow2::header::Version;
 use super::Operand;
 
 /// Defines how a plain enum is an operand of one byte: its values and their words, in the order of
-/// the encoding.
+/// the encoding. With a fold that is larger than the number of values, the first of them has the rest.
 macro_rules! words {
     ($kind:ty, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
+        words!($kind, fold [$($value),+].len(), $expected, $($value = $word),+);
+    };
+    ($kind:ty, fold $fold:expr, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
         impl Operand for $kind {
             const BYTES: usize = 1;
             const EXPECTED: &'static str = $expected;
 
             fn decode(bytes: &mut &[u8]) -> Self {
                 const VALUES: &[$kind] = &[$($value),+];
-                VALUES[usize::from(bytes.get_u8()) % VALUES.len()]
+                let index = usize::from(bytes.get_u8()) % $fold;
+                VALUES.get(index).copied().unwrap_or(VALUES[0])
             }
             fn encode(self, out: &mut impl BufMut) {
                 const VALUES: &[$kind] = &[$($value),+];
@@ -59,6 +63,37 @@ pub enum Change {
     Unallocate,
 }
 
+/// Where the guest data of an image lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataIn {
+    /// In the image.
+    #[default]
+    Image,
+    /// In an external data file.
+    File,
+    /// In an external data file that is a raw image of the disk.
+    RawFile,
+}
+
+/// What becomes of the lowest layer of a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Base {
+    /// It stays the image that it is.
+    #[default]
+    Qcow2,
+    /// With an overlay on it, it is a raw file with what a guest reads.
+    Raw,
+}
+
+words!(
+    DataIn,
+    fold 8,
+    "image, file or raw_file",
+    DataIn::Image = "image",
+    DataIn::File = "file",
+    DataIn::RawFile = "raw_file"
+);
+words!(Base, fold 4, "qcow2 or raw", Base::Qcow2 = "qcow2", Base::Raw = "raw");
 words!(Keep, "no or yes", Keep::No = "no", Keep::Yes = "yes");
 words!(
     Change,

@@ -1,0 +1,67 @@
+//! The lowest layer of a chain as a raw file: what a guest reads, byte for byte.
+
+use crate::content::{SHAPED_BYTES, STAMP_BYTES, stamp};
+use crate::image::Image;
+use crate::images::LayerFiles;
+use crate::qcow2::units::{GuestOffset, HostOffset};
+
+use super::Builder;
+use super::serialise::{write_stamps, written_runs};
+use super::tables::{Compressed, Entry, Extended};
+
+impl Builder {
+    /// Writes what a guest reads. The file is as long as the disk, to the byte.
+    pub fn build_raw(&self, files: &mut LayerFiles) {
+        (files.raw, files.has_data_file) = (true, false);
+        files.data_file.clear();
+        let image = &mut files.image;
+        image.clear();
+        let geometry = &self.plan.geometry;
+        for (l1_index, table) in self.active.tables() {
+            let first_guest = l1_index * geometry.l2_span_bytes();
+            for (first, page) in self.tables.pages(*table) {
+                for (index, entry) in (first..).zip(page) {
+                    let guest = first_guest + index * geometry.cluster_size.bytes();
+                    self.write_read(image, GuestOffset::new(guest), *entry);
+                }
+            }
+        }
+        image.truncate(self.plan.size_bytes);
+        image.seal(self.plan.size_bytes);
+    }
+
+    /// Writes what a guest reads of one cluster, where that is not zeros.
+    fn write_read(&self, image: &mut Image, guest: GuestOffset, entry: Entry) {
+        let geometry = &self.plan.geometry;
+        let at = HostOffset::new(guest.get());
+        match entry {
+            Entry::Normal(_, write) => {
+                write_stamps(image, guest, at, geometry.cluster_size.bytes(), write);
+            }
+            Entry::Compressed(Compressed { write, shape, .. }) => {
+                let length = geometry.cluster_size.bytes_usize().min(STAMP_BYTES + SHAPED_BYTES);
+                let out = image.place(at, length);
+                let (head, rest) = out.split_at_mut(STAMP_BYTES);
+                head.copy_from_slice(&stamp(guest, write));
+                shape.fill(rest);
+            }
+            Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
+                let writes = self.tables.writes(writes);
+                let read = |run: &std::ops::Range<usize>| bitmap.allocated() & 1 << run.start != 0;
+                for run in written_runs(bitmap, writes).filter(read) {
+                    let delta = run.start as u64 * geometry.cell_bytes();
+                    let length = run.len() as u64 * geometry.cell_bytes();
+                    let write = writes[run.start];
+                    write_stamps(
+                        image,
+                        guest.saturating_add(delta),
+                        at.saturating_add(delta),
+                        length,
+                        write,
+                    );
+                }
+            }
+            Entry::Unallocated | Entry::Zero(_) | Entry::Extended(_) => {}
+        }
+    }
+}
