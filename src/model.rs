@@ -110,6 +110,8 @@ pub struct Visible {
     pub piece_end: u64,
     /// The cluster size of that layer.
     pub cluster_size: ClusterSize,
+    /// The size of that layer, to the byte: what a raw file lacks of its last sector is zeros.
+    pub size_bytes: u64,
     /// Whether that layer is raw.
     pub raw: bool,
 }
@@ -122,14 +124,14 @@ impl Visible {
 
     /// What `qemu-img map` prints for it.
     fn mapping(&self) -> Mapping {
-        let depth = self.depth;
-        match self.raw {
-            true => Mapping {
-                depth,
-                ..State::Normal(HostOffset::new(self.start), WriteNumber(0)).mapping()
-            },
-            false => Mapping { depth, ..self.state().mapping() },
-        }
+        let here = HostOffset::new(self.start);
+        let state = match self.raw {
+            false => self.state(),
+            true if self.start < self.size_bytes => State::Normal(here, WriteNumber(0)),
+            // The rest of a sector that the file does not have.
+            true => State::ZeroAllocated(here),
+        };
+        Mapping { depth: self.depth, ..state.mapping() }
     }
 }
 
@@ -190,15 +192,26 @@ impl Model {
             let layer = &layers[depth];
             let (piece, piece_end) = layer.piece_at(guest, &mut found[depth]);
             end = end.min(piece_end);
+            if layer.raw && guest < layer.size_bytes {
+                end = end.min(layer.size_bytes);
+            }
             match layers.get(depth + 1).map(Layer::virtual_size_bytes) {
                 Some(size) if layer.leaves(piece.state) && guest < size => {
                     end = end.min(size);
                     depth += 1;
                 }
                 _ => {
-                    let Layer { cluster_size, raw, .. } = *layer;
-                    let (start, depth) = (guest, depth as u32);
-                    return Visible { start, end, depth, piece, piece_end, cluster_size, raw };
+                    let Layer { cluster_size, size_bytes, raw, .. } = *layer;
+                    return Visible {
+                        start: guest,
+                        end,
+                        depth: depth as u32,
+                        piece,
+                        piece_end,
+                        cluster_size,
+                        size_bytes,
+                        raw,
+                    };
                 }
             }
         }

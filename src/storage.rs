@@ -73,13 +73,17 @@ pub trait Storage {
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError>;
 
     /// Whether the bytes from `from` on are stored or a hole of the file, and where that changes: past
-    /// `from`, at `until` at the latest. The default is for what has no holes.
+    /// `from`, at `until` at the latest. What lies past the end of the file is not stored. The default is
+    /// for what has no holes.
     ///
     /// # Errors
     /// The file could not be asked.
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
-        let _ = from;
-        Ok(Stored { stored: true, end: until })
+        let end = HostOffset::new(self.length_bytes());
+        Ok(match from < end {
+            true => Stored { stored: true, end: end.min(until) },
+            false => Stored { stored: false, end: until },
+        })
     }
 
     /// The first data in `from..until`, borrowed from the storage or read into `scratch`; `None`
@@ -265,12 +269,16 @@ impl Storage for FileStorage {
         match seek(&self.file, SeekFrom::Data(from.get())) {
             Ok(first) if first > from.get() => Ok(Stored { stored: false, end: at(first) }),
             Ok(_) => match seek(&self.file, SeekFrom::Hole(from.get())) {
-                // The end of the file counts as a hole; what its last sector lacks belongs to it.
-                Ok(hole) if hole < self.length_bytes => Ok(Stored { stored: true, end: at(hole) }),
-                _ => Ok(Stored { stored: true, end: until }),
+                // The end of the file counts as a hole.
+                Ok(hole) => Ok(Stored { stored: true, end: at(hole) }),
+                Err(_) => Ok(Stored { stored: true, end: at(self.length_bytes) }),
             },
             Err(rustix::io::Errno::NXIO) => Ok(Stored { stored: false, end: until }),
-            Err(_) => Ok(Stored { stored: true, end: until }),
+            // A file system that does not tell: everything is stored, up to the end.
+            Err(_) if from.get() < self.length_bytes => {
+                Ok(Stored { stored: true, end: at(self.length_bytes) })
+            }
+            Err(_) => Ok(Stored { stored: false, end: until }),
         }
     }
 

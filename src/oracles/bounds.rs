@@ -47,7 +47,8 @@ pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) 
             format!("{} bytes were read, {allowed} allowed", cost.read_bytes)
         });
     }
-    let cells = size_bytes.div_ceil(cell_bytes);
+    // A cell may be cut where a layer below ends.
+    let cells = size_bytes.div_ceil(cell_bytes).saturating_add(layers.saturating_sub(1));
     if extents.len() as u64 > cells {
         return violation(ORACLE, "extents", ("within bounds", "more"), || {
             format!("{} extents of {cells} cells", extents.len())

@@ -142,11 +142,13 @@ fn expect_with(model: &Model, start: GuestOffset, into: &mut [u8], content: &mut
 
 /// What a guest reads from `start` on in one part of the disk; `into` is zeroed and lies in it.
 fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8], content: &mut Vec<u8>) {
-    let Visible { piece, piece_end, cluster_size, .. } = *visible;
+    let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
     if !matches!(piece.state, State::Normal(..) | State::Compressed(..)) {
         return;
     }
     let start = start.get();
+    let stored = size_bytes.saturating_sub(start).min(into.len() as u64);
+    let into = &mut into[..stored as usize];
     let end = start.saturating_add(into.len() as u64);
     // Cluster by cluster, from the one that holds the first byte.
     let mut at = (start & !cluster_size.mask()).max(piece.start);

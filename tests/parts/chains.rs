@@ -1,0 +1,153 @@
+//! Backing chains and external data files.
+
+use qcowfuzz::build::{BackingFormat, Builder};
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::qcow2::header::Version;
+use qcowfuzz::vm::operand::{Base, DataIn, Size};
+use qcowfuzz::vm::operation::Prologue;
+
+use super::{ANYWHERE, Part, Trace};
+
+/// Backing chains and external data files.
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "backing file, qcow2",
+        prepare: ANYWHERE,
+        lines: |entropy| overlay(entropy, "same"),
+        had: |trace| backing(trace, BackingFormat::Qcow2),
+    },
+    Part {
+        name: "backing file, raw",
+        prepare: |prologue| {
+            prologue.base = Base::Raw;
+            small(prologue);
+        },
+        lines: |entropy| {
+            let lines = overlay(entropy, "same");
+            format!("write at=end-0 clusters=1\nwrite at=part+20000 clusters=3\n{lines}")
+        },
+        had: |trace| backing(trace, BackingFormat::Raw),
+    },
+    Part {
+        name: "four layers",
+        prepare: small,
+        lines: |entropy| {
+            let layers: Vec<_> = (0..3).map(|_| overlay(entropy, "same")).collect();
+            layers.join("\n")
+        },
+        had: |trace| trace.vm.builders().len() == 4,
+    },
+    Part {
+        name: "shorter backing file",
+        prepare: ANYWHERE,
+        lines: |entropy| overlay(entropy, "+37<<12"),
+        had: |trace| sizes(trace, |above, below| 0 < below && below < above),
+    },
+    Part {
+        name: "longer backing file",
+        prepare: small,
+        lines: |entropy| overlay(entropy, "part+9000"),
+        had: |trace| sizes(trace, |above, below| above < below),
+    },
+    Part {
+        name: "backing file of the same size",
+        prepare: ANYWHERE,
+        lines: |entropy| overlay(entropy, "same"),
+        had: |trace| sizes(trace, |above, below| above == below && above > 0),
+    },
+    Part {
+        name: "backing file of odd size",
+        prepare: |prologue| prologue.size = Size::new(prologue.rng_seed | 1, 9, 77).unwrap(),
+        lines: |entropy| overlay(entropy, "+1<<20"),
+        had: |trace| sizes(trace, |_, below| below % 512 != 0),
+    },
+    Part {
+        name: "backing file of size 0",
+        prepare: ANYWHERE,
+        lines: |entropy| {
+            let nothing = overlay(entropy, "part+0");
+            let something = overlay(entropy, "+200<<14");
+            format!("{nothing}\n{something}")
+        },
+        had: |trace| sizes(trace, |above, below| below == 0 && above > 0),
+    },
+    Part {
+        name: "backing file of another cluster size",
+        prepare: small,
+        lines: |entropy| overlay(entropy, "same"),
+        had: |trace| {
+            let bits = |it: &Builder| it.plan().geometry.cluster_size.bits();
+            let bits: Vec<_> = trace.vm.builders().map(bits).collect();
+            bits.windows(2).any(|pair| pair[0] != pair[1])
+        },
+    },
+    Part {
+        name: "data file",
+        prepare: |prologue| {
+            prologue.version = Version::V3;
+            prologue.data_in = DataIn::File;
+            small(prologue);
+        },
+        lines: |_| "write at=start+0 clusters=4\nzero at=last-1 clusters=1 keep=yes".to_string(),
+        had: |trace| data_files(trace, false),
+    },
+    Part {
+        name: "raw data file",
+        prepare: |prologue| {
+            prologue.version = Version::V3;
+            prologue.data_in = DataIn::RawFile;
+            small(prologue);
+        },
+        lines: |_| "write at=start+0 clusters=3\nwrite at=end-0 clusters=1".to_string(),
+        had: |trace| data_files(trace, true),
+    },
+    Part {
+        name: "data file with a backing file",
+        prepare: small,
+        lines: |entropy| {
+            let (bits, order) = (9 + entropy.below(13), entropy.below(7));
+            format!(
+                "overlay version=3 cluster_bits={bits} refcount_order={order} features=none \
+                 data_in=file size=same\nwrite at=start+0 clusters=2\nwrite at=part+9 clusters=2"
+            )
+        },
+        had: |trace| {
+            let mut plans = trace.vm.builders().map(|it| *it.plan());
+            plans.any(|plan| plan.backing.is_some() && plan.data_file.is_some())
+        },
+    },
+];
+
+/// An overlay with some data in it, of a size that is said by that of what lies below.
+fn overlay(entropy: &mut Entropy, size: &str) -> String {
+    let (bits, order) = (9 + entropy.below(13), entropy.below(7));
+    let features = ["none", "extended_l2", "zstd", "extended_l2,zstd"][entropy.below(4) as usize];
+    let far = entropy.below(1 << 16);
+    format!(
+        "overlay version=3 cluster_bits={bits} refcount_order={order} features={features} \
+         data_in=image size={size}\nwrite at=start+1 clusters=2\nwrite at=part+{far} clusters=1\n\
+         zero at=part+{far} clusters=2 keep=no\ncompress at=end-0 clusters=1 shape=text skew=packed"
+    )
+}
+
+/// A disk of some megabytes, its last sector mostly incomplete.
+fn small(prologue: &mut Prologue) {
+    let seed = prologue.rng_seed;
+    prologue.size = Size::new(1 + seed % 1500, 13, (seed % 1000) as i16 - 500).unwrap();
+}
+
+fn backing(trace: &Trace, format: BackingFormat) -> bool {
+    trace.vm.builders().any(|it| it.plan().backing.is_some_and(|it| it.format == format))
+}
+
+/// Whether two neighbours have sizes that `wanted` is true of: the upper, and the lower one.
+fn sizes(trace: &Trace, wanted: fn(u64, u64) -> bool) -> bool {
+    let sizes: Vec<u64> = trace.vm.builders().map(|it| it.plan().size_bytes).collect();
+    sizes.windows(2).any(|pair| wanted(pair[0], pair[1]))
+}
+
+fn data_files(trace: &Trace, raw: bool) -> bool {
+    // Of a layer that became a raw file, nothing else is left.
+    let mut images = trace.vm.builders().zip(trace.vm.journals()).filter(|(_, it)| !it.raw);
+    images.any(|(it, _)| it.plan().data_file.is_some_and(|it| it.raw == raw))
+}
