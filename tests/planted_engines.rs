@@ -5,7 +5,7 @@ mod planted;
 
 use std::collections::BTreeSet;
 
-use planted::{Case, Faulty, extents, points, walks};
+use planted::{Case, Faulty, chains, extents, points, walks};
 use qcowfuzz::engines::{Engine, Walker};
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::vm::generate::{Wanted, generate};
@@ -44,17 +44,27 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 
 #[test]
 fn the_walker_passes_what_the_bugs_fail() {
-    assert_eq!(found(Walker::default(), &inputs(), ""), Vec::<String>::new());
-    // The wrapper, without a fault, plants nothing of its own.
-    assert_eq!(found(Faulty::new(planted::Fault::NONE), &inputs(), ""), Vec::<String>::new());
+    for inputs in [inputs(), chains::inputs()] {
+        assert_eq!(found(Walker::default(), &inputs, ""), Vec::<String>::new());
+        // The wrapper, without a fault, plants nothing of its own.
+        assert_eq!(found(Faulty::new(planted::Fault::NONE), &inputs, ""), Vec::<String>::new());
+    }
 }
 
 #[test]
 fn every_planted_bug_is_found_by_its_oracle() {
-    let inputs = inputs();
+    judge(cases(), &inputs());
+}
+
+#[test]
+fn every_planted_bug_of_chains_is_found() {
+    judge(chains::CASES.iter(), &chains::inputs());
+}
+
+fn judge(cases: impl Iterator<Item = &'static Case>, inputs: &[Vec<u8>]) {
     let mut missed = Vec::new();
-    for case in cases() {
-        let found = found(Faulty::new(case.fault), &inputs, case.fingerprints[0]);
+    for case in cases {
+        let found = found(Faulty::new(case.fault), inputs, case.fingerprints[0]);
         let first = found.iter().filter(|told| told.starts_with(case.fingerprints[0])).count();
         let known = |told: &&String| case.fingerprints.iter().any(|one| told.starts_with(one));
         let other: BTreeSet<_> = found.iter().filter(|told| !known(told)).collect();

@@ -4,6 +4,7 @@
 #![cfg(feature = "cli")]
 
 mod bad_input;
+mod chains;
 mod check;
 mod map;
 mod programs;

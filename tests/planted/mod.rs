@@ -1,5 +1,6 @@
 //! Engines with one bug each: our walker, with a fault planted at the engine boundary.
 
+pub mod chains;
 pub mod extents;
 pub mod points;
 pub mod walks;

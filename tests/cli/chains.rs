@@ -1,0 +1,155 @@
+//! Backing files and data files: what is opened by its name, what is refused, what is written.
+
+use std::fs;
+use std::path::Path;
+
+use qcowfuzz::vm::text::assemble;
+
+use crate::support::{qcowfuzz, qemu_img, text, told};
+
+const TEXT: &str = "\
+    image version=3 cluster_bits=16 refcount_order=4 features=none size=16<<16+300 rng_seed=0 \
+    blocks=append table=append tolerance=0 base=raw\n\
+    write at=start+0 clusters=2\nwrite at=end-0 clusters=1\n\
+    overlay version=3 cluster_bits=12 refcount_order=4 features=none data_in=file size=+9<<16\n\
+    write at=start+20 clusters=9\nzero at=start+3 clusters=2 keep=no\n\
+    overlay version=2 cluster_bits=9 refcount_order=4 features=none data_in=image size=same\n\
+    write at=end-0 clusters=1\n";
+
+/// A directory with the chain of [`TEXT`] in `sub`.
+fn with_chain() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    fs::write(dir.path().join("program"), assemble(TEXT).unwrap().encode()).unwrap();
+    let made = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2", "--fill"]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    dir
+}
+
+/// The image at `path`, with `name` for its backing file.
+fn renamed(dir: &Path, from: &str, to: &str, name: &str) {
+    let mut bytes = fs::read(dir.join(from)).unwrap();
+    let offset = u64::from_be_bytes(bytes[8..16].try_into().unwrap()) as usize;
+    bytes[16..20].copy_from_slice(&(name.len() as u32).to_be_bytes());
+    bytes[offset..offset + name.len()].copy_from_slice(name.as_bytes());
+    fs::write(dir.join(to), bytes).unwrap();
+}
+
+#[test]
+fn every_layer_is_written_and_map_follows_as_qemu_img_does() {
+    let dir = with_chain();
+    let sub = dir.path().join("sub");
+    let mut names: Vec<_> = fs::read_dir(&sub)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["disk.0.raw", "disk.1.data", "disk.1.qcow2", "disk.qcow2"]);
+    for form in ["--output=json", "--output=human"] {
+        let arguments = ["map", form, "disk.qcow2"];
+        let ours = qcowfuzz(&sub, &arguments);
+        assert!(ours.status.success(), "{}", text(&ours.stderr));
+        let Some(qemu) = qemu_img(&sub, &arguments) else { return };
+        assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{form}");
+    }
+    // From elsewhere: names are the image's, not the current directory's.
+    let elsewhere = qcowfuzz(dir.path(), &["map", "sub/disk.qcow2"]);
+    assert!(text(&elsewhere.stdout).contains("sub/disk.1.data\n"), "{}", text(&elsewhere.stdout));
+    assert!(text(&elsewhere.stdout).contains("sub/disk.0.raw\n"));
+}
+
+#[test]
+fn without_following_nothing_else_is_opened() {
+    let dir = with_chain();
+    let sub = dir.path().join("sub");
+    for name in ["disk.0.raw", "disk.1.data"] {
+        fs::remove_file(sub.join(name)).unwrap();
+    }
+    let alone = qcowfuzz(&sub, &["map", "--no-follow", "--output=json", "disk.qcow2"]);
+    assert!(alone.status.success(), "{}", text(&alone.stderr));
+    assert!(!text(&alone.stdout).contains("\"depth\": 1"));
+    // Data in a file that is not there are mapped all the same.
+    let alone = qcowfuzz(&sub, &["map", "--no-follow", "disk.1.qcow2"]);
+    assert!(text(&alone.stdout).contains("disk.1.data\n"), "{}", text(&alone.stdout));
+    let followed = qcowfuzz(&sub, &["map", "disk.qcow2"]);
+    assert_eq!(followed.status.code(), Some(2));
+    assert_eq!(
+        told(&followed),
+        "disk.1.qcow2: the data file that it names: disk.1.data: No such file or directory (os error 2)"
+    );
+}
+
+#[test]
+fn names_that_lead_nowhere_or_elsewhere_are_refused() {
+    let dir = with_chain();
+    let sub = dir.path().join("sub");
+    let cases = [
+        (
+            "gone",
+            "x.qcow2: the backing file that it names: gone: No such file or directory (os error 2)",
+        ),
+        ("x.qcow2", "x.qcow2: the backing file 'x.qcow2' is a file above it in the chain"),
+        (
+            "json:{}",
+            "x.qcow2: the backing file 'json:{}' names a protocol, expected the name of a file",
+        ),
+        (
+            "nbd://a",
+            "x.qcow2: the backing file 'nbd://a' names a protocol, expected the name of a file",
+        ),
+        (
+            "file:a",
+            "x.qcow2: the backing file 'file:a' names a protocol, expected the name of a file",
+        ),
+        ("/dev/null", "x.qcow2: the backing file that it names: /dev/null: not a regular file"),
+        (
+            "disk.0.raw",
+            "disk.0.raw: not a qcow2 image: the file begins with 0x00000000, expected 0x514649fb",
+        ),
+    ];
+    for (name, expected) in cases {
+        renamed(&sub, "disk.qcow2", "x.qcow2", name);
+        let output = qcowfuzz(&sub, &["map", "x.qcow2"]);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{name}");
+        assert_eq!(told(&output), expected);
+    }
+    // A loop of two.
+    renamed(&sub, "disk.qcow2", "a.qcow2", "b.qcow2");
+    renamed(&sub, "disk.qcow2", "b.qcow2", "../sub/a.qcow2");
+    let output = qcowfuzz(&sub, &["map", "a.qcow2"]);
+    assert_eq!(
+        told(&output),
+        "b.qcow2: the backing file '../sub/a.qcow2' is a file above it in the chain"
+    );
+}
+
+#[test]
+fn a_chain_has_an_end() {
+    let dir = with_chain();
+    let sub = dir.path().join("sub");
+    for n in 0..80 {
+        renamed(&sub, "disk.qcow2", &format!("{n}.qcow2"), &format!("{}.qcow2", n + 1));
+    }
+    let output = qcowfuzz(&sub, &["map", "0.qcow2"]);
+    assert_eq!(told(&output), "64.qcow2: more than 64 images in the chain");
+}
+
+#[test]
+fn no_file_of_a_chain_is_overwritten() {
+    let dir = with_chain();
+    let sub = dir.path().join("sub");
+    fs::remove_file(sub.join("disk.qcow2")).unwrap();
+    fs::write(sub.join("disk.1.data"), "mine").unwrap();
+    let again = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2"]);
+    assert_eq!(again.status.code(), Some(2));
+    let there = "the file is there already, expected a new one or --force";
+    assert_eq!(told(&again), format!("sub/disk.0.raw: {there}"));
+    fs::remove_file(sub.join("disk.0.raw")).unwrap();
+    let again = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2"]);
+    assert_eq!(told(&again), format!("sub/disk.1.data: {there}"));
+    // All of them, or none.
+    assert!(!sub.join("disk.0.raw").exists() && !sub.join("disk.qcow2").exists());
+    let forced = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2", "--force"]);
+    assert!(forced.status.success(), "{}", text(&forced.stderr));
+    assert_ne!(fs::read(sub.join("disk.1.data")).unwrap(), b"mine");
+}

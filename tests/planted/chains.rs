@@ -1,0 +1,118 @@
+//! Bugs that need a backing chain or a data file to be seen.
+
+use qcowfuzz::engines::OpenDisk;
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::extent::{Extent, Mapping};
+use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::vm::operand::{Base, DataIn, Size};
+use qcowfuzz::vm::{Operation, Program};
+
+use super::{Case, Fault, coalesce, continues};
+
+pub const CASES: &[Case] = &[
+    Case::extents(
+        "every depth is 0",
+        |extents, _, _| each(extents, |mapping| mapping.depth = 0),
+        // Without its depth, data merges with what lies beside it in another file.
+        &["model: depth, ", "model: length, normal → longer"],
+    ),
+    Case::extents(
+        "holes are the image's own",
+        |extents, _, _| each(extents, |mapping| mapping.depth *= u32::from(mapping.present)),
+        &["model: depth, unallocated → unallocated", "model: depth, unallocated subcluster"],
+    ),
+    Case::extents(
+        "holes are one layer too deep",
+        |extents, _, _| each(extents, |mapping| mapping.depth += u32::from(!mapping.present)),
+        &["model: depth, unallocated → unallocated", "model: depth, unallocated subcluster"],
+    ),
+    Case::extents(
+        "what a backing file has is a hole",
+        |extents, _, _| {
+            each(extents, |mapping| {
+                if mapping.depth > 0 {
+                    *mapping = Mapping { depth: mapping.depth, ..Mapping::HOLE };
+                }
+            });
+        },
+        &["model: kind, normal → unallocated", "model: kind, ", "model: length, "],
+    ),
+    Case::extents(
+        "merges go across layers",
+        |extents, _, _| {
+            coalesce(extents, |here, next| {
+                let mapping = Mapping { depth: here.mapping.depth, ..next.mapping };
+                here.mapping.continues_as(here.length_bytes, &mapping)
+            });
+        },
+        &["model: length, "],
+    ),
+    Case::extents(
+        "offset 0 is no offset",
+        |extents, facts, _| {
+            let first = Some(HostOffset::ZERO);
+            if facts.geometry.data_file
+                && extents.first().is_some_and(|it| it.mapping.offset == first)
+            {
+                extents[0].mapping = Mapping::HOLE;
+            }
+        },
+        &["model: kind, normal → unallocated", "model: kind, ", "maximal: "],
+    ),
+    Case {
+        name: "reads leave backing files alone",
+        fault: Fault {
+            read: Some(|disk, _, guest, into| {
+                disk.read(guest, into)?;
+                if !into.is_empty() && disk.lookup(guest)?.depth > 0 {
+                    into.fill(0);
+                }
+                Ok(())
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &["data: normal, what was written → zeros", "data: "],
+    },
+    Case {
+        name: "look-ups ask one layer only",
+        fault: Fault {
+            lookup: Some(|disk, _, guest| {
+                let mapping = disk.lookup(guest)?;
+                Ok(if mapping.depth > 0 { Mapping::HOLE } else { mapping })
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &["lookup: kind, normal → unallocated", "lookup: "],
+    },
+];
+
+fn each(extents: &mut Vec<Extent>, change: impl Fn(&mut Mapping)) {
+    extents.iter_mut().for_each(|extent| change(&mut extent.mapping));
+    // As an engine with the bug would merge them.
+    coalesce(extents, continues);
+}
+
+/// Programs with overlays of all geometries, on raw files and with data files, too.
+pub fn inputs() -> Vec<Vec<u8>> {
+    (0..200).map(|rng_seed| program(rng_seed).encode()).collect()
+}
+
+fn program(rng_seed: u64) -> Program {
+    let mut entropy = Entropy::new(rng_seed ^ 0xC4A1);
+    let mut program = generate(rng_seed, Wanted { operations: 24, compressed: true });
+    let size = Size::new(1 + entropy.below(900) as u16, 14, entropy.below(2000) as i16).unwrap();
+    program.prologue.size = size;
+    program.prologue.base = if entropy.one_in(4) { Base::Raw } else { Base::Qcow2 };
+    program.prologue.data_in = if entropy.one_in(4) { DataIn::File } else { DataIn::Image };
+    for _ in 0..1 + entropy.below(3) {
+        let mut record = [0; 8];
+        record.fill_with(|| entropy.next_u64() as u8);
+        record[0] = 14;
+        // Mostly of the same size: what lies below is to be seen.
+        record[6] &= if entropy.one_in(3) { !0 } else { !3 };
+        let at = entropy.below(program.operations.len() as u64 + 1) as usize;
+        program.operations.insert(at, Operation::decode(&record).unwrap());
+    }
+    program
+}
