@@ -1,7 +1,7 @@
 //! One run: bytes become a program, the program an image, the image extents, and the oracles judge
 //! them. Everything that calls the pipeline (libFuzzer, tests, replay, benchmarks) calls this.
 
-use crate::build;
+use crate::build::{self, Deviation};
 use crate::engines::{Engine, OpenDisk};
 use crate::entropy::Entropy;
 use crate::extent::{Extent, Window};
@@ -58,7 +58,8 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Runs the program that `input` is, and has each image that is due judged.
+    /// Runs the program that `input` is, and has each image that is due judged, with its counts that
+    /// are out of date.
     ///
     /// # Errors
     /// What `judge` found.
@@ -67,7 +68,7 @@ impl Pipeline {
         input: &[u8],
         limits: Limits,
         checks: Checks,
-        mut judge: impl FnMut(&Image, &Vm) -> Verdict,
+        mut judge: impl FnMut(&Image, &[Deviation], &Vm) -> Verdict,
     ) -> Result<Outcome, Box<Failure>> {
         self.program.decode_from(input);
         self.vm.begin(&self.program.prologue, limits);
@@ -83,10 +84,15 @@ impl Pipeline {
             // What comes last is verified once.
             let early = effect == Effect::Checkpoint || checks == Checks::AfterEach;
             if end || early && at + 1 < operations {
-                self.vm.builder().build(&mut self.scratch, &mut self.image);
+                self.vm.builder().build(
+                    &build::Names::default(),
+                    &mut self.scratch,
+                    &mut self.image,
+                );
                 outcome.images += 1;
                 let operations_run = (at + 1).min(operations);
-                judge(&self.image, &self.vm).map_err(|violation| {
+                let out_of_date = self.scratch.out_of_date();
+                judge(&self.image, out_of_date, &self.vm).map_err(|violation| {
                     Box::new(Failure { violation: *violation, operations_run })
                 })?;
                 self.vm.answered();
@@ -103,6 +109,11 @@ impl Pipeline {
     /// The image that was built last.
     pub fn image(&self) -> &Image {
         &self.image
+    }
+
+    /// Its counts that are out of date, as the program wanted it.
+    pub fn out_of_date(&self) -> &[Deviation] {
+        self.scratch.out_of_date()
     }
 }
 
@@ -129,8 +140,8 @@ impl<E: Engine> Harness<E> {
         // Whatever is left open is decided by the input alone.
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let mut unsupported = false;
-        let outcome = pipeline.run(input, Limits::WALKED, checks, |image, vm| {
-            judge.image(image)?;
+        let outcome = pipeline.run(input, Limits::WALKED, checks, |image, out_of_date, vm| {
+            judge.image(image, out_of_date)?;
             unsupported = !engine.capabilities().cover(&vm.builder().plan().geometry);
             if unsupported {
                 return Ok(());
@@ -143,7 +154,7 @@ impl<E: Engine> Harness<E> {
     /// Runs the program that `input` is without judging it, and returns the image that it builds.
     pub fn build(&mut self, input: &[u8]) -> &Image {
         // Nothing can be found where nothing is judged.
-        let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), |_, _| Ok(()));
+        let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), |_, _, _| Ok(()));
         debug_assert!(run.is_ok());
         self.pipeline.image()
     }
@@ -161,6 +172,11 @@ impl<E: Engine> Harness<E> {
     /// The image that was built last.
     pub fn image(&self) -> &Image {
         self.pipeline.image()
+    }
+
+    /// Its counts that are out of date, as the program wanted it.
+    pub fn out_of_date(&self) -> &[Deviation] {
+        self.pipeline.out_of_date()
     }
 
     /// The extents that were expected of the last image that was judged.
@@ -187,8 +203,8 @@ struct Judge {
 
 impl Judge {
     /// Judges the bytes of an image by themselves.
-    fn image(&mut self, image: &Image) -> Verdict {
-        oracles::refcounts::check(&mut self.recount, image)
+    fn image(&mut self, image: &Image, out_of_date: &[Deviation]) -> Verdict {
+        oracles::refcounts::check(&mut self.recount, image, out_of_date)
     }
 
     /// Judges what an engine makes of an image that [`Judge::image`] has passed.

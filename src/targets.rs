@@ -62,7 +62,9 @@ impl Refcounts {
     /// A violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount } = self;
-        pipeline.run(input, Limits::ALLOCATED, checks, |image, _| refcounts::check(recount, image))
+        pipeline.run(input, Limits::ALLOCATED, checks, |image, out_of_date, _| {
+            refcounts::check(recount, image, out_of_date)
+        })
     }
 
     /// The program of the last run.

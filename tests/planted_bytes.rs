@@ -6,6 +6,7 @@ mod altered;
 use std::collections::BTreeSet;
 
 use altered::{Altered, contents, counts};
+use qcowfuzz::build::Deviation;
 use qcowfuzz::engines::{Engine, OpenDisk, Walker};
 use qcowfuzz::extent::{Extent, Window};
 use qcowfuzz::harness::{Checks, Harness};
@@ -26,11 +27,12 @@ struct Meant {
     geometry: Geometry,
     model: Model,
     expected: Vec<Extent>,
+    out_of_date: Vec<Deviation>,
 }
 
 /// What each oracle finds by itself.
 fn found(image: &Image, meant: &Meant) -> Vec<String> {
-    let counted = refcounts::check(&mut Recount::new(), image);
+    let counted = refcounts::check(&mut Recount::new(), image, &meant.out_of_date);
     let mut found: Vec<_> = counted.err().map(|it| it.fingerprint()).into_iter().collect();
     let mut walker = Walker::default();
     let mut disk = match walker.open(image) {
@@ -82,7 +84,8 @@ fn images() -> Vec<(Image, Meant)> {
         let geometry = harness.vm().builder().plan().geometry;
         let expected = harness.expected().to_vec();
         let image = Altered::new(harness.image()).image();
-        images.push((image, Meant { geometry, model, expected }));
+        let out_of_date = harness.out_of_date().to_vec();
+        images.push((image, Meant { geometry, model, expected, out_of_date }));
     }
     images
 }

@@ -6,7 +6,9 @@
 
 pub mod clusters;
 mod compressed;
+mod header;
 mod l1;
+mod out_of_date;
 pub mod payload;
 pub mod placement;
 pub mod refcounts;
@@ -31,7 +33,12 @@ use snapshots::Snapshots;
 use tables::{Entry, Extended, TableId, Tables};
 
 pub use compressed::{CompressedWrite, Packing};
-pub use serialise::{HeaderOptions, Scratch};
+pub use header::{
+    BackingFormat, BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions,
+    HeaderStyle, Names, NamesTooLong,
+};
+pub use out_of_date::Deviation;
+pub use serialise::Scratch;
 
 /// What a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +49,12 @@ pub struct Plan {
     pub size_bytes: u64,
     /// What the header says beyond that.
     pub header: HeaderOptions,
+    /// How it is written, where the program decides that.
+    pub style: Option<HeaderStyle>,
+    /// The backing file.
+    pub backing: Option<BackingPlan>,
+    /// The external data file.
+    pub data_file: Option<DataFilePlan>,
     /// Where the refcount structures go.
     pub refcounts: RefcountPlacement,
     /// The seed of all placement by entropy.
@@ -77,6 +90,9 @@ impl Builder {
             geometry,
             size_bytes: 0,
             header: HeaderOptions::default(),
+            style: None,
+            backing: None,
+            data_file: None,
             refcounts: RefcountPlacement::default(),
             rng_seed: 0,
         };

@@ -7,122 +7,59 @@ use bytes::BufMut;
 use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::image::Image;
 use crate::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
-use crate::qcow2::header::{
-    COMPATIBLE_LAZY_REFCOUNTS, Compression, EXTENSION_END, EXTENSION_FEATURE_NAMES, Header,
-    INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, V2_LENGTH_BYTES,
-    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, Version,
-};
 use crate::qcow2::units::{GuestOffset, HostCluster, HostOffset};
 
 use super::Builder;
+use super::header::{HeaderFlags, Names};
 use super::l1::L1;
+use super::out_of_date::{Deviation, OutOfDate};
 use super::placement::Placement;
 use super::refcounts::Refcounts;
 use super::sparse_table;
 use super::tables::{Compressed, Entry, Extended, TableId, Tables};
-
-/// What the header says beyond the geometry. A version 2 header has room for none of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeaderOptions {
-    /// The compatible feature bit; the counts are kept up to date all the same.
-    pub lazy_refcounts: bool,
-    /// The compression type field is there also where it says zlib.
-    pub compression_field: bool,
-    /// A feature name table.
-    pub feature_names: bool,
-    /// An extension of a type that no reader knows.
-    pub unknown_extension: bool,
-}
-
-/// A header extension type that QEMU does not know.
-const EXTENSION_UNKNOWN: u32 = 0x7143_6675;
 
 /// Buffers for [`Builder::build`], reused from image to image.
 #[derive(Debug, Default)]
 pub struct Scratch {
     placement: Placement,
     refcounts: Refcounts,
+    out_of_date: OutOfDate,
     written_tables: Vec<bool>,
+}
+
+impl Scratch {
+    /// What the counts of the last image say wrongly, as the program wanted it; by cluster.
+    pub fn out_of_date(&self) -> &[Deviation] {
+        self.out_of_date.deviations()
+    }
 }
 
 impl Builder {
     /// Allocates the refcount structures for what has been built so far and writes the whole image.
-    /// The builder itself is not changed: the next build places them anew.
-    pub fn build(&self, scratch: &mut Scratch, image: &mut Image) {
+    /// The builder itself is not changed: the next build places them anew. Other files have `names`;
+    /// see [`Builder::check_names`].
+    pub fn build(&self, names: &Names, scratch: &mut Scratch, image: &mut Image) {
         let placement = &mut scratch.placement;
         placement.copy_from(&self.placement);
         placement.lift_limit();
         let geometry = &self.plan.geometry;
         scratch.refcounts.allocate(placement, geometry, self.plan.refcounts);
+        scratch.out_of_date.clear();
+        if self.plan.has(HeaderFlags::OUT_OF_DATE) {
+            self.leave_out_of_date(placement, &mut scratch.out_of_date);
+        }
         image.clear();
-        self.write_header(image, &scratch.refcounts);
+        self.write_header(names, image, &scratch.refcounts);
         scratch.written_tables.clear();
         scratch.written_tables.resize(self.tables.count(), false);
         self.write_l1(image, &self.active, true, &mut scratch.written_tables);
         self.write_snapshots(image, &mut scratch.written_tables);
-        scratch.refcounts.serialise(image, geometry, placement.clusters.runs());
+        let runs = scratch.out_of_date.runs().unwrap_or(placement.clusters.runs());
+        scratch.refcounts.serialise(image, geometry, runs);
         image.seal(geometry.cluster_size.saturating_bytes(placement.clusters.end()));
     }
 
-    fn header(&self, refcounts: &Refcounts) -> Header {
-        let Self { plan, active, .. } = self;
-        let geometry = plan.geometry;
-        let (table, table_clusters) = refcounts.table();
-        let zstd = geometry.compression == Compression::Zstd;
-        let mut incompatible = 0;
-        if zstd {
-            incompatible |= INCOMPATIBLE_COMPRESSION;
-        }
-        if geometry.extended_l2 {
-            incompatible |= INCOMPATIBLE_EXTENDED_L2;
-        }
-        Header {
-            geometry,
-            size_bytes: plan.size_bytes,
-            l1_entries: u32::try_from(active.entries).unwrap_or(u32::MAX),
-            l1_offset: self.l1_offset(active),
-            refcount_table_offset: geometry.cluster_size.host_offset(table),
-            refcount_table_clusters: u32::try_from(table_clusters).unwrap_or(u32::MAX),
-            snapshots: self.snapshot_count() as u32,
-            snapshots_offset: self.snapshot_table(),
-            backing_file_offset: HostOffset::ZERO,
-            backing_file_bytes: 0,
-            incompatible,
-            compatible: if plan.header.lazy_refcounts { COMPATIBLE_LAZY_REFCOUNTS } else { 0 },
-            autoclear: 0,
-            header_length_bytes: match geometry.version {
-                Version::V2 => V2_LENGTH_BYTES,
-                Version::V3 if zstd || plan.header.compression_field => V3_COMPRESSION_LENGTH_BYTES,
-                Version::V3 => V3_LENGTH_BYTES,
-            },
-        }
-    }
-
-    fn write_header(&self, image: &mut Image, refcounts: &Refcounts) {
-        let header = self.header(refcounts);
-        let length = header.header_length_bytes as usize;
-        header.write(image.place(HostOffset::ZERO, length));
-        if header.geometry.version == Version::V2 {
-            return;
-        }
-        let mut at = HostOffset::new(length as u64);
-        if self.plan.header.feature_names {
-            at = write_extension(image, at, EXTENSION_FEATURE_NAMES, 3 * 48, |out| {
-                let names = [(0, 0, "dirty bit"), (0, 1, "corrupt bit"), (1, 0, "lazy refcounts")];
-                for (mut row, (kind, bit, name)) in out.chunks_mut(48).zip(names) {
-                    row.put_u8(kind);
-                    row.put_u8(bit);
-                    row.put_slice(name.as_bytes());
-                }
-            });
-        }
-        if self.plan.header.unknown_extension {
-            at = write_extension(image, at, EXTENSION_UNKNOWN, 13, |out| out.fill(0xA5));
-        }
-        write_extension(image, at, EXTENSION_END, 0, |_| {});
-    }
-
-    fn l1_offset(&self, l1: &L1) -> HostOffset {
+    pub(super) fn l1_offset(&self, l1: &L1) -> HostOffset {
         match l1.clusters {
             0 => HostOffset::ZERO,
             _ => self.plan.geometry.cluster_size.host_offset(HostCluster::new(l1.first)),
@@ -271,22 +208,6 @@ fn write_number(out: &mut &mut [u8], number: u32) {
     for digit in (0..=digits).rev() {
         out.put_u8(b'0' + (number / 10u32.pow(digit) % 10) as u8);
     }
-}
-
-/// Writes a header extension; returns where the next one begins.
-fn write_extension(
-    image: &mut Image,
-    at: HostOffset,
-    kind: u32,
-    length_bytes: usize,
-    content: impl FnOnce(&mut [u8]),
-) -> HostOffset {
-    let whole = 8 + length_bytes.next_multiple_of(8);
-    let mut out = image.place(at, whole);
-    out.put_u32(kind);
-    out.put_u32(length_bytes as u32);
-    content(&mut out[..length_bytes]);
-    at.saturating_add(whole as u64)
 }
 
 /// Stamps the first and the last bytes of a piece of data.

@@ -20,8 +20,11 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
     /// What is not a qcow2 image, is malformed in its header, or uses a feature that is not
     /// supported: encryption, a backing file, an external data file.
     pub fn open(storage: &'s S) -> Result<Self, MapError> {
-        let Head { header, .. } = Head::read(storage)?;
-        if header.backing_file_offset.get() != 0 {
+        let head = Head::read(storage)?;
+        // A name of no bytes is none.
+        let backing_name = head.backing_name();
+        let header = head.header;
+        if backing_name.is_some() {
             return Err(MapError::Unsupported("backing file"));
         }
         if header.incompatible & INCOMPATIBLE_DATA_FILE != 0 {

@@ -38,6 +38,8 @@ const INCOMPATIBLE_KNOWN: u64 = (1 << 5) - 1;
 pub const COMPATIBLE_LAZY_REFCOUNTS: u64 = 1 << 0;
 /// Autoclear feature bit 0: the bitmaps extension is consistent.
 pub const AUTOCLEAR_BITMAPS: u64 = 1 << 0;
+/// Autoclear feature bit 1: the external data file is the disk, byte for byte.
+pub const AUTOCLEAR_RAW_DATA_FILE: u64 = 1 << 1;
 
 /// Header extension: the end of the area.
 pub const EXTENSION_END: u32 = 0;

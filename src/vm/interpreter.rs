@@ -1,7 +1,7 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
-use crate::build::{Builder, CompressedWrite, Packing};
+use crate::build::{Builder, CompressedWrite, HeaderStyle, Packing};
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
 use crate::limits::Limits;
@@ -140,6 +140,11 @@ impl Vm {
             Operation::Resize { size } => {
                 let size_bytes = size.bytes(self.builder.max_size_bytes());
                 self.resize(size_bytes)
+            }
+            Operation::Header { length, order, unknown, bytes, flags } => {
+                let (unknown, unknown_bytes) = (unknown.get(), bytes);
+                let style = HeaderStyle { length, order, unknown, unknown_bytes, flags };
+                effect(self.builder.set_header(style))
             }
             Operation::Walk { at, inside, length } => {
                 let start = self.byte(at, inside);

@@ -7,7 +7,7 @@ use bytes::{Buf, BufMut};
 
 use crate::build::placement::Policy;
 use crate::build::refcounts::RefcountPlacement;
-use crate::build::{HeaderOptions, Plan};
+use crate::build::{HeaderFlags, HeaderLength, HeaderOptions, Plan};
 use crate::content::Shape;
 use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
@@ -243,6 +243,19 @@ operations! {
     }
     /// Builds and verifies what there is so far.
     13 "checkpoint" Checkpoint {}
+    /// Decides how the header is written.
+    15 "header" Header {
+        /// How long its fixed part is.
+        length: HeaderLength,
+        /// The number of a permutation of the extensions.
+        order: u8,
+        /// How many extensions nobody knows.
+        unknown: Number<0, 7>,
+        /// How long the first of them is.
+        bytes: u8,
+        /// Everything that is there or not.
+        flags: HeaderFlags,
+    }
 }
 
 macro_rules! prologue {
@@ -339,6 +352,9 @@ impl Prologue {
                 feature_names: has(Features::FEATURE_NAMES),
                 unknown_extension: has(Features::UNKNOWN_EXTENSION),
             },
+            style: None,
+            backing: None,
+            data_file: None,
             refcounts: RefcountPlacement {
                 blocks: self.blocks,
                 table: self.table,

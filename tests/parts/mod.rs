@@ -2,6 +2,7 @@
 //! program did, which tells whether it was there. Programs of random parts are held against qemu.
 
 mod contents;
+mod headers;
 
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::limits::Limits;
@@ -28,11 +29,16 @@ pub const ANYWHERE: fn(&mut Prologue) = |_| {};
 
 /// All parts.
 pub fn all() -> Vec<Part> {
-    [contents::PARTS].into_iter().flatten().copied().collect()
+    [contents::PARTS, headers::PARTS].into_iter().flatten().copied().collect()
 }
 
 /// Parts that cannot be in one program, with the rule of the format that keeps them apart.
 pub const APART: &[(&str, &str, &str)] = &[];
+
+/// All of them.
+pub fn apart() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
+    APART.iter().chain(headers::APART)
+}
 
 /// What a program did.
 pub struct Trace {
