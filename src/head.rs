@@ -3,11 +3,15 @@
 
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{
-    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE, EXTENSION_END, Header,
-    PARSED_BYTES,
+    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_CRYPTO, EXTENSION_DATA_FILE,
+    EXTENSION_END, Header, PARSED_BYTES,
 };
 use crate::qcow2::units::HostOffset;
 use crate::storage::Storage;
+
+/// The longest name of a backing file's format (QEMU `include/block/block_int-common.h`,
+/// `backing_format`).
+const MAX_FORMAT_BYTES: u32 = 15;
 
 /// Where something lies in the first cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +74,15 @@ impl Head {
             let field = Some(Field { offset: HostOffset::new(at), length_bytes: length });
             match kind {
                 EXTENSION_END => break,
+                EXTENSION_BACKING_FORMAT if length > MAX_FORMAT_BYTES => {
+                    return Err(bad_extension(kind, at - 8, "is longer than 15 bytes"));
+                }
                 EXTENSION_BACKING_FORMAT => self.backing_format = field,
+                // Encrypted images are refused before.
+                EXTENSION_CRYPTO => {
+                    let what = "is there, but the image is not encrypted by LUKS";
+                    return Err(bad_extension(kind, at - 8, what));
+                }
                 EXTENSION_DATA_FILE => self.data_file = field,
                 EXTENSION_BITMAPS => self.bitmaps = field,
                 _ => {}
@@ -79,4 +91,8 @@ impl Head {
         }
         Ok(())
     }
+}
+
+fn bad_extension(kind: u32, at: u64, what: &'static str) -> MapError {
+    MapError::Extension { kind, at, what }
 }
