@@ -401,3 +401,19 @@ fn qemu_reads_the_names_of_data_files() {
         }
     }
 }
+
+#[test]
+fn qemu_takes_every_header_length() {
+    if !qemu::tools_are_there("qemu_takes_every_header_length") {
+        return;
+    }
+    let lengths = (0..=408u32).map(|steps| {
+        let header = format!("header length=104+{steps} order=0 unknown=0 bytes=0 flags=junk");
+        let write = "write at=start+1 clusters=3";
+        let bytes = file(&format!("{}\n{write}\n{header}", image_line(3, 9, "none")));
+        Case { name: header, bytes }
+    });
+    let cases: Vec<Case> = lengths.collect();
+    let dir = || tempfile::tempdir().unwrap();
+    assert_eq!(qemu::judge_all(&cases, dir, |dir, case| judge(dir.path(), case)), 409);
+}
