@@ -91,6 +91,7 @@ fn qemu_agrees_about_every_program() {
     let mut cases = generated();
     cases.extend(seeds());
     cases.extend(random_bytes(3, 120));
+    cases.extend(headers());
     let began = Instant::now();
     let tally = qemu::judge_all(&cases, Bench::new, judge);
     println!("{tally:?} in {:?}", began.elapsed());
@@ -178,6 +179,18 @@ fn generated() -> Vec<Case> {
         Case { name: format!("generated from {rng_seed}"), input: program.encode() }
     };
     (0..91 * rounds.len() as u64).map(case).collect()
+}
+
+/// Generated programs whose headers are written in any way at all.
+fn headers() -> Vec<Case> {
+    let mut entropy = Entropy::new(15);
+    let case = |rng_seed: u64| {
+        let mut input = generate(rng_seed, Wanted { operations: 16, compressed: true }).encode();
+        input.push(15);
+        input.extend((0..7).map(|_| entropy.next_u64() as u8));
+        Case { name: format!("generated from {rng_seed}, with a header"), input }
+    };
+    (0..182).map(case).collect()
 }
 
 /// The committed seeds: what a fuzzer finds is named by its hash.
