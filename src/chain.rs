@@ -195,7 +195,7 @@ fn layer(
         0 => None,
         _ => Some(data_file(&path, &image, &head, follow)?),
     };
-    let named = match head.backing_name() {
+    let named = match head.backing_name {
         Some(field) if follow == Follow::All => {
             let format = head.backing_format_in(&image).map_err(told)?;
             let name = name(&path, &image, BACKING_FILE, field)?;

@@ -220,7 +220,7 @@ impl Judge {
     fn images(&mut self, images: &Images) -> Verdict {
         self.table_bytes = 0;
         for files in images.layers().filter(|files| !files.raw) {
-            oracles::refcounts::check(&mut self.recount, &files.image)?;
+            oracles::refcounts::check(&mut self.recount, &files.image, &files.out_of_date)?;
             self.table_bytes += self.recount.active_table_bytes();
         }
         Ok(())

@@ -3,8 +3,8 @@
 
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{
-    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE, EXTENSION_END, Header, MAGIC,
-    PARSED_BYTES,
+    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_CRYPTO, EXTENSION_DATA_FILE,
+    EXTENSION_END, Header, MAGIC, PARSED_BYTES,
 };
 use crate::qcow2::units::HostOffset;
 use crate::storage::Storage;
@@ -84,6 +84,8 @@ pub struct Field {
 pub struct Head {
     /// The header's fixed part, checked.
     pub header: Header,
+    /// The name of the backing file; it ends at its first zero byte at the latest.
+    pub backing_name: Option<Field>,
     /// The format of the backing file, in words.
     pub backing_format: Option<Field>,
     /// The name of the external data file.
@@ -102,16 +104,11 @@ impl Head {
         let mut first_bytes = [0; PARSED_BYTES];
         storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
         let header = Header::parse(&first_bytes)?;
-        let mut head = Self { header, backing_format: None, data_file: None, bitmaps: None };
+        let backing_name = backing_name(storage, &header)?;
+        let (backing_format, data_file, bitmaps) = (None, None, None);
+        let mut head = Self { header, backing_name, backing_format, data_file, bitmaps };
         head.read_extensions(storage)?;
         Ok(head)
-    }
-
-    /// Where the name of the backing file lies, where there is one.
-    pub fn backing_name(&self) -> Option<Field> {
-        let Header { backing_file_offset: offset, backing_file_bytes, .. } = self.header;
-        (offset != HostOffset::ZERO && backing_file_bytes > 0)
-            .then_some(Field { offset, length_bytes: backing_file_bytes })
     }
 
     /// The format of the backing file, read from the same storage; `None` where no extension says it.
@@ -153,10 +150,14 @@ impl Head {
             match kind {
                 EXTENSION_END => break,
                 EXTENSION_BACKING_FORMAT if length > MAX_FORMAT_BYTES as u32 => {
-                    let (field, found) = ("backing format length", u64::from(length));
-                    return Err(MapError::Header { field, found, expected: "at most 15" });
+                    return Err(bad_extension(kind, at - 8, "is longer than 15 bytes"));
                 }
                 EXTENSION_BACKING_FORMAT => self.backing_format = field,
+                // Encrypted images are refused before.
+                EXTENSION_CRYPTO => {
+                    let what = "is there, but the image is not encrypted by LUKS";
+                    return Err(bad_extension(kind, at - 8, what));
+                }
                 EXTENSION_DATA_FILE => self.data_file = field,
                 EXTENSION_BITMAPS => self.bitmaps = field,
                 _ => {}
@@ -165,4 +166,23 @@ impl Head {
         }
         Ok(())
     }
+}
+
+fn bad_extension(kind: u32, at: u64, what: &'static str) -> MapError {
+    MapError::Extension { kind, at, what }
+}
+
+/// Where the name of the backing file lies. One of no bytes is none, as is one that begins with a zero:
+/// to QEMU it is a string.
+fn backing_name<S: Storage + ?Sized>(
+    storage: &S,
+    header: &Header,
+) -> Result<Option<Field>, MapError> {
+    let Header { backing_file_offset: offset, backing_file_bytes: length_bytes, .. } = *header;
+    if offset == HostOffset::ZERO || length_bytes == 0 {
+        return Ok(None);
+    }
+    let mut first = [0];
+    storage.read_at(offset, &mut first)?;
+    Ok((first != [0]).then_some(Field { offset, length_bytes }))
 }

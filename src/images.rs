@@ -3,6 +3,7 @@
 
 use crate::image::Image;
 use crate::limits::MAX_LAYERS;
+use crate::qcow2::units::HostCluster;
 use crate::storage::Layer;
 
 /// What the files of a chain are called. Images say the names of what lies below them, so that they must
@@ -48,6 +49,19 @@ impl Default for FileNames {
     }
 }
 
+/// A cluster whose count on disk is not the number of its references.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deviation {
+    /// The cluster.
+    pub cluster: HostCluster,
+    /// How many references there are.
+    pub references: u64,
+    /// The count on disk.
+    pub on_disk: u64,
+    /// In how many entries of the active disk's tables COPIED does not agree with the count on disk.
+    pub flags: u64,
+}
+
 /// The files of one layer.
 #[derive(Debug, Default)]
 pub struct LayerFiles {
@@ -59,6 +73,8 @@ pub struct LayerFiles {
     pub has_data_file: bool,
     /// Whether the layer is raw.
     pub raw: bool,
+    /// The image's counts that are out of date, as the program wanted it; sorted by cluster.
+    pub out_of_date: Vec<Deviation>,
 }
 
 impl LayerFiles {

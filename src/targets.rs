@@ -68,7 +68,8 @@ impl Refcounts {
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount } = self;
         pipeline.run(input, Limits::ALLOCATED, checks, |images, _| {
-            refcounts::check(recount, &images.top().image)
+            let top = images.top();
+            refcounts::check(recount, &top.image, &top.out_of_date)
         })
     }
 

@@ -6,7 +6,9 @@
 
 pub mod clusters;
 mod compressed;
+mod header;
 mod l1;
+mod out_of_date;
 pub mod payload;
 pub mod placement;
 mod raw;
@@ -32,7 +34,11 @@ use snapshots::Snapshots;
 use tables::{Entry, Extended, TableId, Tables};
 
 pub use compressed::{CompressedWrite, Packing};
-pub use serialise::{BackingFormat, BackingPlan, DataFilePlan, HeaderOptions, Names, Scratch};
+pub use header::{
+    BackingFormat, BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions,
+    HeaderStyle, Names, NamesTooLong,
+};
+pub use serialise::Scratch;
 
 /// What a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +49,8 @@ pub struct Plan {
     pub size_bytes: u64,
     /// What the header says beyond that.
     pub header: HeaderOptions,
+    /// How it is written, where the program decides that.
+    pub style: Option<HeaderStyle>,
     /// The backing file.
     pub backing: Option<BackingPlan>,
     /// The external data file.
@@ -83,6 +91,7 @@ impl Builder {
             geometry,
             size_bytes: 0,
             header: HeaderOptions::default(),
+            style: None,
             backing: None,
             data_file: None,
             refcounts: RefcountPlacement::default(),

@@ -8,77 +8,23 @@ use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::image::Image;
 use crate::images::LayerFiles;
 use crate::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
-use crate::qcow2::header::{
-    AUTOCLEAR_DATA_FILE_RAW, COMPATIBLE_LAZY_REFCOUNTS, Compression, EXTENSION_BACKING_FORMAT,
-    EXTENSION_DATA_FILE, EXTENSION_END, EXTENSION_FEATURE_NAMES, Header, INCOMPATIBLE_COMPRESSION,
-    INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_EXTENDED_L2, V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES,
-    V3_LENGTH_BYTES, Version,
-};
 use crate::qcow2::units::{GuestOffset, HostCluster, HostOffset};
 
 use super::Builder;
+use super::header::{HeaderFlags, Names};
 use super::l1::L1;
+use super::out_of_date::OutOfDate;
 use super::placement::Placement;
 use super::refcounts::Refcounts;
 use super::sparse_table;
 use super::tables::{Compressed, Entry, Extended, TableId, Tables};
-
-/// What the header says beyond the geometry. A version 2 header has room for none of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeaderOptions {
-    /// The compatible feature bit; the counts are kept up to date all the same.
-    pub lazy_refcounts: bool,
-    /// The compression type field is there also where it says zlib.
-    pub compression_field: bool,
-    /// A feature name table.
-    pub feature_names: bool,
-    /// An extension of a type that no reader knows.
-    pub unknown_extension: bool,
-}
-
-/// The format of a backing file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BackingFormat {
-    /// qcow2.
-    #[default]
-    Qcow2,
-    /// Raw bytes.
-    Raw,
-}
-
-/// The backing file of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BackingPlan {
-    /// Its format.
-    pub format: BackingFormat,
-    /// Whether an extension says so; a reader must guess where none does.
-    pub told: bool,
-}
-
-/// The external data file of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DataFilePlan {
-    /// The feature bit for data files that are the disk, byte for byte.
-    pub raw: bool,
-}
-
-/// What other files are called: where an image goes decides that, not the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Names<'a> {
-    /// The backing file.
-    pub backing: &'a [u8],
-    /// The external data file.
-    pub data_file: &'a [u8],
-}
-
-/// A header extension type that QEMU does not know.
-const EXTENSION_UNKNOWN: u32 = 0x7143_6675;
 
 /// Buffers for [`Builder::build`], reused from image to image.
 #[derive(Debug, Default)]
 pub struct Scratch {
     placement: Placement,
     refcounts: Refcounts,
+    out_of_date: OutOfDate,
     written_tables: Vec<bool>,
 }
 
@@ -101,7 +47,8 @@ impl Writer<'_> {
 
 impl Builder {
     /// Allocates the refcount structures for what has been built so far and writes the whole image, and
-    /// its data file. The builder itself is not changed: the next build places them anew.
+    /// its data file. The builder itself is not changed: the next build places them anew. Other files
+    /// have `names`; see [`Builder::check_names`].
     pub fn build(&self, names: &Names, scratch: &mut Scratch, files: &mut LayerFiles) {
         let placement = &mut scratch.placement;
         placement.copy_from(&self.placement);
@@ -111,6 +58,12 @@ impl Builder {
         files.raw = false;
         files.has_data_file = self.plan.data_file.is_some();
         files.data_file.clear();
+        scratch.out_of_date.clear();
+        if self.plan.has(HeaderFlags::OUT_OF_DATE) {
+            self.leave_out_of_date(placement, &mut scratch.out_of_date);
+        }
+        files.out_of_date.clear();
+        files.out_of_date.extend_from_slice(scratch.out_of_date.deviations());
         let image = &mut files.image;
         image.clear();
         self.write_header(names, image, &scratch.refcounts);
@@ -120,97 +73,15 @@ impl Builder {
         self.write_l1(&mut writer, &self.active, true);
         self.write_snapshots(&mut writer);
         let LayerFiles { image, data_file, .. } = files;
-        scratch.refcounts.serialise(image, geometry, placement.clusters.runs());
+        let runs = scratch.out_of_date.runs().unwrap_or(placement.clusters.runs());
+        scratch.refcounts.serialise(image, geometry, runs);
         image.seal(geometry.cluster_size.saturating_bytes(placement.clusters.end()));
         // A raw one is as long as the disk, any other as long as what was written.
         let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
         data_file.seal(if raw { self.plan.size_bytes & !511 } else { 0 });
     }
 
-    fn header(&self, refcounts: &Refcounts) -> Header {
-        let Self { plan, active, .. } = self;
-        let geometry = plan.geometry;
-        let (table, table_clusters) = refcounts.table();
-        let zstd = geometry.compression == Compression::Zstd;
-        let mut incompatible = 0;
-        if plan.data_file.is_some() {
-            incompatible |= INCOMPATIBLE_DATA_FILE;
-        }
-        if zstd {
-            incompatible |= INCOMPATIBLE_COMPRESSION;
-        }
-        if geometry.extended_l2 {
-            incompatible |= INCOMPATIBLE_EXTENDED_L2;
-        }
-        Header {
-            geometry,
-            size_bytes: plan.size_bytes,
-            l1_entries: u32::try_from(active.entries).unwrap_or(u32::MAX),
-            l1_offset: self.l1_offset(active),
-            refcount_table_offset: geometry.cluster_size.host_offset(table),
-            refcount_table_clusters: u32::try_from(table_clusters).unwrap_or(u32::MAX),
-            snapshots: self.snapshot_count() as u32,
-            snapshots_offset: self.snapshot_table(),
-            backing_file_offset: HostOffset::ZERO,
-            backing_file_bytes: 0,
-            incompatible,
-            compatible: if plan.header.lazy_refcounts { COMPATIBLE_LAZY_REFCOUNTS } else { 0 },
-            autoclear: match plan.data_file {
-                Some(DataFilePlan { raw: true }) => AUTOCLEAR_DATA_FILE_RAW,
-                _ => 0,
-            },
-            header_length_bytes: match geometry.version {
-                Version::V2 => V2_LENGTH_BYTES,
-                Version::V3 if zstd || plan.header.compression_field => V3_COMPRESSION_LENGTH_BYTES,
-                Version::V3 => V3_LENGTH_BYTES,
-            },
-        }
-    }
-
-    fn write_header(&self, names: &Names, image: &mut Image, refcounts: &Refcounts) {
-        let mut header = self.header(refcounts);
-        let length = header.header_length_bytes as usize;
-        let mut at = HostOffset::new(length as u64);
-        if let Some(backing) = self.plan.backing {
-            let name = if backing.format == BackingFormat::Raw { &b"raw"[..] } else { b"qcow2" };
-            at = write_extension(image, at, EXTENSION_BACKING_FORMAT, name.len(), |out| {
-                out.copy_from_slice(name)
-            });
-        }
-        if self.plan.data_file.is_some() {
-            at = write_extension(image, at, EXTENSION_DATA_FILE, names.data_file.len(), |out| {
-                out.copy_from_slice(names.data_file)
-            });
-        }
-        if self.plan.backing.is_some() {
-            at = write_extension(image, at, EXTENSION_END, 0, |_| {});
-            image.write(at, names.backing);
-            header.backing_file_offset = at;
-            header.backing_file_bytes = names.backing.len() as u32;
-            header.write(image.place(HostOffset::ZERO, length));
-            return;
-        }
-        header.write(image.place(HostOffset::ZERO, length));
-        if header.geometry.version == Version::V2 {
-            return;
-        }
-        if self.plan.header.feature_names {
-            at = write_extension(image, at, EXTENSION_FEATURE_NAMES, 3 * 48, |out| {
-                let names = [(0, 0, "dirty bit"), (0, 1, "corrupt bit"), (1, 0, "lazy refcounts")];
-                for (mut row, (kind, bit, name)) in out.chunks_mut(48).zip(names) {
-                    row.put_u8(kind);
-                    row.put_u8(bit);
-                    row.put_slice(name.as_bytes());
-                }
-            });
-        }
-        if self.plan.header.unknown_extension {
-            at = write_extension(image, at, EXTENSION_UNKNOWN, 13, |out| out.fill(0xA5));
-        }
-        write_extension(image, at, EXTENSION_END, 0, |_| {});
-    }
-
-    fn l1_offset(&self, l1: &L1) -> HostOffset {
+    pub(super) fn l1_offset(&self, l1: &L1) -> HostOffset {
         match l1.clusters {
             0 => HostOffset::ZERO,
             _ => self.plan.geometry.cluster_size.host_offset(HostCluster::new(l1.first)),
@@ -361,22 +232,6 @@ fn write_number(out: &mut &mut [u8], number: u32) {
     for digit in (0..=digits).rev() {
         out.put_u8(b'0' + (number / 10u32.pow(digit) % 10) as u8);
     }
-}
-
-/// Writes a header extension; returns where the next one begins.
-fn write_extension(
-    image: &mut Image,
-    at: HostOffset,
-    kind: u32,
-    length_bytes: usize,
-    content: impl FnOnce(&mut [u8]),
-) -> HostOffset {
-    let whole = 8 + length_bytes.next_multiple_of(8);
-    let mut out = image.place(at, whole);
-    out.put_u32(kind);
-    out.put_u32(length_bytes as u32);
-    content(&mut out[..length_bytes]);
-    at.saturating_add(whole as u64)
 }
 
 /// Stamps the first and the last bytes of a piece of data.

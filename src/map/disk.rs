@@ -132,7 +132,7 @@ type Named = Option<Option<ImageFormat>>;
 impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
     fn open(layer: &Layer<'s, S>) -> Result<(Self, Named), MapError> {
         let head = Head::read(layer.image)?;
-        let named = match head.backing_name() {
+        let named = match head.backing_name {
             None => None,
             Some(_) => Some(head.backing_format_in(layer.image)?),
         };

@@ -49,6 +49,16 @@ pub enum MapError {
         /// Where the extension area ends.
         area_end: u64,
     },
+    /// A header extension that no reader accepts.
+    #[error("header extension {kind:#010x} at {at}: it {what}")]
+    Extension {
+        /// The extension's type.
+        kind: u32,
+        /// Its host offset.
+        at: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// A table entry points into the middle of a cluster.
     #[error(
         "{structure} for guest offset {guest}: host offset {host:#x} is not on a cluster boundary"

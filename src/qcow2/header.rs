@@ -23,6 +23,9 @@ pub const MAX_SNAPSHOTS: u32 = 65_536;
 /// The largest `refcount_order`: 64-bit refcounts.
 pub const MAX_REFCOUNT_ORDER: u32 = 6;
 
+/// The longest file that QEMU reads (`BDRV_MAX_LENGTH`): 2^63 less one byte, rounded down to 1 GiB.
+const MAX_FILE_BYTES: u64 = (1 << 63) - (1 << 30);
+
 /// Incompatible feature bit 0: refcounts may be out of date.
 pub const INCOMPATIBLE_DIRTY: u64 = 1 << 0;
 /// Incompatible feature bit 1: the image is known to be damaged.
@@ -38,8 +41,8 @@ const INCOMPATIBLE_KNOWN: u64 = (1 << 5) - 1;
 pub const COMPATIBLE_LAZY_REFCOUNTS: u64 = 1 << 0;
 /// Autoclear feature bit 0: the bitmaps extension is consistent.
 pub const AUTOCLEAR_BITMAPS: u64 = 1 << 0;
-/// Autoclear feature bit 1: the external data file is a raw image of the disk.
-pub const AUTOCLEAR_DATA_FILE_RAW: u64 = 1 << 1;
+/// Autoclear feature bit 1: the external data file is the disk, byte for byte.
+pub const AUTOCLEAR_RAW_DATA_FILE: u64 = 1 << 1;
 
 /// Header extension: the end of the area.
 pub const EXTENSION_END: u32 = 0;
@@ -49,6 +52,8 @@ pub const EXTENSION_BACKING_FORMAT: u32 = 0xE279_2ACA;
 pub const EXTENSION_FEATURE_NAMES: u32 = 0x6803_F857;
 /// Header extension: the bitmaps' directory.
 pub const EXTENSION_BITMAPS: u32 = 0x2385_2875;
+/// Header extension: where the header of the encryption lies.
+pub const EXTENSION_CRYPTO: u32 = 0x0537_BE77;
 /// Header extension: the name of the external data file.
 pub const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 
@@ -340,6 +345,11 @@ impl RawHeader {
         if self.incompatible & !INCOMPATIBLE_KNOWN != 0 {
             return Err(bad("incompatible_features", self.incompatible, "bits 0 to 4 only"));
         }
+        let data_file = self.incompatible & INCOMPATIBLE_DATA_FILE != 0;
+        if self.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0 && !data_file {
+            let expected = "no raw external data without the external data file feature bit";
+            return Err(bad("autoclear_features", self.autoclear, expected));
+        }
         let zstd_bit = self.incompatible & INCOMPATIBLE_COMPRESSION != 0;
         let compression = match (self.compression_type, zstd_bit) {
             (0, false) => Compression::Deflate,
@@ -433,7 +443,8 @@ fn bad(field: &'static str, found: u64, expected: &'static str) -> MapError {
     MapError::Header { field, found, expected }
 }
 
-/// A table lies on a cluster boundary, and its end is a file offset, which is a signed number.
+/// A table lies on a cluster boundary, and its end is a file offset, which is a signed number. One that
+/// is there is read at open, as far as QEMU reads any file (`BDRV_MAX_LENGTH`).
 fn check_offset(
     field: &'static str,
     found: u64,
@@ -443,7 +454,8 @@ fn check_offset(
     if found & cluster_size.mask() != 0 {
         return Err(bad(field, found, "a multiple of the cluster size"));
     }
-    if found > i64::MAX as u64 - length_bytes {
+    let end = if length_bytes > 0 { MAX_FILE_BYTES } else { i64::MAX as u64 };
+    if found > end.saturating_sub(length_bytes) {
         return Err(bad(field, found, "a table that ends before 2^63"));
     }
     Ok(())

@@ -1,7 +1,9 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
-use crate::build::{BackingFormat, Builder, CompressedWrite, Names, Packing, Plan, Scratch};
+use crate::build::{
+    BackingFormat, Builder, CompressedWrite, HeaderStyle, Names, Packing, Plan, Scratch,
+};
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
 use crate::images::{FileNames, Images};
@@ -203,6 +205,11 @@ impl Vm {
             Operation::Resize { size } => {
                 let size_bytes = size.bytes(self.builder.max_size_bytes());
                 self.resize(size_bytes)
+            }
+            Operation::Header { length, order, unknown, bytes, flags } => {
+                let (unknown, unknown_bytes) = (unknown.get(), bytes);
+                let style = HeaderStyle { length, order, unknown, unknown_bytes, flags };
+                effect(self.builder.set_header(style))
             }
             Operation::Walk { at, inside, length } => {
                 let start = self.byte(at, inside);

@@ -7,7 +7,9 @@ use bytes::{Buf, BufMut};
 
 use crate::build::placement::Policy;
 use crate::build::refcounts::RefcountPlacement;
-use crate::build::{BackingFormat, BackingPlan, DataFilePlan, HeaderOptions, Plan};
+use crate::build::{
+    BackingFormat, BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, Plan,
+};
 use crate::content::Shape;
 use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
@@ -268,6 +270,19 @@ operations! {
         /// The size of the disk.
         size: Relative,
     }
+    /// Decides how the header is written.
+    15 "header" Header {
+        /// How long its fixed part is.
+        length: HeaderLength,
+        /// The number of a permutation of the extensions.
+        order: u8,
+        /// How many extensions nobody knows.
+        unknown: Number<0, 7>,
+        /// How long the first of them is.
+        bytes: u8,
+        /// Everything that is there or not.
+        flags: HeaderFlags,
+    }
 }
 
 macro_rules! prologue {
@@ -367,6 +382,7 @@ impl Prologue {
             geometry: geometry(self.version, self.cluster_bits, self.refcount_order, self.features),
             size_bytes: self.size.bytes((1 << 63) - 512),
             header: header_options(self.version, self.features),
+            style: None,
             refcounts: RefcountPlacement {
                 blocks: self.blocks,
                 table: self.table,
@@ -393,6 +409,7 @@ pub(super) fn overlay_plan(
         size_bytes: size.bytes(below.size_bytes).min((1 << 63) - 512),
         header: header_options(version, features),
         rng_seed: below.rng_seed.wrapping_add(1),
+        style: None,
         backing: Some(BackingPlan { format, told: true }),
         ..*below
     };

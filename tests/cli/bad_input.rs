@@ -51,6 +51,42 @@ fn headers_that_no_reader_accepts_are_told_in_one_line() {
     }
 }
 
+/// What lies in an encrypted image looks like any data. It is never mapped.
+#[test]
+fn encrypted_images_are_refused_by_the_name_of_the_method() {
+    let dir = tempfile::tempdir().unwrap();
+    for (method, version, name) in [
+        ("luks", "1.1", "LUKS"),
+        ("luks", "0.10", "LUKS"),
+        ("aes", "1.1", "AES"),
+        ("aes", "0.10", "AES"),
+    ] {
+        let secret = ["--object", "secret,id=key,data=open"];
+        let options = format!("encrypt.format={method},encrypt.key-secret=key,compat={version}");
+        let quick = if method == "luks" { ",encrypt.iter-time=10" } else { "" };
+        let options = format!("{options}{quick}");
+        let create = ["create", "-q", "-f", "qcow2", "-o", &options, "disk.qcow2", "1M"];
+        let arguments: Vec<_> = create[..2].iter().chain(&secret).chain(&create[2..]).collect();
+        let arguments: Vec<&str> = arguments.into_iter().copied().collect();
+        let Some(made) = qemu_img(dir.path(), &arguments) else { return };
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        for (arguments, code) in [
+            (&["map", "disk.qcow2"][..], 2),
+            (&["map", "--output", "json", "--max-length", "0", "disk.qcow2"], 2),
+            (&["check", "disk.qcow2"], 1),
+        ] {
+            let output = qcowfuzz(dir.path(), arguments);
+            assert_eq!(output.status.code(), Some(code), "{method}: {arguments:?}");
+            let expected = format!("disk.qcow2: unsupported feature: encryption ({name})");
+            assert_eq!(told(&output), expected);
+            assert!(output.stdout.is_empty());
+        }
+        // Nor does qemu-img, to whom nobody said the key.
+        let Some(theirs) = qemu_img(dir.path(), &["map", "disk.qcow2"]) else { return };
+        assert_eq!(theirs.status.code(), Some(1));
+    }
+}
+
 #[test]
 fn files_that_are_no_images_are_told_in_one_line() {
     let dir = tempfile::tempdir().unwrap();

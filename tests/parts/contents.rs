@@ -27,10 +27,7 @@ pub const PARTS: &[Part] = &[
             prologue.features = prologue.features.with(Features::ZSTD);
         },
         lines: |_| "compress at=last+0 clusters=2 shape=half skew=fresh+700".to_string(),
-        had: |trace| {
-            let mut builders = trace.vm.builders();
-            builders.any(|it| it.plan().geometry.compression == Compression::Zstd)
-        },
+        had: |trace| trace.vm.builder().plan().geometry.compression == Compression::Zstd,
     },
     Part {
         name: "subclusters",

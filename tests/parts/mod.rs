@@ -3,8 +3,11 @@
 
 mod chains;
 mod contents;
+mod headers;
 
+use qcowfuzz::build::Scratch;
 use qcowfuzz::entropy::Entropy;
+use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::limits::Limits;
 use qcowfuzz::vm::generate::{Wanted, generate};
 use qcowfuzz::vm::operation::Prologue;
@@ -29,7 +32,7 @@ pub const ANYWHERE: fn(&mut Prologue) = |_| {};
 
 /// All parts.
 pub fn all() -> Vec<Part> {
-    [contents::PARTS, chains::PARTS].into_iter().flatten().copied().collect()
+    [contents::PARTS, chains::PARTS, headers::PARTS].into_iter().flatten().copied().collect()
 }
 
 /// Parts that cannot be in one program, with the rule of the format that keeps them apart.
@@ -39,12 +42,19 @@ pub const APART: &[(&str, &str, &str)] = &[(
     "a raw data file conflicts with backing files: only the lowest layer can have one, and that is raw",
 )];
 
+/// All of them.
+pub fn apart() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
+    APART.iter().chain(headers::APART)
+}
+
 /// What a program did.
 pub struct Trace {
     /// Every operation with its effect.
     pub operations: Vec<(Operation, Effect)>,
     /// The machine at the end of the program.
     pub vm: Vm,
+    /// What it built.
+    pub images: Images,
 }
 
 impl Trace {
@@ -53,13 +63,26 @@ impl Trace {
         let mut vm = Vm::new();
         vm.begin(&program.prologue, Limits::WALKED);
         let operations = program.operations.iter().map(|one| (*one, vm.step(*one))).collect();
-        Self { operations, vm }
+        let mut images = Images::default();
+        vm.build(&FileNames::default(), &mut Scratch::default(), &mut images);
+        Self { operations, vm, images }
     }
 
     /// Whether an operation like `wanted` changed something.
     pub fn changed(&self, wanted: fn(&Operation) -> bool) -> bool {
         self.operations.iter().any(|(one, effect)| *effect == Effect::Changed && wanted(one))
     }
+}
+
+/// Parts for one program, some of all. A chain takes what was done before for a lower layer, so that half
+/// of all programs have none.
+pub fn some(entropy: &mut Entropy) -> Vec<Part> {
+    let chained = entropy.one_in(2);
+    let mut parts: Vec<Part> = chains::PARTS.to_vec();
+    parts.retain(|_| chained && entropy.one_in(4));
+    let others = [contents::PARTS, headers::PARTS].into_iter().flatten();
+    parts.extend(others.filter(|_| entropy.one_in(3)));
+    parts
 }
 
 /// A program with the `wanted` parts, each of them somewhere in it; a part may keep others out.

@@ -3,6 +3,7 @@
 //! mean through them.
 
 mod features;
+mod header;
 mod position;
 mod size;
 mod word;
@@ -31,6 +32,25 @@ pub trait Operand: Copy + PartialEq + fmt::Debug {
     fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
     /// From the text; `None` where it is not one.
     fn parse(text: &str) -> Option<Self>;
+}
+
+/// Any byte.
+impl Operand for u8 {
+    const BYTES: usize = 1;
+    const EXPECTED: &'static str = "0 to 255";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        bytes.get_u8()
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(self);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
 }
 
 /// A number from `LOW` up to and with `HIGH`, in a byte.
