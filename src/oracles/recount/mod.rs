@@ -2,6 +2,7 @@
 //! noted, and the counts compared with those on disk. The same for an image in the loop and for a
 //! file of any size: it takes memory in proportion to the references, not to the file.
 
+mod bitmaps;
 mod compare;
 mod counts;
 mod references;
@@ -9,7 +10,7 @@ mod references;
 use crate::head::Head;
 use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::error::MapError;
-use crate::qcow2::header::{AUTOCLEAR_BITMAPS, INCOMPATIBLE_DATA_FILE};
+use crate::qcow2::header::INCOMPATIBLE_DATA_FILE;
 use crate::qcow2::units::{HostCluster, HostOffset};
 use crate::storage::Storage;
 
@@ -26,6 +27,12 @@ pub enum Role {
     L1Table,
     /// The snapshot table.
     SnapshotTable,
+    /// The bitmap directory.
+    BitmapDirectory,
+    /// A bitmap table.
+    BitmapTable,
+    /// Bits of a bitmap.
+    BitmapData,
     /// An L2 table.
     L2Table,
     /// Guest data, or an allocation for them.
@@ -132,17 +139,14 @@ impl Recount {
     /// Recounts the image in `storage`; what was found, by cluster.
     ///
     /// # Errors
-    /// The header, the snapshot table or an entry is malformed, or a read failed.
+    /// The header, the snapshot table, the bitmap directory or an entry is malformed, or a read failed.
     pub fn recount<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<&[Report], MapError> {
         self.references.clear();
         self.computed.clear();
         self.on_disk.clear();
         self.reports.clear();
         (self.active_table_bytes, self.file_clusters) = (0, 0);
-        let Head { header, .. } = Head::read(storage)?;
-        if header.autoclear & AUTOCLEAR_BITMAPS != 0 {
-            return Err(MapError::Unsupported("bitmaps"));
-        }
+        let Head { header, bitmaps, .. } = Head::read(storage)?;
         if header.incompatible & INCOMPATIBLE_DATA_FILE != 0 {
             return Err(MapError::Unsupported("external data file"));
         }
@@ -151,6 +155,9 @@ impl Recount {
         self.reference(&geometry, HostOffset::ZERO, 1, Role::Header);
         self.l1(storage, &geometry, header.l1_offset, header.l1_entries, true)?;
         self.snapshots(storage, &header)?;
+        if let Some(extension) = bitmaps {
+            self.bitmaps(storage, &header, &extension)?;
+        }
         self.counts(storage, &header)?;
         self.references.sort_unstable_by_key(|reference| reference.first);
         self.add_up()?;
