@@ -4,8 +4,8 @@
 use crate::qcow2::bitmap::{BitmapsExtension, EXTENSION_BYTES};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{
-    AUTOCLEAR_BITMAPS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE, EXTENSION_END, Header,
-    PARSED_BYTES,
+    AUTOCLEAR_BITMAPS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE,
+    EXTENSION_END, Header, PARSED_BYTES,
 };
 use crate::qcow2::units::HostOffset;
 use crate::storage::Storage;

@@ -4,6 +4,7 @@
 //! be done (the file is full, a count is at its maximum) has no effect and says so. Building the
 //! image's bytes does not change it, so that a program can be built and verified at any point.
 
+mod bitmaps;
 pub mod clusters;
 mod compressed;
 mod l1;
@@ -22,6 +23,7 @@ use crate::qcow2::entry::SubclusterBitmap;
 use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::{ClusterSize, GuestCluster, HostCluster, HostOffset, SUBCLUSTERS};
 
+use bitmaps::Bitmaps;
 use compressed::PayloadEnd;
 use l1::L1;
 use payload::Payloads;
@@ -30,6 +32,7 @@ use refcounts::RefcountPlacement;
 use snapshots::Snapshots;
 use tables::{Entry, Extended, TableId, Tables};
 
+pub use bitmaps::{Fill, Leaving, NewBitmap};
 pub use compressed::{CompressedWrite, Packing};
 pub use serialise::{HeaderOptions, Scratch};
 
@@ -57,6 +60,7 @@ pub struct Builder {
     tables: Tables,
     active: L1,
     snapshots: Snapshots,
+    bitmaps: Bitmaps,
     payloads: Payloads,
     payload_end: Option<PayloadEnd>,
     /// Entries that are about to go: a buffer.
@@ -87,6 +91,7 @@ impl Builder {
             tables: Tables::default(),
             active: L1::default(),
             snapshots: Snapshots::default(),
+            bitmaps: Bitmaps::default(),
             payloads: Payloads::default(),
             payload_end: None,
             touched: Vec::new(),
@@ -102,6 +107,7 @@ impl Builder {
         self.tables.clear();
         self.active.clear();
         self.snapshots.clear();
+        self.bitmaps.clear();
         self.payload_end = None;
         self.placement.allocate(1, Policy::Append);
         // The file has room for an L1 table of any size that `limits` allows.

@@ -6,11 +6,12 @@ use bytes::BufMut;
 
 use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::image::Image;
+use crate::qcow2::bitmap;
 use crate::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::header::{
-    COMPATIBLE_LAZY_REFCOUNTS, Compression, EXTENSION_END, EXTENSION_FEATURE_NAMES, Header,
-    INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2, V2_LENGTH_BYTES,
-    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, Version,
+    COMPATIBLE_LAZY_REFCOUNTS, Compression, EXTENSION_BITMAPS, EXTENSION_END,
+    EXTENSION_FEATURE_NAMES, Header, INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_EXTENDED_L2,
+    V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, Version,
 };
 use crate::qcow2::units::{GuestOffset, HostCluster, HostOffset};
 
@@ -60,6 +61,7 @@ impl Builder {
         scratch.written_tables.resize(self.tables.count(), false);
         self.write_l1(image, &self.active, true, &mut scratch.written_tables);
         self.write_snapshots(image, &mut scratch.written_tables);
+        self.write_bitmaps(image);
         scratch.refcounts.serialise(image, geometry, placement.clusters.runs());
         image.seal(geometry.cluster_size.saturating_bytes(placement.clusters.end()));
     }
@@ -89,7 +91,7 @@ impl Builder {
             backing_file_bytes: 0,
             incompatible,
             compatible: if plan.header.lazy_refcounts { COMPATIBLE_LAZY_REFCOUNTS } else { 0 },
-            autoclear: 0,
+            autoclear: self.bitmaps_autoclear(),
             header_length_bytes: match geometry.version {
                 Version::V2 => V2_LENGTH_BYTES,
                 Version::V3 if zstd || plan.header.compression_field => V3_COMPRESSION_LENGTH_BYTES,
@@ -118,6 +120,11 @@ impl Builder {
         }
         if self.plan.header.unknown_extension {
             at = write_extension(image, at, EXTENSION_UNKNOWN, 13, |out| out.fill(0xA5));
+        }
+        if let Some(extension) = self.bitmaps_extension() {
+            at = write_extension(image, at, EXTENSION_BITMAPS, bitmap::EXTENSION_BYTES, |out| {
+                extension.write(out);
+            });
         }
         write_extension(image, at, EXTENSION_END, 0, |_| {});
     }

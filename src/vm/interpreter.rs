@@ -1,14 +1,14 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
-use crate::build::{Builder, CompressedWrite, Packing};
+use crate::build::{Builder, CompressedWrite, NewBitmap, Packing};
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
 use crate::limits::Limits;
 use crate::qcow2::units::{GuestCluster, GuestOffset, SubclusterRange};
 
 use super::journal::{Journal, Record};
-use super::operand::{Anchor, At, Change, Count, Inside, Keep, Skew};
+use super::operand::{Anchor, At, BitmapFlags, Change, Count, Inside, Keep, Skew};
 use super::operation::{Operation, Prologue};
 
 /// What an operation did.
@@ -153,6 +153,25 @@ impl Vm {
                 let start = self.byte(at, inside);
                 self.ask(Question::Read { start, length_bytes: length.get() })
             }
+            Operation::Bitmap { granularity, flags, name } => {
+                effect(self.builder.bitmap(NewBitmap {
+                    granularity_bits: granularity.get(),
+                    in_use: flags.has(BitmapFlags::IN_USE),
+                    auto: flags.has(BitmapFlags::AUTO),
+                    name_bytes: name.get(),
+                }))
+            }
+            Operation::FillBitmap { index, first, count, fill } => {
+                let index = self.bitmap_index(index.get());
+                let write = self.next_write();
+                let count = u64::from(count.get()).min(self.touchable);
+                self.touchable -= count;
+                effect(self.builder.fill_bitmap(index, u64::from(first), count, fill, write))
+            }
+            Operation::DeleteBitmap { index, leaving } => {
+                let index = self.bitmap_index(index.get());
+                effect(self.builder.delete_bitmap(index, leaving))
+            }
             Operation::Checkpoint {} => {
                 self.checkpoints += 1;
                 match self.checkpoints <= self.limits.checkpoints {
@@ -282,6 +301,11 @@ impl Vm {
         let cluster_size = self.builder.plan().geometry.cluster_size;
         let cluster = GuestCluster::new(self.cluster(at));
         cluster_size.guest_offset(cluster).saturating_add(inside.bytes(cluster_size.bytes()))
+    }
+
+    /// A bitmap, counted over those that there are.
+    fn bitmap_index(&self, index: u8) -> usize {
+        usize::from(index) % self.builder.bitmap_count().max(1)
     }
 
     fn next_write(&mut self) -> WriteNumber {

@@ -7,13 +7,14 @@ use bytes::{Buf, BufMut};
 
 use crate::build::placement::Policy;
 use crate::build::refcounts::RefcountPlacement;
-use crate::build::{HeaderOptions, Plan};
+use crate::build::{Fill, HeaderOptions, Leaving, Plan};
 use crate::content::Shape;
 use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
 
 use super::operand::{
-    At, Change, Count, Features, Gap, Inside, Keep, Length, Magnitude, Number, Operand, Size, Skew,
+    At, BitmapFlags, Change, Count, Features, Gap, Inside, Keep, Length, Magnitude, NameLength,
+    Number, Operand, Size, Skew,
 };
 
 /// How long an operation is.
@@ -243,6 +244,33 @@ operations! {
     }
     /// Builds and verifies what there is so far.
     13 "checkpoint" Checkpoint {}
+    /// Adds a persistent dirty bitmap.
+    16 "bitmap" Bitmap {
+        /// log2 of how many guest bytes one bit stands for.
+        granularity: Number<9, 31>,
+        /// Whether it is in use, and automatic.
+        flags: BitmapFlags,
+        /// The length of its name.
+        name: NameLength,
+    }
+    /// Changes entries of a bitmap's table.
+    17 "fill_bitmap" FillBitmap {
+        /// Which of the bitmaps that there are.
+        index: Number<0, 15>,
+        /// The first entry, counted round the table.
+        first: u16,
+        /// How many.
+        count: Number<1, 32>,
+        /// What becomes of them.
+        fill: Fill,
+    }
+    /// Deletes a bitmap, or all of them with something left.
+    18 "delete_bitmap" DeleteBitmap {
+        /// Which of the bitmaps that there are.
+        index: Number<0, 15>,
+        /// What is left.
+        leaving: Leaving,
+    }
 }
 
 macro_rules! prologue {

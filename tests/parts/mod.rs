@@ -1,6 +1,7 @@
 //! Parts of the format, each with operations that bring it into a program and with a look at what the
 //! program did, which tells whether it was there. Programs of random parts are held against qemu.
 
+mod bitmaps;
 mod contents;
 
 use qcowfuzz::entropy::Entropy;
@@ -28,11 +29,13 @@ pub const ANYWHERE: fn(&mut Prologue) = |_| {};
 
 /// All parts.
 pub fn all() -> Vec<Part> {
-    [contents::PARTS].into_iter().flatten().copied().collect()
+    [contents::PARTS, bitmaps::PARTS].into_iter().flatten().copied().collect()
 }
 
 /// Parts that cannot be in one program, with the rule of the format that keeps them apart.
-pub const APART: &[(&str, &str, &str)] = &[];
+pub fn apart() -> Vec<(&'static str, &'static str, &'static str)> {
+    [bitmaps::APART].into_iter().flatten().copied().collect()
+}
 
 /// What a program did.
 pub struct Trace {
