@@ -1,6 +1,8 @@
 //! Images that qemu makes, judged by us: our walker, our recount and our read must say of them what
 //! the installed qemu-img says.
 
+#[path = "qemu/bitmaps.rs"]
+mod bitmaps;
 #[path = "qemu/maker.rs"]
 mod maker;
 mod qemu;

@@ -425,6 +425,8 @@ impl Builder {
         let before = index * self.plan.geometry.cluster_size.bytes() * 8;
         let bits = bits_for(self.plan.size_bytes & !511, granularity_bits).saturating_sub(before);
         let mut bytes = stamp(GuestOffset::new(before << granularity_bits), write);
+        // The checksum first: few bits may be all that there are.
+        bytes.reverse();
         for (first, byte) in (0..).step_by(8).zip(&mut bytes) {
             let there = bits.saturating_sub(first).min(8);
             *byte &= ((1u16 << there) - 1) as u8;

@@ -1,11 +1,14 @@
 //! Persistent dirty bitmaps, and what they leave.
 
-use qcowfuzz::build::Leaving;
+use qcowfuzz::build::{Leaving, Scratch};
 use qcowfuzz::entropy::Entropy;
-use qcowfuzz::qcow2::header::Version;
-use qcowfuzz::vm::operand::BitmapFlags;
+use qcowfuzz::head::Head;
+use qcowfuzz::image::Image;
+use qcowfuzz::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXED_BYTES};
+use qcowfuzz::qcow2::header::{AUTOCLEAR_BITMAPS, EXTENSION_BITMAPS, Version};
+use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::storage::Storage;
 use qcowfuzz::vm::operation::Prologue;
-use qcowfuzz::vm::{Effect, Operation};
 
 use super::{Part, Trace};
 
@@ -31,19 +34,13 @@ pub const PARTS: &[Part] = &[
                  fill_bitmap index=1 first=0 count=1 fill=zeroes"
             )
         },
-        had: |trace| trace.vm.builder().bitmap_count() > 0,
+        had: |trace| Bitmaps::of(trace).entries.iter().any(|one| !one.in_use()),
     },
     Part {
         name: IN_USE,
         prepare: V3,
         lines: |entropy| bitmap(entropy, "in_use,auto"),
-        had: |trace| {
-            let in_use = |one: &Operation| match one {
-                Operation::Bitmap { flags, .. } => flags.has(BitmapFlags::IN_USE),
-                _ => false,
-            };
-            trace.changed(in_use) && trace.vm.builder().bitmap_count() > 0
-        },
+        had: |trace| Bitmaps::of(trace).entries.iter().any(BitmapEntry::in_use),
     },
     Part {
         name: DATA,
@@ -53,16 +50,13 @@ pub const PARTS: &[Part] = &[
             let (first, count) = (entropy.below(1 << 16), 1 + entropy.below(3));
             format!("{bitmap}\nfill_bitmap index=15 first={first} count={count} fill=bits")
         },
-        had: |trace| {
-            let filled = |one: &Operation| matches!(one, Operation::FillBitmap { .. });
-            trace.changed(filled) && trace.vm.builder().bitmap_count() > 0
-        },
+        had: |trace| Bitmaps::of(trace).data_clusters > 0,
     },
     Part {
         name: BIT_LEFT,
         prepare: V3,
         lines: |_| "delete_bitmap index=0 leaving=bit".to_string(),
-        had: |trace| left(trace) == Some(Leaving::Bit),
+        had: |trace| Bitmaps::of(trace).left == Some(Leaving::Bit),
     },
     Part {
         name: EXTENSION_LEFT,
@@ -73,7 +67,7 @@ pub const PARTS: &[Part] = &[
              delete_bitmap index=0 leaving=extension"
                 .to_string()
         },
-        had: |trace| left(trace) == Some(Leaving::Extension),
+        had: |trace| Bitmaps::of(trace).left == Some(Leaving::Extension),
     },
 ];
 
@@ -97,13 +91,50 @@ fn bitmap(entropy: &mut Entropy, flags: &str) -> String {
     format!("bitmap granularity={granularity} flags={flags} name={name}")
 }
 
-/// What is left at the end, where there are no bitmaps any more.
-fn left(trace: &Trace) -> Option<Leaving> {
-    let changed = trace.operations.iter().filter(|(_, effect)| *effect == Effect::Changed);
-    let last = changed.rev().find_map(|(one, _)| match one {
-        Operation::Bitmap { .. } => Some(None),
-        Operation::DeleteBitmap { leaving, .. } => Some(Some(*leaving)),
-        _ => None,
-    });
-    last.flatten().filter(|leaving| *leaving != Leaving::Nothing)
+/// The bitmaps of the image that a program builds.
+struct Bitmaps {
+    entries: Vec<BitmapEntry>,
+    /// Clusters that hold bits.
+    data_clusters: usize,
+    /// What is left where there are none.
+    left: Option<Leaving>,
+}
+
+impl Bitmaps {
+    fn of(trace: &Trace) -> Self {
+        let mut image = Image::default();
+        trace.vm.builder().build(&mut Scratch::default(), &mut image);
+        let Head { header, bitmaps, .. } = Head::read(&image).unwrap();
+        let cluster_size = header.geometry.cluster_size;
+        let mut found = Self { entries: Vec::new(), data_clusters: 0, left: None };
+        let Some(extension) = bitmaps else {
+            let bit = header.autoclear & AUTOCLEAR_BITMAPS != 0;
+            let mut first = vec![0; cluster_size.bytes_usize()];
+            image.read_at(HostOffset::ZERO, &mut first).unwrap();
+            let magic = EXTENSION_BITMAPS.to_be_bytes();
+            let extension = first.chunks(8).any(|word| word.starts_with(&magic));
+            found.left = match (bit, extension) {
+                (true, _) => Some(Leaving::Bit),
+                (false, true) => Some(Leaving::Extension),
+                (false, false) => None,
+            };
+            return found;
+        };
+        let mut at = extension.directory_offset;
+        for _ in 0..extension.bitmaps {
+            let mut fixed = [0; FIXED_BYTES];
+            image.read_at(at, &mut fixed).unwrap();
+            let entry = BitmapEntry::parse(&fixed);
+            let mut table = vec![0; entry.table_entries as usize * 8];
+            image.read_at(entry.table_offset, &mut table).unwrap();
+            let word = |bytes: &[u8; 8]| BitmapTableEntry(u64::from_be_bytes(*bytes));
+            let clusters =
+                table.as_chunks().0.iter().map(|bytes| word(bytes).cluster(cluster_size));
+            found.data_clusters +=
+                clusters.filter(|one| matches!(one, Ok(BitmapCluster::Data(_)))).count();
+            found.entries.push(entry);
+            at = at.saturating_add(entry.length_bytes());
+        }
+        found
+    }
 }
