@@ -5,7 +5,7 @@ mod altered;
 
 use std::collections::BTreeSet;
 
-use altered::{Altered, contents, counts};
+use altered::{Altered, bitmaps, contents, counts};
 use qcowfuzz::engines::{Engine, OpenDisk, Walker};
 use qcowfuzz::extent::{Extent, Window};
 use qcowfuzz::harness::{Checks, Harness};
@@ -75,7 +75,11 @@ fn images() -> Vec<(Image, Meant)> {
     let mut harness = Harness::new(Walker::default());
     for rng_seed in 0..PROGRAMS {
         let wanted = Wanted { operations: 32, compressed: rng_seed % 2 == 0 };
-        let input = generate(rng_seed, wanted).encode();
+        let mut program = generate(rng_seed, wanted);
+        if rng_seed % 3 != 2 {
+            bitmaps::add_to(&mut program, rng_seed % 3 == 1);
+        }
+        let input = program.encode();
         harness.run(&input, Checks::AtCheckpoints).unwrap();
         let mut model = Model::new();
         model.replay(harness.vm().journal());
@@ -94,7 +98,7 @@ fn every_bug_in_the_bytes_is_found() {
         assert_eq!(found(image, meant), Vec::<String>::new(), "unaltered");
     }
     let mut failures = Vec::new();
-    for case in counts::CASES.iter().chain(contents::CASES) {
+    for case in counts::CASES.iter().chain(bitmaps::CASES).chain(contents::CASES) {
         let (mut planted, mut unnoticed) = (0, 0);
         let mut all = BTreeSet::new();
         for (image, meant) in &images {

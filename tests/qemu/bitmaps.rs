@@ -8,12 +8,15 @@ use std::process::{Command, Output};
 use qcowfuzz::engines::Walker;
 use qcowfuzz::harness::Harness;
 use qcowfuzz::head::Head;
+use qcowfuzz::oracles::recount::Recount;
 use qcowfuzz::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXED_BYTES};
+use qcowfuzz::qcow2::error::MapError;
+use qcowfuzz::qcow2::header::AUTOCLEAR_BITMAPS;
 use qcowfuzz::qcow2::units::HostOffset;
 use qcowfuzz::storage::Storage;
 use qcowfuzz::vm::text::assemble;
 
-use crate::qemu::{self, Findings};
+use crate::qemu::{self, Checked, Findings};
 
 const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none \
                      size=3000<<12+0 rng_seed=0 blocks=append table=append tolerance=0\n";
@@ -195,6 +198,48 @@ fn we_refuse_of_bitmaps_what_qemu_refuses() {
             }
         }
     }
+}
+
+/// Whether the bitmaps of an image are not such as qemu opens.
+pub fn refused(storage: &dyn Storage) -> bool {
+    let found = Recount::new().recount(storage).map(drop);
+    matches!(found, Err(MapError::BitmapDirectory { .. } | MapError::Bitmap { .. }))
+}
+
+/// Damages the bitmaps of an image that qemu made, in one way after the other: the same is found as by
+/// qemu-img check. The image is left as it was; how often it was damaged.
+pub fn judge_damaged(path: &Path) -> Checked<u64> {
+    let sound = fs::read(path).map_err(|error| error.to_string())?;
+    let Head { header, bitmaps, .. } = Head::read(&sound[..]).map_err(|error| error.to_string())?;
+    let Some(extension) = bitmaps else { return Ok(0) };
+    let directory = extension.directory_offset.get();
+    let table = u64::from_be_bytes(sound[directory as usize..][..8].try_into().unwrap());
+    let cluster = header.geometry.cluster_size.bytes();
+    let damage = [
+        ("the autoclear bit is cleared", 88, header.autoclear & !AUTOCLEAR_BITMAPS),
+        ("a cluster of bits is all zeroes, or was", table, 0),
+        ("a cluster of bits is all ones", table, 1),
+        ("bits are where the directory is", table, directory),
+        ("bits are where the table is", table, table),
+        ("bits are where the header is", table, table % cluster),
+        ("bits are past the end", table, (sound.len() as u64).next_multiple_of(cluster) + cluster),
+    ];
+    for (name, at, word) in damage {
+        let mut damaged = sound.clone();
+        damaged[at as usize..][..8].copy_from_slice(&word.to_be_bytes());
+        fs::write(path, &damaged).map_err(|error| error.to_string())?;
+        let (theirs, said) = qemu::check(path).map_err(|what| format!("{name}: {what}"))?;
+        let mut ours = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+        let ours = ours.args(["check", "--output=json"]).arg(path).output().unwrap();
+        let told = String::from_utf8_lossy(&ours.stderr);
+        let found: Findings = serde_json::from_slice(&ours.stdout)
+            .map_err(|error| format!("{name}: {error}: {told}"))?;
+        if found != theirs {
+            return Err(format!("{name}: ours {found:?}, theirs {theirs:?}\n{told}\n{said}"));
+        }
+    }
+    fs::write(path, sound).map_err(|error| error.to_string())?;
+    Ok(damage.len() as u64)
 }
 
 /// A bitmap of a file: its name, its flags, its granularity, and its bits.
