@@ -115,8 +115,8 @@ fn the_opcode_slots_are_the_codes() {
         assert_eq!(name(byte), Some(slot.as_str()), "opcode byte {byte}");
     }
     let unassigned: Vec<u8> = (0..40).filter(|byte| name(*byte).is_none()).collect();
-    assert_eq!(unassigned, (14..40).collect::<Vec<_>>());
-    assert!(document.contains("14–39 have no meaning yet"));
+    assert_eq!(unassigned, [14, 15].into_iter().chain(19..40).collect::<Vec<_>>());
+    assert!(document.contains("14, 15 and 19–39 have no meaning yet"));
 }
 
 #[test]

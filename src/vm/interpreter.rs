@@ -1,14 +1,16 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
-use crate::build::{Builder, CompressedWrite, NewBitmap, Packing};
+use crate::build::{Builder, CompressedWrite, Fill, NewBitmap, Packing};
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
 use crate::limits::Limits;
 use crate::qcow2::units::{GuestCluster, GuestOffset, SubclusterRange};
 
 use super::journal::{Journal, Record};
-use super::operand::{Anchor, At, BitmapFlags, Change, Count, Inside, Keep, Skew};
+use super::operand::{
+    Anchor, At, BitmapFlags, Change, Count, Inside, Keep, NameLength, Number, Skew,
+};
 use super::operation::{Operation, Prologue};
 
 /// What an operation did.
@@ -153,20 +155,9 @@ impl Vm {
                 let start = self.byte(at, inside);
                 self.ask(Question::Read { start, length_bytes: length.get() })
             }
-            Operation::Bitmap { granularity, flags, name } => {
-                effect(self.builder.bitmap(NewBitmap {
-                    granularity_bits: granularity.get(),
-                    in_use: flags.has(BitmapFlags::IN_USE),
-                    auto: flags.has(BitmapFlags::AUTO),
-                    name_bytes: name.get(),
-                }))
-            }
-            Operation::FillBitmap { index, first, count, fill } => {
-                let index = self.bitmap_index(index.get());
-                let write = self.next_write();
-                let count = u64::from(count.get()).min(self.touchable);
-                self.touchable -= count;
-                effect(self.builder.fill_bitmap(index, u64::from(first), count, fill, write))
+            Operation::Bitmap { granularity, flags, name } => self.bitmap(granularity, flags, name),
+            Operation::FillBitmap { index, entry, entries, fill } => {
+                self.fill_bitmap(index.get(), entry, entries.get(), fill)
             }
             Operation::DeleteBitmap { index, leaving } => {
                 let index = self.bitmap_index(index.get());
@@ -301,6 +292,28 @@ impl Vm {
         let cluster_size = self.builder.plan().geometry.cluster_size;
         let cluster = GuestCluster::new(self.cluster(at));
         cluster_size.guest_offset(cluster).saturating_add(inside.bytes(cluster_size.bytes()))
+    }
+
+    fn bitmap(
+        &mut self,
+        granularity: Number<9, 31>,
+        flags: BitmapFlags,
+        name: NameLength,
+    ) -> Effect {
+        effect(self.builder.bitmap(NewBitmap {
+            granularity_bits: granularity.get(),
+            in_use: flags.has(BitmapFlags::IN_USE),
+            auto: flags.has(BitmapFlags::AUTO),
+            name_bytes: name.get(),
+        }))
+    }
+
+    fn fill_bitmap(&mut self, index: u8, entry: u16, entries: u8, fill: Fill) -> Effect {
+        let index = self.bitmap_index(index);
+        let write = self.next_write();
+        let count = u64::from(entries).min(self.touchable);
+        self.touchable -= count;
+        effect(self.builder.fill_bitmap(index, u64::from(entry), count, fill, write))
     }
 
     /// A bitmap, counted over those that there are.

@@ -258,9 +258,9 @@ operations! {
         /// Which of the bitmaps that there are.
         index: Number<0, 15>,
         /// The first entry, counted round the table.
-        first: u16,
+        entry: u16,
         /// How many.
-        count: Number<1, 32>,
+        entries: Number<1, 32>,
         /// What becomes of them.
         fill: Fill,
     }

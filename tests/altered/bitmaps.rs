@@ -11,7 +11,7 @@ use super::{Altered, Case, case};
 /// Two bitmaps; the first entry of the first one's table has bits. Or only what is left of them.
 pub fn add_to(program: &mut Program, left: bool) {
     let lines = "bitmap granularity=31 flags=auto name=4\nbitmap granularity=30 flags=none name=9\n\
-                 fill_bitmap index=0 first=0 count=1 fill=bits\n";
+                 fill_bitmap index=0 entry=0 entries=1 fill=bits\n";
     let delete = if left { "delete_bitmap index=0 leaving=extension\n" } else { "" };
     let added = assemble(&format!("{}{lines}{delete}", Program::default())).unwrap();
     program.operations.splice(0..0, added.operations);

@@ -29,9 +29,9 @@ pub const PARTS: &[Part] = &[
             let (one, other) = (bitmap(entropy, "auto"), bitmap(entropy, "none"));
             let first = entropy.below(1 << 16);
             format!(
-                "{one}\n{other}\nfill_bitmap index=0 first={first} count=2 fill=ones\n\
-                 fill_bitmap index=1 first=0 count=1 fill=ones\n\
-                 fill_bitmap index=1 first=0 count=1 fill=zeroes"
+                "{one}\n{other}\nfill_bitmap index=0 entry={first} entries=2 fill=ones\n\
+                 fill_bitmap index=1 entry=0 entries=1 fill=ones\n\
+                 fill_bitmap index=1 entry=0 entries=1 fill=zeroes"
             )
         },
         had: |trace| Bitmaps::of(trace).entries.iter().any(|one| !one.in_use()),
@@ -48,7 +48,7 @@ pub const PARTS: &[Part] = &[
         lines: |entropy| {
             let bitmap = bitmap(entropy, "auto");
             let (first, count) = (entropy.below(1 << 16), 1 + entropy.below(3));
-            format!("{bitmap}\nfill_bitmap index=15 first={first} count={count} fill=bits")
+            format!("{bitmap}\nfill_bitmap index=15 entry={first} entries={count} fill=bits")
         },
         had: |trace| Bitmaps::of(trace).data_clusters > 0,
     },
@@ -63,7 +63,7 @@ pub const PARTS: &[Part] = &[
         prepare: V3,
         lines: |_| {
             "bitmap granularity=31 flags=none name=9\n\
-             fill_bitmap index=0 first=0 count=1 fill=bits\n\
+             fill_bitmap index=0 entry=0 entries=1 fill=bits\n\
              delete_bitmap index=0 leaving=extension"
                 .to_string()
         },

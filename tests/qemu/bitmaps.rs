@@ -48,8 +48,8 @@ impl Patched {
         let bytes = built(
             "write at=start+5 clusters=3\nbitmap granularity=9 flags=auto name=3\n\
              bitmap granularity=16 flags=in_use name=0\n\
-             fill_bitmap index=0 first=0 count=1 fill=bits\n\
-             fill_bitmap index=1 first=0 count=1 fill=bits\n",
+             fill_bitmap index=0 entry=0 entries=1 fill=bits\n\
+             fill_bitmap index=1 entry=0 entries=1 fill=bits\n",
         );
         let directory = Head::read(&bytes[..]).unwrap().bitmaps.unwrap().directory_offset;
         let directory = directory.get() as usize;
@@ -277,7 +277,7 @@ fn bitmaps(path: &Path) -> Vec<Read> {
         // What lies past the end of the disk means nothing.
         let count = header.virtual_size_bytes().div_ceil(1 << entry.granularity_bits);
         bits.truncate(count.div_ceil(8) as usize);
-        if count % 8 != 0 {
+        if !count.is_multiple_of(8) {
             *bits.last_mut().unwrap() &= (1 << (count % 8)) - 1;
         }
         let (flags, granularity_bits) = (entry.flags, entry.granularity_bits);
@@ -297,7 +297,7 @@ fn qemu_reads_the_bits_that_we_write() {
     let (ours, copy) = (dir.path().join("ours.qcow2"), dir.path().join("copy.qcow2"));
     let bitmap = |granularity: u8| {
         let name = 17 * (u16::from(granularity) - 8);
-        let flags = if granularity % 2 == 0 { "auto" } else { "none" };
+        let flags = if granularity.is_multiple_of(2) { "auto" } else { "none" };
         format!("bitmap granularity={granularity} flags={flags} name={name}\n")
     };
     // 256 MiB: 16 clusters of bits at granularity 9, half a bit at 29.
@@ -306,12 +306,12 @@ fn qemu_reads_the_bits_that_we_write() {
         operations += &bitmap(granularity);
     }
     for index in 0..8 {
-        operations += &format!("fill_bitmap index={index} first=0 count=1 fill=bits\n");
+        operations += &format!("fill_bitmap index={index} entry=0 entries=1 fill=bits\n");
     }
-    operations += "fill_bitmap index=0 first=3 count=5 fill=ones\n\
-                   fill_bitmap index=0 first=15 count=2 fill=bits\n\
-                   fill_bitmap index=1 first=7 count=2 fill=ones\n\
-                   fill_bitmap index=7 first=0 count=1 fill=ones\n";
+    operations += "fill_bitmap index=0 entry=3 entries=5 fill=ones\n\
+                   fill_bitmap index=0 entry=15 entries=2 fill=bits\n\
+                   fill_bitmap index=1 entry=7 entries=2 fill=ones\n\
+                   fill_bitmap index=7 entry=0 entries=1 fill=ones\n";
     // Longer and shorter again: tables follow.
     for resized in ["", "resize size=1<<29+0\n", "resize size=3<<22+5120\n"] {
         operations += resized;

@@ -169,7 +169,7 @@ impl Making {
 
     /// Whether the image is to have bitmaps.
     pub fn with_bitmaps(&self) -> bool {
-        self.recipe.rng_seed % 3 == 0
+        self.recipe.rng_seed.is_multiple_of(3)
     }
 
     /// Something that qemu-img does to bitmaps. The bits of those that are enabled are set by the changes

@@ -2,16 +2,19 @@
 //!
 //! Bits say nothing of the disk's content here; they are stamps, so that two bitmaps are never alike.
 
-use crate::content::{WriteNumber, stamp};
-use crate::image::Image;
-use crate::qcow2::bitmap::{
-    BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, FLAG_AUTO, FLAG_IN_USE,
-    MAX_NAME_BYTES, bits_for, table_entries_for,
-};
-use crate::qcow2::header::{AUTOCLEAR_BITMAPS, Version};
-use crate::qcow2::units::{GuestOffset, HostCluster, HostOffset};
+mod serialise;
+#[cfg(test)]
+mod tests;
 
-use super::{Builder, sparse_table};
+use crate::content::WriteNumber;
+use crate::qcow2::bitmap::{
+    BitmapEntry, BitmapsExtension, FLAG_AUTO, FLAG_IN_USE, MAX_NAME_BYTES, bits_for,
+    table_entries_for,
+};
+use crate::qcow2::header::Version;
+use crate::qcow2::units::HostOffset;
+
+use super::Builder;
 
 /// What a bitmap is from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,19 +101,6 @@ impl Bitmap {
         let entries = u32::try_from(self.table_entries).unwrap_or(u32::MAX);
         let Self { granularity_bits, name_bytes, .. } = *self;
         BitmapEntry::new(table_offset, entries, in_use | auto, granularity_bits, name_bytes)
-    }
-
-    /// Writes the name: the number in decimal behind as many letters as there is room for.
-    fn write_name(&self, name: &mut [u8]) {
-        name.fill(b'b');
-        let mut left = self.number;
-        for byte in name.iter_mut().rev() {
-            if left == 0 {
-                break;
-            }
-            *byte = b'0' + (left % 10) as u8;
-            left /= 10;
-        }
     }
 
     /// Takes out the entries from `first` on, one after the other, and gives their clusters.
@@ -362,75 +352,5 @@ impl Builder {
         }
         (self.bitmaps.directory_first, self.bitmaps.directory_clusters) = (first, clusters);
         true
-    }
-
-    /// The autoclear feature bits that bitmaps need.
-    pub(super) fn bitmaps_autoclear(&self) -> u64 {
-        let there = self.bitmaps.live > 0 || self.bitmaps.bit_left;
-        if there { AUTOCLEAR_BITMAPS } else { 0 }
-    }
-
-    /// The header extension, of the bitmaps that there are or that somebody has left.
-    pub(super) fn bitmaps_extension(&self) -> Option<BitmapsExtension> {
-        match self.bitmaps.live {
-            0 => self.bitmaps.extension_left,
-            live => Some(BitmapsExtension {
-                bitmaps: live as u32,
-                directory_bytes: self.bitmaps.directory_bytes(),
-                directory_offset: self.cluster_offset(self.bitmaps.directory_first),
-            }),
-        }
-    }
-
-    fn cluster_offset(&self, cluster: u64) -> HostOffset {
-        self.plan.geometry.cluster_size.host_offset(HostCluster::new(cluster))
-    }
-
-    /// Writes directory, tables and bits.
-    pub(super) fn write_bitmaps(&self, image: &mut Image) {
-        let mut at = self.cluster_offset(self.bitmaps.directory_first);
-        for bitmap in self.bitmaps.live() {
-            let table = self.cluster_offset(bitmap.table_first);
-            let entry = bitmap.entry(table);
-            let length = entry.length_bytes();
-            let mut out = image.place(at, length as usize);
-            entry.write(&mut out);
-            bitmap.write_name(&mut out[..usize::from(bitmap.name_bytes)]);
-            at = at.saturating_add(length);
-            sparse_table::write(image, table, &bitmap.entries, |bits| {
-                let cluster = match bits {
-                    Bits::Ones => BitmapCluster::AllOnes,
-                    Bits::Stamp(cluster, _) => BitmapCluster::Data(self.cluster_offset(cluster)),
-                };
-                BitmapTableEntry::new(cluster).0
-            });
-            for (index, bits) in &bitmap.entries {
-                if let Bits::Stamp(cluster, write) = bits {
-                    self.write_bits(image, bitmap, *index, *cluster, *write);
-                }
-            }
-        }
-    }
-
-    /// Writes the first bits of a cluster, as many as the disk has.
-    fn write_bits(
-        &self,
-        image: &mut Image,
-        bitmap: &Bitmap,
-        index: u64,
-        cluster: u64,
-        write: WriteNumber,
-    ) {
-        let granularity_bits = bitmap.granularity_bits;
-        let before = index * self.plan.geometry.cluster_size.bytes() * 8;
-        let bits = bits_for(self.plan.size_bytes & !511, granularity_bits).saturating_sub(before);
-        let mut bytes = stamp(GuestOffset::new(before << granularity_bits), write);
-        // The checksum first: few bits may be all that there are.
-        bytes.reverse();
-        for (first, byte) in (0..).step_by(8).zip(&mut bytes) {
-            let there = bits.saturating_sub(first).min(8);
-            *byte &= ((1u16 << there) - 1) as u8;
-        }
-        image.write(self.cluster_offset(cluster), &bytes);
     }
 }
