@@ -62,6 +62,7 @@ impl Recount {
         let mut piece = std::mem::take(&mut self.tables[0]);
         let all = each_data(storage, range, &mut piece, |data| {
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
+            self.bitmap_entries = self.bitmap_entries.saturating_add(data.bytes.len() / 8);
             for (at, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
                 // A table of an odd length is read with what lies behind it.
                 if at >= u64::from(entry.table_entries) {
@@ -81,5 +82,28 @@ impl Recount {
         });
         self.tables[0] = piece;
         all.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::Walker;
+    use crate::harness::Harness;
+
+    #[test]
+    fn one_table_that_is_named_again_and_again_is_too_large() {
+        let program = "image version=3 cluster_bits=9 refcount_order=4 features=none \
+                       size=1<<24+0 rng_seed=0 blocks=append table=append tolerance=0\n\
+                       bitmap granularity=9 flags=auto name=8\n\
+                       bitmap granularity=9 flags=auto name=8\n\
+                       fill_bitmap index=0 entry=0 entries=8 fill=ones\n\
+                       fill_bitmap index=1 entry=0 entries=8 fill=ones\n";
+        let program = crate::vm::text::assemble(program).unwrap();
+        let mut harness = Harness::new(Walker::default());
+        let image = harness.build(&program.encode());
+        assert!(Recount::bounded(16).recount(image).is_ok());
+        let ones = Recount::bounded(15).recount(image).map(drop);
+        assert_eq!(ones, Err(MapError::TooLarge("too many entries of bitmap tables")));
     }
 }

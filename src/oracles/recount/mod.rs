@@ -107,6 +107,8 @@ pub struct Recount {
     tables: [Vec<u8>; 2],
     /// Bytes of the active L1 and L2 tables that are there.
     active_table_bytes: u64,
+    /// Entries of bitmap tables that were read: most reference nothing.
+    bitmap_entries: usize,
     /// The file's end in clusters, rounded up.
     file_clusters: u64,
     /// How many references, counts or reports may be kept.
@@ -126,6 +128,7 @@ impl Recount {
             reports: Vec::new(),
             tables: [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]],
             active_table_bytes: 0,
+            bitmap_entries: 0,
             file_clusters: 0,
             bound: MAX_RECOUNTED,
         }
@@ -145,7 +148,7 @@ impl Recount {
         self.computed.clear();
         self.on_disk.clear();
         self.reports.clear();
-        (self.active_table_bytes, self.file_clusters) = (0, 0);
+        (self.active_table_bytes, self.bitmap_entries, self.file_clusters) = (0, 0, 0);
         let Head { header, bitmaps, .. } = Head::read(storage)?;
         if header.incompatible & INCOMPATIBLE_DATA_FILE != 0 {
             return Err(MapError::Unsupported("external data file"));
