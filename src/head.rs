@@ -1,10 +1,11 @@
 //! The head of an image: its header, and what the header extensions behind it say. The walker opens
 //! an image with it, the recount begins with it. And what a file without a word about its format is.
 
+use crate::qcow2::bitmap::{BitmapsExtension, EXTENSION_BYTES};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{
-    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_CRYPTO, EXTENSION_DATA_FILE,
-    EXTENSION_END, Header, MAGIC, PARSED_BYTES,
+    AUTOCLEAR_BITMAPS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_CRYPTO,
+    EXTENSION_DATA_FILE, EXTENSION_END, Header, MAGIC, PARSED_BYTES,
 };
 use crate::qcow2::units::HostOffset;
 use crate::storage::Storage;
@@ -90,8 +91,9 @@ pub struct Head {
     pub backing_format: Option<Field>,
     /// The name of the external data file.
     pub data_file: Option<Field>,
-    /// The bitmaps extension.
-    pub bitmaps: Option<Field>,
+    /// The bitmaps extension, checked. `None` also where the autoclear bit says that somebody who knows
+    /// nothing of bitmaps has written to the image since: then it means nothing.
+    pub bitmaps: Option<BitmapsExtension>,
 }
 
 impl Head {
@@ -159,11 +161,31 @@ impl Head {
                     return Err(bad_extension(kind, at - 8, what));
                 }
                 EXTENSION_DATA_FILE => self.data_file = field,
-                EXTENSION_BITMAPS => self.bitmaps = field,
+                EXTENSION_BITMAPS => self.read_bitmaps(storage, at, length)?,
                 _ => {}
             }
             at += u64::from(length).next_multiple_of(8);
         }
+        Ok(())
+    }
+
+    /// The length must be right even where the rest is not looked at.
+    fn read_bitmaps<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        at: u64,
+        length_bytes: u32,
+    ) -> Result<(), MapError> {
+        if usize::try_from(length_bytes) != Ok(EXTENSION_BYTES) {
+            return Err(BitmapsExtension::bad_length(length_bytes));
+        }
+        if self.header.autoclear & AUTOCLEAR_BITMAPS == 0 {
+            return Ok(());
+        }
+        let mut content = [0; EXTENSION_BYTES];
+        storage.read_at(HostOffset::new(at), &mut content)?;
+        let cluster_size = self.header.geometry.cluster_size;
+        self.bitmaps = Some(BitmapsExtension::parse(&content, cluster_size)?);
         Ok(())
     }
 }

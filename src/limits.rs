@@ -18,6 +18,12 @@ pub struct Limits {
     pub layers: usize,
     /// How many snapshots there may be at a time.
     pub snapshots: usize,
+    /// How many bitmaps there may be at a time.
+    pub bitmaps: usize,
+    /// How many bits a bitmap may have. QEMU has all of them in memory whenever an image is open, and
+    /// goes through them once; of more than 2^41 it aborts. 2^27 bits are 16 MiB, and 256 PiB of disk
+    /// at the largest granularity; with 512-byte clusters, a table of 512 clusters.
+    pub bitmap_bits: u64,
     /// How many times a program may build and verify before its end.
     pub checkpoints: u32,
     /// How many walks, look-ups and reads a program may ask for in one build.
@@ -32,6 +38,8 @@ impl Limits {
         touched_clusters: 1 << 12,
         layers: MAX_LAYERS,
         snapshots: 8,
+        bitmaps: 8,
+        bitmap_bits: 1 << 27,
         checkpoints: 4,
         questions: 32,
     };
@@ -44,6 +52,8 @@ impl Limits {
         touched_clusters: 1 << 14,
         layers: 1,
         snapshots: 16,
+        bitmaps: 16,
+        bitmap_bits: 1 << 32,
         checkpoints: 4,
         questions: 0,
     };

@@ -6,7 +6,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::fs;
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use qcowfuzz::engines::Walker;
 use qcowfuzz::error::StorageError;
@@ -200,7 +202,11 @@ fn a_run_allocates_nothing_once_the_buffers_have_grown() {
         }
         input
     };
-    let inputs: Vec<_> = (0..182).map(input).collect();
+    let mut inputs: Vec<_> = (0..182).map(input).collect();
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents");
+    let named =
+        ["bitmaps", "bitmaps_left", "bitmaps_resized", "chain_sizes", "chain_raw", "data_file"];
+    inputs.extend(named.map(|name| fs::read(seeds.join(name)).unwrap()));
     let mut harness = Harness::new(Walker::default());
     let mut run = |input: &[u8]| harness.run(input, Checks::AtCheckpoints).unwrap();
     // Spare snapshots change places: it takes some rounds until each has had the longest L1 table.
@@ -253,6 +259,42 @@ fn hostile_headers_do_not_allocate_in_proportion() {
             bytes[at..at + width].copy_from_slice(&value.to_be_bytes()[8 - width..]);
             // An extension that somebody reads, not the end of them.
             bytes[107] = u8::from(name == "extension length");
+            let (_, peak) = peak_of(|| visit(&bytes));
+            assert!(peak <= HOSTILE_BYTES, "{name} = {value}: {peak} bytes");
+        }
+    }
+}
+
+#[test]
+fn hostile_bitmaps_do_not_allocate_in_proportion() {
+    let program = assemble(
+        "image version=3 cluster_bits=16 refcount_order=4 features=none size=64<<16+0 rng_seed=0 \
+         blocks=append table=append tolerance=0\nbitmap granularity=9 flags=in_use name=9\n\
+         fill_bitmap index=0 entry=0 entries=1 fill=bits\n",
+    );
+    let mut harness = Harness::new(Walker::default());
+    let image = harness.build(&program.unwrap().encode());
+    let mut valid = vec![0; image.length_bytes() as usize];
+    image.read_at(HostOffset::ZERO, &mut valid).unwrap();
+    // The extension lies behind the header, its content eight bytes further on.
+    let directory = u64::from_be_bytes(valid[128..136].try_into().unwrap()) as usize;
+    let table = u64::from_be_bytes(valid[directory..directory + 8].try_into().unwrap()) as usize;
+    let fields = [
+        ("extension length", 108, 4),
+        ("nb_bitmaps", 112, 4),
+        ("bitmap_directory_size", 120, 8),
+        ("bitmap_directory_offset", 128, 8),
+        ("bitmap_table_offset", directory, 8),
+        ("bitmap_table_size", directory + 8, 4),
+        ("name_size", directory + 18, 2),
+        ("extra_data_size", directory + 20, 4),
+        ("a table entry", table, 8),
+    ];
+    let values = [0, 1, 127, 1 << 13, 1 << 16, 65_535 << 10, u64::from(u32::MAX), 1 << 62];
+    for (name, at, width) in fields {
+        for value in values.into_iter().chain([u64::MAX]) {
+            let mut bytes = valid.clone();
+            bytes[at..at + width].copy_from_slice(&value.to_be_bytes()[8 - width..]);
             let (_, peak) = peak_of(|| visit(&bytes));
             assert!(peak <= HOSTILE_BYTES, "{name} = {value}: {peak} bytes");
         }

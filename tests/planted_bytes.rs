@@ -5,7 +5,7 @@ mod altered;
 
 use std::collections::BTreeSet;
 
-use altered::{Altered, contents, counts, out_of_date};
+use altered::{Altered, bitmaps, contents, counts, out_of_date};
 use qcowfuzz::engines::{Engine, OpenDisk, Walker};
 use qcowfuzz::extent::{Extent, Window};
 use qcowfuzz::harness::{Checks, Harness};
@@ -85,6 +85,9 @@ fn images_with(lines: &str) -> Vec<(Image, Meant)> {
     for rng_seed in 0..PROGRAMS {
         let wanted = Wanted { operations: 32, compressed: rng_seed % 2 == 0 };
         let mut program = generate(rng_seed, wanted);
+        if rng_seed % 3 != 2 {
+            bitmaps::add_to(&mut program, rng_seed % 3 == 1);
+        }
         program.operations.extend(&last);
         let input = program.encode();
         harness.run(&input, Checks::AtCheckpoints).unwrap();
@@ -105,7 +108,7 @@ fn every_bug_in_the_bytes_is_found() {
         assert_eq!(found(image, meant), Vec::<String>::new(), "unaltered");
     }
     let mut failures = Vec::new();
-    for case in counts::CASES.iter().chain(contents::CASES) {
+    for case in counts::CASES.iter().chain(bitmaps::CASES).chain(contents::CASES) {
         let (mut planted, mut unnoticed) = (0, 0);
         let mut all = BTreeSet::new();
         for (image, meant) in &images {

@@ -1,6 +1,8 @@
 //! Images that qemu makes, judged by us: our walker, our recount and our read must say of them what
 //! the installed qemu-img says.
 
+#[path = "qemu/bitmaps.rs"]
+mod bitmaps;
 #[path = "qemu/maker.rs"]
 mod maker;
 mod qemu;
@@ -30,7 +32,9 @@ struct Tally {
     whole_disks: u64,
     read_windows: u64,
     damaged: u64,
+    damaged_bitmaps: u64,
     cut: u64,
+    refused: u64,
 }
 
 impl AddAssign for Tally {
@@ -41,7 +45,9 @@ impl AddAssign for Tally {
         self.whole_disks += other.whole_disks;
         self.read_windows += other.read_windows;
         self.damaged += other.damaged;
+        self.damaged_bitmaps += other.damaged_bitmaps;
         self.cut += other.cut;
+        self.refused += other.refused;
     }
 }
 
@@ -56,6 +62,7 @@ fn we_agree_about_every_image_that_qemu_makes() {
     let tally = qemu::judge_all(&recipes, dir, |dir, recipe| judge(recipe, dir.path()));
     println!("{tally:?} in {:?}", began.elapsed());
     assert!(tally.images >= 300 && tally.damaged >= 10 && tally.cut >= 100, "{tally:?}");
+    assert!(tally.damaged_bitmaps >= 50 && tally.refused >= 50, "{tally:?}");
 }
 
 /// Makes the image of `recipe`, and from it others: a compressed copy, one that a crash left behind,
@@ -74,11 +81,16 @@ fn judge(recipe: &Recipe, dir: &Path) -> Checked<Tally> {
 
 fn judge_stages(making: &mut Making, tally: &mut Tally) -> Checked<()> {
     let path = making.path.clone();
+    let with_bitmaps = making.with_bitmaps();
     for _ in 0..1 + making.entropy.below(3) {
+        if with_bitmaps {
+            making.manage_bitmaps()?;
+        }
         making.change()?;
         making.manage()?;
     }
     let damaged = judge_image(&path, false, &mut making.entropy, tally)?;
+    tally.damaged_bitmaps += bitmaps::judge_damaged(&path)?;
     if !damaged && making.entropy.one_in(3) {
         let copy = making.compressed_copy()?;
         judge_image(&copy, false, &mut making.entropy, tally)?;
@@ -178,6 +190,12 @@ fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<(
         length = if last { 200 } else { 200 + entropy.below(length - 200) };
         file.set_len(length).map_err(|error| error.to_string())?;
         let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
+        tally.cut += 1;
+        // The walker does not look at the bitmap directory, which may be cut.
+        if bitmaps::refused(&storage) && qemu::map(path, Window::ALL).is_err() {
+            tally.refused += 1;
+            continue;
+        }
         let told = |what| format!("cut to {length} bytes: {what}");
         let extents = compare::maps(path, &[&[Layer::alone(&storage)]], Window::ALL, &DIFFERENCES)
             .map_err(told)?;
@@ -187,7 +205,6 @@ fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<(
             tally.windows += 1;
         }
         debug_assert_eq!(storage.length_bytes(), length);
-        tally.cut += 1;
     }
     Ok(())
 }

@@ -218,15 +218,18 @@ impl Builder {
     /// # Errors
     /// They do not fit, with everything left out that can be.
     pub fn check_names(&self, names: &Names) -> Result<(), NamesTooLong> {
-        Layout::new(&self.plan, names).map(drop)
+        Layout::new(&self.plan, self.bitmaps_extension(), names).map(drop)
     }
 
     pub(super) fn write_header(&self, names: &Names, image: &mut Image, refcounts: &Refcounts) {
         let nameless = Names { backing: b"", data_file: b"" };
-        let (names, layout) = match Layout::new(&self.plan, names) {
+        let (names, layout) = match Layout::new(&self.plan, self.bitmaps_extension(), names) {
             Ok(layout) => (names, layout),
             // What is left is less than 300 bytes.
-            Err(_) => (&nameless, Layout::new(&self.plan, &nameless).unwrap_or_default()),
+            Err(_) => (
+                &nameless,
+                Layout::new(&self.plan, self.bitmaps_extension(), &nameless).unwrap_or_default(),
+            ),
         };
         let header = self.header(refcounts, &layout, names);
         let length = u64::from(layout.header_bytes);
@@ -294,7 +297,8 @@ impl Builder {
             | bit(plan.has(HeaderFlags::COMPATIBLE_BITS), unknown(1));
         let raw = plan.data_file.is_some_and(|data_file| data_file.raw);
         let autoclear = bit(raw, AUTOCLEAR_RAW_DATA_FILE)
-            | bit(plan.has(HeaderFlags::AUTOCLEAR_BITS), unknown(2));
+            | bit(plan.has(HeaderFlags::AUTOCLEAR_BITS), unknown(2))
+            | self.bitmaps_autoclear();
         [incompatible, compatible, autoclear]
     }
 }
@@ -307,7 +311,8 @@ impl super::Plan {
             .with(HeaderFlags::JUNK)
             .with(HeaderFlags::NO_END)
             .with(HeaderFlags::NAME_AT_END)
-            .with(HeaderFlags::EMPTY_NAME);
+            .with(HeaderFlags::EMPTY_NAME)
+            .with(HeaderFlags::NO_FORMAT);
         let possible = self.geometry.version == Version::V3 || ANY_VERSION.has(flag);
         possible && self.style.is_some_and(|style| style.flags.has(flag))
     }

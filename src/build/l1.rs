@@ -72,9 +72,13 @@ impl Builder {
     /// Changes the size of the disk; what lies past a smaller one's last cluster is discarded. The L1
     /// table grows where it must, and never shrinks.
     ///
-    /// Returns the new size, which the limits may have cut; `None` where the file is full.
+    /// Returns the new size, which the limits may have cut; `None` where the file is full, or the limits
+    /// do not allow a bitmap that long.
     pub fn resize(&mut self, size_bytes: u64) -> Option<u64> {
         let size_bytes = size_bytes.min(self.max_size_bytes());
+        if !self.bitmaps_allow(size_bytes) {
+            return None;
+        }
         let old_clusters = self.guest_clusters();
         if !self.grow_l1(self.plan.geometry.l1_entries_for(size_bytes)) {
             return None;
@@ -84,6 +88,7 @@ impl Builder {
             return None;
         }
         self.plan.size_bytes = size_bytes;
+        self.resize_bitmaps();
         Some(size_bytes)
     }
 

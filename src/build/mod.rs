@@ -4,6 +4,7 @@
 //! be done (the file is full, a count is at its maximum) has no effect and says so. Building the
 //! image's bytes does not change it, so that a program can be built and verified at any point.
 
+mod bitmaps;
 pub mod clusters;
 mod compressed;
 mod header;
@@ -25,6 +26,7 @@ use crate::qcow2::entry::SubclusterBitmap;
 use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::{ClusterSize, GuestCluster, HostCluster, HostOffset, SUBCLUSTERS};
 
+use bitmaps::Bitmaps;
 use compressed::PayloadEnd;
 use l1::L1;
 use payload::Payloads;
@@ -33,6 +35,7 @@ use refcounts::RefcountPlacement;
 use snapshots::Snapshots;
 use tables::{Entry, Extended, TableId, Tables};
 
+pub use bitmaps::{Fill, Leaving, NewBitmap};
 pub use compressed::{CompressedWrite, Packing};
 pub use header::{
     BackingFormat, BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions,
@@ -61,6 +64,22 @@ pub struct Plan {
     pub rng_seed: u64,
 }
 
+impl Plan {
+    /// A plain image in one file, placed at its end.
+    pub fn new(geometry: Geometry, size_bytes: u64) -> Self {
+        Self {
+            geometry,
+            size_bytes,
+            header: HeaderOptions::default(),
+            style: None,
+            backing: None,
+            data_file: None,
+            refcounts: RefcountPlacement::default(),
+            rng_seed: 0,
+        }
+    }
+}
+
 /// An image being built. All buffers are reused from image to image.
 #[derive(Debug)]
 pub struct Builder {
@@ -70,6 +89,7 @@ pub struct Builder {
     tables: Tables,
     active: L1,
     snapshots: Snapshots,
+    bitmaps: Bitmaps,
     payloads: Payloads,
     payload_end: Option<PayloadEnd>,
     /// Entries that are about to go: a buffer.
@@ -87,16 +107,7 @@ impl Builder {
             compression: Compression::Deflate,
             data_file: false,
         };
-        let plan = Plan {
-            geometry,
-            size_bytes: 0,
-            header: HeaderOptions::default(),
-            style: None,
-            backing: None,
-            data_file: None,
-            refcounts: RefcountPlacement::default(),
-            rng_seed: 0,
-        };
+        let plan = Plan::new(geometry, 0);
         Self {
             plan,
             limits: Limits::WALKED,
@@ -104,6 +115,7 @@ impl Builder {
             tables: Tables::default(),
             active: L1::default(),
             snapshots: Snapshots::default(),
+            bitmaps: Bitmaps::default(),
             payloads: Payloads::default(),
             payload_end: None,
             touched: Vec::new(),
@@ -119,6 +131,7 @@ impl Builder {
         self.tables.clear();
         self.active.clear();
         self.snapshots.clear();
+        self.bitmaps.clear();
         self.payload_end = None;
         self.placement.allocate(1, Policy::Append);
         // The file has room for an L1 table of any size that `limits` allows.

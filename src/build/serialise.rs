@@ -73,6 +73,7 @@ impl Builder {
         self.write_l1(&mut writer, &self.active, true);
         self.write_snapshots(&mut writer);
         let LayerFiles { image, data_file, .. } = files;
+        self.write_bitmaps(image);
         let runs = scratch.out_of_date.runs().unwrap_or(placement.clusters.runs());
         scratch.refcounts.serialise(image, geometry, runs);
         image.seal(geometry.cluster_size.saturating_bytes(placement.clusters.end()));

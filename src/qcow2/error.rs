@@ -95,6 +95,30 @@ pub enum MapError {
         /// What is wrong.
         what: &'static str,
     },
+    /// The bitmaps extension has a value that QEMU refuses.
+    #[error("bitmaps extension: {field} is {found}, expected {expected}")]
+    BitmapsExtension {
+        /// The field's name in the specification.
+        field: &'static str,
+        /// What it holds.
+        found: u64,
+        /// What it may hold.
+        expected: &'static str,
+    },
+    /// The bitmap directory does not have the entries that the bitmaps extension says.
+    #[error("bitmap directory: {what}")]
+    BitmapDirectory {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A bitmap directory entry, or the table that it names, is malformed.
+    #[error("bitmap {index}: {what}")]
+    Bitmap {
+        /// The entry's place in the directory, from 0.
+        index: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// A refcount table entry points to where no refcount block can be.
     #[error("refcount table entry {index}: the refcount block at {host:#x} {what}")]
     RefcountBlock {

@@ -1,6 +1,7 @@
 //! The qcow2 format: what each field of an image means. The facts are those of the public
 //! specification (QEMU `docs/interop/qcow2.rst`) and, where it is silent, of what qemu-img does.
 
+pub mod bitmap;
 pub mod entry;
 pub mod error;
 pub mod header;

@@ -2,7 +2,8 @@
 //! being built, the journal records what was meant.
 
 use crate::build::{
-    BackingFormat, Builder, CompressedWrite, HeaderStyle, Names, Packing, Plan, Scratch,
+    BackingFormat, Builder, CompressedWrite, Fill, HeaderStyle, Names, NewBitmap, Packing, Plan,
+    Scratch,
 };
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
@@ -11,7 +12,9 @@ use crate::limits::Limits;
 use crate::qcow2::units::{GuestCluster, GuestOffset, SubclusterRange};
 
 use super::journal::{Journal, Record};
-use super::operand::{Anchor, At, Base, Change, Count, Inside, Keep, Skew};
+use super::operand::{
+    Anchor, At, Base, BitmapFlags, Change, Count, Inside, Keep, NameLength, Number, Skew,
+};
 use super::operation::{Operation, Prologue, overlay_plan};
 
 /// What an operation did.
@@ -234,6 +237,14 @@ impl Vm {
                 let (image, widths) = ((version, features), (cluster_bits, refcount_order));
                 self.overlay(|below| overlay_plan(below, image, widths, (data_in, size)))
             }
+            Operation::Bitmap { granularity, flags, name } => self.bitmap(granularity, flags, name),
+            Operation::FillBitmap { index, entry, entries, fill } => {
+                self.fill_bitmap(index.get(), entry, entries.get(), fill)
+            }
+            Operation::DeleteBitmap { index, leaving } => {
+                let index = self.bitmap_index(index.get());
+                effect(self.builder.delete_bitmap(index, leaving))
+            }
             Operation::Checkpoint {} => {
                 self.checkpoints += 1;
                 match self.checkpoints <= self.limits.checkpoints {
@@ -384,6 +395,33 @@ impl Vm {
         let cluster_size = self.builder.plan().geometry.cluster_size;
         let cluster = GuestCluster::new(self.cluster(at));
         cluster_size.guest_offset(cluster).saturating_add(inside.bytes(cluster_size.bytes()))
+    }
+
+    fn bitmap(
+        &mut self,
+        granularity: Number<9, 31>,
+        flags: BitmapFlags,
+        name: NameLength,
+    ) -> Effect {
+        effect(self.builder.bitmap(NewBitmap {
+            granularity_bits: granularity.get(),
+            in_use: flags.has(BitmapFlags::IN_USE),
+            auto: flags.has(BitmapFlags::AUTO),
+            name_bytes: name.get(),
+        }))
+    }
+
+    fn fill_bitmap(&mut self, index: u8, entry: u16, entries: u8, fill: Fill) -> Effect {
+        let index = self.bitmap_index(index);
+        let write = self.next_write();
+        let count = u64::from(entries).min(self.touchable);
+        self.touchable -= count;
+        effect(self.builder.fill_bitmap(index, u64::from(entry), count, fill, write))
+    }
+
+    /// A bitmap, counted over those that there are.
+    fn bitmap_index(&self, index: u8) -> usize {
+        usize::from(index) % self.builder.bitmap_count().max(1)
     }
 
     fn next_write(&mut self) -> WriteNumber {

@@ -8,15 +8,16 @@ use bytes::{Buf, BufMut};
 use crate::build::placement::Policy;
 use crate::build::refcounts::RefcountPlacement;
 use crate::build::{
-    BackingFormat, BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, Plan,
+    BackingFormat, BackingPlan, DataFilePlan, Fill, HeaderFlags, HeaderLength, HeaderOptions,
+    Leaving, Plan,
 };
 use crate::content::Shape;
 use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
 
 use super::operand::{
-    At, Base, Change, Count, DataIn, Features, Gap, Inside, Keep, Length, Magnitude, Number,
-    Operand, Relative, Size, Skew,
+    At, Base, BitmapFlags, Change, Count, DataIn, Features, Gap, Inside, Keep, Length, Magnitude,
+    NameLength, Number, Operand, Relative, Size, Skew,
 };
 
 /// How long an operation is.
@@ -283,6 +284,33 @@ operations! {
         /// Everything that is there or not.
         flags: HeaderFlags,
     }
+    /// Adds a persistent dirty bitmap.
+    16 "bitmap" Bitmap {
+        /// log2 of how many guest bytes one bit stands for.
+        granularity: Number<9, 31>,
+        /// Whether it is in use, and automatic.
+        flags: BitmapFlags,
+        /// The length of its name.
+        name: NameLength,
+    }
+    /// Changes entries of a bitmap's table.
+    17 "fill_bitmap" FillBitmap {
+        /// Which of the bitmaps that there are.
+        index: Number<0, 15>,
+        /// The first entry, counted round the table.
+        entry: u16,
+        /// How many.
+        entries: Number<1, 32>,
+        /// What becomes of them.
+        fill: Fill,
+    }
+    /// Deletes a bitmap, or all of them with something left.
+    18 "delete_bitmap" DeleteBitmap {
+        /// Which of the bitmaps that there are.
+        index: Number<0, 15>,
+        /// What is left.
+        leaving: Leaving,
+    }
 }
 
 macro_rules! prologue {
@@ -378,19 +406,17 @@ prologue! {
 impl Prologue {
     /// The plan of the image, with everything that the version or the cluster size forbids left out.
     pub fn plan(&self) -> Plan {
+        let geometry =
+            geometry(self.version, self.cluster_bits, self.refcount_order, self.features);
         let plan = Plan {
-            geometry: geometry(self.version, self.cluster_bits, self.refcount_order, self.features),
-            size_bytes: self.size.bytes((1 << 63) - 512),
             header: header_options(self.version, self.features),
-            style: None,
             refcounts: RefcountPlacement {
                 blocks: self.blocks,
                 table: self.table,
                 tolerance: u64::from(self.tolerance.get()),
             },
             rng_seed: u64::from(self.rng_seed),
-            backing: None,
-            data_file: None,
+            ..Plan::new(geometry, self.size.bytes((1 << 63) - 512))
         };
         with_data_in(plan, self.data_in)
     }
@@ -404,14 +430,14 @@ pub(super) fn overlay_plan(
     (cluster_bits, refcount_order): (Number<9, 21>, Number<0, 6>),
     (data_in, size): (DataIn, Relative),
 ) -> Plan {
+    let geometry = geometry(version, cluster_bits, refcount_order, features);
+    let size_bytes = size.bytes(below.size_bytes).min((1 << 63) - 512);
     let plan = Plan {
-        geometry: geometry(version, cluster_bits, refcount_order, features),
-        size_bytes: size.bytes(below.size_bytes).min((1 << 63) - 512),
         header: header_options(version, features),
-        rng_seed: below.rng_seed.wrapping_add(1),
-        style: None,
         backing: Some(BackingPlan { format, told: true }),
-        ..*below
+        refcounts: below.refcounts,
+        rng_seed: below.rng_seed.wrapping_add(1),
+        ..Plan::new(geometry, size_bytes)
     };
     with_data_in(plan, data_in)
 }

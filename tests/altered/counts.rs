@@ -148,7 +148,7 @@ fn flip_copied(it: &mut Altered, from: bool) -> Option<()> {
     Some(())
 }
 
-fn uncount(it: &mut Altered, host: HostOffset) -> Option<()> {
+pub fn uncount(it: &mut Altered, host: HostOffset) -> Option<()> {
     let count = it.count(host)?;
     it.set_count(host, count.checked_sub(1)?).then_some(())
 }

@@ -1,12 +1,15 @@
 //! Images to plant bugs in: a copy of what a build wrote, and where everything lies in it.
 
+pub mod bitmaps;
 pub mod contents;
 pub mod counts;
 pub mod out_of_date;
 
+use qcowfuzz::head::Head;
 use qcowfuzz::image::Image;
+use qcowfuzz::qcow2::bitmap::BitmapsExtension;
 use qcowfuzz::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
-use qcowfuzz::qcow2::header::{Geometry, Header, PARSED_BYTES};
+use qcowfuzz::qcow2::header::{Geometry, Header};
 use qcowfuzz::qcow2::refcount;
 use qcowfuzz::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry};
 use qcowfuzz::qcow2::units::HostOffset;
@@ -55,6 +58,7 @@ pub struct Altered {
     original: Image,
     patches: Vec<(u64, Vec<u8>)>,
     pub header: Header,
+    pub bitmaps: Option<BitmapsExtension>,
     /// Where the active L1 entries lie that are not empty, and what they say.
     pub l1: Vec<(u64, L1Entry)>,
     pub l2: Vec<Mapped>,
@@ -67,13 +71,12 @@ impl Altered {
         let mut original = Image::default();
         image.written().for_each(|data| original.write(data.offset, data.bytes));
         original.seal(image.length_bytes());
-        let mut first_bytes = [0; PARSED_BYTES];
-        original.read_at(HostOffset::ZERO, &mut first_bytes).unwrap();
-        let header = Header::parse(&first_bytes).unwrap();
+        let Head { header, bitmaps, .. } = Head::read(&original).unwrap();
         let mut altered = Self {
             original,
             patches: Vec::new(),
             header,
+            bitmaps,
             l1: Vec::new(),
             l2: Vec::new(),
             blocks: Vec::new(),
@@ -129,6 +132,12 @@ impl Altered {
         let mut fixed = [0; FIXED_BYTES];
         self.original.read_at(self.header.snapshots_offset, &mut fixed).unwrap();
         (self.header.snapshots > 0).then(|| SnapshotEntry::parse(&fixed))
+    }
+
+    pub fn word(&self, at: u64) -> u64 {
+        let mut word = [0; 8];
+        self.original.read_at(HostOffset::new(at), &mut word).unwrap();
+        u64::from_be_bytes(word)
     }
 
     pub fn byte(&self, at: u64) -> u8 {

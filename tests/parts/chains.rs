@@ -118,6 +118,13 @@ pub const PARTS: &[Part] = &[
     },
 ];
 
+/// Parts that cannot be in one chain, and why.
+pub const APART: &[(&str, &str, &str)] = &[(
+    "backing file, raw",
+    "raw data file",
+    "a raw data file conflicts with backing files: only the lowest layer can have one, and that is raw",
+)];
+
 /// An overlay with some data in it, of a size that is said by that of what lies below.
 fn overlay(entropy: &mut Entropy, size: &str) -> String {
     let (bits, order) = (9 + entropy.below(13), entropy.below(7));

@@ -1,6 +1,7 @@
 //! Parts of the format, each with operations that bring it into a program and with a look at what the
 //! program did, which tells whether it was there. Programs of random parts are held against qemu.
 
+mod bitmaps;
 mod chains;
 mod contents;
 mod headers;
@@ -32,19 +33,16 @@ pub const ANYWHERE: fn(&mut Prologue) = |_| {};
 
 /// All parts.
 pub fn all() -> Vec<Part> {
-    [contents::PARTS, chains::PARTS, headers::PARTS].into_iter().flatten().copied().collect()
+    parts().into_iter().flatten().copied().collect()
+}
+
+fn parts() -> [&'static [Part]; 4] {
+    [contents::PARTS, chains::PARTS, headers::PARTS, bitmaps::PARTS]
 }
 
 /// Parts that cannot be in one program, with the rule of the format that keeps them apart.
-pub const APART: &[(&str, &str, &str)] = &[(
-    "backing file, raw",
-    "raw data file",
-    "a raw data file conflicts with backing files: only the lowest layer can have one, and that is raw",
-)];
-
-/// All of them.
 pub fn apart() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
-    APART.iter().chain(headers::APART)
+    chains::APART.iter().chain(headers::APART).chain(bitmaps::APART)
 }
 
 /// What a program did.
@@ -80,7 +78,7 @@ pub fn some(entropy: &mut Entropy) -> Vec<Part> {
     let chained = entropy.one_in(2);
     let mut parts: Vec<Part> = chains::PARTS.to_vec();
     parts.retain(|_| chained && entropy.one_in(4));
-    let others = [contents::PARTS, headers::PARTS].into_iter().flatten();
+    let others = [contents::PARTS, headers::PARTS, bitmaps::PARTS].into_iter().flatten();
     parts.extend(others.filter(|_| entropy.one_in(3)));
     parts
 }

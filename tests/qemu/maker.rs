@@ -100,6 +100,7 @@ pub struct Making {
     touched: BTreeSet<u64>,
     compressed: bool,
     snapshots: Vec<u64>,
+    bitmaps: Vec<String>,
     /// Every command, to be told where something disagrees.
     pub story: Vec<String>,
 }
@@ -119,6 +120,7 @@ impl Making {
             touched: BTreeSet::new(),
             compressed: false,
             snapshots: Vec::new(),
+            bitmaps: Vec::new(),
             story: Vec::new(),
             entropy,
             recipe: recipe.clone(),
@@ -163,6 +165,42 @@ impl Making {
             5 | 6 => self.resize(),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the image is to have bitmaps.
+    pub fn with_bitmaps(&self) -> bool {
+        self.recipe.rng_seed.is_multiple_of(3)
+    }
+
+    /// Something that qemu-img does to bitmaps. The bits of those that are enabled are set by the changes
+    /// to come.
+    pub fn manage_bitmaps(&mut self) -> Checked<()> {
+        // Version 2 has none, and a bitmap of an empty disk is not stored.
+        if self.recipe.version_2 || self.size_bytes == 0 {
+            return Ok(());
+        }
+        let index = self.entropy.below(self.bitmaps.len() as u64) as usize;
+        let Some(name) = self.bitmaps.get(index).cloned().filter(|_| self.entropy.one_in(2)) else {
+            return self.add_bitmap();
+        };
+        let action =
+            ["--clear", "--disable", "--enable", "--remove"][self.entropy.below(4) as usize];
+        if action == "--remove" {
+            self.bitmaps.remove(index);
+        }
+        self.img(&["bitmap", action], &[&name])
+    }
+
+    fn add_bitmap(&mut self) -> Checked<()> {
+        // Few enough bits for qemu-img to be quick, also where the disk is going to grow.
+        let fewest = self.size_bytes.ilog2().saturating_sub(22).max(9);
+        let granularity = (1u64 << (fewest + self.entropy.below(8) as u32).min(31)).to_string();
+        let name = "n".repeat(1 + self.entropy.below(60) as usize) + &self.story.len().to_string();
+        let disabled: &[&str] = if self.entropy.one_in(4) { &["--disable"] } else { &[] };
+        let words = [&["bitmap", "--add", "-g", &granularity], disabled].concat();
+        self.img(&words, &[&name])?;
+        self.bitmaps.push(name);
+        Ok(())
     }
 
     /// A compressed copy of the image.
@@ -273,6 +311,10 @@ impl Making {
     }
 
     fn use_snapshot(&mut self, how: &str) -> Checked<()> {
+        // Which is refused where there are bitmaps.
+        if how == "-a" && !self.bitmaps.is_empty() {
+            return Ok(());
+        }
         let index = self.entropy.below(self.snapshots.len() as u64) as usize;
         let Some(name) = self.snapshots.get(index).copied() else { return Ok(()) };
         if how == "-d" {
@@ -293,13 +335,14 @@ impl Making {
         };
         let size = size / 512 * 512;
         let grows = size > self.size_bytes;
+        // The last cluster may have been cut.
+        let before = self.size_bytes / self.cluster();
         self.size_bytes = size;
         let size = self.size_bytes.to_string();
         let preallocation = match self.entropy.below(3) {
             0 if grows => "--preallocation=metadata",
             _ => "--preallocation=off",
         };
-        let before = self.clusters();
         self.img(&["resize", "-q", "--shrink", "-f", "qcow2", preallocation], &[&size])?;
         self.touched.extend(before..self.clusters());
         Ok(())

@@ -3,8 +3,9 @@
 use bytes::BufMut;
 
 use crate::image::Image;
+use crate::qcow2::bitmap::{self, BitmapsExtension};
 use crate::qcow2::header::{
-    EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_FEATURE_NAMES,
+    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE, EXTENSION_FEATURE_NAMES,
 };
 use crate::qcow2::units::HostOffset;
 
@@ -17,6 +18,8 @@ pub(super) enum Extension {
     BackingFormat(BackingFormat),
     /// The name of the external data file, of that many bytes.
     DataFile(u32),
+    /// Where the bitmaps' directory lies.
+    Bitmaps(BitmapsExtension),
     /// The feature name table, and whether it has rows of features that nobody knows.
     FeatureNames { unknown: bool },
     /// An extension that no reader knows.
@@ -59,6 +62,7 @@ impl Extension {
         match self {
             Self::BackingFormat(_) => EXTENSION_BACKING_FORMAT,
             Self::DataFile(_) => EXTENSION_DATA_FILE,
+            Self::Bitmaps(_) => EXTENSION_BITMAPS,
             Self::FeatureNames { .. } => EXTENSION_FEATURE_NAMES,
             Self::Unknown { kind, .. } => kind,
             Self::Filler(_) => FILLER_KIND,
@@ -70,6 +74,7 @@ impl Extension {
         let rows = |count: usize| (count * ROW_BYTES) as u32;
         match self {
             Self::BackingFormat(format) => name_of(format).len() as u32,
+            Self::Bitmaps(_) => bitmap::EXTENSION_BYTES as u32,
             Self::DataFile(length_bytes)
             | Self::Unknown { length_bytes, .. }
             | Self::Filler(length_bytes) => length_bytes,
@@ -112,6 +117,7 @@ impl Extension {
         match self {
             Self::BackingFormat(format) => out.put_slice(name_of(format).as_bytes()),
             Self::DataFile(_) => out.put_slice(names.data_file),
+            Self::Bitmaps(bitmaps) => bitmaps.write(out),
             Self::FeatureNames { unknown } => {
                 let more = if unknown { UNKNOWN.as_slice() } else { &[] };
                 for (mut row, (field, bit, name)) in

@@ -1,6 +1,7 @@
 //! Where everything lies in the first cluster, and what there is no room for.
 
 use crate::build::Plan;
+use crate::qcow2::bitmap::BitmapsExtension;
 use crate::qcow2::header::{
     Compression, V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES, Version,
 };
@@ -60,14 +61,18 @@ struct Wanted {
 }
 
 impl Layout {
-    /// The layout for `plan` and `names`, cut to what the first cluster has room for.
+    /// The layout for `plan`, `bitmaps` and `names`, cut to what the first cluster has room for.
     ///
     /// # Errors
     /// The names do not fit.
-    pub(super) fn new(plan: &Plan, names: &Names) -> Result<Self, NamesTooLong> {
+    pub(super) fn new(
+        plan: &Plan,
+        bitmaps: Option<BitmapsExtension>,
+        names: &Names,
+    ) -> Result<Self, NamesTooLong> {
         let mut layout = Self::default();
         let mut wanted = Wanted::new(plan, names);
-        layout.list(plan, names);
+        layout.list(plan, bitmaps, names);
         while layout.room(&wanted).is_none() {
             if !layout.leave_out() && !wanted.cut(layout.extension_bytes()) {
                 return Err(wanted.too_long(layout.extension_bytes()));
@@ -101,7 +106,7 @@ impl Layout {
 
     /// All extensions that are wanted. An extension to come is one more line here, and a variant of
     /// [`Extension`].
-    fn list(&mut self, plan: &Plan, names: &Names) {
+    fn list(&mut self, plan: &Plan, bitmaps: Option<BitmapsExtension>, names: &Names) {
         let style = plan.style.unwrap_or_default();
         let unknown_names = plan.has(HeaderFlags::UNKNOWN_NAMES);
         let untold = plan.has(HeaderFlags::NO_FORMAT);
@@ -111,6 +116,9 @@ impl Layout {
         if plan.data_file.is_some() {
             let length = u32::try_from(names.data_file.len()).unwrap_or(u32::MAX);
             self.add(Extension::DataFile(length));
+        }
+        if let Some(bitmaps) = bitmaps {
+            self.add(Extension::Bitmaps(bitmaps));
         }
         if plan.header.feature_names || unknown_names || plan.has(HeaderFlags::FEATURE_NAMES) {
             self.add(Extension::FeatureNames { unknown: unknown_names });

@@ -69,6 +69,9 @@ impl Recount {
         if self.references.len() > self.bound {
             return Err(MapError::TooLarge("too many references to clusters"));
         }
+        if self.bitmap_entries > self.bound {
+            return Err(MapError::TooLarge("too many entries of bitmap tables"));
+        }
         if self.on_disk.len() > self.bound {
             return Err(MapError::TooLarge("too many runs of refcounts"));
         }

@@ -2,6 +2,7 @@
 //! noted, and the counts compared with those on disk. The same for an image in the loop and for a
 //! file of any size: it takes memory in proportion to the references, not to the file.
 
+mod bitmaps;
 mod compare;
 mod counts;
 mod references;
@@ -9,7 +10,6 @@ mod references;
 use crate::head::Head;
 use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::error::MapError;
-use crate::qcow2::header::AUTOCLEAR_BITMAPS;
 use crate::qcow2::units::{HostCluster, HostOffset};
 use crate::storage::Storage;
 
@@ -26,6 +26,12 @@ pub enum Role {
     L1Table,
     /// The snapshot table.
     SnapshotTable,
+    /// The bitmap directory.
+    BitmapDirectory,
+    /// A bitmap table.
+    BitmapTable,
+    /// Bits of a bitmap.
+    BitmapData,
     /// An L2 table.
     L2Table,
     /// Guest data, or an allocation for them.
@@ -100,6 +106,8 @@ pub struct Recount {
     tables: [Vec<u8>; 2],
     /// Bytes of the active L1 and L2 tables that are there.
     active_table_bytes: u64,
+    /// Entries of bitmap tables that were read: most reference nothing.
+    bitmap_entries: usize,
     /// The file's end in clusters, rounded up.
     file_clusters: u64,
     /// How many references, counts or reports may be kept.
@@ -119,6 +127,7 @@ impl Recount {
             reports: Vec::new(),
             tables: [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]],
             active_table_bytes: 0,
+            bitmap_entries: 0,
             file_clusters: 0,
             bound: MAX_RECOUNTED,
         }
@@ -132,22 +141,22 @@ impl Recount {
     /// Recounts the image in `storage`; what was found, by cluster.
     ///
     /// # Errors
-    /// The header, the snapshot table or an entry is malformed, or a read failed.
+    /// The header, the snapshot table, the bitmap directory or an entry is malformed, or a read failed.
     pub fn recount<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<&[Report], MapError> {
         self.references.clear();
         self.computed.clear();
         self.on_disk.clear();
         self.reports.clear();
-        (self.active_table_bytes, self.file_clusters) = (0, 0);
-        let Head { header, .. } = Head::read(storage)?;
-        if header.autoclear & AUTOCLEAR_BITMAPS != 0 {
-            return Err(MapError::Unsupported("bitmaps"));
-        }
+        (self.active_table_bytes, self.bitmap_entries, self.file_clusters) = (0, 0, 0);
+        let Head { header, bitmaps, .. } = Head::read(storage)?;
         let geometry = header.geometry;
         self.file_clusters = geometry.cluster_size.clusters_for(storage.length_bytes());
         self.reference(&geometry, HostOffset::ZERO, 1, Role::Header);
         self.l1(storage, &geometry, header.l1_offset, header.l1_entries, true)?;
         self.snapshots(storage, &header)?;
+        if let Some(extension) = bitmaps {
+            self.bitmaps(storage, &header, &extension)?;
+        }
         self.counts(storage, &header)?;
         self.references.sort_unstable_by_key(|reference| reference.first);
         self.add_up()?;

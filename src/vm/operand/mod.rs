@@ -2,6 +2,7 @@
 //! values of its bytes into its range; the folds are frozen, because corpus files mean what they
 //! mean through them.
 
+mod bitmap;
 mod features;
 mod header;
 mod position;
@@ -12,6 +13,7 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
+pub use bitmap::{BitmapFlags, NameLength};
 pub use features::Features;
 pub use position::{Anchor, At, Count, Inside};
 pub use size::{Gap, Length, Magnitude, Relative, Size, Skew};

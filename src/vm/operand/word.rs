@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use crate::build::placement::Policy;
+use crate::build::{Fill, Leaving};
 use crate::content::Shape;
 use crate::qcow2::header::Version;
 
@@ -121,6 +122,20 @@ words!(
     Shape::Most = "most",
     Shape::Coins = "coins",
     Shape::Mixed = "mixed",
+);
+words!(
+    Fill,
+    "zeroes, ones or bits",
+    Fill::Zeroes = "zeroes",
+    Fill::Ones = "ones",
+    Fill::Bits = "bits",
+);
+words!(
+    Leaving,
+    "nothing, bit or extension",
+    Leaving::Nothing = "nothing",
+    Leaving::Bit = "bit",
+    Leaving::Extension = "extension",
 );
 
 /// The format's version. Three quarters of all bytes are version 3, which has more to it.

@@ -1,0 +1,356 @@
+//! Persistent dirty bitmaps: a directory, a table for each bitmap, clusters of bits.
+//!
+//! Bits say nothing of the disk's content here; they are stamps, so that two bitmaps are never alike.
+
+mod serialise;
+#[cfg(test)]
+mod tests;
+
+use crate::content::WriteNumber;
+use crate::qcow2::bitmap::{
+    BitmapEntry, BitmapsExtension, FLAG_AUTO, FLAG_IN_USE, MAX_NAME_BYTES, bits_for,
+    table_entries_for,
+};
+use crate::qcow2::header::Version;
+use crate::qcow2::units::HostOffset;
+
+use super::Builder;
+
+/// What a bitmap is from its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewBitmap {
+    /// log2 of how many guest bytes one bit stands for, 9 to 31.
+    pub granularity_bits: u8,
+    /// The flag that says that it was not saved correctly.
+    pub in_use: bool,
+    /// The flag that says that it must reflect all changes of the disk.
+    pub auto: bool,
+    /// The length of its name. It is longer where names would be alike, and never longer than QEMU
+    /// opens.
+    pub name_bytes: u16,
+}
+
+/// What becomes of clusters of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fill {
+    /// All zeroes, without a cluster.
+    #[default]
+    Zeroes,
+    /// All ones, without a cluster.
+    Ones,
+    /// Bits in a cluster.
+    Bits,
+}
+
+/// What goes when a bitmap is deleted, and what it leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leaving {
+    /// The one bitmap goes; with the last one goes everything that says that there are bitmaps.
+    #[default]
+    Nothing,
+    /// All bitmaps go; the autoclear bit stays, without an extension.
+    Bit,
+    /// All bitmaps go as if by a program that knows nothing of them: it has cleared the bit and left
+    /// the extension as it was, and its leaks were repaired.
+    Extension,
+}
+
+/// The bitmaps of an image, and where their directory lies.
+#[derive(Debug, Default)]
+pub(super) struct Bitmaps {
+    /// The bitmaps, and behind them spare ones whose buffers are reused.
+    all: Vec<Bitmap>,
+    live: usize,
+    /// The directory's first cluster and its length; 0 clusters for none.
+    directory_first: u64,
+    directory_clusters: u64,
+    /// Bitmaps made so far: names are not used again.
+    made: u32,
+    /// Where there are no bitmaps: what is left of them.
+    bit_left: bool,
+    extension_left: Option<BitmapsExtension>,
+}
+
+#[derive(Debug, Default)]
+struct Bitmap {
+    /// Its number, from 1.
+    number: u32,
+    granularity_bits: u8,
+    in_use: bool,
+    auto: bool,
+    name_bytes: u16,
+    table_first: u64,
+    table_clusters: u64,
+    table_entries: u64,
+    /// The entries that are not all zeroes, sorted by index.
+    entries: Vec<(u64, Bits)>,
+}
+
+/// A cluster of bits that are not all zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bits {
+    Ones,
+    /// In a cluster of the file.
+    Stamp(u64, WriteNumber),
+}
+
+impl Bitmap {
+    fn entry(&self, table_offset: HostOffset) -> BitmapEntry {
+        let in_use = if self.in_use { FLAG_IN_USE } else { 0 };
+        let auto = if self.auto { FLAG_AUTO } else { 0 };
+        let entries = u32::try_from(self.table_entries).unwrap_or(u32::MAX);
+        let Self { granularity_bits, name_bytes, .. } = *self;
+        BitmapEntry::new(table_offset, entries, in_use | auto, granularity_bits, name_bytes)
+    }
+
+    /// Takes out the entries from `first` on, one after the other, and gives their clusters.
+    fn cut(&mut self, first: u64) -> impl Iterator<Item = u64> {
+        let kept = self.entries.partition_point(|(index, _)| *index < first);
+        self.entries.drain(kept..).filter_map(|(_, bits)| match bits {
+            Bits::Ones => None,
+            Bits::Stamp(cluster, _) => Some(cluster),
+        })
+    }
+}
+
+impl Bitmaps {
+    pub(super) fn clear(&mut self) {
+        (self.live, self.directory_first, self.directory_clusters, self.made) = (0, 0, 0, 0);
+        (self.bit_left, self.extension_left) = (false, None);
+    }
+
+    fn live(&self) -> &[Bitmap] {
+        &self.all[..self.live]
+    }
+
+    fn directory_bytes(&self) -> u64 {
+        self.live().iter().map(|one| one.entry(HostOffset::ZERO).length_bytes()).sum()
+    }
+
+    /// The length of a new bitmap's name: the empty one is a name too, but for one bitmap only.
+    fn name_bytes(&self, wanted: u16) -> u16 {
+        let digits = (self.made + 1).ilog10() as u16 + 1;
+        let unnamed = self.live().iter().any(|one| one.name_bytes == 0);
+        if wanted == 0 && !unnamed { 0 } else { wanted.clamp(digits, MAX_NAME_BYTES) }
+    }
+}
+
+impl Builder {
+    /// How many bitmaps there are.
+    pub fn bitmap_count(&self) -> usize {
+        self.bitmaps.live
+    }
+
+    /// Adds a bitmap of zeroes; false where there are too many or it would be too large, the file is
+    /// full, a version 2 image has none, or the disk has no size: a table has at least one entry, so
+    /// that only a bitmap that is not looked at can be of no disk.
+    pub fn bitmap(&mut self, wanted: NewBitmap) -> bool {
+        let NewBitmap { granularity_bits, in_use, auto, name_bytes } = wanted;
+        let needed = self.table_entries(granularity_bits, self.plan.size_bytes);
+        if self.plan.geometry.version == Version::V2
+            || self.bitmaps.live >= self.limits.bitmaps
+            || needed == 0 && !in_use
+            || !self.bits_allowed(granularity_bits, self.plan.size_bytes)
+        {
+            return false;
+        }
+        let table_entries = needed.max(1);
+        let table_clusters = self.plan.geometry.cluster_size.clusters_for(table_entries * 8);
+        let Some(table_first) = self.placement.allocate(table_clusters, self.placement.policy)
+        else {
+            return false;
+        };
+        let name_bytes = self.bitmaps.name_bytes(name_bytes);
+        let bitmaps = &mut self.bitmaps;
+        if bitmaps.live == bitmaps.all.len() {
+            bitmaps.all.push(Bitmap::default());
+        }
+        let spare = &mut bitmaps.all[bitmaps.live];
+        let mut entries = std::mem::take(&mut spare.entries);
+        entries.clear();
+        let number = bitmaps.made + 1;
+        *spare = Bitmap {
+            number,
+            granularity_bits,
+            in_use,
+            auto,
+            name_bytes,
+            table_first,
+            table_clusters,
+            table_entries,
+            entries,
+        };
+        bitmaps.live += 1;
+        if !self.replace_bitmap_directory() {
+            self.bitmaps.live -= 1;
+            self.placement.clusters.free(table_first, table_clusters);
+            return false;
+        }
+        self.bitmaps.made += 1;
+        (self.bitmaps.bit_left, self.bitmaps.extension_left) = (false, None);
+        true
+    }
+
+    /// Changes entries of a bitmap's table, as many as there are from `first` on, which is counted
+    /// round; false where nothing changed. A full file ends it early.
+    pub fn fill_bitmap(
+        &mut self,
+        index: usize,
+        first: u64,
+        count: u64,
+        fill: Fill,
+        write: WriteNumber,
+    ) -> bool {
+        let Self { bitmaps, placement, .. } = self;
+        let Some(bitmap) = bitmaps.all[..bitmaps.live].get_mut(index) else { return false };
+        // A table has at least one entry.
+        let first = first % bitmap.table_entries;
+        let end = (first + count).min(bitmap.table_entries);
+        let mut changed = false;
+        for index in first..end {
+            let at = bitmap.entries.binary_search_by_key(&index, |(index, _)| *index);
+            let old = at.ok().map(|at| bitmap.entries[at].1);
+            let new = match (fill, old) {
+                (Fill::Zeroes, _) => None,
+                (Fill::Ones, _) => Some(Bits::Ones),
+                (Fill::Bits, Some(Bits::Stamp(cluster, _))) => Some(Bits::Stamp(cluster, write)),
+                (Fill::Bits, _) => match placement.allocate(1, placement.policy) {
+                    Some(cluster) => Some(Bits::Stamp(cluster, write)),
+                    None => break,
+                },
+            };
+            match (old, new) {
+                (Some(Bits::Stamp(..)), Some(Bits::Stamp(..))) => {}
+                (Some(Bits::Stamp(cluster, _)), _) => placement.clusters.free(cluster, 1),
+                _ => {}
+            }
+            match (at, new) {
+                (Ok(at), Some(bits)) => bitmap.entries[at].1 = bits,
+                (Err(at), Some(bits)) => bitmap.entries.insert(at, (index, bits)),
+                (Ok(at), None) => drop(bitmap.entries.remove(at)),
+                (Err(_), None) => {}
+            }
+            changed |= old != new;
+        }
+        changed
+    }
+
+    /// Deletes the bitmap at `index`, or all of them; false where nothing changed: there are none, or
+    /// the file is full.
+    pub fn delete_bitmap(&mut self, index: usize, leaving: Leaving) -> bool {
+        let extension = self.bitmaps_extension();
+        match leaving {
+            Leaving::Nothing => {
+                return self.delete_one_bitmap(index);
+            }
+            Leaving::Bit => {
+                let had = self.bitmaps.live > 0 || !self.bitmaps.bit_left;
+                if self.plan.geometry.version == Version::V2 || !had {
+                    return false;
+                }
+                (self.bitmaps.bit_left, self.bitmaps.extension_left) = (true, None);
+            }
+            Leaving::Extension => {
+                if self.bitmaps.live == 0 {
+                    return false;
+                }
+                (self.bitmaps.bit_left, self.bitmaps.extension_left) = (false, extension);
+            }
+        }
+        while self.bitmaps.live > 0 {
+            self.bitmaps.live -= 1;
+            self.release_bitmap(self.bitmaps.live);
+        }
+        // A directory of nothing needs no room.
+        self.replace_bitmap_directory()
+    }
+
+    fn delete_one_bitmap(&mut self, index: usize) -> bool {
+        let live = self.bitmaps.live;
+        if index >= live {
+            return false;
+        }
+        self.bitmaps.all[index..live].rotate_left(1);
+        self.bitmaps.live -= 1;
+        if !self.replace_bitmap_directory() {
+            self.bitmaps.live += 1;
+            self.bitmaps.all[index..live].rotate_right(1);
+            return false;
+        }
+        self.release_bitmap(live - 1);
+        true
+    }
+
+    /// Frees the table and the bits of a bitmap, which may be a spare one by now.
+    fn release_bitmap(&mut self, at: usize) {
+        let Self { bitmaps, placement, .. } = self;
+        let bitmap = &mut bitmaps.all[at];
+        bitmap.cut(0).for_each(|cluster| placement.clusters.free(cluster, 1));
+        placement.clusters.free(bitmap.table_first, bitmap.table_clusters);
+    }
+
+    /// Whether all bitmaps could be of a disk of that size.
+    pub(super) fn bitmaps_allow(&self, size_bytes: u64) -> bool {
+        let mut granularities = self.bitmaps.live().iter().map(|one| one.granularity_bits);
+        granularities.all(|bits| self.bits_allowed(bits, size_bytes))
+    }
+
+    /// Follows the disk to its new size. A bitmap in use stays as it is: nobody looks at it, and it may
+    /// be of any length. One that cannot follow, for the file is full or there is no disk left, is in
+    /// use from now on, as it is on disk while QEMU has it open.
+    pub(super) fn resize_bitmaps(&mut self) {
+        for at in 0..self.bitmaps.live {
+            let Bitmap { granularity_bits, in_use, table_clusters, .. } = self.bitmaps.all[at];
+            if in_use {
+                continue;
+            }
+            let entries = self.table_entries(granularity_bits, self.plan.size_bytes);
+            let clusters = self.plan.geometry.cluster_size.clusters_for(entries * 8);
+            let Self { bitmaps, placement, .. } = self;
+            let bitmap = &mut bitmaps.all[at];
+            let first = match clusters {
+                0 => None,
+                _ if clusters == table_clusters => Some(bitmap.table_first),
+                _ => placement.allocate(clusters, placement.policy),
+            };
+            let Some(first) = first else {
+                bitmap.in_use = true;
+                continue;
+            };
+            if clusters != table_clusters {
+                placement.clusters.free(bitmap.table_first, table_clusters);
+            }
+            bitmap.cut(entries).for_each(|cluster| placement.clusters.free(cluster, 1));
+            (bitmap.table_first, bitmap.table_clusters) = (first, clusters);
+            bitmap.table_entries = entries;
+        }
+    }
+
+    /// How many entries the table of a bitmap of the disk needs; QEMU counts whole sectors of it.
+    fn table_entries(&self, granularity_bits: u8, size_bytes: u64) -> u64 {
+        table_entries_for(size_bytes & !511, granularity_bits, self.plan.geometry.cluster_size)
+    }
+
+    fn bits_allowed(&self, granularity_bits: u8, size_bytes: u64) -> bool {
+        bits_for(size_bytes & !511, granularity_bits) <= self.limits.bitmap_bits
+    }
+
+    /// Allocates a directory for the bitmaps that there are now, and frees the old one.
+    fn replace_bitmap_directory(&mut self) -> bool {
+        let bytes = self.bitmaps.directory_bytes();
+        let clusters = self.plan.geometry.cluster_size.clusters_for(bytes);
+        let first = match clusters {
+            0 => 0,
+            _ => match self.placement.allocate(clusters, self.placement.policy) {
+                Some(first) => first,
+                None => return false,
+            },
+        };
+        let old = (self.bitmaps.directory_first, self.bitmaps.directory_clusters);
+        if old.1 > 0 {
+            self.placement.clusters.free(old.0, old.1);
+        }
+        (self.bitmaps.directory_first, self.bitmaps.directory_clusters) = (first, clusters);
+        true
+    }
+}

@@ -1,0 +1,127 @@
+//! Bugs in bitmaps.
+
+use qcowfuzz::qcow2::header::AUTOCLEAR_BITMAPS;
+use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::vm::Program;
+use qcowfuzz::vm::text::assemble;
+
+use super::counts::uncount;
+use super::{Altered, Case, case};
+
+/// Two bitmaps; the first entry of the first one's table has bits. Or only what is left of them.
+pub fn add_to(program: &mut Program, left: bool) {
+    let lines = "bitmap granularity=31 flags=auto name=4\nbitmap granularity=30 flags=none name=9\n\
+                 fill_bitmap index=0 entry=0 entries=1 fill=bits\n";
+    let delete = if left { "delete_bitmap index=0 leaving=extension\n" } else { "" };
+    let added = assemble(&format!("{}{lines}{delete}", Program::default())).unwrap();
+    program.operations.splice(0..0, added.operations);
+}
+
+pub const CASES: &[Case] = &[
+    case(
+        "the bitmap directory is not counted",
+        |it| uncount(it, it.bitmaps?.directory_offset),
+        &["refcounts: bitmap directory, the references → fewer"],
+        &[],
+    ),
+    case(
+        "a bitmap table is not counted",
+        |it| uncount(it, HostOffset::new(table(it)?)),
+        &["refcounts: bitmap table, the references → fewer"],
+        &[],
+    ),
+    case(
+        "a cluster of bits is not counted",
+        |it| uncount(it, HostOffset::new(bits(it)?)),
+        &["refcounts: bitmap data, the references → fewer"],
+        &[],
+    ),
+    case(
+        "a cluster of bits is lost",
+        |it| {
+            bits(it)?;
+            it.write_word(table(it)?, 0);
+            Some(())
+        },
+        &["refcounts: unreferenced cluster, free → counted"],
+        &[],
+    ),
+    case(
+        "bits lie in the bitmap directory",
+        |it| {
+            bits(it)?;
+            it.write_word(table(it)?, it.bitmaps?.directory_offset.get());
+            Some(())
+        },
+        &["refcounts: bitmap data, a cluster of its own → an overlap"],
+        &["refcounts: bitmap directory, a cluster of its own → an overlap"],
+    ),
+    case(
+        "a bitmap table lies a cluster further on",
+        |it| {
+            let moved = table(it)? + it.geometry().cluster_size.bytes();
+            it.write_word(it.bitmaps?.directory_offset.get(), moved);
+            Some(())
+        },
+        &["refcounts: "],
+        &[],
+    ),
+    case(
+        "the bitmaps bit is lost",
+        |it| {
+            it.bitmaps?;
+            it.write_word(88, it.header.autoclear & !AUTOCLEAR_BITMAPS);
+            Some(())
+        },
+        &["refcounts: unreferenced cluster, free → counted"],
+        &[],
+    ),
+    case(
+        "the bitmaps bit is set where the extension was left",
+        |it| {
+            extension(it)?;
+            it.write_word(88, it.header.autoclear | AUTOCLEAR_BITMAPS);
+            it.bitmaps.is_none().then_some(())
+        },
+        &["refcounts: image, readable → an error"],
+        &[],
+    ),
+    case(
+        "the extension counts a bitmap too many",
+        |it| {
+            let more = it.bitmaps?.bitmaps + 1;
+            it.write(extension(it)? + 8, &more.to_be_bytes());
+            Some(())
+        },
+        &["refcounts: image, readable → an error"],
+        &[],
+    ),
+    case(
+        "a bitmap table is longer than the disk",
+        |it| {
+            table(it)?;
+            let at = it.bitmaps?.directory_offset.get() + 8;
+            let entries = it.word(at) >> 32;
+            it.write(at, &(entries as u32 + 1).to_be_bytes());
+            Some(())
+        },
+        &["refcounts: image, readable → an error"],
+        &[],
+    ),
+];
+
+/// Where the bitmaps extension lies: its type and its length.
+fn extension(it: &Altered) -> Option<u64> {
+    let area = u64::from(it.header.header_length_bytes)..it.header.extension_area_end();
+    area.step_by(8).find(|at| it.word(*at) == 0x2385_2875_0000_0018)
+}
+
+/// Where the first bitmap's table lies.
+fn table(it: &Altered) -> Option<u64> {
+    Some(it.word(it.bitmaps?.directory_offset.get()))
+}
+
+/// Where its first bits lie.
+fn bits(it: &Altered) -> Option<u64> {
+    Some(it.word(table(it)?)).filter(|word| *word > 1)
+}
