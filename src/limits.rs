@@ -14,6 +14,9 @@ pub struct Limits {
     pub host_clusters: u64,
     /// How many clusters all operations together may write, zero or discard.
     pub touched_clusters: u64,
+    /// How many bytes of payload `compress_as` may place: unlike `compress`, it has some of 64 KiB, and
+    /// all are copied each time that the image is built.
+    pub payload_bytes: u64,
     /// How many snapshots there may be at a time.
     pub snapshots: usize,
     /// How many times a program may build and verify before its end.
@@ -28,6 +31,7 @@ impl Limits {
         l1_clusters: 512,
         host_clusters: 1 << 18,
         touched_clusters: 1 << 12,
+        payload_bytes: 1 << 20,
         snapshots: 8,
         checkpoints: 4,
         questions: 32,
@@ -39,6 +43,7 @@ impl Limits {
         l1_clusters: 1 << 16,
         host_clusters: 1 << 32,
         touched_clusters: 1 << 14,
+        payload_bytes: 1 << 20,
         snapshots: 16,
         checkpoints: 4,
         questions: 0,
@@ -61,6 +66,9 @@ impl Limits {
     }
 }
 
+/// The longest compressed payload: 64 KiB that cannot be compressed, and the zeros of a 2 MiB cluster
+/// behind them.
+pub const MAX_PAYLOAD_BYTES: usize = 80 << 10;
 /// The largest tolerance for growth of the refcount table, in clusters: what a program's operand can
 /// say, and enough for a table to grow into it more than once.
 pub const MAX_TABLE_TOLERANCE: u64 = 3;
@@ -78,6 +86,6 @@ pub const FUEL_BASE: u64 = 4096;
 /// 64 KiB clusters, and some GiB of memory. An image of 33 MiB can ask for a thousand times as much, by
 /// naming one table again and again.
 pub const MAX_RECOUNTED: usize = 1 << 26;
-/// How far into a compressed cluster the loop reads: all that a shape fills (`content`), and zeros
+/// How far into a compressed cluster the loop reads: all that most shapes fill (`content`), and zeros
 /// behind it. A 2 MiB cluster takes a millisecond to inflate.
 pub const MAX_INFLATED_BYTES: u64 = 16 << 10;

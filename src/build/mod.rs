@@ -6,6 +6,7 @@
 
 pub mod clusters;
 mod compressed;
+pub mod file;
 mod l1;
 pub mod payload;
 pub mod placement;
@@ -23,6 +24,7 @@ use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::{ClusterSize, GuestCluster, HostCluster, HostOffset, SUBCLUSTERS};
 
 use compressed::PayloadEnd;
+use file::FileState;
 use l1::L1;
 use payload::Payloads;
 use placement::{Placement, Policy};
@@ -30,7 +32,7 @@ use refcounts::RefcountPlacement;
 use snapshots::Snapshots;
 use tables::{Entry, Extended, TableId, Tables};
 
-pub use compressed::{CompressedWrite, Packing};
+pub use compressed::{CompressedPlace, CompressedWrite, Packing};
 pub use serialise::{HeaderOptions, Scratch};
 
 /// What a program fixes before its first operation.
@@ -59,6 +61,7 @@ pub struct Builder {
     snapshots: Snapshots,
     payloads: Payloads,
     payload_end: Option<PayloadEnd>,
+    file: FileState,
     /// Entries that are about to go: a buffer.
     touched: Vec<(u64, Entry)>,
 }
@@ -89,6 +92,7 @@ impl Builder {
             snapshots: Snapshots::default(),
             payloads: Payloads::default(),
             payload_end: None,
+            file: FileState::default(),
             touched: Vec::new(),
         }
     }
@@ -103,6 +107,7 @@ impl Builder {
         self.active.clear();
         self.snapshots.clear();
         self.payload_end = None;
+        self.file = FileState::default();
         self.placement.allocate(1, Policy::Append);
         // The file has room for an L1 table of any size that `limits` allows.
         let entries = plan.geometry.l1_entries_for(self.plan.size_bytes);

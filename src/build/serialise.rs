@@ -61,7 +61,7 @@ impl Builder {
         self.write_l1(image, &self.active, true, &mut scratch.written_tables);
         self.write_snapshots(image, &mut scratch.written_tables);
         scratch.refcounts.serialise(image, geometry, placement.clusters.runs());
-        image.seal(geometry.cluster_size.saturating_bytes(placement.clusters.end()));
+        self.seal(image, placement);
     }
 
     fn header(&self, refcounts: &Refcounts) -> Header {
@@ -203,13 +203,15 @@ impl Builder {
                     write_stamps(image, guest, host, length, WriteNumber::default());
                 }
             }
+            // Allocated, and never written.
+            Entry::Normal(_, WriteNumber::NONE) => {}
             Entry::Normal(host, write) => {
                 let length = self.plan.geometry.cluster_size.bytes();
                 write_stamps(image, guest, host, length, write);
             }
-            Entry::Compressed(Compressed { offset, shape, write, length_bytes }) => {
-                let payload = self.payloads.made(&self.plan.geometry, shape);
-                let out = image.place(offset, length_bytes as usize);
+            Entry::Compressed(Compressed { offset, kind, write, .. }) => {
+                let payload = self.payloads.made(&self.plan.geometry, kind);
+                let out = image.place(offset, payload.length_bytes());
                 payload.write(out, &stamp(guest, write));
             }
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {

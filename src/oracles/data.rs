@@ -3,7 +3,7 @@
 //! program asks to read it; and of large compressed clusters nothing behind their first 16 KiB
 //! (`limits::MAX_INFLATED_BYTES`).
 
-use crate::content::{SHAPED_BYTES, STAMP_BYTES, Shape, WriteNumber, stamp};
+use crate::content::{STAMP_BYTES, Shape, WriteNumber, stamp};
 use crate::engines::OpenDisk;
 use crate::limits::MAX_INFLATED_BYTES;
 use crate::model::{Model, Piece, State};
@@ -52,6 +52,7 @@ fn check_edge(disk: &mut impl OpenDisk, piece: &Piece, at: u64) -> Verdict {
         return Err(unexpected_error(ORACLE, kind(&piece.state), &error));
     }
     let expected = match piece.state {
+        State::Normal(_, WriteNumber::NONE) => [0; STAMP_BYTES],
         State::Normal(_, write) | State::Compressed(write, _) => stamp(guest, write),
         _ => [0; STAMP_BYTES],
     };
@@ -143,6 +144,8 @@ fn expect_with(
         while at < last {
             let next = (at + 1).next_multiple_of(cluster_bytes).min(end);
             match piece.state {
+                // An allocation that nobody has written to.
+                State::Normal(_, WriteNumber::NONE) => {}
                 State::Normal(_, write) => {
                     for edge in [at, next - STAMP_BYTES as u64] {
                         let stamp = stamp(GuestOffset::new(edge), write);
@@ -168,7 +171,8 @@ fn fill_compressed(
     write: WriteNumber,
     shape: Shape,
 ) {
-    content.resize(geometry.cluster_size.bytes_usize().min(STAMP_BYTES + SHAPED_BYTES), 0);
+    let behind = geometry.cluster_size.bytes_usize() - STAMP_BYTES;
+    content.resize(STAMP_BYTES + shape.filled_bytes(behind), 0);
     let (head, rest) = content.split_at_mut(STAMP_BYTES);
     head.copy_from_slice(&stamp(GuestOffset::new(cluster), write));
     shape.fill(rest);

@@ -1,14 +1,18 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
-use crate::build::{Builder, CompressedWrite, Packing};
+mod files;
+mod payloads;
+
+use crate::build::payload::{Coding, Kind};
+use crate::build::{Builder, CompressedPlace, CompressedWrite};
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
 use crate::limits::Limits;
 use crate::qcow2::units::{GuestCluster, GuestOffset, SubclusterRange};
 
 use super::journal::{Journal, Record};
-use super::operand::{Anchor, At, Change, Count, Inside, Keep, Skew};
+use super::operand::{Anchor, At, Change, Count, Inside, Keep};
 use super::operation::{Operation, Prologue};
 
 /// What an operation did.
@@ -52,6 +56,8 @@ pub struct Vm {
     writes: u32,
     /// How many clusters operations may still touch.
     touchable: u64,
+    /// How many bytes of payload `compress_as` may still place.
+    payload_bytes: u64,
     checkpoints: u32,
 }
 
@@ -66,6 +72,7 @@ impl Vm {
             last: 0,
             writes: 0,
             touchable: 0,
+            payload_bytes: 0,
             checkpoints: 0,
         }
     }
@@ -79,6 +86,7 @@ impl Vm {
         self.questions.clear();
         (self.last, self.writes, self.checkpoints) = (0, 0, 0);
         self.touchable = limits.touched_clusters;
+        self.payload_bytes = limits.payload_bytes;
     }
 
     /// The image so far.
@@ -106,13 +114,9 @@ impl Vm {
         match operation {
             Operation::Write { at, clusters } => self.write(at, clusters),
             Operation::Compress { at, clusters, shape, skew } => {
-                let bytes = self.builder.plan().geometry.cluster_size.bytes();
-                let packing = match skew {
-                    Skew::Packed => Packing::Packed,
-                    Skew::Fresh(steps) => Packing::Fresh { skew_bytes: Skew::bytes(steps, bytes) },
-                };
-                let write = self.next_write();
-                self.compress(at, clusters, CompressedWrite { shape, packing, write })
+                let kind = Kind { shape, coding: Coding::Usual };
+                let (packing, write) = (self.packing(skew), self.next_write());
+                self.compress(at, clusters, CompressedWrite { kind, packing, write })
             }
             Operation::Zero { at, clusters, keep } => self.zero(at, clusters, keep == Keep::Yes),
             Operation::Discard { at, clusters } => self.discard(at, clusters),
@@ -160,6 +164,20 @@ impl Vm {
                     false => Effect::None,
                 }
             }
+            Operation::CompressAs { at, shape, coding, skew } => {
+                self.compress_as(at, Kind { shape: shape.0, coding }, skew)
+            }
+            Operation::EndFile { end, tail } => {
+                self.builder.end_file(end, tail.units());
+                Effect::Changed
+            }
+            Operation::Spare { table, l1 } => {
+                effect(self.builder.spare(u64::from(table.get()), l1.units()))
+            }
+            Operation::Preallocate { at, clusters } => self.preallocate(at, clusters),
+            Operation::Beyond { table, distance, clusters, kind } => {
+                self.beyond(table.get(), distance, clusters, kind)
+            }
         }
     }
 
@@ -177,8 +195,8 @@ impl Vm {
     fn compress(&mut self, at: At, clusters: Count, wanted: CompressedWrite) -> Effect {
         self.for_clusters(at, clusters, |vm, cluster| {
             let placed = vm.builder.write_compressed(cluster, wanted);
-            if let Some((host, length_bytes)) = placed {
-                let CompressedWrite { shape, write, .. } = wanted;
+            if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
+                let write = wanted.write;
                 let record = Record::Compressed { cluster, host, length_bytes, shape, write };
                 vm.journal.records.push(record);
             }

@@ -2,7 +2,11 @@
 //! program did, which tells whether it was there. Programs of random parts are held against qemu.
 
 mod contents;
+mod files;
+mod payloads;
 
+use files::{CUT_DATA, GARBAGE_TAIL, PAYLOAD_BYTE, PAYLOAD_SECTOR, ZERO_TAIL};
+use payloads::{DEFLATE_CODINGS, ZSTD_CODINGS};
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::limits::Limits;
 use qcowfuzz::vm::generate::{Wanted, generate};
@@ -28,11 +32,27 @@ pub const ANYWHERE: fn(&mut Prologue) = |_| {};
 
 /// All parts.
 pub fn all() -> Vec<Part> {
-    [contents::PARTS].into_iter().flatten().copied().collect()
+    [contents::PARTS, files::PARTS, payloads::PARTS].into_iter().flatten().copied().collect()
 }
 
 /// Parts that cannot be in one program, with the rule of the format that keeps them apart.
-pub const APART: &[(&str, &str, &str)] = &[];
+pub const APART: &[(&str, &str, &str)] = &[
+    (PAYLOAD_BYTE, PAYLOAD_SECTOR, ONE_END),
+    (PAYLOAD_BYTE, CUT_DATA, ONE_END),
+    (PAYLOAD_BYTE, ZERO_TAIL, ONE_END),
+    (PAYLOAD_BYTE, GARBAGE_TAIL, ONE_END),
+    (PAYLOAD_SECTOR, CUT_DATA, ONE_END),
+    (PAYLOAD_SECTOR, ZERO_TAIL, ONE_END),
+    (PAYLOAD_SECTOR, GARBAGE_TAIL, ONE_END),
+    (CUT_DATA, ZERO_TAIL, ONE_END),
+    (CUT_DATA, GARBAGE_TAIL, ONE_END),
+    (ZERO_TAIL, GARBAGE_TAIL, ONE_END),
+    (DEFLATE_CODINGS, "zstd", ONE_COMPRESSION),
+    (DEFLATE_CODINGS, ZSTD_CODINGS, ONE_COMPRESSION),
+];
+
+const ONE_END: &str = "a file has one end";
+const ONE_COMPRESSION: &str = "an image has one compression type";
 
 /// What a program did.
 pub struct Trace {

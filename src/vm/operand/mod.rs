@@ -3,6 +3,8 @@
 //! mean through them.
 
 mod features;
+mod file;
+mod payload;
 mod position;
 mod size;
 mod word;
@@ -12,6 +14,8 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 pub use features::Features;
+pub use file::Hidden;
+pub use payload::AnyShape;
 pub use position::{Anchor, At, Count, Inside};
 pub use size::{Gap, Length, Magnitude, Size, Skew};
 pub use word::{Change, Keep};

@@ -5,7 +5,6 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use crate::build::placement::Policy;
-use crate::content::Shape;
 use crate::qcow2::header::Version;
 
 use super::Operand;
@@ -75,19 +74,6 @@ words!(
     Policy::RandomHole = "random",
     Policy::Mixed = "mixed",
 );
-words!(
-    Shape,
-    "zeros, text, speck, eighth, half, most, coins or mixed",
-    Shape::Zeros = "zeros",
-    Shape::Text = "text",
-    Shape::Speck = "speck",
-    Shape::Eighth = "eighth",
-    Shape::Half = "half",
-    Shape::Most = "most",
-    Shape::Coins = "coins",
-    Shape::Mixed = "mixed",
-);
-
 /// The format's version. Three quarters of all bytes are version 3, which has more to it.
 impl Operand for Version {
     const BYTES: usize = 1;
@@ -110,3 +96,5 @@ impl Operand for Version {
         }
     }
 }
+
+pub(super) use words;
