@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
@@ -91,7 +92,9 @@ impl Inflater {
         let cluster = geometry.cluster_size.bytes_usize();
         let input = &self.input[..taken];
         match geometry.compression {
-            Compression::Deflate => deflate(&mut self.deflate, input, &mut self.output[..end]),
+            Compression::Deflate => {
+                deflate(&mut self.deflate, input, &mut self.output[..end], end == cluster)
+            }
             Compression::Zstd => {
                 let zstd = self.zstd.get_or_insert_with(DCtx::create);
                 let whole = &mut self.output[..cluster];
@@ -120,21 +123,27 @@ fn grow(buffer: &mut Vec<u8>, length: usize) {
 }
 
 /// Fills `output`. What the stream holds beyond it is ignored, as in QEMU (`block/qcow2-threads.c`,
-/// `qcow2_zlib_decompress`).
+/// `qcow2_zlib_decompress`). Of a `whole` cluster, zlib looks on until there is a byte for which there
+/// is no room: a stream that is broken before that is an error.
 fn deflate(
     decoder: &mut DecompressorOxide,
     input: &[u8],
     output: &mut [u8],
+    whole: bool,
 ) -> Result<(), InflateError> {
     decoder.init();
     let wanted = output.len();
     let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-    let (_, _, written) = decompress(decoder, input, output, 0, flags);
-    match written == wanted {
-        true => Ok(()),
-        false => Err(InflateError::Payload(
-            "the deflate stream ends or breaks before the cluster is full",
-        )),
+    let (status, _, written) = decompress(decoder, input, output, 0, flags);
+    if written != wanted {
+        let what = "the deflate stream ends or breaks before the cluster is full";
+        return Err(InflateError::Payload(what));
+    }
+    match status {
+        TINFLStatus::Failed if whole => {
+            Err(InflateError::Payload("the deflate stream breaks behind the cluster"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -172,11 +181,26 @@ fn zstd_whole(
             return Err(broken);
         };
         let Some((frame, rest)) = input.split_at_checked(frame_bytes) else { return Err(broken) };
+        if window_bytes(frame).is_some_and(|window| window > MAX_WINDOW_BYTES) {
+            return Err(broken);
+        }
         let Ok(written) = decoder.decompress(output, frame) else { return Err(broken) };
         output = &mut output[written..];
         input = rest;
     }
     Ok(())
+}
+
+/// The largest window for which zstd inflates a frame that does not say its content's size, as QEMU
+/// has it do.
+const MAX_WINDOW_BYTES: u64 = 1 << 27;
+
+/// The window of a frame that does not say its content's size (RFC 8878 §3.1.1.1.2).
+fn window_bytes(frame: &[u8]) -> Option<u64> {
+    let Ok(None) = zstd_safe::get_frame_content_size(frame) else { return None };
+    let descriptor = frame.get(5)?;
+    let base = 1u64 << (10 + (descriptor >> 3));
+    Some(base + base / 8 * u64::from(descriptor & 7))
 }
 
 #[cfg(test)]
