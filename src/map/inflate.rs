@@ -234,6 +234,42 @@ mod tests {
     }
 
     #[test]
+    fn what_breaks_behind_a_deflated_cluster_breaks_the_whole_cluster_only() {
+        let content = [7; 4096];
+        let mut stream = miniz_oxide::deflate::compress_to_vec(&content, 0);
+        // One stored block, which is not the last any more, and one of no kind.
+        stream[0] = 0;
+        stream.extend([0b111, 0, 0]);
+        assert_eq!(inflate(Compression::Deflate, &stream, 4095).unwrap(), content[..4095]);
+        assert!(inflate(Compression::Deflate, &stream, 4096).is_none());
+        // Bytes behind the end are no part of the stream.
+        stream[0] = 1;
+        assert_eq!(inflate(Compression::Deflate, &stream, 4096).unwrap(), content);
+    }
+
+    #[test]
+    fn zstd_windows_are_bounded_where_no_content_size_is_said() {
+        let framed = |window_log: u8, sized: bool| {
+            let mut frame = vec![0x28, 0xB5, 0x2F, 0xFD, if sized { 0x80 } else { 0 }];
+            frame.push((window_log - 10) << 3);
+            if sized {
+                frame.extend(4096u32.to_le_bytes());
+            }
+            // One RLE block, the last.
+            frame.extend(&(4096u32 << 3 | 0b011).to_le_bytes()[..3]);
+            frame.push(b'r');
+            frame
+        };
+        let read = |window_log, sized| inflate(Compression::Zstd, &framed(window_log, sized), 4096);
+        for (window_log, sized) in [(12, false), (21, false), (23, false), (27, false), (31, true)]
+        {
+            assert_eq!(read(window_log, sized).unwrap(), [b'r'; 4096], "{window_log} {sized}");
+        }
+        assert!(read(28, false).is_none());
+        assert!(read(31, false).is_none());
+    }
+
+    #[test]
     fn zstd_frames_must_fill_the_cluster_exactly() {
         let content: Vec<u8> = (0..8192u32).map(|n| (n / 7) as u8).collect();
         let frame = |bytes: &[u8]| {

@@ -70,7 +70,7 @@ pub const PARTS: &[Part] = &[
         had: |trace| {
             let cluster = trace.vm.builder().plan().geometry.cluster_size.bytes();
             let file = image(trace).length_bytes();
-            file % cluster != 0
+            !file.is_multiple_of(cluster)
                 && trace.vm.journal().records.iter().any(|record| match record {
                     Record::Written { clusters, host, write, .. } => {
                         let end = host.get() + clusters * cluster;
@@ -168,11 +168,11 @@ fn header(trace: &Trace) -> Header {
 
 /// What lies behind the last cluster, where anything does.
 fn tail(trace: &Trace) -> Option<FileEnd> {
-    let ends = trace.operations.iter().filter_map(|(one, _)| match one {
+    let mut ends = trace.operations.iter().rev().filter_map(|(one, _)| match one {
         Operation::EndFile { end, tail } => Some((*end, tail.units())),
         _ => None,
     });
-    ends.last().filter(|(_, bytes)| *bytes > 0).map(|(end, _)| end)
+    ends.next().filter(|(_, bytes)| *bytes > 0).map(|(end, _)| end)
 }
 
 /// Where the last payload ends, and the file.
