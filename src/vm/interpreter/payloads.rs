@@ -30,3 +30,28 @@ impl Vm {
         effect
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::limits::Limits;
+    use crate::vm::text::assemble;
+    use crate::vm::{Effect, Vm};
+
+    #[test]
+    fn large_payloads_are_placed_until_there_is_no_room_for_them() {
+        let image = "image version=3 cluster_bits=16 refcount_order=4 features=none size=64<<16+0 \
+                     rng_seed=0 blocks=append table=append tolerance=0\n";
+        let line = "compress_as at=last+0 shape=noise coding=stored skew=packed\n";
+        let small = "compress_as at=last+0 shape=zeros coding=quick skew=packed\n";
+        let program = assemble(&format!("{image}{}{small}", line.repeat(20))).unwrap();
+        let mut vm = Vm::new();
+        vm.begin(&program.prologue, Limits::WALKED);
+        let effects: Vec<_> = program.operations.iter().map(|one| vm.step(*one)).collect();
+        // Each is a little longer than 64 KiB; what is left is enough for a small one.
+        let placed = effects.iter().take_while(|effect| **effect == Effect::Changed).count();
+        assert_eq!(placed, 15);
+        assert!(effects[15..20].iter().all(|effect| *effect == Effect::None));
+        assert_eq!(effects[20], Effect::Changed);
+        assert_eq!(vm.journal().records.len(), 16);
+    }
+}
