@@ -30,7 +30,7 @@ pub enum FileEnd {
     Garbage,
 }
 
-/// How much garbage there is at either edge of a longer tail.
+/// The garbage at either edge of a tail; between them there is nothing.
 const GARBAGE: [u8; 64] = [0x5A; 64];
 
 /// What a program asked for beyond the disk.
@@ -65,12 +65,8 @@ impl Builder {
     /// Returns where it lies; `None` where nothing was done.
     pub fn preallocate(&mut self, cluster: GuestCluster) -> Option<HostOffset> {
         let vacant = |entry| {
-            let Extended { host, .. } = match entry {
-                Entry::Unallocated | Entry::Zero(None) => Extended::default(),
-                Entry::Extended(extended) => extended,
-                Entry::Zero(Some(_)) | Entry::Normal(..) | Entry::Compressed(_) => return false,
-            };
-            host.is_none()
+            let extended = matches!(entry, Entry::Extended(Extended { host: None, .. }));
+            extended || matches!(entry, Entry::Unallocated | Entry::Zero(None))
         };
         if let Some((table, index)) = self.find(cluster)
             && !vacant(self.tables.get(table, index))
@@ -136,12 +132,11 @@ impl Builder {
             FileEnd::Zeros => end.saturating_add(tail_bytes),
             FileEnd::Garbage => {
                 let length = end.saturating_add(tail_bytes);
-                let edge = (GARBAGE.len() as u64).min(tail_bytes);
-                let garbage = &GARBAGE[..edge as usize];
-                if tail_bytes > 2 * edge {
-                    image.write(HostOffset::new(end), garbage);
+                let edge = (GARBAGE.len() as u64).min(tail_bytes / 2);
+                if edge > 0 {
+                    image.write(HostOffset::new(end), &GARBAGE[..edge as usize]);
+                    image.write(HostOffset::new(length - edge), &GARBAGE[..edge as usize]);
                 }
-                image.write(HostOffset::new(length - edge), garbage);
                 length
             }
             FileEnd::Sector | FileEnd::Content => {

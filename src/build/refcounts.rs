@@ -12,9 +12,9 @@
 //! and grows in place while the clusters behind it are free. Where they are not, it moves, with room for
 //! a sixteenth more: at the end of the file that makes the file longer by little more than the table
 //! itself, and the table by what counts so many clusters. A table cluster counts 64 × 64 clusters at the
-//! least (512-byte clusters, 64-bit counts), so that this is less than the room; spare clusters are a constant
-//! more. (Without the room, a
-//! table of 4,096 clusters needs a longer one wherever it is moved to.) What is not needed is freed.
+//! least (512-byte clusters, 64-bit counts), so that this is less than the room; spare clusters are a
+//! constant more. (Without the room, a table of 4,096 clusters needs a longer one wherever it is moved
+//! to.) What is not needed is freed.
 
 use crate::image::Image;
 use crate::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
@@ -114,8 +114,8 @@ impl Refcounts {
         unreachable!("the refcount table does not converge");
     }
 
-    /// Extends the table cluster by cluster until it is as long as it should be; false where the next cluster
-    /// is taken.
+    /// Extends the table cluster by cluster until it is as long as it should be; false where the next
+    /// cluster is taken.
     fn extend_table(
         &mut self,
         placement: &mut Placement,
