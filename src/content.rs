@@ -14,6 +14,11 @@ pub const STAMP_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteNumber(pub u32);
 
+impl WriteNumber {
+    /// No write: what is allocated and was never written reads as zeros.
+    pub const NONE: Self = Self(0);
+}
+
 /// The stamp that lies at `guest` in data of write `write`: the guest offset, the write number, and
 /// the crc32 of both.
 #[inline]
@@ -27,9 +32,19 @@ pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
     bytes
 }
 
-/// How much of a compressed cluster a shape fills; what lies behind is zeros. What cannot be
+/// How much of a compressed cluster most shapes fill; what lies behind is zeros. What cannot be
 /// compressed is paid for in every run.
 pub const SHAPED_BYTES: usize = 8 << 10;
+
+/// How much of a compressed cluster those shapes fill that cannot be compressed at all: whole clusters of
+/// up to 64 KiB, QEMU's default.
+pub const NOISE_BYTES: usize = 64 << 10;
+
+/// How far back deflate can copy from (RFC 1951 §2).
+pub const MAX_DISTANCE: usize = 32 << 10;
+
+/// How much is repeated by [`Shape::Far`].
+const REPEATED_BYTES: usize = 256;
 
 /// What a compressed cluster holds behind its stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,11 +66,17 @@ pub enum Shape {
     Coins,
     /// Text with noise strewn in.
     Mixed,
+    /// Noise throughout: the payload is a little longer than the cluster.
+    Noise,
+    /// Noise but for the last eighth: the payload is nearly as long as the cluster.
+    Nearly,
+    /// A piece of noise at the start, and again as far behind as deflate can copy.
+    Far,
 }
 
 impl Shape {
     /// Every shape, in the order of the encoding.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Zeros,
         Self::Text,
         Self::Speck,
@@ -64,14 +85,26 @@ impl Shape {
         Self::Most,
         Self::Coins,
         Self::Mixed,
+        Self::Noise,
+        Self::Nearly,
+        Self::Far,
     ];
+
+    /// How much of `length` bytes the shape fills; what lies behind is zeros.
+    pub fn filled_bytes(self, length: usize) -> usize {
+        length.min(match self {
+            Self::Noise | Self::Nearly => NOISE_BYTES,
+            Self::Far => MAX_DISTANCE + REPEATED_BYTES,
+            _ => SHAPED_BYTES,
+        })
+    }
 
     /// Fills `content` with what lies behind the stamp of a cluster of this shape.
     pub fn fill(self, content: &mut [u8]) {
         const LINE: &[u8] = b"a line of text that repeats and repeats; ";
         let mut entropy = Entropy::new(self as u64);
         content.fill(0);
-        let length = content.len().min(SHAPED_BYTES);
+        let length = self.filled_bytes(content.len());
         let content = &mut content[..length];
         let noisy = match self {
             Self::Zeros | Self::Text | Self::Coins | Self::Mixed => 0,
@@ -79,6 +112,9 @@ impl Shape {
             Self::Eighth => length / 8,
             Self::Half => length / 2,
             Self::Most => length / 4 * 3,
+            Self::Noise => length,
+            Self::Nearly => length / 8 * 7,
+            Self::Far => REPEATED_BYTES.min(length / 2),
         };
         for piece in content[..noisy].chunks_mut(8) {
             piece.copy_from_slice(&entropy.next_u64().to_le_bytes()[..piece.len()]);
@@ -88,6 +124,9 @@ impl Shape {
         }
         if self == Self::Mixed {
             content.iter_mut().step_by(61).for_each(|byte| *byte = entropy.next_u64() as u8);
+        }
+        if self == Self::Far {
+            content.copy_within(..noisy, length - noisy);
         }
         if self == Self::Coins {
             content.fill_with(|| b'a' + entropy.below(2) as u8);

@@ -16,6 +16,9 @@ pub struct Limits {
     pub touched_clusters: u64,
     /// How many layers a chain may have, the image itself among them.
     pub layers: usize,
+    /// How many bytes of payload `compress_as` may place: unlike `compress`, it has some of 64 KiB, and
+    /// all are copied each time that the image is built.
+    pub payload_bytes: u64,
     /// How many snapshots there may be at a time.
     pub snapshots: usize,
     /// How many bitmaps there may be at a time.
@@ -37,6 +40,7 @@ impl Limits {
         host_clusters: 1 << 18,
         touched_clusters: 1 << 12,
         layers: MAX_LAYERS,
+        payload_bytes: 1 << 20,
         snapshots: 8,
         bitmaps: 8,
         bitmap_bits: 1 << 27,
@@ -51,6 +55,7 @@ impl Limits {
         host_clusters: 1 << 32,
         touched_clusters: 1 << 14,
         layers: 1,
+        payload_bytes: 1 << 20,
         snapshots: 16,
         bitmaps: 16,
         bitmap_bits: 1 << 32,
@@ -75,6 +80,9 @@ impl Limits {
     }
 }
 
+/// The longest compressed payload: 64 KiB that cannot be compressed, and the zeros of a 2 MiB cluster
+/// behind them.
+pub const MAX_PAYLOAD_BYTES: usize = 80 << 10;
 /// The largest tolerance for growth of the refcount table, in clusters: what a program's operand can
 /// say, and enough for a table to grow into it more than once.
 pub const MAX_TABLE_TOLERANCE: u64 = 3;
@@ -96,6 +104,6 @@ pub const FUEL_BASE: u64 = 4096;
 /// 64 KiB clusters, and some GiB of memory. An image of 33 MiB can ask for a thousand times as much, by
 /// naming one table again and again.
 pub const MAX_RECOUNTED: usize = 1 << 26;
-/// How far into a compressed cluster the loop reads: all that a shape fills (`content`), and zeros
+/// How far into a compressed cluster the loop reads: all that most shapes fill (`content`), and zeros
 /// behind it. A 2 MiB cluster takes a millisecond to inflate.
 pub const MAX_INFLATED_BYTES: u64 = 16 << 10;

@@ -10,6 +10,9 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use miniz_oxide::deflate::core::{
+    CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
+};
 use qcowfuzz::engines::Walker;
 use qcowfuzz::error::StorageError;
 use qcowfuzz::extent::{Extent, Window};
@@ -19,6 +22,7 @@ use qcowfuzz::oracles::recount::Recount;
 use qcowfuzz::qcow2::header::MAX_L1_ENTRIES;
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
 use qcowfuzz::storage::{Layer, Storage};
+use qcowfuzz::vm::Record;
 use qcowfuzz::vm::generate::{Wanted, generate};
 use qcowfuzz::vm::text::assemble;
 
@@ -188,6 +192,69 @@ fn reading_the_largest_compressed_clusters_takes_little_memory() {
         assert!(into[12 * CLUSTER as usize..].iter().any(|byte| *byte != 0));
         assert!(peak <= WALK_BYTES, "{compression}: {peak} bytes");
         println!("compressed, features={compression}: {peak} bytes");
+    }
+}
+
+/// An image whose only cluster has `payload`, as long as a descriptor can say.
+fn with_payload(features: &str, payload: &[u8]) -> Vec<u8> {
+    let program = assemble(&format!(
+        "image version=3 cluster_bits=21 refcount_order=4 features={features} size=1<<21+0 \
+         rng_seed=0 blocks=append table=append tolerance=0\n\
+         compress_as at=start+0 shape=zeros coding=largest skew=packed\n"
+    ));
+    let mut harness = Harness::new(Walker::default());
+    let image = harness.build(&program.unwrap().encode());
+    let mut file = vec![0; image.length_bytes() as usize];
+    image.read_at(HostOffset::ZERO, &mut file).unwrap();
+    let Record::Compressed { host, length_bytes, .. } = harness.vm().journal().records[0] else {
+        panic!("nothing was compressed");
+    };
+    assert!(payload.len() <= length_bytes as usize);
+    file[host.get() as usize..][..payload.len()].copy_from_slice(payload);
+    file
+}
+
+/// The longest payloads, which inflate to gigabytes, cost a cluster of output and two of input.
+#[test]
+fn payloads_of_gigabytes_take_a_cluster_of_memory() {
+    // A piece of 8 MiB that ends on a byte and needs nothing before it, again and again.
+    let mut piece = Vec::new();
+    let flags = create_comp_flags_from_zip_params(6, -15, 0);
+    let zeros = vec![0; 8 << 20];
+    compress_to_output(&mut CompressorOxide::new(flags), &zeros, TDEFLFlush::Full, |bytes| {
+        piece.extend_from_slice(bytes);
+        true
+    });
+    let deflate = piece.repeat((4 << 20) / piece.len() - 1);
+    assert!(deflate.len() / piece.len() * zeros.len() > 2 << 30);
+    // RLE blocks of 128 KiB each, of which none is the last: with and without a content size.
+    let block = [&(128u32 << 13 | 0b010).to_le_bytes()[..3], &[0]].concat();
+    let blocks = block.repeat(1_000_000);
+    let unsized_frame = [&[0x28, 0xB5, 0x2F, 0xFD, 0, 11 << 3], blocks.as_slice()].concat();
+    let sized = [&[0x28, 0xB5, 0x2F, 0xFD, 0xC0, 11 << 3][..], &(128u64 << 30).to_le_bytes()];
+    let sized_frame = [&sized.concat(), blocks.as_slice()].concat();
+    for (features, payload, readable) in
+        [("none", &deflate, true), ("zstd", &unsized_frame, false), ("zstd", &sized_frame, false)]
+    {
+        let file = with_payload(features, payload);
+        let mut into = vec![1; CLUSTER as usize];
+        let (read, peak) = peak_of(|| {
+            let disk = Disk::open(&[Layer::alone(file.as_slice())]).unwrap();
+            let mut scratch = Scratch::new();
+            let mut extents = 0;
+            let count = &mut |extent: Extent| {
+                extents += u32::from(extent.mapping.compressed);
+                ControlFlow::Continue(())
+            };
+            map_extents(&disk, Window::ALL, &mut scratch, count).unwrap();
+            assert_eq!(extents, 1);
+            read(&disk, GuestOffset::ZERO, &mut into, &mut scratch).is_ok()
+        });
+        assert_eq!(read, readable, "{features}");
+        assert!(!readable || into.iter().all(|byte| *byte == 0));
+        let most = 3 * CLUSTER as i64 + HOSTILE_BYTES;
+        assert!(peak <= most, "{features}: {peak} bytes");
+        println!("a payload of gigabytes, features={features}: {peak} bytes");
     }
 }
 

@@ -4,6 +4,7 @@ use crate::content::{Shape, WriteNumber};
 use crate::qcow2::units::{GuestCluster, HostOffset};
 
 use super::Builder;
+use super::payload::Kind;
 use super::tables::{Compressed, Entry};
 
 /// How a compressed cluster is placed.
@@ -23,12 +24,23 @@ pub enum Packing {
 /// A compressed cluster to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedWrite {
-    /// What it holds.
-    pub shape: Shape,
+    /// What it holds, and how it is coded.
+    pub kind: Kind,
     /// Where it goes.
     pub packing: Packing,
     /// Which write it is.
     pub write: WriteNumber,
+}
+
+/// A compressed cluster that was written.
+#[derive(Clone, Copy, Debug)]
+pub struct CompressedPlace {
+    /// Where the payload begins.
+    pub offset: HostOffset,
+    /// Its length.
+    pub length_bytes: u32,
+    /// What it holds: another shape than was wanted where that one does not fit.
+    pub shape: Shape,
 }
 
 /// Where the last payload ended: in `cluster`, which it touches, at `offset`.
@@ -39,19 +51,28 @@ pub(super) struct PayloadEnd {
 }
 
 impl Builder {
-    /// Writes a whole cluster compressed. Returns where the payload begins and its length; `None`
-    /// where the file is full or the data lie in another one, and nothing was changed.
+    /// What becomes of a cluster that is to be compressed as `wanted`, and how many bytes of the file
+    /// that writes.
+    pub fn fitting_payload(&mut self, wanted: Kind) -> (Kind, u64) {
+        let geometry = self.plan.geometry;
+        let (kind, payload) = self.payloads.fitting(&geometry, wanted);
+        (kind, payload.length_bytes() as u64)
+    }
+
+    /// Writes a whole cluster compressed. Returns what was written; `None` where the file is full or the
+    /// data lie in another one, and nothing was changed.
     pub fn write_compressed(
         &mut self,
         cluster: GuestCluster,
         wanted: CompressedWrite,
-    ) -> Option<(HostOffset, u32)> {
+    ) -> Option<CompressedPlace> {
         if self.plan.geometry.data_file {
             return None;
         }
         let (table, index) = self.table_for_change(cluster)?;
         let geometry = self.plan.geometry;
-        let length = self.payloads.get(&geometry, wanted.shape).length_bytes();
+        let (kind, payload) = self.payloads.fitting(&geometry, wanted.kind);
+        let length = payload.claimed_bytes();
         let length_bytes = u32::try_from(length).ok()?;
         let length = u64::from(length_bytes);
         let offset = match wanted.packing {
@@ -63,10 +84,9 @@ impl Builder {
         let end = geometry.cluster_size.host_cluster(last).get();
         self.payload_end = Some(PayloadEnd { cluster: end, offset: last.saturating_add(1) });
         self.release(old);
-        let (write, shape) = (wanted.write, wanted.shape);
-        let entry = Compressed { offset, length_bytes, write, shape };
+        let entry = Compressed { offset, length_bytes, write: wanted.write, kind };
         self.tables.set(table, index, Entry::Compressed(entry));
-        Some((offset, length_bytes))
+        Some(CompressedPlace { offset, length_bytes, shape: kind.shape })
     }
 
     /// Room behind the last payload, counted: the cluster in which it ended is referenced once more,

@@ -69,8 +69,8 @@ impl Builder {
         true
     }
 
-    /// Changes the size of the disk; what lies past a smaller one's last cluster is discarded. The L1
-    /// table grows where it must, and never shrinks.
+    /// Changes the size of the disk; what lies past the last cluster of the smaller disk is discarded.
+    /// The L1 table grows where it must, and never shrinks.
     ///
     /// Returns the new size, which the limits may have cut; `None` where the file is full, or the limits
     /// do not allow a bitmap that long.
@@ -79,14 +79,16 @@ impl Builder {
         if !self.bitmaps_allow(size_bytes) {
             return None;
         }
-        let old_clusters = self.guest_clusters();
         if !self.grow_l1(self.plan.geometry.l1_entries_for(size_bytes)) {
             return None;
         }
         let new_clusters = self.plan.geometry.cluster_size.clusters_for(size_bytes);
-        if new_clusters < old_clusters && !self.discard_from(new_clusters) {
+        if let Some(first) = self.discarded_from(new_clusters)
+            && !self.discard_from(first)
+        {
             return None;
         }
+        self.file.beyond = false;
         self.plan.size_bytes = size_bytes;
         self.resize_bitmaps();
         Some(size_bytes)

@@ -7,6 +7,7 @@
 mod bitmaps;
 pub mod clusters;
 mod compressed;
+pub mod file;
 mod header;
 mod l1;
 mod out_of_date;
@@ -28,6 +29,7 @@ use crate::qcow2::units::{ClusterSize, GuestCluster, HostCluster, HostOffset, SU
 
 use bitmaps::Bitmaps;
 use compressed::PayloadEnd;
+use file::FileState;
 use l1::L1;
 use payload::Payloads;
 use placement::{Placement, Policy};
@@ -36,7 +38,7 @@ use snapshots::Snapshots;
 use tables::{Entry, Extended, TableId, Tables};
 
 pub use bitmaps::{Fill, Leaving, NewBitmap};
-pub use compressed::{CompressedWrite, Packing};
+pub use compressed::{CompressedPlace, CompressedWrite, Packing};
 pub use header::{
     BackingFormat, BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions,
     HeaderStyle, Names, NamesTooLong,
@@ -92,6 +94,7 @@ pub struct Builder {
     bitmaps: Bitmaps,
     payloads: Payloads,
     payload_end: Option<PayloadEnd>,
+    file: FileState,
     /// Entries that are about to go: a buffer.
     touched: Vec<(u64, Entry)>,
 }
@@ -118,6 +121,7 @@ impl Builder {
             bitmaps: Bitmaps::default(),
             payloads: Payloads::default(),
             payload_end: None,
+            file: FileState::default(),
             touched: Vec::new(),
         }
     }
@@ -133,6 +137,7 @@ impl Builder {
         self.snapshots.clear();
         self.bitmaps.clear();
         self.payload_end = None;
+        self.file = FileState::default();
         self.placement.allocate(1, Policy::Append);
         // The file has room for an L1 table of any size that `limits` allows.
         let entries = plan.geometry.l1_entries_for(self.plan.size_bytes);

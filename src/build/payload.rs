@@ -1,19 +1,67 @@
 //! Compressed payloads, made once: the loop patches a stamp into them and never compresses.
 //!
-//! A payload is a block that stores the stamp as it is, followed by blocks that were compressed
-//! ahead of time: for deflate a stored block (RFC 1951 §3.2.4), for zstd a raw block of a frame with
-//! its content size (RFC 8878 §3.1.1).
+//! A payload begins with a block that stores the stamp as it is; behind it lies what was compressed
+//! ahead of time, in one of many codings.
 
-use miniz_oxide::deflate::core::{
-    CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
-};
+mod deflate;
+mod zstd;
 
-use crate::content::{SHAPED_BYTES, STAMP_BYTES, Shape};
+use crate::content::{STAMP_BYTES, Shape};
+use crate::limits::MAX_PAYLOAD_BYTES;
 use crate::qcow2::header::{Compression, Geometry};
 use crate::qcow2::units::ClusterSize;
 
-/// The payloads of one process, by cluster size, compression and shape; each is made when it is
-/// first asked for.
+/// How a compressed cluster is coded: something for each of deflate (RFC 1951) and zstd (RFC 8878).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coding {
+    /// Level 6, 32 KiB windows; level 3, one frame with its content size.
+    #[default]
+    Usual,
+    /// Stored blocks only; raw blocks only.
+    Stored,
+    /// Fixed codes; raw and RLE blocks, which have no codes at all.
+    Fixed,
+    /// Level 1; the content size in the smallest field that holds it.
+    Quick,
+    /// The highest level, dynamic codes; level 19.
+    Dynamic,
+    /// Matches as far back as they can be; no content size, and a window larger than the cluster.
+    Window,
+    /// The stream goes on past the cluster, and is cut; a second frame follows the whole cluster.
+    Longer,
+    /// Bytes behind the end that belong to nothing.
+    Trailing,
+    /// Blocks of every kind with empty ones between them; several frames, with an empty one and one
+    /// that is skipped.
+    Pieces,
+    /// An empty last block; a checksum behind the content.
+    Ended,
+    /// The descriptor says as much as it can: two clusters, nearly all behind the end.
+    Largest,
+}
+
+impl Coding {
+    /// Every coding, in the order of the encoding.
+    pub const ALL: [Self; 11] = [
+        Self::Usual,
+        Self::Stored,
+        Self::Fixed,
+        Self::Quick,
+        Self::Dynamic,
+        Self::Window,
+        Self::Longer,
+        Self::Trailing,
+        Self::Pieces,
+        Self::Ended,
+        Self::Largest,
+    ];
+}
+
+/// What lies behind a stream that has ended.
+const TRAILING: [u8; 77] = [0xA5; 77];
+
+/// The payloads of one process, by cluster size, compression, shape and coding; each is made when it
+/// is first asked for.
 #[derive(Debug, Default)]
 pub struct Payloads {
     made: Vec<Option<Payload>>,
@@ -24,10 +72,16 @@ pub struct Payloads {
 pub struct Payload {
     bytes: Vec<u8>,
     stamp_at: usize,
+    claimed_bytes: usize,
 }
 
 impl Payload {
-    /// The length of the payload; never more than a cluster.
+    /// The length that the descriptor says; never more than it can.
+    pub fn claimed_bytes(&self) -> usize {
+        self.claimed_bytes
+    }
+
+    /// The length of what is written; behind it, nothing is.
     pub fn length_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -38,138 +92,99 @@ impl Payload {
         out[self.stamp_at..self.stamp_at + STAMP_BYTES].copy_from_slice(stamp);
     }
 
-    fn new(cluster_size: ClusterSize, compression: Compression, shape: Shape) -> Self {
+    fn new(cluster_size: ClusterSize, compression: Compression, kind: Kind) -> Self {
         let mut rest = vec![0; cluster_size.bytes_usize() - STAMP_BYTES];
-        shape.fill(&mut rest);
-        match compression {
-            Compression::Deflate => Self::deflate(&rest),
-            Compression::Zstd => Self::zstd(cluster_size, &rest),
+        kind.shape.fill(&mut rest);
+        let content = Content { filled: kind.shape.filled_bytes(rest.len()), rest: &rest };
+        let (mut bytes, stamp_at) = match compression {
+            Compression::Deflate => deflate::payload(&content, kind.coding),
+            Compression::Zstd => zstd::payload(&content, kind.coding),
+        };
+        if kind.coding == Coding::Trailing {
+            bytes.extend(TRAILING);
         }
+        let most = max_claimed_bytes(cluster_size);
+        let fits = bytes.len() <= most.min(MAX_PAYLOAD_BYTES);
+        if !fits {
+            bytes = Vec::new();
+        }
+        let claimed_bytes = if kind.coding == Coding::Largest { most } else { bytes.len() };
+        Self { bytes, stamp_at, claimed_bytes }
     }
 
-    fn deflate(rest: &[u8]) -> Self {
-        // Not the last block, stored; its length, and the length's complement.
-        let length = (STAMP_BYTES as u16).to_le_bytes();
-        let mut bytes = vec![0, length[0], length[1], !length[0], !length[1]];
-        let stamp_at = bytes.len();
-        bytes.extend([0; STAMP_BYTES]);
-        // Behind what a shape holds there are only zeros, for which the fastest level is as good.
-        let (content, zeros) = rest.split_at(rest.len().min(SHAPED_BYTES));
-        let mut stream = CompressorOxide::new(create_comp_flags_from_zip_params(6, -15, 0));
-        deflate_part(&mut stream, content, TDEFLFlush::Full, &mut bytes);
-        let mut stream = CompressorOxide::new(create_comp_flags_from_zip_params(1, -15, 0));
-        deflate_part(&mut stream, zeros, TDEFLFlush::Finish, &mut bytes);
-        Self { bytes, stamp_at }
-    }
-
-    fn zstd(cluster_size: ClusterSize, rest: &[u8]) -> Self {
-        let mut frame = Vec::with_capacity(zstd_safe::compress_bound(rest.len()));
-        // Into a buffer of the size that zstd asks for, this cannot fail.
-        let _ = zstd_safe::compress(&mut frame, rest, 3);
-        let mut bytes = vec![0x28, 0xB5, 0x2F, 0xFD];
-        // One segment, content size in eight bytes, no checksum, no dictionary.
-        bytes.push(0b1110_0000);
-        bytes.extend(cluster_size.bytes().to_le_bytes());
-        // A raw block, not the last.
-        let raw_block = (STAMP_BYTES as u32) << 3;
-        bytes.extend(&raw_block.to_le_bytes()[..3]);
-        let stamp_at = bytes.len();
-        bytes.extend([0; STAMP_BYTES]);
-        bytes.extend(&frame[zstd_header_bytes(&frame)..]);
-        Self { bytes, stamp_at }
+    /// One that is too long is empty.
+    fn fits(&self) -> bool {
+        !self.bytes.is_empty()
     }
 }
 
-/// Appends `content` as blocks that end on a byte.
-fn deflate_part(
-    stream: &mut CompressorOxide,
-    content: &[u8],
-    flush: TDEFLFlush,
-    out: &mut Vec<u8>,
-) {
-    // The callback takes everything, so that the stream cannot stop.
-    compress_to_output(stream, content, flush, |piece| {
-        out.extend_from_slice(piece);
-        true
-    });
+/// What a descriptor can say of a payload that begins anywhere in a sector: 2^(cluster_bits - 8)
+/// sectors.
+fn max_claimed_bytes(cluster_size: ClusterSize) -> usize {
+    2 * cluster_size.bytes_usize() - 511
 }
 
-/// The length of a zstd frame's header (RFC 8878 §3.1.1.1).
-fn zstd_header_bytes(frame: &[u8]) -> usize {
-    let descriptor = frame.get(4).copied().unwrap_or(0);
-    let single_segment = descriptor & 0b10_0000 != 0;
-    let window = usize::from(!single_segment);
-    let content_size = match descriptor >> 6 {
-        0 => usize::from(single_segment),
-        flag => 1 << flag,
-    };
-    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 0b11)];
-    5 + window + dictionary + content_size
+/// What lies behind the stamp of a cluster.
+struct Content<'a> {
+    rest: &'a [u8],
+    /// How much of it the shape fills. Behind that there are only zeros, for which the fastest level is
+    /// as good.
+    filled: usize,
+}
+
+impl Content<'_> {
+    fn parts(&self) -> (&[u8], &[u8]) {
+        self.rest.split_at(self.filled)
+    }
+
+    fn cluster_bytes(&self) -> usize {
+        STAMP_BYTES + self.rest.len()
+    }
+}
+
+/// What a payload holds, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kind {
+    /// What it holds.
+    pub shape: Shape,
+    /// How it is coded.
+    pub coding: Coding,
 }
 
 impl Payloads {
-    /// The payload for a cluster of `geometry`, made now where it was not made before.
-    pub fn get(&mut self, geometry: &Geometry, shape: Shape) -> &Payload {
+    /// The payload for a cluster of `geometry`, made now where it was not made before, and what it is:
+    /// where the one that is `wanted` would be too long, its shape in the usual coding; where that one
+    /// is too, the largest shape that never is.
+    pub fn fitting(&mut self, geometry: &Geometry, wanted: Kind) -> (Kind, &Payload) {
+        let usual = Kind { coding: Coding::Usual, ..wanted };
+        let fits = |kind: &Kind| self.get(geometry, *kind).fits();
+        let found = [wanted, usual].into_iter().find(fits);
+        let kind = found.unwrap_or(Kind { shape: Shape::Most, coding: Coding::Usual });
+        (kind, self.get(geometry, kind))
+    }
+
+    fn get(&mut self, geometry: &Geometry, kind: Kind) -> &Payload {
         if self.made.is_empty() {
-            self.made.resize(CLUSTER_SIZES * 2 * Shape::ALL.len(), None);
+            self.made.resize(CLUSTER_SIZES * 2 * Shape::ALL.len() * Coding::ALL.len(), None);
         }
-        self.made[Self::index(geometry, shape)]
-            .get_or_insert_with(|| Payload::new(geometry.cluster_size, geometry.compression, shape))
+        self.made[Self::index(geometry, kind)]
+            .get_or_insert_with(|| Payload::new(geometry.cluster_size, geometry.compression, kind))
     }
 
-    /// A payload that [`Payloads::get`] has made.
-    pub fn made(&self, geometry: &Geometry, shape: Shape) -> &Payload {
-        self.made[Self::index(geometry, shape)].as_ref().expect("made when it was placed")
+    /// A payload that [`Payloads::fitting`] has made.
+    pub fn made(&self, geometry: &Geometry, kind: Kind) -> &Payload {
+        self.made[Self::index(geometry, kind)].as_ref().expect("made when it was placed")
     }
 
-    fn index(geometry: &Geometry, shape: Shape) -> usize {
+    fn index(geometry: &Geometry, kind: Kind) -> usize {
         let size = (geometry.cluster_size.bits() - ClusterSize::MIN_BITS) as usize;
         let compression = usize::from(geometry.compression == Compression::Zstd);
-        (size * 2 + compression) * Shape::ALL.len() + shape as usize
+        let of_size = (size * 2 + compression) * Shape::ALL.len() + kind.shape as usize;
+        of_size * Coding::ALL.len() + kind.coding as usize
     }
 }
 
 const CLUSTER_SIZES: usize = (ClusterSize::MAX_BITS - ClusterSize::MIN_BITS + 1) as usize;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::qcow2::header::Version;
-
-    #[test]
-    fn every_payload_inflates_to_its_cluster() {
-        let mut payloads = Payloads::default();
-        for bits in 9..=21 {
-            let cluster_size = ClusterSize::from_bits(bits).unwrap();
-            for compression in [Compression::Deflate, Compression::Zstd] {
-                let geometry = Geometry {
-                    version: Version::V3,
-                    cluster_size,
-                    refcount_order: 4,
-                    extended_l2: false,
-                    compression,
-                    data_file: false,
-                };
-                for shape in Shape::ALL {
-                    let payload = payloads.get(&geometry, shape);
-                    assert!(payload.length_bytes() <= cluster_size.bytes_usize());
-                    let mut bytes = vec![0; payload.length_bytes()];
-                    payload.write(&mut bytes, &[7; STAMP_BYTES]);
-                    let inflated = match compression {
-                        Compression::Deflate => {
-                            miniz_oxide::inflate::decompress_to_vec(&bytes).unwrap()
-                        }
-                        Compression::Zstd => {
-                            let mut out = Vec::with_capacity(cluster_size.bytes_usize());
-                            zstd_safe::decompress(&mut out, &bytes).unwrap();
-                            out
-                        }
-                    };
-                    let mut expected = vec![7; cluster_size.bytes_usize()];
-                    shape.fill(&mut expected[STAMP_BYTES..]);
-                    assert!(inflated == expected, "{bits} {compression:?} {shape:?}");
-                }
-            }
-        }
-    }
-}
+mod tests;

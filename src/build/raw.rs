@@ -1,6 +1,6 @@
 //! The lowest layer of a chain as a raw file: what a guest reads, byte for byte.
 
-use crate::content::{SHAPED_BYTES, STAMP_BYTES, stamp};
+use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::image::Image;
 use crate::images::LayerFiles;
 use crate::qcow2::units::{GuestOffset, HostOffset};
@@ -35,15 +35,17 @@ impl Builder {
         let geometry = &self.plan.geometry;
         let at = HostOffset::new(guest.get());
         match entry {
+            Entry::Normal(_, WriteNumber::NONE) => {}
             Entry::Normal(_, write) => {
                 write_stamps(image, guest, at, geometry.cluster_size.bytes(), write);
             }
-            Entry::Compressed(Compressed { write, shape, .. }) => {
-                let length = geometry.cluster_size.bytes_usize().min(STAMP_BYTES + SHAPED_BYTES);
+            Entry::Compressed(Compressed { write, kind, .. }) => {
+                let behind = geometry.cluster_size.bytes_usize() - STAMP_BYTES;
+                let length = STAMP_BYTES + kind.shape.filled_bytes(behind);
                 let out = image.place(at, length);
                 let (head, rest) = out.split_at_mut(STAMP_BYTES);
                 head.copy_from_slice(&stamp(guest, write));
-                shape.fill(rest);
+                kind.shape.fill(rest);
             }
             Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
                 let writes = self.tables.writes(writes);

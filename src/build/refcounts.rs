@@ -12,12 +12,13 @@
 //! and grows in place while the clusters behind it are free. Where they are not, it moves, with room for
 //! a sixteenth more: at the end of the file that makes the file longer by little more than the table
 //! itself, and the table by what counts so many clusters. A table cluster counts 64 × 64 clusters at the
-//! least (512-byte clusters, 64-bit counts), so that this is less than the room. (Without the room, a
-//! table of 4,096 clusters needs a longer one wherever it is moved to.) What is not needed is freed.
+//! least (512-byte clusters, 64-bit counts), so that this is less than the room; spare clusters are a
+//! constant more. (Without the room, a table of 4,096 clusters needs a longer one wherever it is moved
+//! to.) What is not needed is freed.
 
 use crate::image::Image;
 use crate::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
-use crate::qcow2::header::Geometry;
+use crate::qcow2::header::{Geometry, MAX_REFCOUNT_TABLE_BYTES};
 use crate::qcow2::refcount;
 use crate::qcow2::units::{HostCluster, HostOffset};
 use crate::storage::GRAIN_BYTES;
@@ -35,6 +36,8 @@ pub struct RefcountPlacement {
     pub table: Policy,
     /// How many free clusters the table wants behind it, 0 to [`MAX_TABLE_TOLERANCE`].
     pub tolerance: u64,
+    /// How many clusters more the table has than it must have, as far as QEMU opens so many.
+    pub spare: u64,
 }
 
 /// Where the refcount structures of one image lie.
@@ -96,14 +99,14 @@ impl Refcounts {
         let per_block = geometry.refcounts_per_block();
         let tolerance = wanted.tolerance.min(MAX_TABLE_TOLERANCE);
         for round in 0..MAX_TABLE_ROUNDS {
-            let needed = self.needed_table_clusters(geometry);
+            let needed = self.wanted_table_clusters(geometry, wanted);
             let clusters = needed + if round == 0 { 0 } else { needed / 16 + 1 };
             let first = placement.allocate_with_tolerance(clusters, tolerance, wanted.table);
             let Some(first) = first else { return };
             (self.table_first, self.table_clusters) = (first, clusters);
             self.count_clusters(placement, per_block, wanted.blocks, first..first + clusters);
-            if self.extend_table(placement, geometry, wanted.blocks) {
-                self.trim_table(placement, geometry);
+            if self.extend_table(placement, geometry, wanted) {
+                self.trim_table(placement, geometry, wanted);
                 return;
             }
             placement.clusters.free(self.table_first, self.table_clusters);
@@ -111,29 +114,35 @@ impl Refcounts {
         unreachable!("the refcount table does not converge");
     }
 
-    /// Extends the table cluster by cluster until it holds all blocks; false where the next cluster
-    /// is taken.
+    /// Extends the table cluster by cluster until it is as long as it should be; false where the next
+    /// cluster is taken.
     fn extend_table(
         &mut self,
         placement: &mut Placement,
         geometry: &Geometry,
-        policy: Policy,
+        wanted: RefcountPlacement,
     ) -> bool {
-        while self.needed_table_clusters(geometry) > self.table_clusters {
+        while self.wanted_table_clusters(geometry, wanted) > self.table_clusters {
             let next = self.table_first + self.table_clusters;
             if !placement.clusters.is_free(next, 1) {
                 return false;
             }
             placement.clusters.allocate(next, 1);
             self.table_clusters += 1;
-            self.count_clusters(placement, geometry.refcounts_per_block(), policy, next..next + 1);
+            let per_block = geometry.refcounts_per_block();
+            self.count_clusters(placement, per_block, wanted.blocks, next..next + 1);
         }
         true
     }
 
     /// Frees what the table does not need.
-    fn trim_table(&mut self, placement: &mut Placement, geometry: &Geometry) {
-        let needed = self.needed_table_clusters(geometry);
+    fn trim_table(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        wanted: RefcountPlacement,
+    ) {
+        let needed = self.wanted_table_clusters(geometry, wanted);
         if needed < self.table_clusters {
             placement.clusters.free(self.table_first + needed, self.table_clusters - needed);
             self.table_clusters = needed;
@@ -151,9 +160,12 @@ impl Refcounts {
         self.allocate_blocks(placement, per_block, policy);
     }
 
-    fn needed_table_clusters(&self, geometry: &Geometry) -> u64 {
+    /// What holds all blocks, and the spare clusters as far as QEMU opens so many.
+    fn wanted_table_clusters(&self, geometry: &Geometry, wanted: RefcountPlacement) -> u64 {
         let entries = self.blocks.last().map_or(1, |(index, _)| index + 1);
-        geometry.cluster_size.clusters_for(entries * 8)
+        let needed = geometry.cluster_size.clusters_for(entries * 8);
+        let most = MAX_REFCOUNT_TABLE_BYTES / geometry.cluster_size.bytes();
+        needed.max(most.min(needed + wanted.spare))
     }
 
     /// Where the table lies: its first cluster, and how many.
@@ -300,6 +312,7 @@ mod tests {
                 blocks: policies[entropy.below(4) as usize],
                 table: policies[entropy.below(4) as usize],
                 tolerance: entropy.below(4),
+                spare: entropy.below(4),
             };
             refcounts.allocate(&mut placement, &geometry, wanted);
             assert_counted(&refcounts, &placement, &geometry);
@@ -317,7 +330,8 @@ mod tests {
             placement.allocate(20, Policy::Append);
             placement.leave_gap(40_000_000);
             placement.allocate(1, Policy::Append);
-            let wanted = RefcountPlacement { blocks: policy, table: policy, tolerance: 1 };
+            let wanted =
+                RefcountPlacement { blocks: policy, table: policy, tolerance: 1, spare: 15 };
             placement.lift_limit();
             refcounts.allocate(&mut placement, &geometry, wanted);
             assert_counted(&refcounts, &placement, &geometry);

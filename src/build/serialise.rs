@@ -76,7 +76,7 @@ impl Builder {
         self.write_bitmaps(image);
         let runs = scratch.out_of_date.runs().unwrap_or(placement.clusters.runs());
         scratch.refcounts.serialise(image, geometry, runs);
-        image.seal(geometry.cluster_size.saturating_bytes(placement.clusters.end()));
+        self.seal(image, placement);
         // A raw one is as long as the disk, any other as long as what was written.
         let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
         data_file.seal(if raw { self.plan.size_bytes & !511 } else { 0 });
@@ -165,13 +165,15 @@ impl Builder {
                     write_stamps(image, guest, host, length, WriteNumber::default());
                 }
             }
+            // Allocated, and never written.
+            Entry::Normal(_, WriteNumber::NONE) => {}
             Entry::Normal(host, write) => {
                 let length = self.plan.geometry.cluster_size.bytes();
                 write_stamps(image, guest, host, length, write);
             }
-            Entry::Compressed(Compressed { offset, shape, write, length_bytes }) => {
-                let payload = self.payloads.made(&self.plan.geometry, shape);
-                let out = image.place(offset, length_bytes as usize);
+            Entry::Compressed(Compressed { offset, kind, write, .. }) => {
+                let payload = self.payloads.made(&self.plan.geometry, kind);
+                let out = image.place(offset, payload.length_bytes());
                 payload.write(out, &stamp(guest, write));
             }
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {

@@ -33,12 +33,12 @@ pub enum Entry {
 pub struct Compressed {
     /// Its first byte.
     pub offset: HostOffset,
-    /// How many bytes.
+    /// How many bytes, as the descriptor says it.
     pub length_bytes: u32,
     /// Which write made it.
     pub write: WriteNumber,
-    /// The shape of what it holds.
-    pub shape: crate::content::Shape,
+    /// What it holds, and how it is coded.
+    pub kind: super::payload::Kind,
 }
 
 /// An entry of an extended L2 table that is not compressed.

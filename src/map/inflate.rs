@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
@@ -91,7 +92,9 @@ impl Inflater {
         let cluster = geometry.cluster_size.bytes_usize();
         let input = &self.input[..taken];
         match geometry.compression {
-            Compression::Deflate => deflate(&mut self.deflate, input, &mut self.output[..end]),
+            Compression::Deflate => {
+                deflate(&mut self.deflate, input, &mut self.output[..end], end == cluster)
+            }
             Compression::Zstd => {
                 let zstd = self.zstd.get_or_insert_with(DCtx::create);
                 let whole = &mut self.output[..cluster];
@@ -120,21 +123,27 @@ fn grow(buffer: &mut Vec<u8>, length: usize) {
 }
 
 /// Fills `output`. What the stream holds beyond it is ignored, as in QEMU (`block/qcow2-threads.c`,
-/// `qcow2_zlib_decompress`).
+/// `qcow2_zlib_decompress`). Of a `whole` cluster, zlib looks on until there is a byte for which there
+/// is no room: a stream that is broken before that is an error.
 fn deflate(
     decoder: &mut DecompressorOxide,
     input: &[u8],
     output: &mut [u8],
+    whole: bool,
 ) -> Result<(), InflateError> {
     decoder.init();
     let wanted = output.len();
     let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-    let (_, _, written) = decompress(decoder, input, output, 0, flags);
-    match written == wanted {
-        true => Ok(()),
-        false => Err(InflateError::Payload(
-            "the deflate stream ends or breaks before the cluster is full",
-        )),
+    let (status, _, written) = decompress(decoder, input, output, 0, flags);
+    if written != wanted {
+        let what = "the deflate stream ends or breaks before the cluster is full";
+        return Err(InflateError::Payload(what));
+    }
+    match status {
+        TINFLStatus::Failed if whole => {
+            Err(InflateError::Payload("the deflate stream breaks behind the cluster"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -172,11 +181,26 @@ fn zstd_whole(
             return Err(broken);
         };
         let Some((frame, rest)) = input.split_at_checked(frame_bytes) else { return Err(broken) };
+        if window_bytes(frame).is_some_and(|window| window > MAX_WINDOW_BYTES) {
+            return Err(broken);
+        }
         let Ok(written) = decoder.decompress(output, frame) else { return Err(broken) };
         output = &mut output[written..];
         input = rest;
     }
     Ok(())
+}
+
+/// The largest window for which zstd inflates a frame that does not say its content's size, as QEMU
+/// has it do.
+const MAX_WINDOW_BYTES: u64 = 1 << 27;
+
+/// The window of a frame that does not say its content's size (RFC 8878 §3.1.1.1.2).
+fn window_bytes(frame: &[u8]) -> Option<u64> {
+    let Ok(None) = zstd_safe::get_frame_content_size(frame) else { return None };
+    let descriptor = frame.get(5)?;
+    let base = 1u64 << (10 + (descriptor >> 3));
+    Some(base + base / 8 * u64::from(descriptor & 7))
 }
 
 #[cfg(test)]
@@ -208,6 +232,42 @@ mod tests {
         assert!(inflate(Compression::Deflate, &shorter, 4096).is_none());
         assert_eq!(inflate(Compression::Deflate, &shorter, 100).unwrap(), content[..100]);
         assert!(inflate(Compression::Deflate, &[0xFF; 64], 1).is_none());
+    }
+
+    #[test]
+    fn what_breaks_behind_a_deflated_cluster_breaks_the_whole_cluster_only() {
+        let content = [7; 4096];
+        let mut stream = miniz_oxide::deflate::compress_to_vec(&content, 0);
+        // One stored block, which is not the last any more, and one of no kind.
+        stream[0] = 0;
+        stream.extend([0b111, 0, 0]);
+        assert_eq!(inflate(Compression::Deflate, &stream, 4095).unwrap(), content[..4095]);
+        assert!(inflate(Compression::Deflate, &stream, 4096).is_none());
+        // Bytes behind the end are no part of the stream.
+        stream[0] = 1;
+        assert_eq!(inflate(Compression::Deflate, &stream, 4096).unwrap(), content);
+    }
+
+    #[test]
+    fn zstd_windows_are_bounded_where_no_content_size_is_said() {
+        let framed = |window_log: u8, sized: bool| {
+            let mut frame = vec![0x28, 0xB5, 0x2F, 0xFD, if sized { 0x80 } else { 0 }];
+            frame.push((window_log - 10) << 3);
+            if sized {
+                frame.extend(4096u32.to_le_bytes());
+            }
+            // One RLE block, the last.
+            frame.extend(&(4096u32 << 3 | 0b011).to_le_bytes()[..3]);
+            frame.push(b'r');
+            frame
+        };
+        let read = |window_log, sized| inflate(Compression::Zstd, &framed(window_log, sized), 4096);
+        for (window_log, sized) in [(12, false), (21, false), (23, false), (27, false), (31, true)]
+        {
+            assert_eq!(read(window_log, sized).unwrap(), [b'r'; 4096], "{window_log} {sized}");
+        }
+        assert!(read(28, false).is_none());
+        assert!(read(31, false).is_none());
     }
 
     #[test]

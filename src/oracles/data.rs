@@ -3,7 +3,7 @@
 //! program asks to read it; and of large compressed clusters nothing behind their first 16 KiB
 //! (`limits::MAX_INFLATED_BYTES`).
 
-use crate::content::{SHAPED_BYTES, STAMP_BYTES, Shape, WriteNumber, stamp};
+use crate::content::{STAMP_BYTES, Shape, WriteNumber, stamp};
 use crate::engines::OpenDisk;
 use crate::limits::MAX_INFLATED_BYTES;
 use crate::model::{Model, State, Visible};
@@ -155,6 +155,8 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8], content: &m
     while at < end {
         let next = (at + 1).next_multiple_of(cluster_size.bytes()).min(piece_end);
         match piece.state {
+            // An allocation that nobody has written to.
+            State::Normal(_, WriteNumber::NONE) => {}
             State::Normal(_, write) => {
                 for edge in [at, next - STAMP_BYTES as u64] {
                     overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
@@ -182,7 +184,8 @@ fn fill_compressed(
     write: WriteNumber,
     shape: Shape,
 ) {
-    content.resize(cluster_size.bytes_usize().min(STAMP_BYTES + SHAPED_BYTES), 0);
+    let behind = cluster_size.bytes_usize() - STAMP_BYTES;
+    content.resize(STAMP_BYTES + shape.filled_bytes(behind), 0);
     let (head, rest) = content.split_at_mut(STAMP_BYTES);
     head.copy_from_slice(&stamp(GuestOffset::new(cluster), write));
     shape.fill(rest);

@@ -1,9 +1,13 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
+mod files;
+mod payloads;
+
+use crate::build::payload::{Coding, Kind};
 use crate::build::{
-    BackingFormat, Builder, CompressedWrite, Fill, HeaderStyle, Names, NewBitmap, Packing, Plan,
-    Scratch,
+    BackingFormat, Builder, CompressedPlace, CompressedWrite, Fill, HeaderStyle, Names, NewBitmap,
+    Plan, Scratch,
 };
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
@@ -13,7 +17,7 @@ use crate::qcow2::units::{GuestCluster, GuestOffset, SubclusterRange};
 
 use super::journal::{Journal, Record};
 use super::operand::{
-    Anchor, At, Base, BitmapFlags, Change, Count, Inside, Keep, NameLength, Number, Skew,
+    Anchor, At, Base, BitmapFlags, Change, Count, Inside, Keep, NameLength, Number,
 };
 use super::operation::{Operation, Prologue, overlay_plan};
 
@@ -70,6 +74,8 @@ pub struct Vm {
     writes: u32,
     /// How many clusters operations may still touch.
     touchable: u64,
+    /// How many bytes of payload `compress_as` may still place.
+    payload_bytes: u64,
     checkpoints: u32,
 }
 
@@ -87,6 +93,7 @@ impl Vm {
             last: 0,
             writes: 0,
             touchable: 0,
+            payload_bytes: 0,
             checkpoints: 0,
         }
     }
@@ -99,6 +106,7 @@ impl Vm {
         self.questions.clear();
         (self.last, self.writes, self.checkpoints) = (0, 0, 0);
         self.touchable = limits.touched_clusters;
+        self.payload_bytes = limits.payload_bytes;
     }
 
     fn begin_layer(&mut self, plan: Plan) {
@@ -110,6 +118,11 @@ impl Vm {
     /// The image so far; of a chain, the one at the top.
     pub fn builder(&self) -> &Builder {
         &self.builder
+    }
+
+    /// What was meant of that image so far.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// The images of all layers, from the top down.
@@ -174,13 +187,9 @@ impl Vm {
         match operation {
             Operation::Write { at, clusters } => self.write(at, clusters),
             Operation::Compress { at, clusters, shape, skew } => {
-                let bytes = self.builder.plan().geometry.cluster_size.bytes();
-                let packing = match skew {
-                    Skew::Packed => Packing::Packed,
-                    Skew::Fresh(steps) => Packing::Fresh { skew_bytes: Skew::bytes(steps, bytes) },
-                };
-                let write = self.next_write();
-                self.compress(at, clusters, CompressedWrite { shape, packing, write })
+                let kind = Kind { shape, coding: Coding::Usual };
+                let (packing, write) = (self.packing(skew), self.next_write());
+                self.compress(at, clusters, CompressedWrite { kind, packing, write })
             }
             Operation::Zero { at, clusters, keep } => self.zero(at, clusters, keep == Keep::Yes),
             Operation::Discard { at, clusters } => self.discard(at, clusters),
@@ -252,6 +261,20 @@ impl Vm {
                     false => Effect::None,
                 }
             }
+            Operation::CompressAs { at, shape, coding, skew } => {
+                self.compress_as(at, Kind { shape: shape.0, coding }, skew)
+            }
+            Operation::EndFile { end, tail } => {
+                self.builder.end_file(end, tail.units());
+                Effect::Changed
+            }
+            Operation::Spare { table, l1 } => {
+                effect(self.builder.spare(u64::from(table.get()), l1.units()))
+            }
+            Operation::Preallocate { at, clusters } => self.preallocate(at, clusters),
+            Operation::Beyond { table, distance, clusters, kind } => {
+                self.beyond(table.get(), distance, clusters, kind)
+            }
         }
     }
 
@@ -290,8 +313,8 @@ impl Vm {
     fn compress(&mut self, at: At, clusters: Count, wanted: CompressedWrite) -> Effect {
         self.for_clusters(at, clusters, |vm, cluster| {
             let placed = vm.builder.write_compressed(cluster, wanted);
-            if let Some((host, length_bytes)) = placed {
-                let CompressedWrite { shape, write, .. } = wanted;
+            if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
+                let write = wanted.write;
                 let record = Record::Compressed { cluster, host, length_bytes, shape, write };
                 vm.journal.records.push(record);
             }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
+use crate::build::file::FileEnd;
+use crate::build::payload::Coding;
 use crate::build::placement::Policy;
 use crate::build::refcounts::RefcountPlacement;
 use crate::build::{
@@ -16,8 +18,8 @@ use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
 
 use super::operand::{
-    At, Base, BitmapFlags, Change, Count, DataIn, Features, Gap, Inside, Keep, Length, Magnitude,
-    NameLength, Number, Operand, Relative, Size, Skew,
+    AnyShape, At, Base, BitmapFlags, Change, Count, DataIn, Features, Gap, Hidden, Inside, Keep,
+    Length, Magnitude, NameLength, Number, Operand, Relative, Size, Skew,
 };
 
 /// How long an operation is.
@@ -311,6 +313,49 @@ operations! {
         /// What is left.
         leaving: Leaving,
     }
+    /// Writes a whole cluster compressed, in a coding of its own.
+    21 "compress_as" CompressAs {
+        /// The cluster.
+        at: At,
+        /// What it holds.
+        shape: AnyShape,
+        /// How it is coded.
+        coding: Coding,
+        /// Where the payload goes.
+        skew: Skew,
+    }
+    /// Decides how the file ends.
+    22 "end_file" EndFile {
+        /// Where.
+        end: FileEnd,
+        /// How many bytes lie behind its last cluster, where there are any.
+        tail: Gap,
+    }
+    /// Makes tables longer than they must be.
+    23 "spare" Spare {
+        /// How many clusters more the refcount table has.
+        table: Number<0, 15>,
+        /// How many entries more the L1 table has.
+        l1: Gap,
+    }
+    /// Allocates whole clusters without writing to them.
+    25 "preallocate" Preallocate {
+        /// The first.
+        at: At,
+        /// How many.
+        clusters: Count,
+    }
+    /// Puts whole clusters past the end of the disk.
+    26 "beyond" Beyond {
+        /// In which L2 table: the last that the disk needs, or one behind it.
+        table: Number<0, 15>,
+        /// How far from the start of its part past the end.
+        distance: u16,
+        /// How many clusters.
+        clusters: Count,
+        /// What is put there.
+        kind: Hidden,
+    }
 }
 
 macro_rules! prologue {
@@ -414,6 +459,7 @@ impl Prologue {
                 blocks: self.blocks,
                 table: self.table,
                 tolerance: u64::from(self.tolerance.get()),
+                spare: 0,
             },
             rng_seed: u64::from(self.rng_seed),
             ..Plan::new(geometry, self.size.bytes((1 << 63) - 512))

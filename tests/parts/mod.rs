@@ -4,8 +4,12 @@
 mod bitmaps;
 mod chains;
 mod contents;
+mod files;
 mod headers;
+mod payloads;
 
+use files::{CUT_DATA, GARBAGE_TAIL, PAYLOAD_BYTE, PAYLOAD_SECTOR, ZERO_TAIL};
+use payloads::{DEFLATE_CODINGS, ZSTD_CODINGS};
 use qcowfuzz::build::Scratch;
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::images::{FileNames, Images};
@@ -36,14 +40,32 @@ pub fn all() -> Vec<Part> {
     parts().into_iter().flatten().copied().collect()
 }
 
-fn parts() -> [&'static [Part]; 4] {
-    [contents::PARTS, chains::PARTS, headers::PARTS, bitmaps::PARTS]
+fn parts() -> [&'static [Part]; 6] {
+    [contents::PARTS, chains::PARTS, headers::PARTS, bitmaps::PARTS, files::PARTS, payloads::PARTS]
 }
 
 /// Parts that cannot be in one program, with the rule of the format that keeps them apart.
 pub fn apart() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
-    chains::APART.iter().chain(headers::APART).chain(bitmaps::APART)
+    APART.iter().chain(chains::APART).chain(headers::APART).chain(bitmaps::APART)
 }
+
+const APART: &[(&str, &str, &str)] = &[
+    (PAYLOAD_BYTE, PAYLOAD_SECTOR, ONE_END),
+    (PAYLOAD_BYTE, CUT_DATA, ONE_END),
+    (PAYLOAD_BYTE, ZERO_TAIL, ONE_END),
+    (PAYLOAD_BYTE, GARBAGE_TAIL, ONE_END),
+    (PAYLOAD_SECTOR, CUT_DATA, ONE_END),
+    (PAYLOAD_SECTOR, ZERO_TAIL, ONE_END),
+    (PAYLOAD_SECTOR, GARBAGE_TAIL, ONE_END),
+    (CUT_DATA, ZERO_TAIL, ONE_END),
+    (CUT_DATA, GARBAGE_TAIL, ONE_END),
+    (ZERO_TAIL, GARBAGE_TAIL, ONE_END),
+    (DEFLATE_CODINGS, "zstd", ONE_COMPRESSION),
+    (DEFLATE_CODINGS, ZSTD_CODINGS, ONE_COMPRESSION),
+];
+
+const ONE_END: &str = "a file has one end";
+const ONE_COMPRESSION: &str = "an image has one compression type";
 
 /// What a program did.
 pub struct Trace {
@@ -66,6 +88,15 @@ impl Trace {
         Self { operations, vm, images }
     }
 
+    /// The operations that were about the image at the top.
+    pub fn top_operations(&self) -> &[(Operation, Effect)] {
+        let overlay = |(one, effect): &(Operation, Effect)| {
+            matches!(one, Operation::Overlay { .. }) && *effect == Effect::Changed
+        };
+        let first = self.operations.iter().rposition(overlay).map_or(0, |at| at + 1);
+        &self.operations[first..]
+    }
+
     /// Whether an operation like `wanted` changed something.
     pub fn changed(&self, wanted: fn(&Operation) -> bool) -> bool {
         self.operations.iter().any(|(one, effect)| *effect == Effect::Changed && wanted(one))
@@ -78,8 +109,9 @@ pub fn some(entropy: &mut Entropy) -> Vec<Part> {
     let chained = entropy.one_in(2);
     let mut parts: Vec<Part> = chains::PARTS.to_vec();
     parts.retain(|_| chained && entropy.one_in(4));
-    let others = [contents::PARTS, headers::PARTS, bitmaps::PARTS].into_iter().flatten();
-    parts.extend(others.filter(|_| entropy.one_in(3)));
+    let others =
+        all().into_iter().filter(|part| chains::PARTS.iter().all(|it| it.name != part.name));
+    parts.extend(others.filter(|_| entropy.one_in(4)));
     parts
 }
 

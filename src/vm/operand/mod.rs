@@ -4,7 +4,9 @@
 
 mod bitmap;
 mod features;
+mod file;
 mod header;
+mod payload;
 mod position;
 mod size;
 mod word;
@@ -15,6 +17,8 @@ use bytes::{Buf, BufMut};
 
 pub use bitmap::{BitmapFlags, NameLength};
 pub use features::Features;
+pub use file::Hidden;
+pub use payload::AnyShape;
 pub use position::{Anchor, At, Count, Inside};
 pub use size::{Gap, Length, Magnitude, Relative, Size, Skew};
 pub use word::{Base, Change, DataIn, Keep};

@@ -12,6 +12,9 @@ use super::Operand;
 pub struct Count(u8);
 
 impl Count {
+    /// One.
+    pub const ONE: Self = Self(1);
+
     /// The most clusters of one operation.
     pub const MAX: u8 = 16;
 

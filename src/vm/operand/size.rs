@@ -187,7 +187,7 @@ impl Operand for Size {
     }
 }
 
-/// A gap in clusters: 0 to 255, shifted left by 0 to 15.
+/// A gap in clusters, or another number: 0 to 255, shifted left by 0 to 15.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
     units: u8,
@@ -199,6 +199,11 @@ impl Gap {
 
     /// The number of clusters.
     pub fn clusters(self) -> u64 {
+        self.units()
+    }
+
+    /// The number, of whatever it is.
+    pub fn units(self) -> u64 {
         u64::from(self.units) << self.shift
     }
 }

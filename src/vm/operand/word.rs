@@ -6,7 +6,6 @@ use bytes::{Buf, BufMut};
 
 use crate::build::placement::Policy;
 use crate::build::{Fill, Leaving};
-use crate::content::Shape;
 use crate::qcow2::header::Version;
 
 use super::Operand;
@@ -112,18 +111,6 @@ words!(
     Policy::Mixed = "mixed",
 );
 words!(
-    Shape,
-    "zeros, text, speck, eighth, half, most, coins or mixed",
-    Shape::Zeros = "zeros",
-    Shape::Text = "text",
-    Shape::Speck = "speck",
-    Shape::Eighth = "eighth",
-    Shape::Half = "half",
-    Shape::Most = "most",
-    Shape::Coins = "coins",
-    Shape::Mixed = "mixed",
-);
-words!(
     Fill,
     "zeroes, ones or bits",
     Fill::Zeroes = "zeroes",
@@ -160,3 +147,5 @@ impl Operand for Version {
         }
     }
 }
+
+pub(super) use words;

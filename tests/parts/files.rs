@@ -1,0 +1,229 @@
+//! What there is of a file beyond what its disk holds.
+
+use std::ops::ControlFlow;
+
+use qcowfuzz::build::file::FileEnd;
+use qcowfuzz::build::placement::Policy;
+use qcowfuzz::error::StorageError;
+use qcowfuzz::extent::{Extent, Window};
+use qcowfuzz::head::Head;
+use qcowfuzz::image::Image;
+use qcowfuzz::map::{self, Disk, map_extents};
+use qcowfuzz::qcow2::header::Header;
+use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use qcowfuzz::storage::Storage;
+use qcowfuzz::vm::operation::Prologue;
+use qcowfuzz::vm::{Effect, Operation, Record};
+
+use super::{ANYWHERE, Part, Trace};
+
+// The ends of a file, of which it has one.
+pub const PAYLOAD_BYTE: &str = "a file that ends with a payload's last byte";
+pub const PAYLOAD_SECTOR: &str = "a file that ends with a payload's last sector";
+pub const CUT_DATA: &str = "a file that ends inside the last cluster of data";
+pub const ZERO_TAIL: &str = "zeros behind the last cluster";
+pub const GARBAGE_TAIL: &str = "garbage behind the last cluster";
+
+/// Everything that comes last in the file goes into a gap before it.
+const INTO_A_GAP: fn(&mut Prologue) = |prologue| {
+    (prologue.blocks, prologue.table) = (Policy::FirstHole, Policy::FirstHole);
+};
+
+/// What there is of a file beyond what its disk holds.
+pub const PARTS: &[Part] = &[
+    Part {
+        name: PAYLOAD_BYTE,
+        prepare: INTO_A_GAP,
+        lines: |_| {
+            "place policy=append\nreserve gap=200<<0\n\
+             compress at=start+4 clusters=1 shape=text skew=fresh+501\n\
+             place policy=first\nend_file end=content tail=0<<0"
+                .to_string()
+        },
+        had: |trace| payload_end(trace).is_some_and(|(end, file)| end == file && end % 512 != 0),
+    },
+    Part {
+        name: PAYLOAD_SECTOR,
+        prepare: INTO_A_GAP,
+        lines: |_| {
+            "place policy=append\nreserve gap=200<<0\n\
+             compress at=start+4 clusters=1 shape=speck skew=fresh+12001\n\
+             place policy=first\nend_file end=sector tail=0<<0"
+                .to_string()
+        },
+        had: |trace| {
+            payload_end(trace).is_some_and(|(end, file)| {
+                (1..512).contains(&(file - end)) && file % 512 == 0 && end % 512 != 0
+            })
+        },
+    },
+    Part {
+        name: CUT_DATA,
+        prepare: INTO_A_GAP,
+        lines: |_| {
+            "place policy=append\nreserve gap=200<<0\nzero at=start+4 clusters=1 keep=no\n\
+             discard at=start+4 clusters=1\npreallocate at=start+4 clusters=1\n\
+             place policy=first\nend_file end=content tail=0<<0"
+                .to_string()
+        },
+        had: |trace| {
+            let cluster = trace.vm.builder().plan().geometry.cluster_size.bytes();
+            let file = image(trace).length_bytes();
+            !file.is_multiple_of(cluster)
+                && trace.vm.journal().records.iter().any(|record| match record {
+                    Record::Written { clusters, host, write, .. } => {
+                        let end = host.get() + clusters * cluster;
+                        write.0 == 0 && (end - cluster + 1..end).contains(&file)
+                    }
+                    _ => false,
+                })
+        },
+    },
+    Part {
+        name: ZERO_TAIL,
+        prepare: ANYWHERE,
+        lines: |_| "end_file end=zeros tail=77<<9".to_string(),
+        had: |trace| tail(trace) == Some(FileEnd::Zeros),
+    },
+    Part {
+        name: GARBAGE_TAIL,
+        prepare: ANYWHERE,
+        lines: |_| "end_file end=garbage tail=3<<12".to_string(),
+        had: |trace| tail(trace) == Some(FileEnd::Garbage),
+    },
+    Part {
+        name: "data that were never written",
+        prepare: ANYWHERE,
+        lines: |_| "preallocate at=last+0 clusters=4\npreallocate at=end-2 clusters=1".to_string(),
+        had: |trace| trace.changed(|one| matches!(one, Operation::Preallocate { .. })),
+    },
+    Part {
+        name: "a refcount table with spare clusters",
+        prepare: ANYWHERE,
+        lines: |_| "spare table=3 l1=0<<0".to_string(),
+        had: |trace| header(trace).refcount_table_clusters > 3,
+    },
+    Part {
+        name: "an L1 table with spare entries",
+        prepare: ANYWHERE,
+        lines: |_| "spare table=3 l1=130<<0".to_string(),
+        had: |trace| {
+            let header = header(trace);
+            let needed = header.geometry.l1_entries_for(header.size_bytes);
+            u64::from(header.l1_entries) > needed
+        },
+    },
+    Part {
+        name: "clusters past the end, in the last L2 table",
+        prepare: ANYWHERE,
+        lines: |_| {
+            "beyond table=0 distance=0 clusters=2 kind=data\n\
+             beyond table=0 distance=3 clusters=1 kind=compressed\n\
+             beyond table=0 distance=5 clusters=3 kind=allocated"
+                .to_string()
+        },
+        had: |trace| hidden(trace).0,
+    },
+    Part {
+        name: "clusters past the end, in further L2 tables",
+        prepare: ANYWHERE,
+        lines: |_| {
+            "spare table=3 l1=9<<0\n\
+             beyond table=3 distance=7 clusters=2 kind=data\n\
+             beyond table=9 distance=0 clusters=1 kind=zeros"
+                .to_string()
+        },
+        had: |trace| hidden(trace).1,
+    },
+    Part {
+        name: "a disk that grew over what lay past its end",
+        prepare: ANYWHERE,
+        lines: |_| {
+            "resize size=20<<21+600\nbeyond table=0 distance=0 clusters=3 kind=data\n\
+             resize size=30<<21+0"
+                .to_string()
+        },
+        had: |trace| {
+            trace.operations.windows(3).any(|three| {
+                let all_changed = three.iter().all(|(_, effect)| *effect == Effect::Changed);
+                let resized = |at: usize| matches!(three[at].0, Operation::Resize { .. });
+                let beyond = matches!(three[1].0, Operation::Beyond { .. });
+                all_changed && resized(0) && beyond && resized(2)
+            })
+        },
+    },
+];
+
+/// The image that a program builds.
+fn image(trace: &Trace) -> &Image {
+    &trace.images.top().image
+}
+
+fn header(trace: &Trace) -> Header {
+    Head::read(image(trace)).unwrap().header
+}
+
+/// What lies behind the last cluster, where anything does.
+fn tail(trace: &Trace) -> Option<FileEnd> {
+    let mut ends = trace.top_operations().iter().rev().filter_map(|(one, _)| match one {
+        Operation::EndFile { end, tail } => Some((*end, tail.units())),
+        _ => None,
+    });
+    ends.next().filter(|(_, bytes)| *bytes > 0).map(|(end, _)| end)
+}
+
+/// Where the last payload ends, and the file.
+fn payload_end(trace: &Trace) -> Option<(u64, u64)> {
+    let ends = trace.vm.journal().records.iter().filter_map(|record| match record {
+        Record::Compressed { host, length_bytes, .. } => {
+            Some(host.get() + u64::from(*length_bytes))
+        }
+        _ => None,
+    });
+    let file = image(trace).length_bytes();
+    Some((ends.filter(|end| *end <= file).max()?, file))
+}
+
+/// An image whose header says another size.
+struct Larger<'a> {
+    image: &'a Image,
+    size_bytes: u64,
+}
+
+impl Storage for Larger<'_> {
+    fn length_bytes(&self) -> u64 {
+        self.image.length_bytes()
+    }
+
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        self.image.read_at(offset, into)?;
+        if offset == HostOffset::ZERO {
+            into[24..32].copy_from_slice(&self.size_bytes.to_be_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// Whether anything lies past the end of the disk: in the last L2 table, and in further ones.
+fn hidden(trace: &Trace) -> (bool, bool) {
+    let image = image(trace);
+    let header = Head::read(image).unwrap().header;
+    let geometry = &header.geometry;
+    let cluster = geometry.cluster_size.bytes();
+    let end = header.size_bytes.next_multiple_of(cluster);
+    let last_table = header.size_bytes.next_multiple_of(geometry.l2_span_bytes());
+    let size_bytes = u64::from(header.l1_entries) * geometry.l2_span_bytes();
+    let disk = Larger { image, size_bytes };
+    let disk = Disk::open_alone(&disk).unwrap();
+    let (mut in_last, mut further) = (false, false);
+    let beyond = Window { start: GuestOffset::new(end), length_bytes: u64::MAX };
+    let see = &mut |extent: Extent| {
+        if extent.mapping.present {
+            in_last |= extent.start.get() < last_table;
+            further |= extent.start.get() + extent.length_bytes > last_table;
+        }
+        ControlFlow::Continue(())
+    };
+    map_extents(&disk, beyond, &mut map::Scratch::new(), see).unwrap();
+    (in_last, further)
+}

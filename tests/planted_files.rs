@@ -1,0 +1,138 @@
+//! Bugs that only unusual files show: each is planted in a seed that has what it takes, and found.
+
+#[allow(dead_code)]
+mod altered;
+#[allow(dead_code)]
+mod planted;
+
+use std::fs;
+use std::path::Path;
+
+use altered::Altered;
+use planted::{Fault, Faulty};
+use qcowfuzz::engines::{Engine, EngineError, OpenDisk, Walker};
+use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::image::Image;
+use qcowfuzz::model::{Model, State};
+use qcowfuzz::oracles::recount::Recount;
+use qcowfuzz::oracles::{data, refcounts};
+use qcowfuzz::qcow2::entry::{ClusterKind, L2Entry};
+use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::storage::{Layer, Storage};
+use qcowfuzz::vm::{Program, text};
+
+fn seed(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/text/map_extents").join(name);
+    text::assemble(&fs::read_to_string(path).unwrap()).unwrap().encode()
+}
+
+/// The harness after a run of the seed, which finds nothing.
+fn ran(input: &[u8]) -> Harness<Walker> {
+    let mut harness = Harness::new(Walker::default());
+    harness.run(input, Checks::AfterEach).unwrap();
+    harness
+}
+
+/// What the recount and the data oracle find in an image of the seed's program.
+fn found(image: &Image, harness: &Harness<Walker>) -> Vec<String> {
+    let mut model = Model::new();
+    model.replay(harness.vm().journals());
+    let counted = refcounts::check(&mut Recount::new(), image, &[]);
+    let mut walker = Walker::default();
+    let mut disk = walker.open(&[Layer::alone(image)]).unwrap();
+    let read = data::check(&mut disk, &model, &mut data::Buffers::default());
+    [counted, read].into_iter().filter_map(|it| it.err().map(|it| it.fingerprint())).collect()
+}
+
+/// A copy of the image in a file that ends at `length`.
+fn cut(image: &Image, length: u64) -> Image {
+    let mut copy = Image::default();
+    for data in image.written() {
+        let left = length.saturating_sub(data.offset.get()).min(data.bytes.len() as u64);
+        if left > 0 {
+            copy.write(data.offset, &data.bytes[..left as usize]);
+        }
+    }
+    copy.seal(length);
+    copy
+}
+
+#[test]
+fn something_in_a_cluster_that_nobody_wrote_is_found() {
+    let harness = ran(&seed("preallocated_and_cut.txt"));
+    let mut model = Model::new();
+    model.replay(harness.vm().journals());
+    let host = model.visible().find_map(|it| match it.piece.state {
+        State::Normal(host, write) if write.0 == 0 => Some(host),
+        _ => None,
+    });
+    let mut altered = Altered::new(harness.image());
+    altered.write(host.unwrap().get() + 3, &[1]);
+    let told = found(&altered.image(), &harness);
+    assert_eq!(told, ["data: normal, what was written → other bytes"]);
+}
+
+#[test]
+fn a_file_that_loses_its_end_is_found() {
+    let harness = ran(&seed("payload_at_the_end.txt"));
+    let image = harness.image();
+    let length = image.length_bytes();
+    assert_ne!(length % 512, 0);
+    assert_eq!(found(&cut(image, length), &harness), Vec::<String>::new());
+    // The whole cluster is read: the end of the stream is missing.
+    let mut model = Model::new();
+    model.replay(harness.vm().journals());
+    let geometry = harness.vm().builder().plan().geometry;
+    let last = model.visible().filter(|it| matches!(it.piece.state, State::Compressed(..))).last();
+    let end = last.unwrap().piece_end;
+    let cluster = geometry.cluster_size.bytes();
+    let start = qcowfuzz::qcow2::units::GuestOffset::new(end - cluster);
+    let fingerprint = |image: &Image| {
+        let mut walker = Walker::default();
+        let mut disk = walker.open(&[Layer::alone(image)]).unwrap();
+        let mut buffers = Default::default();
+        data::check_range(&mut disk, &model, start, cluster as usize, &mut buffers)
+            .err()
+            .map(|it| it.fingerprint())
+    };
+    assert_eq!(fingerprint(&cut(image, length)), None);
+    let told = fingerprint(&cut(image, length - 5));
+    assert_eq!(told.as_deref(), Some("data: range, an answer → an error"));
+    // A cluster less, and the payload is not in the file.
+    let told = found(&cut(image, length - cluster), &harness);
+    assert_eq!(told[0], "refcounts: compressed data, in the file → past its end");
+}
+
+#[test]
+fn what_is_lost_past_the_end_of_the_disk_is_found() {
+    let program = Program::decode(&seed("beyond_the_end.txt"));
+    let mut early = program.clone();
+    let checkpoint = early.operations.iter().position(|one| one.name() == "checkpoint").unwrap();
+    early.operations.truncate(checkpoint);
+    let harness = ran(&early.encode());
+    let mut altered = Altered::new(harness.image());
+    // The last table maps only what lies past the end.
+    let entry = *altered.l2.iter().rfind(|it| matches!(it.kind, ClusterKind::Normal(_))).unwrap();
+    assert!(L2Entry(entry.word).copied());
+    altered.write_word(entry.at, 0);
+    let told = found(&altered.image(), &harness);
+    assert_eq!(told, ["refcounts: unreferenced cluster, free → counted"]);
+}
+
+#[test]
+fn an_engine_that_does_not_read_past_the_end_of_the_file_is_found() {
+    let fault = Fault {
+        read: Some(|disk, facts, guest, into| {
+            let end = disk.lookup(guest)?.offset.map_or(0, HostOffset::get) + into.len() as u64;
+            match end > facts.storage.length_bytes() {
+                true => Err(EngineError::Other("past the end of the file".into())),
+                false => disk.read(guest, into),
+            }
+        }),
+        ..Fault::NONE
+    };
+    let run = Harness::new(Faulty::new(fault))
+        .run(&seed("preallocated_and_cut.txt"), Checks::AtCheckpoints);
+    let fingerprint = run.unwrap_err().violation.fingerprint();
+    assert_eq!(fingerprint, "data: normal, an answer → an error");
+}
