@@ -70,6 +70,13 @@ pub struct Piece {
     pub state: State,
 }
 
+/// A disk as it was.
+#[derive(Debug, Default)]
+struct Snapshot {
+    size_bytes: u64,
+    pieces: Vec<Piece>,
+}
+
 /// The disk as it must be.
 #[derive(Debug)]
 pub struct Model {
@@ -77,19 +84,29 @@ pub struct Model {
     size_bytes: u64,
     /// Never empty; the first starts at 0, the last goes on for ever.
     pieces: Vec<Piece>,
+    snapshots: Vec<Snapshot>,
+    /// Buffers of snapshots that are gone.
+    spare: Vec<Snapshot>,
 }
 
 impl Model {
     /// An empty disk of size 0.
     pub fn new() -> Self {
         let nothing = Piece { start: 0, state: State::Unallocated };
-        Self { cluster_size: ClusterSize::SMALLEST, size_bytes: 0, pieces: vec![nothing] }
+        Self {
+            cluster_size: ClusterSize::SMALLEST,
+            size_bytes: 0,
+            pieces: vec![nothing],
+            snapshots: Vec::new(),
+            spare: Vec::new(),
+        }
     }
 
     /// Becomes the disk of `journal`, in the buffer that is there.
     pub fn replay(&mut self, journal: &Journal) {
         self.cluster_size = journal.cluster_size;
         self.size_bytes = journal.size_bytes;
+        self.spare.append(&mut self.snapshots);
         self.pieces.clear();
         self.pieces.push(Piece { start: 0, state: State::Unallocated });
         for record in &journal.records {
@@ -178,7 +195,27 @@ impl Model {
                 self.pieces.truncate(at);
                 self.pieces.push(Piece { start: first, state: State::Unallocated });
             }
+            Record::SnapshotTaken => {
+                let mut snapshot = self.spare.pop().unwrap_or_default();
+                snapshot.size_bytes = self.size_bytes;
+                snapshot.pieces.clone_from(&self.pieces);
+                self.snapshots.push(snapshot);
+            }
+            Record::SnapshotDeleted { index } => self.spare.push(self.snapshots.remove(index)),
+            Record::SnapshotApplied { index } => self.become_snapshot(index),
         }
+    }
+
+    /// How many snapshots there are.
+    pub fn snapshot_count(&self) -> usize {
+        self.snapshots.len()
+    }
+
+    /// The disk is what it was when the snapshot at `index` was taken, which there must be.
+    pub fn become_snapshot(&mut self, index: usize) {
+        let snapshot = &self.snapshots[index];
+        self.size_bytes = snapshot.size_bytes;
+        self.pieces.clone_from(&snapshot.pieces);
     }
 
     fn paint(&mut self, cluster: GuestCluster, clusters: u64, state: State) {

@@ -17,7 +17,7 @@ const STOREYS: &[&[&str]] = &[
     &["qcow2"],
     // Limits are told in the format's terms; the journal in contents and host offsets.
     &["limits", "storage", "vm::journal"],
-    &["image", "head"],
+    &["image", "head", "snapshot_table"],
     &["export", "build", "map"],
     &["vm"],
     &["model", "engines"],

@@ -3,6 +3,8 @@
 
 mod parts;
 mod qemu;
+#[path = "qemu/snapshots.rs"]
+mod snapshots;
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,8 +19,9 @@ use qcowfuzz::export::{self, Holes};
 use qcowfuzz::extent::{Extent, Mapping, Window};
 use qcowfuzz::harness::Harness;
 use qcowfuzz::image::Image;
+use qcowfuzz::map::Disk;
 use qcowfuzz::model::{Model, Piece, State};
-use qcowfuzz::oracles::data::expect;
+use qcowfuzz::oracles::data::{admit_inner_stamps, expect};
 use qcowfuzz::qcow2::header::Geometry;
 use qcowfuzz::qcow2::units::GuestOffset;
 use qcowfuzz::storage::{FileStorage, Storage};
@@ -27,6 +30,7 @@ use qcowfuzz::vm::generate::{Wanted, generate};
 use qemu::compare::Recounted;
 use qemu::differences::{DIFFERENCES, Difference};
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
+use snapshots::Listed;
 
 /// What is allowed of images that are written whole: without holes, `zero` of data is comparable.
 const WITHOUT_HOLES: &[Difference] = DIFFERENCES.split_at(1).0;
@@ -69,6 +73,9 @@ struct Tally {
     maps_in_parts: u64,
     whole_disks: u64,
     read_windows: u64,
+    snapshots: u64,
+    snapshots_applied: u64,
+    snapshots_converted: u64,
 }
 
 impl AddAssign for Tally {
@@ -79,6 +86,9 @@ impl AddAssign for Tally {
         self.maps_in_parts += other.maps_in_parts;
         self.whole_disks += other.whole_disks;
         self.read_windows += other.read_windows;
+        self.snapshots += other.snapshots;
+        self.snapshots_applied += other.snapshots_applied;
+        self.snapshots_converted += other.snapshots_converted;
     }
 }
 
@@ -223,17 +233,83 @@ fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     let mut tally = Tally { programs: 1, ..Tally::default() };
     exported.compare_maps(&mut entropy, &mut tally)?;
     exported.compare_data(&mut entropy, &mut tally)?;
+    let geometry = exported.geometry;
+    let active_bytes = model.virtual_size_bytes();
+    let all = snapshots::list(&file)?;
+    snapshots::compare_lists(&path, &all)?;
+    for (index, snapshot) in all.iter().enumerate() {
+        let told = |error| format!("snapshot {index}, {snapshot:?}: {error}");
+        model.become_snapshot(index);
+        tally.snapshots += 1;
+        // Every process takes milliseconds: half of them each.
+        if entropy.one_in(2) {
+            compare_converted(&path, snapshot, model, &geometry, &mut tally).map_err(told)?;
+            continue;
+        }
+        // A change of the size takes qemu-img minutes where the disk is large.
+        let size = model.virtual_size_bytes();
+        if size != active_bytes && size.max(active_bytes) > WHOLE_DISK_BYTES {
+            continue;
+        }
+        let copy = dir.path().join("applied.qcow2");
+        write_to(&copy, harness.image(), holes)?;
+        if snapshots::apply(&copy, snapshot, geometry.version, active_bytes)? {
+            let file = &FileStorage::open(&copy).map_err(|error| error.to_string())?;
+            let applied =
+                Exported { path: &copy, file, image: file, model, geometry, allowed: &DIFFERENCES };
+            // Leaks in what QEMU wrote are its own.
+            let (findings, said) = qemu::check(&copy)?;
+            if (findings.corruptions, findings.check_errors) != (0, 0) {
+                return Err(told(format!("applied by qemu-img: {findings:?}\n{said}")));
+            }
+            applied.compare_maps(&mut entropy, &mut tally).map_err(told)?;
+            applied.compare_data(&mut entropy, &mut tally).map_err(told)?;
+            tally.snapshots_applied += 1;
+        }
+    }
     fs::remove_file(&path).map_err(|error| error.to_string())?;
     Ok(tally)
+}
+
+/// What `qemu-img convert -l` reads in a snapshot, as far as both disks reach. `model` is the snapshot.
+fn compare_converted(
+    path: &Path,
+    snapshot: &Listed,
+    model: &Model,
+    geometry: &Geometry,
+    tally: &mut Tally,
+) -> Checked<()> {
+    let active = FileStorage::open(path).map_err(|error| error.to_string())?;
+    let active = Disk::open(&active).map_err(|error| error.to_string())?.virtual_size_bytes();
+    let size = model.virtual_size_bytes();
+    if size.max(active) > WHOLE_DISK_BYTES {
+        return Ok(());
+    }
+    let Some(theirs) = snapshots::convert(path, &path.with_extension("raw"), snapshot)? else {
+        return Ok(());
+    };
+    let common = size.min(active) as usize;
+    let theirs = &theirs[..common];
+    let start = GuestOffset::ZERO;
+    let mut ours = vec![0; size as usize];
+    expect(model, geometry, start, &mut ours);
+    let ours = &mut ours[..common];
+    admit_inner_stamps(model, geometry, start, ours, theirs);
+    tally.snapshots_converted += 1;
+    compare::same_bytes("the model's snapshot", 0, ours, theirs)
 }
 
 /// Two of three short images are written whole, so that `zero` of data is compared too.
 fn export_to(path: &Path, image: &Image, entropy: &mut Entropy) -> Checked<Holes> {
     let short = image.length_bytes() <= 8 << 20;
     let holes = if short && !entropy.one_in(3) { Holes::Fill } else { Holes::Keep };
-    let file = File::create(path).map_err(|error| error.to_string())?;
-    export::write(image, &file, holes).map_err(|error| error.to_string())?;
+    write_to(path, image, holes)?;
     Ok(holes)
+}
+
+fn write_to(path: &Path, image: &Image, holes: Holes) -> Checked<()> {
+    let file = File::create(path).map_err(|error| error.to_string())?;
+    export::write(image, &file, holes).map_err(|error| error.to_string())
 }
 
 /// Nothing is found, by anyone, and the counts end where they end.
@@ -259,7 +335,7 @@ const WHOLE_MAP_STEPS: u64 = 1 << 13;
 struct Exported<'a> {
     path: &'a Path,
     file: &'a FileStorage,
-    image: &'a Image,
+    image: &'a dyn Storage,
     model: &'a Model,
     geometry: Geometry,
     allowed: &'static [Difference],
@@ -294,22 +370,23 @@ impl Exported<'_> {
     fn compare_data(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
         let Self { path, file, model, geometry, .. } = self;
         let size = model.virtual_size_bytes();
-        let expected = |window: &Window| {
+        let expected = |window: &Window, theirs: &[u8]| {
             let mut bytes = vec![0; window.length_bytes as usize];
             expect(model, geometry, window.start, &mut bytes);
+            admit_inner_stamps(model, geometry, window.start, &mut bytes, theirs);
             bytes
         };
         if size <= WHOLE_DISK_BYTES {
             let theirs = qemu::convert(path, &path.with_extension("raw"))?;
             let window = Window { start: GuestOffset::ZERO, length_bytes: size };
             tally.whole_disks += 1;
-            compare::same_bytes("the model's disk", 0, &expected(&window), &theirs)?;
+            compare::same_bytes("the model's disk", 0, &expected(&window, &theirs), &theirs)?;
             return compare::same_bytes("our read", 0, &compare::read(*file, window)?, &theirs);
         }
         let windows = read_windows(model, entropy);
         for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
             let start = window.start.get();
-            compare::same_bytes("the model's data", start, &expected(window), &theirs)?;
+            compare::same_bytes("the model's data", start, &expected(window, &theirs), &theirs)?;
             compare::same_bytes("our read", start, &compare::read(*file, *window)?, &theirs)?;
             tally.read_windows += 1;
         }

@@ -6,7 +6,7 @@ use super::Builder;
 use super::tables::{Entry, TableId};
 
 /// An L1 table, of the active disk or of a snapshot.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct L1 {
     /// Its first cluster; meaningless where `clusters` is 0.
     pub first: u64,
@@ -45,10 +45,22 @@ impl L1 {
         &self.tables
     }
 
-    /// Becomes an L1 table with the entries of `original`, elsewhere.
-    pub fn copy_entries(&mut self, original: &Self, first: u64) {
-        (self.first, self.clusters, self.entries) = (first, original.clusters, original.entries);
-        self.tables.clone_from(&original.tables);
+    /// Keeps the first `kept` entries of those that are not empty.
+    pub fn truncate(&mut self, kept: usize) {
+        self.tables.truncate(kept);
+    }
+
+    /// Becomes an L1 table, as long as `original` and nowhere yet, with the first `kept` entries of
+    /// those that are not empty.
+    pub fn copy_entries(&mut self, original: &Self, kept: usize) {
+        (self.first, self.clusters, self.entries) = (0, 0, original.entries);
+        self.tables.clear();
+        self.tables.extend_from_slice(&original.tables[..kept]);
+    }
+
+    /// Has the entries of `other` from now on, where it lies.
+    pub fn become_entries(&mut self, other: &Self) {
+        self.tables.clone_from(&other.tables);
     }
 }
 
@@ -72,9 +84,13 @@ impl Builder {
     /// Changes the size of the disk; what lies past a smaller one's last cluster is discarded. The L1
     /// table grows where it must, and never shrinks.
     ///
-    /// Returns the new size, which the limits may have cut; `None` where the file is full.
+    /// Returns the new size, which the limits may have cut; `None` where the file is full, or a
+    /// snapshot does not allow it.
     pub fn resize(&mut self, size_bytes: u64) -> Option<u64> {
         let size_bytes = size_bytes.min(self.max_size_bytes());
+        if !self.may_resize(size_bytes) {
+            return None;
+        }
         let old_clusters = self.guest_clusters();
         if !self.grow_l1(self.plan.geometry.l1_entries_for(size_bytes)) {
             return None;
@@ -83,6 +99,8 @@ impl Builder {
         if new_clusters < old_clusters && !self.discard_from(new_clusters) {
             return None;
         }
+        // What lay behind the old disk must not be a part of the new one.
+        self.drop_vm_state();
         self.plan.size_bytes = size_bytes;
         Some(size_bytes)
     }

@@ -11,10 +11,12 @@ pub mod payload;
 pub mod placement;
 pub mod refcounts;
 mod serialise;
+mod snapshot_table;
 mod snapshots;
 mod sparse_table;
 mod subclusters;
 pub mod tables;
+mod vm_state;
 
 use crate::content::WriteNumber;
 use crate::limits::Limits;
@@ -32,6 +34,8 @@ use tables::{Entry, Extended, TableId, Tables};
 
 pub use compressed::{CompressedWrite, Packing};
 pub use serialise::{HeaderOptions, Scratch};
+pub use snapshots::SnapshotDetails;
+pub use vm_state::VmState;
 
 /// What a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -122,7 +122,7 @@ impl Builder {
         write_extension(image, at, EXTENSION_END, 0, |_| {});
     }
 
-    fn l1_offset(&self, l1: &L1) -> HostOffset {
+    pub(super) fn l1_offset(&self, l1: &L1) -> HostOffset {
         match l1.clusters {
             0 => HostOffset::ZERO,
             _ => self.plan.geometry.cluster_size.host_offset(HostCluster::new(l1.first)),
@@ -131,7 +131,7 @@ impl Builder {
 
     /// Writes an L1 table and the tables below it that are not written yet. COPIED is said in the
     /// active disk's tables only: elsewhere it means nothing (specification, "L1 table entry").
-    fn write_l1(&self, image: &mut Image, l1: &L1, active: bool, written: &mut [bool]) {
+    pub(super) fn write_l1(&self, image: &mut Image, l1: &L1, active: bool, written: &mut [bool]) {
         let cluster_size = self.plan.geometry.cluster_size;
         sparse_table::write(image, self.l1_offset(l1), l1.tables(), |table| {
             let copied = active && !self.table_is_shared(table);
@@ -230,23 +230,6 @@ impl Builder {
             }
         }
     }
-
-    fn write_snapshots(&self, image: &mut Image, written: &mut [bool]) {
-        let mut at = self.snapshot_table();
-        for snapshot in self.snapshots.live() {
-            let entry = snapshot.entry(self.l1_offset(&snapshot.l1));
-            let length = entry.length_bytes();
-            let mut out = image.place(at, length as usize);
-            entry.write(&mut out);
-            // No VM state.
-            out.put_u64(0);
-            out.put_u64(snapshot.size_bytes);
-            write_number(&mut out, snapshot.number);
-            write_number(&mut out, snapshot.number);
-            at = at.saturating_add(length);
-            self.write_l1(image, &snapshot.l1, false, written);
-        }
-    }
 }
 
 /// Runs of subclusters that were written by the same write and say the same: each is one piece of
@@ -263,14 +246,6 @@ fn written_runs(
         at = start + (start..writes.len()).take_while(|next| says(*next) == says(start)).count();
         Some(start..at)
     })
-}
-
-/// Writes a number in decimal.
-fn write_number(out: &mut &mut [u8], number: u32) {
-    let digits = number.checked_ilog10().unwrap_or(0);
-    for digit in (0..=digits).rev() {
-        out.put_u8(b'0' + (number / 10u32.pow(digit) % 10) as u8);
-    }
 }
 
 /// Writes a header extension; returns where the next one begins.

@@ -2,6 +2,7 @@
 
 use crate::head::Head;
 use crate::qcow2::header::{Geometry, Header, INCOMPATIBLE_DATA_FILE};
+use crate::snapshot_table;
 use crate::storage::Storage;
 
 use super::MapError;
@@ -17,8 +18,8 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
     /// Opens the image in `storage`, with the checks that QEMU makes.
     ///
     /// # Errors
-    /// What is not a qcow2 image, is malformed in its header, or uses a feature that is not
-    /// supported: encryption, a backing file, an external data file.
+    /// What is not a qcow2 image, is malformed in its header or its snapshot table, or uses a feature
+    /// that is not supported: encryption, a backing file, an external data file.
     pub fn open(storage: &'s S) -> Result<Self, MapError> {
         let Head { header, .. } = Head::read(storage)?;
         if header.backing_file_offset.get() != 0 {
@@ -27,6 +28,7 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
         if header.incompatible & INCOMPATIBLE_DATA_FILE != 0 {
             return Err(MapError::Unsupported("external data file"));
         }
+        snapshot_table::each_entry(storage, &header, |_, _, _| Ok(()))?;
         Ok(Self { storage, header })
     }
 

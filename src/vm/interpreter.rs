@@ -1,14 +1,14 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
-use crate::build::{Builder, CompressedWrite, Packing};
+use crate::build::{Builder, CompressedWrite, Packing, SnapshotDetails, VmState};
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
 use crate::limits::Limits;
 use crate::qcow2::units::{GuestCluster, GuestOffset, SubclusterRange};
 
 use super::journal::{Journal, Record};
-use super::operand::{Anchor, At, Change, Count, Inside, Keep, Skew};
+use super::operand::{Anchor, At, Change, Count, Inside, Keep, Number, Skew};
 use super::operation::{Operation, Prologue};
 
 /// What an operation did.
@@ -132,11 +132,8 @@ impl Vm {
                 self.builder.leave_gap(gap.clusters());
                 effect(gap.clusters() > 0)
             }
-            Operation::Snapshot {} => effect(self.builder.snapshot()),
-            Operation::DeleteSnapshot { index } => {
-                let there = self.builder.snapshot_count().max(1);
-                effect(self.builder.delete_snapshot(usize::from(index.get()) % there))
-            }
+            Operation::Snapshot {} => self.snapshot(SnapshotDetails::PLAIN),
+            Operation::DeleteSnapshot { index } => self.delete_snapshot(index),
             Operation::Resize { size } => {
                 let size_bytes = size.bytes(self.builder.max_size_bytes());
                 self.resize(size_bytes)
@@ -160,7 +157,52 @@ impl Vm {
                     false => Effect::None,
                 }
             }
+            Operation::ApplySnapshot { index } => self.apply_snapshot(index),
+            Operation::SnapshotWith { extra, vm, spread, id, name } => {
+                let clusters = u64::from(vm.get()).min(self.touchable);
+                self.touchable -= clusters;
+                let (spread_bits, write) = (u32::from(spread.get()), self.next_write());
+                let state = VmState { clusters, spread_bits, write };
+                self.snapshot(SnapshotDetails {
+                    extra_bytes: u32::from(extra.get()),
+                    vm_state: (clusters > 0).then_some(state),
+                    id_bytes: u16::from(id.get()),
+                    name_bytes: name.get(),
+                    timed: true,
+                })
+            }
         }
+    }
+
+    fn snapshot(&mut self, details: SnapshotDetails) -> Effect {
+        let taken = self.builder.snapshot(details);
+        if taken {
+            self.journal.records.push(Record::SnapshotTaken);
+        }
+        effect(taken)
+    }
+
+    /// The snapshot that `index` means, among those that there are.
+    fn snapshot_at(&self, index: Number<0, 15>) -> usize {
+        usize::from(index.get()) % self.builder.snapshot_count().max(1)
+    }
+
+    fn delete_snapshot(&mut self, index: Number<0, 15>) -> Effect {
+        let index = self.snapshot_at(index);
+        let deleted = self.builder.delete_snapshot(index);
+        if deleted {
+            self.journal.records.push(Record::SnapshotDeleted { index });
+        }
+        effect(deleted)
+    }
+
+    fn apply_snapshot(&mut self, index: Number<0, 15>) -> Effect {
+        let index = self.snapshot_at(index);
+        let applied = self.builder.apply_snapshot(index);
+        if applied {
+            self.journal.records.push(Record::SnapshotApplied { index });
+        }
+        effect(applied)
     }
 
     fn write(&mut self, at: At, clusters: Count) -> Effect {

@@ -13,7 +13,8 @@ use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
 
 use super::operand::{
-    At, Change, Count, Features, Gap, Inside, Keep, Length, Magnitude, Number, Operand, Size, Skew,
+    At, Change, Count, Extra, Features, Gap, Inside, Keep, Length, Magnitude, Number, Operand,
+    Size, Skew,
 };
 
 /// How long an operation is.
@@ -243,6 +244,24 @@ operations! {
     }
     /// Builds and verifies what there is so far.
     13 "checkpoint" Checkpoint {}
+    /// Makes the disk what it was when a snapshot was taken.
+    19 "apply_snapshot" ApplySnapshot {
+        /// Which of those that there are.
+        index: Number<0, 15>,
+    }
+    /// Takes a snapshot that says and holds more.
+    20 "snapshot_with" SnapshotWith {
+        /// How many bytes of extra data.
+        extra: Extra,
+        /// How many clusters of VM state.
+        vm: Number<0, 15>,
+        /// log2 of the distance from one of them to the next.
+        spread: Number<0, 31>,
+        /// How long the id is.
+        id: Number<0, 254>,
+        /// How long the name is.
+        name: Length,
+    }
 }
 
 macro_rules! prologue {

@@ -2,6 +2,7 @@
 //! program did, which tells whether it was there. Programs of random parts are held against qemu.
 
 mod contents;
+mod snapshots;
 
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::limits::Limits;
@@ -28,11 +29,24 @@ pub const ANYWHERE: fn(&mut Prologue) = |_| {};
 
 /// All parts.
 pub fn all() -> Vec<Part> {
-    [contents::PARTS].into_iter().flatten().copied().collect()
+    [contents::PARTS, snapshots::PARTS].into_iter().flatten().copied().collect()
 }
 
 /// Parts that cannot be in one program, with the rule of the format that keeps them apart.
-pub const APART: &[(&str, &str, &str)] = &[];
+pub const APART: &[(&str, &str, &str)] = &[
+    (
+        "zeros that keep their cluster",
+        "extra data without the disk's size",
+        "version 3 has both sizes, version 2 no zero flag",
+    ),
+    ("zstd", "extra data without the disk's size", "version 2 has no compression type"),
+    ("subclusters", "extra data without the disk's size", "version 2 has no extended L2"),
+    (
+        "a count at its order's maximum",
+        "extra data without the disk's size",
+        "version 2 counts in 16 bits, and limits allow no such number of snapshots",
+    ),
+];
 
 /// What a program did.
 pub struct Trace {

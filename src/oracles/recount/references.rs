@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::qcow2::error::MapError;
-use crate::qcow2::header::{Geometry, Header, MAX_L1_ENTRIES};
-use crate::qcow2::snapshot::{FIXED_BYTES, MAX_EXTRA_BYTES, SnapshotEntry};
+use crate::qcow2::header::{Geometry, Header};
 use crate::qcow2::units::HostOffset;
+use crate::snapshot_table;
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
 use super::{Recount, Reference, Role};
@@ -126,27 +126,13 @@ impl Recount {
         header: &Header,
     ) -> Result<(), MapError> {
         let geometry = &header.geometry;
-        let mut at = header.snapshots_offset;
-        for index in 0..header.snapshots {
-            let mut fixed = [0; FIXED_BYTES];
-            storage.read_at(at, &mut fixed)?;
-            let entry = SnapshotEntry::parse(&fixed);
-            if entry.extra_bytes > MAX_EXTRA_BYTES {
-                let what = "more than 1024 bytes of extra data";
-                return Err(MapError::Snapshot { index, what });
+        let length = snapshot_table::each_entry(storage, header, |_, _, entry| {
+            // Where no L1 table can be, nothing is referenced: `entries` says what is wrong with it.
+            match entry.l1_fault(geometry.cluster_size) {
+                Some(_) => Ok(()),
+                None => self.l1(storage, geometry, entry.l1_offset, entry.l1_entries, false),
             }
-            if entry.l1_offset.get() & geometry.cluster_size.mask() != 0 {
-                let what = "the L1 table is not on a cluster boundary";
-                return Err(MapError::Snapshot { index, what });
-            }
-            if entry.l1_entries > MAX_L1_ENTRIES {
-                let what = "the L1 table has more than 4194304 entries";
-                return Err(MapError::Snapshot { index, what });
-            }
-            self.l1(storage, geometry, entry.l1_offset, entry.l1_entries, false)?;
-            at = at.saturating_add(entry.length_bytes());
-        }
-        let length = at.distance_from(header.snapshots_offset).unwrap_or(0);
+        })?;
         self.reference(geometry, header.snapshots_offset, length, Role::SnapshotTable);
         Ok(())
     }

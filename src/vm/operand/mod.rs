@@ -2,6 +2,7 @@
 //! values of its bytes into its range; the folds are frozen, because corpus files mean what they
 //! mean through them.
 
+mod extra;
 mod features;
 mod position;
 mod size;
@@ -11,6 +12,7 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
+pub use extra::Extra;
 pub use features::Features;
 pub use position::{Anchor, At, Count, Inside};
 pub use size::{Gap, Length, Magnitude, Size, Skew};
