@@ -9,6 +9,11 @@ use crate::qcow2::snapshot::{
 use crate::qcow2::units::HostOffset;
 use crate::storage::Storage;
 
+/// Where the longest file that QEMU reads ends (`BDRV_MAX_LENGTH`).
+pub const MAX_FILE_BYTES: u64 = (1 << 63) - (1 << 30);
+
+const PAST_END: &str = "it lies past the end of the longest file";
+
 /// Calls `take` with every entry of the snapshot table: its place in the table, where it lies, and
 /// its fixed part. Makes the checks that QEMU makes at open (`block/qcow2-snapshot.c`,
 /// `qcow2_do_read_snapshots`): the lengths of the extra data and of the table. It does not look at the
@@ -25,13 +30,12 @@ pub fn each_entry<S: Storage + ?Sized>(
     mut take: impl FnMut(u32, HostOffset, &SnapshotEntry) -> Result<(), MapError>,
 ) -> Result<u64, MapError> {
     let table = header.snapshots_offset;
-    // What lies past 2^63 cannot be asked for.
-    let readable = (1 << 63) - table.get().min(1 << 63);
+    let readable = MAX_FILE_BYTES.saturating_sub(table.get());
     let mut end = 0u64;
     for index in 0..header.snapshots {
         let start = end.next_multiple_of(8);
         if start + FIXED_BYTES as u64 > readable {
-            return Err(MapError::Snapshot { index, what: "it lies past 2^63" });
+            return Err(MapError::Snapshot { index, what: PAST_END });
         }
         let at = table.saturating_add(start);
         let mut fixed = [0; FIXED_BYTES];
@@ -44,7 +48,7 @@ pub fn each_entry<S: Storage + ?Sized>(
         // At most 64 MiB so far, and an entry has less than 256 KiB.
         end = start + entry.unpadded_bytes();
         if end > readable {
-            return Err(MapError::Snapshot { index, what: "it lies past 2^63" });
+            return Err(MapError::Snapshot { index, what: PAST_END });
         }
         if end > MAX_TABLE_BYTES {
             let what = "the table up to it is longer than 64 MiB";

@@ -6,7 +6,7 @@ use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{Geometry, Header};
 use crate::qcow2::units::HostOffset;
-use crate::snapshot_table;
+use crate::snapshot_table::{self, MAX_FILE_BYTES};
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
 use super::{Recount, Reference, Role};
@@ -126,12 +126,17 @@ impl Recount {
         header: &Header,
     ) -> Result<(), MapError> {
         let geometry = &header.geometry;
-        let length = snapshot_table::each_entry(storage, header, |_, _, entry| {
-            // Where no L1 table can be, nothing is referenced: `entries` says what is wrong with it.
-            match entry.l1_fault(geometry.cluster_size) {
-                Some(_) => Ok(()),
-                None => self.l1(storage, geometry, entry.l1_offset, entry.l1_entries, false),
+        let length = snapshot_table::each_entry(storage, header, |index, _, entry| {
+            if entry.l1_fault(geometry.cluster_size).is_some() {
+                // Where no L1 table can be, nothing is referenced: `entries` says what is wrong.
+                return Ok(());
             }
+            let (table, entries) = (entry.l1_offset, entry.l1_entries);
+            if table.saturating_add(u64::from(entries) * 8).get() > MAX_FILE_BYTES {
+                let what = "its L1 table lies past the end of the longest file";
+                return Err(MapError::Snapshot { index, what });
+            }
+            self.l1(storage, geometry, table, entries, false)
         })?;
         self.reference(geometry, header.snapshots_offset, length, Role::SnapshotTable);
         Ok(())
