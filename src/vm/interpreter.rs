@@ -159,19 +159,23 @@ impl Vm {
             }
             Operation::ApplySnapshot { index } => self.apply_snapshot(index),
             Operation::SnapshotWith { extra, vm, spread, id, name } => {
-                let clusters = u64::from(vm.get()).min(self.touchable);
-                self.touchable -= clusters;
-                let (spread_bits, write) = (u32::from(spread.get()), self.next_write());
-                let state = VmState { clusters, spread_bits, write };
+                let vm_state = self.vm_state(vm.get(), spread.get());
                 self.snapshot(SnapshotDetails {
                     extra_bytes: u32::from(extra.get()),
-                    vm_state: (clusters > 0).then_some(state),
+                    vm_state,
                     id_bytes: u16::from(id.get()),
                     name_bytes: name.get(),
                     timed: true,
                 })
             }
         }
+    }
+
+    fn vm_state(&mut self, clusters: u8, spread: u8) -> Option<VmState> {
+        let clusters = u64::from(clusters).min(self.touchable);
+        self.touchable -= clusters;
+        let (spread_bits, write) = (u32::from(spread), self.next_write());
+        (clusters > 0).then_some(VmState { clusters, spread_bits, write })
     }
 
     fn snapshot(&mut self, details: SnapshotDetails) -> Effect {

@@ -221,7 +221,7 @@ impl Seen {
             words.extend(chunks.filter(|(_, word)| *word != 0));
             Ok::<_, StorageError>(ControlFlow::Continue(()))
         });
-        all.unwrap();
+        let _ = all.unwrap();
         words
     }
 
