@@ -22,8 +22,10 @@ impl Engine for Small {
     type Disk<'s> = SmallDisk<'s>;
 
     fn capabilities(&self) -> Capabilities {
-        // Images with extended L2 are not run; look-ups and reads are not asked for.
-        Capabilities { lookup: false, read: false, extended_l2: false, zstd: true }
+        // Images with extended L2 are not run; look-ups, reads and snapshots are not asked for.
+        let nothing =
+            Capabilities { lookup: false, read: false, snapshots: false, ..Capabilities::ALL };
+        Capabilities { extended_l2: false, ..nothing }
     }
 
     fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<SmallDisk<'s>, EngineError> {

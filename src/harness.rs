@@ -183,6 +183,7 @@ struct Judge {
     whole: Vec<Extent>,
     other: Vec<Extent>,
     bytes: oracles::data::Buffers,
+    snapshot: oracles::snapshots::Buffers,
 }
 
 impl Judge {
@@ -207,7 +208,16 @@ impl Judge {
         let reads = self.answers(engine, &metered, vm, &geometry, fuel, entropy)?;
         let fail_at = entropy.below(reads);
         let Self { whole, other, .. } = self;
-        oracles::io::check(engine, &metered, fail_at, whole, fuel, other)
+        oracles::io::check(engine, &metered, fail_at, whole, fuel, other)?;
+        let snapshots = self.model.snapshot_count();
+        if snapshots == 0 || !engine.capabilities().snapshots {
+            return Ok(());
+        }
+        let index = entropy.below(snapshots as u64) as usize;
+        let Self { model, recount, snapshot, .. } = self;
+        let table_bytes = recount.snapshot_table_bytes();
+        let judged = &metered;
+        oracles::snapshots::check(engine, judged, index, model, &geometry, table_bytes, snapshot)
     }
 
     /// Asks everything but what happens when a read fails; returns how many reads opening the image
@@ -226,7 +236,7 @@ impl Judge {
             Ok(disk) => disk,
             Err(error) => return Err(oracles::unexpected_error("open", "image", &error)),
         };
-        let Self { model, recount, expected, whole, other, bytes } = self;
+        let Self { model, recount, expected, whole, other, bytes, .. } = self;
         let size = model.virtual_size_bytes();
         oracles::model::check_size(size, disk.virtual_size_bytes())?;
         let open_reads = metered.reads();

@@ -19,7 +19,6 @@ use qcowfuzz::export::{self, Holes};
 use qcowfuzz::extent::{Extent, Mapping, Window};
 use qcowfuzz::harness::Harness;
 use qcowfuzz::image::Image;
-use qcowfuzz::map::Disk;
 use qcowfuzz::model::{Model, Piece, State};
 use qcowfuzz::oracles::data::{admit_inner_stamps, expect};
 use qcowfuzz::qcow2::header::Geometry;

@@ -22,6 +22,8 @@ pub struct Capabilities {
     pub lookup: bool,
     /// [`OpenDisk::read`] is there.
     pub read: bool,
+    /// [`Engine::open_snapshot`] is there.
+    pub snapshots: bool,
     /// Images with extended L2 entries.
     pub extended_l2: bool,
     /// Images with zstd-compressed clusters.
@@ -30,7 +32,8 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Everything.
-    pub const ALL: Self = Self { lookup: true, read: true, extended_l2: true, zstd: true };
+    pub const ALL: Self =
+        Self { lookup: true, read: true, snapshots: true, extended_l2: true, zstd: true };
 
     /// Whether images of `geometry` are supported.
     pub fn cover(&self, geometry: &Geometry) -> bool {
@@ -54,6 +57,20 @@ pub trait Engine {
     /// # Errors
     /// The image is refused, or cannot be read.
     fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<Self::Disk<'s>, EngineError>;
+
+    /// Opens the snapshot at `index` of the snapshot table, counted from 0, as a disk of the size that
+    /// it was taken of.
+    ///
+    /// # Errors
+    /// As for [`Engine::open`], and where there is no such snapshot.
+    fn open_snapshot<'s>(
+        &'s mut self,
+        storage: &'s dyn Storage,
+        index: u32,
+    ) -> Result<Self::Disk<'s>, EngineError> {
+        let _ = (storage, index);
+        Err(EngineError::Other("snapshots are not supported".into()))
+    }
 }
 
 /// An image that an engine has opened.

@@ -23,6 +23,15 @@ impl Engine for Walker {
     fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<WalkerDisk<'s>, EngineError> {
         Ok(WalkerDisk { disk: map::Disk::open(storage)?, scratch: &mut self.scratch })
     }
+
+    fn open_snapshot<'s>(
+        &'s mut self,
+        storage: &'s dyn Storage,
+        index: u32,
+    ) -> Result<WalkerDisk<'s>, EngineError> {
+        let disk = map::Disk::open(storage)?.snapshot(index)?;
+        Ok(WalkerDisk { disk, scratch: &mut self.scratch })
+    }
 }
 
 /// An image that our walker has opened.

@@ -2,6 +2,7 @@
 
 pub mod extents;
 pub mod points;
+pub mod snapshots;
 pub mod walks;
 
 use std::ops::ControlFlow;
@@ -47,6 +48,18 @@ pub struct Fault {
     pub lookup: Option<OnLookup>,
     pub read: Option<OnRead>,
     pub size: Option<fn(&Facts) -> u64>,
+    pub snapshot: Option<OnSnapshot>,
+}
+
+/// What is opened in place of a snapshot.
+#[derive(Clone, Copy)]
+pub enum OnSnapshot {
+    /// The active disk.
+    Active,
+    /// The snapshot, in the active disk's size.
+    ActiveSize,
+    /// The snapshot before it, where there is one.
+    Previous,
 }
 
 /// A bug, and what must be found where an engine has it.
@@ -77,6 +90,7 @@ impl Fault {
         lookup: None,
         read: None,
         size: None,
+        snapshot: None,
     };
 }
 
@@ -101,18 +115,42 @@ impl Engine for Faulty {
 
     fn open<'s>(&'s mut self, storage: &'s dyn Storage) -> Result<FaultyDisk<'s>, EngineError> {
         let disk = self.walker.open(storage)?;
-        let mut first_bytes = [0; PARSED_BYTES];
-        storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
-        let header = Header::parse(&first_bytes)?;
-        let facts = Facts {
-            storage,
-            geometry: header.geometry,
-            stored_size_bytes: header.size_bytes,
-            size_bytes: header.virtual_size_bytes(),
-            walks: 0,
-        };
+        let facts = facts_of(storage)?;
         Ok(FaultyDisk { disk, facts, fault: self.fault })
     }
+
+    fn open_snapshot<'s>(
+        &'s mut self,
+        storage: &'s dyn Storage,
+        index: u32,
+    ) -> Result<FaultyDisk<'s>, EngineError> {
+        let active_size = Fault { size: Some(|facts| facts.size_bytes), ..Fault::NONE };
+        let facts = facts_of(storage)?;
+        let (disk, fault) = match self.fault.snapshot {
+            None => (self.walker.open_snapshot(storage, index)?, Fault::NONE),
+            Some(OnSnapshot::Active) => (self.walker.open(storage)?, Fault::NONE),
+            Some(OnSnapshot::ActiveSize) => {
+                (self.walker.open_snapshot(storage, index)?, active_size)
+            }
+            Some(OnSnapshot::Previous) => {
+                (self.walker.open_snapshot(storage, index.saturating_sub(1))?, Fault::NONE)
+            }
+        };
+        Ok(FaultyDisk { disk, facts, fault })
+    }
+}
+
+fn facts_of(storage: &dyn Storage) -> Result<Facts<'_>, EngineError> {
+    let mut first_bytes = [0; PARSED_BYTES];
+    storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
+    let header = Header::parse(&first_bytes)?;
+    Ok(Facts {
+        storage,
+        geometry: header.geometry,
+        stored_size_bytes: header.size_bytes,
+        size_bytes: header.virtual_size_bytes(),
+        walks: 0,
+    })
 }
 
 pub struct FaultyDisk<'s> {

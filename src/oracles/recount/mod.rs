@@ -100,6 +100,8 @@ pub struct Recount {
     tables: [Vec<u8>; 2],
     /// Bytes of the active L1 and L2 tables that are there.
     active_table_bytes: u64,
+    /// The same of all snapshots together.
+    snapshot_table_bytes: u64,
     /// The file's end in clusters, rounded up.
     file_clusters: u64,
     /// How many references, counts or reports may be kept.
@@ -119,6 +121,7 @@ impl Recount {
             reports: Vec::new(),
             tables: [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]],
             active_table_bytes: 0,
+            snapshot_table_bytes: 0,
             file_clusters: 0,
             bound: MAX_RECOUNTED,
         }
@@ -138,7 +141,7 @@ impl Recount {
         self.computed.clear();
         self.on_disk.clear();
         self.reports.clear();
-        (self.active_table_bytes, self.file_clusters) = (0, 0);
+        (self.active_table_bytes, self.snapshot_table_bytes, self.file_clusters) = (0, 0, 0);
         let Head { header, .. } = Head::read(storage)?;
         if header.autoclear & AUTOCLEAR_BITMAPS != 0 {
             return Err(MapError::Unsupported("bitmaps"));
@@ -161,6 +164,11 @@ impl Recount {
     /// Bytes of the active L1 and L2 tables that are there, holes not counted.
     pub fn active_table_bytes(&self) -> u64 {
         self.active_table_bytes
+    }
+
+    /// Bytes of the L1 and L2 tables of all snapshots; what they share counts for each.
+    pub fn snapshot_table_bytes(&self) -> u64 {
+        self.snapshot_table_bytes
     }
 
     /// The cluster past the last one before `limit` that is referenced or counted.

@@ -55,9 +55,7 @@ impl Recount {
         let mut piece = std::mem::take(&mut self.tables[0]);
         let all = each_data(storage, range, &mut piece, |data| {
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
-            if active {
-                self.active_table_bytes += data.bytes.len() as u64;
-            }
+            self.add_table_bytes(active, data.bytes);
             for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
                 let entry = L1Entry(u64::from_be_bytes(*bytes));
                 if let Some(l2) = entry.table().filter(|_| index < u64::from(entries)) {
@@ -73,6 +71,12 @@ impl Recount {
         all.map(|_| ())
     }
 
+    fn add_table_bytes(&mut self, active: bool, bytes: &[u8]) {
+        let sum =
+            if active { &mut self.active_table_bytes } else { &mut self.snapshot_table_bytes };
+        *sum += bytes.len() as u64;
+    }
+
     fn l2<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
@@ -84,9 +88,7 @@ impl Recount {
         let entry_bytes = geometry.l2_entry_bytes() as usize;
         let mut piece = std::mem::take(&mut self.tables[1]);
         let all = each_data(storage, range, &mut piece, |data| {
-            if active {
-                self.active_table_bytes += data.bytes.len() as u64;
-            }
+            self.add_table_bytes(active, data.bytes);
             for bytes in data.bytes.chunks_exact(entry_bytes) {
                 let Some(word) = bytes.first_chunk::<8>() else { continue };
                 let word = u64::from_be_bytes(*word);
