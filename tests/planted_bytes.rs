@@ -5,17 +5,19 @@ mod altered;
 
 use std::collections::BTreeSet;
 
-use altered::{Altered, contents, counts};
+use altered::{Altered, Case, contents, counts, snapshots};
 use qcowfuzz::engines::{Engine, OpenDisk, Walker};
 use qcowfuzz::extent::{Extent, Window};
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::image::Image;
 use qcowfuzz::model::{Model, State};
 use qcowfuzz::oracles::collector::Collector;
+use qcowfuzz::oracles::metered::Metered;
 use qcowfuzz::oracles::recount::Recount;
-use qcowfuzz::oracles::{Verdict, data, model, refcounts};
+use qcowfuzz::oracles::{self, Verdict, data, model, refcounts};
 use qcowfuzz::qcow2::header::Geometry;
 use qcowfuzz::qcow2::units::GuestOffset;
+use qcowfuzz::vm::Journal;
 use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// Every cluster size with every refcount order twice over.
@@ -24,6 +26,7 @@ const PROGRAMS: u64 = 2 * 91;
 /// What was meant by a program: all that the image is held against.
 struct Meant {
     geometry: Geometry,
+    journal: Journal,
     model: Model,
     expected: Vec<Extent>,
 }
@@ -80,9 +83,10 @@ fn images() -> Vec<(Image, Meant)> {
         let mut model = Model::new();
         model.replay(harness.vm().journal());
         let geometry = harness.vm().builder().plan().geometry;
+        let journal = harness.vm().journal().clone();
         let expected = harness.expected().to_vec();
         let image = Altered::new(harness.image()).image();
-        images.push((image, Meant { geometry, model, expected }));
+        images.push((image, Meant { geometry, journal, model, expected }));
     }
     images
 }
@@ -93,11 +97,43 @@ fn every_bug_in_the_bytes_is_found() {
     for (image, meant) in &images {
         assert_eq!(found(image, meant), Vec::<String>::new(), "unaltered");
     }
+    assert_found(&images, counts::CASES.iter().chain(contents::CASES), found);
+}
+
+/// What the oracle of snapshots finds in any of them.
+fn found_in_snapshots(image: &Image, meant: &Meant) -> Vec<String> {
+    let storage = Metered::new(image);
+    let mut model = Model::new();
+    model.replay(&meant.journal);
+    let verdict = |index| {
+        let (walker, buffers) = (&mut Walker::default(), &mut Default::default());
+        let (model, geometry) = (&mut model, &meant.geometry);
+        oracles::snapshots::check(walker, &storage, index, model, geometry, u64::MAX, buffers)
+    };
+    let all = 0..meant.model.snapshot_count();
+    all.map(verdict).filter_map(|it| it.err().map(|it| it.fingerprint())).collect()
+}
+
+#[test]
+fn every_bug_in_the_bytes_of_a_snapshot_is_found() {
+    let images = images();
+    for (image, meant) in &images {
+        assert_eq!(found_in_snapshots(image, meant), Vec::<String>::new(), "unaltered");
+    }
+    assert_found(&images, snapshots::CASES.iter(), found_in_snapshots);
+}
+
+/// Plants each bug in every image, and has it found by what is expected.
+fn assert_found<'c>(
+    images: &[(Image, Meant)],
+    cases: impl Iterator<Item = &'c Case>,
+    found: fn(&Image, &Meant) -> Vec<String>,
+) {
     let mut failures = Vec::new();
-    for case in counts::CASES.iter().chain(contents::CASES) {
+    for case in cases {
         let (mut planted, mut unnoticed) = (0, 0);
         let mut all = BTreeSet::new();
-        for (image, meant) in &images {
+        for (image, meant) in images {
             let mut altered = Altered::new(image);
             if (case.plant)(&mut altered).is_none() {
                 continue;

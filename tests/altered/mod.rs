@@ -2,6 +2,7 @@
 
 pub mod contents;
 pub mod counts;
+pub mod snapshots;
 
 use qcowfuzz::image::Image;
 use qcowfuzz::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
