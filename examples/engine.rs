@@ -22,8 +22,8 @@ impl Engine for Small {
     type Disk<'s> = SmallDisk<'s>;
 
     fn capabilities(&self) -> Capabilities {
-        // Images with extended L2, backing files or data files are not run; look-ups and reads are not
-        // asked for.
+        // Images with extended L2, backing files or data files are not run; look-ups, reads and snapshots
+        // are not asked for.
         Capabilities { zstd: true, ..Capabilities::NONE }
     }
 

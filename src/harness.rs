@@ -209,19 +209,25 @@ struct Judge {
     recount: Recount,
     /// Bytes of the active L1 and L2 tables of all layers that are there.
     table_bytes: u64,
+    /// The same where the image at the top is any of its snapshots.
+    snapshot_bytes: u64,
     expected: Vec<Extent>,
     whole: Vec<Extent>,
     other: Vec<Extent>,
     bytes: oracles::data::Buffers,
+    snapshot: oracles::snapshots::Buffers,
 }
 
 impl Judge {
     /// Judges the bytes of each image by themselves.
     fn images(&mut self, images: &Images) -> Verdict {
-        self.table_bytes = 0;
-        for files in images.layers().filter(|files| !files.raw) {
+        (self.table_bytes, self.snapshot_bytes) = (0, 0);
+        for (depth, files) in images.layers().enumerate().filter(|(_, files)| !files.raw) {
             oracles::refcounts::check(&mut self.recount, &files.image, &files.out_of_date)?;
-            self.table_bytes += self.recount.active_table_bytes();
+            let active_bytes = self.recount.active_table_bytes();
+            self.table_bytes += active_bytes;
+            let own = if depth == 0 { self.recount.snapshot_table_bytes() } else { active_bytes };
+            self.snapshot_bytes += own;
         }
         Ok(())
     }
@@ -243,7 +249,15 @@ impl Judge {
         let reads = self.answers(engine, &chain, &meter, vm, fuel, entropy)?;
         let fail_at = entropy.below(reads);
         let Self { whole, other, .. } = self;
-        oracles::io::check(engine, &chain, &meter, fail_at, whole, fuel, other)
+        oracles::io::check(engine, &chain, &meter, fail_at, whole, fuel, other)?;
+        let snapshots = self.model.snapshot_count();
+        if snapshots == 0 || !engine.capabilities().snapshots {
+            return Ok(());
+        }
+        let index = entropy.below(snapshots as u64) as usize;
+        let Self { model, snapshot_bytes, snapshot, .. } = self;
+        meter.restart(u64::MAX);
+        oracles::snapshots::check(engine, &chain, index, model, *snapshot_bytes, snapshot)
     }
 
     /// Asks everything but what happens when a read fails; returns how many reads opening the image

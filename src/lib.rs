@@ -59,6 +59,7 @@ pub mod map;
 pub mod model;
 pub mod oracles;
 pub mod qcow2;
+pub mod snapshot_table;
 pub mod storage;
 pub mod targets;
 pub mod vm;

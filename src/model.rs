@@ -73,6 +73,13 @@ pub struct Piece {
     pub state: State,
 }
 
+/// A layer as it was.
+#[derive(Debug, Default)]
+struct Snapshot {
+    size_bytes: u64,
+    pieces: Vec<Piece>,
+}
+
 /// One layer as it must be: a list of pieces.
 #[derive(Debug)]
 struct Layer {
@@ -82,6 +89,9 @@ struct Layer {
     raw: bool,
     /// Never empty; the first starts at 0, the last goes on for ever.
     pieces: Vec<Piece>,
+    snapshots: Vec<Snapshot>,
+    /// Buffers of snapshots that are gone.
+    spare: Vec<Snapshot>,
 }
 
 /// For each layer, the index of a piece.
@@ -152,6 +162,16 @@ impl Model {
             self.layers[self.live].replay(journal);
             self.live += 1;
         }
+    }
+
+    /// How many snapshots the image itself has.
+    pub fn snapshot_count(&self) -> usize {
+        self.layers[0].snapshots.len()
+    }
+
+    /// The disk is what it was when the snapshot at `index` was taken, which there must be.
+    pub fn become_snapshot(&mut self, index: usize) {
+        self.layers[0].become_snapshot(index);
     }
 
     /// The size of the disk that a guest sees.
@@ -243,6 +263,8 @@ impl Layer {
             size_bytes: 0,
             raw: false,
             pieces: vec![nothing],
+            snapshots: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -250,6 +272,7 @@ impl Layer {
         self.cluster_size = journal.cluster_size;
         self.size_bytes = journal.size_bytes;
         self.raw = journal.raw;
+        self.spare.append(&mut self.snapshots);
         self.pieces.clear();
         self.pieces.push(Piece { start: 0, state: State::Unallocated });
         for record in &journal.records {
@@ -330,7 +353,22 @@ impl Layer {
                 self.pieces.truncate(at);
                 self.pieces.push(Piece { start: first, state: State::Unallocated });
             }
+            Record::SnapshotTaken => {
+                let mut snapshot = self.spare.pop().unwrap_or_default();
+                snapshot.size_bytes = self.size_bytes;
+                snapshot.pieces.clone_from(&self.pieces);
+                self.snapshots.push(snapshot);
+            }
+            Record::SnapshotDeleted { index } => self.spare.push(self.snapshots.remove(index)),
+            Record::SnapshotApplied { index } => self.become_snapshot(index),
         }
+    }
+
+    /// The layer is what it was when the snapshot at `index` was taken, which there must be.
+    fn become_snapshot(&mut self, index: usize) {
+        let snapshot = &self.snapshots[index];
+        self.size_bytes = snapshot.size_bytes;
+        self.pieces.clone_from(&snapshot.pieces);
     }
 
     fn paint(&mut self, cluster: GuestCluster, clusters: u64, state: State) {

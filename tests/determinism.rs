@@ -137,7 +137,7 @@ mod liar {
         type Disk<'s> = LiarDisk<'s>;
 
         fn capabilities(&self) -> Capabilities {
-            Capabilities::ALL
+            Capabilities { snapshots: false, ..Capabilities::ALL }
         }
 
         fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<LiarDisk<'s>, EngineError> {

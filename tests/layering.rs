@@ -18,7 +18,7 @@ const STOREYS: &[&[&str]] = &[
     // Limits are told in the format's terms; the journal in contents and host offsets.
     &["limits", "storage", "vm::journal"],
     &["image", "head"],
-    &["images", "chain"],
+    &["images", "chain", "snapshot_table"],
     &["export", "build", "map"],
     &["vm"],
     &["model", "engines"],

@@ -5,7 +5,7 @@ mod altered;
 
 use std::collections::BTreeSet;
 
-use altered::{Altered, bitmaps, contents, counts, out_of_date};
+use altered::{Altered, Case, bitmaps, contents, counts, out_of_date, snapshots};
 use qcowfuzz::engines::{Engine, OpenDisk, Walker};
 use qcowfuzz::extent::{Extent, Window};
 use qcowfuzz::harness::{Checks, Harness};
@@ -14,18 +14,19 @@ use qcowfuzz::images::Deviation;
 use qcowfuzz::model::{Model, State};
 use qcowfuzz::oracles::collector::Collector;
 use qcowfuzz::oracles::recount::Recount;
-use qcowfuzz::oracles::{Verdict, data, model, refcounts};
+use qcowfuzz::oracles::{self, Verdict, data, model, refcounts};
 use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::Layer;
-use qcowfuzz::vm::Program;
+use qcowfuzz::storage::{Layer, Storage};
 use qcowfuzz::vm::generate::{Wanted, generate};
 use qcowfuzz::vm::text::assemble;
+use qcowfuzz::vm::{Journal, Program};
 
 /// Every cluster size with every refcount order twice over.
 const PROGRAMS: u64 = 2 * 91;
 
 /// What was meant by a program: all that the image is held against.
 struct Meant {
+    journal: Journal,
     model: Model,
     expected: Vec<Extent>,
     out_of_date: Vec<Deviation>,
@@ -93,10 +94,11 @@ fn images_with(lines: &str) -> Vec<(Image, Meant)> {
         harness.run(&input, Checks::AtCheckpoints).unwrap();
         let mut model = Model::new();
         model.replay(harness.vm().journals());
+        let journal = harness.vm().journal().clone();
         let expected = harness.expected().to_vec();
         let image = Altered::new(harness.image()).image();
         let out_of_date = harness.images().top().out_of_date.clone();
-        images.push((image, Meant { model, expected, out_of_date }));
+        images.push((image, Meant { journal, model, expected, out_of_date }));
     }
     images
 }
@@ -107,11 +109,42 @@ fn every_bug_in_the_bytes_is_found() {
     for (image, meant) in &images {
         assert_eq!(found(image, meant), Vec::<String>::new(), "unaltered");
     }
+    assert_found(&images, counts::CASES.iter().chain(bitmaps::CASES).chain(contents::CASES), found);
+}
+
+/// What the oracle of snapshots finds in any of them.
+fn found_in_snapshots(image: &Image, meant: &Meant) -> Vec<String> {
+    let chain = [Layer { image: image as &dyn Storage, data_file: None }];
+    let mut model = Model::new();
+    model.replay(std::iter::once(&meant.journal));
+    let mut verdict = |index| {
+        let (walker, buffers) = (&mut Walker::default(), &mut Default::default());
+        oracles::snapshots::check(walker, &chain, index, &mut model, u64::MAX, buffers)
+    };
+    let all = 0..meant.model.snapshot_count();
+    all.map(&mut verdict).filter_map(|it| it.err().map(|it| it.fingerprint())).collect()
+}
+
+#[test]
+fn every_bug_in_the_bytes_of_a_snapshot_is_found() {
+    let images = images();
+    for (image, meant) in &images {
+        assert_eq!(found_in_snapshots(image, meant), Vec::<String>::new(), "unaltered");
+    }
+    assert_found(&images, snapshots::CASES.iter(), found_in_snapshots);
+}
+
+/// Plants each bug in every image, and has it found by what is expected.
+fn assert_found<'c>(
+    images: &[(Image, Meant)],
+    cases: impl Iterator<Item = &'c Case>,
+    found: fn(&Image, &Meant) -> Vec<String>,
+) {
     let mut failures = Vec::new();
-    for case in counts::CASES.iter().chain(bitmaps::CASES).chain(contents::CASES) {
+    for case in cases {
         let (mut planted, mut unnoticed) = (0, 0);
         let mut all = BTreeSet::new();
-        for (image, meant) in &images {
+        for (image, meant) in images {
             let mut altered = Altered::new(image);
             if (case.plant)(&mut altered).is_none() {
                 continue;

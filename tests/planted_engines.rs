@@ -5,7 +5,7 @@ mod planted;
 
 use std::collections::BTreeSet;
 
-use planted::{Case, Faulty, chains, extents, points, walks};
+use planted::{Case, Faulty, chains, extents, points, snapshots, walks};
 use qcowfuzz::engines::{Engine, Walker};
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::vm::generate::{Wanted, generate};
@@ -39,7 +39,7 @@ fn found<E: Engine>(engine: E, inputs: &[Vec<u8>], expected: &str) -> Vec<String
 }
 
 fn cases() -> impl Iterator<Item = &'static Case> {
-    extents::CASES.iter().chain(walks::CASES).chain(points::CASES)
+    extents::CASES.iter().chain(walks::CASES).chain(points::CASES).chain(snapshots::CASES)
 }
 
 #[test]
@@ -82,7 +82,17 @@ fn every_oracle_has_a_bug_that_it_finds() {
     let oracle = |case: &'static Case| case.fingerprints[0].split(':').next().unwrap_or_default();
     let found: BTreeSet<_> = cases().map(oracle).collect();
     // An engine cannot falsify the image: the refcounts' bugs are those of tests/planted_bytes.rs.
-    let expected =
-        ["bounds", "data", "flags", "io", "lookup", "maximal", "model", "partition", "window"];
+    let expected = [
+        "bounds",
+        "data",
+        "flags",
+        "io",
+        "lookup",
+        "maximal",
+        "model",
+        "partition",
+        "snapshots",
+        "window",
+    ];
     assert_eq!(found, BTreeSet::from(expected));
 }

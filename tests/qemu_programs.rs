@@ -3,6 +3,8 @@
 
 mod parts;
 mod qemu;
+#[path = "qemu/snapshots.rs"]
+mod snapshots;
 
 use std::fmt;
 use std::fs::{self, File};
@@ -20,7 +22,7 @@ use qcowfuzz::harness::Harness;
 use qcowfuzz::image::Image;
 use qcowfuzz::images::{Deviation, FileNames, Images};
 use qcowfuzz::model::{Model, State, Visible};
-use qcowfuzz::oracles::data::expect;
+use qcowfuzz::oracles::data::{admit_inner_stamps, expect};
 use qcowfuzz::qcow2::units::GuestOffset;
 use qcowfuzz::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::vm::generate::{Wanted, generate};
@@ -28,6 +30,7 @@ use qcowfuzz::vm::{Program, Vm};
 use qemu::compare::Recounted;
 use qemu::differences::{DIFFERENCES, Difference};
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
+use snapshots::Listed;
 
 /// What is allowed of images that are written whole: without holes, `zero` of data is comparable.
 const WITHOUT_HOLES: &[Difference] = DIFFERENCES.split_at(1).0;
@@ -74,6 +77,9 @@ struct Tally {
     maps_in_parts: u64,
     whole_disks: u64,
     read_windows: u64,
+    snapshots: u64,
+    snapshots_applied: u64,
+    snapshots_converted: u64,
 }
 
 impl AddAssign for Tally {
@@ -86,6 +92,9 @@ impl AddAssign for Tally {
         self.maps_in_parts += other.maps_in_parts;
         self.whole_disks += other.whole_disks;
         self.read_windows += other.read_windows;
+        self.snapshots += other.snapshots;
+        self.snapshots_applied += other.snapshots_applied;
+        self.snapshots_converted += other.snapshots_converted;
     }
 }
 
@@ -253,11 +262,94 @@ fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     tally.chains += u64::from(on_disk.len() > 1);
     exported.compare_maps(&mut entropy, &mut tally)?;
     exported.compare_data(&mut entropy, &mut tally)?;
-    for (name, _) in images.files(&FileNames::default()) {
+    compare_snapshots(bench, holes, &mut entropy, &mut tally)?;
+    for (name, _) in bench.harness.images().files(&FileNames::default()) {
         let path = name.map_or(path.clone(), |name| path.with_file_name(name));
         fs::remove_file(&path).map_err(|error| error.to_string())?;
     }
     Ok(tally)
+}
+
+/// Holds the snapshots of the image at the top, which is exported, against qemu's: their table, and what
+/// each of them reads as, by itself or applied.
+fn compare_snapshots(
+    bench: &mut Bench,
+    holes: Holes,
+    entropy: &mut Entropy,
+    tally: &mut Tally,
+) -> Checked<()> {
+    let Bench { harness, model, dir } = bench;
+    let images = harness.images();
+    let (path, copy) = (dir.path().join("layer.qcow2"), dir.path().join("applied.qcow2"));
+    let version = harness.vm().builder().plan().geometry.version;
+    let active_bytes = model.virtual_size_bytes();
+    let all = snapshots::list(&FileStorage::open(&path).map_err(|error| error.to_string())?)?;
+    snapshots::compare_lists(&path, &all)?;
+    for (index, snapshot) in all.iter().enumerate() {
+        let told = |error| format!("snapshot {index}, {snapshot:?}: {error}");
+        model.become_snapshot(index);
+        tally.snapshots += 1;
+        let largest = model.virtual_size_bytes().max(active_bytes);
+        // Every process takes milliseconds: one of the two where both are possible.
+        if largest <= WHOLE_DISK_BYTES && entropy.one_in(2) {
+            compare_converted(&path, snapshot, model, active_bytes).map_err(told)?;
+            tally.snapshots_converted += 1;
+            continue;
+        }
+        // A change of the size takes qemu-img minutes where the disk is large.
+        if model.virtual_size_bytes() != active_bytes && largest > WHOLE_DISK_BYTES {
+            continue;
+        }
+        write_to(&copy, &images.top().image, holes)?;
+        if snapshots::apply(&copy, snapshot, version, active_bytes)? {
+            // Leaks in what QEMU wrote are its own.
+            let (findings, said) = qemu::check(&copy)?;
+            if (findings.corruptions, findings.check_errors) != (0, 0) {
+                return Err(told(format!("applied by qemu-img: {findings:?}\n{said}")));
+            }
+            let files = FileChain::open(&copy).map_err(|error| error.to_string())?;
+            let on_disk: Vec<Layer> = files.layers().into_iter().map(Layer::erased).collect();
+            let applied = Exported {
+                path: &copy,
+                on_disk: &on_disk,
+                in_memory: &on_disk,
+                model,
+                l2_span_bytes: l2_span_bytes(harness.vm()),
+                allowed: &DIFFERENCES,
+            };
+            applied.compare_maps(entropy, tally).map_err(told)?;
+            applied.compare_data(entropy, tally).map_err(told)?;
+            tally.snapshots_applied += 1;
+        }
+        fs::remove_file(&copy).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// What `qemu-img convert -l` reads in a snapshot, as far as both disks reach. `model` is the snapshot.
+fn compare_converted(
+    path: &Path,
+    snapshot: &Listed,
+    model: &Model,
+    active_bytes: u64,
+) -> Checked<()> {
+    let size = model.virtual_size_bytes();
+    let Some(theirs) = snapshots::convert(path, &path.with_extension("raw"), snapshot)? else {
+        return Ok(());
+    };
+    let common = size.min(active_bytes) as usize;
+    let theirs = &theirs[..common];
+    let start = GuestOffset::ZERO;
+    let mut ours = vec![0; size as usize];
+    expect(model, start, &mut ours);
+    let ours = &mut ours[..common];
+    admit_inner_stamps(model, start, ours, theirs);
+    compare::same_bytes("the model's snapshot", 0, ours, theirs)
+}
+
+fn write_to(path: &Path, image: &Image, holes: Holes) -> Checked<()> {
+    let file = File::create(path).map_err(|error| error.to_string())?;
+    export::write(image, &file, holes).map_err(|error| error.to_string())
 }
 
 /// The smallest part of the disk that one L2 table of any layer maps.
@@ -288,9 +380,7 @@ fn export_to(path: &Path, images: &Images, entropy: &mut Entropy) -> Checked<Hol
     for (name, image) in images.files(&names) {
         let raw = name.is_some_and(|name| name.ends_with(".raw"));
         let path = name.map_or(path.to_path_buf(), |name| path.with_file_name(name));
-        let file = File::create(path).map_err(|error| error.to_string())?;
-        let holes = if raw { Holes::Fill } else { holes };
-        export::write(image, &file, holes).map_err(|error| error.to_string())?;
+        write_to(&path, image, if raw { Holes::Fill } else { holes })?;
     }
     Ok(holes)
 }
@@ -384,22 +474,23 @@ impl Exported<'_> {
     fn compare_data(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
         let Self { path, on_disk, model, .. } = self;
         let size = model.virtual_size_bytes();
-        let expected = |window: &Window| {
+        let expected = |window: &Window, theirs: &[u8]| {
             let mut bytes = vec![0; window.length_bytes as usize];
             expect(model, window.start, &mut bytes);
+            admit_inner_stamps(model, window.start, &mut bytes, theirs);
             bytes
         };
         if size <= WHOLE_DISK_BYTES {
             let theirs = qemu::convert(path, &path.with_extension("raw"))?;
             let window = Window { start: GuestOffset::ZERO, length_bytes: size };
             tally.whole_disks += 1;
-            compare::same_bytes("the model's disk", 0, &expected(&window), &theirs)?;
+            compare::same_bytes("the model's disk", 0, &expected(&window, &theirs), &theirs)?;
             return compare::same_bytes("our read", 0, &compare::read(on_disk, window)?, &theirs);
         }
         let windows = read_windows(model, entropy);
         for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
             let start = window.start.get();
-            compare::same_bytes("the model's data", start, &expected(window), &theirs)?;
+            compare::same_bytes("the model's data", start, &expected(window, &theirs), &theirs)?;
             compare::same_bytes("our read", start, &compare::read(on_disk, *window)?, &theirs)?;
             tally.read_windows += 1;
         }

@@ -6,7 +6,7 @@ use super::Builder;
 use super::tables::{Entry, TableId};
 
 /// An L1 table, of the active disk or of a snapshot.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct L1 {
     /// Its first cluster; meaningless where `clusters` is 0.
     pub first: u64,
@@ -45,10 +45,22 @@ impl L1 {
         &self.tables
     }
 
-    /// Becomes an L1 table with the entries of `original`, elsewhere.
-    pub fn copy_entries(&mut self, original: &Self, first: u64) {
-        (self.first, self.clusters, self.entries) = (first, original.clusters, original.entries);
-        self.tables.clone_from(&original.tables);
+    /// Keeps the first `kept` entries of those that are not empty.
+    pub fn truncate(&mut self, kept: usize) {
+        self.tables.truncate(kept);
+    }
+
+    /// Becomes an L1 table, as long as `original` and nowhere yet, with the first `kept` entries of
+    /// those that are not empty.
+    pub fn copy_entries(&mut self, original: &Self, kept: usize) {
+        (self.first, self.clusters, self.entries) = (0, 0, original.entries);
+        self.tables.clear();
+        self.tables.extend_from_slice(&original.tables[..kept]);
+    }
+
+    /// Has the entries of `other` from now on, where it lies.
+    pub fn become_entries(&mut self, other: &Self) {
+        self.tables.clone_from(&other.tables);
     }
 }
 
@@ -72,11 +84,11 @@ impl Builder {
     /// Changes the size of the disk; what lies past the last cluster of the smaller disk is discarded.
     /// The L1 table grows where it must, and never shrinks.
     ///
-    /// Returns the new size, which the limits may have cut; `None` where the file is full, or the limits
-    /// do not allow a bitmap that long.
+    /// Returns the new size, which the limits may have cut; `None` where the file is full, a snapshot does
+    /// not allow it, or the limits do not allow a bitmap that long.
     pub fn resize(&mut self, size_bytes: u64) -> Option<u64> {
         let size_bytes = size_bytes.min(self.max_size_bytes());
-        if !self.bitmaps_allow(size_bytes) {
+        if !self.may_resize(size_bytes) || !self.bitmaps_allow(size_bytes) {
             return None;
         }
         if !self.grow_l1(self.plan.geometry.l1_entries_for(size_bytes)) {
@@ -89,6 +101,8 @@ impl Builder {
             return None;
         }
         self.file.beyond = false;
+        // What lay behind the old disk must not be a part of the new one.
+        self.drop_vm_state();
         self.plan.size_bytes = size_bytes;
         self.resize_bitmaps();
         Some(size_bytes)

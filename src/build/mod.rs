@@ -16,10 +16,12 @@ pub mod placement;
 mod raw;
 pub mod refcounts;
 mod serialise;
+mod snapshot_table;
 mod snapshots;
 mod sparse_table;
 mod subclusters;
 pub mod tables;
+mod vm_state;
 
 use crate::content::WriteNumber;
 use crate::limits::Limits;
@@ -44,6 +46,8 @@ pub use header::{
     HeaderStyle, Names, NamesTooLong,
 };
 pub use serialise::Scratch;
+pub use snapshots::SnapshotDetails;
+pub use vm_state::VmState;
 
 /// What a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,8 +29,8 @@ pub struct Scratch {
 }
 
 /// Where an image is written to.
-struct Writer<'w> {
-    files: &'w mut LayerFiles,
+pub(super) struct Writer<'w> {
+    pub(super) files: &'w mut LayerFiles,
     /// Which L2 tables are written.
     written: &'w mut [bool],
 }
@@ -91,7 +91,7 @@ impl Builder {
 
     /// Writes an L1 table and the tables below it that are not written yet. COPIED is said in the
     /// active disk's tables only: elsewhere it means nothing (specification, "L1 table entry").
-    fn write_l1(&self, to: &mut Writer, l1: &L1, active: bool) {
+    pub(super) fn write_l1(&self, to: &mut Writer, l1: &L1, active: bool) {
         let cluster_size = self.plan.geometry.cluster_size;
         sparse_table::write(&mut to.files.image, self.l1_offset(l1), l1.tables(), |table| {
             let copied = active && !self.table_is_shared(table);
@@ -194,23 +194,6 @@ impl Builder {
             }
         }
     }
-
-    fn write_snapshots(&self, to: &mut Writer) {
-        let mut at = self.snapshot_table();
-        for snapshot in self.snapshots.live() {
-            let entry = snapshot.entry(self.l1_offset(&snapshot.l1));
-            let length = entry.length_bytes();
-            let mut out = to.files.image.place(at, length as usize);
-            entry.write(&mut out);
-            // No VM state.
-            out.put_u64(0);
-            out.put_u64(snapshot.size_bytes);
-            write_number(&mut out, snapshot.number);
-            write_number(&mut out, snapshot.number);
-            at = at.saturating_add(length);
-            self.write_l1(to, &snapshot.l1, false);
-        }
-    }
 }
 
 /// Runs of subclusters that were written by the same write and say the same: each is one piece of
@@ -227,14 +210,6 @@ pub(super) fn written_runs(
         at = start + (start..writes.len()).take_while(|next| says(*next) == says(start)).count();
         Some(start..at)
     })
-}
-
-/// Writes a number in decimal.
-fn write_number(out: &mut &mut [u8], number: u32) {
-    let digits = number.checked_ilog10().unwrap_or(0);
-    for digit in (0..=digits).rev() {
-        out.put_u8(b'0' + (number / 10u32.pow(digit) % 10) as u8);
-    }
 }
 
 /// Stamps the first and the last bytes of a piece of data.

@@ -1,11 +1,13 @@
 //! Internal snapshots: L1 tables that share L2 tables and data with the active one.
 
-use crate::qcow2::snapshot::SnapshotEntry;
+use crate::qcow2::header::Version;
+use crate::qcow2::snapshot::V3_EXTRA_BYTES;
 use crate::qcow2::units::{HostCluster, HostOffset};
 
 use super::Builder;
 use super::l1::L1;
-use super::tables::Entry;
+use super::tables::{Entry, TableId};
+use super::vm_state::VmState;
 
 /// The snapshots of an image, and where their table lies.
 #[derive(Debug, Default)]
@@ -27,22 +29,42 @@ pub(super) struct Snapshot {
     pub(super) size_bytes: u64,
     /// Its id, from 1.
     pub(super) number: u32,
+    /// The length of its VM state.
+    pub(super) vm_state_bytes: u64,
+    pub(super) details: SnapshotDetails,
 }
 
-/// The extra data of version 3: the length of the VM state and the size of the disk.
-pub(super) const EXTRA_BYTES: u32 = 16;
+/// What a snapshot says of itself, and what it holds beside the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotDetails {
+    /// How many bytes of extra data its entry has; in version 3 at least 16. Without the disk's size
+    /// among them, which takes 16, no disk may change its size while the snapshot is there.
+    pub extra_bytes: u32,
+    /// The state of the guest's memory and devices, where it is saved.
+    pub vm_state: Option<VmState>,
+    /// How long the id is, which is a number in decimal with zeros before it. It is at least as long as
+    /// the number, or empty where no other is.
+    pub id_bytes: u16,
+    /// How long the name is, which is the same number.
+    pub name_bytes: u16,
+    /// Date, clock and instruction count are not zero.
+    pub timed: bool,
+}
 
-impl Snapshot {
-    /// The fixed part of its entry. Id and name are the number in decimal.
-    pub(super) fn entry(&self, l1_offset: HostOffset) -> SnapshotEntry {
-        let digits = self.number.checked_ilog10().unwrap_or(0) as u16 + 1;
-        SnapshotEntry {
-            l1_offset,
-            l1_entries: u32::try_from(self.l1.entries).unwrap_or(u32::MAX),
-            id_bytes: digits,
-            name_bytes: digits,
-            extra_bytes: EXTRA_BYTES,
-        }
+impl SnapshotDetails {
+    /// Of a snapshot that nothing is asked of.
+    pub const PLAIN: Self = Self {
+        extra_bytes: V3_EXTRA_BYTES,
+        vm_state: None,
+        id_bytes: 1,
+        name_bytes: 1,
+        timed: false,
+    };
+}
+
+impl Default for SnapshotDetails {
+    fn default() -> Self {
+        Self::PLAIN
     }
 }
 
@@ -71,66 +93,127 @@ impl Builder {
         self.snapshots.live
     }
 
-    /// Takes a snapshot; false where there are too many, a refcount would pass its maximum, the file is full
-    /// or the data lie in another one, and nothing was changed.
-    pub fn snapshot(&mut self) -> bool {
+    /// Takes a snapshot; false where there are too many, a refcount would pass its maximum, the file is
+    /// full or the data lie in another one, and nothing was changed.
+    ///
+    /// VM state that the active disk still has from a snapshot that it became is shared like the disk.
+    /// It is replaced where the new snapshot has some of its own; the active disk has none then.
+    pub fn snapshot(&mut self, details: SnapshotDetails) -> bool {
         if self.snapshots.live >= self.limits.snapshots || self.plan.geometry.data_file {
             return false;
         }
-        self.reference_active_tables();
-        let max_refcount = self.plan.geometry.max_refcount();
-        let runs = self.placement.clusters.runs();
-        let countable = runs.iter().all(|run| run.references <= max_refcount);
-        if !countable || !self.add_snapshot() {
-            self.release_active_tables();
-            return false;
-        }
-        true
-    }
-
-    /// Notes the active L1 table as a new snapshot's, and makes room for both it and the longer
-    /// snapshot table; false where the file is full.
-    fn add_snapshot(&mut self) -> bool {
-        let clusters = self.active.clusters;
-        let first = match clusters {
-            0 => 0,
-            _ => match self.placement.allocate(clusters, self.placement.policy) {
-                Some(first) => first,
-                None => return false,
-            },
+        let shared = match details.vm_state {
+            Some(_) => self.disk_tables(),
+            None => self.active.tables().len(),
         };
-        if self.snapshots.live == self.snapshots.all.len() {
-            self.snapshots.all.push(Snapshot::default());
+        for at in 0..shared {
+            self.reference_table(self.active.tables()[at].1);
         }
-        let snapshot = &mut self.snapshots.all[self.snapshots.live];
-        snapshot.l1.copy_entries(&self.active, first);
-        snapshot.size_bytes = self.plan.size_bytes;
-        snapshot.number = self.snapshots.taken + 1;
-        self.snapshots.live += 1;
-        if !self.replace_snapshot_table() {
-            self.snapshots.live -= 1;
-            if clusters > 0 {
-                self.placement.clusters.free(first, clusters);
+        if !self.countable() || !self.add_snapshot(details, shared) {
+            for at in 0..shared {
+                self.release_table(self.active.tables()[at].1);
             }
             return false;
         }
-        self.snapshots.taken += 1;
+        if details.vm_state.is_some() {
+            self.drop_vm_state();
+        }
         true
     }
 
-    fn reference_active_tables(&mut self) {
-        for at in 0..self.active.tables().len() {
-            let (_, table) = self.active.tables()[at];
-            self.placement.clusters.add_reference(self.tables.host(table).get());
-            self.for_each_entry(table, Self::add_references);
+    /// Notes the first `shared` tables of the active disk as a new snapshot's, saves its VM state and
+    /// makes room for its L1 table and the longer snapshot table; false where the file is full.
+    fn add_snapshot(&mut self, details: SnapshotDetails, shared: usize) -> bool {
+        if self.snapshots.live == self.snapshots.all.len() {
+            self.snapshots.all.push(Snapshot::default());
+        }
+        let live = self.snapshots.live;
+        let mut l1 = std::mem::take(&mut self.snapshots.all[live].l1);
+        l1.copy_entries(&self.active, shared);
+        let vm_state_bytes = match details.vm_state {
+            Some(state) => self.save_vm_state(&mut l1, state),
+            None => Some(0),
+        };
+        let placed = vm_state_bytes.is_some() && self.place_l1(&mut l1);
+        let snapshot = &mut self.snapshots.all[live];
+        *snapshot = Snapshot {
+            l1,
+            size_bytes: self.plan.size_bytes,
+            number: self.snapshots.taken + 1,
+            vm_state_bytes: vm_state_bytes.unwrap_or(0),
+            details,
+        };
+        self.complete_details(live);
+        self.snapshots.live += 1;
+        if placed && self.replace_snapshot_table() {
+            self.snapshots.taken += 1;
+            return true;
+        }
+        self.snapshots.live -= 1;
+        let l1 = std::mem::take(&mut self.snapshots.all[live].l1);
+        for (_, table) in &l1.tables()[shared..] {
+            self.release_table(*table);
+        }
+        if placed && l1.clusters > 0 {
+            self.placement.clusters.free(l1.first, l1.clusters);
+        }
+        self.snapshots.all[live].l1 = l1;
+        false
+    }
+
+    /// Makes what the format forbids what it allows.
+    fn complete_details(&mut self, index: usize) {
+        let (others, rest) = self.snapshots.all.split_at_mut(index);
+        let Some(snapshot) = rest.first_mut() else { return };
+        let digits = snapshot.digits();
+        let details = &mut snapshot.details;
+        if self.plan.geometry.version == Version::V3 {
+            details.extra_bytes = details.extra_bytes.max(V3_EXTRA_BYTES);
+        }
+        if details.id_bytes > 0 || others.iter().any(|other| other.details.id_bytes == 0) {
+            details.id_bytes = details.id_bytes.max(digits);
+        }
+        if details.name_bytes > 0 {
+            details.name_bytes = details.name_bytes.max(digits);
         }
     }
 
-    fn release_active_tables(&mut self) {
-        for at in 0..self.active.tables().len() {
-            let (_, table) = self.active.tables()[at];
-            self.release_table(table);
+    /// Makes the active disk what it was when the snapshot at `index` was taken; its size with it.
+    /// False where there is none, a refcount would pass its maximum or the file is full, and nothing
+    /// was changed. As QEMU does it, both are referenced for a moment.
+    pub fn apply_snapshot(&mut self, index: usize) -> bool {
+        let Some(snapshot) = self.snapshots.live().get(index) else { return false };
+        let size_bytes = snapshot.size_bytes;
+        if !self.may_resize(size_bytes) || !self.bitmaps_allow(size_bytes) {
+            return false;
         }
+        let l1 = std::mem::take(&mut self.snapshots.all[index].l1);
+        for (_, table) in l1.tables() {
+            self.reference_table(*table);
+        }
+        let possible = self.countable() && self.grow_l1(l1.entries);
+        if possible {
+            for at in 0..self.active.tables().len() {
+                self.release_table(self.active.tables()[at].1);
+            }
+            self.active.become_entries(&l1);
+            self.plan.size_bytes = size_bytes;
+            self.resize_bitmaps();
+            // Its tables may map clusters past the end of what was its disk.
+            self.note_beyond();
+        } else {
+            for (_, table) in l1.tables() {
+                self.release_table(*table);
+            }
+        }
+        self.snapshots.all[index].l1 = l1;
+        possible
+    }
+
+    /// Whether the disk may have this size: a snapshot that does not say its size has the active
+    /// disk's.
+    pub(super) fn may_resize(&self, size_bytes: u64) -> bool {
+        self.plan.size_bytes == size_bytes || self.snapshots.live().iter().all(Snapshot::says_size)
     }
 
     /// Deletes the snapshot at `index`; false where there is none or the file is full.
@@ -156,10 +239,34 @@ impl Builder {
         true
     }
 
+    /// Whether every count can be stored.
+    fn countable(&self) -> bool {
+        let max_refcount = self.plan.geometry.max_refcount();
+        self.placement.clusters.runs().iter().all(|run| run.references <= max_refcount)
+    }
+
+    /// Adds one reference of a table, and of all that it references.
+    fn reference_table(&mut self, table: TableId) {
+        self.placement.clusters.add_reference(self.tables.host(table).get());
+        self.for_each_entry(table, Self::add_references);
+    }
+
     fn add_references(&mut self, entry: Entry) {
         for cluster in self.referenced(entry) {
             self.placement.clusters.add_reference(cluster);
         }
+    }
+
+    /// Places an L1 table that has no place yet; false where the file is full.
+    fn place_l1(&mut self, l1: &mut L1) -> bool {
+        let clusters = self.plan.geometry.cluster_size.clusters_for(l1.entries * 8);
+        if clusters > 0 {
+            let Some(first) = self.placement.allocate(clusters, self.placement.policy) else {
+                return false;
+            };
+            (l1.first, l1.clusters) = (first, clusters);
+        }
+        true
     }
 
     /// Allocates a table for the snapshots that there are now, and frees the old one.

@@ -22,6 +22,8 @@ pub struct Capabilities {
     pub lookup: bool,
     /// [`OpenDisk::read`] is there.
     pub read: bool,
+    /// [`Engine::open_snapshot`] is there.
+    pub snapshots: bool,
     /// Images with extended L2 entries.
     pub extended_l2: bool,
     /// Images with zstd-compressed clusters.
@@ -37,6 +39,7 @@ impl Capabilities {
     pub const ALL: Self = Self {
         lookup: true,
         read: true,
+        snapshots: true,
         extended_l2: true,
         zstd: true,
         backing_files: true,
@@ -47,6 +50,7 @@ impl Capabilities {
     pub const NONE: Self = Self {
         lookup: false,
         read: false,
+        snapshots: false,
         extended_l2: false,
         zstd: false,
         backing_files: false,
@@ -78,6 +82,20 @@ pub trait Engine {
     /// # Errors
     /// The image is refused, or cannot be read.
     fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<Self::Disk<'s>, EngineError>;
+
+    /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0, as a disk of the
+    /// size that it was taken of. What it lacks is in the layers below, as they are.
+    ///
+    /// # Errors
+    /// As for [`Engine::open`], and where there is no such snapshot.
+    fn open_snapshot<'s>(
+        &'s mut self,
+        chain: &[Layer<'s>],
+        index: u32,
+    ) -> Result<Self::Disk<'s>, EngineError> {
+        let _ = (chain, index);
+        Err(EngineError::Other("snapshots are not supported".into()))
+    }
 }
 
 /// An image that an engine has opened.

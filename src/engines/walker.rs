@@ -23,6 +23,15 @@ impl Engine for Walker {
     fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<WalkerDisk<'s>, EngineError> {
         Ok(WalkerDisk { disk: map::Disk::open(chain)?, scratch: &mut self.scratch })
     }
+
+    fn open_snapshot<'s>(
+        &'s mut self,
+        chain: &[Layer<'s>],
+        index: u32,
+    ) -> Result<WalkerDisk<'s>, EngineError> {
+        let disk = map::Disk::open(chain)?.into_snapshot(index)?;
+        Ok(WalkerDisk { disk, scratch: &mut self.scratch })
+    }
 }
 
 /// An image that our walker has opened.

@@ -5,6 +5,9 @@ use smallvec::SmallVec;
 use crate::head::{Head, ImageFormat, probe};
 use crate::limits::MAX_LAYERS;
 use crate::qcow2::header::{Geometry, Header, INCOMPATIBLE_DATA_FILE};
+use crate::qcow2::snapshot::SnapshotEntry;
+use crate::qcow2::units::HostOffset;
+use crate::snapshot_table;
 use crate::storage::{Layer, Storage};
 
 use super::MapError;
@@ -50,8 +53,9 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
     /// that are named, each by the one above. What a layer does not name is not looked at.
     ///
     /// # Errors
-    /// What is not a qcow2 image, is malformed in its header, uses a feature that is not supported
-    /// (encryption, a backing format other than qcow2 and raw), or names a file that `chain` lacks.
+    /// What is not a qcow2 image, is malformed in its header or its snapshot table, uses a feature that is
+    /// not supported (encryption, a backing format other than qcow2 and raw), or names a file that
+    /// `chain` lacks.
     pub fn open(chain: &[Layer<'s, S>]) -> Result<Self, MapError> {
         let (first, rest) = chain.split_first().ok_or(MapError::Missing("image"))?;
         let (top, mut next) = Qcow2::open(first)?;
@@ -89,6 +93,25 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
     pub fn open_alone(image: &'s S) -> Result<Self, MapError> {
         let (top, _) = Qcow2::open(&Layer::alone(image))?;
         Ok(Self { top, below: SmallVec::new() })
+    }
+
+    /// Becomes the disk as it was when the snapshot at `index` of the snapshot table was taken, on the
+    /// layers below as they are.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or it is malformed, or a read failed. Where QEMU would read what an L1
+    /// table is too short for as zeros, this is an error too.
+    pub fn into_snapshot(mut self, index: u32) -> Result<Self, MapError> {
+        let mut found = Err(MapError::Snapshot { index, what: "there is no such snapshot" });
+        let Qcow2 { image, header, .. } = &self.top;
+        snapshot_table::each_entry(*image, header, |at_index, at, entry| {
+            if at_index == index {
+                found = self.top.snapshot_header(index, at, entry);
+            }
+            Ok(())
+        })?;
+        self.top.header = found?;
+        Ok(self)
     }
 
     /// The header of the image at the top.
@@ -137,11 +160,38 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
             Some(_) => Some(head.backing_format_in(layer.image)?),
         };
         let header = head.header;
+        snapshot_table::each_entry(layer.image, &header, |_, _, _| Ok(()))?;
         let data = match header.incompatible & INCOMPATIBLE_DATA_FILE {
             0 => Some(layer.image),
             _ => layer.data_file,
         };
         Ok((Self { image: layer.image, data, header }, named))
+    }
+
+    /// The header that the image would have were the snapshot its disk.
+    fn snapshot_header(
+        &self,
+        index: u32,
+        at: HostOffset,
+        entry: &SnapshotEntry,
+    ) -> Result<Header, MapError> {
+        let geometry = self.geometry();
+        let extra = snapshot_table::extra_of(self.image, at, entry)?;
+        let size_bytes = extra.disk_bytes.unwrap_or(self.header.virtual_size_bytes());
+        let fault = if size_bytes >= 1 << 63 {
+            Some("the size of its disk is 2^63 or more")
+        } else if u64::from(entry.l1_entries) < geometry.l1_entries_for(size_bytes) {
+            Some("the L1 table is too short for the size of its disk")
+        } else {
+            entry.l1_fault(geometry.cluster_size)
+        };
+        match fault {
+            Some(what) => Err(MapError::Snapshot { index, what }),
+            None => {
+                let (l1_offset, l1_entries) = (entry.l1_offset, entry.l1_entries);
+                Ok(Header { size_bytes, l1_offset, l1_entries, ..self.header.clone() })
+            }
+        }
     }
 
     /// What decides the meaning of the tables.

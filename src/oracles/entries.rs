@@ -8,8 +8,9 @@ use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{Geometry, Header, PARSED_BYTES, Version};
 use crate::qcow2::refcount;
-use crate::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry};
+use crate::qcow2::snapshot::{SnapshotEntry, V3_EXTRA_BYTES};
 use crate::qcow2::units::HostOffset;
+use crate::snapshot_table;
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
 /// Bits 0–8 and 56–62 of an L1 entry.
@@ -19,8 +20,6 @@ const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
 
 /// Bits 0–8 of a refcount table entry.
 const REFCOUNT_TABLE_RESERVED: u64 = 0x1FF;
-/// How much extra data a snapshot of a version 3 image has at least.
-const V3_EXTRA_BYTES: u64 = 16;
 
 /// Something that is wrong with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +50,7 @@ pub struct GuestClusters {
 /// breaks.
 ///
 /// # Errors
-/// The header or a refcount table entry is malformed, or a read failed.
+/// The header, the snapshot table or a refcount table entry is malformed, or a read failed.
 pub fn scan<S: Storage + ?Sized>(
     storage: &S,
     report: &mut impl FnMut(EntryReport) -> ControlFlow<()>,
@@ -68,23 +67,13 @@ pub fn scan<S: Storage + ?Sized>(
         return Ok(scan.counts);
     }
     scan.active = false;
-    let mut at = header.snapshots_offset;
-    for _ in 0..header.snapshots {
-        let mut fixed = [0; FIXED_BYTES];
-        storage.read_at(at, &mut fixed)?;
-        let entry = SnapshotEntry::parse(&fixed);
-        let word = u64::from(entry.extra_bytes);
-        if geometry.version == Version::V3 && word < V3_EXTRA_BYTES {
-            let what = "less than 16 bytes of extra data";
-            if (scan.report)(EntryReport { table: "snapshot", at, entry: word, what }).is_break() {
-                break;
-            }
+    let mut ended = false;
+    snapshot_table::each_entry(storage, &header, |_, at, entry| {
+        if !ended {
+            ended = scan.snapshot(at, entry)?.is_break();
         }
-        if scan.l1(entry.l1_offset, entry.l1_entries)?.is_break() {
-            break;
-        }
-        at = at.saturating_add(entry.length_bytes());
-    }
+        Ok(())
+    })?;
     Ok(scan.counts)
 }
 
@@ -130,6 +119,22 @@ impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, 
             let what = "reserved bits are set";
             Ok((self.report)(EntryReport { table: "refcount table", at, entry, what }))
         })
+    }
+
+    fn snapshot(&mut self, at: HostOffset, entry: &SnapshotEntry) -> Flow {
+        let short = self.geometry.version == Version::V3 && entry.extra_bytes < V3_EXTRA_BYTES;
+        if short {
+            let (word, what) = (u64::from(entry.extra_bytes), "less than 16 bytes of extra data");
+            let report = EntryReport { table: "snapshot", at, entry: word, what };
+            if (self.report)(report).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        if let Some(what) = entry.l1_fault(self.geometry.cluster_size) {
+            let word = entry.l1_offset.get();
+            return Ok((self.report)(EntryReport { table: "snapshot", at, entry: word, what }));
+        }
+        self.l1(entry.l1_offset, entry.l1_entries)
     }
 
     fn l1(&mut self, table: HostOffset, entries: u32) -> Flow {

@@ -16,6 +16,7 @@ pub mod partition;
 pub mod raw;
 pub mod recount;
 pub mod refcounts;
+pub mod snapshots;
 pub mod window;
 
 use std::fmt;

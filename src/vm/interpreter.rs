@@ -7,7 +7,7 @@ mod payloads;
 use crate::build::payload::{Coding, Kind};
 use crate::build::{
     BackingFormat, Builder, CompressedPlace, CompressedWrite, Fill, HeaderStyle, Names, NewBitmap,
-    Plan, Scratch,
+    Plan, Scratch, SnapshotDetails, VmState,
 };
 use crate::content::{SubclusterChange, WriteNumber};
 use crate::extent::Window;
@@ -209,11 +209,8 @@ impl Vm {
                 self.builder.leave_gap(gap.clusters());
                 effect(gap.clusters() > 0)
             }
-            Operation::Snapshot {} => effect(self.builder.snapshot()),
-            Operation::DeleteSnapshot { index } => {
-                let there = self.builder.snapshot_count().max(1);
-                effect(self.builder.delete_snapshot(usize::from(index.get()) % there))
-            }
+            Operation::Snapshot {} => self.snapshot(SnapshotDetails::PLAIN),
+            Operation::DeleteSnapshot { index } => self.delete_snapshot(index),
             Operation::Resize { size } => {
                 let size_bytes = size.bytes(self.builder.max_size_bytes());
                 self.resize(size_bytes)
@@ -275,6 +272,17 @@ impl Vm {
             Operation::Beyond { table, distance, clusters, kind } => {
                 self.beyond(table.get(), distance, clusters, kind)
             }
+            Operation::ApplySnapshot { index } => self.apply_snapshot(index),
+            Operation::SnapshotWith { extra, vm, spread, id, name } => {
+                let vm_state = self.vm_state(vm.get(), spread.get());
+                self.snapshot(SnapshotDetails {
+                    extra_bytes: u32::from(extra.get()),
+                    vm_state,
+                    id_bytes: u16::from(id.get()),
+                    name_bytes: name.get(),
+                    timed: true,
+                })
+            }
         }
     }
 
@@ -297,6 +305,44 @@ impl Vm {
         self.last = 0;
         self.begin_layer(plan);
         Effect::Changed
+    }
+
+    fn vm_state(&mut self, clusters: u8, spread: u8) -> Option<VmState> {
+        let clusters = u64::from(clusters).min(self.touchable);
+        self.touchable -= clusters;
+        let (spread_bits, write) = (u32::from(spread), self.next_write());
+        (clusters > 0).then_some(VmState { clusters, spread_bits, write })
+    }
+
+    fn snapshot(&mut self, details: SnapshotDetails) -> Effect {
+        let taken = self.builder.snapshot(details);
+        if taken {
+            self.journal.records.push(Record::SnapshotTaken);
+        }
+        effect(taken)
+    }
+
+    /// The snapshot that `index` means, among those that there are.
+    fn snapshot_at(&self, index: Number<0, 15>) -> usize {
+        usize::from(index.get()) % self.builder.snapshot_count().max(1)
+    }
+
+    fn delete_snapshot(&mut self, index: Number<0, 15>) -> Effect {
+        let index = self.snapshot_at(index);
+        let deleted = self.builder.delete_snapshot(index);
+        if deleted {
+            self.journal.records.push(Record::SnapshotDeleted { index });
+        }
+        effect(deleted)
+    }
+
+    fn apply_snapshot(&mut self, index: Number<0, 15>) -> Effect {
+        let index = self.snapshot_at(index);
+        let applied = self.builder.apply_snapshot(index);
+        if applied {
+            self.journal.records.push(Record::SnapshotApplied { index });
+        }
+        effect(applied)
     }
 
     fn write(&mut self, at: At, clusters: Count) -> Effect {

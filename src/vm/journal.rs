@@ -59,6 +59,18 @@ pub enum Record {
         /// The size.
         size_bytes: u64,
     },
+    /// The disk as it is now is kept as the last of its snapshots.
+    SnapshotTaken,
+    /// A snapshot is gone; those behind it move up.
+    SnapshotDeleted {
+        /// Its place among them.
+        index: usize,
+    },
+    /// The disk, its size with it, is what it was when a snapshot was taken.
+    SnapshotApplied {
+        /// Its place among them.
+        index: usize,
+    },
 }
 
 /// What was meant so far, from the empty disk on.

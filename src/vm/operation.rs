@@ -18,8 +18,8 @@ use crate::qcow2::header::{Compression, Geometry, Version};
 use crate::qcow2::units::ClusterSize;
 
 use super::operand::{
-    AnyShape, At, Base, BitmapFlags, Change, Count, DataIn, Features, Gap, Hidden, Inside, Keep,
-    Length, Magnitude, NameLength, Number, Operand, Relative, Size, Skew,
+    AnyShape, At, Base, BitmapFlags, Change, Count, DataIn, Extra, Features, Gap, Hidden, Inside,
+    Keep, Length, Magnitude, NameLength, Number, Operand, Relative, Size, Skew,
 };
 
 /// How long an operation is.
@@ -312,6 +312,24 @@ operations! {
         index: Number<0, 15>,
         /// What is left.
         leaving: Leaving,
+    }
+    /// Makes the disk what it was when a snapshot was taken.
+    19 "apply_snapshot" ApplySnapshot {
+        /// Which of those that there are.
+        index: Number<0, 15>,
+    }
+    /// Takes a snapshot that says and holds more.
+    20 "snapshot_with" SnapshotWith {
+        /// How many bytes of extra data.
+        extra: Extra,
+        /// How many clusters of VM state.
+        vm: Number<0, 15>,
+        /// log2 of the distance from one of them to the next.
+        spread: Number<0, 31>,
+        /// How long the id is.
+        id: Number<0, 254>,
+        /// How long the name is.
+        name: Length,
     }
     /// Writes a whole cluster compressed, in a coding of its own.
     21 "compress_as" CompressAs {

@@ -4,6 +4,7 @@ pub mod bitmaps;
 pub mod contents;
 pub mod counts;
 pub mod out_of_date;
+pub mod snapshots;
 
 use qcowfuzz::head::Head;
 use qcowfuzz::image::Image;

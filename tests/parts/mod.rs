@@ -7,6 +7,7 @@ mod contents;
 mod files;
 mod headers;
 mod payloads;
+mod snapshots;
 
 use files::{CUT_DATA, GARBAGE_TAIL, PAYLOAD_BYTE, PAYLOAD_SECTOR, ZERO_TAIL};
 use payloads::{DEFLATE_CODINGS, ZSTD_CODINGS};
@@ -40,8 +41,16 @@ pub fn all() -> Vec<Part> {
     parts().into_iter().flatten().copied().collect()
 }
 
-fn parts() -> [&'static [Part]; 6] {
-    [contents::PARTS, chains::PARTS, headers::PARTS, bitmaps::PARTS, files::PARTS, payloads::PARTS]
+fn parts() -> [&'static [Part]; 7] {
+    [
+        contents::PARTS,
+        chains::PARTS,
+        headers::PARTS,
+        bitmaps::PARTS,
+        files::PARTS,
+        payloads::PARTS,
+        snapshots::PARTS,
+    ]
 }
 
 /// Parts that cannot be in one program, with the rule of the format that keeps them apart.
@@ -62,6 +71,18 @@ const APART: &[(&str, &str, &str)] = &[
     (ZERO_TAIL, GARBAGE_TAIL, ONE_END),
     (DEFLATE_CODINGS, "zstd", ONE_COMPRESSION),
     (DEFLATE_CODINGS, ZSTD_CODINGS, ONE_COMPRESSION),
+    (
+        "zeros that keep their cluster",
+        "extra data without the disk's size",
+        "version 3 has both sizes, version 2 no zero flag",
+    ),
+    ("zstd", "extra data without the disk's size", "version 2 has no compression type"),
+    ("subclusters", "extra data without the disk's size", "version 2 has no extended L2"),
+    (
+        "a count at its order's maximum",
+        "extra data without the disk's size",
+        "version 2 counts in 16 bits, and limits allow no such number of snapshots",
+    ),
 ];
 
 const ONE_END: &str = "a file has one end";

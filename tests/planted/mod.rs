@@ -3,6 +3,7 @@
 pub mod chains;
 pub mod extents;
 pub mod points;
+pub mod snapshots;
 pub mod walks;
 
 use std::ops::ControlFlow;
@@ -49,6 +50,18 @@ pub struct Fault {
     pub lookup: Option<OnLookup>,
     pub read: Option<OnRead>,
     pub size: Option<fn(&Facts) -> u64>,
+    pub snapshot: Option<OnSnapshot>,
+}
+
+/// What is opened in place of a snapshot.
+#[derive(Clone, Copy)]
+pub enum OnSnapshot {
+    /// The active disk.
+    Active,
+    /// The snapshot, in the active disk's size.
+    ActiveSize,
+    /// The snapshot before it, where there is one.
+    Previous,
 }
 
 /// A bug, and what must be found where an engine has it.
@@ -79,6 +92,7 @@ impl Fault {
         lookup: None,
         read: None,
         size: None,
+        snapshot: None,
     };
 }
 
@@ -103,19 +117,41 @@ impl Engine for Faulty {
 
     fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<FaultyDisk<'s>, EngineError> {
         let disk = self.walker.open(chain)?;
-        let storage = chain.first().ok_or(MapError::Missing("image"))?.image;
-        let mut first_bytes = [0; PARSED_BYTES];
-        storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
-        let header = Header::parse(&first_bytes)?;
-        let facts = Facts {
-            storage,
-            geometry: header.geometry,
-            stored_size_bytes: header.size_bytes,
-            size_bytes: header.virtual_size_bytes(),
-            walks: 0,
-        };
+        let facts = facts_of(chain)?;
         Ok(FaultyDisk { disk, facts, fault: self.fault })
     }
+
+    fn open_snapshot<'s>(
+        &'s mut self,
+        chain: &[Layer<'s>],
+        index: u32,
+    ) -> Result<FaultyDisk<'s>, EngineError> {
+        let active_size = Fault { size: Some(|facts| facts.size_bytes), ..Fault::NONE };
+        let facts = facts_of(chain)?;
+        let (disk, fault) = match self.fault.snapshot {
+            None => (self.walker.open_snapshot(chain, index)?, Fault::NONE),
+            Some(OnSnapshot::Active) => (self.walker.open(chain)?, Fault::NONE),
+            Some(OnSnapshot::ActiveSize) => (self.walker.open_snapshot(chain, index)?, active_size),
+            Some(OnSnapshot::Previous) => {
+                (self.walker.open_snapshot(chain, index.saturating_sub(1))?, Fault::NONE)
+            }
+        };
+        Ok(FaultyDisk { disk, facts, fault })
+    }
+}
+
+fn facts_of<'s>(chain: &[Layer<'s>]) -> Result<Facts<'s>, EngineError> {
+    let storage = chain.first().ok_or(MapError::Missing("image"))?.image;
+    let mut first_bytes = [0; PARSED_BYTES];
+    storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
+    let header = Header::parse(&first_bytes)?;
+    Ok(Facts {
+        storage,
+        geometry: header.geometry,
+        stored_size_bytes: header.size_bytes,
+        size_bytes: header.virtual_size_bytes(),
+        walks: 0,
+    })
 }
 
 pub struct FaultyDisk<'s> {

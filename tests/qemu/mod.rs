@@ -42,7 +42,8 @@ pub fn tools_are_there(test: &str) -> bool {
     false
 }
 
-fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
+/// Runs a tool, whatever it says.
+pub fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
     let mut command = Command::new(tool);
     // qemu looks for data files where it is started; ours lie beside their images.
     let directory = arguments.last().and_then(|path| Path::new(path).parent());
@@ -52,7 +53,8 @@ fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
     command.args(arguments).output().map_err(|error| format!("{tool} {arguments:?}: {error}"))
 }
 
-fn told(tool: &str, arguments: &[&OsStr], output: &Output) -> String {
+/// What a tool was asked, and what it said.
+pub fn told(tool: &str, arguments: &[&OsStr], output: &Output) -> String {
     let head: String = String::from_utf8_lossy(&output.stdout).chars().take(500).collect();
     let stderr = String::from_utf8_lossy(&output.stderr);
     format!("{tool} {arguments:?}: {}\n{stderr}{head}", output.status)
@@ -165,8 +167,14 @@ pub fn check(path: &Path) -> Checked<(Findings, String)> {
 
 /// The whole guest disk, by `qemu-img convert`; `raw` is a path to use for it.
 pub fn convert(path: &Path, raw: &Path) -> Checked<Vec<u8>> {
+    convert_with(&[], path, raw)
+}
+
+/// The same, with options.
+pub fn convert_with(options: &[&str], path: &Path, raw: &Path) -> Checked<Vec<u8>> {
     let mut arguments: Vec<&OsStr> =
         "convert -t unsafe -f qcow2 -O raw".split(' ').map(OsStr::new).collect();
+    arguments.extend(options.iter().map(OsStr::new));
     arguments.extend([path.as_os_str(), raw.as_os_str()]);
     img(&arguments)?;
     let bytes = fs::read(raw).map_err(|error| format!("{}: {error}", raw.display()))?;

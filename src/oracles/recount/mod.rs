@@ -108,6 +108,8 @@ pub struct Recount {
     active_table_bytes: u64,
     /// Entries of bitmap tables that were read: most reference nothing.
     bitmap_entries: usize,
+    /// The same of all snapshots together.
+    snapshot_table_bytes: u64,
     /// The file's end in clusters, rounded up.
     file_clusters: u64,
     /// How many references, counts or reports may be kept.
@@ -128,6 +130,7 @@ impl Recount {
             tables: [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]],
             active_table_bytes: 0,
             bitmap_entries: 0,
+            snapshot_table_bytes: 0,
             file_clusters: 0,
             bound: MAX_RECOUNTED,
         }
@@ -147,7 +150,8 @@ impl Recount {
         self.computed.clear();
         self.on_disk.clear();
         self.reports.clear();
-        (self.active_table_bytes, self.bitmap_entries, self.file_clusters) = (0, 0, 0);
+        (self.active_table_bytes, self.snapshot_table_bytes) = (0, 0);
+        (self.bitmap_entries, self.file_clusters) = (0, 0);
         let Head { header, bitmaps, .. } = Head::read(storage)?;
         let geometry = header.geometry;
         self.file_clusters = geometry.cluster_size.clusters_for(storage.length_bytes());
@@ -167,6 +171,11 @@ impl Recount {
     /// Bytes of the active L1 and L2 tables that are there, holes not counted.
     pub fn active_table_bytes(&self) -> u64 {
         self.active_table_bytes
+    }
+
+    /// Bytes of the L1 and L2 tables of all snapshots; what they share counts for each.
+    pub fn snapshot_table_bytes(&self) -> u64 {
+        self.snapshot_table_bytes
     }
 
     /// The cluster past the last one before `limit` that is referenced or counted.

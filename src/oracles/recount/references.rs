@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::qcow2::error::MapError;
-use crate::qcow2::header::{Geometry, Header, MAX_L1_ENTRIES};
-use crate::qcow2::snapshot::{FIXED_BYTES, MAX_EXTRA_BYTES, SnapshotEntry};
+use crate::qcow2::header::{Geometry, Header};
 use crate::qcow2::units::HostOffset;
+use crate::snapshot_table::{self, MAX_FILE_BYTES};
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
 use super::{Finding, Recount, Reference, Report, Role};
@@ -55,9 +55,7 @@ impl Recount {
         let mut piece = std::mem::take(&mut self.tables[0]);
         let all = each_data(storage, range, &mut piece, |data| {
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
-            if active {
-                self.active_table_bytes += data.bytes.len() as u64;
-            }
+            self.add_table_bytes(active, data.bytes);
             for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
                 let entry = L1Entry(u64::from_be_bytes(*bytes));
                 if let Some(l2) = entry.table().filter(|_| index < u64::from(entries)) {
@@ -73,6 +71,12 @@ impl Recount {
         all.map(|_| ())
     }
 
+    fn add_table_bytes(&mut self, active: bool, bytes: &[u8]) {
+        let sum =
+            if active { &mut self.active_table_bytes } else { &mut self.snapshot_table_bytes };
+        *sum += bytes.len() as u64;
+    }
+
     fn l2<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
@@ -84,9 +88,7 @@ impl Recount {
         let entry_bytes = geometry.l2_entry_bytes() as usize;
         let mut piece = std::mem::take(&mut self.tables[1]);
         let all = each_data(storage, range, &mut piece, |data| {
-            if active {
-                self.active_table_bytes += data.bytes.len() as u64;
-            }
+            self.add_table_bytes(active, data.bytes);
             for bytes in data.bytes.chunks_exact(entry_bytes) {
                 let Some(word) = bytes.first_chunk::<8>() else { continue };
                 let word = u64::from_be_bytes(*word);
@@ -145,27 +147,18 @@ impl Recount {
         header: &Header,
     ) -> Result<(), MapError> {
         let geometry = &header.geometry;
-        let mut at = header.snapshots_offset;
-        for index in 0..header.snapshots {
-            let mut fixed = [0; FIXED_BYTES];
-            storage.read_at(at, &mut fixed)?;
-            let entry = SnapshotEntry::parse(&fixed);
-            if entry.extra_bytes > MAX_EXTRA_BYTES {
-                let what = "more than 1024 bytes of extra data";
+        let length = snapshot_table::each_entry(storage, header, |index, _, entry| {
+            if entry.l1_fault(geometry.cluster_size).is_some() {
+                // Where no L1 table can be, nothing is referenced: `entries` says what is wrong.
+                return Ok(());
+            }
+            let (table, entries) = (entry.l1_offset, entry.l1_entries);
+            if table.saturating_add(u64::from(entries) * 8).get() > MAX_FILE_BYTES {
+                let what = "its L1 table lies past the end of the longest file";
                 return Err(MapError::Snapshot { index, what });
             }
-            if entry.l1_offset.get() & geometry.cluster_size.mask() != 0 {
-                let what = "the L1 table is not on a cluster boundary";
-                return Err(MapError::Snapshot { index, what });
-            }
-            if entry.l1_entries > MAX_L1_ENTRIES {
-                let what = "the L1 table has more than 4194304 entries";
-                return Err(MapError::Snapshot { index, what });
-            }
-            self.l1(storage, geometry, entry.l1_offset, entry.l1_entries, false)?;
-            at = at.saturating_add(entry.length_bytes());
-        }
-        let length = at.distance_from(header.snapshots_offset).unwrap_or(0);
+            self.l1(storage, geometry, table, entries, false)
+        })?;
         self.reference(geometry, header.snapshots_offset, length, Role::SnapshotTable);
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! mean through them.
 
 mod bitmap;
+mod extra;
 mod features;
 mod file;
 mod header;
@@ -16,6 +17,7 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 pub use bitmap::{BitmapFlags, NameLength};
+pub use extra::Extra;
 pub use features::Features;
 pub use file::Hidden;
 pub use payload::AnyShape;

@@ -1,0 +1,83 @@
+//! The state of a guest's memory and devices: a snapshot maps it behind the disk, from the first L1
+//! table entry on that the disk has no use for.
+
+use crate::content::WriteNumber;
+use crate::qcow2::entry::SubclusterBitmap;
+use crate::qcow2::units::{GuestCluster, HostCluster, SUBCLUSTERS};
+
+use super::Builder;
+use super::l1::L1;
+use super::tables::{Entry, Extended};
+
+/// A VM state to be saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmState {
+    /// How many clusters of it are written.
+    pub clusters: u64,
+    /// log2 of the distance from one to the next in clusters: the state has holes, and may be longer
+    /// than 4 GiB.
+    pub spread_bits: u32,
+    /// Which write they are.
+    pub write: WriteNumber,
+}
+
+/// How much of the last cluster a VM state leaves: it ends at any byte.
+const UNUSED_BYTES: u64 = 5;
+
+impl Builder {
+    /// How many tables of the active disk map what a guest sees; VM state lies in those behind them.
+    pub(super) fn disk_tables(&self) -> usize {
+        let end = self.plan.geometry.l1_entries_for(self.plan.size_bytes);
+        self.active.tables().partition_point(|(index, _)| *index < end)
+    }
+
+    /// Drops the VM state that the active disk has.
+    pub(super) fn drop_vm_state(&mut self) {
+        let kept = self.disk_tables();
+        for at in kept..self.active.tables().len() {
+            self.release_table(self.active.tables()[at].1);
+        }
+        self.active.truncate(kept);
+    }
+
+    /// Writes a VM state behind the disk of `l1`, which becomes long enough. Clusters for which no L1
+    /// table could be long enough are left out.
+    ///
+    /// Returns how long the state is; `None` where the file is full. The tables are in `l1` then too.
+    pub(super) fn save_vm_state(&mut self, l1: &mut L1, state: VmState) -> Option<u64> {
+        let geometry = self.plan.geometry;
+        let first = geometry.l1_entries_for(self.plan.size_bytes);
+        let most = self.limits.l1_entries(&geometry);
+        let mut length = 0;
+        for cluster in (0..state.clusters).map(|at| at << state.spread_bits) {
+            let l1_index = first + (cluster >> geometry.l2_bits());
+            if l1_index >= most {
+                break;
+            }
+            let table = match l1.get(l1_index) {
+                Some(table) => table,
+                None => {
+                    let host = self.placement.allocate(1, self.placement.policy)?;
+                    let table = self.tables.add(HostCluster::new(host));
+                    l1.set(l1_index, table);
+                    table
+                }
+            };
+            l1.entries = l1.entries.max(l1_index + 1);
+            let index = cluster & (geometry.l2_entries() - 1);
+            let guest = GuestCluster::new((l1_index << geometry.l2_bits()) + index);
+            let host = self.allocate_cluster(guest)?;
+            let entry = if geometry.extended_l2 {
+                let writes = self.tables.add_writes();
+                *self.tables.writes_mut(writes) = [state.write; SUBCLUSTERS as usize];
+                let bitmap = SubclusterBitmap::ALL_ALLOCATED;
+                Entry::Extended(Extended { host: Some(host), bitmap, writes })
+            } else {
+                Entry::Normal(host, state.write)
+            };
+            self.tables.set(table, index, entry);
+            length = geometry.cluster_size.saturating_bytes(cluster + 1) - UNUSED_BYTES;
+        }
+        Some(length)
+    }
+}

@@ -1,0 +1,120 @@
+//! Snapshots in qemu-img: what an image says of them, what they hold, and making the disk one of them.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use qcowfuzz::head::Head;
+use qcowfuzz::qcow2::header::Version;
+use qcowfuzz::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry, SnapshotExtra};
+use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::snapshot_table::{each_entry, extra_of};
+use qcowfuzz::storage::Storage;
+use serde_json::{Value, json};
+
+use crate::qemu::{self, Checked, convert_with, run, told};
+
+/// A snapshot as the image describes it.
+#[derive(Debug)]
+pub struct Listed {
+    pub entry: SnapshotEntry,
+    pub extra: SnapshotExtra,
+    pub id: String,
+    pub name: String,
+}
+
+impl Listed {
+    /// Its record in `qemu-img info`, which has room for 127 bytes of the id and 255 of the name.
+    fn as_qemu_tells_it(&self) -> Value {
+        let Self { entry, extra, id, name } = self;
+        let vm_state = extra.vm_state_bytes.unwrap_or(u64::from(entry.vm_state_bytes));
+        let mut told = json!({
+            "id": id[..id.len().min(127)],
+            "name": name[..name.len().min(255)],
+            "vm-state-size": vm_state,
+            "date-sec": entry.date_seconds,
+            "date-nsec": entry.date_nanoseconds,
+            "vm-clock-sec": entry.vm_clock_nanoseconds / 1_000_000_000,
+            "vm-clock-nsec": entry.vm_clock_nanoseconds % 1_000_000_000,
+        });
+        if let Some(instructions) = extra.instructions {
+            told["icount"] = instructions.cast_signed().into();
+        }
+        told
+    }
+
+    /// What qemu-img finds it by: its id, or its name where it has none.
+    fn by(&self) -> Option<(&'static str, &str)> {
+        [("id", self.id.as_str()), ("name", self.name.as_str())]
+            .into_iter()
+            .find(|(_, value)| !value.is_empty())
+    }
+}
+
+/// The snapshot table of the image in `storage`.
+pub fn list(storage: &dyn Storage) -> Checked<Vec<Listed>> {
+    let told = |error| format!("our reading of the snapshot table: {error}");
+    let header = Head::read(storage).map_err(told)?.header;
+    let mut all = Vec::new();
+    let text = |at: HostOffset, length: u16| {
+        let mut bytes = vec![0; usize::from(length)];
+        storage.read_at(at, &mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap()
+    };
+    each_entry(storage, &header, |_, at, entry| {
+        let extra = extra_of(storage, at, entry)?;
+        let at = at.saturating_add(FIXED_BYTES as u64 + u64::from(entry.extra_bytes));
+        let id = text(at, entry.id_bytes);
+        let name = text(at.saturating_add(u64::from(entry.id_bytes)), entry.name_bytes);
+        all.push(Listed { entry: *entry, extra, id, name });
+        Ok(())
+    })
+    .map_err(told)?;
+    Ok(all)
+}
+
+/// Holds every field of the snapshot table against what `qemu-img info` says of it.
+pub fn compare_lists(path: &Path, snapshots: &[Listed]) -> Checked<()> {
+    if snapshots.is_empty() {
+        return Ok(());
+    }
+    let mut arguments = ["info", "--output=json", "-f", "qcow2"].map(OsStr::new).to_vec();
+    arguments.push(path.as_os_str());
+    let printed: Value = serde_json::from_slice(&qemu::img(&arguments)?)
+        .map_err(|error| format!("qemu-img info: {error}"))?;
+    let ours: Vec<Value> = snapshots.iter().map(Listed::as_qemu_tells_it).collect();
+    match printed["snapshots"] == Value::Array(ours.clone()) {
+        true => Ok(()),
+        false => Err(format!("ours {ours:?}\ntheirs {}", printed["snapshots"])),
+    }
+}
+
+/// What a guest would read in a snapshot, by `qemu-img convert -l`, which gives it the size of the
+/// active disk; `None` where it cannot be told from others.
+pub fn convert(path: &Path, raw: &Path, snapshot: &Listed) -> Checked<Option<Vec<u8>>> {
+    let Some((by, value)) = snapshot.by() else { return Ok(None) };
+    convert_with(&["-l", &format!("snapshot.{by}={value}")], path, raw).map(Some)
+}
+
+/// Makes the disk the snapshot, by `qemu-img snapshot -a`; false where QEMU cannot.
+pub fn apply(path: &Path, snapshot: &Listed, version: Version, active_bytes: u64) -> Checked<bool> {
+    let Some((_, value)) = snapshot.by() else { return Ok(false) };
+    let arguments = ["snapshot", "-q", "-a", value].map(OsStr::new);
+    let arguments = [arguments.as_slice(), &[path.as_os_str()]].concat();
+    let output = run("qemu-img", &arguments)?;
+    if output.status.success() {
+        return Ok(true);
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let resized = snapshot.extra.disk_bytes.is_some_and(|size| size != active_bytes);
+    let odd = snapshot.extra.disk_bytes.is_some_and(|size| size % 512 != 0);
+    let known = [
+        (resized && odd, "must be a multiple of 512"),
+        (resized && version == Version::V2, "v2 image which has snapshots"),
+        // Both are referenced for a moment.
+        (true, "Invalid argument"),
+    ];
+    match known.iter().any(|(possible, line)| *possible && said.contains(line)) {
+        true => Ok(false),
+        false => Err(told("qemu-img", &arguments, &output)),
+    }
+}
