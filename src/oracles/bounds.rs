@@ -47,8 +47,8 @@ pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) 
             format!("{} bytes were read, {allowed} allowed", cost.read_bytes)
         });
     }
-    // A cell may be cut where a layer below ends.
-    let cells = size_bytes.div_ceil(cell_bytes).saturating_add(layers.saturating_sub(1));
+    // A cell may be cut where a layer below ends, and where the bytes of a raw file do.
+    let cells = size_bytes.div_ceil(cell_bytes).saturating_add(layers.saturating_sub(1) * 2);
     if extents.len() as u64 > cells {
         return violation(ORACLE, "extents", ("within bounds", "more"), || {
             format!("{} extents of {cells} cells", extents.len())

@@ -236,7 +236,8 @@ impl<'t> Seen<'t> {
             .flat_map(|(entry, _)| self.words(entry.l1_offset, u64::from(entry.l1_entries) * 8));
         let count = |(_, word)| {
             let table = L1Entry(word).table().unwrap();
-            self.counts[&cluster_size.host_cluster(table).get()]
+            // A count that is out of date may be missing.
+            self.counts.get(&cluster_size.host_cluster(table).get()).copied().unwrap_or(0)
         };
         tables.map(count).collect()
     }
