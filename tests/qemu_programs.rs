@@ -120,51 +120,109 @@ fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
     if !qemu::tools_are_there("qemu_agrees_about_every_part_and_every_pair_of_parts") {
         return;
     }
-    let all = parts::all();
-    let mut entropy = Entropy::new(9);
-    let mut had = vec![vec![0u32; all.len()]; all.len()];
-    let mut cases = Vec::new();
-    for rng_seed in 0..PART_PROGRAMS {
-        let program = parts::program(rng_seed, &parts::some(&mut entropy));
-        let trace = Trace::of(&program);
-        let there: Vec<usize> = (0..all.len()).filter(|at| (all[*at].had)(&trace)).collect();
-        for one in &there {
-            there.iter().for_each(|other| had[*one][*other] += 1);
-        }
-        let names: Vec<_> = there.iter().map(|at| all[*at].name).collect();
-        let name = format!("parts of {rng_seed}: {}", names.join(", "));
-        cases.push(Case { name, input: program.encode() });
+    let pairs = Pairs::chosen();
+    for (at, part) in pairs.all.iter().enumerate() {
+        println!("{:4} programs: {}", pairs.had[at][at], part.name);
     }
-    for (at, part) in all.iter().enumerate() {
-        println!("{:4} programs: {}", had[at][at], part.name);
-    }
-    let (missing, pairs) = missing_pairs(&all, &had);
-    println!("{pairs} pairs of parts that the format allows together");
-    assert!(missing.is_empty(), "not in any program:\n{}", missing.join("\n"));
-    assert!((0..all.len()).all(|at| had[at][at] >= 20));
-    let tally = qemu::judge_all(&cases, Bench::new, judge);
+    let (missing, count) = pairs.missing();
+    println!("{count} pairs of parts that the format allows together");
+    let told = |(one, other): &(usize, usize)| {
+        let (one, other) = (&pairs.all[*one], &pairs.all[*other]);
+        format!("{} with {}, allowed: {}", one.name, other.name, parts::allowed(one, other))
+    };
+    let missing: Vec<String> = missing.iter().map(told).collect();
+    assert!(missing.is_empty(), "not in any program, or in one:\n{}", missing.join("\n"));
+    assert!((0..pairs.all.len()).all(|at| pairs.had[at][at] >= ENOUGH));
+    println!("{} programs", pairs.cases.len());
+    let tally = qemu::judge_all(&pairs.cases, Bench::new, judge);
     println!("{tally:?}");
 }
 
-/// How many programs of random parts are judged.
-const PART_PROGRAMS: u64 = 300;
+/// In how many programs every part must be.
+const ENOUGH: u32 = 20;
+/// How many programs of random parts are judged, whatever they add.
+const RANDOM_PROGRAMS: u64 = 200;
+/// How many programs are tried for a pair that is in none so far.
+const TRIES: u64 = 200;
 
-/// The pairs that the format allows together and no program had; and how many it allows.
-fn missing_pairs(all: &[Part], had: &[Vec<u32>]) -> (Vec<String>, usize) {
-    let (mut missing, mut pairs) = (Vec::new(), 0);
-    for (at, one) in all.iter().enumerate() {
-        for (other_at, other) in all.iter().enumerate().take(at) {
-            let apart = |(a, b, _): &(&str, &str, &str)| {
-                (*a, *b) == (one.name, other.name) || (*b, *a) == (one.name, other.name)
-            };
-            let allowed = !parts::apart().any(apart);
-            pairs += usize::from(allowed);
-            if allowed != (had[at][other_at] > 0) {
-                missing.push(format!("{} with {}, allowed: {allowed}", one.name, other.name));
+/// Programs, and which parts each two of them had together.
+struct Pairs {
+    all: Vec<Part>,
+    had: Vec<Vec<u32>>,
+    cases: Vec<Case>,
+    entropy: Entropy,
+    rng_seed: u64,
+}
+
+impl Pairs {
+    /// Programs of random parts; then, for every part that was not there often enough and for every pair
+    /// that was not there at all, programs that ask for it.
+    fn chosen() -> Self {
+        let all = parts::all();
+        let had = vec![vec![0; all.len()]; all.len()];
+        let entropy = Entropy::new(9);
+        let mut pairs = Self { all, had, cases: Vec::new(), entropy, rng_seed: 0 };
+        for _ in 0..RANDOM_PROGRAMS {
+            let wanted = parts::some(&mut pairs.entropy);
+            pairs.keep_if(&wanted, &[]);
+        }
+        for one in 0..pairs.all.len() {
+            for other in 0..=one {
+                let least = if one == other { ENOUGH } else { 1 };
+                if !parts::allowed(&pairs.all[one], &pairs.all[other]) {
+                    continue;
+                }
+                for _ in 0..TRIES {
+                    if pairs.had[one][other] >= least {
+                        break;
+                    }
+                    let mut wanted = parts::some(&mut pairs.entropy);
+                    // With a few others, in any order.
+                    wanted.truncate(pairs.entropy.below(4) as usize);
+                    let at = pairs.entropy.below(wanted.len() as u64 + 1) as usize;
+                    wanted.insert(at, pairs.all[one]);
+                    wanted.push(pairs.all[other]);
+                    pairs.keep_if(&wanted, &[one, other]);
+                }
             }
         }
+        pairs
     }
-    (missing, pairs)
+
+    /// Makes a program of the `wanted` parts and keeps it, if it had those that are `needed`.
+    fn keep_if(&mut self, wanted: &[Part], needed: &[usize]) {
+        let rng_seed = self.rng_seed;
+        self.rng_seed += 1;
+        let program = parts::program(rng_seed, wanted);
+        let trace = Trace::of(&program);
+        let had = |at: &usize| (self.all[*at].had)(&trace);
+        if !needed.iter().all(had) || too_long(&trace.images).is_some() {
+            return;
+        }
+        let there: Vec<usize> = (0..self.all.len()).filter(had).collect();
+        for one in &there {
+            there.iter().for_each(|other| self.had[*one][*other] += 1);
+        }
+        let names: Vec<_> = there.iter().map(|at| self.all[*at].name).collect();
+        let name = format!("parts of {rng_seed}: {}", names.join(", "));
+        self.cases.push(Case { name, input: program.encode() });
+    }
+
+    /// The pairs that the format allows together and no program had, or the other way round; and how many
+    /// it allows.
+    fn missing(&self) -> (Vec<(usize, usize)>, usize) {
+        let (mut missing, mut count) = (Vec::new(), 0);
+        for one in 0..self.all.len() {
+            for other in 0..one {
+                let allowed = parts::allowed(&self.all[one], &self.all[other]);
+                count += usize::from(allowed);
+                if allowed != (self.had[one][other] > 0) {
+                    missing.push((one, other));
+                }
+            }
+        }
+        (missing, count)
+    }
 }
 
 #[test]
