@@ -19,10 +19,12 @@ use qcowfuzz::entropy::Entropy;
 use qcowfuzz::export::{self, Holes};
 use qcowfuzz::extent::{Extent, Mapping, Window};
 use qcowfuzz::harness::Harness;
+use qcowfuzz::head::Head;
 use qcowfuzz::image::Image;
 use qcowfuzz::images::{Deviation, FileNames, Images};
 use qcowfuzz::model::{Model, State, Visible};
 use qcowfuzz::oracles::data::{admit_inner_stamps, expect};
+use qcowfuzz::qcow2::header::{INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY};
 use qcowfuzz::qcow2::units::GuestOffset;
 use qcowfuzz::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::vm::generate::{Wanted, generate};
@@ -341,6 +343,11 @@ fn compare_snapshots(
     let (path, copy) = (dir.path().join("layer.qcow2"), dir.path().join("applied.qcow2"));
     let version = harness.vm().builder().plan().geometry.version;
     let active_bytes = model.virtual_size_bytes();
+    // qemu-img repairs a dirty image first, refuses to write to a corrupt one, and applies no snapshot
+    // while there are bitmaps.
+    let head = Head::read(&images.top().image).map_err(|error| error.to_string())?;
+    let unclean = INCOMPATIBLE_DIRTY | INCOMPATIBLE_CORRUPT;
+    let writable = head.header.incompatible & unclean == 0 && head.bitmaps.is_none();
     let all = snapshots::list(&FileStorage::open(&path).map_err(|error| error.to_string())?)?;
     snapshots::compare_lists(&path, &all)?;
     for (index, snapshot) in all.iter().enumerate() {
@@ -355,7 +362,7 @@ fn compare_snapshots(
             continue;
         }
         // A change of the size takes qemu-img minutes where the disk is large.
-        if model.virtual_size_bytes() != active_bytes && largest > WHOLE_DISK_BYTES {
+        if !writable || model.virtual_size_bytes() != active_bytes && largest > WHOLE_DISK_BYTES {
             continue;
         }
         write_to(&copy, &images.top().image, holes)?;
