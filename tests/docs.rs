@@ -3,6 +3,8 @@
 #[path = "../examples/engine.rs"]
 #[allow(dead_code, missing_docs)]
 mod engine;
+#[allow(dead_code)]
+mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,7 +33,12 @@ fn rows(document: &str, heading: &str) -> Vec<Vec<String>> {
 
 /// What stands between backticks.
 fn quoted(text: &str) -> Vec<&str> {
-    text.split('`').skip(1).step_by(2).collect()
+    between(text, '`')
+}
+
+/// What stands between two marks that are alike.
+fn between(text: &str, mark: char) -> Vec<&str> {
+    text.split(mark).skip(1).step_by(2).collect()
 }
 
 /// `3` or `1–3`, as the bytes that it means.
@@ -290,6 +297,56 @@ fn every_oracle_is_told_with_bugs_that_are_planted() {
     // "Does not check" may be broken over two lines.
     let silent = |name: &&String| !source(name).replace("\n//!", "").contains("Does not check");
     assert_eq!(oracles.iter().filter(silent).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// The features of the format, from all tables of their document.
+fn features() -> Vec<Vec<String>> {
+    let document = text_of("docs/format.md");
+    let headings = document.lines().filter(|line| line.starts_with("## "));
+    let features: Vec<_> = headings.flat_map(|heading| rows(&document, heading)).collect();
+    assert!(features.len() > 60 && features.iter().all(|row| row.len() == 6), "{features:?}");
+    features
+}
+
+#[test]
+fn every_part_that_is_held_against_qemu_is_told() {
+    let features = features();
+    let told: BTreeSet<&str> = features.iter().flat_map(|row| between(&row[4], '"')).collect();
+    let all = parts::all();
+    assert_eq!(told, all.iter().map(|part| part.name).collect());
+}
+
+/// An operation or the prologue, with an operand or a value in the place of another.
+#[test]
+fn what_brings_a_feature_into_programs_assembles() {
+    let default = Program::default().to_string();
+    let image = format!("{} data_in=image base=qcow2", default.trim_end());
+    let mut phrases = 0;
+    for phrase in features().iter().flat_map(|row| quoted(&row[1])) {
+        phrases += 1;
+        let mut words = phrase.split(' ');
+        let name = words.next().unwrap();
+        let code = Operation::OPCODES.iter().find(|(_, known)| *known == name);
+        let mut line = match code {
+            Some((code, _)) => {
+                let mut record = [0; OPERATION_BYTES];
+                record[0] = *code;
+                Operation::decode(&record).unwrap().to_string()
+            }
+            None => image.clone(),
+        };
+        assert!(code.is_some() || name == "image", "{phrase}");
+        for word in words {
+            let operand = word.split('=').next().unwrap();
+            let old = line.split(' ').find(|it| it.split('=').next() == Some(operand));
+            let old = old.unwrap_or_else(|| panic!("{phrase}: {operand}")).to_string();
+            let new = if word.contains('=') { word } else { old.as_str() };
+            line = line.replace(&format!(" {old}"), &format!(" {new}"));
+        }
+        let program = if code.is_some() { format!("{default}{line}") } else { line };
+        text::assemble(&program).unwrap_or_else(|error| panic!("{phrase}: {error}"));
+    }
+    assert!(phrases > 70, "{phrases}");
 }
 
 #[test]
