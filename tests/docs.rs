@@ -164,6 +164,52 @@ fn every_operand_is_told() {
     assert_eq!(told, names.iter().map(String::as_str).collect());
 }
 
+/// `flags` of `header`, or the first operation that has the operand: its number among the operations,
+/// and the operand's among its own.
+fn place_of(operand: &str) -> (usize, usize) {
+    let names = quoted(operand);
+    let operands = |code: u8| {
+        let mut record = [0; OPERATION_BYTES];
+        record[0] = code;
+        let line = Operation::decode(&record).unwrap().to_string();
+        line.split_whitespace().skip(1).map(str::to_string).collect::<Vec<_>>()
+    };
+    let all = Operation::OPCODES.iter().enumerate();
+    let of = |name: &str| names.get(1).is_none_or(|wanted| *wanted == name);
+    let mut places = all.filter(|(_, (_, name))| of(name)).filter_map(|(at, (code, _))| {
+        let operands = operands(*code);
+        let place = operands.iter().position(|it| it.split('=').next() == Some(names[0]))?;
+        Some((at, place))
+    });
+    places.next().unwrap_or_else(|| panic!("{operand}"))
+}
+
+#[test]
+fn operands_are_in_the_order_of_the_operations() {
+    let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
+    let operands: Vec<_> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert!(operands.is_sorted_by_key(|operand| place_of(operand)), "{operands:#?}");
+}
+
+#[test]
+fn the_bits_of_headers_are_the_codes() {
+    let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
+    let row = rows.iter().find(|row| row[0] == "`flags` of `header`").unwrap();
+    let bits = row[1].split_once("bits: ").unwrap().1.split(", ");
+    let mut all = 0u16;
+    for (bit, word) in bits.map(|told| told.split_once(' ').unwrap()) {
+        let bit: u16 = bit.parse().unwrap();
+        let [low, high] = bit.to_le_bytes();
+        let header = Operation::decode(&[15, 0, 0, 0, 0, 0, low, high]).unwrap();
+        let word = word.trim_matches('`');
+        assert!(header.to_string().ends_with(&format!(" flags={word}")), "{header}");
+        all |= bit;
+    }
+    let highest = Operation::decode(&[15, 0, 0, 0, 0, 0, 255, 255]).unwrap().encode();
+    assert_eq!(all.to_le_bytes(), highest[6..]);
+    assert_eq!(row[3], format!("the lowest {} bits", all.count_ones()));
+}
+
 /// The first fenced block of a language.
 fn block<'a>(document: &'a str, language: &str) -> &'a str {
     let after = document.split(&format!("```{language}\n")).nth(1).expect(language);
