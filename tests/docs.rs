@@ -91,6 +91,8 @@ fn the_table_of_operations_is_the_codes() {
     let document = text_of("docs/bytecode.md");
     let rows = rows(&document, "## Operations");
     assert_eq!(rows.len(), Operation::OPCODES.len());
+    let counted = format!("{} operations", rows.len());
+    assert!(text_of("CHANGELOG.md").contains(&counted), "{counted}");
     for (row, (code, name)) in rows.iter().zip(Operation::OPCODES) {
         assert_eq!(row[0], code.to_string());
         assert_eq!(row[1], format!("`{name}`"));
@@ -289,6 +291,29 @@ fn the_two_commands_are_those_of_ci() {
     assert!(readme.contains(&format!("Rust {version} or newer")));
 }
 
+/// What the first five minutes show: where the target panics, and the seed that it panics over.
+#[test]
+fn the_walk_through_shows_a_seed() {
+    let readme = text_of("README.md");
+    let (_, place) = readme.split_once(" panicked at src/targets.rs:").unwrap();
+    let line: usize = place.split(':').next().unwrap().parse().unwrap();
+    let source = text_of("src/targets.rs");
+    let source = source.lines().nth(line - 1).unwrap();
+    assert_eq!(source.trim(), r#"panic!("{}", (*found).as_ref());"#);
+    let seed = text_of("corpus/text/map_extents/data_file_raw.txt");
+    let (_, shown) = readme.split_once(": found after ").unwrap();
+    let operations =
+        seed.lines().filter(|line| !line.starts_with(';') && !line.starts_with("image"));
+    for line in operations {
+        assert!(shown.contains(&format!("\n    {line}")), "{line}");
+    }
+    let all = Operation::OPCODES.iter().map(|(_, name)| *name).collect::<BTreeSet<_>>();
+    let shown = shown.lines().take_while(|line| !line.contains("first difference"));
+    let shown = shown.filter(|line| all.contains(line.split_whitespace().next().unwrap_or("")));
+    let told = readme.split(": found after ").nth(1).unwrap().split(' ').next().unwrap();
+    assert_eq!(shown.count().to_string(), told);
+}
+
 #[test]
 fn the_map_of_the_house_has_every_room() {
     let rows = rows(&text_of("README.md"), "## The map of the house");
@@ -340,6 +365,8 @@ fn every_oracle_is_told_with_bugs_that_are_planted() {
         .filter(|name| !tools.contains(&name.as_str()))
         .collect();
     assert_eq!(told, oracles);
+    assert_eq!(oracles.len(), 11);
+    assert!(text_of("CHANGELOG.md").contains("\n- Eleven oracles,"));
     // "Does not check" may be broken over two lines.
     let silent = |name: &&String| !source(name).replace("\n//!", "").contains("Does not check");
     assert_eq!(oracles.iter().filter(silent).collect::<Vec<_>>(), Vec::<&String>::new());
