@@ -295,7 +295,7 @@ fn the_two_commands_are_those_of_ci() {
 #[test]
 fn the_walk_through_shows_a_seed() {
     let readme = text_of("README.md");
-    let (_, place) = readme.split_once(" panicked at src/targets.rs:").unwrap();
+    let (_, place) = readme.split_once(" panicked at .../src/targets.rs:").unwrap();
     let line: usize = place.split(':').next().unwrap().parse().unwrap();
     let source = text_of("src/targets.rs");
     let source = source.lines().nth(line - 1).unwrap();
