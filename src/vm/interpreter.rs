@@ -143,8 +143,8 @@ impl Vm {
         })
     }
 
-    /// Builds the files of all layers, which call each other by `names`. Those of the lower ones never change: what `images` holds of them
-    /// from an earlier build of the same program stays.
+    /// Builds the files of all layers, which call each other by `names`. Those of the lower ones never
+    /// change: what `images` holds of them from an earlier build of the same program stays.
     pub fn build(&self, names: &FileNames, scratch: &mut Scratch, images: &mut Images) {
         let built = images.layers().len();
         images.resize(self.layers_below + 1);
