@@ -5,7 +5,8 @@
 //! wherever the command is started from.) Anything with a protocol (`json:`, `nbd://`, `file:`) is
 //! refused: an image must not choose what is opened beyond a file of this machine.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -78,14 +79,12 @@ pub enum ChainError {
     },
     /// A name is more than that of a file.
     #[error(
-        "{path}: the {what} '{name}' names a protocol, expected the name of a file",
+        "{path}: the backing file '{name}' names a protocol, expected the name of a file",
         path = path.display()
     )]
     Protocol {
         /// The image that says the name.
         path: PathBuf,
-        /// What the name is for.
-        what: &'static str,
         /// The name.
         name: String,
     },
@@ -132,11 +131,13 @@ impl FileChain {
                 None => ChainError::File(error),
                 Some(path) => ChainError::Named { path: path.clone(), what: BACKING_FILE, error },
             })?;
-            if let Some(path) = above.filter(|_| seen.contains(&image.id())) {
-                return Err(ChainError::Loop { path, name: below.name });
-            }
-            seen.push(image.id());
+            let (id, name) = (image.id(), below.name.clone());
             let (layer, named) = layer(below, image, Follow::All)?;
+            // Only what names something can lie below itself.
+            if let Some(path) = above.filter(|_| named.is_some() && seen.contains(&id)) {
+                return Err(ChainError::Loop { path, name });
+            }
+            seen.push(id);
             if chain.layers.len() == MAX_FILE_LAYERS {
                 return Err(ChainError::TooDeep { path: layer.path });
             }
@@ -167,6 +168,11 @@ impl FileChain {
     pub fn data_path(&self, depth: u32) -> Option<&Path> {
         let layer = self.layers.get(usize::try_from(depth).ok()?)?;
         Some(layer.data_file.as_ref().map_or(&layer.path, |file| &file.path))
+    }
+
+    /// The image of the layer at `depth`.
+    pub fn image_path(&self, depth: u32) -> Option<&Path> {
+        Some(&self.layers.get(usize::try_from(depth).ok()?)?.path)
     }
 
     /// The image at the top.
@@ -202,7 +208,7 @@ fn layer(
     let named = match head.backing_name {
         Some(field) if follow == Follow::All => {
             let format = head.backing_format_in(&image).map_err(told)?;
-            let name = name(&path, &image, BACKING_FILE, field)?;
+            let name = plain(&path, name(&path, &image, field)?)?;
             let path = beside(&path, &name);
             Some(Below { path, name: name.to_string_lossy().into_owned(), format })
         }
@@ -222,7 +228,8 @@ fn data_file(
         let error = MapError::Missing("name of the external data file");
         return Err(ChainError::Image { path: path.to_path_buf(), error });
     };
-    let file = beside(path, &name(path, image, DATA_FILE, field)?);
+    // QEMU opens these literally, colons and all.
+    let file = beside(path, &name(path, image, field)?);
     let storage = match follow {
         Follow::Nothing => None,
         Follow::All => Some(FileStorage::open(&file).map_err(|error| {
@@ -234,25 +241,23 @@ fn data_file(
 }
 
 /// The name in `field`, up to its first zero byte.
-fn name(
-    path: &Path,
-    image: &FileStorage,
-    what: &'static str,
-    field: Field,
-) -> Result<std::ffi::OsString, ChainError> {
-    use std::os::unix::ffi::OsStrExt;
+fn name(path: &Path, image: &FileStorage, field: Field) -> Result<OsString, ChainError> {
     let mut bytes = vec![0; usize::try_from(field.length_bytes).unwrap_or(0)];
     image
         .read_at(field.offset, &mut bytes)
         .map_err(|error| ChainError::Image { path: path.to_path_buf(), error: error.into() })?;
     let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    // As QEMU sees it: a colon before the first slash (`block.c`, `path_has_protocol`).
-    let until = name.iter().position(|byte| matches!(byte, b':' | b'/'));
-    let name = OsStr::from_bytes(name).to_os_string();
-    match until.map(|at| name.as_bytes()[at]) {
+    Ok(OsStr::from_bytes(name).to_os_string())
+}
+
+/// The name of a backing file, where it is nothing else: as QEMU sees it, a colon before the first slash
+/// makes a protocol of what stands before it (`block.c`, `path_has_protocol`).
+fn plain(path: &Path, name: OsString) -> Result<OsString, ChainError> {
+    let mut bytes = name.as_bytes().iter();
+    match bytes.find(|byte| matches!(byte, b':' | b'/')) {
         Some(b':') => {
             let name = name.to_string_lossy().into_owned();
-            Err(ChainError::Protocol { path: path.to_path_buf(), what, name })
+            Err(ChainError::Protocol { path: path.to_path_buf(), name })
         }
         _ => Ok(name),
     }

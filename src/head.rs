@@ -66,7 +66,9 @@ pub fn probe<S: Storage + ?Sized>(storage: &S) -> Result<ImageFormat, MapError> 
     let version = u32::from_be_bytes([e, f, g, h]);
     match u32::from_be_bytes([a, b, c, d]) {
         MAGIC if version >= 2 => return Ok(ImageFormat::Qcow2),
-        MAGIC => return Err(MapError::Unsupported("backing file in the first qcow format")),
+        MAGIC if version == 1 => {
+            return Err(MapError::Unsupported("backing file in the first qcow format"));
+        }
         _ => {}
     }
     let vdi =

@@ -265,7 +265,7 @@ impl Storage for FileStorage {
 
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
         use rustix::fs::{SeekFrom, seek};
-        let at = |end: u64| HostOffset::new(end.clamp(from.get().saturating_add(1), until.get()));
+        let at = |end: u64| HostOffset::new(end.max(from.get().saturating_add(1)).min(until.get()));
         match seek(&self.file, SeekFrom::Data(from.get())) {
             Ok(first) if first > from.get() => Ok(Stored { stored: false, end: at(first) }),
             Ok(_) => match seek(&self.file, SeekFrom::Hole(from.get())) {

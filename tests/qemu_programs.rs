@@ -24,7 +24,9 @@ use qcowfuzz::image::Image;
 use qcowfuzz::images::{Deviation, FileNames, Images};
 use qcowfuzz::model::{Model, State, Visible};
 use qcowfuzz::oracles::data::{admit_inner_stamps, expect};
-use qcowfuzz::qcow2::header::{AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY};
+use qcowfuzz::qcow2::header::{
+    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, Header, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
+};
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
 use qcowfuzz::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::vm::generate::{Wanted, generate};
@@ -372,7 +374,8 @@ fn compare_snapshots(
     // while there are bitmaps.
     let head = Head::read(&images.top().image).map_err(|error| error.to_string())?;
     let unclean = INCOMPATIBLE_DIRTY | INCOMPATIBLE_CORRUPT;
-    let writable = head.header.incompatible & unclean == 0 && head.bitmaps.is_none();
+    let Header { incompatible, autoclear, .. } = head.header;
+    let writable = incompatible & unclean == 0 && autoclear & AUTOCLEAR_BITMAPS == 0;
     let all = snapshots::list(&FileStorage::open(&path).map_err(|error| error.to_string())?)?;
     snapshots::compare_lists(&path, &all)?;
     for (index, snapshot) in all.iter().enumerate() {

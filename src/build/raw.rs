@@ -14,6 +14,7 @@ impl Builder {
     pub fn build_raw(&self, files: &mut LayerFiles) {
         (files.raw, files.has_data_file) = (true, false);
         files.data_file.clear();
+        files.out_of_date.clear();
         let image = &mut files.image;
         image.clear();
         let geometry = &self.plan.geometry;

@@ -80,7 +80,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         (true, [layer, ..]) => Disk::open_alone(layer.image),
         _ => Disk::open(&layers),
     };
-    let disk = disk.map_err(|error| Failure::at(&arguments.image, error))?;
+    // The image that is at fault, of all in the chain.
+    let told = |error: MapError| {
+        let (depth, error) = error.located();
+        Failure::at(chain.image_path(depth).unwrap_or(&arguments.image), error)
+    };
+    let disk = disk.map_err(told)?;
     let window = Window {
         start: GuestOffset::new(arguments.start_offset.unwrap_or(0)),
         length_bytes: arguments.max_length.unwrap_or(u64::MAX),
@@ -94,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let flushed = out.flush();
     match walked {
         Ok(Ok(())) => flushed.map(|()| Exit::Nothing).map_err(|error| Failure::output(&error)),
-        Ok(Err(error)) => Err(Failure::at(&arguments.image, error)),
+        Ok(Err(error)) => Err(told(error)),
         Err(Stop::Output(error)) => Err(Failure::output(&error)),
         Err(Stop::Compressed(extent)) => {
             let start = extent.start;

@@ -138,8 +138,8 @@ impl EngineError {
     /// Whether it is the storage that failed.
     pub fn storage(&self) -> Option<StorageError> {
         match self {
-            Self::Map(MapError::Storage(error)) => Some(*error),
-            _ => None,
+            Self::Map(error) => error.storage(),
+            Self::Other(_) => None,
         }
     }
 }

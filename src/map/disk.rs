@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::head::{Head, ImageFormat, probe};
-use crate::limits::MAX_LAYERS;
+use crate::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
 use crate::qcow2::header::{Geometry, Header, INCOMPATIBLE_DATA_FILE};
 use crate::qcow2::snapshot::SnapshotEntry;
 use crate::qcow2::units::HostOffset;
@@ -42,6 +42,24 @@ enum Below<'s, S: Storage + ?Sized> {
     Raw(Raw<'s, S>),
 }
 
+impl<'s, S: Storage + ?Sized> Below<'s, S> {
+    /// Opens a layer in a format, which is guessed where nobody says it.
+    fn open(layer: &Layer<'s, S>, format: Option<ImageFormat>) -> Result<(Self, Named), MapError> {
+        let format = match format {
+            Some(format) => format,
+            None => probe(layer.image)?,
+        };
+        if format == ImageFormat::Raw {
+            return Ok((Self::Raw(Raw { image: layer.image }), None));
+        }
+        let (qcow2, named) = Qcow2::open(layer)?;
+        match qcow2.data {
+            Some(_) => Ok((Self::Qcow2(qcow2), named)),
+            None => Err(MapError::Missing("external data file")),
+        }
+    }
+}
+
 /// A layer of a chain.
 pub(super) enum LayerRef<'d, 's, S: Storage + ?Sized> {
     Qcow2(&'d Qcow2<'s, S>),
@@ -63,24 +81,16 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
             return Err(MapError::Missing("external data file"));
         }
         let mut below = SmallVec::new();
-        let mut rest = rest.iter();
-        while let Some(format) = next.take() {
-            let layer = rest.next().ok_or(MapError::Missing("backing file"))?;
-            let format = match format {
-                Some(format) => format,
-                None => probe(layer.image)?,
-            };
-            match format {
-                ImageFormat::Raw => below.push(Below::Raw(Raw { image: layer.image })),
-                ImageFormat::Qcow2 => {
-                    let (qcow2, named) = Qcow2::open(layer)?;
-                    if qcow2.data.is_none() {
-                        return Err(MapError::Missing("external data file"));
-                    }
-                    below.push(Below::Qcow2(qcow2));
-                    next = named;
-                }
+        for depth in 1.. {
+            let Some(format) = next.take() else { break };
+            let layer = rest.get(below.len()).ok_or(MapError::Missing("backing file"))?;
+            // The walk goes down as many calls.
+            if below.len() >= MAX_FILE_LAYERS {
+                return Err(MapError::TooLarge("too many images in the chain"));
             }
+            let opened = Below::open(layer, format).map_err(|error| error.below_by(depth))?;
+            below.push(opened.0);
+            next = opened.1;
         }
         Ok(Self { top, below })
     }

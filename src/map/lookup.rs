@@ -7,7 +7,7 @@ use crate::qcow2::header::Geometry;
 use crate::qcow2::units::{GuestOffset, HostOffset};
 use crate::storage::Storage;
 
-use super::disk::{LayerRef, Qcow2};
+use super::disk::{LayerRef, Qcow2, Raw};
 use super::{Disk, MapError};
 
 /// The mapping of the byte at `guest`; its `offset` is that of the byte itself.
@@ -24,20 +24,26 @@ pub fn lookup<S: Storage + ?Sized>(
     }
     let mut answer = Mapping::HOLE;
     for depth in 0..disk.layers() {
-        answer = match disk.layer(depth) {
-            Some(LayerRef::Qcow2(layer)) => at_depth(lookup_in(layer, guest)?, depth),
-            Some(LayerRef::Raw(layer)) => {
-                let from = HostOffset::new(guest.get());
-                let stored = layer.image.stored(from, from.saturating_add(1))?.stored;
-                raw_mapping(depth, from, stored)
-            }
+        let found = match disk.layer(depth) {
+            Some(LayerRef::Qcow2(layer)) => lookup_in(layer, guest),
+            Some(LayerRef::Raw(layer)) => lookup_raw(layer, guest),
             None => break,
         };
+        let located = |error: MapError| error.below_by(u32::try_from(depth).unwrap_or(u32::MAX));
+        answer = at_depth(found.map_err(located)?, depth);
         if answer.present || disk.size_below(depth).is_none_or(|size| guest.get() >= size) {
             break;
         }
     }
     Ok(answer)
+}
+
+fn lookup_raw<S: Storage + ?Sized>(
+    layer: &Raw<S>,
+    guest: GuestOffset,
+) -> Result<Mapping, MapError> {
+    let from = HostOffset::new(guest.get());
+    Ok(raw_mapping(from, layer.image.stored(from, from.saturating_add(1))?.stored))
 }
 
 /// The mapping of a byte in one layer, which reaches so far.
@@ -121,9 +127,9 @@ pub(super) fn at_depth(mapping: Mapping, depth: usize) -> Mapping {
 }
 
 /// The mapping of a byte of a raw layer: data, or a hole of the file.
-pub(super) fn raw_mapping(depth: usize, host: HostOffset, stored: bool) -> Mapping {
+pub(super) fn raw_mapping(host: HostOffset, stored: bool) -> Mapping {
     let there = Mapping { present: true, zero: !stored, data: stored, ..Mapping::HOLE };
-    at_depth(Mapping { offset: Some(host), ..there }, depth)
+    Mapping { offset: Some(host), ..there }
 }
 
 /// The mapping of the first byte of a cluster for which no bitmap tells.

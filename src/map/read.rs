@@ -61,7 +61,7 @@ fn read_layer<S: Storage + ?Sized>(
             let (below, past) = piece.split_at_mut(there);
             past.fill(0);
             if !below.is_empty() {
-                read_layer(disk, depth + 1, guest, below, inflater)?;
+                read_layer(disk, depth + 1, guest, below, inflater).map_err(MapError::below)?;
             }
         }
         guest = guest.saturating_add(length as u64);

@@ -125,7 +125,7 @@ fn raw<S: Storage + ?Sized, V: Visitor + ?Sized>(
         let from = HostOffset::new(position);
         let stored = layer.image.stored(from, HostOffset::new(range.end))?;
         let end = stored.end.get().clamp(position.saturating_add(1), range.end);
-        go_on!(sink.take(position..end, raw_mapping(depth, from, stored.stored)));
+        go_on!(sink.take(position..end, at_depth(raw_mapping(from, stored.stored), depth)));
         position = end;
     }
     Ok(ControlFlow::Continue(()))
@@ -303,7 +303,9 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
         let edge = size.clamp(range.start, range.end);
         if range.start < edge {
             let there = range.start..edge;
-            go_on!(layer(self.disk, self.depth + 1, there, self.scratch_below, self.sink)?);
+            let (depth, scratch) = (self.depth + 1, &mut *self.scratch_below);
+            let flow = layer(self.disk, depth, there, scratch, self.sink);
+            go_on!(flow.map_err(MapError::below)?);
         }
         if edge == range.end {
             return Ok(ControlFlow::Continue(()));

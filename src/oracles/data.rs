@@ -15,35 +15,93 @@ use super::{Verdict, unexpected_error, violation};
 
 const ORACLE: &str = "data";
 
-/// Reads both edges of everything that a guest sees, and the first bytes of every compressed cluster.
+/// Reads both edges of everything that a guest sees, the first bytes of every compressed cluster, and over
+/// every edge between two layers.
 pub fn check(disk: &mut impl OpenDisk, model: &Model, buffers: &mut Buffers) -> Verdict {
-    let stamp_bytes = STAMP_BYTES as u64;
+    let mut before: Option<Visible> = None;
     for visible in model.visible() {
-        let Visible { start, end, piece, cluster_size, .. } = visible;
-        let mut edge = |at: u64| {
-            // The end of the disk, or a layer above, may cut what is there, and its stamp with it.
-            let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
-            if whole { check_edge(disk, &visible, at, buffers) } else { Ok(()) }
-        };
-        match piece.state {
-            State::Compressed(..) => {
-                let first = start.next_multiple_of(cluster_size.bytes());
-                for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
-                    edge(cluster)?;
-                }
+        check_visible(disk, &visible, buffers)?;
+        match &before {
+            Some(before) if before.depth != visible.depth => {
+                check_seam(disk, before, &visible, buffers)?;
             }
-            State::Normal(..) | State::ZeroAllocated(_) => {
-                edge(start)?;
-                edge(end.saturating_sub(stamp_bytes))?;
-                // Where a layer above has what lies before, the first stamp comes later.
-                if start > piece.start {
-                    edge(start.next_multiple_of(cluster_size.bytes()))?;
-                }
-            }
-            _ => edge(start)?,
+            _ => {}
         }
+        before = Some(visible);
     }
     Ok(())
+}
+
+fn check_visible(disk: &mut impl OpenDisk, visible: &Visible, buffers: &mut Buffers) -> Verdict {
+    let Visible { start, end, piece, cluster_size, .. } = *visible;
+    let stamp_bytes = STAMP_BYTES as u64;
+    let mut edge = |at: u64| {
+        // The end of the disk, or a layer above, may cut what is there, and its stamp with it.
+        let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
+        if whole { check_edge(disk, visible, at, buffers) } else { Ok(()) }
+    };
+    match piece.state {
+        State::Compressed(..) => {
+            let first = start.next_multiple_of(cluster_size.bytes());
+            for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
+                edge(cluster)?;
+            }
+            // A layer above may leave the inside of a cluster only.
+            let affordable = |at: &u64| at & cluster_size.mask() < MAX_INFLATED_BYTES - stamp_bytes;
+            let cut = [
+                (start, start > piece.start),
+                (end.saturating_sub(stamp_bytes), end < visible.piece_end),
+            ];
+            for (at, _) in cut.into_iter().filter(|(at, cut)| *cut && affordable(at)) {
+                edge(at)?;
+            }
+            Ok(())
+        }
+        State::Normal(..) | State::ZeroAllocated(_) => {
+            edge(start)?;
+            edge(end.saturating_sub(stamp_bytes))?;
+            // Where a layer above has what lies before, the first stamp comes later.
+            if start > piece.start {
+                edge(start.next_multiple_of(cluster_size.bytes()))
+            } else {
+                Ok(())
+            }
+        }
+        _ => edge(start),
+    }
+}
+
+/// Reads over the edge between two layers: half of it lies in either.
+fn check_seam(
+    disk: &mut impl OpenDisk,
+    before: &Visible,
+    after: &Visible,
+    buffers: &mut Buffers,
+) -> Verdict {
+    const HALF: usize = 8;
+    let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
+    let inflated = |visible: &Visible| matches!(visible.piece.state, State::Compressed(..));
+    // What is compressed is read at its own edges.
+    if start.get() < before.start || after.end - after.start < HALF as u64 || inflated(before) {
+        return Ok(());
+    }
+    let (mut expected, mut actual) = ([0; 2 * HALF], [0xA5; 2 * HALF]);
+    let (first, second) = expected.split_at_mut(HALF);
+    expect_of(before, start, first, &mut buffers.content);
+    expect_of(after, GuestOffset::new(after.start), second, &mut buffers.content);
+    if let Err(error) = disk.read(start, &mut actual) {
+        return Err(unexpected_error(ORACLE, "two layers", &error));
+    }
+    for (visible, half) in [(before, 0..HALF), (after, HALF..2 * HALF)] {
+        let at = start.get() + half.start as u64;
+        admit_in(visible, at, &mut expected[half.clone()], &actual[half]);
+    }
+    if actual == expected {
+        return Ok(());
+    }
+    violation(ORACLE, "two layers", ("what was written", "other bytes"), || {
+        format!("guest offset {start}: expected {expected:02x?}\nactual {actual:02x?}")
+    })
 }
 
 fn check_edge(

@@ -3,7 +3,6 @@
 
 use crate::engines::{Engine, EngineError, OpenDisk};
 use crate::extent::{Extent, Window};
-use crate::qcow2::error::MapError;
 use crate::storage::Layer;
 
 use super::collector::Collector;
@@ -40,7 +39,7 @@ fn check_answer(answer: &Result<(), EngineError>, whole: &[Extent], emitted: &[E
                 format!("{} of {} extents", emitted.len(), whole.len())
             });
         }
-        Err(EngineError::Map(error)) if !matches!(error, MapError::Storage(_)) => {
+        Err(EngineError::Map(error)) if error.storage().is_none() => {
             let told = || error.to_string();
             return violation(ORACLE, "failed read", ("a storage error", "another error"), told);
         }

@@ -29,6 +29,14 @@ pub enum MapError {
     /// A well-formed image that uses a feature which is not supported here.
     #[error("unsupported feature: {0}")]
     Unsupported(&'static str),
+    /// An error in one of the layers below.
+    #[error("{depth} layers down: {error}")]
+    Below {
+        /// How many layers down.
+        depth: u32,
+        /// What went wrong there.
+        error: Box<MapError>,
+    },
     /// A file that the image names, and that is not at hand.
     #[error("{0}: named by the image, and not at hand")]
     Missing(&'static str),
@@ -140,4 +148,38 @@ pub enum MapError {
     /// The file could not be read.
     #[error(transparent)]
     Storage(#[from] StorageError),
+}
+
+impl MapError {
+    /// The same error, one layer further down.
+    pub(crate) fn below(self) -> Self {
+        self.below_by(1)
+    }
+
+    /// The same error, so many layers further down.
+    pub(crate) fn below_by(self, more: u32) -> Self {
+        match (self, more) {
+            (error, 0) => error,
+            (Self::Below { depth, error }, _) => {
+                Self::Below { depth: depth.saturating_add(more), error }
+            }
+            (error, depth) => Self::Below { depth, error: Box::new(error) },
+        }
+    }
+
+    /// In which layer it was, counted from the image itself, and the error there.
+    pub fn located(&self) -> (u32, &Self) {
+        match self {
+            Self::Below { depth, error } => (*depth, error),
+            error => (0, error),
+        }
+    }
+
+    /// The failing read that it is, in whatever layer.
+    pub fn storage(&self) -> Option<StorageError> {
+        match self.located() {
+            (_, Self::Storage(error)) => Some(*error),
+            _ => None,
+        }
+    }
 }

@@ -191,3 +191,42 @@ fn a_backing_file_of_another_format_is_not_taken_for_raw() {
     fs::write(dir.path().join("base"), "# a\nversions=1\n").unwrap();
     assert!(qcowfuzz(dir.path(), &["map", "top.qcow2"]).status.success());
 }
+
+#[test]
+fn what_is_wrong_is_told_of_the_image_that_it_is_in() {
+    let dir = with_chain();
+    let sub = dir.path().join("sub");
+    // The first L2 table of the image in the middle lies at an odd place.
+    let mut bytes = fs::read(sub.join("disk.1.qcow2")).unwrap();
+    let l1 = u64::from_be_bytes(bytes[40..48].try_into().unwrap()) as usize;
+    bytes[l1 + 6] ^= 2;
+    fs::write(sub.join("disk.1.qcow2"), &bytes).unwrap();
+    let output = qcowfuzz(&sub, &["map", "disk.qcow2"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told(&output).starts_with("disk.1.qcow2: L2 table for guest offset"), "{output:?}");
+    // Its snapshot table, read when it is opened.
+    bytes[l1 + 6] ^= 2;
+    bytes[60..64].copy_from_slice(&1u32.to_be_bytes());
+    bytes[64..72].copy_from_slice(&(l1 as u64).to_be_bytes());
+    bytes[l1 + 36..l1 + 40].fill(0xFF);
+    fs::write(sub.join("disk.1.qcow2"), &bytes).unwrap();
+    let output = qcowfuzz(&sub, &["map", "disk.qcow2"]);
+    assert!(told(&output).starts_with("disk.1.qcow2: snapshot table entry 0: "), "{output:?}");
+}
+
+#[test]
+fn a_raw_layer_may_be_any_file_and_names_do_not_reach_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| qemu_img(dir.path(), arguments);
+    let Some(made) = run(&["create", "-q", "-f", "qcow2", "a.qcow2", "1M"]) else { return };
+    assert!(made.status.success());
+    // An image on its own bytes: nothing loops.
+    let over = ["rebase", "-q", "-u", "-b", "a.qcow2", "-F", "raw", "a.qcow2"];
+    assert!(run(&over).unwrap().status.success());
+    let arguments = ["map", "--output=json", "a.qcow2"];
+    let (ours, theirs) = (qcowfuzz(dir.path(), &arguments), run(&arguments).unwrap());
+    assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{ours:?}");
+    renamed(dir.path(), "a.qcow2", "b.qcow2", "x\x1b[2J\u{202E}y");
+    let output = qcowfuzz(dir.path(), &["map", "b.qcow2"]);
+    assert!(told(&output).contains("x\\u{1b}[2J\\u{202e}y"), "{output:?}");
+}

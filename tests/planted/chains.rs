@@ -75,6 +75,40 @@ pub const CASES: &[Case] = &[
         fingerprints: &["data: normal, what was written → zeros", "data: "],
     },
     Case {
+        name: "compressed clusters of lower layers are read from their start only",
+        fault: Fault {
+            read: Some(|disk, _, guest, into| {
+                disk.read(guest, into)?;
+                let mapping = disk.lookup(guest)?;
+                // Whatever the cluster size of that layer is, this is no start of a cluster.
+                if mapping.compressed && mapping.depth > 0 && guest.get() % 512 != 0 {
+                    into.fill(0);
+                }
+                Ok(())
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &["data: compressed, what was written → zeros", "data: "],
+    },
+    Case {
+        name: "what a read goes on to in another layer is lost",
+        fault: Fault {
+            read: Some(|disk, _, guest, into| {
+                disk.read(guest, into)?;
+                for at in 1..into.len() {
+                    let there = guest.saturating_add(at as u64);
+                    if disk.lookup(there)?.depth != disk.lookup(guest)?.depth {
+                        into[at..].fill(0);
+                        break;
+                    }
+                }
+                Ok(())
+            }),
+            ..Fault::NONE
+        },
+        fingerprints: &["data: two layers, what was written → other bytes", "data: "],
+    },
+    Case {
         name: "look-ups ask one layer only",
         fault: Fault {
             lookup: Some(|disk, _, guest| {
