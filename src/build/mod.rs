@@ -49,6 +49,9 @@ pub use serialise::Scratch;
 pub use snapshots::SnapshotDetails;
 pub use vm_state::VmState;
 
+/// The size of the largest disk: whole sectors, less than 2^63 bytes.
+pub const MAX_SIZE_BYTES: u64 = (1 << 63) - 512;
+
 /// What a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -155,7 +158,7 @@ impl Builder {
         let geometry = &self.plan.geometry;
         let entries = self.limits.l1_entries(geometry);
         let largest = u128::from(entries) * u128::from(geometry.l2_span_bytes());
-        let told = if geometry.data_file { 1 << 56 } else { (1 << 63) - 512 };
+        let told = if geometry.data_file { 1 << 56 } else { MAX_SIZE_BYTES };
         u64::try_from(largest).unwrap_or(u64::MAX).min(told)
     }
 
