@@ -168,11 +168,6 @@ impl FileChain {
         let layer = self.layers.get(usize::try_from(depth).ok()?)?;
         Some(layer.data_file.as_ref().map_or(&layer.path, |file| &file.path))
     }
-
-    /// The image at the top.
-    pub fn top(&self) -> Option<&FileStorage> {
-        self.layers.first().map(|layer| &layer.image)
-    }
 }
 
 /// The layer whose image is open, and the one that it names.

@@ -43,6 +43,23 @@ pub enum Role {
 }
 
 impl Role {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Header => "header",
+            Self::RefcountTable => "refcount table",
+            Self::RefcountBlock => "refcount block",
+            Self::L1Table => "L1 table",
+            Self::SnapshotTable => "snapshot table",
+            Self::BitmapDirectory => "bitmap directory",
+            Self::BitmapTable => "bitmap table",
+            Self::BitmapData => "bitmap data",
+            Self::L2Table => "L2 table",
+            Self::Data => "data",
+            Self::Compressed => "compressed data",
+        }
+    }
+
     /// Whether a cluster may be referenced more than once by this role.
     fn shared(self) -> bool {
         matches!(self, Self::L2Table | Self::Data | Self::Compressed)
