@@ -1,6 +1,6 @@
 //! Chains of images: the one at the top is being built, the others lie below it as they are.
 
-use crate::build::{BackingFormat, Builder, Names, Scratch};
+use crate::build::{BackingFormat, Builder, Names, NamesTooLong, Scratch};
 use crate::images::{FileNames, Images};
 use crate::vm::journal::Journal;
 use crate::vm::operand::{Base, Relative};
@@ -19,7 +19,7 @@ impl Vm {
         self.layers().map(|(_, journal)| journal)
     }
 
-    fn layers(&self) -> impl ExactSizeIterator<Item = (&Builder, &Journal)> {
+    fn layers(&self) -> impl DoubleEndedIterator<Item = (&Builder, &Journal)> + ExactSizeIterator {
         let height = self.layers_below;
         (0..height + 1).rev().map(move |at| match self.below[..height].get(at) {
             Some(layer) => (&layer.builder, &layer.journal),
@@ -45,6 +45,19 @@ impl Vm {
         }
         let height = self.layers_below;
         self.builder.build(&self.names(names, height), scratch, images.layer_mut(height));
+    }
+
+    /// Whether the images of all layers have room for what they call each other by `names`. One that has
+    /// none is built without any.
+    ///
+    /// # Errors
+    /// The height of the lowest image that has no room, counted from 0, and what it would need.
+    pub fn check_names(&self, names: &FileNames) -> Result<(), (usize, NamesTooLong)> {
+        let layers = self.layers().rev().enumerate().filter(|(_, (_, journal))| !journal.raw);
+        for (height, (builder, _)) in layers {
+            builder.check_names(&self.names(names, height)).map_err(|error| (height, error))?;
+        }
+        Ok(())
     }
 
     /// What the image at `height` calls other files.
