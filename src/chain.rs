@@ -180,6 +180,10 @@ fn layer(
     let told = |error| ChainError::Image { path: path.clone(), error };
     let format = match format {
         Some(format) => format,
+        // QEMU knows these by their names alone (`block/dmg.c`, `dmg_probe`).
+        None if path.as_os_str().as_encoded_bytes().ends_with(b".dmg") => {
+            return Err(told(MapError::Unsupported("backing file in the format dmg")));
+        }
         None => probe(&image).map_err(told)?,
     };
     if format == ImageFormat::Raw {

@@ -19,7 +19,7 @@ use crate::vm::{Effect, Program, Question, Vm};
 /// When the image is built and verified, beside a program's checkpoints and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// Never.
+    /// At no other time.
     #[default]
     AtCheckpoints,
     /// After every operation.

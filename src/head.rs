@@ -35,14 +35,11 @@ pub const MAX_FORMAT_BYTES: usize = 15;
 
 /// How files of formats that QEMU would recognize begin, where it is not told the format. To take one of
 /// them for a raw disk would be to give wrong data.
-const OTHER_FORMATS: [&[u8]; 13] = [
+const OTHER_FORMATS: [&[u8]; 10] = [
     b"KDMV",
     b"COWD",
-    b"# Disk Descr",
     b"conectix",
     b"vhdxfile",
-    b"<<< Oracle V",
-    b"<<< Sun xVM",
     b"QED\0",
     b"LUKS\xba\xbe",
     b"WithoutFreeSpace",
@@ -51,12 +48,19 @@ const OTHER_FORMATS: [&[u8]; 13] = [
     b"#!/bin/sh\n#V2.0 Format\nmodprobe cloop",
 ];
 
+/// What a VDI image has at [`VDI_SIGNATURE_AT`], whoever made it, little-endian (QEMU `block/vdi.c`).
+const VDI_SIGNATURE: [u8; 4] = 0xBEDA_107F_u32.to_le_bytes();
+const VDI_SIGNATURE_AT: usize = 64;
+
+/// How much of a file is looked at: text before a VMDK descriptor's version may be long.
+const PROBED_BYTES: usize = 2048;
+
 /// The format of a file that nobody names, by its first bytes (QEMU `block.c`, `find_image_format`).
 ///
 /// # Errors
 /// A format that is neither qcow2 nor raw, or a failing read.
 pub fn probe<S: Storage + ?Sized>(storage: &S) -> Result<ImageFormat, MapError> {
-    let mut first_bytes = [0; 64];
+    let mut first_bytes = [0; PROBED_BYTES];
     storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
     let [a, b, c, d, e, f, g, h, ..] = first_bytes;
     let version = u32::from_be_bytes([e, f, g, h]);
@@ -65,10 +69,23 @@ pub fn probe<S: Storage + ?Sized>(storage: &S) -> Result<ImageFormat, MapError> 
         MAGIC => return Err(MapError::Unsupported("backing file in the first qcow format")),
         _ => {}
     }
-    if OTHER_FORMATS.iter().any(|magic| first_bytes.starts_with(magic)) {
+    let vdi =
+        first_bytes.get(VDI_SIGNATURE_AT..).is_some_and(|rest| rest.starts_with(&VDI_SIGNATURE));
+    let other = OTHER_FORMATS.iter().any(|magic| first_bytes.starts_with(magic));
+    if vdi || other || is_vmdk_descriptor(&first_bytes) {
         return Err(MapError::Unsupported("backing file in a format other than qcow2 and raw"));
     }
     Ok(ImageFormat::Raw)
+}
+
+/// Whether a text begins with a version, behind comments and empty lines (QEMU `block/vmdk.c`,
+/// `vmdk_probe`).
+fn is_vmdk_descriptor(first_bytes: &[u8]) -> bool {
+    let blank = |line: &&[u8]| {
+        line.first() == Some(&b'#') || line.iter().all(|byte| matches!(byte, b' ' | b'\r'))
+    };
+    let mut lines = first_bytes.split(|byte| *byte == b'\n').skip_while(blank);
+    lines.next().is_some_and(|line| line.starts_with(b"version="))
 }
 
 /// Where something lies in the first cluster.

@@ -9,10 +9,11 @@
 //!
 //! Any bytes are a [program](vm::Program). The [VM](vm::Vm) runs it: operations change the image that
 //! the [builder](build::Builder) keeps, and the [journal](vm::Journal) records what was meant. The
-//! builder writes a sparse [image](image::Image), with refcounts that count themselves. An
-//! [engine](engines::Engine) opens it and answers: extents, mappings of single bytes, data. The
-//! [model](model::Model) says the same from the journal alone; it never sees the image. The
-//! [oracles] hold the two against each other, and the image's refcounts against its own bytes.
+//! builder writes a sparse [image](image::Image), with refcounts that count themselves; a backing chain
+//! has a builder and a journal for each layer, and its [files](images::Images). An
+//! [engine](engines::Engine) opens them and answers: extents, mappings of single bytes, data. The
+//! [model](model::Model) says the same from the journals alone; it never sees an image. The
+//! [oracles] hold the two against each other, and each image's refcounts against its own bytes.
 //!
 //! [`harness::Harness`] is all of that, with buffers that are reused from run to run; the functions of
 //! [`targets`] are what libFuzzer calls. What goes wrong is one of three, never mixed:

@@ -12,7 +12,8 @@ pub struct Limits {
     /// The longest file, in clusters. qemu-img check counts every cluster of a file, holes too: this
     /// keeps it at milliseconds, and still reaches past 4 GiB and over 64 refcount table clusters.
     pub host_clusters: u64,
-    /// How many clusters all operations together may write, zero or discard.
+    /// How many clusters all operations together may write, zero, discard or allocate, clusters of VM state
+    /// and entries of bitmaps among them.
     pub touched_clusters: u64,
     /// How many layers a chain may have, the image itself among them.
     pub layers: usize,

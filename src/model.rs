@@ -172,6 +172,7 @@ impl Model {
     /// The disk is what it was when the snapshot at `index` was taken, which there must be.
     pub fn become_snapshot(&mut self, index: usize) {
         self.layers[0].become_snapshot(index);
+        self.layers[0].join();
     }
 
     /// The size of the disk that a guest sees.
@@ -179,7 +180,7 @@ impl Model {
         self.layers[0].virtual_size_bytes()
     }
 
-    /// What a guest sees, in order. Neighbours that continue each other in one layer are one.
+    /// What a guest sees, in order.
     pub fn visible(&self) -> impl Iterator<Item = Visible> {
         let size = self.virtual_size_bytes();
         let mut at = 0;
@@ -199,6 +200,7 @@ impl Model {
 
     /// Asks one layer after the other, as far as each of them reaches. `found` is where the pieces of
     /// earlier bytes were found.
+    #[inline]
     fn ask(&self, guest: u64, found: &mut [usize]) -> Visible {
         let layers = &self.layers[..self.live];
         let mut end = self.virtual_size_bytes();
@@ -273,6 +275,7 @@ impl Layer {
         for record in &journal.records {
             self.apply(record);
         }
+        self.join();
     }
 
     /// The size that the layer has for those above it: whole sectors. Of an image the last one must be
@@ -289,24 +292,23 @@ impl Layer {
         !self.raw && matches!(state, State::Unallocated | State::UnallocatedInside(_))
     }
 
+    /// Makes one of neighbours that continue each other.
+    fn join(&mut self) {
+        self.pieces
+            .dedup_by(|next, here| here.state.advanced(next.start - here.start) == next.state);
+    }
+
     /// The piece that holds the byte at `guest`, and the byte past its end. `found` is the index of a
-    /// piece that begins no later. Neighbours that continue each other are one piece.
+    /// piece that begins no later.
+    #[inline]
     fn piece_at(&self, guest: u64, found: &mut usize) -> (Piece, u64) {
-        let pieces = &self.pieces;
-        let continued = |next: usize| {
-            let (here, next) = (&pieces[next - 1], &pieces[next]);
-            here.state.advanced(next.start - here.start) == next.state
-        };
-        let mut first = *found + pieces[*found..].partition_point(|piece| piece.start <= guest) - 1;
-        let mut past = first + 1;
-        while first > 0 && continued(first) {
-            first -= 1;
+        // It is mostly the next one.
+        loop {
+            match self.pieces.get(*found + 1) {
+                Some(next) if next.start <= guest => *found += 1,
+                next => return (self.pieces[*found], next.map_or(u64::MAX, |next| next.start)),
+            }
         }
-        while past < pieces.len() && continued(past) {
-            past += 1;
-        }
-        *found = first;
-        (pieces[first], pieces.get(past).map_or(u64::MAX, |next| next.start))
     }
 
     fn apply(&mut self, record: &Record) {

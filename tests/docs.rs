@@ -3,6 +3,8 @@
 #[path = "../examples/engine.rs"]
 #[allow(dead_code, missing_docs)]
 mod engine;
+#[allow(dead_code)]
+mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,7 +34,12 @@ fn rows(document: &str, heading: &str) -> Vec<Vec<String>> {
 
 /// What stands between backticks.
 fn quoted(text: &str) -> Vec<&str> {
-    text.split('`').skip(1).step_by(2).collect()
+    between(text, '`')
+}
+
+/// What stands between two marks that are alike.
+fn between(text: &str, mark: char) -> Vec<&str> {
+    text.split(mark).skip(1).step_by(2).collect()
 }
 
 /// `3` or `1–3`, as the bytes that it means.
@@ -85,6 +92,8 @@ fn the_table_of_operations_is_the_codes() {
     let document = text_of("docs/bytecode.md");
     let rows = rows(&document, "## Operations");
     assert_eq!(rows.len(), Operation::OPCODES.len());
+    let counted = format!("{} operations", rows.len());
+    assert!(text_of("CHANGELOG.md").contains(&counted), "{counted}");
     for (row, (code, name)) in rows.iter().zip(Operation::OPCODES) {
         assert_eq!(row[0], code.to_string());
         assert_eq!(row[1], format!("`{name}`"));
@@ -156,6 +165,52 @@ fn every_operand_is_told() {
         names.extend(words.map(|word| word.split('=').next().unwrap().to_string()));
     }
     assert_eq!(told, names.iter().map(String::as_str).collect());
+}
+
+/// `flags` of `header`, or the first operation that has the operand: its number among the operations,
+/// and the operand's among its own.
+fn place_of(operand: &str) -> (usize, usize) {
+    let names = quoted(operand);
+    let operands = |code: u8| {
+        let mut record = [0; OPERATION_BYTES];
+        record[0] = code;
+        let line = Operation::decode(&record).unwrap().to_string();
+        line.split_whitespace().skip(1).map(str::to_string).collect::<Vec<_>>()
+    };
+    let all = Operation::OPCODES.iter().enumerate();
+    let of = |name: &str| names.get(1).is_none_or(|wanted| *wanted == name);
+    let mut places = all.filter(|(_, (_, name))| of(name)).filter_map(|(at, (code, _))| {
+        let operands = operands(*code);
+        let place = operands.iter().position(|it| it.split('=').next() == Some(names[0]))?;
+        Some((at, place))
+    });
+    places.next().unwrap_or_else(|| panic!("{operand}"))
+}
+
+#[test]
+fn operands_are_in_the_order_of_the_operations() {
+    let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
+    let operands: Vec<_> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert!(operands.is_sorted_by_key(|operand| place_of(operand)), "{operands:#?}");
+}
+
+#[test]
+fn the_bits_of_headers_are_the_codes() {
+    let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
+    let row = rows.iter().find(|row| row[0] == "`flags` of `header`").unwrap();
+    let bits = row[1].split_once("bits: ").unwrap().1.split(", ");
+    let mut all = 0u16;
+    for (bit, word) in bits.map(|told| told.split_once(' ').unwrap()) {
+        let bit: u16 = bit.parse().unwrap();
+        let [low, high] = bit.to_le_bytes();
+        let header = Operation::decode(&[15, 0, 0, 0, 0, 0, low, high]).unwrap();
+        let word = word.trim_matches('`');
+        assert!(header.to_string().ends_with(&format!(" flags={word}")), "{header}");
+        all |= bit;
+    }
+    let highest = Operation::decode(&[15, 0, 0, 0, 0, 0, 255, 255]).unwrap().encode();
+    assert_eq!(all.to_le_bytes(), highest[6..]);
+    assert_eq!(row[3], format!("the lowest {} bits", all.count_ones()));
 }
 
 /// The first fenced block of a language.
@@ -237,6 +292,29 @@ fn the_two_commands_are_those_of_ci() {
     assert!(readme.contains(&format!("Rust {version} or newer")));
 }
 
+/// What the first five minutes show: where the target panics, and the seed that it panics over.
+#[test]
+fn the_walk_through_shows_a_seed() {
+    let readme = text_of("README.md");
+    let (_, place) = readme.split_once(" panicked at .../src/targets.rs:").unwrap();
+    let line: usize = place.split(':').next().unwrap().parse().unwrap();
+    let source = text_of("src/targets.rs");
+    let source = source.lines().nth(line - 1).unwrap();
+    assert_eq!(source.trim(), r#"panic!("{}", (*found).as_ref());"#);
+    let seed = text_of("corpus/text/map_extents/data_file_raw.txt");
+    let (_, shown) = readme.split_once(": found after ").unwrap();
+    let operations =
+        seed.lines().filter(|line| !line.starts_with(';') && !line.starts_with("image"));
+    for line in operations {
+        assert!(shown.contains(&format!("\n    {line}")), "{line}");
+    }
+    let all = Operation::OPCODES.iter().map(|(_, name)| *name).collect::<BTreeSet<_>>();
+    let shown = shown.lines().take_while(|line| !line.contains("first difference"));
+    let shown = shown.filter(|line| all.contains(line.split_whitespace().next().unwrap_or("")));
+    let told = readme.split(": found after ").nth(1).unwrap().split(' ').next().unwrap();
+    assert_eq!(shown.count().to_string(), told);
+}
+
 #[test]
 fn the_map_of_the_house_has_every_room() {
     let rows = rows(&text_of("README.md"), "## The map of the house");
@@ -288,9 +366,61 @@ fn every_oracle_is_told_with_bugs_that_are_planted() {
         .filter(|name| !tools.contains(&name.as_str()))
         .collect();
     assert_eq!(told, oracles);
+    assert_eq!(oracles.len(), 11);
+    assert!(text_of("CHANGELOG.md").contains("\n- Eleven oracles,"));
     // "Does not check" may be broken over two lines.
     let silent = |name: &&String| !source(name).replace("\n//!", "").contains("Does not check");
     assert_eq!(oracles.iter().filter(silent).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// The features of the format, from all tables of their document.
+fn features() -> Vec<Vec<String>> {
+    let document = text_of("docs/format.md");
+    let headings = document.lines().filter(|line| line.starts_with("## "));
+    let features: Vec<_> = headings.flat_map(|heading| rows(&document, heading)).collect();
+    assert!(features.len() > 60 && features.iter().all(|row| row.len() == 6), "{features:?}");
+    features
+}
+
+#[test]
+fn every_part_that_is_held_against_qemu_is_told() {
+    let features = features();
+    let told: BTreeSet<&str> = features.iter().flat_map(|row| between(&row[4], '"')).collect();
+    let all = parts::all();
+    assert_eq!(told, all.iter().map(|part| part.name).collect());
+}
+
+/// An operation or the prologue, with an operand or a value in the place of another.
+#[test]
+fn what_brings_a_feature_into_programs_assembles() {
+    let default = Program::default().to_string();
+    let image = format!("{} data_in=image base=qcow2", default.trim_end());
+    let mut phrases = 0;
+    for phrase in features().iter().flat_map(|row| quoted(&row[1])) {
+        phrases += 1;
+        let mut words = phrase.split(' ');
+        let name = words.next().unwrap();
+        let code = Operation::OPCODES.iter().find(|(_, known)| *known == name);
+        let mut line = match code {
+            Some((code, _)) => {
+                let mut record = [0; OPERATION_BYTES];
+                record[0] = *code;
+                Operation::decode(&record).unwrap().to_string()
+            }
+            None => image.clone(),
+        };
+        assert!(code.is_some() || name == "image", "{phrase}");
+        for word in words {
+            let operand = word.split('=').next().unwrap();
+            let old = line.split(' ').find(|it| it.split('=').next() == Some(operand));
+            let old = old.unwrap_or_else(|| panic!("{phrase}: {operand}")).to_string();
+            let new = if word.contains('=') { word } else { old.as_str() };
+            line = line.replace(&format!(" {old}"), &format!(" {new}"));
+        }
+        let program = if code.is_some() { format!("{default}{line}") } else { line };
+        text::assemble(&program).unwrap_or_else(|error| panic!("{phrase}: {error}"));
+    }
+    assert!(phrases > 70, "{phrases}");
 }
 
 #[test]

@@ -79,7 +79,11 @@ impl Builder {
         self.seal(image, placement);
         // A raw one is as long as the disk, any other as long as what was written.
         let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
-        data_file.seal(if raw { self.plan.virtual_size_bytes() } else { 0 });
+        let disk_bytes = self.plan.virtual_size_bytes();
+        if raw {
+            data_file.truncate(disk_bytes);
+        }
+        data_file.seal(if raw { disk_bytes } else { 0 });
     }
 
     pub(super) fn l1_offset(&self, l1: &L1) -> HostOffset {
@@ -176,7 +180,10 @@ impl Builder {
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
                 let length = self.plan.geometry.cell_bytes();
                 let writes = self.tables.writes(writes);
-                for run in written_runs(bitmap, writes) {
+                // A raw data file says zeros where a guest reads zeros.
+                let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
+                let kept = |run: &Range<usize>| !raw || bitmap.allocated() & 1 << run.start != 0;
+                for run in written_runs(bitmap, writes).filter(kept) {
                     let delta = run.start as u64 * length;
                     let guest = guest.saturating_add(delta);
                     let run_bytes = run.len() as u64 * length;

@@ -19,8 +19,9 @@ use super::{Exit, Failure, Outcome, check_format, not_opened, size};
 /// Print which parts of the disk are data, zeros or holes, and where they lie, as 'qemu-img map' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Backing files and data files are opened by the names in the image, as qemu-img does it: names of
-files, relative ones by the image's own directory. Of an image from somebody you do not trust, use
+Backing files and data files are opened by the names in the image: regular files only, no protocols,
+at most 64 images in a chain. Relative names count from the image's own directory (qemu-img 10.0.2
+takes those of data files from the current one). Of an image from somebody you do not trust, use
 --no-follow: it could name any file of this machine.
 
 Exit codes: 0 done; 2 the image could not be read to the end of the window. What was printed
@@ -36,7 +37,7 @@ pub struct Arguments {
     /// How to print the extents; the human form lists only data, and has no form for compressed data
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// Leave the files alone that the image names: what a backing file has is a hole, then
+    /// Open no file that the image names; what only a backing file has is shown as a hole
     #[arg(long)]
     no_follow: bool,
     /// The first byte of the disk to look at; suffixes k, M, G, T, P, E

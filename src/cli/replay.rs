@@ -38,7 +38,7 @@ pub struct Arguments {
     /// Build and verify after every operation, not only at checkpoints and at the end; of programs only
     #[arg(long)]
     check_each: bool,
-    /// Print a JSON object a line for each input
+    /// Print one JSON object per line, one line for each input
     #[arg(long)]
     json: bool,
     /// Write the image that was built last to this file, and the files that it names beside it; of one

@@ -281,7 +281,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
 
     /// Covers what is left of `start..end` in the window. `mapping` is that of `start`, which is not
     /// past the position.
-    #[inline]
+    #[inline(always)]
     fn cover(&mut self, start: u64, end: u64, mapping: Mapping) -> Flow {
         let range = self.position..end.min(self.end);
         if range.is_empty() {
@@ -298,6 +298,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
 
     /// Covers a range in which this layer has nothing: with what the layer below has, and past its end,
     /// at `size`, with the hole that this layer has there.
+    #[inline(never)]
     fn ask_below(&mut self, range: Range<u64>, mapping: Mapping, size: u64) -> Flow {
         let edge = size.clamp(range.start, range.end);
         if range.start < edge {

@@ -201,6 +201,16 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8], content: &m
     let stored = size_bytes.saturating_sub(start).min(into.len() as u64);
     let into = &mut into[..stored as usize];
     let end = start.saturating_add(into.len() as u64);
+    // An edge of the piece, as mostly in the loop: a stamp, the whole of it and nothing else.
+    let at_edge = start == piece.start || end == piece_end;
+    if let (State::Normal(_, write), Ok(into), true) =
+        (piece.state, <&mut [u8; STAMP_BYTES]>::try_from(&mut *into), at_edge)
+    {
+        if write != WriteNumber::NONE {
+            *into = stamp(GuestOffset::new(start), write);
+        }
+        return;
+    }
     // Cluster by cluster, from the one that holds the first byte.
     let mut at = (start & !cluster_size.mask()).max(piece.start);
     while at < end {
@@ -210,7 +220,9 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8], content: &m
             State::Normal(_, WriteNumber::NONE) => {}
             State::Normal(_, write) => {
                 for edge in [at, next - STAMP_BYTES as u64] {
-                    overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
+                    if edge < end && edge + STAMP_BYTES as u64 > start {
+                        overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
+                    }
                 }
             }
             // Only a stamp is asked for, as mostly in the loop.

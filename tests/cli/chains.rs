@@ -200,3 +200,41 @@ fn an_output_whose_files_cannot_have_their_names_is_refused() {
         }
     }
 }
+
+#[test]
+fn a_backing_file_of_another_format_is_not_taken_for_raw() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| qemu_img(dir.path(), arguments);
+    for format in ["vdi", "vmdk", "vpc", "vhdx", "qed", "parallels", "luks"] {
+        let secret = ["--object", "secret,id=s,data=pass", "-o", "key-secret=s"];
+        let more: &[&str] = if format == "luks" { &secret } else { &[] };
+        let Some(made) = run(&[&["create", "-q", "-f", format], more, &["base", "4M"]].concat())
+        else {
+            return;
+        };
+        if !made.status.success() {
+            eprintln!("skipped: qemu-img creates no {format}: {}", text(&made.stderr));
+            continue;
+        }
+        let over = ["create", "-q", "-f", "qcow2", "-b", "base", "-F", "raw", "top.qcow2"];
+        assert!(run(&over).unwrap().status.success());
+        // Nobody says the format any more.
+        let mut bytes = fs::read(dir.path().join("top.qcow2")).unwrap();
+        let magic = 0xE279_2ACAu32.to_be_bytes();
+        let at = bytes.windows(4).position(|four| four == magic).unwrap();
+        bytes[at..at + 4].copy_from_slice(b"none");
+        fs::write(dir.path().join("top.qcow2"), bytes).unwrap();
+        let output = qcowfuzz(dir.path(), &["map", "top.qcow2"]);
+        assert_eq!(output.status.code(), Some(2), "{format}");
+        assert!(
+            told(&output).starts_with("base: unsupported feature: backing file in"),
+            "{format}"
+        );
+    }
+    fs::write(dir.path().join("base"), "# a\n\n  \nversion=1\n").unwrap();
+    let output = qcowfuzz(dir.path(), &["map", "top.qcow2"]);
+    assert!(told(&output).starts_with("base: unsupported feature: backing file in"));
+    // What is nobody's is raw.
+    fs::write(dir.path().join("base"), "# a\nversions=1\n").unwrap();
+    assert!(qcowfuzz(dir.path(), &["map", "top.qcow2"]).status.success());
+}

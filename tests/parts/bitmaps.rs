@@ -110,7 +110,7 @@ impl Bitmaps {
             let mut first = vec![0; cluster_size.bytes_usize()];
             image.read_at(HostOffset::ZERO, &mut first).unwrap();
             let magic = EXTENSION_BITMAPS.to_be_bytes();
-            let extension = first.chunks(8).any(|word| word.starts_with(&magic));
+            let extension = first.windows(4).any(|word| word == magic);
             found.left = match (bit, extension) {
                 (true, _) => Some(Leaving::Bit),
                 (false, true) => Some(Leaving::Extension),

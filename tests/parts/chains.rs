@@ -127,11 +127,13 @@ pub const APART: &[(&str, &str, &str)] = &[(
 
 /// An overlay with some data in it, of a size that is said by that of what lies below.
 fn overlay(entropy: &mut Entropy, size: &str) -> String {
-    let (bits, order) = (9 + entropy.below(13), entropy.below(7));
+    let (bits, order) =
+        (9 + entropy.below(13), [0, 1, 1, 2, 3, 4, 5, 6][entropy.below(8) as usize]);
+    let version = if entropy.one_in(3) { 2 } else { 3 };
     let features = ["none", "extended_l2", "zstd", "extended_l2,zstd"][entropy.below(4) as usize];
     let far = entropy.below(1 << 16);
     format!(
-        "overlay version=3 cluster_bits={bits} refcount_order={order} features={features} \
+        "overlay version={version} cluster_bits={bits} refcount_order={order} features={features} \
          data_in=image size={size}\nwrite at=start+1 clusters=2\nwrite at=part+{far} clusters=1\n\
          zero at=part+{far} clusters=2 keep=no\ncompress at=end-0 clusters=1 shape=text skew=packed"
     )

@@ -69,7 +69,8 @@ pub const PARTS: &[Part] = &[
         had: |trace| {
             let cluster = trace.vm.builder().plan().geometry.cluster_size.bytes();
             let file = image(trace).length_bytes();
-            !file.is_multiple_of(cluster)
+            tail(trace).is_none()
+                && !file.is_multiple_of(cluster)
                 && trace.vm.journal().records.iter().any(|record| match record {
                     Record::Written { clusters, host, write, .. } => {
                         let end = host.get() + clusters * cluster;

@@ -59,7 +59,7 @@ parts! {
     "extensions cut off by a name": version_3, "shortest", "no_end,empty_name",
         |it| !it.end && it.name_offset() > it.length() && it.name_offset() < it.cluster_bytes();
     "a name at the end of the cluster": version_3, "shortest", "name_at_end,empty_name",
-        |it| it.name_offset() == it.cluster_bytes();
+        |it| it.name_offset() > 0 && it.name_end() == it.cluster_bytes();
     "unknown compatible bits": version_3, "shortest", "compatible_bits", |it| it.header.compatible >> 1 != 0;
     "unknown autoclear bits": version_3, "shortest", "autoclear_bits", |it| it.header.autoclear >> 2 != 0;
     "the dirty bit": version_3, "shortest", "dirty",
@@ -98,14 +98,39 @@ pub const APART: &[(&str, &str, &str)] = &[
     ("a header as long as the cluster", "names of unknown features", NO_ROOM),
     ("a header as long as the cluster", "extensions that fill their area", NO_ROOM),
     ("a header as long as the cluster", "extensions cut off by a name", NO_ROOM),
+    ("a header as long as the cluster", "backing file, qcow2", NO_ROOM),
+    ("a header as long as the cluster", "backing file, raw", NO_ROOM),
+    ("a header as long as the cluster", "four layers", NO_ROOM),
+    ("a header as long as the cluster", "shorter backing file", NO_ROOM),
+    ("a header as long as the cluster", "longer backing file", NO_ROOM),
+    ("a header as long as the cluster", "backing file of the same size", NO_ROOM),
+    ("a header as long as the cluster", "backing file of odd size", NO_ROOM),
+    ("a header as long as the cluster", "backing file of size 0", NO_ROOM),
+    ("a header as long as the cluster", "backing file of another cluster size", NO_ROOM),
+    ("a header as long as the cluster", "data file", NO_ROOM),
+    ("a header as long as the cluster", "raw data file", NO_ROOM),
+    ("a header as long as the cluster", "data file with a backing file", NO_ROOM),
+    ("a header as long as the cluster", "bitmaps", NO_ROOM),
+    ("a header as long as the cluster", "a bitmap in use", NO_ROOM),
+    ("a header as long as the cluster", "bits of a bitmap", NO_ROOM),
+    ("a header as long as the cluster", "the bitmaps extension without its bit", NO_ROOM),
+    ("extensions that fill their area", "backing file, qcow2", ONE_END),
+    ("extensions that fill their area", "backing file, raw", ONE_END),
+    ("extensions that fill their area", "four layers", ONE_END),
+    ("extensions that fill their area", "shorter backing file", ONE_END),
+    ("extensions that fill their area", "longer backing file", ONE_END),
+    ("extensions that fill their area", "backing file of the same size", ONE_END),
+    ("extensions that fill their area", "backing file of odd size", ONE_END),
+    ("extensions that fill their area", "backing file of size 0", ONE_END),
+    ("extensions that fill their area", "backing file of another cluster size", ONE_END),
+    ("extensions that fill their area", "data file with a backing file", ONE_END),
     ("extensions that fill their area", "extensions cut off by a name", ONE_END),
     ("extensions that fill their area", "a name at the end of the cluster", ONE_END),
-    ("extensions cut off by a name", "a name at the end of the cluster", ONE_END),
 ];
 
 const ODD_PADDED: &str = "an unknown extension of odd length, its padding not zero";
 const ONE_LENGTH: &str = "a header has one length";
-const NO_ROOM: &str = "extensions lie behind the header, in the same cluster";
+const NO_ROOM: &str = "extensions and names lie behind the header, in the same cluster";
 const ONE_END: &str = "the area ends at the cluster's end, or at a name";
 
 fn version_3(prologue: &mut Prologue) {
@@ -191,6 +216,10 @@ impl<'i> First<'i> {
 
     fn cluster_bytes(&self) -> u64 {
         self.header.geometry.cluster_size.bytes()
+    }
+
+    fn name_end(&self) -> u64 {
+        self.name_offset() + u64::from(self.header.backing_file_bytes)
     }
 
     fn name_offset(&self) -> u64 {

@@ -53,11 +53,47 @@ fn parts() -> [&'static [Part]; 7] {
     ]
 }
 
-/// Parts that cannot be in one program, with the rule of the format that keeps them apart.
-pub fn apart() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
-    APART.iter().chain(chains::APART).chain(headers::APART).chain(bitmaps::APART)
+/// Whether two parts can be in one program.
+pub fn allowed(one: &Part, other: &Part) -> bool {
+    let mut apart = APART.iter().chain(chains::APART).chain(headers::APART).chain(bitmaps::APART);
+    let names = [(one.name, other.name), (other.name, one.name)];
+    let versions = |(a, b): &(&str, &str)| *a == VERSION_2 && VERSION_3.contains(b);
+    !apart.any(|(a, b, _)| names.contains(&(a, b))) && !names.iter().any(versions)
 }
 
+/// What only version 2 allows.
+const VERSION_2: &str = "extra data without the disk's size";
+
+/// What version 2 has not: feature bits and what they stand for, the zero flag, headers of any length,
+/// narrow refcounts.
+const VERSION_3: &[&str] = &[
+    "zeros that keep their cluster",
+    "zstd",
+    "subclusters",
+    "a count at its order's maximum",
+    "zstd in codings of its own",
+    "a header of 104 bytes",
+    "a header of 105 bytes",
+    "a header of 112 bytes",
+    "a longer header of odd length",
+    "a header as long as the cluster",
+    "unknown header fields",
+    "unknown compatible bits",
+    "unknown autoclear bits",
+    "the dirty bit",
+    "the corrupt bit",
+    "lazy refcounts",
+    "counts that are too low",
+    "counts that are too high",
+    "free clusters that are counted",
+    "bitmaps",
+    "a bitmap in use",
+    "bits of a bitmap",
+    "the bitmaps bit without the extension",
+    "the bitmaps extension without its bit",
+];
+
+/// Parts that cannot be in one program, with the rule of the format that keeps them apart.
 const APART: &[(&str, &str, &str)] = &[
     (PAYLOAD_BYTE, PAYLOAD_SECTOR, ONE_END),
     (PAYLOAD_BYTE, CUT_DATA, ONE_END),
@@ -71,18 +107,7 @@ const APART: &[(&str, &str, &str)] = &[
     (ZERO_TAIL, GARBAGE_TAIL, ONE_END),
     (DEFLATE_CODINGS, "zstd", ONE_COMPRESSION),
     (DEFLATE_CODINGS, ZSTD_CODINGS, ONE_COMPRESSION),
-    (
-        "zeros that keep their cluster",
-        "extra data without the disk's size",
-        "version 3 has both sizes, version 2 no zero flag",
-    ),
-    ("zstd", "extra data without the disk's size", "version 2 has no compression type"),
-    ("subclusters", "extra data without the disk's size", "version 2 has no extended L2"),
-    (
-        "a count at its order's maximum",
-        "extra data without the disk's size",
-        "version 2 counts in 16 bits, and limits allow no such number of snapshots",
-    ),
+    (ZSTD_CODINGS, "a header of 104 bytes", "the compression type lies behind them"),
 ];
 
 const ONE_END: &str = "a file has one end";
@@ -118,9 +143,9 @@ impl Trace {
         &self.operations[first..]
     }
 
-    /// Whether an operation like `wanted` changed something.
+    /// Whether an operation like `wanted` changed something of the image at the top.
     pub fn changed(&self, wanted: fn(&Operation) -> bool) -> bool {
-        self.operations.iter().any(|(one, effect)| *effect == Effect::Changed && wanted(one))
+        self.top_operations().iter().any(|(one, effect)| *effect == Effect::Changed && wanted(one))
     }
 }
 
