@@ -9,7 +9,7 @@ use qcowfuzz::engines::Walker;
 use qcowfuzz::harness::{Checks, Harness, Outcome};
 use qcowfuzz::vm::generate::{Wanted, generate};
 use qcowfuzz::vm::operand::{Number, Size};
-use qcowfuzz::vm::operation::PROLOGUE_BYTES;
+use qcowfuzz::vm::prologue::PROLOGUE_BYTES;
 use qcowfuzz::vm::{Operation, Program};
 use rustix::time::{ClockId, clock_gettime};
 

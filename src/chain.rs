@@ -174,11 +174,6 @@ impl FileChain {
     pub fn image_path(&self, depth: u32) -> Option<&Path> {
         Some(&self.layers.get(usize::try_from(depth).ok()?)?.path)
     }
-
-    /// The image at the top.
-    pub fn top(&self) -> Option<&FileStorage> {
-        self.layers.first().map(|layer| &layer.image)
-    }
 }
 
 /// The layer whose image is open, and the one that it names.

@@ -108,6 +108,11 @@ impl Pipeline {
         &self.program
     }
 
+    /// The virtual machine as the last run left it: the builder, and the journal.
+    pub fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
     /// The files that were built last.
     pub fn images(&self) -> &Images {
         &self.images
@@ -169,7 +174,7 @@ impl<E: Engine> Harness<E> {
 
     /// The virtual machine as the last run left it: the builder, and the journal.
     pub fn vm(&self) -> &Vm {
-        &self.pipeline.vm
+        self.pipeline.vm()
     }
 
     /// The files that were built last.

@@ -180,11 +180,6 @@ impl Model {
         self.layers[0].virtual_size_bytes()
     }
 
-    /// How many layers there are.
-    pub fn layers(&self) -> usize {
-        self.live
-    }
-
     /// What a guest sees, in order.
     pub fn visible(&self) -> impl Iterator<Item = Visible> {
         let size = self.virtual_size_bytes();

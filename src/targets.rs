@@ -12,7 +12,7 @@ use crate::oracles::Violation;
 use crate::oracles::raw::{RawJudge, RawOutcome};
 use crate::oracles::recount::Recount;
 use crate::oracles::refcounts;
-use crate::vm::Program;
+use crate::vm::{Program, Vm};
 
 /// Valid images, and all that is known of them: the input is a program, our walker is the engine.
 ///
@@ -76,6 +76,11 @@ impl Refcounts {
     /// The program of the last run.
     pub fn program(&self) -> &Program {
         self.pipeline.program()
+    }
+
+    /// The virtual machine as the last run left it.
+    pub fn vm(&self) -> &Vm {
+        self.pipeline.vm()
     }
 
     /// The files that were built last.

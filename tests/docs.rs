@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::vm::operation::{OPERATION_BYTES, PROLOGUE_BYTES};
+use qcowfuzz::vm::operation::OPERATION_BYTES;
+use qcowfuzz::vm::prologue::PROLOGUE_BYTES;
 use qcowfuzz::vm::{Operation, Program, text};
 
 fn root() -> &'static Path {

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use crate::content::WriteNumber;
 use crate::image::Image;
-use crate::qcow2::entry::SubclusterBitmap;
-use crate::qcow2::units::{GuestCluster, HostCluster, HostOffset, SUBCLUSTERS};
+use crate::qcow2::units::{GuestCluster, HostOffset};
 use crate::storage::Storage;
 
 use super::Builder;
@@ -75,14 +74,7 @@ impl Builder {
         }
         let (table, index) = self.table_for_change(cluster)?;
         let host = self.allocate_cluster(cluster)?;
-        let entry = if self.plan.geometry.extended_l2 {
-            let writes = self.tables.add_writes();
-            *self.tables.writes_mut(writes) = [WriteNumber::NONE; SUBCLUSTERS as usize];
-            let bitmap = SubclusterBitmap::ALL_ALLOCATED;
-            Entry::Extended(Extended { host: Some(host), bitmap, writes })
-        } else {
-            Entry::Normal(host, WriteNumber::NONE)
-        };
+        let entry = self.data_entry(host, WriteNumber::NONE);
         self.tables.set(table, index, entry);
         Some(host)
     }
@@ -144,8 +136,7 @@ impl Builder {
                 length
             }
             FileEnd::Sector | FileEnd::Content => {
-                let last = HostCluster::new(placement.clusters.end().saturating_sub(1));
-                let last = cluster_size.host_offset(last).get();
+                let last = self.host_offset(placement.clusters.end().saturating_sub(1)).get();
                 // As long as what is written; a byte of the last cluster has to be there.
                 image.seal(last + 1);
                 match wanted {

@@ -2,16 +2,14 @@
 
 use crate::qcow2::units::GuestCluster;
 
-use super::Builder;
 use super::tables::{Entry, TableId};
+use super::{Builder, Place};
 
 /// An L1 table, of the active disk or of a snapshot.
 #[derive(Debug, Default)]
 pub struct L1 {
-    /// Its first cluster; meaningless where `clusters` is 0.
-    pub first: u64,
-    /// How many clusters it takes; 0 for a disk of size 0.
-    pub clusters: u64,
+    /// Where it lies; nowhere for a disk of size 0.
+    pub place: Place,
     /// How many entries it has.
     pub entries: u64,
     /// The entries that are not empty, sorted by index.
@@ -21,7 +19,7 @@ pub struct L1 {
 impl L1 {
     /// Forgets everything but the buffer.
     pub fn clear(&mut self) {
-        (self.first, self.clusters, self.entries) = (0, 0, 0);
+        (self.place, self.entries) = ((0, 0), 0);
         self.tables.clear();
     }
 
@@ -45,15 +43,10 @@ impl L1 {
         &self.tables
     }
 
-    /// Keeps the first `kept` entries of those that are not empty.
-    pub fn truncate(&mut self, kept: usize) {
-        self.tables.truncate(kept);
-    }
-
     /// Becomes an L1 table, as long as `original` and nowhere yet, with the first `kept` entries of
     /// those that are not empty.
     pub fn copy_entries(&mut self, original: &Self, kept: usize) {
-        (self.first, self.clusters, self.entries) = (0, 0, original.entries);
+        (self.place, self.entries) = ((0, 0), original.entries);
         self.tables.clear();
         self.tables.extend_from_slice(&original.tables[..kept]);
     }
@@ -68,14 +61,11 @@ impl Builder {
     /// Gives the active L1 table room for `entries`; false where the file is full.
     pub(super) fn grow_l1(&mut self, entries: u64) -> bool {
         let clusters = self.plan.geometry.cluster_size.clusters_for(entries * 8);
-        if clusters > self.active.clusters {
-            let Some(first) = self.placement.allocate(clusters, self.placement.policy) else {
+        if clusters > self.active.place.1 {
+            let Some(place) = self.replace_place(self.active.place, entries * 8) else {
                 return false;
             };
-            if self.active.clusters > 0 {
-                self.placement.clusters.free(self.active.first, self.active.clusters);
-            }
-            (self.active.first, self.active.clusters) = (first, clusters);
+            self.active.place = place;
         }
         self.active.entries = self.active.entries.max(entries);
         true
@@ -119,12 +109,7 @@ impl Builder {
         {
             return false;
         }
-        let kept = self.active.tables.partition_point(|(index, _)| *index < keep);
-        for at in kept..self.active.tables.len() {
-            let (_, table) = self.active.tables[at];
-            self.release_table(table);
-        }
-        self.active.tables.truncate(kept);
+        self.release_tables_from(self.active.tables.partition_point(|(index, _)| *index < keep));
         true
     }
 
@@ -145,6 +130,14 @@ impl Builder {
         }
         self.touched = touched;
         true
+    }
+
+    /// Drops the active disk's tables but for the first `kept`.
+    pub(super) fn release_tables_from(&mut self, kept: usize) {
+        for at in kept..self.active.tables.len() {
+            self.release_table(self.active.tables[at].1);
+        }
+        self.active.tables.truncate(kept);
     }
 
     /// Drops one reference of a table, and of all that it references.

@@ -49,6 +49,9 @@ pub use serialise::Scratch;
 pub use snapshots::SnapshotDetails;
 pub use vm_state::VmState;
 
+/// The size of the largest disk: whole sectors, less than 2^63 bytes.
+pub const MAX_SIZE_BYTES: u64 = (1 << 63) - 512;
+
 /// What a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -71,6 +74,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The size of the disk as readers have it, in whole sectors.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes & !511
+    }
+
     /// A plain image in one file, placed at its end.
     pub fn new(geometry: Geometry, size_bytes: u64) -> Self {
         Self {
@@ -85,6 +93,9 @@ impl Plan {
         }
     }
 }
+
+/// Where a table lies: its first cluster, and how many.
+type Place = (u64, u64);
 
 /// An image being built. All buffers are reused from image to image.
 #[derive(Debug)]
@@ -155,7 +166,7 @@ impl Builder {
         let geometry = &self.plan.geometry;
         let entries = self.limits.l1_entries(geometry);
         let largest = u128::from(entries) * u128::from(geometry.l2_span_bytes());
-        let told = if geometry.data_file { 1 << 56 } else { (1 << 63) - 512 };
+        let told = if geometry.data_file { 1 << 56 } else { MAX_SIZE_BYTES };
         u64::try_from(largest).unwrap_or(u64::MAX).min(told)
     }
 
@@ -194,14 +205,7 @@ impl Builder {
                 host
             }
         };
-        let entry = if self.plan.geometry.extended_l2 {
-            let writes = self.tables.add_writes();
-            *self.tables.writes_mut(writes) = [write; SUBCLUSTERS as usize];
-            let bitmap = SubclusterBitmap::ALL_ALLOCATED;
-            Entry::Extended(Extended { host: Some(host), bitmap, writes })
-        } else {
-            Entry::Normal(host, write)
-        };
+        let entry = self.data_entry(host, write);
         self.tables.set(table, index, entry);
         Some(host)
     }
@@ -257,6 +261,19 @@ impl Builder {
         true
     }
 
+    /// The entry of a cluster whose data in `host` are all of one write.
+    #[inline]
+    fn data_entry(&mut self, host: HostOffset, write: WriteNumber) -> Entry {
+        if self.plan.geometry.extended_l2 {
+            let writes = self.tables.add_writes();
+            *self.tables.writes_mut(writes) = [write; SUBCLUSTERS as usize];
+            let bitmap = SubclusterBitmap::ALL_ALLOCATED;
+            Entry::Extended(Extended { host: Some(host), bitmap, writes })
+        } else {
+            Entry::Normal(host, write)
+        }
+    }
+
     /// The host cluster of an entry, where data can be written to it in place.
     #[inline]
     fn own_host(&self, entry: Entry) -> Option<HostOffset> {
@@ -277,7 +294,38 @@ impl Builder {
             return Some(HostOffset::new(guest.get()));
         }
         let first = self.placement.allocate(1, self.placement.policy)?;
-        Some(self.plan.geometry.cluster_size.host_offset(HostCluster::new(first)))
+        Some(self.host_offset(first))
+    }
+
+    /// An empty L2 table.
+    #[inline]
+    fn add_table(&mut self) -> Option<TableId> {
+        let host = self.placement.allocate(1, self.placement.policy)?;
+        Some(self.tables.add(HostCluster::new(host)))
+    }
+
+    /// Finds a place for a table of `length_bytes` and frees the `old` one; a place is the first cluster
+    /// and how many, which are 0 where a table is empty. `None` where the file is full, and nothing was
+    /// freed.
+    fn replace_place(&mut self, old: Place, length_bytes: u64) -> Option<Place> {
+        let clusters = self.plan.geometry.cluster_size.clusters_for(length_bytes);
+        let first = match clusters {
+            0 => 0,
+            _ => self.placement.allocate(clusters, self.placement.policy)?,
+        };
+        self.free_place(old);
+        Some((first, clusters))
+    }
+
+    fn free_place(&mut self, (first, clusters): Place) {
+        if clusters > 0 {
+            self.placement.clusters.free(first, clusters);
+        }
+    }
+
+    #[inline]
+    fn host_offset(&self, cluster: u64) -> HostOffset {
+        self.plan.geometry.cluster_size.host_offset(HostCluster::new(cluster))
     }
 
     #[inline]
@@ -350,8 +398,7 @@ impl Builder {
             }
             Some(table) => table,
             None => {
-                let host = self.placement.allocate(1, self.placement.policy)?;
-                let table = self.tables.add(HostCluster::new(host));
+                let table = self.add_table()?;
                 self.active.set(l1_index, table);
                 table
             }

@@ -8,7 +8,7 @@ use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::image::Image;
 use crate::images::LayerFiles;
 use crate::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
-use crate::qcow2::units::{GuestOffset, HostCluster, HostOffset};
+use crate::qcow2::units::{GuestOffset, HostOffset};
 
 use super::Builder;
 use super::header::{HeaderFlags, Names};
@@ -79,7 +79,7 @@ impl Builder {
         self.seal(image, placement);
         // A raw one is as long as the disk, any other as long as what was written.
         let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
-        let disk_bytes = self.plan.size_bytes & !511;
+        let disk_bytes = self.plan.virtual_size_bytes();
         if raw {
             data_file.truncate(disk_bytes);
         }
@@ -87,10 +87,7 @@ impl Builder {
     }
 
     pub(super) fn l1_offset(&self, l1: &L1) -> HostOffset {
-        match l1.clusters {
-            0 => HostOffset::ZERO,
-            _ => self.plan.geometry.cluster_size.host_offset(HostCluster::new(l1.first)),
-        }
+        self.host_offset(l1.place.0)
     }
 
     /// Writes an L1 table and the tables below it that are not written yet. COPIED is said in the

@@ -2,12 +2,12 @@
 
 use crate::qcow2::header::Version;
 use crate::qcow2::snapshot::V3_EXTRA_BYTES;
-use crate::qcow2::units::{HostCluster, HostOffset};
+use crate::qcow2::units::HostOffset;
 
-use super::Builder;
 use super::l1::L1;
 use super::tables::{Entry, TableId};
 use super::vm_state::VmState;
+use super::{Builder, Place};
 
 /// The snapshots of an image, and where their table lies.
 #[derive(Debug, Default)]
@@ -15,9 +15,8 @@ pub(super) struct Snapshots {
     /// The snapshots, and behind them spare ones whose buffers are reused.
     all: Vec<Snapshot>,
     live: usize,
-    /// The snapshot table's first cluster and its length; 0 clusters for none.
-    pub(super) table_first: u64,
-    pub(super) table_clusters: u64,
+    /// Where the snapshot table lies.
+    table: Place,
     /// Snapshots taken so far: ids are not used again.
     taken: u32,
 }
@@ -70,7 +69,7 @@ impl Default for SnapshotDetails {
 
 impl Snapshots {
     pub(super) fn clear(&mut self) {
-        (self.live, self.table_first, self.table_clusters, self.taken) = (0, 0, 0, 0);
+        (self.live, self.table, self.taken) = (0, (0, 0), 0);
     }
 
     #[inline]
@@ -154,9 +153,7 @@ impl Builder {
         for (_, table) in &l1.tables()[shared..] {
             self.release_table(*table);
         }
-        if placed && l1.clusters > 0 {
-            self.placement.clusters.free(l1.first, l1.clusters);
-        }
+        self.free_place(l1.place);
         self.snapshots.all[live].l1 = l1;
         false
     }
@@ -193,9 +190,7 @@ impl Builder {
         }
         let possible = self.countable() && self.grow_l1(l1.entries);
         if possible {
-            for at in 0..self.active.tables().len() {
-                self.release_table(self.active.tables()[at].1);
-            }
+            self.release_tables_from(0);
             self.active.become_entries(&l1);
             self.plan.size_bytes = size_bytes;
             self.resize_bitmaps();
@@ -232,9 +227,7 @@ impl Builder {
         for (_, table) in l1.tables() {
             self.release_table(*table);
         }
-        if l1.clusters > 0 {
-            self.placement.clusters.free(l1.first, l1.clusters);
-        }
+        self.free_place(l1.place);
         self.snapshots.all[self.snapshots.live].l1 = l1;
         true
     }
@@ -259,43 +252,21 @@ impl Builder {
 
     /// Places an L1 table that has no place yet; false where the file is full.
     fn place_l1(&mut self, l1: &mut L1) -> bool {
-        let clusters = self.plan.geometry.cluster_size.clusters_for(l1.entries * 8);
-        if clusters > 0 {
-            let Some(first) = self.placement.allocate(clusters, self.placement.policy) else {
-                return false;
-            };
-            (l1.first, l1.clusters) = (first, clusters);
-        }
-        true
+        let place = self.replace_place(l1.place, l1.entries * 8);
+        l1.place = place.unwrap_or(l1.place);
+        place.is_some()
     }
 
     /// Allocates a table for the snapshots that there are now, and frees the old one.
     fn replace_snapshot_table(&mut self) -> bool {
         let bytes = self.snapshots.table_bytes();
-        let clusters = self.plan.geometry.cluster_size.clusters_for(bytes);
-        let first = match clusters {
-            0 => 0,
-            _ => match self.placement.allocate(clusters, self.placement.policy) {
-                Some(first) => first,
-                None => return false,
-            },
-        };
-        let old = (self.snapshots.table_first, self.snapshots.table_clusters);
-        if old.1 > 0 {
-            self.placement.clusters.free(old.0, old.1);
-        }
-        (self.snapshots.table_first, self.snapshots.table_clusters) = (first, clusters);
-        true
+        let place = self.replace_place(self.snapshots.table, bytes);
+        self.snapshots.table = place.unwrap_or(self.snapshots.table);
+        place.is_some()
     }
 
     /// Where the snapshot table lies; 0 where there is none.
     pub(super) fn snapshot_table(&self) -> HostOffset {
-        match self.snapshots.table_clusters {
-            0 => HostOffset::ZERO,
-            _ => {
-                let first = HostCluster::new(self.snapshots.table_first);
-                self.plan.geometry.cluster_size.host_offset(first)
-            }
-        }
+        self.host_offset(self.snapshots.table.0)
     }
 }

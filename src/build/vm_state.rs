@@ -2,12 +2,10 @@
 //! table entry on that the disk has no use for.
 
 use crate::content::WriteNumber;
-use crate::qcow2::entry::SubclusterBitmap;
-use crate::qcow2::units::{GuestCluster, HostCluster, SUBCLUSTERS};
+use crate::qcow2::units::GuestCluster;
 
 use super::Builder;
 use super::l1::L1;
-use super::tables::{Entry, Extended};
 
 /// A VM state to be saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +31,7 @@ impl Builder {
 
     /// Drops the VM state that the active disk has.
     pub(super) fn drop_vm_state(&mut self) {
-        let kept = self.disk_tables();
-        for at in kept..self.active.tables().len() {
-            self.release_table(self.active.tables()[at].1);
-        }
-        self.active.truncate(kept);
+        self.release_tables_from(self.disk_tables());
     }
 
     /// Writes a VM state behind the disk of `l1`, which becomes long enough. Clusters for which no L1
@@ -57,8 +51,7 @@ impl Builder {
             let table = match l1.get(l1_index) {
                 Some(table) => table,
                 None => {
-                    let host = self.placement.allocate(1, self.placement.policy)?;
-                    let table = self.tables.add(HostCluster::new(host));
+                    let table = self.add_table()?;
                     l1.set(l1_index, table);
                     table
                 }
@@ -67,14 +60,7 @@ impl Builder {
             let index = cluster & (geometry.l2_entries() - 1);
             let guest = GuestCluster::new((l1_index << geometry.l2_bits()) + index);
             let host = self.allocate_cluster(guest)?;
-            let entry = if geometry.extended_l2 {
-                let writes = self.tables.add_writes();
-                *self.tables.writes_mut(writes) = [state.write; SUBCLUSTERS as usize];
-                let bitmap = SubclusterBitmap::ALL_ALLOCATED;
-                Entry::Extended(Extended { host: Some(host), bitmap, writes })
-            } else {
-                Entry::Normal(host, state.write)
-            };
+            let entry = self.data_entry(host, state.write);
             self.tables.set(table, index, entry);
             length = geometry.cluster_size.saturating_bytes(cluster + 1) - UNUSED_BYTES;
         }

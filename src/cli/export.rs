@@ -40,6 +40,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let mut harness = Harness::named(Walker::default(), files::names(output));
     harness.build(&input);
     let holes = if arguments.fill { Holes::Fill } else { Holes::Keep };
-    files::write_images(output, Existing::forced(arguments.force), harness.images(), holes)?;
+    let built = (harness.vm(), harness.images());
+    files::write_images(output, Existing::forced(arguments.force), built, holes)?;
     Ok(Exit::Nothing)
 }

@@ -9,6 +9,7 @@ use qcowfuzz::export::{self, Holes};
 use qcowfuzz::image::Image;
 use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::storage::Storage;
+use qcowfuzz::vm::Vm;
 
 use super::Failure;
 
@@ -57,21 +58,29 @@ pub fn names(path: &Path) -> FileNames {
     FileNames::new(&stem.replace(':', "_"))
 }
 
-/// Writes the image at the top of `images` to the file at `path`, and the files that it names beside it:
-/// these first, so that whatever is there names nothing that is not.
+/// What a program has built, and the machine that knows what images call each other.
+pub type Built<'b> = (&'b Vm, &'b Images);
+
+/// Writes the image at the top to the file at `path`, and the files that it names beside it: these
+/// first, so that whatever is there names nothing that is not. The images are built with the [`names`] of
+/// that path.
 pub fn write_images(
     path: &Path,
     existing: Existing,
-    images: &Images,
+    (vm, images): Built,
     holes: Holes,
 ) -> Result<(), Failure> {
     let names = names(path);
-    let files: Vec<(PathBuf, &Image)> = images
-        .files(&names)
-        .map(|(name, image)| {
-            (name.map_or(path.to_path_buf(), |name| path.with_file_name(name)), image)
-        })
-        .collect();
+    let named =
+        |name: Option<&str>| name.map_or(path.to_path_buf(), |name| path.with_file_name(name));
+    // Before anything is written: all files, or none.
+    vm.check_names(&names).map_err(|(height, error)| {
+        let top = height + 1 == images.layers().len();
+        let image = named((!top).then(|| names.image(height, false)));
+        Failure::at(&image, format_args!("{error}, expected a shorter name of the output"))
+    })?;
+    let files: Vec<(PathBuf, &Image)> =
+        images.files(&names).map(|(name, image)| (named(name), image)).collect();
     for (path, image) in &files {
         let length = image.length_bytes();
         if holes == Holes::Fill && length > MAX_FILLED_BYTES {
@@ -80,9 +89,16 @@ pub fn write_images(
             );
             return Err(Failure::at(path, what));
         }
-        // Before anything is written: all of them, or none.
-        if existing == Existing::Keep && path.symlink_metadata().is_ok() {
-            return Err(Failure::at(path, THERE_ALREADY));
+        match path.symlink_metadata() {
+            Ok(_) if existing == Existing::Keep => return Err(Failure::at(path, THERE_ALREADY)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidFilename => {
+                let length = path.file_name().map_or(0, |name| name.len());
+                let what = format_args!(
+                    "a name of {length} bytes, which is too long for a file, expected a shorter name of the output"
+                );
+                return Err(Failure::at(path, what));
+            }
+            _ => {}
         }
     }
     for (path, image) in &files {

@@ -106,18 +106,10 @@ fn clusters(report: &Report) -> Range<u64> {
     first..first.saturating_add(report.clusters)
 }
 
+/// As `qemu-img check` calls it.
 fn name(role: Role) -> &'static str {
     match role {
-        Role::Header => "header",
-        Role::RefcountTable => "refcount table",
-        Role::RefcountBlock => "refcount block",
-        Role::L1Table => "L1 table",
-        Role::SnapshotTable => "snapshot table",
-        Role::BitmapDirectory => "bitmap directory",
-        Role::BitmapTable => "bitmap table",
-        Role::BitmapData => "bitmap data",
         Role::L2Table => "L2",
-        Role::Data => "data",
-        Role::Compressed => "compressed data",
+        role => role.name(),
     }
 }

@@ -7,10 +7,10 @@ use std::sync::Mutex;
 
 use qcowfuzz::export::Holes;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::{FileNames, Images};
+use qcowfuzz::images::FileNames;
 use qcowfuzz::storage::Storage;
 
-use super::files::{self, Existing};
+use super::files::{self, Built, Existing};
 use super::replay_report::{Report, Verdict};
 use super::replay_target::{Found, Runner, Target};
 use super::{Exit, Failure, Outcome};
@@ -73,8 +73,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
             (false, true) => report.whole(&mut out),
             (false, false) => report.line(&mut out),
         };
-        if let (Some(path), Some(images)) = (&arguments.dump_image, runner.images()) {
-            dump(images, path, Existing::forced(arguments.force))?;
+        if let (Some(path), Some(built)) = (&arguments.dump_image, runner.built()) {
+            dump(built, path, Existing::forced(arguments.force))?;
         }
         if matches!(found, Found::Panic(_)) {
             // What the panic left behind belongs to no run.
@@ -125,11 +125,11 @@ fn replay(runner: &mut Runner, input: &[u8], checks: Checks) -> Found {
     catch_unwind(run).unwrap_or_else(|_| Found::Panic(PanicNotes::last()))
 }
 
-fn dump(images: &Images, path: &Path, existing: Existing) -> Result<(), Failure> {
+fn dump(built: Built, path: &Path, existing: Existing) -> Result<(), Failure> {
     let names = FileNames::default();
-    let mut lengths = images.files(&names).map(|(_, image)| image.length_bytes());
+    let mut lengths = built.1.files(&names).map(|(_, image)| image.length_bytes());
     let small = lengths.all(|length| length <= MAX_DUMP_FILLED_BYTES);
-    files::write_images(path, existing, images, if small { Holes::Fill } else { Holes::Keep })
+    files::write_images(path, existing, built, if small { Holes::Fill } else { Holes::Keep })
 }
 
 /// Where the last panic was, and what it said.

@@ -3,12 +3,13 @@
 use qcowfuzz::engines::Walker;
 use qcowfuzz::extent::Extent;
 use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
-use qcowfuzz::images::{FileNames, Images};
+use qcowfuzz::images::FileNames;
 use qcowfuzz::oracles::Violation;
 use qcowfuzz::oracles::raw::RawOutcome;
 use qcowfuzz::targets::{RawImage, Refcounts};
 use qcowfuzz::vm::Program;
 
+use super::files::Built;
 use super::replay::PanicNote;
 
 /// What an input is for. A target that is added here gets its arm in [`Runner`].
@@ -98,11 +99,11 @@ impl Runner {
         }
     }
 
-    /// The files that were built last, where images are built.
-    pub fn images(&self) -> Option<&Images> {
+    /// What was built last, where images are built.
+    pub fn built(&self) -> Option<Built<'_>> {
         match self {
-            Self::MapExtents(harness) => Some(harness.images()),
-            Self::Refcounts(refcounts) => Some(refcounts.images()),
+            Self::MapExtents(harness) => Some((harness.vm(), harness.images())),
+            Self::Refcounts(refcounts) => Some((refcounts.vm(), refcounts.images())),
             Self::RawImage(_) => None,
         }
     }

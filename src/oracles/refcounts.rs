@@ -101,20 +101,7 @@ fn check_out_of_date(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
 }
 
 fn role(role: Option<Role>) -> &'static str {
-    match role {
-        None => "unreferenced cluster",
-        Some(Role::Header) => "header",
-        Some(Role::RefcountTable) => "refcount table",
-        Some(Role::RefcountBlock) => "refcount block",
-        Some(Role::L1Table) => "L1 table",
-        Some(Role::SnapshotTable) => "snapshot table",
-        Some(Role::BitmapDirectory) => "bitmap directory",
-        Some(Role::BitmapTable) => "bitmap table",
-        Some(Role::BitmapData) => "bitmap data",
-        Some(Role::L2Table) => "L2 table",
-        Some(Role::Data) => "data",
-        Some(Role::Compressed) => "compressed data",
-    }
+    role.map_or("unreferenced cluster", Role::name)
 }
 
 #[cfg(test)]

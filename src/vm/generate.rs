@@ -4,8 +4,9 @@
 use crate::entropy::Entropy;
 
 use super::operand::{Features, Operand};
-use super::operation::{OPERATION_BYTES, Operation, PROLOGUE_BYTES};
+use super::operation::{OPERATION_BYTES, Operation};
 use super::program::Program;
+use super::prologue::PROLOGUE_BYTES;
 
 /// What is asked of a generated program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,9 +11,11 @@ pub mod journal;
 pub mod operand;
 pub mod operation;
 pub mod program;
+pub mod prologue;
 pub mod text;
 
 pub use interpreter::{Effect, Question, Vm};
 pub use journal::{Journal, Record};
-pub use operation::{Operation, Prologue};
+pub use operation::Operation;
 pub use program::Program;
+pub use prologue::Prologue;

@@ -6,7 +6,8 @@ use arbitrary::{Arbitrary, Unstructured};
 
 use crate::limits::MAX_OPERATIONS;
 
-use super::operation::{OPERATION_BYTES, Operation, PROLOGUE_BYTES, Prologue};
+use super::operation::{OPERATION_BYTES, Operation};
+use super::prologue::{PROLOGUE_BYTES, Prologue};
 
 /// Encodings from this first byte on are those of versions to come; they are read as a program that
 /// does nothing. All bytes below mean this version.

@@ -1,10 +1,15 @@
 //! Programs as text: one line for the image, one for each operation, `name operand=value ...`. Empty
 //! lines and what follows a `;` are ignored. Text and canonical bytes turn into each other exactly.
 
+mod operands;
+
 use crate::error::Error;
 
-use super::operation::{Operation, Prologue, TextError, TextOperands};
+use super::operation::Operation;
 use super::program::Program;
+use super::prologue::Prologue;
+
+pub(super) use operands::{TextError, TextOperands, print_operand};
 
 /// Assembles a program from its text.
 ///

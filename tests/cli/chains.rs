@@ -39,12 +39,7 @@ fn renamed(dir: &Path, from: &str, to: &str, name: &str) {
 fn every_layer_is_written_and_map_follows_as_qemu_img_does() {
     let dir = with_chain();
     let sub = dir.path().join("sub");
-    let mut names: Vec<_> = fs::read_dir(&sub)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["disk.0.raw", "disk.1.data", "disk.1.qcow2", "disk.qcow2"]);
+    assert_eq!(names_in(&sub), ["disk.0.raw", "disk.1.data", "disk.1.qcow2", "disk.qcow2"]);
     for form in ["--output=json", "--output=human"] {
         let arguments = ["map", form, "disk.qcow2"];
         let ours = qcowfuzz(&sub, &arguments);
@@ -152,6 +147,58 @@ fn no_file_of_a_chain_is_overwritten() {
     let forced = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2", "--force"]);
     assert!(forced.status.success(), "{}", text(&forced.stderr));
     assert_ne!(fs::read(sub.join("disk.1.data")).unwrap(), b"mine");
+}
+
+/// The names of the files in `dir`, in order.
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_output_whose_files_cannot_have_their_names_is_refused() {
+    let image = |bits: u32| {
+        format!(
+            "image version=3 cluster_bits={bits} refcount_order=4 features=none size=16<<9+0 \
+             rng_seed=0 blocks=append table=append tolerance=0 data_in=file\nwrite at=start+0 clusters=2\n"
+        )
+    };
+    let overlay = |bits: u32| {
+        format!(
+            "overlay version=3 cluster_bits={bits} refcount_order=4 features=none data_in=file size=same\n\
+             write at=start+1 clusters=1\n"
+        )
+    };
+    // The name of a lower layer's data file is shorter than its own, and still fits.
+    let long = "a name of 256 bytes, which is too long for a file";
+    let no_room =
+        "the names of other files take 409 bytes of the first cluster, which has room for 408";
+    let cases = [
+        (format!("{}{}", image(16), overlay(16)), 248, ".0.qcow2", long),
+        (format!("{}{}", image(9), overlay(9)), 185, ".qcow2", no_room),
+        (format!("{}{}{}", image(9), overlay(9), overlay(16)), 185, ".1.qcow2", no_room),
+    ];
+    let commands: [&[&str]; 2] =
+        [&["export", "program", "-o"], &["replay", "program", "--dump-image"]];
+    for (program, refused, image, what) in cases {
+        for command in commands {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("program"), assemble(&program).unwrap().encode()).unwrap();
+            let run =
+                |stem: &str| qcowfuzz(dir.path(), &[command, &[&format!("{stem}.qcow2")]].concat());
+            let stem = "s".repeat(refused);
+            let output = run(&stem);
+            assert_eq!(output.status.code(), Some(2), "{command:?} {image}");
+            let expected = format!("{stem}{image}: {what}, expected a shorter name of the output");
+            assert_eq!(told(&output), expected);
+            assert_eq!(names_in(dir.path()), ["program"]);
+            let output = run(&stem[1..]);
+            assert!(output.status.success(), "{}", text(&output.stderr));
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use qcowfuzz::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXE
 use qcowfuzz::qcow2::header::{AUTOCLEAR_BITMAPS, EXTENSION_BITMAPS, Version};
 use qcowfuzz::qcow2::units::HostOffset;
 use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::operation::Prologue;
+use qcowfuzz::vm::Prologue;
 
 use super::{Part, Trace};
 

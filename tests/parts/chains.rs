@@ -3,8 +3,8 @@
 use qcowfuzz::build::{BackingFormat, Builder};
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::qcow2::header::Version;
+use qcowfuzz::vm::Prologue;
 use qcowfuzz::vm::operand::{Base, DataIn, Size};
-use qcowfuzz::vm::operation::Prologue;
 
 use super::{ANYWHERE, Part, Trace};
 

@@ -12,7 +12,7 @@ use qcowfuzz::map::{self, Disk, map_extents};
 use qcowfuzz::qcow2::header::Header;
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
 use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::operation::Prologue;
+use qcowfuzz::vm::Prologue;
 use qcowfuzz::vm::{Effect, Operation, Record};
 
 use super::{ANYWHERE, Part, Trace};

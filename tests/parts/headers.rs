@@ -12,8 +12,8 @@ use qcowfuzz::qcow2::header::{
 };
 use qcowfuzz::qcow2::units::HostOffset;
 use qcowfuzz::storage::Storage;
+use qcowfuzz::vm::Prologue;
 use qcowfuzz::vm::operand::Features;
-use qcowfuzz::vm::operation::Prologue;
 
 use super::Part;
 

@@ -15,8 +15,8 @@ use qcowfuzz::build::Scratch;
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::limits::Limits;
+use qcowfuzz::vm::Prologue;
 use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::operation::Prologue;
 use qcowfuzz::vm::text::assemble;
 use qcowfuzz::vm::{Effect, Operation, Program, Vm};
 

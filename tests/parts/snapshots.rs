@@ -15,9 +15,9 @@ use qcowfuzz::qcow2::units::HostOffset;
 use qcowfuzz::snapshot_table::{each_entry, extra_of};
 use qcowfuzz::storage::{GRAIN_BYTES, Storage, each_data};
 use qcowfuzz::vm::Operation;
+use qcowfuzz::vm::Prologue;
 use qcowfuzz::vm::journal::Record;
 use qcowfuzz::vm::operand::Number;
-use qcowfuzz::vm::operation::Prologue;
 
 use super::{ANYWHERE, Part, Trace};
 

@@ -112,6 +112,20 @@ pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
     Ok(Recounted { findings, overlaps, told })
 }
 
+/// Holds our recounts of the image at `path`, which all `storages` hold, against qemu-img's check; what
+/// that found, with what it said about it.
+pub fn counts(path: &Path, storages: &[&dyn Storage]) -> Checked<(Findings, String)> {
+    let (theirs, said) = super::check(path)?;
+    for storage in storages {
+        let Recounted { findings, overlaps, told } = recount(*storage)?;
+        if findings != theirs || overlaps != 0 {
+            let both = format!("our recount: {findings:?}, qemu-img check {theirs:?}");
+            return Err(format!("{}: {both}\n{told}\n{said}", path.display()));
+        }
+    }
+    Ok((theirs, said))
+}
+
 /// Windows that begin and end anywhere: on edges of `extents`, a few bytes beside them, in their
 /// middle, past the end. None is longer than `most` bytes.
 pub fn windows(entropy: &mut Entropy, extents: &[Extent], most: u64, count: usize) -> Vec<Window> {

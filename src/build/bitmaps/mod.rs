@@ -14,7 +14,7 @@ use crate::qcow2::bitmap::{
 use crate::qcow2::header::Version;
 use crate::qcow2::units::HostOffset;
 
-use super::Builder;
+use super::{Builder, Place};
 
 /// What a bitmap is from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,9 +61,8 @@ pub(super) struct Bitmaps {
     /// The bitmaps, and behind them spare ones whose buffers are reused.
     all: Vec<Bitmap>,
     live: usize,
-    /// The directory's first cluster and its length; 0 clusters for none.
-    directory_first: u64,
-    directory_clusters: u64,
+    /// Where the directory lies.
+    directory: Place,
     /// Bitmaps made so far: names are not used again.
     made: u32,
     /// Where there are no bitmaps: what is left of them.
@@ -79,8 +78,7 @@ struct Bitmap {
     in_use: bool,
     auto: bool,
     name_bytes: u16,
-    table_first: u64,
-    table_clusters: u64,
+    table: Place,
     table_entries: u64,
     /// The entries that are not all zeroes, sorted by index.
     entries: Vec<(u64, Bits)>,
@@ -115,7 +113,7 @@ impl Bitmap {
 
 impl Bitmaps {
     pub(super) fn clear(&mut self) {
-        (self.live, self.directory_first, self.directory_clusters, self.made) = (0, 0, 0, 0);
+        (self.live, self.directory, self.made) = (0, (0, 0), 0);
         (self.bit_left, self.extension_left) = (false, None);
     }
 
@@ -155,11 +153,7 @@ impl Builder {
             return false;
         }
         let table_entries = needed.max(1);
-        let table_clusters = self.plan.geometry.cluster_size.clusters_for(table_entries * 8);
-        let Some(table_first) = self.placement.allocate(table_clusters, self.placement.policy)
-        else {
-            return false;
-        };
+        let Some(table) = self.replace_place((0, 0), table_entries * 8) else { return false };
         let name_bytes = self.bitmaps.name_bytes(name_bytes);
         let bitmaps = &mut self.bitmaps;
         if bitmaps.live == bitmaps.all.len() {
@@ -175,15 +169,14 @@ impl Builder {
             in_use,
             auto,
             name_bytes,
-            table_first,
-            table_clusters,
+            table,
             table_entries,
             entries,
         };
         bitmaps.live += 1;
         if !self.replace_bitmap_directory() {
             self.bitmaps.live -= 1;
-            self.placement.clusters.free(table_first, table_clusters);
+            self.free_place(table);
             return false;
         }
         self.bitmaps.made += 1;
@@ -286,7 +279,8 @@ impl Builder {
         let Self { bitmaps, placement, .. } = self;
         let bitmap = &mut bitmaps.all[at];
         bitmap.cut(0).for_each(|cluster| placement.clusters.free(cluster, 1));
-        placement.clusters.free(bitmap.table_first, bitmap.table_clusters);
+        let table = bitmap.table;
+        self.free_place(table);
     }
 
     /// Whether all bitmaps could be of a disk of that size.
@@ -300,29 +294,25 @@ impl Builder {
     /// use from now on, as it is on disk while QEMU has it open.
     pub(super) fn resize_bitmaps(&mut self) {
         for at in 0..self.bitmaps.live {
-            let Bitmap { granularity_bits, in_use, table_clusters, .. } = self.bitmaps.all[at];
+            let Bitmap { granularity_bits, in_use, table, .. } = self.bitmaps.all[at];
             if in_use {
                 continue;
             }
             let entries = self.table_entries(granularity_bits, self.plan.size_bytes);
             let clusters = self.plan.geometry.cluster_size.clusters_for(entries * 8);
+            let place = match clusters {
+                0 => None,
+                _ if clusters == table.1 => Some(table),
+                _ => self.replace_place(table, entries * 8),
+            };
             let Self { bitmaps, placement, .. } = self;
             let bitmap = &mut bitmaps.all[at];
-            let first = match clusters {
-                0 => None,
-                _ if clusters == table_clusters => Some(bitmap.table_first),
-                _ => placement.allocate(clusters, placement.policy),
-            };
-            let Some(first) = first else {
+            let Some(table) = place else {
                 bitmap.in_use = true;
                 continue;
             };
-            if clusters != table_clusters {
-                placement.clusters.free(bitmap.table_first, table_clusters);
-            }
             bitmap.cut(entries).for_each(|cluster| placement.clusters.free(cluster, 1));
-            (bitmap.table_first, bitmap.table_clusters) = (first, clusters);
-            bitmap.table_entries = entries;
+            (bitmap.table, bitmap.table_entries) = (table, entries);
         }
     }
 
@@ -338,19 +328,8 @@ impl Builder {
     /// Allocates a directory for the bitmaps that there are now, and frees the old one.
     fn replace_bitmap_directory(&mut self) -> bool {
         let bytes = self.bitmaps.directory_bytes();
-        let clusters = self.plan.geometry.cluster_size.clusters_for(bytes);
-        let first = match clusters {
-            0 => 0,
-            _ => match self.placement.allocate(clusters, self.placement.policy) {
-                Some(first) => first,
-                None => return false,
-            },
-        };
-        let old = (self.bitmaps.directory_first, self.bitmaps.directory_clusters);
-        if old.1 > 0 {
-            self.placement.clusters.free(old.0, old.1);
-        }
-        (self.bitmaps.directory_first, self.bitmaps.directory_clusters) = (first, clusters);
-        true
+        let place = self.replace_place(self.bitmaps.directory, bytes);
+        self.bitmaps.directory = place.unwrap_or(self.bitmaps.directory);
+        place.is_some()
     }
 }

@@ -4,7 +4,7 @@ use crate::content::{WriteNumber, stamp};
 use crate::image::Image;
 use crate::qcow2::bitmap::{BitmapCluster, BitmapTableEntry, BitmapsExtension, bits_for};
 use crate::qcow2::header::AUTOCLEAR_BITMAPS;
-use crate::qcow2::units::{GuestOffset, HostCluster, HostOffset};
+use crate::qcow2::units::GuestOffset;
 
 use super::super::{Builder, sparse_table};
 use super::{Bitmap, Bits};
@@ -38,20 +38,16 @@ impl Builder {
             live => Some(BitmapsExtension {
                 bitmaps: live as u32,
                 directory_bytes: self.bitmaps.directory_bytes(),
-                directory_offset: self.cluster_offset(self.bitmaps.directory_first),
+                directory_offset: self.host_offset(self.bitmaps.directory.0),
             }),
         }
     }
 
-    fn cluster_offset(&self, cluster: u64) -> HostOffset {
-        self.plan.geometry.cluster_size.host_offset(HostCluster::new(cluster))
-    }
-
     /// Writes directory, tables and bits.
     pub(in crate::build) fn write_bitmaps(&self, image: &mut Image) {
-        let mut at = self.cluster_offset(self.bitmaps.directory_first);
+        let mut at = self.host_offset(self.bitmaps.directory.0);
         for bitmap in self.bitmaps.live() {
-            let table = self.cluster_offset(bitmap.table_first);
+            let table = self.host_offset(bitmap.table.0);
             let entry = bitmap.entry(table);
             let length = entry.length_bytes();
             let mut out = image.place(at, length as usize);
@@ -61,7 +57,7 @@ impl Builder {
             sparse_table::write(image, table, &bitmap.entries, |bits| {
                 let cluster = match bits {
                     Bits::Ones => BitmapCluster::AllOnes,
-                    Bits::Stamp(cluster, _) => BitmapCluster::Data(self.cluster_offset(cluster)),
+                    Bits::Stamp(cluster, _) => BitmapCluster::Data(self.host_offset(cluster)),
                 };
                 BitmapTableEntry::new(cluster).0
             });
@@ -84,7 +80,8 @@ impl Builder {
     ) {
         let granularity_bits = bitmap.granularity_bits;
         let before = index * self.plan.geometry.cluster_size.bytes() * 8;
-        let bits = bits_for(self.plan.size_bytes & !511, granularity_bits).saturating_sub(before);
+        let bits =
+            bits_for(self.plan.virtual_size_bytes(), granularity_bits).saturating_sub(before);
         let mut bytes = stamp(GuestOffset::new(before << granularity_bits), write);
         // The checksum first: few bits may be all that there are.
         bytes.reverse();
@@ -92,6 +89,6 @@ impl Builder {
             let there = bits.saturating_sub(first).min(8);
             *byte &= ((1u16 << there) - 1) as u8;
         }
-        image.write(self.cluster_offset(cluster), &bytes);
+        image.write(self.host_offset(cluster), &bytes);
     }
 }

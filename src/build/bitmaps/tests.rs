@@ -65,7 +65,7 @@ fn tables_follow_the_disk() {
     assert!(builder.fill_bitmap(0, 60, 4, Fill::Bits, WRITE));
     let entries = |builder: &Builder| {
         let bitmap = &builder.bitmaps.live()[0];
-        (bitmap.table_entries, bitmap.table_clusters, bitmap.entries.len())
+        (bitmap.table_entries, bitmap.table.1, bitmap.entries.len())
     };
     for (size, expected) in [(SPAN + 1, (64, 1, 4)), (SPAN + 512, (65, 2, 4)), (1, (0, 0, 0))] {
         // Less than a sector is no disk.
@@ -98,7 +98,7 @@ fn a_bitmap_that_cannot_follow_is_in_use() {
     while builder.placement.allocate(1, Default::default()).is_some() {}
     assert!(builder.resize(SPAN * 2).is_some());
     let bitmap = &builder.bitmaps.live()[0];
-    assert_eq!((bitmap.in_use, bitmap.table_clusters, bitmap.table_entries), (true, 1, 64));
+    assert_eq!((bitmap.in_use, bitmap.table.1, bitmap.table_entries), (true, 1, 64));
 }
 
 #[test]

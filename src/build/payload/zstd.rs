@@ -9,6 +9,10 @@ use super::{Coding, Content};
 const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 /// A frame that is skipped, and holds five bytes.
 const SKIPPED: [u8; 13] = [0x50, 0x2A, 0x4D, 0x18, 5, 0, 0, 0, b'q', b'c', b'o', b'w', b'2'];
+/// The highest level that is used. Those from 16 on search by an optimal parser, in whose C code a sanitized
+/// build reports a stack variable out of its scope, and ends; the blocks that it makes are of the same
+/// kinds.
+const HIGH_LEVEL: i32 = 15;
 /// The largest block.
 const BLOCK_BYTES: usize = 128 << 10;
 
@@ -53,7 +57,7 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
         }
         Coding::Fixed => runs(rest, &mut bytes),
         Coding::Quick => bytes.extend(blocks_of(&frame_of(rest, 1, false))),
-        Coding::Dynamic => bytes.extend(blocks_of(&frame_of(rest, 19, false))),
+        Coding::Dynamic => bytes.extend(blocks_of(&frame_of(rest, HIGH_LEVEL, false))),
         Coding::Longer => {
             bytes.extend(blocks_of(&frame_of(rest, 3, false)));
             bytes.extend(frame_of(&vec![b'!'; cluster], 3, false));
@@ -130,7 +134,7 @@ fn runs(rest: &[u8], out: &mut Vec<u8>) {
 fn pieces(content: &Content, out: &mut Vec<u8>) {
     let (filled, zeros) = content.parts();
     out.extend(SKIPPED);
-    for (piece, level) in filled.chunks(filled.len().div_ceil(3).max(1)).zip([1, 19, 3]) {
+    for (piece, level) in filled.chunks(filled.len().div_ceil(3).max(1)).zip([1, HIGH_LEVEL, 3]) {
         out.extend(frame_of(piece, level, false));
         out.extend(frame_of(&[], 1, false));
     }

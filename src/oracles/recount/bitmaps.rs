@@ -1,13 +1,11 @@
 //! What bitmaps reference: their directory, their tables, their bits.
 
-use std::ops::ControlFlow;
-
 use crate::qcow2::bitmap::{
     BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, FIXED_BYTES,
 };
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{Geometry, Header};
-use crate::storage::{GRAIN_BYTES, Storage, each_data};
+use crate::storage::Storage;
 
 use super::{Recount, Role};
 
@@ -58,13 +56,9 @@ impl Recount {
     ) -> Result<(), MapError> {
         let (table, length) = (entry.table_offset, u64::from(entry.table_entries) * 8);
         self.reference(geometry, table, length, Role::BitmapTable);
-        let range = table..table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
-        let mut piece = std::mem::take(&mut self.tables[0]);
-        let all = each_data(storage, range, &mut piece, |data| {
-            let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
-            self.bitmap_entries = self.bitmap_entries.saturating_add(data.bytes.len() / 8);
-            for (at, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
-                // A table of an odd length is read with what lies behind it.
+        self.each_piece(storage, (table, length), 0, |recount, skipped, piece| {
+            recount.bitmap_entries = recount.bitmap_entries.saturating_add(piece.len() / 8);
+            for (at, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
                 if at >= u64::from(entry.table_entries) {
                     break;
                 }
@@ -74,14 +68,11 @@ impl Recount {
                     cluster.map_err(|what| MapError::Bitmap { index, what })?
                 {
                     let cluster = geometry.cluster_size.bytes();
-                    self.reference(geometry, host, cluster, Role::BitmapData);
+                    recount.reference(geometry, host, cluster, Role::BitmapData);
                 }
             }
-            self.check_bound()?;
-            Ok(ControlFlow::Continue(()))
-        });
-        self.tables[0] = piece;
-        all.map(|_| ())
+            recount.check_bound()
+        })
     }
 }
 

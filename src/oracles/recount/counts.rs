@@ -1,12 +1,10 @@
 //! The counts on disk.
 
-use std::ops::ControlFlow;
-
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{Geometry, Header};
 use crate::qcow2::refcount;
 use crate::qcow2::units::HostOffset;
-use crate::storage::{Storage, each_data};
+use crate::storage::Storage;
 
 use super::{Counted, Recount, Role};
 
@@ -22,23 +20,18 @@ impl Recount {
         let clusters = u64::from(header.refcount_table_clusters);
         let length = geometry.cluster_size.saturating_bytes(clusters);
         self.reference(geometry, table, length, Role::RefcountTable);
-        let range = table..table.saturating_add(length);
-        let mut piece = std::mem::take(&mut self.tables[0]);
-        let all = each_data(storage, range, &mut piece, |data| {
-            let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
-            for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
+        self.each_piece(storage, (table, length), 0, |recount, skipped, piece| {
+            for (index, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
                 if let Some(block) = refcount::block_offset(u64::from_be_bytes(*bytes)) {
                     let cluster = geometry.cluster_size.bytes();
                     // One that is not on a cluster boundary takes part of two clusters.
-                    self.reference(geometry, block, cluster, Role::RefcountBlock);
-                    self.block(storage, geometry, block, index)?;
-                    self.check_bound()?;
+                    recount.reference(geometry, block, cluster, Role::RefcountBlock);
+                    recount.block(storage, geometry, block, index)?;
+                    recount.check_bound()?;
                 }
             }
-            Ok(ControlFlow::Continue(()))
-        });
-        self.tables[0] = piece;
-        all.map(|_| ())
+            Ok(())
+        })
     }
 
     fn block<S: Storage + ?Sized>(
@@ -50,18 +43,14 @@ impl Recount {
     ) -> Result<(), MapError> {
         let order = geometry.refcount_order;
         let first = index.saturating_mul(geometry.refcounts_per_block());
-        let range = block..block.saturating_add(geometry.cluster_size.bytes());
-        let mut piece = std::mem::take(&mut self.tables[1]);
-        let all = each_data(storage, range, &mut piece, |data| {
-            let skipped = data.offset.distance_from(block).unwrap_or(0);
+        let length = geometry.cluster_size.bytes();
+        self.each_piece(storage, (block, length), 1, |recount, skipped, piece| {
             let skipped = first.saturating_add((skipped * 8) >> order);
-            refcount::for_each_run(data.bytes, order, |entry, entries, count| {
-                self.count(skipped.saturating_add(entry), entries, count);
+            refcount::for_each_run(piece, order, |entry, entries, count| {
+                recount.count(skipped.saturating_add(entry), entries, count);
             });
-            Ok(ControlFlow::Continue(()))
-        });
-        self.tables[1] = piece;
-        all.map(|_| ())
+            Ok(())
+        })
     }
 
     /// Between two tables: one alone, a refcount block of 2^24 counts, has a quarter of the bound.

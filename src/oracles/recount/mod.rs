@@ -7,11 +7,13 @@ mod compare;
 mod counts;
 mod references;
 
+use std::ops::ControlFlow;
+
 use crate::head::Head;
 use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::error::MapError;
 use crate::qcow2::units::{HostCluster, HostOffset};
-use crate::storage::Storage;
+use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
 /// What references a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +43,23 @@ pub enum Role {
 }
 
 impl Role {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Header => "header",
+            Self::RefcountTable => "refcount table",
+            Self::RefcountBlock => "refcount block",
+            Self::L1Table => "L1 table",
+            Self::SnapshotTable => "snapshot table",
+            Self::BitmapDirectory => "bitmap directory",
+            Self::BitmapTable => "bitmap table",
+            Self::BitmapData => "bitmap data",
+            Self::L2Table => "L2 table",
+            Self::Data => "data",
+            Self::Compressed => "compressed data",
+        }
+    }
+
     /// Whether a cluster may be referenced more than once by this role.
     fn shared(self) -> bool {
         matches!(self, Self::L2Table | Self::Data | Self::Compressed)
@@ -106,10 +125,10 @@ pub struct Recount {
     tables: [Vec<u8>; 2],
     /// Bytes of the active L1 and L2 tables that are there.
     active_table_bytes: u64,
-    /// Entries of bitmap tables that were read: most reference nothing.
-    bitmap_entries: usize,
     /// The same of all snapshots together.
     snapshot_table_bytes: u64,
+    /// Entries of bitmap tables that were read: most reference nothing.
+    bitmap_entries: usize,
     /// The file's end in clusters, rounded up.
     file_clusters: u64,
     /// How many references, counts or reports may be kept.
@@ -166,6 +185,26 @@ impl Recount {
         self.add_up()?;
         self.compare();
         Ok(&self.reports)
+    }
+
+    /// Reads a table of `length_bytes` piece by piece, without its holes, and hands each piece on with
+    /// its place in the table. A table of an odd length is read with what lies behind it. While `take`
+    /// works, other tables are read on another `level`.
+    fn each_piece<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        (table, length_bytes): (HostOffset, u64),
+        level: usize,
+        mut take: impl FnMut(&mut Self, u64, &[u8]) -> Result<(), MapError>,
+    ) -> Result<(), MapError> {
+        let range = table..table.saturating_add(length_bytes.next_multiple_of(GRAIN_BYTES));
+        let mut piece = std::mem::take(&mut self.tables[level]);
+        let all = each_data(storage, range, &mut piece, |data| {
+            take(self, data.offset.distance_from(table).unwrap_or(0), data.bytes)?;
+            Ok(ControlFlow::Continue(()))
+        });
+        self.tables[level] = piece;
+        all.map(|_| ())
     }
 
     /// Bytes of the active L1 and L2 tables that are there, holes not counted.

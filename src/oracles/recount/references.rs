@@ -1,13 +1,11 @@
 //! What references clusters: L1 and L2 tables, their entries, the snapshot table.
 
-use std::ops::ControlFlow;
-
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{Geometry, Header};
 use crate::qcow2::units::HostOffset;
 use crate::snapshot_table::{self, MAX_FILE_BYTES};
-use crate::storage::{GRAIN_BYTES, Storage, each_data};
+use crate::storage::Storage;
 
 use super::{Finding, Recount, Reference, Report, Role};
 
@@ -51,24 +49,19 @@ impl Recount {
         let length = u64::from(entries) * 8;
         let cluster = geometry.cluster_size.bytes();
         self.reference(geometry, table, length, Role::L1Table);
-        let range = table..table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
-        let mut piece = std::mem::take(&mut self.tables[0]);
-        let all = each_data(storage, range, &mut piece, |data| {
-            let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
-            self.add_table_bytes(active, data.bytes);
-            for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
+        self.each_piece(storage, (table, length), 0, |recount, skipped, piece| {
+            recount.add_table_bytes(active, piece);
+            for (index, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
                 let entry = L1Entry(u64::from_be_bytes(*bytes));
                 if let Some(l2) = entry.table().filter(|_| index < u64::from(entries)) {
                     let copied = active.then_some(entry.copied());
-                    self.reference_copied(geometry, l2, cluster, Role::L2Table, copied);
-                    self.l2(storage, geometry, l2, active)?;
-                    self.check_bound()?;
+                    recount.reference_copied(geometry, l2, cluster, Role::L2Table, copied);
+                    recount.l2(storage, geometry, l2, active)?;
+                    recount.check_bound()?;
                 }
             }
-            Ok(ControlFlow::Continue(()))
-        });
-        self.tables[0] = piece;
-        all.map(|_| ())
+            Ok(())
+        })
     }
 
     fn add_table_bytes(&mut self, active: bool, bytes: &[u8]) {
@@ -84,22 +77,19 @@ impl Recount {
         table: HostOffset,
         active: bool,
     ) -> Result<(), MapError> {
-        let range = table..table.saturating_add(geometry.cluster_size.bytes());
         let entry_bytes = geometry.l2_entry_bytes() as usize;
-        let mut piece = std::mem::take(&mut self.tables[1]);
-        let all = each_data(storage, range, &mut piece, |data| {
-            self.add_table_bytes(active, data.bytes);
-            for bytes in data.bytes.chunks_exact(entry_bytes) {
+        let length = geometry.cluster_size.bytes();
+        self.each_piece(storage, (table, length), 1, |recount, _, piece| {
+            recount.add_table_bytes(active, piece);
+            for bytes in piece.chunks_exact(entry_bytes) {
                 let Some(word) = bytes.first_chunk::<8>() else { continue };
                 let word = u64::from_be_bytes(*word);
                 if word != 0 {
-                    self.entry(geometry, L2Entry(word), active);
+                    recount.entry(geometry, L2Entry(word), active);
                 }
             }
-            Ok(ControlFlow::Continue(()))
-        });
-        self.tables[1] = piece;
-        all.map(|_| ())
+            Ok(())
+        })
     }
 
     fn entry(&mut self, geometry: &Geometry, entry: L2Entry, active: bool) {

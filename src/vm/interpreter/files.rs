@@ -1,14 +1,39 @@
-//! Operations that make of a file more than its disk needs.
+//! Operations that decide how the file is laid out, and make of it more than its disk needs.
 
+use crate::build::file::FileEnd;
 use crate::build::payload::Kind;
+use crate::build::placement::Policy;
 use crate::build::{CompressedWrite, Packing};
 use crate::content::WriteNumber;
 use crate::qcow2::units::GuestCluster;
-use crate::vm::operand::{At, Count, Hidden};
+use crate::vm::operand::{At, Count, Gap, Hidden, Number};
 
 use super::{Effect, Vm, effect};
 
 impl Vm {
+    /// Decides where host clusters go from now on.
+    pub(super) fn place(&mut self, policy: Policy) -> Effect {
+        self.builder.set_policy(policy);
+        Effect::Changed
+    }
+
+    /// Leaves a gap at the end of the file.
+    pub(super) fn reserve(&mut self, gap: Gap) -> Effect {
+        self.builder.leave_gap(gap.clusters());
+        effect(gap.clusters() > 0)
+    }
+
+    /// Decides how the file ends.
+    pub(super) fn end_file(&mut self, end: FileEnd, tail: Gap) -> Effect {
+        self.builder.end_file(end, tail.units());
+        Effect::Changed
+    }
+
+    /// Makes tables longer than they must be.
+    pub(super) fn spare(&mut self, table: Number<0, 15>, l1: Gap) -> Effect {
+        effect(self.builder.spare(u64::from(table.get()), l1.units()))
+    }
+
     /// Allocates clusters. They read as zeros: the data of no write.
     pub(super) fn preallocate(&mut self, at: At, clusters: Count) -> Effect {
         self.for_clusters(at, clusters, |vm, cluster| {
@@ -24,13 +49,13 @@ impl Vm {
     /// them: no guest sees them.
     pub(super) fn beyond(
         &mut self,
-        table: u8,
+        table: Number<0, 15>,
         distance: u16,
         clusters: Count,
         kind: Hidden,
     ) -> Effect {
         let write = self.next_write();
-        let Some(room) = self.builder.beyond(u64::from(table)) else { return Effect::None };
+        let Some(room) = self.builder.beyond(u64::from(table.get())) else { return Effect::None };
         let first = room.start + u64::from(distance) % (room.end - room.start);
         let end = (first + clusters.get().min(self.touchable)).min(room.end);
         let mut changed = false;

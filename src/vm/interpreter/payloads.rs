@@ -1,14 +1,23 @@
-//! Operations that write compressed clusters in codings of their own.
+//! Operations that write compressed clusters.
 
-use crate::build::payload::Kind;
-use crate::build::{CompressedWrite, Packing};
-use crate::vm::operand::{At, Count, Skew};
+use crate::build::payload::{Coding, Kind};
+use crate::build::{CompressedPlace, CompressedWrite, Packing};
+use crate::content::Shape;
+use crate::vm::journal::Record;
+use crate::vm::operand::{AnyShape, At, Count, Skew};
 
 use super::{Effect, Vm};
 
 impl Vm {
+    /// Writes clusters compressed, in the usual coding.
+    pub(super) fn compress(&mut self, at: At, clusters: Count, shape: Shape, skew: Skew) -> Effect {
+        let kind = Kind { shape, coding: Coding::Usual };
+        let (packing, write) = (self.packing(skew), self.next_write());
+        self.place_payloads(at, clusters, CompressedWrite { kind, packing, write })
+    }
+
     /// Where a payload goes.
-    pub(super) fn packing(&self, skew: Skew) -> Packing {
+    fn packing(&self, skew: Skew) -> Packing {
         let bytes = self.builder.plan().geometry.cluster_size.bytes();
         match skew {
             Skew::Packed => Packing::Packed,
@@ -16,18 +25,37 @@ impl Vm {
         }
     }
 
-    /// Writes one cluster, as long as there is room for such payloads.
-    pub(super) fn compress_as(&mut self, at: At, wanted: Kind, skew: Skew) -> Effect {
+    /// Writes one cluster in any coding, as long as there is room for such payloads.
+    pub(super) fn compress_as(
+        &mut self,
+        at: At,
+        shape: AnyShape,
+        coding: Coding,
+        skew: Skew,
+    ) -> Effect {
+        let wanted = Kind { shape: shape.0, coding };
         let (kind, payload_bytes) = self.builder.fitting_payload(wanted);
         let Some(left) = self.payload_bytes.checked_sub(payload_bytes) else {
             return Effect::None;
         };
         let (packing, write) = (self.packing(skew), self.next_write());
-        let effect = self.compress(at, Count::ONE, CompressedWrite { kind, packing, write });
+        let effect = self.place_payloads(at, Count::ONE, CompressedWrite { kind, packing, write });
         if effect != Effect::None {
             self.payload_bytes = left;
         }
         effect
+    }
+
+    fn place_payloads(&mut self, at: At, clusters: Count, wanted: CompressedWrite) -> Effect {
+        self.for_clusters(at, clusters, |vm, cluster| {
+            let placed = vm.builder.write_compressed(cluster, wanted);
+            if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
+                let write = wanted.write;
+                let record = Record::Compressed { cluster, host, length_bytes, shape, write };
+                vm.journal.records.push(record);
+            }
+            placed.is_some()
+        })
     }
 }
 
