@@ -23,7 +23,7 @@ pub enum Coding {
     Fixed,
     /// Level 1; the content size in the smallest field that holds it.
     Quick,
-    /// The highest level, dynamic codes; level 15.
+    /// The highest level, dynamic codes; level 19.
     Dynamic,
     /// Matches as far back as they can be; no content size, and a window larger than the cluster.
     Window,

@@ -49,7 +49,7 @@ pub const PARTS: &[Part] = &[
          compress_as at=last+0 shape=half coding=quick skew=packed"
     ),
     coded!(
-        "dynamic codes and level 15",
+        "dynamic codes and level 19",
         Dynamic,
         "compress_as at=start+4 shape=coins coding=dynamic skew=packed\n\
          compress_as at=last+0 shape=mixed coding=dynamic skew=packed"

@@ -1,6 +1,6 @@
 //! Payloads of zstd (RFC 8878).
 
-use zstd_safe::{CCtx, CParameter};
+use zstd_safe::{CCtx, CParameter, Strategy};
 
 use crate::content::STAMP_BYTES;
 
@@ -9,10 +9,10 @@ use super::{Coding, Content};
 const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 /// A frame that is skipped, and holds five bytes.
 const SKIPPED: [u8; 13] = [0x50, 0x2A, 0x4D, 0x18, 5, 0, 0, 0, b'q', b'c', b'o', b'w', b'2'];
-/// The highest level that is used. Those from 16 on search by an optimal parser, in whose C code a sanitized
-/// build reports a stack variable out of its scope, and ends; the blocks that it makes are of the same
-/// kinds.
-const HIGH_LEVEL: i32 = 15;
+/// The highest of the ordinary levels. It is asked for with the lazy strategy: in the C code of the optimal
+/// parser, which it would use, a build with ASan reports a stack variable out of its scope, and ends. The
+/// blocks are of the same kinds.
+const HIGH_LEVEL: i32 = 19;
 /// The largest block.
 const BLOCK_BYTES: usize = 128 << 10;
 
@@ -147,13 +147,16 @@ fn pieces(content: &Content, out: &mut Vec<u8>) {
 fn frame_of(content: &[u8], level: i32, checksum: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(zstd_safe::compress_bound(content.len()));
     // A level that there is, a flag, and a buffer of the size that zstd asks for: nothing can fail.
-    if !checksum {
+    if !checksum && level < HIGH_LEVEL {
         let _ = zstd_safe::compress(&mut out, content, level);
         return out;
     }
     let mut context = CCtx::create();
     let _ = context.set_parameter(CParameter::CompressionLevel(level));
-    let _ = context.set_parameter(CParameter::ChecksumFlag(true));
+    let _ = context.set_parameter(CParameter::ChecksumFlag(checksum));
+    if level == HIGH_LEVEL {
+        let _ = context.set_parameter(CParameter::Strategy(Strategy::ZSTD_btlazy2));
+    }
     let _ = context.compress2(&mut out, content);
     out
 }
