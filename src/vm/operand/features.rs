@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
-use super::Operand;
+use super::{Operand, parse_bits, print_bits};
 
 /// Features of the image that are there or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,22 +56,9 @@ impl Operand for Features {
         out.put_u8(self.0);
     }
     fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 {
-            return f.write_str("none");
-        }
-        let there = Self::NAMES.iter().enumerate().filter(|(bit, _)| self.0 & 1 << bit != 0);
-        for (place, (_, name)) in there.enumerate() {
-            write!(f, "{}{name}", if place == 0 { "" } else { "," })?;
-        }
-        Ok(())
+        print_bits(u16::from(self.0), &Self::NAMES, f)
     }
     fn parse(text: &str) -> Option<Self> {
-        if text == "none" {
-            return Some(Self(0));
-        }
-        text.split(',').try_fold(Self(0), |features, name| {
-            let bit = Self::NAMES.iter().position(|known| *known == name)?;
-            Some(Self(features.0 | 1 << bit))
-        })
+        Some(Self(u8::try_from(parse_bits(text, &Self::NAMES)?).ok()?))
     }
 }

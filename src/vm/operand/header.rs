@@ -6,7 +6,7 @@ use bytes::{Buf, BufMut};
 
 use crate::build::{HeaderFlags, HeaderLength};
 
-use super::Operand;
+use super::{Operand, parse_bits, print_bits};
 
 /// Two bytes: 0 is the shortest; from there on even and odd numbers count steps from both ends, so
 /// that every number means another length.
@@ -62,22 +62,9 @@ impl Operand for HeaderFlags {
         out.put_u16_le(self.0);
     }
     fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 {
-            return f.write_str("none");
-        }
-        let there = Self::WORDS.iter().enumerate().filter(|(bit, _)| self.0 & 1 << bit != 0);
-        for (place, (_, word)) in there.enumerate() {
-            write!(f, "{}{word}", if place == 0 { "" } else { "," })?;
-        }
-        Ok(())
+        print_bits(self.0, &Self::WORDS, f)
     }
     fn parse(text: &str) -> Option<Self> {
-        if text == "none" {
-            return Some(Self(0));
-        }
-        text.split(',').try_fold(Self(0), |flags, word| {
-            let bit = Self::WORDS.iter().position(|known| *known == word)?;
-            Some(Self(flags.0 | 1 << bit))
-        })
+        Some(Self(parse_bits(text, &Self::WORDS)?))
     }
 }

@@ -97,3 +97,26 @@ impl<const LOW: u8, const HIGH: u8> Operand for Number<LOW, HIGH> {
         Self::new(text.parse().ok()?)
     }
 }
+
+/// Writes the names of the bits that are set, with commas, or `none`.
+fn print_bits(bits: u16, names: &[&str], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if bits == 0 {
+        return f.write_str("none");
+    }
+    let there = names.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0);
+    for (place, (_, name)) in there.enumerate() {
+        write!(f, "{}{name}", if place == 0 { "" } else { "," })?;
+    }
+    Ok(())
+}
+
+/// The other way round; `None` where a name is none of them.
+fn parse_bits(text: &str, names: &[&str]) -> Option<u16> {
+    if text == "none" {
+        return Some(0);
+    }
+    text.split(',').try_fold(0, |bits, name| {
+        let bit = names.iter().position(|known| *known == name)?;
+        Some(bits | 1 << bit)
+    })
+}
