@@ -146,6 +146,6 @@ impl EngineError {
 
 impl From<StorageError> for EngineError {
     fn from(error: StorageError) -> Self {
-        Self::Map(MapError::Storage(error))
+        Self::Map(error.into())
     }
 }

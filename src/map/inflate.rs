@@ -25,7 +25,7 @@ impl InflateError {
     /// As the error of the cluster at `guest`.
     pub(super) fn at(self, guest: u64) -> MapError {
         match self {
-            Self::Storage(error) => MapError::Storage(error),
+            Self::Storage(error) => error.into(),
             Self::Payload(what) => MapError::Compressed { guest, what },
         }
     }

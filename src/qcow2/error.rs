@@ -1,5 +1,7 @@
 //! What is wrong with an image.
 
+use std::fmt;
+
 use crate::error::StorageError;
 
 /// The image is malformed, or uses what is not supported: a valid answer about the image, not a
@@ -29,10 +31,10 @@ pub enum MapError {
     /// A well-formed image that uses a feature which is not supported here.
     #[error("unsupported feature: {0}")]
     Unsupported(&'static str),
-    /// An error in one of the layers below.
-    #[error("{depth} layers down: {error}")]
+    /// An error in one of the layers below, other than a failing read.
+    #[error("{}{error}", Self::prefix(*depth))]
     Below {
-        /// How many layers down.
+        /// How many layers down, at least 1.
         depth: u32,
         /// What went wrong there.
         error: Box<MapError>,
@@ -145,9 +147,21 @@ pub enum MapError {
         /// The disk's size in bytes.
         virtual_size: u64,
     },
-    /// The file could not be read.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
+    /// A file could not be read. The one error that engines meet on valid images, in every run of the
+    /// `io` oracle: it says itself how far down it was, and is not boxed.
+    #[error("{}{error}", Self::prefix(*depth))]
+    Storage {
+        /// How many layers down, 0 for the image itself.
+        depth: u32,
+        /// What could not be read.
+        error: StorageError,
+    },
+}
+
+impl From<StorageError> for MapError {
+    fn from(error: StorageError) -> Self {
+        Self::Storage { depth: 0, error }
+    }
 }
 
 impl MapError {
@@ -163,23 +177,36 @@ impl MapError {
             (Self::Below { depth, error }, _) => {
                 Self::Below { depth: depth.saturating_add(more), error }
             }
+            (Self::Storage { depth, error }, _) => {
+                Self::Storage { depth: depth.saturating_add(more), error }
+            }
             (error, depth) => Self::Below { depth, error: Box::new(error) },
         }
     }
 
-    /// In which layer it was, counted from the image itself, and the error there.
-    pub fn located(&self) -> (u32, &Self) {
+    /// In which layer it was, counted from the image itself, and what was wrong there.
+    pub fn located(&self) -> (u32, &dyn fmt::Display) {
         match self {
             Self::Below { depth, error } => (*depth, error),
+            Self::Storage { depth, error } => (*depth, error),
             error => (0, error),
         }
     }
 
     /// The failing read that it is, in whatever layer.
     pub fn storage(&self) -> Option<StorageError> {
-        match self.located() {
-            (_, Self::Storage(error)) => Some(*error),
+        match self {
+            Self::Storage { error, .. } => Some(*error),
             _ => None,
+        }
+    }
+
+    /// What is put before an error that was so far down.
+    fn prefix(depth: u32) -> String {
+        match depth {
+            0 => String::new(),
+            1 => "1 layer down: ".to_owned(),
+            _ => format!("{depth} layers down: "),
         }
     }
 }
