@@ -70,7 +70,7 @@ fn read_layer<S: Storage + ?Sized>(
     Ok(())
 }
 
-/// Reads what lies in one cell; false where the layer has nothing there.
+/// Reads what lies in one cell; false, with `into` as it was, where the layer has nothing there.
 fn read_piece<S: Storage + ?Sized>(
     layer: &Qcow2<S>,
     guest: GuestOffset,
@@ -107,7 +107,8 @@ fn read_piece<S: Storage + ?Sized>(
         Some(host) => {
             layer.data.ok_or(MapError::Missing("external data file"))?.read_at(host, into)?;
         }
-        None => into.fill(0),
+        None if mapping.present => into.fill(0),
+        None => {}
     }
     Ok(mapping.present)
 }
