@@ -295,8 +295,7 @@ impl Builder {
         let mut unknown = |lowest: u32| entropy.next_u64() << lowest | 1 << lowest | 1 << 63;
         let compatible = bit(plan.header.lazy_refcounts || stale, COMPATIBLE_LAZY_REFCOUNTS)
             | bit(plan.has(HeaderFlags::COMPATIBLE_BITS), unknown(1));
-        let raw = plan.data_file.is_some_and(|data_file| data_file.raw);
-        let autoclear = bit(raw, AUTOCLEAR_RAW_DATA_FILE)
+        let autoclear = bit(plan.has_raw_data_file(), AUTOCLEAR_RAW_DATA_FILE)
             | bit(plan.has(HeaderFlags::AUTOCLEAR_BITS), unknown(2))
             | self.bitmaps_autoclear();
         [incompatible, compatible, autoclear]

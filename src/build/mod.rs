@@ -79,6 +79,11 @@ impl Plan {
         self.size_bytes & !511
     }
 
+    /// Whether the guest data lie in an external data file that is the disk, byte for byte.
+    fn has_raw_data_file(&self) -> bool {
+        self.data_file.is_some_and(|data_file| data_file.raw)
+    }
+
     /// A plain image in one file, placed at its end.
     pub fn new(geometry: Geometry, size_bytes: u64) -> Self {
         Self {

@@ -6,7 +6,7 @@ use crate::images::LayerFiles;
 use crate::qcow2::units::{GuestOffset, HostOffset};
 
 use super::Builder;
-use super::serialise::{write_stamps, written_runs};
+use super::serialise::write_stamps;
 use super::tables::{Compressed, Entry, Extended};
 
 impl Builder {
@@ -50,19 +50,7 @@ impl Builder {
             }
             Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
                 let writes = self.tables.writes(writes);
-                let read = |run: &std::ops::Range<usize>| bitmap.allocated() & 1 << run.start != 0;
-                for run in written_runs(bitmap, writes).filter(read) {
-                    let delta = run.start as u64 * geometry.cell_bytes();
-                    let length = run.len() as u64 * geometry.cell_bytes();
-                    let write = writes[run.start];
-                    write_stamps(
-                        image,
-                        guest.saturating_add(delta),
-                        at.saturating_add(delta),
-                        length,
-                        write,
-                    );
-                }
+                self.write_subclusters(image, (guest, at), bitmap, writes, bitmap.allocated());
             }
             Entry::Unallocated | Entry::Zero(_) | Entry::Extended(_) => {}
         }

@@ -78,7 +78,7 @@ impl Builder {
         scratch.refcounts.serialise(image, geometry, runs);
         self.seal(image, placement);
         // A raw one is as long as the disk, any other as long as what was written.
-        let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
+        let raw = self.plan.has_raw_data_file();
         let disk_bytes = self.plan.virtual_size_bytes();
         if raw {
             data_file.truncate(disk_bytes);
@@ -160,8 +160,7 @@ impl Builder {
             // A cluster that is shared holds somebody's data already.
             Entry::Zero(Some(host)) => {
                 // A raw data file says zeros where a guest reads zeros.
-                let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
-                if self.host_references(host) == 1 && !raw {
+                if self.host_references(host) == 1 && !self.plan.has_raw_data_file() {
                     let length = self.plan.geometry.cluster_size.bytes();
                     write_stamps(image, guest, host, length, WriteNumber::default());
                 }
@@ -178,31 +177,36 @@ impl Builder {
                 payload.write(out, &stamp(guest, write));
             }
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
-                let length = self.plan.geometry.cell_bytes();
-                let writes = self.tables.writes(writes);
                 // A raw data file says zeros where a guest reads zeros.
-                let raw = self.plan.data_file.is_some_and(|data_file| data_file.raw);
-                let kept = |run: &Range<usize>| !raw || bitmap.allocated() & 1 << run.start != 0;
-                for run in written_runs(bitmap, writes).filter(kept) {
-                    let delta = run.start as u64 * length;
-                    let guest = guest.saturating_add(delta);
-                    let run_bytes = run.len() as u64 * length;
-                    write_stamps(
-                        image,
-                        guest,
-                        host.saturating_add(delta),
-                        run_bytes,
-                        writes[run.start],
-                    );
-                }
+                let said = if self.plan.has_raw_data_file() { bitmap.allocated() } else { !0 };
+                let writes = self.tables.writes(writes);
+                self.write_subclusters(image, (guest, host), bitmap, writes, said);
             }
+        }
+    }
+
+    /// Writes the data of a cluster with subclusters, of those runs that begin with one of `said`: what
+    /// a guest finds at `guest` lies at `host`.
+    pub(super) fn write_subclusters(
+        &self,
+        image: &mut Image,
+        (guest, host): (GuestOffset, HostOffset),
+        bitmap: SubclusterBitmap,
+        writes: &[WriteNumber],
+        said: u32,
+    ) {
+        let length = self.plan.geometry.cell_bytes();
+        for run in written_runs(bitmap, writes).filter(|run| said & 1 << run.start != 0) {
+            let delta = run.start as u64 * length;
+            let (guest, host) = (guest.saturating_add(delta), host.saturating_add(delta));
+            write_stamps(image, guest, host, run.len() as u64 * length, writes[run.start]);
         }
     }
 }
 
 /// Runs of subclusters that were written by the same write and say the same: each is one piece of
 /// data, with stamps at its edges only. What was written stays in the file, allocated now or not.
-pub(super) fn written_runs(
+fn written_runs(
     bitmap: SubclusterBitmap,
     writes: &[WriteNumber],
 ) -> impl Iterator<Item = Range<usize>> {
