@@ -43,6 +43,10 @@ impl<S: Storage + ?Sized> Copy for Layer<'_, S> {}
 /// table entry is ever cut in two.
 pub const GRAIN_BYTES: u64 = 16;
 
+/// How much of a table is read at a time from a storage that has to read: how long the buffers are that
+/// [`each_data`] is given.
+pub const PIECE_BYTES: usize = 32 << 10;
+
 /// Bytes of an image that are not known to be a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data<'a> {

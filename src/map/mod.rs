@@ -20,6 +20,8 @@ pub use lookup::lookup;
 pub use read::read;
 pub use walk::map_extents;
 
+use crate::storage::PIECE_BYTES;
+
 use inflate::Inflater;
 
 /// Buffers of a walk, to be reused from walk to walk.
@@ -29,16 +31,12 @@ pub struct Scratch {
     inflater: Inflater,
 }
 
-/// Pieces of the tables of one layer.
+/// Pieces of the tables of one layer, each of [`PIECE_BYTES`].
 #[derive(Debug)]
 struct Tables {
     l1: Vec<u8>,
     l2: Vec<u8>,
 }
-
-/// How much of a table is read at a time from a storage that has to read. At most two such pieces of each
-/// layer are in memory.
-const PIECE_BYTES: usize = 32 << 10;
 
 impl Scratch {
     /// Empty buffers; they grow with the layers of the disks that are walked, and with the compressed

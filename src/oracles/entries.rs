@@ -11,7 +11,7 @@ use crate::qcow2::refcount;
 use crate::qcow2::snapshot::{SnapshotEntry, V3_EXTRA_BYTES};
 use crate::qcow2::units::HostOffset;
 use crate::snapshot_table;
-use crate::storage::{GRAIN_BYTES, Storage, each_data};
+use crate::storage::{GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
 
 /// Bits 0–8 and 56–62 of an L1 entry.
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
@@ -76,9 +76,6 @@ pub fn scan<S: Storage + ?Sized>(
     })?;
     Ok(scan.counts)
 }
-
-/// How much of a table is read at a time.
-const PIECE_BYTES: usize = 32 << 10;
 
 type Flow = Result<ControlFlow<()>, MapError>;
 

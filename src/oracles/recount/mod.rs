@@ -13,7 +13,7 @@ use crate::head::Head;
 use crate::limits::MAX_RECOUNTED;
 use crate::qcow2::error::MapError;
 use crate::qcow2::units::{HostCluster, HostOffset};
-use crate::storage::{GRAIN_BYTES, Storage, each_data};
+use crate::storage::{GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
 
 /// What references a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,9 +134,6 @@ pub struct Recount {
     /// How many references, counts or reports may be kept.
     bound: usize,
 }
-
-/// How much of a table is read at a time.
-const PIECE_BYTES: usize = 32 << 10;
 
 impl Recount {
     /// Nothing counted yet.

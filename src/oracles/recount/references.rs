@@ -124,7 +124,7 @@ impl Recount {
                 finding: Finding::Copied,
                 cluster: geometry.cluster_size.host_cluster(at),
                 clusters: 1,
-                references: u64::from(entry.copied()),
+                references: 0,
                 on_disk: 1,
                 role: Some(Role::Data),
             });

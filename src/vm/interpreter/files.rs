@@ -19,8 +19,8 @@ impl Vm {
 
     /// Leaves a gap at the end of the file.
     pub(super) fn reserve(&mut self, gap: Gap) -> Effect {
-        self.builder.leave_gap(gap.clusters());
-        effect(gap.clusters() > 0)
+        self.builder.leave_gap(gap.units());
+        effect(gap.units() > 0)
     }
 
     /// Decides how the file ends.

@@ -187,7 +187,7 @@ impl Operand for Size {
     }
 }
 
-/// A gap in clusters, or another number: 0 to 255, shifted left by 0 to 15.
+/// A gap, in clusters or of whatever it is: 0 to 255 units, shifted left by 0 to 15.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
     units: u8,
@@ -197,12 +197,7 @@ pub struct Gap {
 impl Gap {
     const SHIFTS: u8 = 16;
 
-    /// The number of clusters.
-    pub fn clusters(self) -> u64 {
-        self.units()
-    }
-
-    /// The number, of whatever it is.
+    /// The number of units.
     pub fn units(self) -> u64 {
         u64::from(self.units) << self.shift
     }
