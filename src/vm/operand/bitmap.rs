@@ -4,8 +4,6 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
-use crate::qcow2::bitmap::MAX_NAME_BYTES;
-
 use super::Operand;
 
 /// Flags of a bitmap.
@@ -42,34 +40,5 @@ impl Operand for BitmapFlags {
     fn parse(text: &str) -> Option<Self> {
         let value = Self::TEXTS.iter().position(|known| *known == text)?;
         Some(Self(value as u8))
-    }
-}
-
-/// How long a bitmap's name is, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NameLength(u16);
-
-impl NameLength {
-    /// Its value, at most [`MAX_NAME_BYTES`].
-    pub const fn get(self) -> u16 {
-        self.0
-    }
-}
-
-impl Operand for NameLength {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "0 to 1023";
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        Self(bytes.get_u16_le() % (MAX_NAME_BYTES + 1))
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(self.0);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok().filter(|length| *length <= MAX_NAME_BYTES).map(Self)
     }
 }

@@ -1,4 +1,4 @@
-//! Operands that say how much: lengths, sizes, gaps, and how far into a cluster a payload is moved.
+//! Operands that say how much: sizes, magnitudes, gaps, and how far into a cluster a payload is moved.
 
 use std::fmt;
 
@@ -53,57 +53,6 @@ impl Operand for Skew {
         }
         let steps = text.strip_prefix("fresh+")?.parse().ok()?;
         (steps < 1 << 15).then_some(Self::Fresh(steps))
-    }
-}
-
-/// A length to read in bytes: 0 to 4,095.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Length(u16);
-
-impl Length {
-    const VALUES: u16 = 4096;
-
-    /// The number of bytes.
-    pub fn get(self) -> u16 {
-        self.0
-    }
-}
-
-impl Operand for Length {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "0 to 4095";
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        Self(bytes.get_u16_le() % Self::VALUES)
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(self.0);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-    fn parse(text: &str) -> Option<Self> {
-        let length = text.parse().ok()?;
-        (length < Self::VALUES).then_some(Self(length))
-    }
-}
-
-/// A plain 16-bit number.
-impl Operand for u16 {
-    const BYTES: usize = 2;
-    const EXPECTED: &'static str = "0 to 65535";
-
-    fn decode(bytes: &mut &[u8]) -> Self {
-        bytes.get_u16_le()
-    }
-    fn encode(self, out: &mut impl BufMut) {
-        out.put_u16_le(self);
-    }
-    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
     }
 }
 
