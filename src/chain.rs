@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::head::{Field, Head, ImageFormat, probe};
+use crate::head::{Field, Head, probe};
 use crate::limits::MAX_FILE_LAYERS;
 use crate::qcow2::error::MapError;
-use crate::qcow2::header::INCOMPATIBLE_DATA_FILE;
+use crate::qcow2::header::{INCOMPATIBLE_DATA_FILE, ImageFormat};
 use crate::storage::{FileId, FileStorage, Layer, Storage};
 
 /// The files of a chain of images, the image itself first.

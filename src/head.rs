@@ -5,30 +5,10 @@ use crate::qcow2::bitmap::{BitmapsExtension, EXTENSION_BYTES};
 use crate::qcow2::error::MapError;
 use crate::qcow2::header::{
     AUTOCLEAR_BITMAPS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_CRYPTO,
-    EXTENSION_DATA_FILE, EXTENSION_END, Header, MAGIC, PARSED_BYTES,
+    EXTENSION_DATA_FILE, EXTENSION_END, Header, ImageFormat, MAGIC, PARSED_BYTES,
 };
 use crate::qcow2::units::HostOffset;
 use crate::storage::Storage;
-
-/// A format that a backing file can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImageFormat {
-    /// An image with layers of its own below it.
-    Qcow2,
-    /// Guest data from the first byte to the last.
-    Raw,
-}
-
-impl ImageFormat {
-    /// The format that the backing format extension calls by `name`, up to its first zero byte.
-    pub fn named(name: &[u8]) -> Option<Self> {
-        match name.split(|byte| *byte == 0).next()? {
-            b"qcow2" => Some(Self::Qcow2),
-            b"raw" => Some(Self::Raw),
-            _ => None,
-        }
-    }
-}
 
 /// The longest name of a format that QEMU opens.
 pub const MAX_FORMAT_BYTES: usize = 15;

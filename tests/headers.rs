@@ -1,8 +1,8 @@
 //! The first cluster: what the build puts there, and what it leaves out where there is no room.
 
 use qcowfuzz::build::{
-    BackingFormat, BackingPlan, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle,
-    Names, Plan, Scratch,
+    BackingPlan, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle, Names, Plan,
+    Scratch,
 };
 use qcowfuzz::entropy::Entropy;
 use qcowfuzz::head::Head;
@@ -10,7 +10,7 @@ use qcowfuzz::images::LayerFiles;
 use qcowfuzz::limits::Limits;
 use qcowfuzz::qcow2::header::{
     COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_END,
-    EXTENSION_FEATURE_NAMES,
+    EXTENSION_FEATURE_NAMES, ImageFormat,
 };
 use qcowfuzz::qcow2::units::HostOffset;
 use qcowfuzz::storage::Storage;
@@ -120,7 +120,7 @@ fn what_has_no_room_is_left_out_in_order() {
     // more may need less to be left out.
     for (flags, order, step) in [(HeaderFlags::default(), 0, 1), (HeaderFlags::NAME_AT_END, 5, 8)] {
         let plan = *builder("version=3 cluster_bits=10 refcount_order=4 features=none").plan();
-        let backing = Some(BackingPlan { format: BackingFormat::Raw, told: true });
+        let backing = Some(BackingPlan { format: ImageFormat::Raw, told: true });
         let data_file = Some(DataFilePlan { raw: false });
         let mut builder = Builder::new();
         builder.begin(Plan { backing, data_file, ..plan }, Limits::WALKED);

@@ -12,8 +12,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use qcowfuzz::build::{
-    BackingFormat, BackingPlan, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle,
-    Names, Plan, Scratch,
+    BackingPlan, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle, Names, Plan,
+    Scratch,
 };
 use qcowfuzz::engines::Walker;
 use qcowfuzz::export::{self, Holes};
@@ -22,6 +22,7 @@ use qcowfuzz::harness::Harness;
 use qcowfuzz::head::{Field, Head};
 use qcowfuzz::images::LayerFiles;
 use qcowfuzz::limits::Limits;
+use qcowfuzz::qcow2::header::ImageFormat;
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
 use qcowfuzz::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::vm::text::assemble;
@@ -331,9 +332,7 @@ fn qemu_reads_the_names_of_backing_files() {
         (3, 14, "zstd"),
         (2, 21, "none"),
     ] {
-        for (format, file) in
-            [(BackingFormat::Qcow2, "base.qcow2"), (BackingFormat::Raw, "base.raw")]
-        {
+        for (format, file) in [(ImageFormat::Qcow2, "base.qcow2"), (ImageFormat::Raw, "base.raw")] {
             for (style, told) in styles().into_iter().zip([true, false].into_iter().cycle()) {
                 let backing = Some(BackingPlan { format, told });
                 let mut builder = builder(&image_line(version, bits, features), backing, None);
@@ -347,7 +346,7 @@ fn qemu_reads_the_names_of_backing_files() {
                     let case = format!("version {version}, {bits} bits, {style:?}, {name}");
                     let said = info(&path);
                     assert_eq!(said["backing-filename"], name, "{case}");
-                    let word = if format == BackingFormat::Raw { "raw" } else { "qcow2" };
+                    let word = if format == ImageFormat::Raw { "raw" } else { "qcow2" };
                     let word = told.then_some(word);
                     assert_eq!(said["backing-filename-format"].as_str(), word, "{case}");
                     if length == 101 {

@@ -16,7 +16,7 @@ use crate::image::Image;
 use crate::qcow2::header::{
     AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, Compression, Header,
     INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_DIRTY,
-    INCOMPATIBLE_EXTENDED_L2, PARSED_BYTES, Version,
+    INCOMPATIBLE_EXTENDED_L2, ImageFormat, PARSED_BYTES, Version,
 };
 use crate::qcow2::units::HostOffset;
 
@@ -140,21 +140,11 @@ impl HeaderFlags {
     }
 }
 
-/// The format of a backing file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BackingFormat {
-    /// qcow2.
-    #[default]
-    Qcow2,
-    /// Raw bytes.
-    Raw,
-}
-
 /// The backing file of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackingPlan {
     /// Its format.
-    pub format: BackingFormat,
+    pub format: ImageFormat,
     /// Whether an extension says so; a reader must guess where none does.
     pub told: bool,
 }

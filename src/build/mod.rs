@@ -42,8 +42,8 @@ use tables::{Entry, Extended, TableId, Tables};
 pub use bitmaps::{Fill, Leaving, NewBitmap};
 pub use compressed::{CompressedPlace, CompressedWrite, Packing};
 pub use header::{
-    BackingFormat, BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions,
-    HeaderStyle, Names, NamesTooLong,
+    BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle, Names,
+    NamesTooLong,
 };
 pub use serialise::Scratch;
 pub use snapshots::SnapshotDetails;

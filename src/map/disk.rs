@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use crate::head::{Head, ImageFormat, probe};
+use crate::head::{Head, probe};
 use crate::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
-use crate::qcow2::header::{Geometry, Header, INCOMPATIBLE_DATA_FILE};
+use crate::qcow2::header::{Geometry, Header, INCOMPATIBLE_DATA_FILE, ImageFormat};
 use crate::qcow2::snapshot::SnapshotEntry;
 use crate::qcow2::units::HostOffset;
 use crate::snapshot_table;

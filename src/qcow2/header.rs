@@ -67,6 +67,32 @@ pub enum Compression {
     Zstd,
 }
 
+/// A format that a backing file can have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// An image, perhaps with layers of its own below it.
+    #[default]
+    Qcow2,
+    /// Guest data from the first byte to the last.
+    Raw,
+}
+
+impl ImageFormat {
+    /// What the backing format extension calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Qcow2 => "qcow2",
+            Self::Raw => "raw",
+        }
+    }
+
+    /// The format that the extension calls by `name`, up to its first zero byte.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        let name = name.split(|byte| *byte == 0).next()?;
+        [Self::Qcow2, Self::Raw].into_iter().find(|format| format.name().as_bytes() == name)
+    }
+}
+
 /// The version of the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {

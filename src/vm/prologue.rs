@@ -5,8 +5,8 @@ use std::fmt;
 
 use crate::build::placement::Policy;
 use crate::build::refcounts::RefcountPlacement;
-use crate::build::{BackingFormat, BackingPlan, DataFilePlan, HeaderOptions, MAX_SIZE_BYTES, Plan};
-use crate::qcow2::header::{Compression, Geometry, Version};
+use crate::build::{BackingPlan, DataFilePlan, HeaderOptions, MAX_SIZE_BYTES, Plan};
+use crate::qcow2::header::{Compression, Geometry, ImageFormat, Version};
 use crate::qcow2::units::ClusterSize;
 
 use super::operand::{Base, DataIn, Features, Number, Operand, Relative, Size};
@@ -136,7 +136,7 @@ pub(super) struct ImageOperands {
 impl ImageOperands {
     /// The plan of an overlay of the image of `below`, with refcount structures placed alike. The image
     /// below becomes a file in `format`.
-    pub(super) fn plan_over(&self, below: &Plan, format: BackingFormat, size: Relative) -> Plan {
+    pub(super) fn plan_over(&self, below: &Plan, format: ImageFormat, size: Relative) -> Plan {
         let size_bytes = size.bytes(below.size_bytes).min(MAX_SIZE_BYTES);
         Plan {
             refcounts: below.refcounts,

@@ -1,8 +1,8 @@
 //! Backing chains and external data files.
 
-use qcowfuzz::build::{BackingFormat, Builder};
+use qcowfuzz::build::Builder;
 use qcowfuzz::entropy::Entropy;
-use qcowfuzz::qcow2::header::Version;
+use qcowfuzz::qcow2::header::{ImageFormat, Version};
 use qcowfuzz::vm::Prologue;
 use qcowfuzz::vm::operand::{Base, DataIn, Size};
 
@@ -14,7 +14,7 @@ pub const PARTS: &[Part] = &[
         name: "backing file, qcow2",
         prepare: ANYWHERE,
         lines: |entropy| overlay(entropy, "same"),
-        had: |trace| backing(trace, BackingFormat::Qcow2),
+        had: |trace| backing(trace, ImageFormat::Qcow2),
     },
     Part {
         name: "backing file, raw",
@@ -26,7 +26,7 @@ pub const PARTS: &[Part] = &[
             let lines = overlay(entropy, "same");
             format!("write at=end-0 clusters=1\nwrite at=part+20000 clusters=3\n{lines}")
         },
-        had: |trace| backing(trace, BackingFormat::Raw),
+        had: |trace| backing(trace, ImageFormat::Raw),
     },
     Part {
         name: "four layers",
@@ -145,7 +145,7 @@ fn small(prologue: &mut Prologue) {
     prologue.size = Size::new(1 + seed % 1500, 13, (seed % 1000) as i16 - 500).unwrap();
 }
 
-fn backing(trace: &Trace, format: BackingFormat) -> bool {
+fn backing(trace: &Trace, format: ImageFormat) -> bool {
     trace.vm.builders().any(|it| it.plan().backing.is_some_and(|it| it.format == format))
 }
 

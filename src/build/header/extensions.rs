@@ -6,16 +6,17 @@ use crate::image::Image;
 use crate::qcow2::bitmap::{self, BitmapsExtension};
 use crate::qcow2::header::{
     EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE, EXTENSION_FEATURE_NAMES,
+    ImageFormat,
 };
 use crate::qcow2::units::HostOffset;
 
-use super::{BackingFormat, Names};
+use super::Names;
 
 /// An extension. What a reader needs comes first in a layout's list; the rest may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extension {
     /// The format of the backing file.
-    BackingFormat(BackingFormat),
+    BackingFormat(ImageFormat),
     /// The name of the external data file, of that many bytes.
     DataFile(u32),
     /// Where the bitmaps' directory lies.
@@ -73,7 +74,7 @@ impl Extension {
     fn data_bytes(self) -> u32 {
         let rows = |count: usize| (count * ROW_BYTES) as u32;
         match self {
-            Self::BackingFormat(format) => name_of(format).len() as u32,
+            Self::BackingFormat(format) => format.name().len() as u32,
             Self::Bitmaps(_) => bitmap::EXTENSION_BYTES as u32,
             Self::DataFile(length_bytes)
             | Self::Unknown { length_bytes, .. }
@@ -115,7 +116,7 @@ impl Extension {
 
     fn fill(self, mut out: &mut [u8], names: &Names) {
         match self {
-            Self::BackingFormat(format) => out.put_slice(name_of(format).as_bytes()),
+            Self::BackingFormat(format) => out.put_slice(format.name().as_bytes()),
             Self::DataFile(_) => out.put_slice(names.data_file),
             Self::Bitmaps(bitmaps) => bitmaps.write(out),
             Self::FeatureNames { unknown } => {
@@ -130,12 +131,5 @@ impl Extension {
             }
             Self::Unknown { .. } | Self::Filler(_) => out.fill(0xA5),
         }
-    }
-}
-
-fn name_of(format: BackingFormat) -> &'static str {
-    match format {
-        BackingFormat::Qcow2 => "qcow2",
-        BackingFormat::Raw => "raw",
     }
 }

@@ -1,7 +1,8 @@
 //! Chains of images: the one at the top is being built, the others lie below it as they are.
 
-use crate::build::{BackingFormat, Builder, Names, NamesTooLong, Scratch};
+use crate::build::{Builder, Names, NamesTooLong, Scratch};
 use crate::images::{FileNames, Images};
+use crate::qcow2::header::ImageFormat;
 use crate::vm::journal::Journal;
 use crate::vm::operand::{Base, Relative};
 use crate::vm::prologue::ImageOperands;
@@ -75,7 +76,7 @@ impl Vm {
             return Effect::None;
         }
         let raw = self.layers_below == 0 && self.base == Base::Raw;
-        let format = if raw { BackingFormat::Raw } else { BackingFormat::Qcow2 };
+        let format = if raw { ImageFormat::Raw } else { ImageFormat::Qcow2 };
         let plan = image.plan_over(self.builder.plan(), format, size);
         if self.below.len() == self.layers_below {
             self.below.push(Layer::default());
