@@ -1,50 +1,19 @@
-//! What a run costs: `cargo bench` prints the tables of `docs/performance.md`, `cargo bench -- rate`
-//! and `cargo bench -- growth` one of them. Only the ratios of one table's rows mean anything
-//! elsewhere.
+//! What a run costs: `cargo bench` prints the tables of `docs/performance.md`, `cargo bench --bench rate
+//! -- rate` and `-- growth` one of them. Only the ratios of one table's rows mean anything elsewhere.
+
+mod sets;
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::{Checks, Harness, Outcome};
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::harness::Harness;
+use qcowfuzz::vm::Operation;
+use qcowfuzz::vm::generate::Wanted;
 use qcowfuzz::vm::operand::{Number, Size};
 use qcowfuzz::vm::prologue::PROLOGUE_BYTES;
-use qcowfuzz::vm::{Operation, Program};
-use rustix::time::{ClockId, clock_gettime};
 
-/// The frozen set: these seeds, this many operations.
-const SET: std::ops::Range<u64> = 0..1000;
-const OPERATIONS: usize = 20;
-/// How often each set is run. The fastest counts: the machine is shared, and nothing makes a run
-/// faster than it is.
-const ROUNDS: u32 = 30;
-
-type Inputs = Vec<Vec<u8>>;
-
-fn set(wanted: Wanted) -> Vec<Program> {
-    SET.map(|rng_seed| generate(rng_seed, wanted)).collect()
-}
-
-fn encoded(programs: impl IntoIterator<Item = Program>) -> Inputs {
-    programs.into_iter().map(|program| program.encode()).collect()
-}
-
-/// Runs the programs once; the sum of their outcomes.
-fn run_all(harness: &mut Harness<Walker>, programs: &Inputs) -> Outcome {
-    let mut sum = Outcome::default();
-    for program in programs {
-        match harness.run(black_box(program), Checks::AtCheckpoints) {
-            Ok(outcome) => {
-                sum.operations += outcome.operations;
-                sum.effective += outcome.effective;
-                sum.images += outcome.images;
-            }
-            Err(failure) => panic!("{}\n{:?}", failure.violation, Program::decode(program)),
-        }
-    }
-    sum
-}
+use sets::{Inputs, OPERATIONS, ROUNDS, SETS, cpu_time, encoded, run_all, set};
 
 /// The fastest round of each set; the sets take turns, so that a slow minute is everybody's.
 fn fastest(sets: &[&Inputs]) -> Vec<Duration> {
@@ -60,16 +29,10 @@ fn fastest(sets: &[&Inputs]) -> Vec<Duration> {
     times
 }
 
-/// The CPU time that this thread has used.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
-}
-
 fn rates() {
     println!("| programs | operations | take effect | images a second, one core |");
     println!("|---|---|---|---|");
-    for (name, compressed) in [("without compressed clusters", false), ("with them", true)] {
+    for (name, compressed) in SETS {
         let inputs = encoded(set(Wanted { operations: OPERATIONS, compressed }));
         let outcome = run_all(&mut Harness::new(Walker::default()), &inputs);
         let time = fastest(&[&inputs])[0];

@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::observer::Event;
 use crate::qcow2::units::{GuestOffset, HostOffset};
 
 /// The mapping status of guest bytes, in the terms of `qemu-img map --output=json` (QEMU
@@ -34,6 +35,19 @@ impl Mapping {
         match self.offset {
             None => Some(self),
             Some(offset) => Some(Self { offset: Some(offset.checked_add(delta_bytes)?), ..self }),
+        }
+    }
+
+    /// What a run of this kind is to an observer.
+    #[inline(always)]
+    pub fn event(&self) -> Event {
+        match (self.compressed, self.data, self.present, self.offset.is_some()) {
+            (true, ..) => Event::Compressed,
+            (false, true, ..) => Event::Normal,
+            (false, false, true, true) => Event::ZeroAllocated,
+            (false, false, true, false) => Event::ZeroPlain,
+            (false, false, false, true) => Event::UnallocatedSubclusters,
+            (false, false, false, false) => Event::Unallocated,
         }
     }
 

@@ -108,3 +108,5 @@ pub const MAX_RECOUNTED: usize = 1 << 26;
 /// How far into a compressed cluster the loop reads: all that most shapes fill (`content`), and zeros
 /// behind it. A 2 MiB cluster takes a millisecond to inflate.
 pub const MAX_INFLATED_BYTES: u64 = 16 << 10;
+/// How many entries the log of a run keeps; a person reads a few hundred of them, a test all.
+pub const MAX_LOGGED: usize = 1 << 16;

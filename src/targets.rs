@@ -3,11 +3,14 @@
 //! [`Refcounts`] and [`RawImage`].
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use crate::engines::Walker;
+use crate::feedback::{Recorder, extra};
 use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
 use crate::images::{FileNames, Images};
 use crate::limits::Limits;
+use crate::observer::Observer;
 use crate::oracles::Violation;
 use crate::oracles::raw::{RawJudge, RawOutcome};
 use crate::oracles::recount::Recount;
@@ -19,10 +22,14 @@ use crate::vm::{Program, Vm};
 /// # Errors
 /// A violation.
 pub fn map_extents(input: &[u8]) -> Result<Outcome, Box<Failure>> {
+    type Observed = Rc<Recorder>;
     thread_local! {
-        static HARNESS: RefCell<Harness<Walker>> = RefCell::new(Harness::new(Walker::default()));
+        static HARNESS: RefCell<Harness<Walker<Observed>, Observed>> = RefCell::new({
+            let walker = Walker::observed(RECORDER.with(Rc::clone));
+            Harness::observed(walker, RECORDER.with(Rc::clone))
+        });
     }
-    HARNESS.with_borrow_mut(|harness| harness.run(input, Checks::AtCheckpoints))
+    recorded(|| HARNESS.with_borrow_mut(|harness| harness.run(input, Checks::AtCheckpoints)))
 }
 
 /// The allocator alone, in geometries that no walk could afford: the input is a program, and only the
@@ -32,9 +39,10 @@ pub fn map_extents(input: &[u8]) -> Result<Outcome, Box<Failure>> {
 /// A violation.
 pub fn refcounts(input: &[u8]) -> Result<Outcome, Box<Failure>> {
     thread_local! {
-        static REFCOUNTS: RefCell<Refcounts> = RefCell::default();
+        static REFCOUNTS: RefCell<Refcounts<Rc<Recorder>>> =
+            RefCell::new(Refcounts::observed(RECORDER.with(Rc::clone)));
     }
-    REFCOUNTS.with_borrow_mut(|target| target.run(input, Checks::AtCheckpoints))
+    recorded(|| REFCOUNTS.with_borrow_mut(|target| target.run(input, Checks::AtCheckpoints)))
 }
 
 /// Any bytes: the input is the file.
@@ -43,22 +51,44 @@ pub fn refcounts(input: &[u8]) -> Result<Outcome, Box<Failure>> {
 /// A violation.
 pub fn raw_image(input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
     thread_local! {
-        static RAW_IMAGE: RefCell<RawImage> = RefCell::default();
+        static RAW_IMAGE: RefCell<RawImage<Rc<Recorder>>> =
+            RefCell::new(RawImage::observed(RECORDER.with(Rc::clone)));
     }
-    RAW_IMAGE.with_borrow_mut(|target| target.run(input))
+    recorded(|| RAW_IMAGE.with_borrow_mut(|target| target.run(input)))
+}
+
+thread_local! {
+    /// What the targets of a thread are observed by.
+    static RECORDER: Rc<Recorder> = Rc::default();
+}
+
+/// Counts what a run does, and nothing of the one before, and gives libFuzzer the counters.
+fn recorded<T>(run: impl FnOnce() -> T) -> T {
+    RECORDER.with(|recorder| {
+        recorder.begin_run();
+        let result = run();
+        extra::publish(recorder);
+        result
+    })
 }
 
 /// What [`refcounts()`] runs on.
 #[derive(Debug, Default)]
-pub struct Refcounts {
+pub struct Refcounts<O: Observer = ()> {
     pipeline: Pipeline,
     recount: Recount,
+    observer: O,
 }
 
-impl Refcounts {
-    /// For images that are to become files: they call each other by `names`.
-    pub fn named(names: FileNames) -> Self {
-        Self { pipeline: Pipeline::named(names), recount: Recount::default() }
+impl<O: Observer> Refcounts<O> {
+    /// Tells `observer` what happens.
+    pub fn observed(observer: O) -> Self {
+        Self { pipeline: Pipeline::default(), recount: Recount::default(), observer }
+    }
+
+    /// The same, for images that are to become files: they call each other by `names`.
+    pub fn named(self, names: FileNames) -> Self {
+        Self { pipeline: Pipeline::named(names), ..self }
     }
 
     /// Runs the program that `input` is.
@@ -66,8 +96,8 @@ impl Refcounts {
     /// # Errors
     /// A violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { pipeline, recount } = self;
-        pipeline.run(input, Limits::ALLOCATED, checks, |images, _| {
+        let Self { pipeline, recount, observer } = self;
+        pipeline.run(input, Limits::ALLOCATED, checks, observer, |images, _| {
             let top = images.top();
             refcounts::check(recount, &top.image, &top.out_of_date)
         })
@@ -90,13 +120,25 @@ impl Refcounts {
 }
 
 /// What [`raw_image`] runs on.
-#[derive(Debug, Default)]
-pub struct RawImage {
-    walker: Walker,
+#[derive(Debug)]
+pub struct RawImage<O: Observer = ()> {
+    walker: Walker<O>,
     judge: RawJudge,
 }
 
-impl RawImage {
+impl Default for RawImage {
+    /// Nobody observes.
+    fn default() -> Self {
+        Self::observed(())
+    }
+}
+
+impl<O: Observer> RawImage<O> {
+    /// Tells `observer` what the walker does.
+    pub fn observed(observer: O) -> Self {
+        Self { walker: Walker::observed(observer), judge: RawJudge::default() }
+    }
+
     /// Judges what the walker makes of the file that `input` is.
     ///
     /// # Errors

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use qcowfuzz::feedback::layout::{COUNTERS, MAGNITUDES};
+use qcowfuzz::observer::{Event, Rare, State, Vital};
 use qcowfuzz::vm::operation::OPERATION_BYTES;
 use qcowfuzz::vm::prologue::PROLOGUE_BYTES;
 use qcowfuzz::vm::{Operation, Program, text};
@@ -313,6 +315,27 @@ fn the_walk_through_shows_a_seed() {
     let shown = shown.filter(|line| all.contains(line.split_whitespace().next().unwrap_or("")));
     let told = readme.split(": found after ").nth(1).unwrap().split(' ').next().unwrap();
     assert_eq!(shown.count().to_string(), told);
+}
+
+#[test]
+fn feedback_is_listed() {
+    let document = text_of("docs/feedback.md");
+    let told = |heading: &str| -> Vec<String> {
+        rows(&document, heading).into_iter().map(|mut row| row.swap_remove(0)).collect()
+    };
+    assert_eq!(told("## States"), State::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
+    assert_eq!(told("## Events"), Event::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
+    assert_eq!(told("## Rare events"), Rare::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
+    assert_eq!(told("## Vitals"), Vital::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
+    let counters = rows(&document, "## Counters");
+    assert_eq!(counters[0][1], format!("{} × {} × {}", State::COUNT, Event::COUNT, Event::COUNT));
+    assert_eq!(counters[1][1], format!("{}, with room for 64", Rare::COUNT));
+    for row in &counters[2..] {
+        assert_eq!(row[1], format!("{} × {MAGNITUDES}", Vital::COUNT));
+    }
+    let (thousands, rest) = (COUNTERS / 1000, COUNTERS % 1000);
+    assert!(document.contains(&format!("in {thousands},{rest:03} counters")));
+    assert!(document.contains(&format!("INFO: {COUNTERS} Extra Counters")));
 }
 
 #[test]

@@ -35,7 +35,7 @@ struct First {
 impl First {
     fn of(builder: &Builder, names: &Names) -> Self {
         let mut files = LayerFiles::default();
-        builder.build(names, &mut Scratch::default(), &mut files);
+        builder.build(names, &mut Scratch::default(), &mut files, &());
         let image = files.image;
         let head = Head::read(&image).unwrap();
         let mut bytes = vec![0; head.header.geometry.cluster_size.bytes_usize()];

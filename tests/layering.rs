@@ -10,8 +10,10 @@ use source::{Source, braces, files};
 const STOREYS: &[&[&str]] = &[
     // Offsets and counts, below everything: extents and errors speak in them.
     &["qcow2::units"],
+    // What happens is told in words of its own.
+    &["observer"],
     // `error` lies below `qcow2`: a malformed image and a failing read are one answer to a caller.
-    &["error", "extent", "entropy", "observer"],
+    &["error", "extent", "entropy"],
     // Stamps are made of offsets and entropy.
     &["content"],
     &["qcow2"],

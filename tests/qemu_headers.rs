@@ -302,7 +302,7 @@ fn info(path: &Path) -> serde_json::Value {
 
 fn save(builder: &Builder, names: &Names, path: &Path) {
     let mut files = LayerFiles::default();
-    builder.build(names, &mut Scratch::default(), &mut files);
+    builder.build(names, &mut Scratch::default(), &mut files, &());
     export::write(&files.image, &File::create(path).unwrap(), Holes::Keep).unwrap();
 }
 

@@ -24,7 +24,7 @@ fn assert_rules(prologue: &str, text: &str) {
     vm.begin(&program.prologue, Limits::WALKED);
     let bytes = |vm: &Vm| {
         let mut files = LayerFiles::default();
-        vm.builder().build(&Names::default(), &mut Default::default(), &mut files);
+        vm.builder().build(&Names::default(), &mut Default::default(), &mut files, &());
         files.image.written().map(|data| (data.offset, data.bytes.to_vec())).collect::<Vec<_>>()
     };
     for (line, operation) in text.lines().zip(&program.operations) {

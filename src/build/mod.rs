@@ -5,6 +5,7 @@
 //! image's bytes does not change it, so that a program can be built and verified at any point.
 
 mod bitmaps;
+mod census;
 pub mod clusters;
 mod compressed;
 pub mod file;
@@ -40,6 +41,7 @@ use snapshots::Snapshots;
 use tables::{Entry, Extended, TableId, Tables};
 
 pub use bitmaps::{Fill, Leaving, NewBitmap};
+pub use census::Census;
 pub use compressed::{CompressedPlace, CompressedWrite, Packing};
 pub use header::{
     BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle, Names,

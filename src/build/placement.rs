@@ -1,6 +1,7 @@
 //! Where the next host cluster goes: the program decides, with entropy of its own.
 
 use crate::entropy::Entropy;
+use crate::observer::{Event, Observer, Rare, State};
 
 use super::clusters::Clusters;
 
@@ -18,6 +19,34 @@ pub enum Policy {
     Mixed,
 }
 
+/// How often clusters were placed, by what became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// At the end of the file.
+    appended: u64,
+    /// In a hole.
+    filled: u64,
+    /// At the end, though a hole was wanted.
+    no_hole: u64,
+}
+
+impl Tally {
+    /// Tells what became of clusters since `before`.
+    #[inline]
+    pub fn tell(&self, before: &Self, state: State, observer: &impl Observer) {
+        if self.appended > before.appended {
+            observer.event(state, Event::Appended);
+        }
+        if self.filled > before.filled {
+            observer.event(state, Event::Filled);
+        }
+        if self.no_hole > before.no_hole {
+            observer.event(state, Event::NoHole);
+            observer.rare(Rare::NoHole);
+        }
+    }
+}
+
 /// The allocator of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
@@ -30,6 +59,7 @@ pub struct Placement {
     append_at: u64,
     /// The longest file, in clusters.
     limit: u64,
+    tally: Tally,
 }
 
 impl Placement {
@@ -40,6 +70,7 @@ impl Placement {
         self.entropy = Entropy::new(rng_seed);
         self.append_at = 0;
         self.limit = limit;
+        self.tally = Tally::default();
     }
 
     /// Becomes a copy of `other`, in the buffers that are there.
@@ -49,11 +80,18 @@ impl Placement {
         self.entropy = other.entropy.clone();
         self.append_at = other.append_at;
         self.limit = other.limit;
+        self.tally = other.tally;
     }
 
     /// Lets the file grow as long as it needs to.
     pub fn lift_limit(&mut self) {
         self.limit = u64::MAX;
+    }
+
+    /// What became of clusters since the file began.
+    #[inline]
+    pub fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// Where the next appended cluster goes.
@@ -92,11 +130,18 @@ impl Placement {
             Policy::Mixed => None,
         };
         let first = match hole {
-            Some(first) => first,
+            Some(first) => {
+                self.tally.filled += 1;
+                first
+            }
             None => {
                 let first = self.append_at();
                 if first + clusters > self.limit {
                     return None;
+                }
+                match policy {
+                    Policy::FirstHole | Policy::RandomHole => self.tally.no_hole += 1,
+                    Policy::Append | Policy::Mixed => self.tally.appended += 1,
                 }
                 self.append_at = first + clusters;
                 first

@@ -18,6 +18,7 @@
 
 use crate::image::Image;
 use crate::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
+use crate::observer::{Event, Observer, Rare, State, Vital};
 use crate::qcow2::header::{Geometry, MAX_REFCOUNT_TABLE_BYTES};
 use crate::qcow2::refcount;
 use crate::qcow2::units::{HostCluster, HostOffset};
@@ -59,7 +60,9 @@ impl Refcounts {
         placement: &mut Placement,
         geometry: &Geometry,
         wanted: RefcountPlacement,
+        observer: &impl Observer,
     ) {
+        observer.begin(State::AllocateBlocks);
         self.blocks.clear();
         let per_block = geometry.refcounts_per_block();
         for run in placement.clusters.runs() {
@@ -68,25 +71,50 @@ impl Refcounts {
         // Popped from the back: the blocks are inserted in order.
         self.pending.dedup();
         self.pending.reverse();
-        self.allocate_blocks(placement, per_block, wanted.blocks);
-        self.allocate_table(placement, geometry, wanted);
+        self.allocate_blocks(placement, per_block, wanted.blocks, observer);
+        self.allocate_table(placement, geometry, wanted, observer);
     }
 
     /// Makes every pending block, and those that the new ones need.
-    fn allocate_blocks(&mut self, placement: &mut Placement, per_block: u64, policy: Policy) {
+    fn allocate_blocks(
+        &mut self,
+        placement: &mut Placement,
+        per_block: u64,
+        policy: Policy,
+        observer: &impl Observer,
+    ) {
+        let mut round = 0;
         while let Some(index) = self.pending.pop() {
             let at = match self.blocks.last() {
                 Some((last, _)) if *last < index => self.blocks.len(),
                 _ => match self.blocks.binary_search_by_key(&index, |(index, _)| *index) {
-                    Ok(_) => continue,
+                    Ok(_) => {
+                        round = 0;
+                        observer.event(State::AllocateBlocks, Event::Counted);
+                        continue;
+                    }
                     Err(at) => at,
                 },
             };
+            let before = placement.tally();
             let Some(cluster) = placement.allocate(1, policy) else {
                 return;
             };
             self.blocks.insert(at, (index, cluster));
             self.pending.push(cluster / per_block);
+            round += 1;
+            observer.event(State::AllocateBlocks, Event::Block);
+            placement.tally().tell(&before, State::AllocateBlocks, observer);
+            observer.vital(Vital::BlockRounds, round);
+            if cluster / per_block == index {
+                observer.event(State::AllocateBlocks, Event::CountsItself);
+                if index > 0 {
+                    observer.rare(Rare::BlockCountsItself);
+                }
+            }
+            if round > 2 {
+                observer.rare(Rare::ManyRounds);
+            }
         }
     }
 
@@ -95,20 +123,30 @@ impl Refcounts {
         placement: &mut Placement,
         geometry: &Geometry,
         wanted: RefcountPlacement,
+        observer: &impl Observer,
     ) {
-        let per_block = geometry.refcounts_per_block();
+        observer.begin(State::AllocateTable);
         let tolerance = wanted.tolerance.min(MAX_TABLE_TOLERANCE);
         for round in 0..MAX_TABLE_ROUNDS {
             let needed = self.wanted_table_clusters(geometry, wanted);
             let clusters = needed + if round == 0 { 0 } else { needed / 16 + 1 };
+            let before = placement.tally();
             let first = placement.allocate_with_tolerance(clusters, tolerance, wanted.table);
             let Some(first) = first else { return };
+            observer.event(State::AllocateTable, Event::Table);
+            placement.tally().tell(&before, State::AllocateTable, observer);
             (self.table_first, self.table_clusters) = (first, clusters);
-            self.count_clusters(placement, per_block, wanted.blocks, first..first + clusters);
-            if self.extend_table(placement, geometry, wanted) {
-                self.trim_table(placement, geometry, wanted);
+            let run = first..first + clusters;
+            self.count_clusters(placement, geometry, wanted.blocks, run, observer);
+            if self.extend_table(placement, geometry, wanted, observer) {
+                self.trim_table(placement, geometry, wanted, observer);
+                if self.table_clusters > 1 {
+                    observer.rare(Rare::LongTable);
+                }
                 return;
             }
+            observer.event(State::AllocateTable, Event::Moved);
+            observer.rare(Rare::TableMoved);
             placement.clusters.free(self.table_first, self.table_clusters);
         }
         unreachable!("the refcount table does not converge");
@@ -121,6 +159,7 @@ impl Refcounts {
         placement: &mut Placement,
         geometry: &Geometry,
         wanted: RefcountPlacement,
+        observer: &impl Observer,
     ) -> bool {
         while self.wanted_table_clusters(geometry, wanted) > self.table_clusters {
             let next = self.table_first + self.table_clusters;
@@ -129,8 +168,9 @@ impl Refcounts {
             }
             placement.clusters.allocate(next, 1);
             self.table_clusters += 1;
-            let per_block = geometry.refcounts_per_block();
-            self.count_clusters(placement, per_block, wanted.blocks, next..next + 1);
+            observer.event(State::AllocateTable, Event::Extended);
+            observer.rare(Rare::TableExtended);
+            self.count_clusters(placement, geometry, wanted.blocks, next..next + 1, observer);
         }
         true
     }
@@ -141,9 +181,12 @@ impl Refcounts {
         placement: &mut Placement,
         geometry: &Geometry,
         wanted: RefcountPlacement,
+        observer: &impl Observer,
     ) {
         let needed = self.wanted_table_clusters(geometry, wanted);
         if needed < self.table_clusters {
+            observer.event(State::AllocateTable, Event::Trimmed);
+            observer.rare(Rare::TableTrimmed);
             placement.clusters.free(self.table_first + needed, self.table_clusters - needed);
             self.table_clusters = needed;
         }
@@ -152,12 +195,19 @@ impl Refcounts {
     fn count_clusters(
         &mut self,
         placement: &mut Placement,
-        per_block: u64,
+        geometry: &Geometry,
         policy: Policy,
         clusters: std::ops::Range<u64>,
+        observer: &impl Observer,
     ) {
+        let per_block = geometry.refcounts_per_block();
+        let before = self.blocks.len();
         self.pending.extend(clusters.start / per_block..=(clusters.end - 1) / per_block);
-        self.allocate_blocks(placement, per_block, policy);
+        self.allocate_blocks(placement, per_block, policy, observer);
+        if self.blocks.len() > before {
+            observer.event(State::AllocateTable, Event::Block);
+            observer.rare(Rare::TableNeedsBlock);
+        }
     }
 
     /// What holds all blocks, and the spare clusters as far as QEMU opens so many.
@@ -166,6 +216,11 @@ impl Refcounts {
         let needed = geometry.cluster_size.clusters_for(entries * 8);
         let most = MAX_REFCOUNT_TABLE_BYTES / geometry.cluster_size.bytes();
         needed.max(most.min(needed + wanted.spare))
+    }
+
+    /// How many blocks there are.
+    pub fn block_count(&self) -> usize {
+        self.blocks.len()
     }
 
     /// Where the table lies: its first cluster, and how many.
@@ -314,7 +369,7 @@ mod tests {
                 tolerance: entropy.below(4),
                 spare: entropy.below(4),
             };
-            refcounts.allocate(&mut placement, &geometry, wanted);
+            refcounts.allocate(&mut placement, &geometry, wanted, &());
             assert_counted(&refcounts, &placement, &geometry);
         }
     }
@@ -333,7 +388,7 @@ mod tests {
             let wanted =
                 RefcountPlacement { blocks: policy, table: policy, tolerance: 1, spare: 15 };
             placement.lift_limit();
-            refcounts.allocate(&mut placement, &geometry, wanted);
+            refcounts.allocate(&mut placement, &geometry, wanted, &());
             assert_counted(&refcounts, &placement, &geometry);
             assert!(refcounts.table().1 > 4096);
         }
@@ -350,7 +405,7 @@ mod tests {
             placement.reset(0, u64::MAX);
             placement.allocate(clusters, Policy::Append);
             let wanted = RefcountPlacement::default();
-            refcounts.allocate(&mut placement, &geometry, wanted);
+            refcounts.allocate(&mut placement, &geometry, wanted, &());
             assert_counted(&refcounts, &placement, &geometry);
             let counted = refcounts.table().1 * 64 * 64;
             assert!(counted >= placement.clusters.end());

@@ -7,6 +7,7 @@ use bytes::BufMut;
 use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::image::Image;
 use crate::images::LayerFiles;
+use crate::observer::{Event, Observer, Rare, State};
 use crate::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::units::{GuestOffset, HostOffset};
 
@@ -22,9 +23,9 @@ use super::tables::{Compressed, Entry, Extended, TableId, Tables};
 /// Buffers for [`Builder::build`], reused from image to image.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    placement: Placement,
-    refcounts: Refcounts,
-    out_of_date: OutOfDate,
+    pub(super) placement: Placement,
+    pub(super) refcounts: Refcounts,
+    pub(super) out_of_date: OutOfDate,
     written_tables: Vec<bool>,
 }
 
@@ -49,12 +50,18 @@ impl Builder {
     /// Allocates the refcount structures for what has been built so far and writes the whole image, and
     /// its data file. The builder itself is not changed: the next build places them anew. Other files
     /// have `names`; see [`Builder::check_names`].
-    pub fn build(&self, names: &Names, scratch: &mut Scratch, files: &mut LayerFiles) {
+    pub fn build(
+        &self,
+        names: &Names,
+        scratch: &mut Scratch,
+        files: &mut LayerFiles,
+        observer: &impl Observer,
+    ) {
         let placement = &mut scratch.placement;
         placement.copy_from(&self.placement);
         placement.lift_limit();
         let geometry = &self.plan.geometry;
-        scratch.refcounts.allocate(placement, geometry, self.plan.refcounts);
+        scratch.refcounts.allocate(placement, geometry, self.plan.refcounts, observer);
         files.raw = false;
         files.has_data_file = self.plan.data_file.is_some();
         files.data_file.clear();
@@ -66,12 +73,13 @@ impl Builder {
         files.out_of_date.extend_from_slice(scratch.out_of_date.deviations());
         let image = &mut files.image;
         image.clear();
+        observer.begin(State::Serialise);
         self.write_header(names, image, &scratch.refcounts);
         scratch.written_tables.clear();
         scratch.written_tables.resize(self.tables.count(), false);
         let mut writer = Writer { files, written: &mut scratch.written_tables };
-        self.write_l1(&mut writer, &self.active, true);
-        self.write_snapshots(&mut writer);
+        self.write_l1(&mut writer, &self.active, true, observer);
+        self.write_snapshots(&mut writer, observer);
         let LayerFiles { image, data_file, .. } = files;
         self.write_bitmaps(image);
         let runs = scratch.out_of_date.runs().unwrap_or(placement.clusters.runs());
@@ -84,6 +92,7 @@ impl Builder {
             data_file.truncate(disk_bytes);
         }
         data_file.seal(if raw { disk_bytes } else { 0 });
+        self.tell(scratch, observer);
     }
 
     pub(super) fn l1_offset(&self, l1: &L1) -> HostOffset {
@@ -92,14 +101,24 @@ impl Builder {
 
     /// Writes an L1 table and the tables below it that are not written yet. COPIED is said in the
     /// active disk's tables only: elsewhere it means nothing (specification, "L1 table entry").
-    pub(super) fn write_l1(&self, to: &mut Writer, l1: &L1, active: bool) {
+    pub(super) fn write_l1(
+        &self,
+        to: &mut Writer,
+        l1: &L1,
+        active: bool,
+        observer: &impl Observer,
+    ) {
         let cluster_size = self.plan.geometry.cluster_size;
         sparse_table::write(&mut to.files.image, self.l1_offset(l1), l1.tables(), |table| {
             let copied = active && !self.table_is_shared(table);
             L1Entry::new(cluster_size.host_offset(self.tables.host(table)), copied).0
         });
         for (index, table) in l1.tables() {
-            if !std::mem::replace(&mut to.written[Tables::index(*table)], true) {
+            if std::mem::replace(&mut to.written[Tables::index(*table)], true) {
+                observer.event(State::Serialise, Event::SharedTable);
+                observer.rare(Rare::SharedTable);
+            } else {
+                observer.event(State::Serialise, Event::Table);
                 self.write_l2(to, *index, *table, active);
             }
         }

@@ -2,6 +2,7 @@
 
 use bytes::BufMut;
 
+use crate::observer::{Event, Observer, State};
 use crate::qcow2::snapshot::{KNOWN_EXTRA_BYTES, SnapshotEntry, SnapshotExtra};
 use crate::qcow2::units::HostOffset;
 
@@ -65,14 +66,15 @@ impl Snapshot {
 
 impl Builder {
     /// Writes the snapshot table, and the tables of snapshots that are not written yet.
-    pub(super) fn write_snapshots(&self, to: &mut Writer) {
+    pub(super) fn write_snapshots(&self, to: &mut Writer, observer: &impl Observer) {
         let mut at = self.snapshot_table();
         for snapshot in self.snapshots.live() {
             let l1_offset = self.l1_offset(&snapshot.l1);
             let length = snapshot.entry(l1_offset).length_bytes();
             snapshot.write(l1_offset, to.files.image.place(at, length as usize));
             at = at.saturating_add(length);
-            self.write_l1(to, &snapshot.l1, false);
+            observer.event(State::Serialise, Event::Snapshot);
+            self.write_l1(to, &snapshot.l1, false, observer);
         }
     }
 }

@@ -80,6 +80,8 @@ pub struct Tables {
     tables: Vec<Table>,
     pages: Vec<Page>,
     writes: Vec<[WriteNumber; SUBCLUSTERS as usize]>,
+    /// How many tables were made as copies.
+    copied: usize,
     /// The page that was found last: operations touch neighbours.
     recent: Option<(TableId, u32, u32)>,
 }
@@ -90,12 +92,18 @@ impl Tables {
         self.tables.clear();
         self.pages.clear();
         self.writes.clear();
+        self.copied = 0;
         self.recent = None;
     }
 
     /// How many tables were ever made.
     pub fn count(&self) -> usize {
         self.tables.len()
+    }
+
+    /// How many of them were copies.
+    pub fn copied(&self) -> usize {
+        self.copied
     }
 
     /// The table's place among all, from 0.
@@ -119,6 +127,7 @@ impl Tables {
     /// A table in `host` with the entries of `original`.
     pub fn copy(&mut self, original: TableId, host: HostCluster) -> TableId {
         let copy = self.add(host);
+        self.copied += 1;
         let mut page = self.tables[original.0 as usize].first_page;
         while page != NONE {
             let Page { number, next, entries } = self.pages[page as usize];

@@ -37,7 +37,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let input = files::read(&arguments.input)?;
     let output = &arguments.output;
-    let mut harness = Harness::named(Walker::default(), files::names(output));
+    let mut harness = Harness::new(Walker::default()).named(files::names(output));
     harness.build(&input);
     let holes = if arguments.fill { Holes::Fill } else { Holes::Keep };
     let built = (harness.vm(), harness.images());

@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Mutex;
 
 use qcowfuzz::export::Holes;
@@ -12,7 +13,7 @@ use qcowfuzz::storage::Storage;
 
 use super::files::{self, Built, Existing};
 use super::replay_report::{Report, Verdict};
-use super::replay_target::{Found, Runner, Target};
+use super::replay_target::{Found, Logged, Runner, Target};
 use super::{Exit, Failure, Outcome};
 
 /// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
@@ -38,6 +39,9 @@ pub struct Arguments {
     /// Build and verify after every operation, not only at checkpoints and at the end; of programs only
     #[arg(long)]
     check_each: bool,
+    /// Print what happened on the way, too: events of VM, allocator, walker and oracles; of one input only
+    #[arg(long, conflicts_with = "json")]
+    events: bool,
     /// Print one JSON object per line, one line for each input
     #[arg(long)]
     json: bool,
@@ -60,7 +64,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
     let names = || arguments.dump_image.as_deref().map_or_else(FileNames::default, files::names);
-    let mut runner = Runner::new(arguments.target, names());
+    let log: Logged = arguments.events.then(Rc::default);
+    let mut runner = Runner::new(arguments.target, names(), &log);
     let mut out = BufWriter::new(io::stdout().lock());
     let mut violations = 0;
     for input in &arguments.inputs {
@@ -70,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         violations += u64::from(report.verdict == Verdict::Violation);
         let printed = match (arguments.json, alone) {
             (true, _) => report.json(&mut out),
-            (false, true) => report.whole(&mut out),
+            (false, true) => report.whole(&mut out).and_then(|()| events(&log, &mut out)),
             (false, false) => report.line(&mut out),
         };
         if let (Some(path), Some(built)) = (&arguments.dump_image, runner.built()) {
@@ -78,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
         if matches!(found, Found::Panic(_)) {
             // What the panic left behind belongs to no run.
-            runner = Runner::new(arguments.target, names());
+            runner = Runner::new(arguments.target, names(), &log);
         }
         match printed.map_err(|error| Failure::output(&error)) {
             Ok(()) => {}
@@ -97,13 +102,20 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
+fn events(log: &Logged, out: &mut impl Write) -> io::Result<()> {
+    match log {
+        Some(log) => write!(out, "\nevents:\n{log}"),
+        None => Ok(()),
+    }
+}
+
 fn exit(violations: u64) -> Exit {
     if violations == 0 { Exit::Nothing } else { Exit::Violation }
 }
 
 /// Refuses options that mean nothing for these inputs.
 fn refuse(arguments: &Arguments) -> Result<(), Failure> {
-    let Arguments { inputs, target, check_each, dump_image, .. } = arguments;
+    let Arguments { inputs, target, check_each, dump_image, events, .. } = arguments;
     if !target.runs_programs() {
         let refused = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
         if let Some((option, _)) = refused.iter().find(|(_, given)| *given) {
@@ -111,6 +123,10 @@ fn refuse(arguments: &Arguments) -> Result<(), Failure> {
             let what = "has files for inputs, expected a target whose inputs are programs";
             return Err(Failure::Told(format!("{option}: {name} {what}")));
         }
+    }
+    if *events && inputs.len() > 1 {
+        let many = "--events: of several inputs no events are told, expected one input";
+        return Err(Failure::Told(many.to_string()));
     }
     match dump_image {
         Some(path) if inputs.len() > 1 => {

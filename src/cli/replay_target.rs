@@ -1,7 +1,10 @@
 //! What `replay` runs: for each fuzz target, that which the target itself runs on.
 
+use std::rc::Rc;
+
 use qcowfuzz::engines::Walker;
 use qcowfuzz::extent::Extent;
+use qcowfuzz::feedback::Log;
 use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::oracles::Violation;
@@ -58,25 +61,30 @@ pub enum Found {
     Panic(PanicNote),
 }
 
+/// The log, where one is kept.
+pub type Logged = Option<Rc<Log>>;
+
 /// A target's buffers, reused from input to input.
 pub enum Runner {
     /// Of `map_extents`.
-    MapExtents(Box<Harness<Walker>>),
+    MapExtents(Box<Harness<Walker<Logged>, Logged>>),
     /// Of `refcounts`.
-    Refcounts(Box<Refcounts>),
+    Refcounts(Box<Refcounts<Logged>>),
     /// Of `raw_image`.
-    RawImage(Box<RawImage>),
+    RawImage(Box<RawImage<Logged>>),
 }
 
 impl Runner {
-    /// For inputs of `target`. Images call other files by `names`.
-    pub fn new(target: Target, names: FileNames) -> Self {
+    /// For inputs of `target`. Images call other files by `names`; what happens goes to `log`.
+    pub fn new(target: Target, names: FileNames, log: &Logged) -> Self {
+        let log = || log.clone();
         match target {
             Target::MapExtents => {
-                Self::MapExtents(Box::new(Harness::named(Walker::default(), names)))
+                let harness = Harness::observed(Walker::observed(log()), log());
+                Self::MapExtents(Box::new(harness.named(names)))
             }
-            Target::Refcounts => Self::Refcounts(Box::new(Refcounts::named(names))),
-            Target::RawImage => Self::RawImage(Box::default()),
+            Target::Refcounts => Self::Refcounts(Box::new(Refcounts::observed(log()).named(names))),
+            Target::RawImage => Self::RawImage(Box::new(RawImage::observed(log()))),
         }
     }
 

@@ -2,45 +2,65 @@
 
 use crate::extent::{Mapping, Visitor, Window};
 use crate::map::{self, Scratch};
+use crate::observer::Observer;
 use crate::qcow2::units::GuestOffset;
 use crate::storage::{Layer, Storage};
 
 use super::{Capabilities, Engine, EngineError, OpenDisk};
 
-/// The engine of [`crate::map`].
-#[derive(Debug, Default)]
-pub struct Walker {
+/// The engine of [`crate::map`]. What it does is told to its observer.
+#[derive(Debug)]
+pub struct Walker<O: Observer = ()> {
     scratch: Scratch,
+    observer: O,
 }
 
-impl Engine for Walker {
-    type Disk<'s> = WalkerDisk<'s>;
+impl Default for Walker {
+    /// Nobody observes.
+    fn default() -> Self {
+        Self::observed(())
+    }
+}
+
+impl<O: Observer> Walker<O> {
+    /// Tells `observer` what happens.
+    pub fn observed(observer: O) -> Self {
+        Self { scratch: Scratch::default(), observer }
+    }
+}
+
+impl<O: Observer> Engine for Walker<O> {
+    type Disk<'s>
+        = WalkerDisk<'s, O>
+    where
+        O: 's;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::ALL
     }
 
-    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<WalkerDisk<'s>, EngineError> {
-        Ok(WalkerDisk { disk: map::Disk::open(chain)?, scratch: &mut self.scratch })
+    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<WalkerDisk<'s, O>, EngineError> {
+        let disk = map::Disk::open_observed(chain, &self.observer)?;
+        Ok(WalkerDisk { disk, scratch: &mut self.scratch })
     }
 
     fn open_snapshot<'s>(
         &'s mut self,
         chain: &[Layer<'s>],
         index: u32,
-    ) -> Result<WalkerDisk<'s>, EngineError> {
-        let disk = map::Disk::open(chain)?.into_snapshot(index)?;
+    ) -> Result<WalkerDisk<'s, O>, EngineError> {
+        let disk = map::Disk::open_observed(chain, &self.observer)?.into_snapshot(index)?;
         Ok(WalkerDisk { disk, scratch: &mut self.scratch })
     }
 }
 
 /// An image that our walker has opened.
-pub struct WalkerDisk<'s> {
-    disk: map::Disk<'s, dyn Storage + 's>,
+pub struct WalkerDisk<'s, O: Observer = ()> {
+    disk: map::Disk<'s, dyn Storage + 's, &'s O>,
     scratch: &'s mut Scratch,
 }
 
-impl OpenDisk for WalkerDisk<'_> {
+impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     fn virtual_size_bytes(&self) -> u64 {
         self.disk.virtual_size_bytes()
     }

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::head::{Head, probe};
 use crate::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
+use crate::observer::{Event, Observer, Rare, State};
 use crate::qcow2::header::{Geometry, Header, INCOMPATIBLE_DATA_FILE, ImageFormat};
 use crate::qcow2::snapshot::SnapshotEntry;
 use crate::qcow2::units::HostOffset;
@@ -12,11 +13,13 @@ use crate::storage::{Layer, Storage};
 
 use super::MapError;
 
-/// An opened image: its header, checked, where its bytes come from, and the layers below it.
+/// An opened image: its header, checked, where its bytes come from, and the layers below it. Whatever is
+/// done with it is told to `observer`.
 #[derive(Debug)]
-pub struct Disk<'s, S: Storage + ?Sized> {
+pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
     top: Qcow2<'s, S>,
     below: SmallVec<[Below<'s, S>; MAX_LAYERS - 1]>,
+    pub(super) observer: O,
 }
 
 /// A layer that is a qcow2 image.
@@ -44,15 +47,20 @@ enum Below<'s, S: Storage + ?Sized> {
 
 impl<'s, S: Storage + ?Sized> Below<'s, S> {
     /// Opens a layer in a format, which is guessed where nobody says it.
-    fn open(layer: &Layer<'s, S>, format: Option<ImageFormat>) -> Result<(Self, Named), MapError> {
+    fn open(
+        layer: &Layer<'s, S>,
+        format: Option<ImageFormat>,
+        observer: &impl Observer,
+    ) -> Result<(Self, Named), MapError> {
         let format = match format {
             Some(format) => format,
             None => probe(layer.image)?,
         };
         if format == ImageFormat::Raw {
+            observer.rare(Rare::RawLayer);
             return Ok((Self::Raw(Raw { image: layer.image }), None));
         }
-        let (qcow2, named) = Qcow2::open(layer)?;
+        let (qcow2, named) = Qcow2::open(layer, observer)?;
         match qcow2.data {
             Some(_) => Ok((Self::Qcow2(qcow2), named)),
             None => Err(MapError::Missing("external data file")),
@@ -67,6 +75,26 @@ pub(super) enum LayerRef<'d, 's, S: Storage + ?Sized> {
 }
 
 impl<'s, S: Storage + ?Sized> Disk<'s, S> {
+    /// [`Disk::open_observed`], and nobody observes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(chain: &[Layer<'s, S>]) -> Result<Self, MapError> {
+        Self::open_observed(chain, ())
+    }
+
+    /// Opens the image in `image` by itself: what a backing file has is a hole, and what lies in an
+    /// external data file is mapped but cannot be read. For files whose names are not to be followed.
+    ///
+    /// # Errors
+    /// As [`Disk::open`], except for what is named.
+    pub fn open_alone(image: &'s S) -> Result<Self, MapError> {
+        let (top, _) = Qcow2::open(&Layer::alone(image), &())?;
+        Ok(Self { top, below: SmallVec::new(), observer: () })
+    }
+}
+
+impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     /// Opens the image at the top of `chain`, with the checks that QEMU makes, and all images below it
     /// that are named, each by the one above. What a layer does not name is not looked at.
     ///
@@ -74,9 +102,9 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
     /// What is not a qcow2 image, is malformed in its header or its snapshot table, uses a feature that is
     /// not supported (encryption, a backing format other than qcow2 and raw), or names a file that
     /// `chain` lacks.
-    pub fn open(chain: &[Layer<'s, S>]) -> Result<Self, MapError> {
+    pub fn open_observed(chain: &[Layer<'s, S>], observer: O) -> Result<Self, MapError> {
         let (first, rest) = chain.split_first().ok_or(MapError::Missing("image"))?;
-        let (top, mut next) = Qcow2::open(first)?;
+        let (top, mut next) = Qcow2::open(first, &observer)?;
         if top.data.is_none() {
             return Err(MapError::Missing("external data file"));
         }
@@ -88,21 +116,12 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
             if below.len() >= MAX_FILE_LAYERS {
                 return Err(MapError::TooLarge("too many images in the chain"));
             }
-            let opened = Below::open(layer, format).map_err(|error| error.below_by(depth))?;
+            let opened =
+                Below::open(layer, format, &observer).map_err(|error| error.below_by(depth))?;
             below.push(opened.0);
             next = opened.1;
         }
-        Ok(Self { top, below })
-    }
-
-    /// Opens the image in `image` by itself: what a backing file has is a hole, and what lies in an
-    /// external data file is mapped but cannot be read. For files whose names are not to be followed.
-    ///
-    /// # Errors
-    /// As [`Disk::open`], except for what is named.
-    pub fn open_alone(image: &'s S) -> Result<Self, MapError> {
-        let (top, _) = Qcow2::open(&Layer::alone(image))?;
-        Ok(Self { top, below: SmallVec::new() })
+        Ok(Self { top, below, observer })
     }
 
     /// Becomes the disk as it was when the snapshot at `index` of the snapshot table was taken, on the
@@ -163,17 +182,43 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
 type Named = Option<Option<ImageFormat>>;
 
 impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
-    fn open(layer: &Layer<'s, S>) -> Result<(Self, Named), MapError> {
+    fn open(layer: &Layer<'s, S>, observer: &impl Observer) -> Result<(Self, Named), MapError> {
+        observer.begin(State::Open);
+        let opened = Self::open_layer(layer, observer);
+        if opened.is_err() {
+            observer.event(State::Open, Event::Failed);
+            observer.rare(Rare::OpenFails);
+        }
+        opened
+    }
+
+    fn open_layer(
+        layer: &Layer<'s, S>,
+        observer: &impl Observer,
+    ) -> Result<(Self, Named), MapError> {
         let head = Head::read(layer.image)?;
+        observer.event(State::Open, Event::Header);
+        if head.bitmaps.is_some() {
+            observer.event(State::Open, Event::Bitmap);
+        }
         let named = match head.backing_name {
             None => None,
-            Some(_) => Some(head.backing_format_in(layer.image)?),
+            Some(_) => {
+                observer.event(State::Open, Event::Backing);
+                Some(head.backing_format_in(layer.image)?)
+            }
         };
         let header = head.header;
-        snapshot_table::each_entry(layer.image, &header, |_, _, _| Ok(()))?;
+        snapshot_table::each_entry(layer.image, &header, |_, _, _| {
+            observer.event(State::Open, Event::Snapshot);
+            Ok(())
+        })?;
         let data = match header.incompatible & INCOMPATIBLE_DATA_FILE {
             0 => Some(layer.image),
-            _ => layer.data_file,
+            _ => {
+                observer.event(State::Open, Event::DataFile);
+                layer.data_file
+            }
         };
         Ok((Self { image: layer.image, data, header }, named))
     }

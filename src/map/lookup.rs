@@ -2,6 +2,7 @@
 //! means is said here, for it and for the walk.
 
 use crate::extent::Mapping;
+use crate::observer::Observer;
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::header::Geometry;
 use crate::qcow2::units::{GuestOffset, HostOffset};
@@ -14,8 +15,8 @@ use super::{Disk, MapError};
 ///
 /// # Errors
 /// A byte past the end of the disk, a malformed entry on the way, or a failing read.
-pub fn lookup<S: Storage + ?Sized>(
-    disk: &Disk<S>,
+pub fn lookup<S: Storage + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
     guest: GuestOffset,
 ) -> Result<Mapping, MapError> {
     let virtual_size = disk.virtual_size_bytes();

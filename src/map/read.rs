@@ -1,5 +1,6 @@
 //! `read`: guest data, through the mapping.
 
+use crate::observer::Observer;
 use crate::qcow2::entry::ClusterKind;
 use crate::qcow2::units::{GuestOffset, HostOffset};
 use crate::storage::Storage;
@@ -15,8 +16,8 @@ use super::{Disk, MapError, Scratch};
 /// # Errors
 /// Bytes past the end of the disk, a malformed entry, data that do not inflate, or a failing read;
 /// `into` may then hold anything.
-pub fn read<S: Storage + ?Sized>(
-    disk: &Disk<S>,
+pub fn read<S: Storage + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
     guest: GuestOffset,
     into: &mut [u8],
     scratch: &mut Scratch,
@@ -31,8 +32,8 @@ pub fn read<S: Storage + ?Sized>(
 }
 
 /// Fills `into` from the layer at `depth` and those below it. What lies past the layer's end is zeros.
-fn read_layer<S: Storage + ?Sized>(
-    disk: &Disk<S>,
+fn read_layer<S: Storage + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
     depth: usize,
     guest: GuestOffset,
     into: &mut [u8],

@@ -4,6 +4,7 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::extent::{Extent, Mapping, Visitor, Window};
+use crate::observer::{Event, Observer, Rare, State, Vital};
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::units::{GuestOffset, HostOffset, SUBCLUSTERS};
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
@@ -21,14 +22,23 @@ use super::{Disk, MapError, Scratch, Tables};
 /// # Errors
 /// A malformed entry in the window's part of a table, or a failing read. What lies before it has been
 /// emitted then.
-pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized>(
-    disk: &Disk<S>,
+pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
     window: Window,
     scratch: &mut Scratch,
     visitor: &mut V,
 ) -> Result<(), MapError> {
     let range = window.clipped(disk.virtual_size_bytes());
+    // To the end of the disk, whatever that is, is `u64::MAX`.
+    let to_end = window.length_bytes == u64::MAX;
+    if !to_end && window.start.checked_add(window.length_bytes).is_none() {
+        disk.observer.rare(Rare::WindowOverflows);
+    }
     if range.is_empty() {
+        let empty = window.length_bytes == 0;
+        disk.observer.begin(State::WalkL1);
+        disk.observer.event(State::WalkL1, Event::NothingThere);
+        disk.observer.rare(if empty { Rare::EmptyWindow } else { Rare::WindowPastEnd });
         return Ok(());
     }
     let mut sink = Sink { pending: None, visitor };
@@ -37,13 +47,23 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized>(
             let _ = sink.flush();
             Ok(())
         }
-        Ok(ControlFlow::Break(())) => Ok(()),
+        Ok(ControlFlow::Break(())) => {
+            disk.observer.event(State::WalkL1, Event::Stopped);
+            Ok(())
+        }
         Err(error) => {
+            disk.observer.event(State::WalkL1, Event::Failed);
+            if sink.pending.is_some() {
+                disk.observer.rare(Rare::ErrorAfterExtent);
+            }
             let _ = sink.flush();
             Err(error)
         }
     }
 }
+
+/// As many runs in one extended entry are rare.
+const MANY_SPLITS: u64 = 16;
 
 /// Whether the walk goes on.
 type Flow = Result<ControlFlow<()>, MapError>;
@@ -91,8 +111,8 @@ impl<V: Visitor + ?Sized> Sink<'_, V> {
 
 /// Walks `range`, which is not empty and ends at the end of the layer at most, in the layer at `depth`
 /// and in those below it. As many calls deep as there are layers.
-fn layer<S: Storage + ?Sized, V: Visitor + ?Sized>(
-    disk: &Disk<S>,
+fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
     depth: usize,
     range: Range<u64>,
     scratch: &mut [Tables],
@@ -105,9 +125,10 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized>(
         Some(LayerRef::Qcow2(layer)) => {
             let Range { start: position, end } = range;
             let size_below = disk.size_below(depth);
+            disk.observer.begin(State::WalkL1);
             Walk { disk, depth, layer, size_below, position, end, scratch_below, sink }.l1(l1, l2)
         }
-        Some(LayerRef::Raw(layer)) => raw(layer, depth, range, sink),
+        Some(LayerRef::Raw(layer)) => raw(layer, depth, range, sink, &disk.observer),
         None => Ok(ControlFlow::Continue(())),
     }
 }
@@ -118,6 +139,7 @@ fn raw<S: Storage + ?Sized, V: Visitor + ?Sized>(
     depth: usize,
     range: Range<u64>,
     sink: &mut Sink<V>,
+    observer: &impl Observer,
 ) -> Flow {
     let mut position = range.start;
     while position < range.end {
@@ -125,14 +147,16 @@ fn raw<S: Storage + ?Sized, V: Visitor + ?Sized>(
         let from = HostOffset::new(position);
         let stored = layer.image.stored(from, HostOffset::new(range.end))?;
         let end = stored.end.get().clamp(position.saturating_add(1), range.end);
-        go_on!(sink.take(position..end, at_depth(raw_mapping(from, stored.stored), depth)));
+        let mapping = at_depth(raw_mapping(from, stored.stored), depth);
+        observer.event(State::WalkL1, mapping.event());
+        go_on!(sink.take(position..end, mapping));
         position = end;
     }
     Ok(ControlFlow::Continue(()))
 }
 
-struct Walk<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized> {
-    disk: &'w Disk<'s, S>,
+struct Walk<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
+    disk: &'w Disk<'s, S, O>,
     depth: usize,
     layer: &'w Qcow2<'s, S>,
     /// The size of the layer below, where there is one.
@@ -145,7 +169,7 @@ struct Walk<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized> {
     sink: &'w mut Sink<'v, V>,
 }
 
-impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
+impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, V, O> {
     fn l1(&mut self, l1_scratch: &mut [u8], l2_scratch: &mut [u8]) -> Flow {
         let storage = self.layer.image;
         let span_bits = self.layer.geometry().l2_span_bits();
@@ -155,6 +179,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
         let range = table_range(table, entries, 8);
         go_on!(each_data(storage, range, l1_scratch, |data| -> Flow {
             go_on!(self.sink.visitor.step());
+            self.disk.observer.event(State::WalkL1, Event::Piece);
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
             for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
                 let start = index.saturating_mul(span);
@@ -166,7 +191,12 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
                     continue;
                 }
                 if let Some(l2) = L1Entry(u64::from_be_bytes(*bytes)).table() {
+                    if start > self.position {
+                        self.disk.observer.event(State::WalkL1, Event::Unallocated);
+                    }
                     go_on!(self.hole_until(start)?);
+                    self.disk.observer.event(State::WalkL1, Event::Table);
+                    self.disk.observer.begin(State::WalkL2);
                     go_on!(self.l2(l2, start, l2_scratch)?);
                 }
             }
@@ -190,6 +220,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
         let range = table_range(table, entries, entry_bytes);
         go_on!(each_data(storage, range, scratch, |data| -> Flow {
             go_on!(self.sink.visitor.step());
+            self.disk.observer.event(State::WalkL2, Event::Piece);
             let skipped = data.offset.distance_from(table).unwrap_or(0) >> entry_bytes.ilog2();
             let guest = start.saturating_add(skipped.saturating_mul(cluster));
             match geometry.extended_l2 {
@@ -254,8 +285,10 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
             }
         };
         lookup::check_bitmap(bitmap, host, asked)?;
+        self.disk.observer.event(State::WalkL2, Event::Subclusters);
         let length = geometry.cell_bytes();
         let mut subcluster = 0;
+        let mut splits = 0;
         while subcluster < SUBCLUSTERS {
             let run = alike(bitmap, subcluster);
             let delta = u64::from(subcluster) * length;
@@ -266,6 +299,11 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
                 go_on!(self.cover(start, end, mapping)?);
             }
             subcluster += run;
+            splits += 1;
+        }
+        self.disk.observer.vital(Vital::Splits, splits);
+        if splits >= MANY_SPLITS {
+            self.disk.observer.rare(Rare::ManySplits);
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -290,6 +328,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
         // A host offset has 56 bits and a cluster 21: this cannot overflow.
         let mapping = mapping.advanced(self.position.saturating_sub(start)).unwrap_or(mapping);
         self.position = range.end;
+        self.disk.observer.event(State::WalkL2, mapping.event());
         match self.size_below {
             Some(size) if !mapping.present => self.ask_below(range, mapping, size),
             _ => Ok(self.sink.take(range, at_depth(mapping, self.depth))),
@@ -302,6 +341,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
     fn ask_below(&mut self, range: Range<u64>, mapping: Mapping, size: u64) -> Flow {
         let edge = size.clamp(range.start, range.end);
         if range.start < edge {
+            self.disk.observer.event(State::WalkL2, Event::Backing);
             let there = range.start..edge;
             let (depth, scratch) = (self.depth + 1, &mut *self.scratch_below);
             let flow = layer(self.disk, depth, there, scratch, self.sink);
@@ -309,6 +349,10 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized> Walk<'_, '_, '_, S, V> {
         }
         if edge == range.end {
             return Ok(ControlFlow::Continue(()));
+        }
+        self.disk.observer.event(State::WalkL2, Event::PastEnd);
+        if range.start < edge {
+            self.disk.observer.rare(Rare::BackingEnds);
         }
         let mapping = mapping.advanced(edge - range.start).unwrap_or(mapping);
         Ok(self.sink.take(edge..range.end, at_depth(mapping, self.depth)))

@@ -5,6 +5,7 @@
 //! bytes, so a changed byte changes one operation), stable (canonical encodings mean the same for
 //! ever) and canonical (decoding what was encoded gives the same program).
 
+mod events;
 pub mod generate;
 pub mod interpreter;
 pub mod journal;

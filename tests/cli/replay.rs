@@ -122,3 +122,21 @@ fn what_only_programs_have_is_refused_for_files() {
     }
     assert!(!dir.path().join("dumped").exists());
 }
+
+#[test]
+fn events_are_told_of_one_input() {
+    let dir = corpus("map_extents");
+    let output = qcowfuzz(&dir, &["replay", "--events", "chain_raw"]);
+    assert_eq!(output.status.code(), Some(0));
+    let out = text(&output.stdout);
+    let (whole, events) = out.split_once("\nevents:\n").unwrap();
+    assert_eq!(whole, text(&qcowfuzz(&dir, &["replay", "chain_raw"]).stdout));
+    let line = |line: &str| assert!(events.lines().any(|told| told.trim() == line), "{events}");
+    line("open  start → header → backing");
+    line("rare  a raw layer");
+    line("emit  start → normal ×3 → compressed ×2 → normal → unallocated");
+    let output = qcowfuzz(&dir, &["replay", "--events", "chain_raw", "windows"]);
+    assert_eq!(output.status.code(), Some(2));
+    let refused = "--events: of several inputs no events are told, expected one input";
+    assert_eq!(told(&output), refused);
+}

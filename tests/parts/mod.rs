@@ -130,7 +130,7 @@ impl Trace {
         vm.begin(&program.prologue, Limits::WALKED);
         let operations = program.operations.iter().map(|one| (*one, vm.step(*one))).collect();
         let mut images = Images::default();
-        vm.build(&FileNames::default(), &mut Scratch::default(), &mut images);
+        vm.build(&FileNames::default(), &mut Scratch::default(), &mut images, &());
         Self { operations, vm, images }
     }
 

@@ -8,7 +8,7 @@ use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// What is told of a program of three operations, had `found` come out.
 fn report(target: Target, found: &Found) -> Report {
-    let mut runner = Runner::new(target, FileNames::default());
+    let mut runner = Runner::new(target, FileNames::default(), &None);
     let program = generate(1, Wanted { operations: 3, compressed: false });
     let ran = runner.run(&program.encode(), Checks::AtCheckpoints);
     assert!(matches!(ran, Found::Nothing(_) | Found::File(_)), "{ran:?}");

@@ -2,6 +2,7 @@
 
 use crate::build::{Builder, Names, NamesTooLong, Scratch};
 use crate::images::{FileNames, Images};
+use crate::observer::{Observer, Rare, Vital};
 use crate::qcow2::header::ImageFormat;
 use crate::vm::journal::Journal;
 use crate::vm::operand::{Base, Relative};
@@ -30,8 +31,18 @@ impl Vm {
 
     /// Builds the files of all layers, which call each other by `names`. Those of the lower ones never
     /// change: what `images` holds of them from an earlier build of the same program stays.
-    pub fn build(&self, names: &FileNames, scratch: &mut Scratch, images: &mut Images) {
+    pub fn build(
+        &self,
+        names: &FileNames,
+        scratch: &mut Scratch,
+        images: &mut Images,
+        observer: &impl Observer,
+    ) {
         let built = images.layers().len();
+        observer.vital(Vital::Layers, self.layers_below as u64 + 1);
+        if self.layers_below > 0 && self.layers_below + 1 == self.limits.layers {
+            observer.rare(Rare::DeepestChain);
+        }
         images.resize(self.layers_below + 1);
         for (height, layer) in self.below[..self.layers_below].iter().enumerate() {
             // What was at the top when it was built last may have gone on since.
@@ -41,11 +52,12 @@ impl Vm {
             let files = images.layer_mut(height);
             match layer.journal.raw {
                 true => layer.builder.build_raw(files),
-                false => layer.builder.build(&self.names(names, height), scratch, files),
+                false => layer.builder.build(&self.names(names, height), scratch, files, observer),
             }
         }
         let height = self.layers_below;
-        self.builder.build(&self.names(names, height), scratch, images.layer_mut(height));
+        let (names, files) = (self.names(names, height), images.layer_mut(height));
+        self.builder.build(&names, scratch, files, observer);
     }
 
     /// Whether the images of all layers have room for what they call each other by `names`. One that has

@@ -1,0 +1,44 @@
+//! What it costs to be observed: a table of `docs/performance.md`. A binary of its own: that the harness is
+//! compiled twice is seen in the rate.
+
+mod sets;
+
+use std::hint::black_box;
+use std::rc::Rc;
+use std::time::Duration;
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::feedback::Recorder;
+use qcowfuzz::harness::Harness;
+use qcowfuzz::vm::generate::Wanted;
+
+use sets::{OPERATIONS, ROUNDS, SETS, cpu_time, encoded, run_all, set};
+
+/// The fastest rounds of each set, observed and not; the two take turns.
+fn main() {
+    // `cargo test` builds benchmarks too; only `cargo bench` measures.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    println!("| programs | observed by a recorder |");
+    println!("|---|---|");
+    for (name, compressed) in SETS {
+        let inputs = encoded(set(Wanted { operations: OPERATIONS, compressed }));
+        let mut alone = Harness::new(Walker::default());
+        let recorder = Rc::new(Recorder::new());
+        let mut observed =
+            Harness::observed(Walker::observed(Rc::clone(&recorder)), Rc::clone(&recorder));
+        let mut times = [Duration::MAX; 2];
+        for _ in 0..ROUNDS {
+            let start = cpu_time();
+            black_box(run_all(&mut alone, &inputs));
+            let turn = cpu_time();
+            for input in &inputs {
+                recorder.begin_run();
+                black_box(run_all(&mut observed, std::slice::from_ref(input)));
+            }
+            times = [times[0].min(turn - start), times[1].min(cpu_time() - turn)];
+        }
+        println!("| {name} | {:.3} × |", times[1].as_secs_f64() / times[0].as_secs_f64());
+    }
+}

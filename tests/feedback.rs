@@ -1,0 +1,187 @@
+//! The feedback is a pure function of the input, and sees what it is for.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::feedback::layout::schema_hash;
+use qcowfuzz::feedback::{Counter, Log, Recorder};
+use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::observer::{Event, Rare, State, Vital};
+use qcowfuzz::targets::{RawImage, Refcounts};
+use qcowfuzz::vm::generate::{Wanted, generate};
+
+type Observed = Rc<Recorder>;
+
+/// All targets, on one recorder.
+struct Targets {
+    recorder: Observed,
+    map_extents: Harness<Walker<Observed>, Observed>,
+    refcounts: Refcounts<Observed>,
+    raw_image: RawImage<Observed>,
+}
+
+impl Targets {
+    fn new() -> Self {
+        let recorder = Rc::new(Recorder::new());
+        let observer = || Rc::clone(&recorder);
+        Self {
+            map_extents: Harness::observed(Walker::observed(observer()), observer()),
+            refcounts: Refcounts::observed(observer()),
+            raw_image: RawImage::observed(observer()),
+            recorder,
+        }
+    }
+
+    /// The counters of one run, and a word on how it ended.
+    fn run(&mut self, target: &str, input: &[u8]) -> (Vec<(usize, u8)>, String) {
+        self.recorder.begin_run();
+        let checks = Checks::AtCheckpoints;
+        let ended = match target {
+            "map_extents" => format!("{:?}", self.map_extents.run(input, checks)),
+            "refcounts" => format!("{:?}", self.refcounts.run(input, checks)),
+            _ => format!("{:?}", self.raw_image.run(input)),
+        };
+        let mut counts = Vec::new();
+        self.recorder.each(|index, count| counts.push((index, count)));
+        (counts, ended)
+    }
+}
+
+const TARGETS: [&str; 3] = ["map_extents", "refcounts", "raw_image"];
+
+/// The committed seeds of a target: those that have a text.
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let texts = fs::read_dir(corpus.join("text").join(target)).unwrap();
+    let mut names: Vec<_> = texts.map(|text| text.unwrap().path()).collect();
+    names.sort();
+    let seed = |text: &Path| fs::read(corpus.join(target).join(text.file_stem().unwrap())).unwrap();
+    names.iter().map(|text| seed(text)).collect()
+}
+
+/// Programs of every geometry, and bytes that are no encoder's.
+fn others() -> Vec<Vec<u8>> {
+    let mut entropy = Entropy::new(17);
+    let any = |rng_seed| match rng_seed % 4 {
+        3 => (0..entropy.below(300)).map(|_| entropy.next_u64() as u8).collect(),
+        _ => generate(rng_seed, Wanted { operations: 24, compressed: true }).encode(),
+    };
+    (0..100).map(any).collect()
+}
+
+#[test]
+fn counters_are_the_same_again_and_after_any_other_runs() {
+    let mut entropy = Entropy::new(3);
+    for target in TARGETS {
+        let mut all = seeds(target);
+        all.extend(others());
+        let fresh: Vec<_> = all.iter().map(|input| Targets::new().run(target, input)).collect();
+        let mut used = Targets::new();
+        for at in 0..all.len() {
+            assert_eq!(used.run(target, &all[at]), fresh[at]);
+            assert_eq!(used.run(target, &all[at]), fresh[at], "the second time");
+            for _ in 0..1 + entropy.below(3) {
+                let other = entropy.below(all.len() as u64) as usize;
+                // Another target in between, too.
+                used.run(TARGETS[entropy.below(3) as usize], &all[at]);
+                assert_eq!(used.run(target, &all[other]), fresh[other]);
+            }
+            assert_eq!(used.run(target, &all[at]), fresh[at], "after others");
+        }
+    }
+}
+
+#[test]
+fn being_observed_changes_nothing() {
+    let mut alone = Harness::new(Walker::default());
+    let mut observed = Targets::new();
+    for input in others() {
+        let (_, ended) = observed.run("map_extents", &input);
+        assert_eq!(format!("{:?}", alone.run(&input, Checks::AtCheckpoints)), ended);
+        assert_eq!(alone.actual(), observed.map_extents.actual());
+    }
+}
+
+/// Everything that the committed seeds reach.
+fn reached() -> BTreeSet<Counter> {
+    let mut targets = Targets::new();
+    let mut reached = BTreeSet::new();
+    for target in TARGETS {
+        for seed in seeds(target) {
+            let (counts, _) = targets.run(target, &seed);
+            reached.extend(counts.iter().map(|(index, _)| Counter::at(*index).unwrap()));
+        }
+    }
+    reached
+}
+
+#[test]
+fn the_seeds_fire_every_rare_event() {
+    let reached = reached();
+    let never = Rare::ALL.iter().filter(|rare| !reached.contains(&Counter::Rare(**rare)));
+    let never: Vec<_> = never.map(|rare| rare.name()).collect();
+    assert!(never.is_empty(), "never fired: {never:?}");
+}
+
+#[test]
+fn the_seeds_fire_every_event_and_move_every_vital() {
+    let reached = reached();
+    let (mut events, mut states, mut vitals) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut changes = BTreeSet::new();
+    for counter in &reached {
+        match *counter {
+            Counter::Edge { state, previous, event } => {
+                states.insert(state);
+                events.extend([previous, event]);
+            }
+            Counter::Vital { vital, magnitude: 1.. } => drop(vitals.insert(vital)),
+            Counter::Delta { vital, magnitude: 1.. } => drop(changes.insert(vital)),
+            Counter::Rare(_) | Counter::Vital { .. } | Counter::Delta { .. } => {}
+        }
+    }
+    let missing = |all: &[Event]| {
+        all.iter().filter(|event| !events.contains(event)).map(|event| event.name()).collect()
+    };
+    let missing: Vec<_> = missing(Event::ALL);
+    assert!(missing.is_empty(), "never happened: {missing:?}");
+    assert!(states.iter().eq(State::ALL));
+    let still = |moved: &BTreeSet<Vital>| {
+        Vital::ALL.iter().filter(|vital| !moved.contains(vital)).map(|vital| vital.name()).collect()
+    };
+    assert_eq!((still(&vitals), still(&changes)), (Vec::<&str>::new(), Vec::new()));
+}
+
+#[test]
+fn a_counter_that_moves_is_noticed() {
+    // Corpora are kept by these counters. A new event, rare event or vital changes the hash; say so in
+    // CHANGELOG.md, and write the new one here.
+    assert_eq!(format!("{:08x}", schema_hash()), "212cfdcb");
+}
+
+#[test]
+fn the_log_tells_what_the_counters_count() {
+    for input in seeds("map_extents") {
+        let (log, recorder) = (Rc::new(Log::new()), Rc::new(Recorder::new()));
+        let run = |observed: bool| match observed {
+            true => Harness::observed(Walker::observed(Rc::clone(&log)), Rc::clone(&log))
+                .run(&input, Checks::AtCheckpoints),
+            false => {
+                Harness::observed(Walker::observed(Rc::clone(&recorder)), Rc::clone(&recorder))
+                    .run(&input, Checks::AtCheckpoints)
+            }
+        };
+        assert_eq!(run(true), run(false));
+        assert_eq!(log.lost(), 0);
+        let told = log.to_string();
+        for rare in Rare::ALL {
+            let counted = recorder.count(Counter::Rare(*rare));
+            let lines =
+                told.lines().filter(|line| line.ends_with(&format!("rare  {}", rare.name())));
+            assert_eq!(lines.count().min(255), usize::from(counted), "{}", rare.name());
+        }
+    }
+}
