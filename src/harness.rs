@@ -4,6 +4,7 @@
 mod judge;
 
 use crate::build::{self, Builder};
+use crate::damage::Damage;
 use crate::engines::{Capabilities, Engine};
 use crate::entropy::Entropy;
 use crate::extent::Extent;
@@ -35,6 +36,10 @@ pub struct Outcome {
     pub effective: usize,
     /// How many images were built and verified.
     pub images: usize,
+    /// How many of these, which were damaged, the engine did not open.
+    pub refused: usize,
+    /// How many of them it opened and did not walk to the end.
+    pub failed: usize,
     /// The engine does not support the image's features: nothing was asked of it.
     pub unsupported: bool,
 }
@@ -56,7 +61,19 @@ pub struct Pipeline {
     vm: Vm,
     scratch: build::Scratch,
     images: Images,
+    damage: Damage,
     names: FileNames,
+}
+
+/// What there is to judge.
+#[derive(Clone, Copy, Debug)]
+pub struct Built<'b> {
+    /// The files, damaged where the program wants it.
+    pub images: &'b Images,
+    /// The virtual machine: the builder, and the journal.
+    pub vm: &'b Vm,
+    /// What was done to the files, and will be while they are read.
+    pub damage: &'b Damage,
 }
 
 impl Pipeline {
@@ -76,7 +93,7 @@ impl Pipeline {
         limits: Limits,
         checks: Checks,
         observer: &impl Observer,
-        mut judge: impl FnMut(&Images, &Vm) -> Verdict,
+        mut judge: impl FnMut(Built) -> Verdict,
     ) -> Result<Outcome, Box<Failure>> {
         observer.begin(State::Build);
         self.program.decode_from(input);
@@ -95,10 +112,16 @@ impl Pipeline {
             let early = effect == Effect::Checkpoint || checks == Checks::AfterEach;
             if end || early && at + 1 < operations {
                 observer.vital(Vital::Questions, self.vm.questions().len() as u64);
+                if !self.vm.attacks().is_empty() {
+                    // What is damaged already is built anew.
+                    self.images.resize(0);
+                }
                 self.vm.build(&self.names, &mut self.scratch, &mut self.images, observer);
+                self.damage.apply(&mut self.images, self.vm.attacks());
                 outcome.images += 1;
                 let operations_run = (at + 1).min(operations);
-                judge(&self.images, &self.vm).map_err(|violation| {
+                let Self { images, vm, damage, .. } = self;
+                judge(Built { images, vm, damage }).map_err(|violation| {
                     Box::new(Failure { violation: *violation, operations_run })
                 })?;
                 observer.measured();
@@ -121,6 +144,18 @@ impl Pipeline {
     /// The files that were built last.
     pub fn images(&self) -> &Images {
         &self.images
+    }
+}
+
+impl Built<'_> {
+    /// Whether an engine supports every layer.
+    pub fn supported_by(&self, capabilities: &Capabilities) -> bool {
+        let vm = self.vm;
+        let layers = vm.builders().len();
+        // Of a raw layer, nothing but its bytes is left.
+        let images = vm.builders().zip(vm.journals()).filter(|(_, journal)| !journal.raw);
+        let covered = |(builder, _): (&Builder, _)| capabilities.cover(&builder.plan().geometry);
+        (layers == 1 || capabilities.backing_files) && images.into_iter().all(covered)
     }
 }
 
@@ -162,9 +197,10 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         // Whatever is left open is decided by the input alone.
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let mut unsupported = false;
-        let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |images, vm| {
+        let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |built| {
+            let Built { images, vm, .. } = built;
             judge.images(images)?;
-            unsupported = !supported(&engine.capabilities(), vm);
+            unsupported = !built.supported_by(&engine.capabilities());
             if unsupported {
                 return Ok(());
             }
@@ -177,7 +213,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// chain, the one at the top.
     pub fn build(&mut self, input: &[u8]) -> &Image {
         // Nothing can be found where nothing is judged.
-        let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), &(), |_, _| Ok(()));
+        let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), &(), |_| Ok(()));
         debug_assert!(run.is_ok());
         self.image()
     }
@@ -211,13 +247,4 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     pub fn actual(&self) -> &[Extent] {
         self.judge.whole()
     }
-}
-
-/// Whether an engine supports every layer that a program built.
-fn supported(capabilities: &Capabilities, vm: &Vm) -> bool {
-    let layers = vm.builders().len();
-    // Of a raw layer, nothing but its bytes is left.
-    let images = vm.builders().zip(vm.journals()).filter(|(_, journal)| !journal.raw);
-    let covered = |(builder, _): (&Builder, _)| capabilities.cover(&builder.plan().geometry);
-    (layers == 1 || capabilities.backing_files) && images.into_iter().all(covered)
 }

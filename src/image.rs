@@ -88,7 +88,7 @@ impl Image {
         self.segments.push(Segment { offset: offset.get(), position, length });
     }
 
-    /// Cuts off what was written past `length_bytes`; before the writing ends.
+    /// Cuts off what was written past `length_bytes`.
     pub fn truncate(&mut self, length_bytes: u64) {
         self.segments.retain_mut(|segment| {
             let left = length_bytes.saturating_sub(segment.offset);
@@ -109,6 +109,46 @@ impl Image {
             "structures overlap in the image"
         );
         self.length_bytes = length_bytes.max(self.segments.last().map_or(0, Segment::end));
+    }
+
+    /// Writes over what is there, once the writing has ended. What lay in a hole before is written now; the
+    /// file becomes no longer.
+    pub fn overwrite(&mut self, offset: HostOffset, bytes: &[u8]) {
+        let length = self.length_bytes.saturating_sub(offset.get());
+        let there = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
+        let mut at = offset.get();
+        let mut left = &bytes[..there];
+        while !left.is_empty() {
+            let index = self.first_past(at);
+            let next = self.segments.get(index).copied();
+            let until = match next {
+                Some(segment) if segment.offset <= at => segment.end(),
+                Some(segment) => segment.offset,
+                None => u64::MAX,
+            };
+            let count = usize::try_from(until - at).unwrap_or(usize::MAX).min(left.len());
+            let (piece, rest) = left.split_at(count);
+            match next {
+                Some(segment) if segment.offset <= at => {
+                    let position = segment.position as usize + (at - segment.offset) as usize;
+                    self.bytes[position..position + count].copy_from_slice(piece);
+                }
+                _ => {
+                    let position = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+                    self.bytes.extend_from_slice(piece);
+                    let length = count as u32;
+                    self.segments.insert(index, Segment { offset: at, position, length });
+                }
+            }
+            at += count as u64;
+            left = rest;
+        }
+    }
+
+    /// Cuts the file to `length_bytes`, once the writing has ended.
+    pub fn cut(&mut self, length_bytes: u64) {
+        self.truncate(length_bytes);
+        self.length_bytes = self.length_bytes.min(length_bytes);
     }
 
     /// What is written, in the order of the file.
@@ -226,6 +266,37 @@ mod tests {
         }
         image.seal(0);
         image
+    }
+
+    #[test]
+    fn what_is_overwritten_is_as_in_a_flat_file() {
+        let mut entropy = Entropy::new(9);
+        for _ in 0..200 {
+            let mut flat = vec![0u8; 512];
+            let mut image = Image::default();
+            for slot in 0..8 {
+                let (offset, length) =
+                    (slot * 64 + entropy.below(8), entropy.below(40) as usize + 1);
+                flat[offset as usize..offset as usize + length].fill(slot as u8 + 1);
+                image.write(HostOffset::new(offset), &vec![slot as u8 + 1; length]);
+            }
+            image.seal(512);
+            for round in 0..20 {
+                let start = entropy.below(530);
+                let bytes = vec![100 + round; entropy.below(100) as usize];
+                image.overwrite(HostOffset::new(start), &bytes);
+                for (to, from) in flat.iter_mut().skip(start as usize).zip(&bytes) {
+                    *to = *from;
+                }
+            }
+            let length = entropy.below(512);
+            image.cut(length);
+            flat[length as usize..].fill(0);
+            let mut into = vec![9; 512];
+            image.read_at(HostOffset::ZERO, &mut into).unwrap();
+            assert_eq!(into, flat);
+            assert_eq!(image.length_bytes(), length);
+        }
     }
 
     #[test]

@@ -106,6 +106,19 @@ impl Images {
         &mut self.layers[height]
     }
 
+    /// The layer `depth` layers below the one at the top, which there is.
+    pub fn at_depth_mut(&mut self, depth: usize) -> &mut LayerFiles {
+        let height = self.live - 1 - depth;
+        &mut self.layers[height]
+    }
+
+    /// How many bytes of all files are written.
+    pub fn written_bytes(&self) -> u64 {
+        let written = |image: &Image| image.written().map(|it| it.bytes.len() as u64).sum::<u64>();
+        let all = self.layers().flat_map(|files| [&files.image, &files.data_file]);
+        all.map(written).sum()
+    }
+
     /// The layers from the top down.
     pub fn layers(&self) -> impl DoubleEndedIterator<Item = &LayerFiles> + ExactSizeIterator {
         self.layers[..self.live].iter().rev()

@@ -43,9 +43,11 @@
 //!
 //! Another implementation in the walker's place: [`engines`].
 
+pub mod anatomy;
 pub mod build;
 pub mod chain;
 pub mod content;
+pub mod damage;
 pub mod engines;
 pub mod entropy;
 pub mod error;

@@ -32,6 +32,8 @@ pub struct Limits {
     pub checkpoints: u32,
     /// How many walks, look-ups and reads a program may ask for in one build.
     pub questions: usize,
+    /// How many attacks a program may make on what it has built.
+    pub attacks: usize,
 }
 
 impl Limits {
@@ -47,7 +49,11 @@ impl Limits {
         bitmap_bits: 1 << 27,
         checkpoints: 4,
         questions: 32,
+        attacks: 0,
     };
+
+    /// For programs whose images are damaged: as those that are walked.
+    pub const HOSTILE: Self = Self { questions: 0, attacks: 16, ..Self::WALKED };
 
     /// For the allocator alone: L1 tables of 65,536 clusters, and refcount tables as long as QEMU
     /// opens.
@@ -62,6 +68,7 @@ impl Limits {
         bitmap_bits: 1 << 32,
         checkpoints: 4,
         questions: 0,
+        attacks: 0,
     };
 
     /// How many L1 entries an image may have: the format's bound, and `l1_clusters`.
@@ -110,3 +117,6 @@ pub const MAX_RECOUNTED: usize = 1 << 26;
 pub const MAX_INFLATED_BYTES: u64 = 16 << 10;
 /// How many entries the log of a run keeps; a person reads a few hundred of them, a test all.
 pub const MAX_LOGGED: usize = 1 << 16;
+/// How many fields and entries of an image are kept, to be attacked: more than the operations of most programs
+/// write, and some MiB.
+pub const MAX_ELEMENTS: usize = 1 << 16;

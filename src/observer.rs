@@ -144,6 +144,8 @@ closed! {
         Stopped = "stopped",
         /// A checkpoint.
         Checkpoint = "checkpoint",
+        /// Damage was done to what was built, or will be while it is read.
+        Attacked = "attacked",
         /// An error. It ends the chain.
         Failed = "failed",
     }

@@ -2,27 +2,31 @@
 //! `cargo test` call the same; replay and the benchmarks call what keeps the buffers: the harness,
 //! [`Refcounts`] and [`RawImage`].
 
+mod hostile;
+mod raw_image;
+mod refcounts;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::engines::Walker;
 use crate::feedback::{Recorder, extra};
-use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
-use crate::images::{FileNames, Images};
-use crate::limits::Limits;
-use crate::observer::Observer;
+use crate::harness::{Checks, Failure, Harness, Outcome};
 use crate::oracles::Violation;
-use crate::oracles::raw::{RawJudge, RawOutcome};
-use crate::oracles::recount::Recount;
-use crate::oracles::refcounts;
-use crate::vm::{Program, Vm};
+use crate::oracles::raw::RawOutcome;
+
+pub use hostile::Hostile;
+pub use raw_image::RawImage;
+pub use refcounts::Refcounts;
+
+/// Who observes the targets of a thread.
+type Observed = Rc<Recorder>;
 
 /// Valid images, and all that is known of them: the input is a program, our walker is the engine.
 ///
 /// # Errors
 /// A violation.
 pub fn map_extents(input: &[u8]) -> Result<Outcome, Box<Failure>> {
-    type Observed = Rc<Recorder>;
     thread_local! {
         static HARNESS: RefCell<Harness<Walker<Observed>, Observed>> = RefCell::new({
             let walker = Walker::observed(RECORDER.with(Rc::clone));
@@ -39,10 +43,24 @@ pub fn map_extents(input: &[u8]) -> Result<Outcome, Box<Failure>> {
 /// A violation.
 pub fn refcounts(input: &[u8]) -> Result<Outcome, Box<Failure>> {
     thread_local! {
-        static REFCOUNTS: RefCell<Refcounts<Rc<Recorder>>> =
+        static REFCOUNTS: RefCell<Refcounts<Observed>> =
             RefCell::new(Refcounts::observed(RECORDER.with(Rc::clone)));
     }
     recorded(|| REFCOUNTS.with_borrow_mut(|target| target.run(input, Checks::AtCheckpoints)))
+}
+
+/// Damaged images: the input is a program that builds an image and then attacks it.
+///
+/// # Errors
+/// A violation.
+pub fn hostile(input: &[u8]) -> Result<Outcome, Box<Failure>> {
+    thread_local! {
+        static HOSTILE: RefCell<Hostile<Walker<Observed>, Observed>> = RefCell::new({
+            let walker = Walker::observed(RECORDER.with(Rc::clone));
+            Hostile::observed(walker, RECORDER.with(Rc::clone))
+        });
+    }
+    recorded(|| HOSTILE.with_borrow_mut(|target| target.run(input, Checks::AtCheckpoints)))
 }
 
 /// Any bytes: the input is the file.
@@ -51,7 +69,7 @@ pub fn refcounts(input: &[u8]) -> Result<Outcome, Box<Failure>> {
 /// A violation.
 pub fn raw_image(input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
     thread_local! {
-        static RAW_IMAGE: RefCell<RawImage<Rc<Recorder>>> =
+        static RAW_IMAGE: RefCell<RawImage<Observed>> =
             RefCell::new(RawImage::observed(RECORDER.with(Rc::clone)));
     }
     recorded(|| RAW_IMAGE.with_borrow_mut(|target| target.run(input)))
@@ -59,7 +77,7 @@ pub fn raw_image(input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
 
 thread_local! {
     /// What the targets of a thread are observed by.
-    static RECORDER: Rc<Recorder> = Rc::default();
+    static RECORDER: Observed = Rc::default();
 }
 
 /// Counts what a run does, and nothing of the one before, and gives libFuzzer the counters.
@@ -70,82 +88,6 @@ fn recorded<T>(run: impl FnOnce() -> T) -> T {
         extra::publish(recorder);
         result
     })
-}
-
-/// What [`refcounts()`] runs on.
-#[derive(Debug, Default)]
-pub struct Refcounts<O: Observer = ()> {
-    pipeline: Pipeline,
-    recount: Recount,
-    observer: O,
-}
-
-impl<O: Observer> Refcounts<O> {
-    /// Tells `observer` what happens.
-    pub fn observed(observer: O) -> Self {
-        Self { pipeline: Pipeline::default(), recount: Recount::default(), observer }
-    }
-
-    /// The same, for images that are to become files: they call each other by `names`.
-    pub fn named(self, names: FileNames) -> Self {
-        Self { pipeline: Pipeline::named(names), ..self }
-    }
-
-    /// Runs the program that `input` is.
-    ///
-    /// # Errors
-    /// A violation.
-    pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { pipeline, recount, observer } = self;
-        pipeline.run(input, Limits::ALLOCATED, checks, observer, |images, _| {
-            let top = images.top();
-            refcounts::check(recount, &top.image, &top.out_of_date)
-        })
-    }
-
-    /// The program of the last run.
-    pub fn program(&self) -> &Program {
-        self.pipeline.program()
-    }
-
-    /// The virtual machine as the last run left it.
-    pub fn vm(&self) -> &Vm {
-        self.pipeline.vm()
-    }
-
-    /// The files that were built last.
-    pub fn images(&self) -> &Images {
-        self.pipeline.images()
-    }
-}
-
-/// What [`raw_image`] runs on.
-#[derive(Debug)]
-pub struct RawImage<O: Observer = ()> {
-    walker: Walker<O>,
-    judge: RawJudge,
-}
-
-impl Default for RawImage {
-    /// Nobody observes.
-    fn default() -> Self {
-        Self::observed(())
-    }
-}
-
-impl<O: Observer> RawImage<O> {
-    /// Tells `observer` what the walker does.
-    pub fn observed(observer: O) -> Self {
-        Self { walker: Walker::observed(observer), judge: RawJudge::default() }
-    }
-
-    /// Judges what the walker makes of the file that `input` is.
-    ///
-    /// # Errors
-    /// A violation.
-    pub fn run(&mut self, input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
-        self.judge.judge(&mut self.walker, input)
-    }
 }
 
 /// Ends the process over a violation, as libFuzzer wants it: the fingerprint comes first.
@@ -198,6 +140,22 @@ mod tests {
             let wanted = Wanted { operations: 24, compressed: true };
             report(refcounts(&generate(rng_seed, wanted).encode()));
             report(refcounts(&random_bytes(&mut entropy)));
+        }
+    }
+
+    #[test]
+    fn hostile_finds_nothing() {
+        let mut entropy = Entropy::new(4);
+        for rng_seed in 0..2000 {
+            let wanted = Wanted { operations: 16, compressed: true };
+            let mut program = generate(rng_seed, wanted).encode();
+            for _ in 0..1 + entropy.below(6) {
+                program.extend([27 + (entropy.below(8) as u8 % 7 % 4), entropy.next_u64() as u8]);
+                program.extend([0, entropy.below(40) as u8, 0]);
+                program.extend([entropy.next_u64() as u8, entropy.next_u64() as u8, 0]);
+            }
+            report(hostile(&program));
+            report(hostile(&random_bytes(&mut entropy)));
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use qcowfuzz::anatomy::Part;
 use qcowfuzz::engines::Walker;
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::oracles::kind;
@@ -13,7 +14,7 @@ use qcowfuzz::storage::Storage;
 use qcowfuzz::targets;
 use qcowfuzz::vm::{Operation, Program, text};
 
-const TARGETS: [&str; 3] = ["map_extents", "refcounts", "raw_image"];
+const TARGETS: [&str; 4] = ["map_extents", "refcounts", "hostile", "raw_image"];
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
@@ -82,6 +83,9 @@ fn seeds_find_nothing() {
         // One that does nothing may be there for that.
         assert!(outcome.effective * 4 >= outcome.operations * 3, "{name}: {outcome:?}");
     }
+    for (_, program) in texts("hostile") {
+        targets::report(targets::hostile(&program.encode()));
+    }
     for (_, program) in texts("refcounts") {
         targets::report(targets::refcounts(&program.encode()));
     }
@@ -94,6 +98,7 @@ fn seeds_find_nothing() {
 fn seeds_reach_everything() {
     let mut opcodes = BTreeSet::new();
     let mut kinds = BTreeSet::new();
+    let mut parts = BTreeSet::new();
     let (mut sizes, mut orders) = (BTreeSet::new(), BTreeSet::new());
     for (_, program) in texts("map_extents") {
         opcodes.extend(program.operations.iter().map(Operation::name));
@@ -104,6 +109,15 @@ fn seeds_reach_everything() {
         targets::report(harness.run(&program.encode(), Checks::AtCheckpoints));
         kinds.extend(harness.actual().iter().map(|extent| kind(&extent.mapping)));
     }
+    for (_, program) in texts("hostile") {
+        opcodes.extend(program.operations.iter().map(Operation::name));
+        for operation in &program.operations {
+            if let Operation::Patch { part, .. } = operation {
+                parts.insert(*part);
+            }
+        }
+    }
+    assert!(parts.into_iter().eq(Part::ALL));
     assert!(
         opcodes
             .into_iter()

@@ -4,10 +4,13 @@
 mod planted;
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
-use planted::{Case, Faulty, chains, extents, points, snapshots, walks};
+use planted::{Case, Fault, Faulty, chains, extents, hostile, points, snapshots, walks};
 use qcowfuzz::engines::{Engine, Walker};
 use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::targets::Hostile;
 use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// Every cluster size with every refcount order three times over.
@@ -59,6 +62,47 @@ fn every_planted_bug_is_found_by_its_oracle() {
 #[test]
 fn every_planted_bug_of_chains_is_found() {
     judge(chains::CASES.iter(), &chains::inputs());
+}
+
+#[test]
+fn every_planted_bug_of_damaged_images_is_found() {
+    let seeds = hostile_seeds();
+    for case in hostile::CASES {
+        let mut found = BTreeSet::new();
+        for seed in &seeds {
+            let run = Hostile::new(Faulty::new(case.fault)).run(seed, Checks::AtCheckpoints);
+            found.extend(run.err().map(|failure| failure.violation.fingerprint()));
+        }
+        let expected =
+            |fingerprint: &str| case.fingerprints.iter().any(|it| fingerprint.starts_with(it));
+        let first = found.iter().any(|it| it.starts_with(case.fingerprints[0]));
+        assert!(first && found.iter().all(|it| expected(it)), "{}: {found:?}", case.name);
+        println!("{:<60} {found:?}", case.name);
+    }
+}
+
+#[test]
+fn the_seeds_of_hostile_have_every_outcome() {
+    let mut hostile = Hostile::new(Faulty::new(Fault::NONE));
+    let (mut walked, mut refused, mut failed) = (0, 0, 0);
+    for seed in hostile_seeds() {
+        let outcome = hostile.run(&seed, Checks::AtCheckpoints).unwrap();
+        assert_eq!(outcome.effective, outcome.operations, "{}", hostile.program());
+        refused += outcome.refused;
+        failed += outcome.failed;
+        walked += outcome.images - outcome.refused - outcome.failed;
+    }
+    assert!(walked > 5 && refused > 2 && failed > 2, "{walked} {refused} {failed}");
+}
+
+/// The committed seeds: those that have a text.
+fn hostile_seeds() -> Vec<Vec<u8>> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let texts = fs::read_dir(corpus.join("text/hostile")).unwrap();
+    let mut names: Vec<_> =
+        texts.map(|text| text.unwrap().path().file_stem().unwrap().to_owned()).collect();
+    names.sort();
+    names.iter().map(|name| fs::read(corpus.join("hostile").join(name)).unwrap()).collect()
 }
 
 fn judge(cases: impl Iterator<Item = &'static Case>, inputs: &[Vec<u8>]) {

@@ -50,6 +50,12 @@ pub struct Report {
     effective: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     images: Option<usize>,
+    /// How many of these were not opened, where they are damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<usize>,
+    /// How many were opened and not walked to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<usize>,
     /// The program's text, where the input is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     program: Option<String>,
@@ -80,6 +86,8 @@ impl Report {
             operations_run: None,
             effective: None,
             images: None,
+            refused: None,
+            failed: None,
             program: program.map(ToString::to_string),
             first_difference: None,
         };
@@ -89,6 +97,10 @@ impl Report {
                     if outcome.unsupported { Verdict::Unsupported } else { Verdict::Ok };
                 report.effective = Some(outcome.effective);
                 report.images = Some(outcome.images);
+                if target == Target::Hostile {
+                    report.refused = Some(outcome.refused);
+                    report.failed = Some(outcome.failed);
+                }
             }
             Found::File(outcome) => {
                 report.verdict = match outcome {
@@ -145,9 +157,16 @@ impl Report {
     /// What the run came to, beside the judgement.
     fn course(&self) -> String {
         match (self.operations, self.effective, self.images, self.operations_run) {
-            (Some(operations), Some(effective), Some(images), _) => format!(
-                "{operations} operations, {effective} with an effect; images verified: {images}"
-            ),
+            (Some(operations), Some(effective), Some(images), _) => {
+                let damaged = match (self.refused, self.failed) {
+                    (Some(refused), Some(failed)) => {
+                        format!(", of them refused: {refused}, walk failed: {failed}")
+                    }
+                    _ => String::new(),
+                };
+                let done = format!("{operations} operations, {effective} with an effect");
+                format!("{done}; images verified: {images}{damaged}")
+            }
             (Some(operations), .., Some(run)) => {
                 format!("found after {run} of {operations} operations")
             }

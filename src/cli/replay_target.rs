@@ -9,7 +9,7 @@ use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::oracles::Violation;
 use qcowfuzz::oracles::raw::RawOutcome;
-use qcowfuzz::targets::{RawImage, Refcounts};
+use qcowfuzz::targets::{Hostile, RawImage, Refcounts};
 use qcowfuzz::vm::Program;
 
 use super::files::Built;
@@ -25,6 +25,9 @@ pub enum Target {
     /// A program, with larger limits: its image is built, and only its refcounts are judged
     #[value(name = "refcounts")]
     Refcounts,
+    /// A program whose image is damaged: whatever it is then, reading it stays within bounds
+    #[value(name = "hostile")]
+    Hostile,
     /// An image file of any content: the walker's answers are held against each other
     #[value(name = "raw_image")]
     RawImage,
@@ -36,6 +39,7 @@ impl Target {
         match self {
             Self::MapExtents => "map_extents",
             Self::Refcounts => "refcounts",
+            Self::Hostile => "hostile",
             Self::RawImage => "raw_image",
         }
     }
@@ -70,6 +74,8 @@ pub enum Runner {
     MapExtents(Box<Harness<Walker<Logged>, Logged>>),
     /// Of `refcounts`.
     Refcounts(Box<Refcounts<Logged>>),
+    /// Of `hostile`.
+    Hostile(Box<Hostile<Walker<Logged>, Logged>>),
     /// Of `raw_image`.
     RawImage(Box<RawImage<Logged>>),
 }
@@ -84,6 +90,10 @@ impl Runner {
                 Self::MapExtents(Box::new(harness.named(names)))
             }
             Target::Refcounts => Self::Refcounts(Box::new(Refcounts::observed(log()).named(names))),
+            Target::Hostile => {
+                let hostile = Hostile::observed(Walker::observed(log()), log());
+                Self::Hostile(Box::new(hostile.named(names)))
+            }
             Target::RawImage => Self::RawImage(Box::new(RawImage::observed(log()))),
         }
     }
@@ -94,6 +104,7 @@ impl Runner {
         match self {
             Self::MapExtents(harness) => program(harness.run(input, checks)),
             Self::Refcounts(refcounts) => program(refcounts.run(input, checks)),
+            Self::Hostile(hostile) => program(hostile.run(input, checks)),
             Self::RawImage(raw) => raw.run(input).map_or_else(Found::Violation, Found::File),
         }
     }
@@ -103,6 +114,7 @@ impl Runner {
         match self {
             Self::MapExtents(harness) => Some(harness.program()),
             Self::Refcounts(refcounts) => Some(refcounts.program()),
+            Self::Hostile(hostile) => Some(hostile.program()),
             Self::RawImage(_) => None,
         }
     }
@@ -112,6 +124,7 @@ impl Runner {
         match self {
             Self::MapExtents(harness) => Some((harness.vm(), harness.images())),
             Self::Refcounts(refcounts) => Some((refcounts.vm(), refcounts.images())),
+            Self::Hostile(hostile) => Some((hostile.vm(), hostile.images())),
             Self::RawImage(_) => None,
         }
     }
@@ -120,7 +133,7 @@ impl Runner {
     pub fn extents(&self) -> Option<(&[Extent], &[Extent])> {
         match self {
             Self::MapExtents(harness) => Some((harness.expected(), harness.actual())),
-            Self::Refcounts(_) | Self::RawImage(_) => None,
+            Self::Refcounts(_) | Self::Hostile(_) | Self::RawImage(_) => None,
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod collector;
 pub mod data;
 pub mod entries;
 pub mod flags;
+pub mod hostile;
 pub mod io;
 pub mod lookup;
 pub mod maximal;

@@ -60,38 +60,81 @@ impl RawJudge {
         engine: &mut E,
         input: &[u8],
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { recount, whole, other } = self;
         // It must come to an end; what it finds is what it is.
-        let _ = recount.recount(&input);
-        let Ok(mut disk) = engine.open(&[Layer::alone(&input)]) else {
-            return Ok(RawOutcome::Refused);
-        };
+        let _ = self.recount.recount(&input);
+        let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
+        let steps = steps(input.len() as u64);
+        let answers = Answers { whole: &mut self.whole, other: &mut self.other, steps };
+        answers.judge(engine, &[Layer::alone(&input)], entropy)
+    }
+}
+
+/// The steps that a walk of files may make in which `bytes` are written.
+pub(super) fn steps(bytes: u64) -> u64 {
+    let tables = bytes.saturating_mul(STEPS_PER_BYTE);
+    bounds::fuel(0).saturating_add(tables).saturating_add(MAX_EXTENTS as u64)
+}
+
+/// What an engine answers about files of which nothing is known.
+pub(super) struct Answers<'a> {
+    /// The extents of the whole walk, up to a bound.
+    pub(super) whole: &'a mut Vec<Extent>,
+    pub(super) other: &'a mut Vec<Extent>,
+    /// The steps that a walk may make.
+    pub(super) steps: u64,
+}
+
+impl Answers<'_> {
+    /// Opens a chain, walks it, and asks about some of what comes back.
+    pub(super) fn judge<E: Engine>(
+        self,
+        engine: &mut E,
+        chain: &[Layer],
+        entropy: &mut Entropy,
+    ) -> Result<RawOutcome, Box<Violation>> {
+        let Self { whole, other, steps } = self;
+        whole.clear();
+        let capabilities = engine.capabilities();
+        let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
         let size = disk.virtual_size_bytes();
-        let steps = (input.len() as u64).saturating_mul(STEPS_PER_BYTE);
-        let fuel = bounds::fuel(0).saturating_add(steps).saturating_add(MAX_EXTENTS as u64);
-        let mut collector = Collector::new(whole, fuel).stopping_after(MAX_EXTENTS);
-        let walked = disk.map(Window::ALL, &mut collector);
-        bounds::check_steps(collector.exhausted(), fuel)?;
-        let complete = walked.is_ok() && whole.len() < MAX_EXTENTS;
-        if complete {
-            partition::check(whole, &(0..size))?;
-        } else {
-            partition::prefix(whole, &(0..size))?;
-        }
+        let (walked, complete) = walk(&mut disk, whole, steps)?;
         flags::check(whole)?;
         maximal::check(whole)?;
         let asked = &whole[..whole.len().min(MAX_ASKED)];
-        lookup::check(&mut disk, asked)?;
-        read_edges(&mut disk, asked)?;
+        if capabilities.lookup {
+            lookup::check(&mut disk, asked)?;
+        }
+        if capabilities.read {
+            read_edges(&mut disk, asked)?;
+        }
         if complete {
-            let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
             let start = GuestOffset::new(entropy.below(size.max(1)));
             let length_bytes = entropy.next_u64() >> entropy.below(64);
             let some = Window { start, length_bytes };
-            window::check(&mut disk, some, whole, fuel, other)?;
+            window::check(&mut disk, some, whole, steps, other)?;
         }
-        Ok(if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed })
+        Ok(walked)
     }
+}
+
+/// Walks a disk as far as a run goes; also says whether that is all of it. What was emitted tiles the disk
+/// or its beginning.
+pub(super) fn walk(
+    disk: &mut impl OpenDisk,
+    whole: &mut Vec<Extent>,
+    steps: u64,
+) -> Result<(RawOutcome, bool), Box<Violation>> {
+    let size = disk.virtual_size_bytes();
+    let mut collector = Collector::new(whole, steps).stopping_after(MAX_EXTENTS);
+    let walked = disk.map(Window::ALL, &mut collector);
+    bounds::check_steps(collector.exhausted(), steps)?;
+    let complete = walked.is_ok() && whole.len() < MAX_EXTENTS;
+    if complete {
+        partition::check(whole, &(0..size))?;
+    } else {
+        partition::prefix(whole, &(0..size))?;
+    }
+    Ok((if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed }, complete))
 }
 
 /// Reads at the edges of extents. Compressed data may be broken; anything else must be readable.

@@ -36,6 +36,10 @@ fn event(operation: &Operation) -> Event {
         | Operation::Header { .. }
         | Operation::EndFile { .. }
         | Operation::Spare { .. } => Event::Arranged,
+        Operation::Patch { .. }
+        | Operation::Trap { .. }
+        | Operation::FailRead { .. }
+        | Operation::Truncate { .. } => Event::Attacked,
         Operation::Snapshot {} | Operation::SnapshotWith { .. } => Event::Snapshot,
         Operation::DeleteSnapshot { .. } => Event::SnapshotDeleted,
         Operation::ApplySnapshot { .. } => Event::SnapshotApplied,

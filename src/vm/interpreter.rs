@@ -1,6 +1,7 @@
 //! Runs programs: operands become clusters of the disk at hand, operations change the image that is
 //! being built, the journal records what was meant.
 
+mod attacks;
 mod bitmaps;
 mod chain;
 mod disk;
@@ -10,6 +11,7 @@ mod questions;
 mod snapshots;
 
 use crate::build::{Builder, HeaderStyle, Plan, SnapshotDetails};
+use crate::damage::Attack;
 use crate::limits::Limits;
 use crate::qcow2::units::SubclusterRange;
 
@@ -52,6 +54,7 @@ pub struct Vm {
     layers_below: usize,
     base: Base,
     questions: Vec<Question>,
+    attacks: Vec<Attack>,
     /// Where the last operation ended.
     last: u64,
     writes: u32,
@@ -73,6 +76,7 @@ impl Vm {
             layers_below: 0,
             base: Base::Qcow2,
             questions: Vec::new(),
+            attacks: Vec::new(),
             last: 0,
             writes: 0,
             touchable: 0,
@@ -87,6 +91,7 @@ impl Vm {
         self.limits = limits;
         self.begin_layer(prologue.plan());
         self.questions.clear();
+        self.attacks.clear();
         (self.last, self.writes, self.checkpoints) = (0, 0, 0);
         self.touchable = limits.touched_clusters;
         self.payload_bytes = limits.payload_bytes;
@@ -166,6 +171,10 @@ impl Vm {
             Operation::Beyond { table, distance, clusters, kind } => {
                 self.beyond(table, distance, clusters, kind)
             }
+            Operation::Patch { .. }
+            | Operation::Trap { .. }
+            | Operation::FailRead { .. }
+            | Operation::Truncate { .. } => self.attack(attacks::attack_of(operation)),
         }
     }
 

@@ -4,11 +4,13 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
+use crate::anatomy::Part;
 use crate::build::file::FileEnd;
 use crate::build::payload::Coding;
 use crate::build::placement::Policy;
 use crate::build::{Fill, HeaderFlags, HeaderLength, Leaving};
 use crate::content::Shape;
+use crate::damage::Transform;
 use crate::qcow2::header::Version;
 
 use super::operand::{
@@ -316,5 +318,49 @@ operations! {
         clusters: Count,
         /// What is put there.
         kind: Hidden,
+    }
+    /// Changes a field or an entry of what was built.
+    27 "patch" Patch {
+        /// What it belongs to.
+        part: Part,
+        /// How many layers down.
+        depth: Number<0, 3>,
+        /// Which element of the part.
+        nth: u16,
+        /// How it is changed.
+        transform: Transform,
+        /// With what.
+        value: u16,
+    }
+    /// Changes a field or an entry when it has been read.
+    28 "trap" Trap {
+        /// What it belongs to.
+        part: Part,
+        /// How many layers down.
+        depth: Number<0, 3>,
+        /// Which element of the part.
+        nth: u16,
+        /// How it is changed.
+        transform: Transform,
+        /// With what.
+        value: u8,
+        /// How many reads see it as it was.
+        reads: u8,
+    }
+    /// Makes a read of a part fail.
+    29 "fail_read" FailRead {
+        /// Which part.
+        part: Part,
+        /// How many layers down.
+        depth: Number<0, 3>,
+        /// How many reads of it go well before.
+        reads: u8,
+    }
+    /// Cuts bytes off the end of the file.
+    30 "truncate" Truncate {
+        /// How many layers down.
+        depth: Number<0, 3>,
+        /// How many.
+        cut: Gap,
     }
 }

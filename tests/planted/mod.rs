@@ -2,6 +2,7 @@
 
 pub mod chains;
 pub mod extents;
+pub mod hostile;
 pub mod points;
 pub mod snapshots;
 pub mod walks;

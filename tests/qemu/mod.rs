@@ -108,10 +108,21 @@ pub fn map(path: &Path, window: Window) -> Checked<Vec<Extent>> {
         arguments.extend([OsStr::new(&start), OsStr::new(&length)]);
     }
     arguments.push(path.as_os_str());
-    let printed = img(&arguments)?;
-    let records: Vec<MapRecord> =
-        serde_json::from_slice(&printed).map_err(|error| format!("qemu-img map: {error}"))?;
-    Ok(records.into_iter().map(extent).collect())
+    let output = run("qemu-img", &arguments)?;
+    match beginning(&output)? {
+        extents if output.status.success() && output.stdout.ends_with(b"]\n") => Ok(extents),
+        _ => Err(told("qemu-img", &arguments, &output)),
+    }
+}
+
+/// The extents that `qemu-img map --output=json` printed: a line each, also where it failed in the middle.
+pub fn beginning(output: &Output) -> Checked<Vec<Extent>> {
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let lines =
+        printed.lines().map(|line| line.trim_start_matches('[').trim_end_matches([']', ',']));
+    let record = |line| serde_json::from_str(line).map(extent);
+    let records = lines.filter(|line| !line.is_empty()).map(record);
+    records.collect::<Result<_, _>>().map_err(|error| format!("qemu-img map: {error}"))
 }
 
 fn extent(record: MapRecord) -> Extent {

@@ -4,8 +4,10 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
+use crate::anatomy::Part;
 use crate::build::placement::Policy;
 use crate::build::{Fill, Leaving};
+use crate::damage::Transform;
 use crate::qcow2::header::Version;
 
 use super::Operand;
@@ -94,6 +96,39 @@ words!(
     DataIn::RawFile = "raw_file"
 );
 words!(Base, fold 4, "qcow2 or raw", Base::Qcow2 = "qcow2", Base::Raw = "raw");
+words!(
+    Part,
+    fold 16,
+    "l2, bitmap, l1, header, extension, refcount_table, refcount_block, snapshot, snapshot_table, \
+     bitmap_directory, bitmap_table or payload",
+    Part::L2 = "l2",
+    Part::Bitmap = "bitmap",
+    Part::L1 = "l1",
+    Part::Header = "header",
+    Part::Extension = "extension",
+    Part::RefcountTable = "refcount_table",
+    Part::RefcountBlock = "refcount_block",
+    Part::Snapshot = "snapshot",
+    Part::SnapshotTable = "snapshot_table",
+    Part::BitmapDirectory = "bitmap_directory",
+    Part::BitmapTable = "bitmap_table",
+    Part::Payload = "payload",
+);
+words!(
+    Transform,
+    fold 16,
+    "flip, boundary, add, add_clusters, structure, own, past_end, misalign, swap or set",
+    Transform::Flip = "flip",
+    Transform::Boundary = "boundary",
+    Transform::Add = "add",
+    Transform::AddClusters = "add_clusters",
+    Transform::Structure = "structure",
+    Transform::Own = "own",
+    Transform::PastEnd = "past_end",
+    Transform::Misalign = "misalign",
+    Transform::Swap = "swap",
+    Transform::Set = "set",
+);
 words!(Keep, "no or yes", Keep::No = "no", Keep::Yes = "yes");
 words!(
     Change,

@@ -1,0 +1,221 @@
+//! Damaged images, judged by qemu: the installed qemu-img opens and walks the same ones as our walker, with
+//! the same extents; where both fail on the way, one of the two beginnings begins with the other.
+
+#[allow(dead_code)]
+mod qemu;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use qcowfuzz::anatomy::Part;
+use qcowfuzz::engines::Walker;
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::export::{self, Holes};
+use qcowfuzz::extent::{Extent, Mapping, Window};
+use qcowfuzz::harness::Checks;
+use qcowfuzz::image::Image;
+use qcowfuzz::map::{self, Disk, MapError, Scratch};
+use qcowfuzz::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::targets::Hostile;
+use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::vm::operand::Operand;
+use qcowfuzz::vm::{Operation, Program};
+
+/// How many images are judged.
+const IMAGES: usize = 480;
+/// Longer files are left alone: a truncated refcount table of theirs takes qemu-img seconds.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+/// qemu-img asks L2 table by L2 table, empty ones too.
+const MAX_TABLES: u64 = 4096;
+/// Up to this length nothing of a file is a hole.
+const MAX_FILLED_BYTES: u64 = 8 << 20;
+
+/// How a walk ended: what was refused, if anything, and what came before.
+struct Walked {
+    refused: Option<String>,
+    extents: Vec<Extent>,
+}
+
+fn ours(path: &Path) -> Walked {
+    let storage = FileStorage::open(path).unwrap();
+    let mut extents = Vec::new();
+    let result = Disk::open(&[Layer::alone(&storage)]).and_then(|disk| {
+        let mut keep = |extent| {
+            extents.push(extent);
+            ControlFlow::Continue(())
+        };
+        map::map_extents(&disk, Window::ALL, &mut Scratch::new(), &mut keep)
+    });
+    Walked { refused: result.err().map(|error: MapError| error.to_string()), extents }
+}
+
+/// What qemu-img says; where it fails, its JSON ends in the middle.
+fn theirs(path: &Path) -> Walked {
+    let arguments = ["map", "--output=json", "-f", "qcow2"].map(OsStr::new);
+    let arguments = [&arguments[..], &[path.as_os_str()]].concat();
+    let output = qemu::run("qemu-img", &arguments).unwrap();
+    let extents = qemu::beginning(&output).unwrap().into_iter();
+    let failed = !output.status.success();
+    let refused = failed.then(|| String::from_utf8_lossy(&output.stderr).into_owned());
+    Walked { refused, extents: extents.filter(|it| it.length_bytes > 0).collect() }
+}
+
+/// What QEMU says of data in a hole of the file depends on how many of its clusters are counted
+/// (`block/qcow2.c`, `qcow2_detect_metadata_preallocation`): it is not compared.
+fn comparable(extent: &Extent) -> Extent {
+    let mapping = extent.mapping;
+    Extent { mapping: Mapping { zero: mapping.zero && !mapping.data, ..mapping }, ..*extent }
+}
+
+/// Neighbours that differ in nothing that is compared are one.
+fn merged(extents: &[Extent]) -> Vec<Extent> {
+    let mut merged: Vec<Extent> = Vec::new();
+    for extent in extents.iter().map(comparable) {
+        match merged.last_mut() {
+            Some(last) if last.mapping.continues_as(last.length_bytes, &extent.mapping) => {
+                last.length_bytes += extent.length_bytes;
+            }
+            _ => merged.push(extent),
+        }
+    }
+    merged
+}
+
+/// Whether two walks differ by a named difference.
+type IsNamed = fn(&Walked, &Walked) -> bool;
+
+/// Where another decision is meant to be: a name, and what QEMU says there.
+const NAMED: &[(&str, IsNamed)] = &[(
+    // The mapping does not depend on bitmaps: who only walks does not read their directory.
+    "QEMU loads the bitmaps when it opens an image",
+    |ours, theirs| {
+        let said = theirs.refused.as_deref().unwrap_or_default();
+        ours.refused.is_none() && said.contains("Could not open") && said.contains("itmap")
+    },
+)];
+
+/// What they disagree about, if anything.
+fn disagreement(ours: &Walked, theirs: &Walked) -> Option<String> {
+    let told =
+        |what: &str| Some(format!("{what}\nours {:?}\ntheirs {:?}", ours.refused, theirs.refused));
+    let (one, other) = (merged(&ours.extents), merged(&theirs.extents));
+    match (&ours.refused, &theirs.refused) {
+        (None, None) if one == other => None,
+        (None, None) => {
+            let same = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
+            told(&format!("extent {same}: {:?} and {:?}", one.get(same), other.get(same)))
+        }
+        (Some(_), Some(_)) => {
+            // The last extent of each may have been cut by the end.
+            let common = one.len().min(other.len()).saturating_sub(1);
+            match one[..common] == other[..common] {
+                true => None,
+                false => told("two beginnings, neither of which begins with the other"),
+            }
+        }
+        (None, Some(_)) => told("qemu-img refuses, and we do not"),
+        (Some(_), None) => told("we refuse, and qemu-img does not"),
+    }
+}
+
+/// The program of a seed, with one to three attacks of the pairs of part and transform, by turns.
+fn program(rng_seed: u64, entropy: &mut Entropy) -> Program {
+    let mut program = generate(rng_seed, Wanted { operations: 10, compressed: true });
+    program.operations.push(Operation::decode(&[7, 0, 0, 0, 0, 0, 0, 0]).unwrap());
+    program.operations.push(Operation::decode(&[16, 3, 1, 2, 0, 0, 0, 0]).unwrap());
+    let pair = rng_seed % 120;
+    for more in 0..1 + entropy.below(3) / 2 {
+        let pair = (pair + more * 37) % 120;
+        let mut record = [27, (pair / 10) as u8, 0, 0, 0, (pair % 10) as u8, 0, 0];
+        record[3] = entropy.below(24) as u8;
+        let value =
+            [entropy.below(24) as u16, entropy.next_u64() as u16][entropy.below(2) as usize];
+        record[6..].copy_from_slice(&value.to_le_bytes());
+        program.operations.push(Operation::decode(&record).unwrap());
+    }
+    if rng_seed % 12 == 5 {
+        let bytes = [30, 0, 1 + entropy.below(255) as u8, entropy.below(12) as u8, 0, 0, 0, 0];
+        program.operations.push(Operation::decode(&bytes).unwrap());
+    }
+    program
+}
+
+fn word<T: Operand>(value: T) -> String {
+    struct Printed<T>(T);
+    impl<T: Operand> std::fmt::Display for Printed<T> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.print(f)
+        }
+    }
+    Printed(value).to_string()
+}
+
+fn save(image: &Image, path: &Path) {
+    let holes = if image.length_bytes() <= MAX_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
+    export::write(image, &File::create(path).unwrap(), holes).unwrap();
+}
+
+#[test]
+fn qemu_opens_and_walks_the_same_damaged_images() {
+    if !qemu::tools_are_there("qemu_opens_and_walks_the_same_damaged_images") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut hostile = Hostile::new(Walker::default());
+    let mut entropy = Entropy::new(41);
+    let (mut judged, mut accepted, mut rng_seed) = (0, 0, 0);
+    let mut pairs = BTreeSet::new();
+    let mut by_part: BTreeMap<Part, [usize; 2]> = BTreeMap::new();
+    let mut named = BTreeMap::new();
+    let mut found = Vec::new();
+    while judged < IMAGES {
+        rng_seed += 1;
+        let program = program(rng_seed, &mut entropy);
+        if let Err(failure) = hostile.run(&program.encode(), Checks::AtCheckpoints) {
+            panic!("{}\n{program}", failure.violation);
+        }
+        let image = &hostile.images().top().image;
+        if image.length_bytes() > MAX_FILE_BYTES {
+            continue;
+        }
+        let chain = [Layer::alone(image)];
+        let slow = |disk: Disk<Image>| {
+            disk.virtual_size_bytes() / disk.header().geometry.l2_span_bytes() > MAX_TABLES
+        };
+        if Disk::open(&chain).is_ok_and(slow) {
+            continue;
+        }
+        let path = dir.path().join("image.qcow2");
+        save(image, &path);
+        let (ours, theirs) = (ours(&path), theirs(&path));
+        judged += 1;
+        accepted += usize::from(theirs.refused.is_none());
+        for operation in &program.operations {
+            if let Operation::Patch { part, transform, .. } = operation {
+                pairs.insert((*part, word(*transform)));
+                by_part.entry(*part).or_default()[usize::from(theirs.refused.is_none())] += 1;
+            }
+        }
+        if let Some(what) = disagreement(&ours, &theirs) {
+            match NAMED.iter().find(|(_, is_this)| is_this(&ours, &theirs)) {
+                Some((name, _)) => *named.entry(*name).or_insert(0) += 1,
+                None => found.push(format!("{what}\n{program}")),
+            }
+        }
+    }
+    println!(
+        "{judged} images, {accepted} accepted by QEMU, {} pairs of part and transform",
+        pairs.len()
+    );
+    for (part, [refused, accepted]) in by_part {
+        println!("  {}: {refused} patches refused, {accepted} accepted", word(part));
+    }
+    println!("named differences: {named:?}");
+    // A name that nothing has leaves the list.
+    assert_eq!(named.len(), NAMED.len());
+    assert!(found.is_empty(), "{} disagreements\n{}", found.len(), found.join("\n\n"));
+    assert!(judged >= 300 && accepted >= 100 && pairs.len() >= 100);
+}
