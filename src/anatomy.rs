@@ -13,7 +13,7 @@ use crate::qcow2::header::{EXTENSION_END, Geometry, Header, Version};
 use crate::qcow2::refcount;
 use crate::qcow2::units::{ClusterSize, HostOffset};
 use crate::snapshot_table;
-use crate::storage::{GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
+use crate::storage::{GRAIN_BYTES, Storage, each_data};
 
 /// What a field or an entry belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -427,6 +427,9 @@ fn each_word<S: Storage + ?Sized>(
     })
 }
 
+/// Room for data that do not lie on grains: images in memory give the rest as it lies.
+const WIDENED_BYTES: usize = 512;
+
 /// Calls `take` with the data in a range, in whole grains.
 fn each_data_of<S: Storage + ?Sized>(
     storage: &S,
@@ -435,7 +438,7 @@ fn each_data_of<S: Storage + ?Sized>(
 ) -> Result<(), MapError> {
     let length = range.end.distance_from(range.start).unwrap_or(0);
     let until = range.start.saturating_add(length.next_multiple_of(GRAIN_BYTES));
-    let mut piece = [0; PIECE_BYTES];
+    let mut piece = [0; WIDENED_BYTES];
     let _ = each_data(storage, range.start..until, &mut piece, |data| {
         take(data.offset, data.bytes).map(|()| ControlFlow::Continue(()))
     })?;

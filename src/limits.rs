@@ -120,3 +120,5 @@ pub const MAX_LOGGED: usize = 1 << 16;
 /// How many fields and entries of an image are kept, to be attacked: more than the operations of most programs
 /// write, and some MiB.
 pub const MAX_ELEMENTS: usize = 1 << 16;
+/// How many extents of a walk are waited for by who wants to know what it reads.
+pub const MAX_WATCHED_EXTENTS: usize = 4096;

@@ -11,6 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::feedback::layout::{COUNTERS, MAGNITUDES};
+use qcowfuzz::mutators::MUTATIONS;
 use qcowfuzz::observer::{Event, Rare, State, Vital};
 use qcowfuzz::vm::operation::OPERATION_BYTES;
 use qcowfuzz::vm::prologue::PROLOGUE_BYTES;
@@ -327,6 +328,7 @@ fn feedback_is_listed() {
     assert_eq!(told("## Events"), Event::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
     assert_eq!(told("## Rare events"), Rare::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
     assert_eq!(told("## Vitals"), Vital::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
+    assert_eq!(told("## Mutations"), MUTATIONS.iter().map(|one| one.name).collect::<Vec<_>>());
     let counters = rows(&document, "## Counters");
     assert_eq!(counters[0][1], format!("{} × {} × {}", State::COUNT, Event::COUNT, Event::COUNT));
     assert_eq!(counters[1][1], format!("{}, with room for 64", Rare::COUNT));

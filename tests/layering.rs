@@ -25,6 +25,7 @@ const STOREYS: &[&[&str]] = &[
     &["export", "build", "map", "damage"],
     &["vm"],
     &["model", "engines"],
+    &["watch"],
     &["oracles", "mutators", "minimizer", "feedback", "corpus"],
     &["harness"],
     &["targets", "fuzzer", "differential"],

@@ -1,8 +1,17 @@
 //! The allocator alone: see `qcowfuzz::targets::refcounts`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use qcowfuzz::targets;
+use libfuzzer_sys::{fuzz_crossover, fuzz_mutator, fuzz_target, fuzzer_mutate};
+use qcowfuzz::limits::Limits;
 use qcowfuzz::vm::program::Input;
+use qcowfuzz::{mutators, targets};
 
 fuzz_target!(|input: Input| targets::report(targets::refcounts(input.0)));
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    mutators::mutate(data, size, max_size, seed, Limits::ALLOCATED, fuzzer_mutate)
+});
+
+fuzz_crossover!(|data1: &[u8], data2: &[u8], out: &mut [u8], seed: u32| {
+    mutators::crossover(data1, data2, out, seed)
+});

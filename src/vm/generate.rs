@@ -36,30 +36,7 @@ pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
     let mut program = Program::decode(&bytes);
     let extended_l2 = program.prologue.plan().geometry.extended_l2;
     while program.operations.len() < wanted.operations {
-        let mut record = [0; OPERATION_BYTES];
-        record.fill_with(|| entropy.next_u64() as u8);
-        record[0] = if record[0] < 40 { 0 } else { record[0] };
-        if let Some(resize @ Operation::Resize { .. }) = Operation::decode(&record) {
-            // Of any magnitude: with operands as below, most disks would be empty ever after.
-            program.operations.push(resize);
-            continue;
-        }
-        // Near the start, near the last operation, around the edges of tables: where neighbours are.
-        record[1] = [0, 0, 1, 2, 2, 2, 3, 3, 4][entropy.below(9) as usize];
-        let reach = [8, 32, 64][entropy.below(3) as usize];
-        record[2] = entropy.below(reach) as u8;
-        record[3] = 0;
-        if let Some(
-            Operation::Write { .. }
-            | Operation::Compress { .. }
-            | Operation::Zero { .. }
-            | Operation::Discard { .. },
-        ) = Operation::decode(&record)
-        {
-            // Half of them touch one cluster, few touch many.
-            record[4] = [0, 0, 0, 0, 1, 1, 2, record[4]][entropy.below(8) as usize];
-        }
-        match Operation::decode(&record) {
+        match operation(&mut entropy) {
             Some(Operation::Compress { .. }) if !wanted.compressed => {}
             Some(Operation::Subclusters { .. }) if !extended_l2 => {}
             Some(operation) => program.operations.push(operation),
@@ -67,4 +44,36 @@ pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
         }
     }
     program
+}
+
+/// One of the operations that random bytes mean, near those before it.
+pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
+    let mut record = [0; OPERATION_BYTES];
+    record.fill_with(|| entropy.next_u64() as u8);
+    record[0] = if record[0] < 40 { 0 } else { record[0] };
+    if let Some(resize @ Operation::Resize { .. }) = Operation::decode(&record) {
+        // Of any magnitude: with operands as below, most disks would be empty ever after.
+        return Some(resize);
+    }
+    near(&mut record, entropy);
+    if let Some(
+        Operation::Write { .. }
+        | Operation::Compress { .. }
+        | Operation::Zero { .. }
+        | Operation::Discard { .. },
+    ) = Operation::decode(&record)
+    {
+        // Half of them touch one cluster, few touch many.
+        record[4] = [0, 0, 0, 0, 1, 1, 2, record[4]][entropy.below(8) as usize];
+    }
+    Operation::decode(&record)
+}
+
+/// Puts a record's position near the start, near the last operation, or around the edges of tables: where
+/// neighbours are.
+fn near(record: &mut [u8; OPERATION_BYTES], entropy: &mut Entropy) {
+    record[1] = [0, 0, 1, 2, 2, 2, 3, 3, 4][entropy.below(9) as usize];
+    let reach = [8, 32, 64][entropy.below(3) as usize];
+    record[2] = entropy.below(reach) as u8;
+    record[3] = 0;
 }

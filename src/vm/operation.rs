@@ -47,6 +47,11 @@ macro_rules! operations {
             /// Every opcode with its name, in order.
             pub const OPCODES: &'static [(u8, &'static str)] = &[$(($code, $text)),+];
 
+            /// The operands of each, in the order of [`Self::OPCODES`]: their names, and how many bytes
+            /// they take. The first one begins at byte 1 of a record.
+            pub const OPERANDS: &'static [&'static [(&'static str, usize)]] =
+                &[$(&[$((stringify!($operand), <$kind>::BYTES)),*]),+];
+
             /// From a record of any bytes; `None` where its opcode has no meaning yet.
             #[inline]
             pub fn decode(record: &[u8; OPERATION_BYTES]) -> Option<Self> {

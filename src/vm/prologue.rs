@@ -29,7 +29,7 @@ macro_rules! prologue {
 
         impl Prologue {
             /// From the bytes behind the encoding's version, of any values; missing ones are zeros.
-            pub(super) fn decode(bytes: &[u8; PROLOGUE_BYTES - 1]) -> Self {
+            pub fn decode(bytes: &[u8; PROLOGUE_BYTES - 1]) -> Self {
                 const _: () =
                     assert!(0 $(+ <$kind>::BYTES)+ $(+ <$more_kind>::BYTES)+ < PROLOGUE_BYTES);
                 let mut bytes = bytes.as_slice();
@@ -40,7 +40,7 @@ macro_rules! prologue {
             }
 
             /// The canonical bytes behind the encoding's version.
-            pub(super) fn encode(&self) -> [u8; PROLOGUE_BYTES - 1] {
+            pub fn encode(&self) -> [u8; PROLOGUE_BYTES - 1] {
                 let mut bytes = [0; PROLOGUE_BYTES - 1];
                 let mut out = bytes.as_mut_slice();
                 $(Operand::encode(self.$field, &mut out);)+

@@ -1,0 +1,192 @@
+//! Mutations that know programs: one per file. Each is a pure function of the program and its entropy.
+//!
+//! libFuzzer's own mutations change bytes, which in a program are operands, and now and then an opcode.
+//! These here change operations: where there are some, what they are about, in which order they come; and
+//! what the walker read of the image that they build.
+
+mod delete;
+mod generated;
+mod geometry;
+mod insert;
+mod operand;
+mod payload;
+mod repeat;
+mod sniper;
+mod splice;
+mod swap;
+mod tail;
+
+use crate::entropy::Entropy;
+use crate::limits::{Limits, MAX_OPERATIONS};
+use crate::vm::Program;
+use crate::vm::operation::OPERATION_BYTES;
+use crate::vm::prologue::PROLOGUE_BYTES;
+
+pub use splice::crossover;
+
+/// A mutation.
+#[derive(Clone, Copy)]
+pub struct Mutation {
+    /// What it is called.
+    pub name: &'static str,
+    /// How often it is chosen, relative to the others.
+    weight: u64,
+    /// Changes a program; false where there was nothing to change.
+    change: fn(&mut Program, &mut Context) -> bool,
+}
+
+/// What a mutation knows beside the program.
+struct Context {
+    entropy: Entropy,
+    limits: Limits,
+    /// How many operations a program may have.
+    most: usize,
+}
+
+/// All of them. The weights are a guess; that they pay together was measured (`docs/performance.md`).
+pub const MUTATIONS: &[Mutation] = &[
+    Mutation { name: "insert", weight: 4, change: insert::change },
+    Mutation { name: "delete", weight: 2, change: delete::change },
+    Mutation { name: "repeat", weight: 1, change: repeat::change },
+    Mutation { name: "swap", weight: 1, change: swap::change },
+    Mutation { name: "splice", weight: 1, change: splice::change },
+    Mutation { name: "payload", weight: 1, change: payload::change },
+    Mutation { name: "operand", weight: 6, change: operand::change },
+    Mutation { name: "geometry", weight: 2, change: geometry::change },
+    Mutation { name: "tail", weight: 1, change: tail::change },
+    Mutation { name: "sniper", weight: 2, change: sniper::change },
+];
+
+/// One time in so many, the fuzzer's own mutation of bytes is chosen.
+const BYTES_ONE_IN: u64 = 4;
+
+/// Mutates the program in `data[..size]` to one of at most `max_size` bytes, in place, and returns its
+/// length, which is not 0. The same `rng_seed` gives the same program. `limits` are those of the target;
+/// `bytes` mutates bytes, as libFuzzer does.
+pub fn mutate(
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    rng_seed: u32,
+    limits: Limits,
+    bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
+) -> usize {
+    let mut entropy = Entropy::new(u64::from(rng_seed));
+    let room = max_size.saturating_sub(PROLOGUE_BYTES) / OPERATION_BYTES;
+    if max_size < PROLOGUE_BYTES || entropy.one_in(BYTES_ONE_IN) {
+        return bytes(data, size, max_size);
+    }
+    let mut program = Program::decode(&data[..size]);
+    let most = room.min(MAX_OPERATIONS);
+    let mut context = Context { entropy, limits, most };
+    change(&mut program, &mut context);
+    program.operations.truncate(most);
+    let encoded = program.encode();
+    let length = encoded.len().min(max_size);
+    data[..length].copy_from_slice(&encoded[..length]);
+    length
+}
+
+/// Changes a program by one to four mutations, of which at least one found something to change.
+fn change(program: &mut Program, context: &mut Context) {
+    if program.operations.len() > context.most {
+        delete::to_length(program, context);
+    }
+    let total = MUTATIONS.iter().map(|mutation| mutation.weight).sum();
+    let wanted = 1 << context.entropy.below(3).min(context.entropy.below(3));
+    let mut changed = 0;
+    // Some mutation finds something in any program: a geometry does.
+    for _ in 0..wanted * 8 {
+        let mut left = context.entropy.below(total);
+        let chosen = MUTATIONS.iter().find(|mutation| {
+            let here = left < mutation.weight;
+            left = left.saturating_sub(mutation.weight);
+            here
+        });
+        changed += usize::from(chosen.is_some_and(|chosen| (chosen.change)(program, context)));
+        if changed >= wanted {
+            break;
+        }
+    }
+}
+
+impl Context {
+    /// A place in a list of `length`, which is not empty.
+    fn index(&mut self, length: usize) -> usize {
+        self.entropy.below(length as u64) as usize
+    }
+
+    /// A range of one to `most` places in a list of `length`, which is not empty.
+    fn range(&mut self, length: usize, most: usize) -> std::ops::Range<usize> {
+        let first = self.index(length);
+        let count = 1 + self.index(most.min(length - first));
+        first..first + count
+    }
+
+    /// How many operations may still be added.
+    fn room(&self, program: &Program) -> usize {
+        self.most.saturating_sub(program.operations.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::generate::{Wanted, generate};
+
+    fn context(rng_seed: u64) -> Context {
+        Context { entropy: Entropy::new(rng_seed), limits: Limits::HOSTILE, most: 64 }
+    }
+
+    #[test]
+    fn each_mutation_changes_most_programs_and_keeps_the_rest() {
+        for mutation in MUTATIONS {
+            let (mut changed, mut told) = (0, 0);
+            for rng_seed in 0..200 {
+                let before = generate(rng_seed, Wanted { operations: 20, compressed: true });
+                let mut after = before.clone();
+                told += u32::from((mutation.change)(&mut after, &mut context(rng_seed)));
+                changed += u32::from(after != before);
+                assert!(after.operations.len() <= 64);
+                let mut again = before.clone();
+                (mutation.change)(&mut again, &mut context(rng_seed));
+                assert_eq!(again, after, "{}", mutation.name);
+            }
+            assert!(changed > 60 && told >= changed, "{}: {changed} of {told}", mutation.name);
+        }
+    }
+
+    #[test]
+    fn any_bytes_of_any_length_are_mutated_within_bounds() {
+        let mut entropy = Entropy::new(2);
+        for rng_seed in 0..5000 {
+            let size = entropy.below(200) as usize;
+            let max_size = 1 + entropy.below(200) as usize;
+            let mut data = vec![0; size.max(max_size)];
+            data.fill_with(|| entropy.next_u64() as u8);
+            let mut again = data.clone();
+            let bytes = |_: &mut [u8], size: usize, most: usize| size.clamp(1, most);
+            let length = mutate(&mut data, size, max_size, rng_seed, Limits::WALKED, bytes);
+            assert!((1..=max_size).contains(&length));
+            assert_eq!(mutate(&mut again, size, max_size, rng_seed, Limits::WALKED, bytes), length);
+            assert_eq!(data, again);
+        }
+    }
+
+    #[test]
+    fn shrinking_keeps_operations_whole() {
+        let program = generate(5, Wanted { operations: 30, compressed: true });
+        let mut data = program.encode();
+        let size = data.len();
+        let mut shorter = 0;
+        for rng_seed in 0..50 {
+            let mut copy = data.clone();
+            let length =
+                mutate(&mut copy, size, size - 1, rng_seed, Limits::WALKED, |_, _, most| most);
+            assert!(length < size);
+            shorter += usize::from((length - PROLOGUE_BYTES).is_multiple_of(OPERATION_BYTES));
+        }
+        assert!(shorter > 25, "{shorter}");
+        data.clear();
+    }
+}

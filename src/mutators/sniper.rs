@@ -1,0 +1,64 @@
+//! Aims at what the walker reads: the program is run once more, and one or two entries that were read are
+//! changed. Where the target has attacks, a patch of exactly these is put into the program; elsewhere the
+//! operation that wrote them gets another operand.
+
+use std::cell::RefCell;
+
+use crate::vm::operation::OPERATION_BYTES;
+use crate::vm::{Operation, Program};
+use crate::watch::{Watch, Watched};
+
+use super::{Context, operand};
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    thread_local! {
+        static WATCH: RefCell<Watch> = RefCell::default();
+    }
+    WATCH.with_borrow_mut(|watch| {
+        let watched = watch.run(program, context.limits);
+        let count = 1 + context.index(2);
+        let mut changed = false;
+        for _ in 0..count {
+            let Some(target) = aim(watched, context) else { break };
+            changed |= match context.limits.attacks > 0 {
+                true => patch(program, &target, context),
+                false => rewrite(program, &target, context),
+            };
+        }
+        changed
+    })
+}
+
+/// One of them: each part is as likely, however many entries it has.
+fn aim(watched: &[Watched], context: &mut Context) -> Option<Watched> {
+    let parts: Vec<&[Watched]> = watched.chunk_by(|one, next| one.part == next.part).collect();
+    if parts.is_empty() {
+        return None;
+    }
+    let part = parts[context.index(parts.len())];
+    Some(part[context.index(part.len())])
+}
+
+fn patch(program: &mut Program, target: &Watched, context: &mut Context) -> bool {
+    if context.room(program) == 0 {
+        return false;
+    }
+    let [low, high] = target.nth.to_le_bytes();
+    let transform = context.entropy.below(10) as u8;
+    let [value_low, value_high] = match context.entropy.one_in(2) {
+        true => (context.entropy.below(24) as u16).to_le_bytes(),
+        false => (context.entropy.next_u64() as u16).to_le_bytes(),
+    };
+    let record: [u8; OPERATION_BYTES] =
+        [27, target.part as u8, 0, low, high, transform, value_low, value_high];
+    let patch = Operation::decode(&record);
+    program.operations.extend(patch);
+    patch.is_some()
+}
+
+fn rewrite(program: &mut Program, target: &Watched, context: &mut Context) -> bool {
+    match target.operation {
+        Some(at) if at < program.operations.len() => operand::change_at(program, at, context),
+        _ => false,
+    }
+}
