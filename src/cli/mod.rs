@@ -9,10 +9,12 @@ mod files;
 mod findings;
 mod map;
 mod output;
+mod panics;
 mod replay;
 mod replay_report;
-mod replay_target;
+mod runner;
 mod size;
+mod state;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -37,6 +39,7 @@ enum Verb {
     Map(map::Arguments),
     Check(check::Arguments),
     Replay(replay::Arguments),
+    State(state::Arguments),
     Disasm(disasm::Arguments),
     Asm(asm::Arguments),
     Export(export::Arguments),
@@ -100,6 +103,7 @@ pub fn main() -> ExitCode {
         Verb::Map(arguments) => map::run(&arguments),
         Verb::Check(arguments) => check::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::State(arguments) => state::run(&arguments),
         Verb::Disasm(arguments) => disasm::run(&arguments),
         Verb::Asm(arguments) => asm::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),

@@ -1,19 +1,19 @@
 //! `replay`: runs inputs of a fuzz target once more, and tells what was found.
 
 use std::io::{self, BufWriter, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Mutex;
 
 use qcowfuzz::export::Holes;
+use qcowfuzz::feedback::Log;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::storage::Storage;
 
 use super::files::{self, Built, Existing};
+use super::panics::PanicNotes;
 use super::replay_report::{Report, Verdict};
-use super::replay_target::{Found, Logged, Runner, Target};
+use super::runner::{Found, Runner, Target};
 use super::{Exit, Failure, Outcome};
 
 /// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
@@ -64,13 +64,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
     let names = || arguments.dump_image.as_deref().map_or_else(FileNames::default, files::names);
-    let log: Logged = arguments.events.then(Rc::default);
+    let log: Option<Rc<Log>> = arguments.events.then(Rc::default);
     let mut runner = Runner::new(arguments.target, names(), &log);
     let mut out = BufWriter::new(io::stdout().lock());
     let mut violations = 0;
     for input in &arguments.inputs {
         let bytes = files::read(input)?;
-        let found = replay(&mut runner, &bytes, checks);
+        let found = runner.run_guarded(&bytes, checks);
         let report = Report::new(input, arguments.target, &runner, &found);
         violations += u64::from(report.verdict == Verdict::Violation);
         let printed = match (arguments.json, alone) {
@@ -102,7 +102,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
-fn events(log: &Logged, out: &mut impl Write) -> io::Result<()> {
+fn events(log: &Option<Rc<Log>>, out: &mut impl Write) -> io::Result<()> {
     match log {
         Some(log) => write!(out, "\nevents:\n{log}"),
         None => Ok(()),
@@ -136,60 +136,9 @@ fn refuse(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn replay(runner: &mut Runner, input: &[u8], checks: Checks) -> Found {
-    let run = AssertUnwindSafe(|| runner.run(input, checks));
-    catch_unwind(run).unwrap_or_else(|_| Found::Panic(PanicNotes::last()))
-}
-
 fn dump(built: Built, path: &Path, existing: Existing) -> Result<(), Failure> {
     let names = FileNames::default();
     let mut lengths = built.1.files(&names).map(|(_, image)| image.length_bytes());
     let small = lengths.all(|length| length <= MAX_DUMP_FILLED_BYTES);
     files::write_images(path, existing, built, if small { Holes::Fill } else { Holes::Keep })
-}
-
-/// Where the last panic was, and what it said.
-#[derive(Clone, Debug, Default)]
-pub struct PanicNote {
-    /// The source file.
-    pub file: String,
-    /// Place and message.
-    pub detail: String,
-}
-
-static LAST_PANIC: Mutex<Option<PanicNote>> = Mutex::new(None);
-
-/// Keeps panics of the code under test from being printed: they are findings, and reported as such.
-struct PanicNotes;
-
-impl PanicNotes {
-    fn take_over() -> Self {
-        std::panic::set_hook(Box::new(|panic| {
-            let payload = panic.payload();
-            let message = payload
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-                .unwrap_or("a panic without a message");
-            let file = panic.location().map_or("", |location| location.file()).to_string();
-            let place = panic.location().map(ToString::to_string).unwrap_or_default();
-            let note = PanicNote { file, detail: format!("{place}: {message}") };
-            if let Ok(mut last) = LAST_PANIC.lock() {
-                *last = Some(note);
-            }
-        }));
-        Self
-    }
-
-    fn last() -> PanicNote {
-        LAST_PANIC.lock().ok().and_then(|mut last| last.take()).unwrap_or_default()
-    }
-}
-
-impl Drop for PanicNotes {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            drop(std::panic::take_hook());
-        }
-    }
 }

@@ -6,11 +6,12 @@ use std::path::Path;
 use serde::Serialize;
 
 use qcowfuzz::extent::Extent;
+use qcowfuzz::observer::Observer;
 use qcowfuzz::oracles::Violation;
 use qcowfuzz::oracles::raw::RawOutcome;
 
 use super::output::Record;
-use super::replay_target::{Found, Runner, Target};
+use super::runner::{Found, Runner, Target};
 
 /// The judgement in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -74,7 +75,12 @@ struct Difference {
 
 impl Report {
     /// Gathers what there is to tell of the last run of `runner`.
-    pub fn new(input: &Path, target: Target, runner: &Runner, found: &Found) -> Self {
+    pub fn new(
+        input: &Path,
+        target: Target,
+        runner: &Runner<impl Observer + Clone>,
+        found: &Found,
+    ) -> Self {
         let program = runner.program();
         let mut report = Self {
             input: input.display().to_string(),

@@ -64,6 +64,14 @@ impl Counter {
         }
     }
 
+    /// Of a vital or a change, the values that are counted, in words; of anything else, nothing.
+    pub fn values(self) -> String {
+        match self {
+            Self::Edge { .. } | Self::Rare(_) => String::new(),
+            Self::Vital { magnitude, .. } | Self::Delta { magnitude, .. } => values(magnitude),
+        }
+    }
+
     /// What the counter at `index` counts; `None` where there is none.
     pub fn at(index: usize) -> Option<Self> {
         let bucket = |at: usize| {
@@ -104,27 +112,29 @@ pub fn magnitude(value: u64) -> u8 {
     bits.min(MAGNITUDES as u32 - 1) as u8
 }
 
+/// The values of a magnitude, in words.
+fn values(magnitude: u8) -> String {
+    match magnitude {
+        0 | 1 => format!("{magnitude}"),
+        _ if usize::from(magnitude) == MAGNITUDES - 1 => {
+            format!("{} and up", 1u64 << (magnitude - 1))
+        }
+        _ => format!("{} to {}", 1u64 << (magnitude - 1), (1u64 << magnitude) - 1),
+    }
+}
+
 impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = |f: &mut fmt::Formatter<'_>, magnitude: u8| match magnitude {
-            0 | 1 => write!(f, "{magnitude}"),
-            _ if usize::from(magnitude) == MAGNITUDES - 1 => {
-                write!(f, "{} and up", 1u64 << (magnitude - 1))
-            }
-            _ => write!(f, "{} to {}", 1u64 << (magnitude - 1), (1u64 << magnitude) - 1),
-        };
         match *self {
             Self::Edge { state, previous, event } => {
                 write!(f, "{}: {} → {}", state.name(), previous.name(), event.name())
             }
             Self::Rare(rare) => write!(f, "rare: {}", rare.name()),
             Self::Vital { vital, magnitude } => {
-                write!(f, "vital: {}, ", vital.name())?;
-                values(f, magnitude)
+                write!(f, "vital: {}, {}", vital.name(), values(magnitude))
             }
             Self::Delta { vital, magnitude } => {
-                write!(f, "change: {}, ", vital.name())?;
-                values(f, magnitude)
+                write!(f, "change: {}, {}", vital.name(), values(magnitude))
             }
         }
     }

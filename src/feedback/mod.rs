@@ -5,11 +5,13 @@
 //! Rare events have a counter each. Vitals are one-hot: a counter for each magnitude of each, and one
 //! for each magnitude by which it changed from one image of a program to the next.
 
+pub mod coverage;
 pub mod extra;
 pub mod layout;
 pub mod log;
 pub mod recorder;
 
+pub use coverage::Coverage;
 pub use layout::Counter;
 pub use log::Log;
 pub use recorder::Recorder;

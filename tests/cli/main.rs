@@ -9,4 +9,5 @@ mod check;
 mod map;
 mod programs;
 mod replay;
+mod state;
 mod support;

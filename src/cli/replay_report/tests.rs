@@ -1,16 +1,16 @@
 //! What is told of made-up findings.
 
 use super::*;
-use crate::cli::replay::PanicNote;
+use crate::cli::panics::PanicNote;
 use qcowfuzz::harness::{Checks, Failure};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// What is told of a program of three operations, had `found` come out.
 fn report(target: Target, found: &Found) -> Report {
-    let mut runner = Runner::new(target, FileNames::default(), &None);
+    let mut runner = Runner::new(target, FileNames::default(), &());
     let program = generate(1, Wanted { operations: 3, compressed: false });
-    let ran = runner.run(&program.encode(), Checks::AtCheckpoints);
+    let ran = runner.run_guarded(&program.encode(), Checks::AtCheckpoints);
     assert!(matches!(ran, Found::Nothing(_) | Found::File(_)), "{ran:?}");
     Report::new(Path::new("input"), target, &runner, found)
 }

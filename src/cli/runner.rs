@@ -1,19 +1,17 @@
-//! What `replay` runs: for each fuzz target, that which the target itself runs on.
-
-use std::rc::Rc;
+//! What `replay` and `state` run: for each fuzz target, that which the target itself runs on.
 
 use qcowfuzz::engines::Walker;
 use qcowfuzz::extent::Extent;
-use qcowfuzz::feedback::Log;
 use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
 use qcowfuzz::images::FileNames;
+use qcowfuzz::observer::Observer;
 use qcowfuzz::oracles::Violation;
 use qcowfuzz::oracles::raw::RawOutcome;
 use qcowfuzz::targets::{Hostile, RawImage, Refcounts};
 use qcowfuzz::vm::Program;
 
 use super::files::Built;
-use super::replay::PanicNote;
+use super::panics::{self, PanicNote};
 
 /// What an input is for. A target that is added here gets its arm in [`Runner`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -65,41 +63,46 @@ pub enum Found {
     Panic(PanicNote),
 }
 
-/// The log, where one is kept.
-pub type Logged = Option<Rc<Log>>;
-
 /// A target's buffers, reused from input to input.
-pub enum Runner {
+pub enum Runner<O: Observer> {
     /// Of `map_extents`.
-    MapExtents(Box<Harness<Walker<Logged>, Logged>>),
+    MapExtents(Box<Harness<Walker<O>, O>>),
     /// Of `refcounts`.
-    Refcounts(Box<Refcounts<Logged>>),
+    Refcounts(Box<Refcounts<O>>),
     /// Of `hostile`.
-    Hostile(Box<Hostile<Walker<Logged>, Logged>>),
+    Hostile(Box<Hostile<Walker<O>, O>>),
     /// Of `raw_image`.
-    RawImage(Box<RawImage<Logged>>),
+    RawImage(Box<RawImage<O>>),
 }
 
-impl Runner {
-    /// For inputs of `target`. Images call other files by `names`; what happens goes to `log`.
-    pub fn new(target: Target, names: FileNames, log: &Logged) -> Self {
-        let log = || log.clone();
+impl<O: Observer + Clone> Runner<O> {
+    /// For inputs of `target`. Images call other files by `names`; what happens is told to `observer`.
+    pub fn new(target: Target, names: FileNames, observer: &O) -> Self {
+        let observer = || observer.clone();
         match target {
             Target::MapExtents => {
-                let harness = Harness::observed(Walker::observed(log()), log());
+                let harness = Harness::observed(Walker::observed(observer()), observer());
                 Self::MapExtents(Box::new(harness.named(names)))
             }
-            Target::Refcounts => Self::Refcounts(Box::new(Refcounts::observed(log()).named(names))),
+            Target::Refcounts => {
+                Self::Refcounts(Box::new(Refcounts::observed(observer()).named(names)))
+            }
             Target::Hostile => {
-                let hostile = Hostile::observed(Walker::observed(log()), log());
+                let hostile = Hostile::observed(Walker::observed(observer()), observer());
                 Self::Hostile(Box::new(hostile.named(names)))
             }
-            Target::RawImage => Self::RawImage(Box::new(RawImage::observed(log()))),
+            Target::RawImage => Self::RawImage(Box::new(RawImage::observed(observer()))),
         }
     }
 
+    /// Runs an input, and takes a panic of the code under test for what was found. Whoever goes on afterwards
+    /// takes a new runner: what the panic left behind belongs to no run.
+    pub fn run_guarded(&mut self, input: &[u8], checks: Checks) -> Found {
+        panics::caught(|| self.run(input, checks)).unwrap_or_else(Found::Panic)
+    }
+
     /// Runs an input. A file is judged once, whatever `checks` says.
-    pub fn run(&mut self, input: &[u8], checks: Checks) -> Found {
+    fn run(&mut self, input: &[u8], checks: Checks) -> Found {
         let program = |run: Result<_, _>| run.map_or_else(Found::Failure, Found::Nothing);
         match self {
             Self::MapExtents(harness) => program(harness.run(input, checks)),

@@ -1,0 +1,166 @@
+//! What a set of inputs covers, by counter; and which of them are enough.
+
+use std::collections::BTreeMap;
+
+use super::{Counter, Recorder};
+
+/// What inputs reach, one after the other. Of two inputs the shorter one is remembered; of two of the same
+/// length, the one that came first.
+#[derive(Debug, Default)]
+pub struct Coverage {
+    counters: BTreeMap<Counter, Covered>,
+    inputs: usize,
+}
+
+/// Who reaches a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Covered {
+    /// How many inputs.
+    pub inputs: usize,
+    /// The shortest of them: its number, and its length in bytes.
+    pub shortest: (usize, usize),
+}
+
+impl Coverage {
+    /// Adds what an input of `length_bytes` reached in the run that `recorder` has observed; returns the
+    /// input's number, counted from 0.
+    pub fn add(&mut self, length_bytes: usize, recorder: &Recorder) -> usize {
+        let input = self.inputs;
+        self.inputs += 1;
+        recorder.each(|index, _| {
+            let Some(counter) = Counter::at(index) else { return };
+            let new = Covered { inputs: 0, shortest: (input, length_bytes) };
+            let covered = self.counters.entry(counter).or_insert(new);
+            covered.inputs += 1;
+            if length_bytes < covered.shortest.1 {
+                covered.shortest = (input, length_bytes);
+            }
+        });
+        input
+    }
+
+    /// How many inputs there were.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// What is reached, in the order of the counters.
+    pub fn counters(&self) -> impl Iterator<Item = (Counter, Covered)> {
+        self.counters.iter().map(|(counter, covered)| (*counter, *covered))
+    }
+
+    /// Whether a counter is reached.
+    pub fn reaches(&self, counter: Counter) -> bool {
+        self.counters.contains_key(&counter)
+    }
+}
+
+/// What one input reaches: counters, each with how often, in libFuzzer's eight classes (1, 2, 3, 4 to 7, 8 to
+/// 15, 16 to 31, 32 to 127, 128 and more). The more often is another feature, as it is for libFuzzer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Features(Vec<u32>);
+
+impl Features {
+    /// Those of the run that `recorder` has observed.
+    pub fn of(recorder: &Recorder) -> Self {
+        let mut features = Vec::new();
+        recorder.each(|index, count| features.push(index as u32 * 8 + class(count)));
+        Self(features)
+    }
+}
+
+/// libFuzzer's class of a count (`FuzzerTracePC.h`, `CounterToFeature`).
+fn class(count: u8) -> u32 {
+    match count {
+        0..=3 => u32::from(count.saturating_sub(1)),
+        4..=7 => 3,
+        8..=15 => 4,
+        16..=31 => 5,
+        32..=127 => 6,
+        128.. => 7,
+    }
+}
+
+/// Which of `inputs`, each with its length in bytes, reach all that they reach together: their places, in
+/// order. No input is kept of which shorter ones reach everything, and none that could be left out.
+pub fn prune(inputs: &[(usize, Features)]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..inputs.len()).collect();
+    order.sort_by_key(|at| inputs[*at].0);
+    let mut reached: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut kept = Vec::new();
+    for at in order {
+        let features = &inputs[at].1.0;
+        if features.iter().any(|feature| !reached.contains_key(feature)) {
+            features.iter().for_each(|feature| *reached.entry(*feature).or_insert(0) += 1);
+            kept.push(at);
+        }
+    }
+    // The longest first: what shorter ones reach, perhaps later ones do too.
+    for place in (0..kept.len()).rev() {
+        let features = &inputs[kept[place]].1.0;
+        if features.iter().all(|feature| reached.get(feature).is_some_and(|count| *count > 1)) {
+            for feature in features {
+                if let Some(count) = reached.get_mut(feature) {
+                    *count -= 1;
+                }
+            }
+            kept.remove(place);
+        }
+    }
+    kept.sort_unstable();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entropy::Entropy;
+    use crate::observer::{Event, Observer, State};
+
+    #[test]
+    fn the_shortest_input_is_remembered() {
+        let recorder = Recorder::new();
+        recorder.begin(State::Emit);
+        recorder.event(State::Emit, Event::Normal);
+        let mut coverage = Coverage::default();
+        for length in [30, 20, 20, 40] {
+            coverage.add(length, &recorder);
+        }
+        let (state, previous, event) = (State::Emit, Event::Start, Event::Normal);
+        let edge = Counter::Edge { state, previous, event };
+        assert!(coverage.counters().eq([(edge, Covered { inputs: 4, shortest: (1, 20) })]));
+        assert!(coverage.reaches(edge) && coverage.inputs() == 4);
+    }
+
+    #[test]
+    fn what_is_kept_reaches_everything_and_none_of_it_is_spare() {
+        let mut entropy = Entropy::new(8);
+        for _ in 0..200 {
+            let mut input = || {
+                let count = entropy.below(12);
+                let features = (0..count).map(|_| entropy.below(30) as u32).collect();
+                (entropy.below(50) as usize, Features(features))
+            };
+            let inputs: Vec<_> = (0..20).map(|_| input()).collect();
+            let kept = prune(&inputs);
+            let reached = |without: Option<usize>| {
+                let some = kept.iter().filter(|at| Some(**at) != without);
+                let mut all: Vec<u32> = some.flat_map(|at| inputs[*at].1.0.clone()).collect();
+                all.sort_unstable();
+                all.dedup();
+                all
+            };
+            let mut all: Vec<u32> = inputs.iter().flat_map(|input| input.1.0.clone()).collect();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(reached(None), all);
+            assert!(kept.iter().all(|at| reached(Some(*at)).len() < all.len()));
+        }
+    }
+
+    #[test]
+    fn classes_are_libfuzzers() {
+        let of = [1, 2, 3, 4, 7, 8, 16, 32, 127, 128, 255].map(class);
+        assert_eq!(of, [0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 7]);
+    }
+}

@@ -1,0 +1,99 @@
+//! `state`: what the committed seeds cover, what two corpora differ in, and which inputs are enough.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::{qcowfuzz, text, told};
+
+/// The committed seeds of a target alone: the fuzzer's finds lie beside them.
+fn seeds(target: &str, into: &Path) -> PathBuf {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let dir = into.join(target);
+    fs::create_dir(&dir).unwrap();
+    for entry in fs::read_dir(corpus.join("text").join(target)).unwrap() {
+        let name = entry.unwrap().path().file_stem().unwrap().to_owned();
+        fs::copy(corpus.join(target).join(&name), dir.join(&name)).unwrap();
+    }
+    dir
+}
+
+fn json(dir: &Path, arguments: &[&str]) -> serde_json::Value {
+    let output = qcowfuzz(dir, &[&["state", "--json"], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn what_seeds_cover_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    seeds("map_extents", dir.path());
+    let told = json(dir.path(), &["show", "map_extents", "--rarest", "3"]);
+    let count = fs::read_dir(dir.path().join("map_extents")).unwrap().count();
+    assert_eq!(told["inputs"], count);
+    assert_eq!(told["violations"], 0);
+    assert_eq!(told["rarest_edges"].as_array().unwrap().len(), 3);
+    assert!(told["rarest_edges"][0]["inputs"] == 1, "{told}");
+    assert!(told["rare_events"]["an L2 table is shared"].as_u64() > Some(1), "{told}");
+    assert!(told["edges"]["walk L2"].as_u64() > Some(30), "{told}");
+    assert_eq!(told["never_happened"]["vitals"], serde_json::json!([]));
+    // Only hostile programs attack.
+    let never = told["never_happened"]["events"].as_array().unwrap();
+    assert!(never.contains(&"attacked".into()), "{told}");
+    let output = qcowfuzz(dir.path(), &["state", "show", "map_extents", "--rarest", "1"]);
+    let out = text(&output.stdout);
+    assert!(out.starts_with(&format!("map_extents: {count} inputs, ")), "{out}");
+    assert!(out.contains("\nnever happened:\n") && out.contains("     1 input  build: "), "{out}");
+}
+
+#[test]
+fn what_is_pruned_covers_the_same_and_nothing_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = seeds("map_extents", dir.path());
+    // Twins, of which one is enough.
+    fs::copy(corpus.join("windows"), corpus.join("a_twin")).unwrap();
+    let before = fs::read_dir(&corpus).unwrap().count();
+    let pruned = json(dir.path(), &["prune", "map_extents", "-o", "small"]);
+    let kept = pruned["kept"].as_array().unwrap();
+    assert!(kept.len() < before && kept.len() > 10, "{pruned}");
+    assert!(!(kept.contains(&"a_twin".into()) && kept.contains(&"windows".into())), "{pruned}");
+    assert_eq!(fs::read_dir(dir.path().join("small")).unwrap().count(), kept.len());
+    assert_eq!(fs::read_dir(&corpus).unwrap().count(), before);
+    let diff = json(dir.path(), &["diff", "map_extents", "small"]);
+    let nothing = serde_json::json!([]);
+    assert_eq!((&diff["only_one"], &diff["only_other"]), (&nothing, &nothing));
+    // Once more, into what is there now.
+    let output = qcowfuzz(dir.path(), &["state", "prune", "map_extents", "-o", "small"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told(&output).ends_with("the file is there already, expected a new one or --force"));
+    json(dir.path(), &["prune", "map_extents", "-o", "small", "--force"]);
+}
+
+#[test]
+fn two_corpora_are_compared_both_ways() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = seeds("hostile", dir.path());
+    fs::create_dir(dir.path().join("one")).unwrap();
+    fs::copy(corpus.join("trapped_l1"), dir.path().join("one/trapped_l1")).unwrap();
+    let diff = json(dir.path(), &["diff", "hostile", "one", "--target", "hostile"]);
+    assert_eq!(diff["only_other"], serde_json::json!([]));
+    let only = diff["only_one"].as_array().unwrap();
+    assert!(only.contains(&"open: header → snapshot".into()), "{diff}");
+    let output = qcowfuzz(dir.path(), &["state", "diff", "hostile", "one", "--target", "hostile"]);
+    let out = text(&output.stdout);
+    assert!(out.contains(&format!("\nonly hostile: {}\n", only.len())), "{out}");
+    assert!(out.ends_with("\nonly one: 0\n"), "{out}");
+}
+
+#[test]
+fn a_folder_that_is_none_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    for (name, what) in [("nothing", "No such file"), ("file", "Not a directory")] {
+        let output = qcowfuzz(dir.path(), &["state", "show", name]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(told(&output).starts_with(&format!("{name}: {what}")), "{}", told(&output));
+    }
+    fs::create_dir(dir.path().join("empty")).unwrap();
+    let empty = json(dir.path(), &["show", "empty"]);
+    assert_eq!((empty["inputs"].as_u64(), empty["edges"]["emit"].as_u64()), (Some(0), Some(0)));
+}
