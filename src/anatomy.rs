@@ -2,6 +2,8 @@
 //! which part of the disk is mapped by it. Read from the bytes alone, so that whoever wants to change an
 //! image finds everything that a reader looks at.
 
+mod fields;
+
 use std::ops::{ControlFlow, Range};
 
 use crate::head::Head;
@@ -14,6 +16,8 @@ use crate::qcow2::refcount;
 use crate::qcow2::units::{ClusterSize, HostOffset};
 use crate::snapshot_table;
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
+
+use fields::{DIRECTORY_FIELDS, HEADER_FIELDS, HEADER_FIELDS_V2, SNAPSHOT_FIELDS, SNAPSHOT_FIXED};
 
 /// What a field or an entry belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -344,60 +348,8 @@ impl Anatomy {
     }
 }
 
-/// The fields of the header (specification, "Header"): where, how many bytes, and whether the mapping
-/// depends on them in an image that opens.
-const HEADER_FIELDS: &[(u64, u8, bool)] = &[
-    (0, 4, true),   // magic
-    (4, 4, true),   // version
-    (8, 8, true),   // backing_file_offset
-    (16, 4, true),  // backing_file_size
-    (20, 4, true),  // cluster_bits
-    (24, 8, true),  // size
-    (32, 4, true),  // crypt_method
-    (36, 4, true),  // l1_size
-    (40, 8, true),  // l1_table_offset
-    (48, 8, false), // refcount_table_offset
-    (56, 4, false), // refcount_table_clusters
-    (60, 4, false), // nb_snapshots
-    (64, 8, false), // snapshots_offset
-    (72, 8, true),  // incompatible_features
-    (80, 8, false), // compatible_features
-    (88, 8, false), // autoclear_features
-    (96, 4, false), // refcount_order
-    (100, 4, true), // header_length
-    (104, 1, true), // compression_type
-];
-const HEADER_FIELDS_V2: usize = 13;
-
 /// How much of an extension's content is an element each.
 const EXTENSION_WORDS: u64 = 8;
-
-/// The fields of a snapshot table entry: the fixed part, and two of its extra data.
-const SNAPSHOT_FIELDS: [(u64, u8); 11] = [
-    (0, 8),  // l1_table_offset
-    (8, 4),  // l1_size
-    (12, 2), // id_str_size
-    (14, 2), // name_size
-    (16, 4), // date_sec
-    (20, 4), // date_nsec
-    (24, 8), // vm_clock_nsec
-    (32, 4), // vm_state_size
-    (36, 4), // extra_data_size
-    (40, 8), // vm_state_size_large
-    (48, 8), // disk_size
-];
-const SNAPSHOT_FIXED: usize = 9;
-
-/// The fields of a bitmap directory entry.
-const DIRECTORY_FIELDS: [(u64, u8); 7] = [
-    (0, 8),  // bitmap_table_offset
-    (8, 4),  // bitmap_table_size
-    (12, 4), // flags
-    (16, 1), // type
-    (17, 1), // granularity_bits
-    (18, 2), // name_size
-    (20, 4), // extra_data_size
-];
 
 /// Where a table with so many entries of eight bytes lies.
 fn entries(table: HostOffset, count: u64) -> Range<HostOffset> {
@@ -443,79 +395,4 @@ fn each_data_of<S: Storage + ?Sized>(
         take(data.offset, data.bytes).map(|()| ControlFlow::Continue(()))
     })?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engines::Walker;
-    use crate::harness::Harness;
-    use crate::vm::generate::{Wanted, generate};
-    use crate::vm::text::assemble;
-
-    fn ranges(anatomy: &Anatomy) -> Vec<(u64, u64, Part)> {
-        let mut ranges: Vec<_> = anatomy
-            .elements()
-            .iter()
-            .map(|it| (it.at.get(), it.at.get() + u64::from(it.width_bytes), it.part))
-            .collect();
-        ranges.sort_unstable();
-        ranges
-    }
-
-    /// Who changes an element changes no other: what was not touched is as it was.
-    #[test]
-    fn elements_do_not_overlap() {
-        let mut harness = Harness::new(Walker::default());
-        let mut anatomy = Anatomy::default();
-        for rng_seed in 0..400 {
-            let program = generate(rng_seed, Wanted { operations: 30, compressed: true });
-            anatomy.read(harness.build(&program.encode())).unwrap();
-            let all = ranges(&anatomy);
-            for pair in all.windows(2) {
-                assert!(pair[0].1 <= pair[1].0, "seed {rng_seed}: {pair:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_part_of_an_image_is_found_field_by_field() {
-        let program = assemble(
-            "image version=3 cluster_bits=14 refcount_order=2 size=64<<20+0 rng_seed=0 \
-             features=extended_l2,compression_field,feature_names,unknown_extension \
-             blocks=append table=append tolerance=0
-             write at=start+4 clusters=2
-             compress at=start+9 clusters=1 shape=text skew=packed
-             subclusters at=start+12 change=write first=1 count=2 stride=2
-             snapshot
-             write at=start+4 clusters=1
-             bitmap granularity=16 flags=auto name=3
-             fill_bitmap index=0 entry=0 entries=1 fill=ones",
-        );
-        let mut harness = Harness::new(Walker::default());
-        let mut anatomy = Anatomy::default();
-        anatomy.read(harness.build(&program.unwrap().encode())).unwrap();
-        let count = |part| anatomy.of(part).len();
-        // All fields of the specification's tables; of extensions, types and lengths too.
-        assert_eq!(count(Part::Header), HEADER_FIELDS.len());
-        assert_eq!(count(Part::Snapshot), SNAPSHOT_FIELDS.len());
-        assert_eq!(count(Part::BitmapDirectory), DIRECTORY_FIELDS.len());
-        assert!(count(Part::Extension) > 12);
-        assert_eq!((count(Part::L1), count(Part::L2), count(Part::Bitmap)), (1, 4, 4));
-        // The snapshot's L1 entry, and its L2 table, of which the active disk has a copy.
-        assert_eq!(count(Part::SnapshotTable), 1 + 4);
-        assert_eq!((count(Part::BitmapTable), count(Part::Payload)), (1, 1));
-        assert_eq!(count(Part::RefcountTable), 1);
-        // Four bits a count: half as many bytes as clusters, or nearly.
-        assert!(count(Part::RefcountBlock) > 6);
-        assert_eq!(anatomy.of(Part::L2)[0].guest, 4 << 14..5 << 14);
-        assert_eq!(anatomy.of(Part::L1)[0].guest, 0..1 << 24);
-        // An odd number is what lies behind: here an empty entry.
-        let beside = anatomy.element(Part::L2, 5).unwrap();
-        assert_eq!(beside.guest, 10 << 14..11 << 14);
-        assert_eq!(beside.at, anatomy.of(Part::L2)[2].at.saturating_add(16));
-        // The fields tile the header, but for what the specification keeps for later.
-        let header = ranges(&anatomy).into_iter().filter(|it| it.2 == Part::Header);
-        assert_eq!(header.map(|(start, end, _)| end - start).sum::<u64>(), 105);
-    }
 }

@@ -1,0 +1,73 @@
+//! What the oracle of damaged images rests on: every field is an element, and no two of them overlap.
+
+use qcowfuzz::anatomy::{Anatomy, Part};
+use qcowfuzz::engines::Walker;
+use qcowfuzz::harness::Harness;
+use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::vm::text::assemble;
+
+fn ranges(anatomy: &Anatomy) -> Vec<(u64, u64, Part)> {
+    let mut ranges: Vec<_> = anatomy
+        .elements()
+        .iter()
+        .map(|it| (it.at.get(), it.at.get() + u64::from(it.width_bytes), it.part))
+        .collect();
+    ranges.sort_unstable();
+    ranges
+}
+
+/// Who changes an element changes no other: what was not touched is as it was.
+#[test]
+fn elements_do_not_overlap() {
+    let mut harness = Harness::new(Walker::default());
+    let mut anatomy = Anatomy::default();
+    for rng_seed in 0..400 {
+        let program = generate(rng_seed, Wanted { operations: 30, compressed: true });
+        anatomy.read(harness.build(&program.encode())).unwrap();
+        let all = ranges(&anatomy);
+        for pair in all.windows(2) {
+            assert!(pair[0].1 <= pair[1].0, "seed {rng_seed}: {pair:?}");
+        }
+    }
+}
+
+#[test]
+fn every_part_of_an_image_is_found_field_by_field() {
+    let program = assemble(
+        "image version=3 cluster_bits=14 refcount_order=2 size=64<<20+0 rng_seed=0 \
+         features=extended_l2,compression_field,feature_names,unknown_extension \
+         blocks=append table=append tolerance=0
+         write at=start+4 clusters=2
+         compress at=start+9 clusters=1 shape=text skew=packed
+         subclusters at=start+12 change=write first=1 count=2 stride=2
+         snapshot
+         write at=start+4 clusters=1
+         bitmap granularity=16 flags=auto name=3
+         fill_bitmap index=0 entry=0 entries=1 fill=ones",
+    );
+    let mut harness = Harness::new(Walker::default());
+    let mut anatomy = Anatomy::default();
+    anatomy.read(harness.build(&program.unwrap().encode())).unwrap();
+    let count = |part| anatomy.of(part).len();
+    // All fields of the specification's tables; of extensions, types and lengths too.
+    assert_eq!(count(Part::Header), 19);
+    assert_eq!(count(Part::Snapshot), 11);
+    assert_eq!(count(Part::BitmapDirectory), 7);
+    assert!(count(Part::Extension) > 12);
+    assert_eq!((count(Part::L1), count(Part::L2), count(Part::Bitmap)), (1, 4, 4));
+    // The snapshot's L1 entry, and its L2 table, of which the active disk has a copy.
+    assert_eq!(count(Part::SnapshotTable), 1 + 4);
+    assert_eq!((count(Part::BitmapTable), count(Part::Payload)), (1, 1));
+    assert_eq!(count(Part::RefcountTable), 1);
+    // Four bits a count: half as many bytes as clusters, or nearly.
+    assert!(count(Part::RefcountBlock) > 6);
+    assert_eq!(anatomy.of(Part::L2)[0].guest, 4 << 14..5 << 14);
+    assert_eq!(anatomy.of(Part::L1)[0].guest, 0..1 << 24);
+    // An odd number is what lies behind: here an empty entry.
+    let beside = anatomy.element(Part::L2, 5).unwrap();
+    assert_eq!(beside.guest, 10 << 14..11 << 14);
+    assert_eq!(beside.at, anatomy.of(Part::L2)[2].at.saturating_add(16));
+    // The fields tile the header, but for what the specification keeps for later.
+    let header = ranges(&anatomy).into_iter().filter(|it| it.2 == Part::Header);
+    assert_eq!(header.map(|(start, end, _)| end - start).sum::<u64>(), 105);
+}
