@@ -31,7 +31,7 @@ pub enum Part {
     L1,
     /// Fields of the header.
     Header,
-    /// Header extensions: types, lengths, contents.
+    /// Header extensions: types, lengths, contents; and the first byte of the backing file's name.
     Extension,
     /// Entries of the refcount table.
     RefcountTable,
@@ -104,7 +104,7 @@ impl Element {
     }
 }
 
-/// The elements of an image that are not zero, in buffers that are reused from image to image.
+/// The elements of an image, of tables those that are not zero, in buffers that are reused from image to image.
 #[derive(Debug, Default)]
 pub struct Anatomy {
     elements: Vec<Element>,
@@ -126,6 +126,10 @@ impl Anatomy {
         self.cluster_size = Some(header.geometry.cluster_size);
         self.header(header);
         self.extensions(storage, header)?;
+        if let Some(name) = head.backing_name {
+            // One that begins with a zero is none.
+            self.push(Element::field(Part::Extension, name.offset, 1, EVERYTHING));
+        }
         self.disk(storage, header)?;
         self.refcounts(storage, header)?;
         self.snapshots(storage, header)?;
@@ -152,8 +156,8 @@ impl Anatomy {
         self.cluster_size
     }
 
-    /// An element of a part by a number of any size: an even one counts those that are not zero, over and
-    /// over; an odd one is the entry right behind that of the number before, empty or not.
+    /// An element of a part by a number of any size: an even one counts them, over and over; an odd one is
+    /// the entry right behind that of the number before, empty or not, where its table has one.
     pub fn element(&self, part: Part, nth: u16) -> Option<Element> {
         let all = self.of(part);
         let one = all.get(usize::from(nth / 2).checked_rem(all.len())?)?;
@@ -202,7 +206,9 @@ impl Anatomy {
             if u32::from_be_bytes([a, b, c, d]) == EXTENSION_END {
                 break;
             }
-            for word in 0..(length / 8).min(EXTENSION_WORDS) {
+            // Padded to whole words, but for one that ends where the area does.
+            let words = length.div_ceil(8).min(end.saturating_sub(at + 8) / 8);
+            for word in 0..words.min(EXTENSION_WORDS) {
                 let place = HostOffset::new(at + 8 + word * 8);
                 self.push(Element::field(Part::Extension, place, 8, EVERYTHING));
             }

@@ -45,10 +45,26 @@ pub enum Transform {
     PastEnd,
     /// What it points at is moved off its boundary, by so many sectors.
     Misalign,
-    /// It is exchanged with the next element of its part that is not zero.
+    /// It is exchanged with the next element of its part; in a trap, it becomes the value.
     Swap,
     /// It becomes the value.
     Set,
+}
+
+impl Transform {
+    /// All of them, in order.
+    pub const ALL: [Self; 10] = [
+        Self::Flip,
+        Self::Boundary,
+        Self::Add,
+        Self::AddClusters,
+        Self::Structure,
+        Self::Own,
+        Self::PastEnd,
+        Self::Misalign,
+        Self::Swap,
+        Self::Set,
+    ];
 }
 
 /// One thing that is done.
@@ -198,7 +214,9 @@ impl Damage {
                 let elements = self.anatomies[depth].of(part).iter();
                 let mut ranges: Vec<_> = elements.map(range_of).collect();
                 ranges.sort_unstable_by_key(|range| range.start);
-                self.failing.push(Failing { depth, ranges, reads });
+                if !ranges.is_empty() {
+                    self.failing.push(Failing { depth, ranges, reads });
+                }
             }
             Attack::Truncate { depth, bytes } => self.truncate(images, depth_of(depth), bytes),
         }

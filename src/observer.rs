@@ -114,7 +114,7 @@ closed! {
         Arranged = "arranged",
         /// Nothing came of an operation.
         NoEffect = "no effect",
-        /// Clusters at the end of the file.
+        /// Clusters at the end of the file, where no hole was wanted.
         Appended = "appended",
         /// Clusters in a hole.
         Filled = "filled",
@@ -194,7 +194,7 @@ closed! {
         ManySplits = "an entry is split 16 times",
         /// A walk failed after it had emitted something.
         ErrorAfterExtent = "an error after an extent",
-        /// An image could not be opened because a read failed.
+        /// An image could not be opened.
         OpenFails = "opening fails",
         /// A window lies past the end of the disk.
         WindowPastEnd = "a window past the end",
@@ -227,7 +227,7 @@ closed! {
         Splits = "splits of an entry",
         /// The deepest layer that an extent comes from.
         Depth = "depth",
-        /// L2 tables that were made since the program began, in the layer at the top.
+        /// L2 tables that were made in the layer at the top.
         Tables = "L2 tables",
         /// Refcount blocks.
         Blocks = "refcount blocks",

@@ -16,7 +16,7 @@ use crate::images::{FileNames, Images};
 use crate::limits::{Limits, MAX_LAYERS, MAX_WATCHED_EXTENTS};
 use crate::qcow2::units::HostOffset;
 use crate::storage::{Data, Layer, Storage};
-use crate::vm::{Operation, Program, Record, Vm};
+use crate::vm::{Effect, Operation, Program, Record, Vm};
 
 /// A field or an entry that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,9 @@ impl Watch {
         self.vm.begin(&program.prologue, limits);
         for (index, operation) in program.operations.iter().enumerate() {
             let before = self.vm.journal().records.len();
-            self.vm.step(*operation);
-            if let Operation::Overlay { .. } = operation {
+            let effect = self.vm.step(*operation);
+            if let (Operation::Overlay { .. }, Effect::Changed) = (operation, effect) {
+                // What was at the top lies below now.
                 self.touched.clear();
                 continue;
             }

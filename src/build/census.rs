@@ -44,26 +44,37 @@ impl Builder {
         }
     }
 
-    /// Tells what is to be seen of an image that was built with `scratch`.
-    pub(super) fn tell<O: Observer>(&self, scratch: &Scratch, observer: &O) {
+    /// Tells what is to be measured of the image that was built last with `scratch`, which is this one.
+    pub fn tell_vitals<O: Observer>(&self, scratch: &Scratch, observer: &O) {
         if !O::OBSERVES {
             return;
         }
         let Scratch { placement, refcounts, out_of_date, .. } = scratch;
         let clusters = &placement.clusters;
-        let deviations = out_of_date.deviations().len();
+        let pairs = clusters.runs().windows(2);
+        let holes = pairs.filter(|pair| pair[0].end < pair[1].first).count();
         for (vital, value) in [
             (Vital::Tables, self.tables.count() as u64),
             (Vital::Blocks, refcounts.block_count() as u64),
             (Vital::TableClusters, refcounts.table().1),
-            (Vital::Holes, clusters.runs().len() as u64 - 1),
+            (Vital::Holes, holes as u64),
             (Vital::FileClusters, clusters.end()),
             (Vital::Snapshots, self.snapshot_count() as u64),
             (Vital::Bitmaps, self.bitmap_count() as u64),
-            (Vital::Deviations, deviations as u64),
+            (Vital::Deviations, out_of_date.deviations().len() as u64),
         ] {
             observer.vital(vital, value);
         }
+    }
+
+    /// Tells what is rare in an image that was built with `scratch`.
+    pub(super) fn tell_rare<O: Observer>(&self, scratch: &Scratch, observer: &O) {
+        if !O::OBSERVES {
+            return;
+        }
+        let Scratch { placement, out_of_date, .. } = scratch;
+        let clusters = &placement.clusters;
+        let deviations = out_of_date.deviations().len();
         let size = self.plan.size_bytes;
         let sizes = self.snapshots.live().iter().map(|snapshot| snapshot.size_bytes);
         let most = self.plan.geometry.max_refcount();

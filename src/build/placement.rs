@@ -122,12 +122,15 @@ impl Placement {
         policy: Policy,
     ) -> Option<u64> {
         let wanted = clusters + tolerance;
+        let wants_hole = match policy {
+            Policy::Append => false,
+            Policy::FirstHole | Policy::RandomHole => true,
+            Policy::Mixed => self.entropy.one_in(2),
+        };
         let hole = match policy {
-            Policy::Append => None,
             Policy::FirstHole => self.hole_from(0, wanted),
-            Policy::RandomHole => self.random_hole(wanted),
-            Policy::Mixed if self.entropy.one_in(2) => self.random_hole(wanted),
-            Policy::Mixed => None,
+            _ if wants_hole => self.random_hole(wanted),
+            _ => None,
         };
         let first = match hole {
             Some(first) => {
@@ -139,9 +142,9 @@ impl Placement {
                 if first + clusters > self.limit {
                     return None;
                 }
-                match policy {
-                    Policy::FirstHole | Policy::RandomHole => self.tally.no_hole += 1,
-                    Policy::Append | Policy::Mixed => self.tally.appended += 1,
+                match wants_hole {
+                    true => self.tally.no_hole += 1,
+                    false => self.tally.appended += 1,
                 }
                 self.append_at = first + clusters;
                 first

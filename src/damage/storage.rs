@@ -118,7 +118,7 @@ impl DamagedImage<'_> {
     fn is_trapped(&self, from: u64, until: u64) -> bool {
         self.traps.iter().any(|armed| {
             let start = armed.what.at.get();
-            start < until && start.saturating_add(8) > from
+            start < until && start.saturating_add(armed.what.width as u64) > from
         })
     }
 }
@@ -150,10 +150,13 @@ impl Storage for DamagedImage<'_> {
             }
             return Ok(data);
         }
-        let Some(first) = self.image.next_data(from, until, scratch)?.map(|data| data.offset)
-        else {
-            return Ok(None);
-        };
-        storage::read_widened(self, from, first, until, scratch)
+        let there = self.image.next_data(from, until, scratch)?.map(|data| data.offset);
+        // What springs may lie in a hole.
+        let traps = self.traps.iter().map(|armed| armed.what.at.max(from));
+        let first = traps.filter(|at| *at < until).chain(there).min();
+        match first {
+            Some(first) => storage::read_widened(self, from, first, until, scratch),
+            None => Ok(None),
+        }
     }
 }

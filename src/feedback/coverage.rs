@@ -58,7 +58,10 @@ impl Coverage {
 /// What one input reaches: counters, each with how often, in libFuzzer's eight classes (1, 2, 3, 4 to 7, 8 to
 /// 15, 16 to 31, 32 to 127, 128 and more). The more often is another feature, as it is for libFuzzer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Features(Vec<u32>);
+pub struct Features(
+    /// Each is there once.
+    Vec<u32>,
+);
 
 impl Features {
     /// Those of the run that `recorder` has observed.
@@ -138,7 +141,9 @@ mod tests {
         for _ in 0..200 {
             let mut input = || {
                 let count = entropy.below(12);
-                let features = (0..count).map(|_| entropy.below(30) as u32).collect();
+                let mut features: Vec<u32> = (0..count).map(|_| entropy.below(30) as u32).collect();
+                features.sort_unstable();
+                features.dedup();
                 (entropy.below(50) as usize, Features(features))
             };
             let inputs: Vec<_> = (0..20).map(|_| input()).collect();

@@ -6,7 +6,7 @@ use crate::observer::{Event, Observer, Rare, State, Vital};
 
 use super::layout::{COUNTERS, Counter, edge, magnitude};
 
-/// In place of an event's index: the chain is broken, and the next event makes no edge.
+/// In place of an event's index: the chain is broken, and events make no edge until one begins.
 const BROKEN: u8 = u8::MAX;
 
 /// The counters of one run. [`Recorder::begin_run`] begins the next.

@@ -35,10 +35,13 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
         disk.observer.rare(Rare::WindowOverflows);
     }
     if range.is_empty() {
-        let empty = window.length_bytes == 0;
         disk.observer.begin(State::WalkL1);
         disk.observer.event(State::WalkL1, Event::NothingThere);
-        disk.observer.rare(if empty { Rare::EmptyWindow } else { Rare::WindowPastEnd });
+        if window.length_bytes == 0 {
+            disk.observer.rare(Rare::EmptyWindow);
+        } else if !to_end {
+            disk.observer.rare(Rare::WindowPastEnd);
+        }
         return Ok(());
     }
     let mut sink = Sink { pending: None, visitor };
@@ -53,6 +56,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
         }
         Err(error) => {
             disk.observer.event(State::WalkL1, Event::Failed);
+            disk.observer.event(State::WalkL2, Event::Failed);
             if sink.pending.is_some() {
                 disk.observer.rare(Rare::ErrorAfterExtent);
             }
@@ -126,6 +130,7 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
             let Range { start: position, end } = range;
             let size_below = disk.size_below(depth);
             disk.observer.begin(State::WalkL1);
+            disk.observer.begin(State::WalkL2);
             Walk { disk, depth, layer, size_below, position, end, scratch_below, sink }.l1(l1, l2)
         }
         Some(LayerRef::Raw(layer)) => raw(layer, depth, range, sink, &disk.observer),

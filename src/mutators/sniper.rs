@@ -4,7 +4,8 @@
 
 use std::cell::RefCell;
 
-use crate::vm::operation::OPERATION_BYTES;
+use crate::damage::Transform;
+use crate::vm::operand::Number;
 use crate::vm::{Operation, Program};
 use crate::watch::{Watch, Watched};
 
@@ -43,17 +44,14 @@ fn patch(program: &mut Program, target: &Watched, context: &mut Context) -> bool
     if context.room(program) == 0 {
         return false;
     }
-    let [low, high] = target.nth.to_le_bytes();
-    let transform = context.entropy.below(10) as u8;
-    let [value_low, value_high] = match context.entropy.one_in(2) {
-        true => (context.entropy.below(24) as u16).to_le_bytes(),
-        false => (context.entropy.next_u64() as u16).to_le_bytes(),
+    let transform = Transform::ALL[context.index(Transform::ALL.len())];
+    let value = match context.entropy.one_in(2) {
+        true => context.entropy.below(24) as u16,
+        false => context.entropy.next_u64() as u16,
     };
-    let record: [u8; OPERATION_BYTES] =
-        [27, target.part as u8, 0, low, high, transform, value_low, value_high];
-    let patch = Operation::decode(&record);
-    program.operations.extend(patch);
-    patch.is_some()
+    let (part, nth, depth) = (target.part, target.nth, Number::LOWEST);
+    program.operations.push(Operation::Patch { part, depth, nth, transform, value });
+    true
 }
 
 fn rewrite(program: &mut Program, target: &Watched, context: &mut Context) -> bool {

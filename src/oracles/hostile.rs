@@ -15,7 +15,7 @@ use crate::limits::MAX_LAYERS;
 use crate::qcow2::units::GuestOffset;
 use crate::storage::Layer;
 
-use super::raw::{Answers, RawOutcome, steps, walk};
+use super::raw::{Answers, Fuel, RawOutcome, walk};
 use super::{Verdict, Violation, model};
 
 const ORACLE: &str = "hostile";
@@ -53,16 +53,16 @@ pub fn check<E: Engine>(
 ) -> Result<RawOutcome, Box<Violation>> {
     let chain: SmallVec<[Layer; MAX_LAYERS]> = case.files.layers().collect();
     let Buffers { whole, other, clipped } = buffers;
-    let steps = steps(case.written_bytes);
+    let fuel = Fuel::of_chain(case.written_bytes, chain.len());
     case.files.rearm();
     let outcome = if case.damage.is_unsteady() {
         whole.clear();
         match engine.open(&chain) {
-            Ok(mut disk) => walk(&mut disk, whole, steps)?.0,
+            Ok(mut disk) => walk(&mut disk, whole, fuel)?.0,
             Err(_) => RawOutcome::Refused,
         }
     } else {
-        Answers { whole, other, steps }.judge(engine, &chain, entropy)?
+        Answers { whole, other, fuel }.judge(engine, &chain, entropy)?
     };
     if !case.damage.is_trapped() {
         untouched(case, whole, clipped)?;
@@ -71,7 +71,7 @@ pub fn check<E: Engine>(
         case.files.rearm();
         let index = entropy.below(4) as u32;
         if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
-            walk(&mut disk, other, steps)?;
+            walk(&mut disk, other, fuel)?;
         }
     }
     Ok(outcome)

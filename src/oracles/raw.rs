@@ -32,6 +32,10 @@ const MAX_RECOUNTED: usize = 1 << 20;
 /// The steps that a walk may make for each byte of the file: an L1 entry names an L2 table of up to 64
 /// pieces (`map`).
 const STEPS_PER_BYTE: u64 = 16;
+/// What a layer below takes for one entry that is left to it: a piece of each table, and what is told.
+const STEPS_PER_LAYER: u64 = 4;
+/// The steps of a walk that are waited for: some tens of milliseconds.
+const MAX_STEPS: u64 = 1 << 22;
 /// How many of them are looked up and read.
 const MAX_ASKED: usize = 64;
 
@@ -63,16 +67,43 @@ impl RawJudge {
         // It must come to an end; what it finds is what it is.
         let _ = self.recount.recount(&input);
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
-        let steps = steps(input.len() as u64);
-        let answers = Answers { whole: &mut self.whole, other: &mut self.other, steps };
+        let fuel = Fuel::of_file(input.len() as u64);
+        let answers = Answers { whole: &mut self.whole, other: &mut self.other, fuel };
         answers.judge(engine, &[Layer::alone(&input)], entropy)
     }
 }
 
-/// The steps that a walk of files may make in which `bytes` are written.
-pub(super) fn steps(bytes: u64) -> u64 {
+/// How many steps a walk may make of a file in which `bytes` are written.
+fn steps(bytes: u64) -> u64 {
     let tables = bytes.saturating_mul(STEPS_PER_BYTE);
     bounds::fuel(0).saturating_add(tables).saturating_add(MAX_EXTENTS as u64)
+}
+
+/// The steps of a walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fuel {
+    /// How many it may make.
+    steps: u64,
+    /// Whether one that makes more hangs. If not, it is only left alone.
+    enough: bool,
+}
+
+impl Fuel {
+    /// Enough for any one file in which `bytes` are written.
+    fn of_file(bytes: u64) -> Self {
+        Self { steps: steps(bytes), enough: true }
+    }
+
+    /// For a chain of `layers` in which `bytes` are written. Each entry of one table may name the same other
+    /// one, each of whose entries may leave its cluster to all layers below: of small files that can be
+    /// afforded, of others it cannot.
+    pub(super) fn of_chain(bytes: u64, layers: usize) -> Self {
+        let entries = bytes / 8;
+        let asked = entries.saturating_mul(entries).saturating_mul(layers as u64 * STEPS_PER_LAYER);
+        let below = if layers > 1 { asked } else { 0 };
+        let most = steps(bytes).saturating_add(below);
+        Self { steps: most.min(MAX_STEPS.max(steps(bytes))), enough: most <= MAX_STEPS }
+    }
 }
 
 /// What an engine answers about files of which nothing is known.
@@ -80,8 +111,7 @@ pub(super) struct Answers<'a> {
     /// The extents of the whole walk, up to a bound.
     pub(super) whole: &'a mut Vec<Extent>,
     pub(super) other: &'a mut Vec<Extent>,
-    /// The steps that a walk may make.
-    pub(super) steps: u64,
+    pub(super) fuel: Fuel,
 }
 
 impl Answers<'_> {
@@ -92,12 +122,12 @@ impl Answers<'_> {
         chain: &[Layer],
         entropy: &mut Entropy,
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, other, steps } = self;
+        let Self { whole, other, fuel } = self;
         whole.clear();
         let capabilities = engine.capabilities();
         let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
         let size = disk.virtual_size_bytes();
-        let (walked, complete) = walk(&mut disk, whole, steps)?;
+        let (walked, complete) = walk(&mut disk, whole, fuel)?;
         flags::check(whole)?;
         maximal::check(whole)?;
         let asked = &whole[..whole.len().min(MAX_ASKED)];
@@ -111,7 +141,7 @@ impl Answers<'_> {
             let start = GuestOffset::new(entropy.below(size.max(1)));
             let length_bytes = entropy.next_u64() >> entropy.below(64);
             let some = Window { start, length_bytes };
-            window::check(&mut disk, some, whole, steps, other)?;
+            window::check(&mut disk, some, whole, fuel.steps, other)?;
         }
         Ok(walked)
     }
@@ -122,13 +152,14 @@ impl Answers<'_> {
 pub(super) fn walk(
     disk: &mut impl OpenDisk,
     whole: &mut Vec<Extent>,
-    steps: u64,
+    fuel: Fuel,
 ) -> Result<(RawOutcome, bool), Box<Violation>> {
     let size = disk.virtual_size_bytes();
-    let mut collector = Collector::new(whole, steps).stopping_after(MAX_EXTENTS);
+    let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);
     let walked = disk.map(Window::ALL, &mut collector);
-    bounds::check_steps(collector.exhausted(), steps)?;
-    let complete = walked.is_ok() && whole.len() < MAX_EXTENTS;
+    let exhausted = collector.exhausted();
+    bounds::check_steps(exhausted && fuel.enough, fuel.steps)?;
+    let complete = walked.is_ok() && !exhausted && whole.len() < MAX_EXTENTS;
     if complete {
         partition::check(whole, &(0..size))?;
     } else {

@@ -15,7 +15,8 @@ impl Vm {
         let effect = self.step(operation);
         let event = if effect == Effect::None { Event::NoEffect } else { event(&operation) };
         observer.event(State::Build, event);
-        if effect == Effect::Changed {
+        let built = !matches!(event, Event::Arranged | Event::Attacked | Event::Overlay);
+        if effect == Effect::Changed && built {
             self.builder().census().tell(&before, observer);
         }
         effect

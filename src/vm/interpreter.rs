@@ -174,7 +174,7 @@ impl Vm {
             Operation::Patch { .. }
             | Operation::Trap { .. }
             | Operation::FailRead { .. }
-            | Operation::Truncate { .. } => self.attack(attacks::attack_of(operation)),
+            | Operation::Truncate { .. } => self.attack(operation),
         }
     }
 

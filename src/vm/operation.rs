@@ -110,6 +110,16 @@ macro_rules! operations {
     };
 }
 
+impl Operation {
+    /// Whether it is done to what was built; only where the target has attacks.
+    pub fn is_attack(&self) -> bool {
+        matches!(
+            self,
+            Self::Patch { .. } | Self::Trap { .. } | Self::FailRead { .. } | Self::Truncate { .. }
+        )
+    }
+}
+
 operations! {
     /// Writes whole clusters.
     0 "write" Write {

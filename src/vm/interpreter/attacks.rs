@@ -11,16 +11,17 @@ impl Vm {
         &self.attacks
     }
 
-    /// Notes an attack, where the target has any and there is room.
-    pub(super) fn attack(&mut self, attack: Option<Attack>) -> Effect {
+    /// Notes an attack, where the target has any and there is room. What it hits is seen when it is done.
+    pub(super) fn attack(&mut self, operation: Operation) -> Effect {
         let room = self.attacks.len() < self.limits.attacks;
-        self.attacks.extend(attack.filter(|_| room));
-        effect(room)
+        let attack = attack_of(operation).filter(|_| room);
+        self.attacks.extend(attack);
+        effect(attack.is_some())
     }
 }
 
 /// The attack that an operation is.
-pub(super) fn attack_of(operation: Operation) -> Option<Attack> {
+fn attack_of(operation: Operation) -> Option<Attack> {
     match operation {
         Operation::Patch { part, depth, nth, transform, value } => {
             let spot = Spot { part, depth: depth.get(), nth };

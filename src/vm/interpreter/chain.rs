@@ -58,6 +58,7 @@ impl Vm {
         let height = self.layers_below;
         let (names, files) = (self.names(names, height), images.layer_mut(height));
         self.builder.build(&names, scratch, files, observer);
+        self.builder.tell_vitals(scratch, observer);
     }
 
     /// Whether the images of all layers have room for what they call each other by `names`. One that has
