@@ -94,6 +94,11 @@ impl Element {
         Self { part, at, width_bytes, guest, stride_bytes: 0, end: at }
     }
 
+    /// Its bytes in the file.
+    pub fn range(&self) -> Range<HostOffset> {
+        self.at..self.at.saturating_add(u64::from(self.width_bytes))
+    }
+
     /// The entry right behind it, empty or not, where its table has one.
     fn beside(&self) -> Option<Self> {
         let at = self.at.checked_add(self.stride_bytes)?;

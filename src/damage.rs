@@ -112,10 +112,18 @@ pub enum Attack {
 #[derive(Clone, Debug)]
 struct Trap {
     depth: usize,
-    at: HostOffset,
+    /// Where they lie.
+    range: Range<HostOffset>,
+    /// What they become, as many of the last as the range has.
     bytes: [u8; 8],
-    width: usize,
     reads: u8,
+}
+
+impl Trap {
+    /// Whether it lies in `from..until`, or some of it does.
+    fn meets(&self, from: HostOffset, until: HostOffset) -> bool {
+        self.range.start < until && from < self.range.end
+    }
 }
 
 /// A read that fails.
@@ -146,15 +154,13 @@ impl Damage {
             return;
         }
         for (anatomy, files) in self.anatomies.iter_mut().zip(images.layers()) {
-            *anatomy = match files.raw {
-                true => Anatomy::default(),
-                false => std::mem::take(anatomy),
-            };
-            if !files.raw {
-                // What a program builds is sound.
-                let read = anatomy.read(&files.image);
-                debug_assert!(read.is_ok(), "{read:?}");
+            if files.raw {
+                *anatomy = Anatomy::default();
+                continue;
             }
+            // What a program builds is sound.
+            let read = anatomy.read(&files.image);
+            debug_assert!(read.is_ok(), "{read:?}");
         }
         for attack in attacks {
             self.attack(images, *attack);
@@ -183,21 +189,7 @@ impl Damage {
         match attack {
             Attack::Patch { spot, transform, value } => {
                 let depth = depth_of(spot.depth);
-                let anatomy = &self.anatomies[depth];
-                let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
-                let image = &mut images.at_depth_mut(depth).image;
-                if transform == Transform::Swap {
-                    let other = anatomy.element(spot.part, spot.nth.wrapping_add(2));
-                    let other = other.unwrap_or_else(|| element.clone());
-                    let (one, two) = (value_of(image, &element), value_of(image, &other));
-                    put(image, &element, two);
-                    put(image, &other, one);
-                    self.touched.extend([element.guest, other.guest]);
-                } else {
-                    let changed = changed(anatomy, image, &element, transform, value);
-                    put(image, &element, changed);
-                    self.touched.push(element.guest);
-                }
+                self.patch(&mut images.at_depth_mut(depth).image, depth, spot, transform, value);
             }
             Attack::Trap { spot, transform, value, reads } => {
                 let depth = depth_of(spot.depth);
@@ -205,14 +197,14 @@ impl Damage {
                 let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
                 let image = &images.at_depth_mut(depth).image;
                 let value = changed(anatomy, image, &element, transform, value);
-                let (bytes, width) = (value.to_be_bytes(), usize::from(element.width_bytes));
-                self.traps.push(Trap { depth, at: element.at, bytes, width, reads });
+                let (range, bytes) = (element.range(), value.to_be_bytes());
+                self.traps.push(Trap { depth, range, bytes, reads });
                 self.touched.push(element.guest);
             }
             Attack::FailRead { part, depth, reads } => {
                 let depth = depth_of(depth);
                 let elements = self.anatomies[depth].of(part).iter();
-                let mut ranges: Vec<_> = elements.map(range_of).collect();
+                let mut ranges: Vec<_> = elements.map(Element::range).collect();
                 ranges.sort_unstable_by_key(|range| range.start);
                 if !ranges.is_empty() {
                     self.failing.push(Failing { depth, ranges, reads });
@@ -220,6 +212,29 @@ impl Damage {
             }
             Attack::Truncate { depth, bytes } => self.truncate(images, depth_of(depth), bytes),
         }
+    }
+
+    fn patch(
+        &mut self,
+        image: &mut Image,
+        depth: usize,
+        spot: Spot,
+        transform: Transform,
+        value: u16,
+    ) {
+        let anatomy = &self.anatomies[depth];
+        let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
+        if transform != Transform::Swap {
+            let changed = changed(anatomy, image, &element, transform, value);
+            put(image, &element, changed);
+            self.touched.push(element.guest);
+            return;
+        }
+        let Some(other) = anatomy.element(spot.part, spot.nth.wrapping_add(2)) else { return };
+        let (one, two) = (value_of(image, &element), value_of(image, &other));
+        put(image, &element, two);
+        put(image, &other, one);
+        self.touched.extend([element.guest, other.guest]);
     }
 
     /// What lies past the end reads as zeros: an entry there is empty.
@@ -231,14 +246,10 @@ impl Damage {
             self.touched.push(EVERYTHING);
         }
         let elements = self.anatomies[depth].elements().iter();
-        let lost = elements.filter(|element| range_of(element).end.get() > length);
+        let lost = elements.filter(|element| element.range().end.get() > length);
         self.touched.extend(lost.map(|element| element.guest.clone()));
         files.image.cut(length);
     }
-}
-
-fn range_of(element: &Element) -> Range<HostOffset> {
-    element.at..element.at.saturating_add(u64::from(element.width_bytes))
 }
 
 fn value_of(image: &Image, element: &Element) -> u64 {

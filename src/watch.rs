@@ -155,10 +155,9 @@ fn merge(ranges: &mut Vec<Range<u64>>) {
 }
 
 fn was_read(reads: &[Range<u64>], element: &Element) -> bool {
-    let start = element.at.get();
-    let end = start.saturating_add(u64::from(element.width_bytes));
-    let next = reads.partition_point(|range| range.end <= start);
-    reads.get(next).is_some_and(|range| range.start < end)
+    let Range { start, end } = element.range();
+    let next = reads.partition_point(|range| range.end <= start.get());
+    reads.get(next).is_some_and(|range| range.start < end.get())
 }
 
 /// An image whose reads are noted.

@@ -63,6 +63,13 @@ enum Exit {
     Check(check::Answer),
 }
 
+impl Exit {
+    /// After so many violations.
+    fn after(violations: usize) -> Self {
+        if violations == 0 { Self::Nothing } else { Self::Violation }
+    }
+}
+
 /// How a command that could not do its work ends.
 #[derive(Debug)]
 enum Failure {

@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let bytes = files::read(input)?;
         let found = runner.run_guarded(&bytes, checks);
         let report = Report::new(input, arguments.target, &runner, &found);
-        violations += u64::from(report.verdict == Verdict::Violation);
+        violations += usize::from(report.verdict == Verdict::Violation);
         let printed = match (arguments.json, alone) {
             (true, _) => report.json(&mut out),
             (false, true) => report.whole(&mut out).and_then(|()| events(&log, &mut out)),
@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         match printed.map_err(|error| Failure::output(&error)) {
             Ok(()) => {}
             // Nobody reads on, but what was found is still told by the exit code.
-            Err(Failure::Pipe) => return Ok(exit(violations)),
+            Err(Failure::Pipe) => return Ok(Exit::after(violations)),
             Err(failure) => return Err(failure),
         }
     }
@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let _ = writeln!(out, "{inputs} inputs, {violations} with a violation");
     }
     match out.flush().map_err(|error| Failure::output(&error)) {
-        Ok(()) | Err(Failure::Pipe) => Ok(exit(violations)),
+        Ok(()) | Err(Failure::Pipe) => Ok(Exit::after(violations)),
         Err(failure) => Err(failure),
     }
 }
@@ -107,10 +107,6 @@ fn events(log: &Option<Rc<Log>>, out: &mut impl Write) -> io::Result<()> {
         Some(log) => write!(out, "\nevents:\n{log}"),
         None => Ok(()),
     }
-}
-
-fn exit(violations: u64) -> Exit {
-    if violations == 0 { Exit::Nothing } else { Exit::Violation }
 }
 
 /// Refuses options that mean nothing for these inputs.

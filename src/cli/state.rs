@@ -8,7 +8,7 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use qcowfuzz::feedback::coverage::{Covered, Features, prune};
-use qcowfuzz::feedback::layout::schema_hash;
+use qcowfuzz::feedback::layout::{schema_hash, values};
 use qcowfuzz::feedback::{Counter, Coverage, Recorder};
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
@@ -98,8 +98,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         false => told.print(&mut out),
     };
     match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
-        Ok(()) | Err(Failure::Pipe) if violations > 0 => Ok(Exit::Violation),
-        Ok(()) | Err(Failure::Pipe) => Ok(Exit::Nothing),
+        Ok(()) | Err(Failure::Pipe) => Ok(Exit::after(violations)),
         Err(failure) => Err(failure),
     }
 }
@@ -232,8 +231,8 @@ impl Show {
                     by_inputs.push((counter, covered));
                 }
                 Counter::Rare(rare) => drop(rare_events.insert(rare.name(), covered.inputs)),
-                Counter::Vital { vital, .. } => {
-                    vitals.entry(vital.name()).or_default().push(counter.values());
+                Counter::Vital { vital, magnitude } => {
+                    vitals.entry(vital.name()).or_default().push(values(magnitude));
                 }
                 Counter::Delta { .. } => {}
             }

@@ -98,28 +98,19 @@ impl DamagedImage<'_> {
     }
 
     /// Puts what the traps hold into `bytes`, which lie at `from`.
-    fn spring(&self, from: u64, bytes: &mut [u8]) {
+    fn spring(&self, from: HostOffset, bytes: &mut [u8]) {
         let until = from.saturating_add(bytes.len() as u64);
-        for armed in &self.traps {
-            let Trap { at, bytes: new, width, reads, .. } = armed.what;
-            let (start, end) = (at.get(), at.get().saturating_add(*width as u64));
-            if end <= from || start >= until || !armed.springs(*reads) {
-                continue;
-            }
-            for (place, byte) in (start..end).zip(&new[8 - width..]) {
-                let inside = place.checked_sub(from).and_then(|it| usize::try_from(it).ok());
+        let met = self.traps.iter().filter(|armed| armed.what.meets(from, until));
+        for armed in met.filter(|armed| armed.springs(armed.what.reads)) {
+            let (start, end) = (armed.what.range.start.get(), armed.what.range.end.get());
+            let new = armed.what.bytes.iter().rev().zip((start..end).rev());
+            for (byte, place) in new {
+                let inside = place.checked_sub(from.get()).and_then(|it| usize::try_from(it).ok());
                 if let Some(target) = inside.and_then(|it| bytes.get_mut(it)) {
                     *target = *byte;
                 }
             }
         }
-    }
-
-    fn is_trapped(&self, from: u64, until: u64) -> bool {
-        self.traps.iter().any(|armed| {
-            let start = armed.what.at.get();
-            start < until && start.saturating_add(armed.what.width as u64) > from
-        })
     }
 }
 
@@ -131,7 +122,7 @@ impl Storage for DamagedImage<'_> {
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
         self.read(offset.get(), offset.get().saturating_add(into.len() as u64))?;
         self.image.read_at(offset, into)?;
-        self.spring(offset.get(), into);
+        self.spring(offset, into);
         Ok(())
     }
 
@@ -141,22 +132,18 @@ impl Storage for DamagedImage<'_> {
         until: HostOffset,
         scratch: &'a mut [u8],
     ) -> Result<Option<Data<'a>>, StorageError> {
-        let trapped = self.is_trapped(from.get(), until.get());
-        if !trapped {
+        let met = self.traps.iter().filter(|armed| armed.what.meets(from, until));
+        let Some(trap) = met.map(|armed| armed.what.range.start.max(from)).min() else {
             // Only what is returned counts as read.
             let data = self.image.next_data(from, until, scratch)?;
             if let Some(Data { offset, bytes }) = &data {
                 self.read(offset.get(), offset.get() + bytes.len() as u64)?;
             }
             return Ok(data);
-        }
-        let there = self.image.next_data(from, until, scratch)?.map(|data| data.offset);
+        };
         // What springs may lie in a hole.
-        let traps = self.traps.iter().map(|armed| armed.what.at.max(from));
-        let first = traps.filter(|at| *at < until).chain(there).min();
-        match first {
-            Some(first) => storage::read_widened(self, from, first, until, scratch),
-            None => Ok(None),
-        }
+        let there = self.image.next_data(from, until, scratch)?.map(|data| data.offset);
+        let first = there.map_or(trap, |there| there.min(trap));
+        storage::read_widened(self, from, first, until, scratch)
     }
 }

@@ -64,14 +64,6 @@ impl Counter {
         }
     }
 
-    /// Of a vital or a change, the values that are counted, in words; of anything else, nothing.
-    pub fn values(self) -> String {
-        match self {
-            Self::Edge { .. } | Self::Rare(_) => String::new(),
-            Self::Vital { magnitude, .. } | Self::Delta { magnitude, .. } => values(magnitude),
-        }
-    }
-
     /// What the counter at `index` counts; `None` where there is none.
     pub fn at(index: usize) -> Option<Self> {
         let bucket = |at: usize| {
@@ -113,7 +105,7 @@ pub fn magnitude(value: u64) -> u8 {
 }
 
 /// The values of a magnitude, in words.
-fn values(magnitude: u8) -> String {
+pub fn values(magnitude: u8) -> String {
     match magnitude {
         0 | 1 => format!("{magnitude}"),
         _ if usize::from(magnitude) == MAGNITUDES - 1 => {

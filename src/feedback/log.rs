@@ -21,8 +21,8 @@ struct Kept {
 }
 
 /// One thing that was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+#[derive(Clone, Copy, Debug)]
+enum Entry {
     /// A chain begins.
     Begin(State),
     /// An event.
@@ -37,11 +37,6 @@ impl Log {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// What was told, in order.
-    pub fn entries(&self) -> Vec<Entry> {
-        self.kept.borrow().entries.clone()
     }
 
     /// How many entries did not fit.
@@ -192,7 +187,7 @@ mod tests {
         for _ in 0..MAX_LOGGED + 3 {
             log.event(State::Emit, Event::Normal);
         }
-        assert_eq!((log.entries().len(), log.lost()), (MAX_LOGGED, 3));
+        assert_eq!((log.kept.borrow().entries.len(), log.lost()), (MAX_LOGGED, 3));
         assert!(log.to_string().ends_with("…  3 more entries\n"));
     }
 }

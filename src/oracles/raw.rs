@@ -36,7 +36,7 @@ const STEPS_PER_BYTE: u64 = 16;
 const STEPS_PER_LAYER: u64 = 4;
 /// The steps of a walk that are waited for: some tens of milliseconds.
 const MAX_STEPS: u64 = 1 << 22;
-/// How many of them are looked up and read.
+/// How many extents are looked up and read.
 const MAX_ASKED: usize = 64;
 
 /// Buffers, reused from file to file.
