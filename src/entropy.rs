@@ -14,6 +14,11 @@ impl Entropy {
         Self { state: rng_seed }
     }
 
+    /// Where the stream is: that of this seed goes on from here.
+    pub const fn state(&self) -> u64 {
+        self.state
+    }
+
     /// The next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {

@@ -28,6 +28,14 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// What a campaign has saved is not what it should be.
+    #[error("{path}: {what}", path = path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A program's text could not be assembled.
     #[error("line {line}: {what}")]
     Text {

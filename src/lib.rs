@@ -47,6 +47,8 @@ pub mod anatomy;
 pub mod build;
 pub mod chain;
 pub mod content;
+#[cfg(feature = "fuzzer")]
+pub mod corpus;
 pub mod damage;
 pub mod engines;
 pub mod entropy;
@@ -54,6 +56,8 @@ pub mod error;
 pub mod export;
 pub mod extent;
 pub mod feedback;
+#[cfg(feature = "fuzzer")]
+pub mod fuzzer;
 pub mod harness;
 pub mod head;
 pub mod image;

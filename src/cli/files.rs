@@ -1,10 +1,11 @@
 //! Reading inputs, and writing files so that a killed run leaves whole ones and nothing is overwritten
 //! that was not meant to be.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use qcowfuzz::corpus;
 use qcowfuzz::export::{self, Holes};
 use qcowfuzz::image::Image;
 use qcowfuzz::images::{FileNames, Images};
@@ -13,21 +14,7 @@ use qcowfuzz::vm::Vm;
 
 use super::Failure;
 
-/// Whether a file that is there is replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
-    /// It stays, and the command fails.
-    Keep,
-    /// It is replaced.
-    Replace,
-}
-
-impl Existing {
-    /// What `--force` says.
-    pub fn forced(force: bool) -> Self {
-        if force { Self::Replace } else { Self::Keep }
-    }
-}
+pub use qcowfuzz::corpus::Existing;
 
 /// The longest image whose holes are written out.
 pub const MAX_FILLED_BYTES: u64 = 1 << 30;
@@ -35,7 +22,7 @@ pub const MAX_FILLED_BYTES: u64 = 1 << 30;
 /// Reads the whole of an input; `-` is standard input.
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     if path.as_os_str() != "-" {
-        return std::fs::read(path).map_err(|error| Failure::at(path, error));
+        return Ok(corpus::read(path)?);
     }
     let mut bytes = Vec::new();
     io::stdin()
@@ -129,23 +116,5 @@ fn whole(
     };
     // Asked before, because the error of a temporary file names a file that nobody asked for.
     directory.metadata().map_err(told)?;
-    let file = builder()
-        .tempfile_in(directory)
-        .map_err(|error| Failure::at(path, format_args!("cannot be written: {}", error.kind())))?;
-    write(file.as_file()).map_err(told)?;
-    let renamed = match existing {
-        Existing::Keep => file.persist_noclobber(path),
-        Existing::Replace => file.persist(path),
-    };
-    renamed.map_err(|error| told(error.error))?;
-    Ok(())
-}
-
-fn builder() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".qcowfuzz-");
-    // An ordinary file's, less what the umask takes away.
-    #[cfg(unix)]
-    builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
-    builder
+    corpus::whole(path, directory, existing, write).map_err(told)
 }

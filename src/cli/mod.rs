@@ -7,6 +7,7 @@ mod disasm;
 mod export;
 mod files;
 mod findings;
+mod fuzz;
 mod map;
 mod output;
 mod panics;
@@ -39,6 +40,9 @@ enum Verb {
     Map(map::Arguments),
     Check(check::Arguments),
     Replay(replay::Arguments),
+    Fuzz(fuzz::Arguments),
+    #[command(hide = true)]
+    FuzzWorker(fuzz::worker::Arguments),
     State(state::Arguments),
     Disasm(disasm::Arguments),
     Asm(asm::Arguments),
@@ -110,6 +114,8 @@ pub fn main() -> ExitCode {
         Verb::Map(arguments) => map::run(&arguments),
         Verb::Check(arguments) => check::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Fuzz(arguments) => fuzz::run(&arguments),
+        Verb::FuzzWorker(arguments) => fuzz::worker::run(&arguments),
         Verb::State(arguments) => state::run(&arguments),
         Verb::Disasm(arguments) => disasm::run(&arguments),
         Verb::Asm(arguments) => asm::run(&arguments),

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use qcowfuzz::extent::Extent;
 use qcowfuzz::observer::Observer;
-use qcowfuzz::oracles::Violation;
 use qcowfuzz::oracles::raw::RawOutcome;
 
 use super::output::Record;
@@ -116,7 +115,6 @@ impl Report {
                 }
             }
             Found::Failure(failure) => {
-                report.violated(&failure.violation);
                 report.operations_run = Some(failure.operations_run);
                 if let Some((expected, actual)) = runner.extents()
                     && walked(failure.violation.oracle)
@@ -124,18 +122,10 @@ impl Report {
                     report.first_difference = difference(expected, actual);
                 }
             }
-            Found::Violation(violation) => report.violated(violation),
-            Found::Panic(note) => {
-                report.fingerprint = Some(format!("panic: {}", note.file));
-                report.detail = Some(note.detail.clone());
-            }
+            Found::Violation(_) | Found::Panic(_) => {}
         }
+        (report.fingerprint, report.detail) = found.finding().unzip();
         report
-    }
-
-    fn violated(&mut self, violation: &Violation) {
-        self.fingerprint = Some(violation.fingerprint());
-        self.detail = Some(violation.detail.clone());
     }
 
     /// One line of JSON.

@@ -1,4 +1,4 @@
-//! What `replay` and `state` run: for each fuzz target, that which the target itself runs on.
+//! What `replay`, `state` and `fuzz` run: for each fuzz target, that which the target itself runs on.
 
 use qcowfuzz::engines::Walker;
 use qcowfuzz::extent::Extent;
@@ -61,6 +61,19 @@ pub enum Found {
     Violation(Box<Violation>),
     /// The code under test panicked.
     Panic(PanicNote),
+}
+
+impl Found {
+    /// Fingerprint and detail of what was found, if anything was.
+    pub fn finding(&self) -> Option<(String, String)> {
+        let violated = |it: &Violation| Some((it.fingerprint(), it.detail.clone()));
+        match self {
+            Self::Nothing(_) | Self::File(_) => None,
+            Self::Failure(failure) => violated(&failure.violation),
+            Self::Violation(violation) => violated(violation),
+            Self::Panic(note) => Some((format!("panic: {}", note.file), note.detail.clone())),
+        }
+    }
 }
 
 /// A target's buffers, reused from input to input.

@@ -115,15 +115,7 @@ struct Corpus {
 
 impl Corpus {
     fn read(dir: &Path, target: Target) -> Result<Self, Failure> {
-        let entries = std::fs::read_dir(dir).map_err(|error| Failure::at(dir, error))?;
-        let mut paths = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|error| Failure::at(dir, error))?.path();
-            if !path.is_dir() {
-                paths.push(path);
-            }
-        }
-        paths.sort();
+        let paths = qcowfuzz::corpus::files(dir)?;
         let recorder = Rc::new(Recorder::new());
         let new = || Runner::new(target, FileNames::default(), &recorder);
         let mut runner = new();
@@ -137,9 +129,7 @@ impl Corpus {
             corpus.coverage.add(bytes.len(), &recorder);
             corpus.features.push(Features::of(&recorder));
             corpus.inputs.push((path, bytes.len()));
-            if !matches!(found, Found::Nothing(_) | Found::File(_)) {
-                corpus.violations += 1;
-            }
+            corpus.violations += usize::from(found.finding().is_some());
             if matches!(found, Found::Panic(_)) {
                 runner = new();
             }

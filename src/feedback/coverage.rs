@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::layout::COUNTERS;
 use super::{Counter, Recorder};
 
 /// What inputs reach, one after the other. Of two inputs the shorter one is remembered; of two of the same
@@ -55,20 +56,55 @@ impl Coverage {
     }
 }
 
-/// What one input reaches: counters, each with how often, in libFuzzer's eight classes (1, 2, 3, 4 to 7, 8 to
-/// 15, 16 to 31, 32 to 127, 128 and more). The more often is another feature, as it is for libFuzzer.
+/// How many features there are: each counter in eight classes.
+pub const FEATURES: usize = COUNTERS * CLASSES;
+const CLASSES: usize = 8;
+
+/// A counter, and how often, in libFuzzer's eight classes (1, 2, 3, 4 to 7, 8 to 15, 16 to 31, 32 to 127, 128
+/// and more). The more often is another feature, as it is for libFuzzer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Feature(u32);
+
+impl Feature {
+    /// Its place among all features, less than [`FEATURES`].
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its counter's place among all counters, less than [`COUNTERS`].
+    #[inline]
+    pub fn counter(self) -> usize {
+        self.index() / CLASSES
+    }
+}
+
+/// What one input reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features(
-    /// Each is there once.
-    Vec<u32>,
+    /// Each is there once, in order.
+    Vec<Feature>,
 );
 
 impl Features {
     /// Those of the run that `recorder` has observed.
     pub fn of(recorder: &Recorder) -> Self {
-        let mut features = Vec::new();
-        recorder.each(|index, count| features.push(index as u32 * 8 + class(count)));
-        Self(features)
+        let mut features = Self::default();
+        features.refill(recorder);
+        features
+    }
+
+    /// Puts those of the run that `recorder` has observed in the place of what is there.
+    pub fn refill(&mut self, recorder: &Recorder) {
+        self.0.clear();
+        recorder.each(|index, count| {
+            self.0.push(Feature((index * CLASSES) as u32 + class(count)));
+        });
+    }
+
+    /// One after the other, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Feature> {
+        self.0.iter().copied()
     }
 }
 
@@ -89,7 +125,7 @@ fn class(count: u8) -> u32 {
 pub fn prune(inputs: &[(usize, Features)]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..inputs.len()).collect();
     order.sort_by_key(|at| inputs[*at].0);
-    let mut reached: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut reached: BTreeMap<Feature, usize> = BTreeMap::new();
     let mut kept = Vec::new();
     for at in order {
         let features = &inputs[at].1.0;
@@ -141,7 +177,8 @@ mod tests {
         for _ in 0..200 {
             let mut input = || {
                 let count = entropy.below(12);
-                let mut features: Vec<u32> = (0..count).map(|_| entropy.below(30) as u32).collect();
+                let mut features: Vec<_> =
+                    (0..count).map(|_| Feature(entropy.below(30) as u32)).collect();
                 features.sort_unstable();
                 features.dedup();
                 (entropy.below(50) as usize, Features(features))
@@ -150,12 +187,12 @@ mod tests {
             let kept = prune(&inputs);
             let reached = |without: Option<usize>| {
                 let some = kept.iter().filter(|at| Some(**at) != without);
-                let mut all: Vec<u32> = some.flat_map(|at| inputs[*at].1.0.clone()).collect();
+                let mut all: Vec<Feature> = some.flat_map(|at| inputs[*at].1.0.clone()).collect();
                 all.sort_unstable();
                 all.dedup();
                 all
             };
-            let mut all: Vec<u32> = inputs.iter().flat_map(|input| input.1.0.clone()).collect();
+            let mut all: Vec<Feature> = inputs.iter().flat_map(|input| input.1.0.clone()).collect();
             all.sort_unstable();
             all.dedup();
             assert_eq!(reached(None), all);

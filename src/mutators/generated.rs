@@ -5,7 +5,7 @@ use crate::vm::{Operation, generate};
 
 use super::Context;
 
-impl Context {
+impl Context<'_> {
     /// An operation: half of the time one of those that random bytes mean, else any; where the target has
     /// attacks, one in three is one.
     pub(super) fn operation(&mut self) -> Operation {

@@ -4,6 +4,8 @@
 //! These here change operations: where there are some, what they are about, in which order they come; and
 //! what the walker read of the image that they build.
 
+mod bytes;
+mod crossover;
 mod delete;
 mod generated;
 mod geometry;
@@ -22,7 +24,7 @@ use crate::vm::Program;
 use crate::vm::operation::OPERATION_BYTES;
 use crate::vm::prologue::PROLOGUE_BYTES;
 
-pub use splice::crossover;
+pub use crossover::crossover;
 
 /// A mutation.
 #[derive(Clone, Copy)]
@@ -30,34 +32,54 @@ pub struct Mutation {
     /// What it is called.
     pub name: &'static str,
     /// How often it is chosen, relative to the others.
-    weight: u64,
+    pub weight: u64,
+    /// Whether libFuzzer has its like, which is not chosen here then.
+    libfuzzers: bool,
     /// Changes a program; false where there was nothing to change.
     change: fn(&mut Program, &mut Context) -> bool,
 }
 
 /// What a mutation knows beside the program.
-struct Context {
+struct Context<'c> {
     entropy: Entropy,
     limits: Limits,
     /// How many operations a program may have.
     most: usize,
+    /// Another program.
+    other: Option<&'c Program>,
 }
 
 /// All of them. The weights are a guess; that they pay together was measured (`docs/performance.md`).
 pub const MUTATIONS: &[Mutation] = &[
-    Mutation { name: "insert", weight: 4, change: insert::change },
-    Mutation { name: "delete", weight: 2, change: delete::change },
-    Mutation { name: "repeat", weight: 1, change: repeat::change },
-    Mutation { name: "swap", weight: 1, change: swap::change },
-    Mutation { name: "splice", weight: 1, change: splice::change },
-    Mutation { name: "payload", weight: 1, change: payload::change },
-    Mutation { name: "operand", weight: 6, change: operand::change },
-    Mutation { name: "geometry", weight: 2, change: geometry::change },
-    Mutation { name: "tail", weight: 1, change: tail::change },
-    Mutation { name: "sniper", weight: 2, change: sniper::change },
+    Mutation { name: "insert", weight: 4, libfuzzers: false, change: insert::change },
+    Mutation { name: "delete", weight: 2, libfuzzers: false, change: delete::change },
+    Mutation { name: "repeat", weight: 1, libfuzzers: false, change: repeat::change },
+    Mutation { name: "swap", weight: 1, libfuzzers: false, change: swap::change },
+    Mutation { name: "splice", weight: 1, libfuzzers: false, change: splice::change },
+    Mutation { name: "payload", weight: 1, libfuzzers: false, change: payload::change },
+    Mutation { name: "operand", weight: 6, libfuzzers: false, change: operand::change },
+    Mutation { name: "geometry", weight: 2, libfuzzers: false, change: geometry::change },
+    Mutation { name: "tail", weight: 1, libfuzzers: false, change: tail::change },
+    Mutation { name: "sniper", weight: 2, libfuzzers: false, change: sniper::change },
+    Mutation { name: "bytes", weight: 4, libfuzzers: true, change: bytes::change },
+    Mutation { name: "crossover", weight: 4, libfuzzers: true, change: crossover::change },
 ];
 
-/// One time in so many, the fuzzer's own mutation of bytes is chosen.
+/// How often each of [`MUTATIONS`] is chosen, relative to the others.
+pub type Weights = [u64; MUTATIONS.len()];
+
+/// Those of [`MUTATIONS`] that changed a program, by their places in the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used(u32);
+
+impl Used {
+    /// Their places, in order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..MUTATIONS.len()).filter(move |place| self.0 & 1 << place != 0)
+    }
+}
+
+/// One time in so many, libFuzzer's own mutation of bytes is chosen.
 const BYTES_ONE_IN: u64 = 4;
 
 /// Mutates the program in `data[..size]` to one of at most `max_size` bytes, in place, and returns its
@@ -71,6 +93,14 @@ pub fn mutate(
     limits: Limits,
     bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
 ) -> usize {
+    const WEIGHTS: Weights = {
+        let (mut weights, mut at) = ([0; MUTATIONS.len()], 0);
+        while at < MUTATIONS.len() {
+            weights[at] = if MUTATIONS[at].libfuzzers { 0 } else { MUTATIONS[at].weight };
+            at += 1;
+        }
+        weights
+    };
     let mut entropy = Entropy::new(u64::from(rng_seed));
     let room = max_size.saturating_sub(PROLOGUE_BYTES) / OPERATION_BYTES;
     if max_size < PROLOGUE_BYTES || entropy.one_in(BYTES_ONE_IN) {
@@ -78,39 +108,57 @@ pub fn mutate(
     }
     let mut program = Program::decode(&data[..size]);
     let most = room.min(MAX_OPERATIONS);
-    let mut context = Context { entropy, limits, most };
-    change(&mut program, &mut context);
-    program.operations.truncate(most);
+    change(&mut program, &mut Context { entropy, limits, most, other: None }, &WEIGHTS);
     let encoded = program.encode();
     let length = encoded.len().min(max_size);
     data[..length].copy_from_slice(&encoded[..length]);
     length
 }
 
+/// Mutates a program to one of at most `most` operations, and tells how. The same `rng_seed` gives the same
+/// program. `limits` are those of the target; `other` is a program of which the child may get a part.
+pub fn breed(
+    program: &mut Program,
+    other: &Program,
+    (limits, most): (Limits, usize),
+    weights: &Weights,
+    rng_seed: u64,
+) -> Used {
+    let (entropy, most) = (Entropy::new(rng_seed), most.min(MAX_OPERATIONS));
+    change(program, &mut Context { entropy, limits, most, other: Some(other) }, weights)
+}
+
 /// Changes a program by one to four mutations, of which at least one found something to change.
-fn change(program: &mut Program, context: &mut Context) {
+fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Used {
     if program.operations.len() > context.most {
         delete::to_length(program, context);
     }
-    let total = MUTATIONS.iter().map(|mutation| mutation.weight).sum();
+    let total = weights.iter().sum();
     let wanted = 1 << context.entropy.below(3).min(context.entropy.below(3));
-    let mut changed = 0;
+    let (mut changed, mut used) = (0, Used::default());
     // Some mutation finds something in any program: a geometry does.
     for _ in 0..wanted * 8 {
         let mut left = context.entropy.below(total);
-        let chosen = MUTATIONS.iter().find(|mutation| {
-            let here = left < mutation.weight;
-            left = left.saturating_sub(mutation.weight);
+        let chosen = weights.iter().position(|weight| {
+            let here = left < *weight;
+            left = left.saturating_sub(*weight);
             here
         });
-        changed += usize::from(chosen.is_some_and(|chosen| (chosen.change)(program, context)));
-        if changed >= wanted {
+        if let Some(place) = chosen
+            && (MUTATIONS[place].change)(program, context)
+        {
+            changed += 1;
+            used.0 |= 1 << place;
+        }
+        if changed == wanted {
             break;
         }
     }
+    program.operations.truncate(context.most);
+    used
 }
 
-impl Context {
+impl Context<'_> {
     /// A place in a list of `length`, which is not empty.
     fn index(&mut self, length: usize) -> usize {
         self.entropy.below(length as u64) as usize
@@ -134,22 +182,24 @@ mod tests {
     use super::*;
     use crate::vm::generate::{Wanted, generate};
 
-    fn context(rng_seed: u64) -> Context {
-        Context { entropy: Entropy::new(rng_seed), limits: Limits::HOSTILE, most: 64 }
+    fn context(rng_seed: u64, other: &Program) -> Context<'_> {
+        let entropy = Entropy::new(rng_seed);
+        Context { entropy, limits: Limits::HOSTILE, most: 64, other: Some(other) }
     }
 
     #[test]
     fn each_mutation_changes_most_programs_and_keeps_the_rest() {
+        let other = generate(77, Wanted { operations: 20, compressed: true });
         for mutation in MUTATIONS {
             let (mut changed, mut told) = (0, 0);
             for rng_seed in 0..200 {
                 let before = generate(rng_seed, Wanted { operations: 20, compressed: true });
                 let mut after = before.clone();
-                told += u32::from((mutation.change)(&mut after, &mut context(rng_seed)));
+                told += u32::from((mutation.change)(&mut after, &mut context(rng_seed, &other)));
                 changed += u32::from(after != before);
                 assert!(after.operations.len() <= 64);
                 let mut again = before.clone();
-                (mutation.change)(&mut again, &mut context(rng_seed));
+                (mutation.change)(&mut again, &mut context(rng_seed, &other));
                 assert_eq!(again, after, "{}", mutation.name);
             }
             assert!(changed > 60 && told >= changed, "{}: {changed} of {told}", mutation.name);

@@ -1,5 +1,7 @@
 //! What is told of made-up findings.
 
+use qcowfuzz::oracles::Violation;
+
 use super::*;
 use crate::cli::panics::PanicNote;
 use qcowfuzz::harness::{Checks, Failure};

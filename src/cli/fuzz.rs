@@ -1,0 +1,114 @@
+//! `fuzz`: the embedded loop. Workers are processes of their own, so that none that ends takes the campaign
+//! with it; here they are looked after.
+
+mod places;
+mod slot;
+mod subject;
+mod summary;
+mod supervisor;
+pub mod worker;
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use super::runner::Target;
+use super::{Exit, Failure, Outcome};
+
+use places::Places;
+use summary::Summary;
+use supervisor::Supervisor;
+
+/// Fuzz a target with the embedded loop: on stable, without cargo-fuzz, steered by edges and rare events
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Under DIR: inputs are read from corpus/TARGET, and those worth keeping added to it; what is found goes to
+artifacts/TARGET; state/TARGET has what the next campaign goes on from. All of them survive a kill. A
+campaign ends after --seconds or --runs, or with Ctrl-C.
+
+A panic, a hang or a stack overflow of a run is a finding too, and does not end the campaign. Of each bug
+the first input is written, and every one that is shorter than those before.
+
+With --jobs 1 and --runs the same corpus and the same --rng-seed give the same campaign.
+
+Exit codes: 0 nothing was found; 1 a violation was found; 2 a file could not be read or written.
+
+Examples: qcowfuzz fuzz --seconds 60
+          qcowfuzz fuzz --target hostile --runs 100000 --jobs 1 --dir /tmp/campaign")]
+pub struct Arguments {
+    /// The fuzz target
+    #[arg(long, value_enum, default_value_t)]
+    target: Target,
+    /// End after so many seconds
+    #[arg(long, value_name = "N", conflicts_with = "runs")]
+    seconds: Option<u64>,
+    /// End after so many runs more, of all jobs together
+    #[arg(long, value_name = "N")]
+    runs: Option<u64>,
+    /// Where the random numbers of a new campaign begin [default: 1]
+    #[arg(long, value_name = "N")]
+    rng_seed: Option<u64>,
+    /// How many runs at a time [default: one for each core]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
+    /// Where corpus, artifacts and state are
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// How many operations a program has at most
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    max_operations: usize,
+    /// A run of so many seconds is a hang
+    #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+    timeout: u64,
+    /// Begin a new campaign from the corpus: forget the state of the one before
+    #[arg(long)]
+    restart: bool,
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a campaign.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { target, dir, .. } = arguments;
+    if !target.runs_programs() {
+        let name = target.name();
+        let what = "has files for inputs, expected a target whose inputs are programs";
+        return Err(Failure::Told(format!("--target: {name} {what}")));
+    }
+    let jobs = match arguments.jobs {
+        Some(jobs) => jobs.get(),
+        None => available_parallelism().map_or(1, NonZero::get),
+    };
+    let places = Places::new(dir.clone(), *target)?;
+    let _lock = places.lock()?;
+    places.clean(arguments.restart)?;
+    let rng_seed = places.rng_seed(arguments.rng_seed)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    ctrlc::set_handler(move || {
+        if stopped.swap(true, Ordering::Relaxed) {
+            // Asked twice: at once. Workers end with their standard input.
+            std::process::exit(2);
+        }
+    })
+    .map_err(|error| Failure::Told(format!("signals: {error}")))?;
+    let start = Instant::now();
+    let plan = supervisor::Plan {
+        places: &places,
+        target: *target,
+        jobs,
+        rng_seed,
+        max_operations: arguments.max_operations,
+        runs: arguments.runs,
+        end: arguments.seconds.map(|seconds| start + Duration::from_secs(seconds)),
+        timeout: Duration::from_secs(arguments.timeout),
+    };
+    let finished = Supervisor::start(plan, stop)?.watch()?;
+    let summary = Summary::new(&places, *target, jobs, start.elapsed(), &finished)?;
+    summary.print(arguments.json)?;
+    Ok(Exit::after(summary.found()))
+}

@@ -1,0 +1,110 @@
+//! What a campaign tells at its end.
+
+use std::io::{self, BufWriter, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use qcowfuzz::corpus;
+use qcowfuzz::feedback::Counter;
+use qcowfuzz::observer::Rare;
+
+use crate::cli::Failure;
+use crate::cli::runner::Target;
+
+use super::places::Places;
+use super::supervisor::Finished;
+
+/// The end of a campaign, for people and for machines.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    target: &'static str,
+    jobs: usize,
+    runs: u64,
+    seconds: f64,
+    edges: usize,
+    rare_events: usize,
+    corpus: String,
+    /// Of the corpus.
+    inputs: usize,
+    found: Vec<Told>,
+}
+
+/// What was found with one fingerprint.
+#[derive(Debug, Serialize)]
+struct Told {
+    fingerprint: String,
+    times: u64,
+    shortest: String,
+    bytes: usize,
+    detail: String,
+}
+
+impl Summary {
+    /// Of what has finished.
+    pub fn new(
+        places: &Places,
+        target: Target,
+        jobs: usize,
+        elapsed: Duration,
+        finished: &Finished,
+    ) -> Result<Self, Failure> {
+        let covered = || finished.covered.iter().filter_map(|index| Counter::at(*index));
+        let (corpus, artifacts) = (places.corpus()?, places.artifacts()?);
+        let told = finished.found.iter().map(|(fingerprint, found)| Told {
+            fingerprint: fingerprint.clone(),
+            times: found.times,
+            shortest: artifacts.dir().join(&found.file).display().to_string(),
+            bytes: found.shortest_bytes,
+            detail: found.detail.clone(),
+        });
+        Ok(Self {
+            target: target.name(),
+            jobs,
+            runs: finished.runs,
+            seconds: elapsed.as_secs_f64(),
+            edges: covered().filter(|it| matches!(it, Counter::Edge { .. })).count(),
+            rare_events: covered().filter(|it| matches!(it, Counter::Rare(_))).count(),
+            corpus: corpus.dir().display().to_string(),
+            inputs: corpus::files(corpus.dir())?.len(),
+            found: told.collect(),
+        })
+    }
+
+    /// How many bugs were found.
+    pub fn found(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Prints it.
+    pub fn print(&self, json: bool) -> Result<(), Failure> {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let printed = match json {
+            true => serde_json::to_writer(&mut out, self)
+                .map_err(io::Error::from)
+                .and_then(|()| writeln!(out)),
+            false => self.lines(&mut out),
+        };
+        match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
+            Ok(()) | Err(Failure::Pipe) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn lines(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { target, jobs, runs, seconds, edges, rare_events, corpus, inputs, found } = self;
+        let jobs = format!("{jobs} job{}", if *jobs == 1 { "" } else { "s" });
+        writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;
+        let rare = format!("{rare_events} of {} rare events", Rare::COUNT);
+        writeln!(out, "{corpus}: {inputs} inputs; covered: {edges} edges, {rare}")?;
+        if found.is_empty() {
+            return writeln!(out, "found: nothing");
+        }
+        for Told { fingerprint, times, shortest, bytes, detail } in found {
+            let times = if *times == 1 { "once".to_string() } else { format!("{times} times") };
+            writeln!(out, "\n{fingerprint}\n  {times}; {bytes} bytes: {shortest}")?;
+            detail.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
+        }
+        writeln!(out, "\n'qcowfuzz replay --target {target} FILE' tells more")
+    }
+}

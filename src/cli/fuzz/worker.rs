@@ -1,0 +1,185 @@
+//! A worker: one job of a campaign, in a process of its own. It tells what it does in lines of JSON, and ends
+//! when its standard input does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use qcowfuzz::corpus;
+use qcowfuzz::fuzzer::state::State;
+use qcowfuzz::fuzzer::{Found, Fuzzer, Progress, Settings};
+use qcowfuzz::limits::Limits;
+
+use crate::cli::panics::PanicNotes;
+use crate::cli::runner::Target;
+use crate::cli::{Exit, Failure, Outcome};
+
+use super::places::Places;
+use super::slot::Slot;
+use super::subject::Supervised;
+
+/// A job of 'fuzz', which starts it
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[arg(long, value_enum)]
+    target: Target,
+    #[arg(long)]
+    dir: PathBuf,
+    /// From 0
+    #[arg(long)]
+    job: usize,
+    #[arg(long)]
+    jobs: usize,
+    /// Of this job, where nothing is saved yet
+    #[arg(long)]
+    rng_seed: u64,
+    #[arg(long)]
+    max_operations: usize,
+    /// End when there were so many, those of campaigns before included
+    #[arg(long)]
+    until: Option<u64>,
+    #[arg(long)]
+    milliseconds: Option<u64>,
+    /// Look at what has come to the corpus since the state was saved
+    #[arg(long)]
+    import: bool,
+}
+
+/// What a worker says.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Message {
+    /// How far it is.
+    Progress(Progress, BTreeMap<String, Found>),
+    /// It has ended: the places of the counters that it has covered.
+    End(Vec<usize>),
+    /// It cannot go on.
+    Failed(String),
+}
+
+/// The state is saved after so many runs: a second or two of work.
+const SAVE: u64 = 10_000;
+/// What other jobs have found is looked at after so many.
+const IMPORT: u64 = 2_000;
+/// The clock is asked, and what happened is told, after so many.
+const REPORT: u64 = 100;
+
+/// Runs a job until its end.
+pub fn run(arguments: &Arguments) -> Outcome {
+    match work(arguments) {
+        Ok(()) | Err(Failure::Pipe) => Ok(Exit::Nothing),
+        Err(Failure::Told(line) | Failure::CheckTold(line)) => {
+            tell(&Message::Failed(line))?;
+            Ok(Exit::Nothing)
+        }
+    }
+}
+
+fn work(arguments: &Arguments) -> Result<(), Failure> {
+    let start = Instant::now();
+    let stop = when_input_ends();
+    let _silence = PanicNotes::take_over();
+    let places = Places::new(arguments.dir.clone(), arguments.target)?;
+    let state = places.state(arguments.job);
+    let mut fuzzer = fuzzer(arguments, &places, &state)?;
+    let end = arguments.milliseconds.map(|limit| start + Duration::from_millis(limit));
+    let told = |error: io::Error| Failure::at(&places.slot(arguments.job), error);
+    while !stop.load(Ordering::Relaxed) {
+        let runs = fuzzer.runs();
+        let late = || end.is_some_and(|end| Instant::now() >= end);
+        if arguments.until.is_some_and(|until| runs >= until)
+            || runs.is_multiple_of(REPORT) && late()
+        {
+            break;
+        }
+        fuzzer.step()?;
+        let runs = fuzzer.runs();
+        let skipped = fuzzer.subject().skipped().map_err(told)?;
+        if skipped || runs.is_multiple_of(SAVE) {
+            fuzzer.subject().idle().map_err(told)?;
+            fuzzer.save(&state, places.scratch())?;
+        }
+        if arguments.jobs > 1 && runs.is_multiple_of(IMPORT) {
+            fuzzer.import()?;
+        }
+        if runs.is_multiple_of(REPORT) {
+            tell(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
+        }
+    }
+    fuzzer.subject().idle().map_err(told)?;
+    fuzzer.save(&state, places.scratch())?;
+    tell(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
+    tell(&Message::End(fuzzer.covered().map(|counter| counter.index()).collect()))
+}
+
+/// The campaign as it was saved, or a new one; which is saved at once, so that whatever ends this worker, the
+/// next one begins with the same corpus.
+fn fuzzer(
+    arguments: &Arguments,
+    places: &Places,
+    state: &Path,
+) -> Result<Fuzzer<Supervised>, Failure> {
+    let slot = places.slot(arguments.job);
+    let slot = Slot::create(&slot).map_err(|error| Failure::at(&slot, error))?;
+    let killers = corpus::files(places.killers()?.dir())?;
+    let killers: Result<BTreeSet<_>, _> = killers.iter().map(|path| corpus::read(path)).collect();
+    let subject = Supervised::new(arguments.target, slot, killers?);
+    let settings = Settings {
+        rng_seed: arguments.rng_seed,
+        limits: limits(arguments.target),
+        max_operations: arguments.max_operations,
+        build: build()?,
+    };
+    let (inputs, artifacts) = (places.corpus()?, places.artifacts()?);
+    let mut fuzzer = match state.exists() {
+        true => Fuzzer::resume(subject, settings, inputs, artifacts, State::read(state)?)?,
+        false => Fuzzer::begin(subject, settings, inputs, artifacts)?,
+    };
+    if arguments.import {
+        fuzzer.import()?;
+    }
+    fuzzer.subject().idle().map_err(|error| Failure::at(&places.slot(arguments.job), error))?;
+    fuzzer.save(state, places.scratch())?;
+    Ok(fuzzer)
+}
+
+fn limits(target: Target) -> Limits {
+    match target {
+        Target::MapExtents | Target::RawImage => Limits::WALKED,
+        Target::Refcounts => Limits::ALLOCATED,
+        Target::Hostile => Limits::HOSTILE,
+    }
+}
+
+/// Which code is run: a name of this executable's bytes.
+fn build() -> Result<String, Failure> {
+    let told = |error| Failure::Told(format!("the running executable: {error}"));
+    let executable = std::env::current_exe().map_err(told)?;
+    Ok(corpus::name(&std::fs::read(executable).map_err(told)?))
+}
+
+/// Becomes true when standard input ends: whoever started this process wants it to end, or has ended.
+fn when_input_ends() -> Arc<AtomicBool> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&ended);
+    // Ctrl-C reaches every process of a terminal; it is the supervisor's to answer it.
+    let _ = ctrlc::set_handler(|| {});
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while matches!(io::stdin().lock().read(&mut byte), Ok(1..)) {}
+        flag.store(true, Ordering::Relaxed);
+    });
+    ended
+}
+
+fn tell(message: &Message) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let told = serde_json::to_writer(&mut out, message).map_err(io::Error::from);
+    told.and_then(|()| writeln!(out))
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::output(&error))
+}

@@ -1,0 +1,392 @@
+//! The embedded loop: a fuzzer that needs neither nightly nor a compiler's instrumentation, steered by what VM,
+//! allocator and walker did ([`crate::feedback`]), and nothing else.
+//!
+//! A step: choose a parent ([`pool`]), breed a child ([`crate::mutators`], the ones that pay more often:
+//! [`credit`]), run it, and judge what is new in it ([`scoring`]). That takes two passes: the first looks only,
+//! and where the child is interesting, it is run once more after others. Only if it says the same then, and if
+//! nobody covers the same, it is kept. What has memory here counts steps, never time: the same seed and the
+//! same corpus give the same campaign, also in pieces ([`state`]).
+
+pub mod credit;
+pub mod pool;
+pub mod scoring;
+pub mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::corpus::{self, Folder};
+use crate::entropy::Entropy;
+use crate::error::Error;
+use crate::feedback::coverage::Features;
+use crate::feedback::{Counter, Recorder};
+use crate::harness::Outcome;
+use crate::limits::Limits;
+use crate::mutators::breed;
+use crate::oracles::Violation;
+use crate::vm::Program;
+
+use credit::Credit;
+use pool::{Entry, Pool};
+use scoring::{INTERESTING, Known, Lineage};
+
+/// What is fuzzed.
+pub trait Subject {
+    /// Runs an input, and has the [`recorder`](Subject::recorder) count what it does.
+    fn run(&mut self, input: &[u8]) -> Answer;
+
+    /// What counts; it was told that a run begins.
+    fn recorder(&self) -> &Recorder;
+}
+
+/// What became of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing was found.
+    Sound(Outcome),
+    /// Something was found.
+    Found(Finding),
+    /// It was not run: its process would not have survived.
+    Skipped,
+}
+
+/// Something that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Of which bug, in a line: the same for all inputs that show it.
+    pub fingerprint: String,
+    /// Where, and with which values.
+    pub detail: String,
+}
+
+/// All that was found with one fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// How many runs found it.
+    pub times: u64,
+    /// The shortest input that did, in bytes, and the file that it is in.
+    pub shortest_bytes: usize,
+    /// The file's name, among the artifacts.
+    pub file: String,
+    /// Where, and with which values.
+    pub detail: String,
+}
+
+/// Where an input comes from.
+enum Origin {
+    /// A file of the corpus.
+    File(String),
+    /// The entry at this place, of which it is a child.
+    Parent(usize),
+    /// Nowhere: there was nothing to begin with.
+    Nothing,
+}
+
+impl Origin {
+    fn parent(&self) -> Option<usize> {
+        match self {
+            Self::Parent(place) => Some(*place),
+            Self::File(_) | Self::Nothing => None,
+        }
+    }
+}
+
+/// What is fixed for a campaign.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Everything that is random follows from it.
+    pub rng_seed: u64,
+    /// Those of the target.
+    pub limits: Limits,
+    /// How many operations a child has at most.
+    pub max_operations: usize,
+    /// Which code is fuzzed: where it is the same, the same input covers the same.
+    pub build: String,
+}
+
+/// How far a campaign is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// How many children were run.
+    pub runs: u64,
+    /// How many inputs are kept.
+    pub inputs: usize,
+    /// How many edges they cover, of [`EDGES`](crate::feedback::layout::EDGES).
+    pub edges: usize,
+    /// How many rare events, of [`Rare::COUNT`](crate::observer::Rare::COUNT).
+    pub rare_events: usize,
+}
+
+/// A campaign.
+#[derive(Debug)]
+pub struct Fuzzer<S> {
+    subject: S,
+    settings: Settings,
+    corpus: Folder,
+    artifacts: Folder,
+    entropy: Entropy,
+    runs: u64,
+    pool: Pool,
+    known: Known,
+    credit: Credit,
+    found: BTreeMap<String, Found>,
+    /// What the kept inputs cover, each in a [`coverage_name`].
+    coverages: BTreeSet<String>,
+    /// Files of the corpus that were looked at.
+    seen: BTreeSet<String>,
+    /// What the last run covers.
+    features: Features,
+    programs: [Program; 2],
+}
+
+impl<S: Subject> Fuzzer<S> {
+    /// A campaign from what is in `corpus`; where nothing is, from a program that does nothing.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn begin(
+        subject: S,
+        settings: Settings,
+        corpus: Folder,
+        artifacts: Folder,
+    ) -> Result<Self, Error> {
+        let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
+        fuzzer.import()?;
+        if fuzzer.pool.entries().is_empty() {
+            fuzzer.consider(&Program::default().encode(), &Origin::Nothing)?;
+        }
+        Ok(fuzzer)
+    }
+
+    fn empty(subject: S, settings: Settings, corpus: Folder, artifacts: Folder) -> Self {
+        let entropy = Entropy::new(settings.rng_seed);
+        let (pool, known, credit, found) = Default::default();
+        let (coverages, seen, features, programs) = Default::default();
+        Self {
+            subject,
+            settings,
+            corpus,
+            artifacts,
+            entropy,
+            runs: 0,
+            pool,
+            known,
+            credit,
+            found,
+            coverages,
+            seen,
+            features,
+            programs,
+        }
+    }
+
+    /// Takes in the files of the corpus that were not looked at yet; returns how many were kept.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn import(&mut self) -> Result<usize, Error> {
+        let before = self.pool.entries().len();
+        for path in corpus::files(self.corpus.dir())? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !self.seen.contains(&name) {
+                let input = corpus::read(&path)?;
+                self.consider(&input, &Origin::File(name.clone()))?;
+                self.seen.insert(name);
+            }
+        }
+        Ok(self.pool.entries().len() - before)
+    }
+
+    /// Breeds a child and runs it.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn step(&mut self) -> Result<(), Error> {
+        let place = self.pool.choose(&mut self.entropy);
+        let entries = self.pool.entries();
+        let other = &entries[self.entropy.below(entries.len() as u64) as usize];
+        let [program, partner] = &mut self.programs;
+        program.decode_from(&entries[place].input);
+        partner.decode_from(&other.input);
+        let bounds = (self.settings.limits, self.settings.max_operations);
+        let weights = self.credit.weights();
+        let used = breed(program, partner, bounds, &weights, self.entropy.next_u64());
+        let child = program.encode();
+        self.runs += 1;
+        let kept = self.consider(&child, &Origin::Parent(place))?;
+        self.pool.bred(place, kept, &self.known);
+        self.credit.child(used, kept);
+        Ok(())
+    }
+
+    /// Runs an input, and keeps it where it is interesting and no duplicate; tells whether it did.
+    fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
+        let answer = self.run(input);
+        match &answer {
+            Answer::Skipped => return Ok(false),
+            Answer::Found(finding) => {
+                self.record(finding, input)?;
+                return Ok(false);
+            }
+            Answer::Sound(_) => {}
+        }
+        let parent = origin.parent();
+        let entry = parent.map(|place| &self.pool.entries()[place]);
+        let lineage = entry.map(|entry| (&entry.lineage, &entry.watermarks));
+        let first = self.pool.entries().is_empty();
+        if !first && self.known.score(&self.features, lineage) < INTERESTING {
+            if let Some(place) = parent {
+                self.shorten(place, input)?;
+            }
+            return Ok(false);
+        }
+        let features = std::mem::take(&mut self.features);
+        if let Some((finding, whose)) = self.contradiction(input, &answer, &features) {
+            self.record(&finding, &whose)?;
+            return Ok(false);
+        }
+        if !self.coverages.insert(coverage_name(&features)) {
+            return Ok(false);
+        }
+        self.keep(input, origin, features)?;
+        Ok(true)
+    }
+
+    fn run(&mut self, input: &[u8]) -> Answer {
+        self.subject.recorder().begin_run();
+        let answer = self.subject.run(input);
+        self.features.refill(self.subject.recorder());
+        answer
+    }
+
+    /// Runs an input once more, after one to three others: where one of them does not say what it said before,
+    /// that, and the input that did not.
+    fn contradiction(
+        &mut self,
+        input: &[u8],
+        answer: &Answer,
+        features: &Features,
+    ) -> Option<(Finding, Vec<u8>)> {
+        let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
+        let count = self.pool.entries().len() as u64;
+        for _ in 0..(1 + entropy.below(3)).min(count) {
+            let place = entropy.below(count) as usize;
+            let other = self.pool.entries()[place].input.clone();
+            self.run(&other);
+            if self.features != self.pool.entries()[place].features {
+                return Some((not_the_same("counters"), other));
+            }
+        }
+        let field = match self.run(input) == *answer {
+            false => "answer",
+            true if self.features != *features => "counters",
+            true => return None,
+        };
+        Some((not_the_same(field), input.to_vec()))
+    }
+
+    /// The second pass.
+    fn keep(&mut self, input: &[u8], origin: &Origin, features: Features) -> Result<(), Error> {
+        let file = match origin {
+            Origin::File(name) => name.clone(),
+            Origin::Parent(_) | Origin::Nothing => self.corpus.add("", input)?,
+        };
+        self.seen.insert(file.clone());
+        self.known.commit(&features);
+        let parent = origin.parent();
+        let from = parent.map(|place| &self.pool.entries()[place]);
+        let entry = Entry {
+            input: input.to_vec(),
+            file,
+            parent,
+            depth: from.map_or(0, |entry| entry.depth.saturating_add(1)),
+            picks: 0,
+            kept: 0,
+            barren: 0,
+            watermarks: scoring::watermarks(&features, from.map(|entry| &entry.watermarks)),
+            weight: 0,
+            lineage: Lineage::of(from.map(|entry| &entry.lineage), &features),
+            features,
+        };
+        self.pool.add(entry, &self.known);
+        Ok(())
+    }
+
+    /// An input that covers what its parent covers takes its place where it is shorter. The parent's file
+    /// stays: it may be the user's.
+    fn shorten(&mut self, place: usize, input: &[u8]) -> Result<(), Error> {
+        let parent = &self.pool.entries()[place];
+        if input.len() < parent.input.len() && self.features == parent.features {
+            let file = self.corpus.add("", input)?;
+            self.seen.insert(file.clone());
+            self.pool.shorten(place, input.to_vec(), file);
+        }
+        Ok(())
+    }
+
+    /// Counts a finding, and writes its input where it is the first of its fingerprint, or shorter than those
+    /// before.
+    fn record(&mut self, finding: &Finding, input: &[u8]) -> Result<(), Error> {
+        let Finding { fingerprint, detail } = finding;
+        let before = self.found.get(fingerprint);
+        let times = 1 + before.map_or(0, |found| found.times);
+        match self.found.get_mut(fingerprint) {
+            Some(found) if found.shortest_bytes <= input.len() => found.times = times,
+            _ => {
+                let file = self.artifacts.add("crash-", input)?;
+                let (shortest_bytes, detail) = (input.len(), detail.clone());
+                let found = Found { times, shortest_bytes, file, detail };
+                self.found.insert(fingerprint.clone(), found);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many children were run.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// What the inputs that are kept cover.
+    pub fn covered(&self) -> impl Iterator<Item = Counter> {
+        self.known.counters()
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        let (mut edges, mut rare_events) = (0, 0);
+        for counter in self.known.counters() {
+            match counter {
+                Counter::Edge { .. } => edges += 1,
+                Counter::Rare(_) => rare_events += 1,
+                _ => {}
+            }
+        }
+        Progress { runs: self.runs, inputs: self.pool.entries().len(), edges, rare_events }
+    }
+
+    /// What was found, by fingerprint.
+    pub fn found(&self) -> &BTreeMap<String, Found> {
+        &self.found
+    }
+
+    /// The subject.
+    pub fn subject(&mut self) -> &mut S {
+        &mut self.subject
+    }
+}
+
+/// The same input, and not the same.
+fn not_the_same(field: &'static str) -> Finding {
+    let (expected, actual) = ("the same", "others");
+    let detail = "after other runs in the same process".to_string();
+    let violation = Violation { oracle: "determinism", field, expected, actual, detail };
+    Finding { fingerprint: violation.fingerprint(), detail: violation.detail }
+}
+
+/// What is covered, in a name of fixed length.
+fn coverage_name(features: &Features) -> String {
+    let bytes: Vec<u8> = features.iter().flat_map(|it| (it.index() as u32).to_le_bytes()).collect();
+    corpus::name(&bytes)
+}

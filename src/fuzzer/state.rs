@@ -1,0 +1,152 @@
+//! A campaign as a file: whoever goes on from it does what would have been done. Inputs are in the corpus; what
+//! follows from them is worked out anew, and held against what is saved where the code is the same.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::corpus::{self, Folder};
+use crate::entropy::Entropy;
+use crate::error::Error;
+
+use super::credit::Credit;
+use super::pool::Entry;
+use super::scoring::{Lineage, Watermarks};
+use super::{Found, Fuzzer, Settings, Subject, coverage_name, not_the_same};
+
+/// What is saved.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    build: String,
+    rng_seed: u64,
+    runs: u64,
+    entropy: u64,
+    credit: Credit,
+    found: BTreeMap<String, Found>,
+    entries: Vec<Saved>,
+}
+
+/// An [`Entry`], without what follows from its bytes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    file: String,
+    coverage: String,
+    parent: Option<usize>,
+    depth: u32,
+    picks: u32,
+    kept: u32,
+    barren: u32,
+    watermarks: Watermarks,
+    weight: u64,
+}
+
+impl State {
+    /// Reads what was saved.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        serde_json::from_slice(&corpus::read(path)?).map_err(|error| {
+            let what = format!("not the state of a campaign: {error}");
+            Error::State { path: path.to_path_buf(), what }
+        })
+    }
+
+    /// With which the campaign began.
+    pub fn rng_seed(&self) -> u64 {
+        self.rng_seed
+    }
+
+    /// How many children were run.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+}
+
+impl<S: Subject> Fuzzer<S> {
+    /// Saves a campaign in a file; `scratch` is a folder of the same file system.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save(&self, path: &Path, scratch: &Path) -> Result<(), Error> {
+        let saved = |entry: &Entry| Saved {
+            file: entry.file.clone(),
+            coverage: coverage_name(&entry.features),
+            parent: entry.parent,
+            depth: entry.depth,
+            picks: entry.picks,
+            kept: entry.kept,
+            barren: entry.barren,
+            watermarks: entry.watermarks,
+            weight: entry.weight,
+        };
+        let state = State {
+            build: self.settings.build.clone(),
+            rng_seed: self.settings.rng_seed,
+            runs: self.runs,
+            entropy: self.entropy.state(),
+            credit: self.credit.clone(),
+            found: self.found.clone(),
+            entries: self.pool.entries().iter().map(saved).collect(),
+        };
+        let bytes = serde_json::to_vec(&state).map_err(|error| Error::file(path, error.into()))?;
+        corpus::replace(path, scratch, &bytes)
+    }
+
+    /// Goes on with a campaign. What is new in the corpus is not looked at.
+    ///
+    /// # Errors
+    /// An input that was kept is not there any more.
+    pub fn resume(
+        subject: S,
+        settings: Settings,
+        corpus: Folder,
+        artifacts: Folder,
+        state: State,
+    ) -> Result<Self, Error> {
+        let same_build = state.build == settings.build;
+        let settings = Settings { rng_seed: state.rng_seed, ..settings };
+        let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
+        for saved in state.entries {
+            let input = corpus::read(&fuzzer.corpus.dir().join(&saved.file))?;
+            fuzzer.run(&input);
+            if same_build && coverage_name(&fuzzer.features) != saved.coverage {
+                fuzzer.record(&not_the_same("counters"), &input)?;
+            }
+            fuzzer.restore(input, saved);
+        }
+        fuzzer.runs = state.runs;
+        fuzzer.entropy = Entropy::new(state.entropy);
+        fuzzer.credit = state.credit;
+        if same_build {
+            fuzzer.found.extend(state.found);
+        }
+        Ok(fuzzer)
+    }
+
+    /// An entry, with what its last run covers.
+    fn restore(&mut self, input: Vec<u8>, saved: Saved) {
+        let features = std::mem::take(&mut self.features);
+        let parent = saved.parent.and_then(|place| self.pool.entries().get(place));
+        let lineage = Lineage::of(parent.map(|parent| &parent.lineage), &features);
+        let Saved { file, coverage: _, parent, depth, picks, kept, barren, watermarks, weight } =
+            saved;
+        self.known.commit(&features);
+        self.coverages.insert(coverage_name(&features));
+        self.seen.insert(file.clone());
+        self.pool.restore(Entry {
+            input,
+            file,
+            parent,
+            depth,
+            picks,
+            kept,
+            barren,
+            watermarks,
+            weight,
+            features,
+            lineage,
+        });
+    }
+}
