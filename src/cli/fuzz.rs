@@ -48,6 +48,9 @@ pub struct Arguments {
     /// End after so many runs more, of all jobs together
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
+    /// End as soon as something is found
+    #[arg(long)]
+    until_found: bool,
     /// Where the random numbers of a new campaign begin [default: 1]
     #[arg(long, value_name = "N")]
     rng_seed: Option<u64>,
@@ -104,6 +107,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         rng_seed,
         max_operations: arguments.max_operations,
         runs: arguments.runs,
+        until_found: arguments.until_found,
         end: arguments.seconds.map(|seconds| start + Duration::from_secs(seconds)),
         timeout: Duration::from_secs(arguments.timeout),
     };

@@ -48,7 +48,7 @@ impl State {
     /// The file cannot be read, or holds something else.
     pub fn read(path: &Path) -> Result<Self, Error> {
         serde_json::from_slice(&corpus::read(path)?).map_err(|error| {
-            let what = format!("not the state of a campaign: {error}");
+            let what = format!("not the state of a campaign: {error}, expected one, or --restart");
             Error::State { path: path.to_path_buf(), what }
         })
     }
@@ -109,7 +109,14 @@ impl<S: Subject> Fuzzer<S> {
         let settings = Settings { rng_seed: state.rng_seed, ..settings };
         let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
         for saved in state.entries {
-            let input = corpus::read(&fuzzer.corpus.dir().join(&saved.file))?;
+            let path = fuzzer.corpus.dir().join(&saved.file);
+            let input = corpus::read(&path).map_err(|error| match error {
+                Error::File { path, source } => {
+                    let what = format!("{source}, expected an input that was kept, or --restart");
+                    Error::State { path, what }
+                }
+                error => error,
+            })?;
             fuzzer.run(&input);
             if same_build && coverage_name(&fuzzer.features) != saved.coverage {
                 fuzzer.record(&not_the_same("counters"), &input)?;

@@ -6,6 +6,7 @@
 mod bad_input;
 mod chains;
 mod check;
+mod fuzz;
 mod map;
 mod programs;
 mod replay;

@@ -31,6 +31,8 @@ pub struct Plan<'p> {
     /// How many runs, of all jobs together.
     pub runs: Option<u64>,
     pub end: Option<Instant>,
+    /// End as soon as something is found.
+    pub until_found: bool,
     /// After so long, a run hangs.
     pub timeout: Duration,
 }
@@ -181,6 +183,9 @@ impl<'p> Supervisor<'p> {
                 Ok((job, None)) => self.ended(job)?,
                 // It does not disconnect: a sender is kept for those to come.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            if self.plan.until_found && !self.all_found().is_empty() {
+                self.stop.store(true, Ordering::Relaxed);
             }
             if self.stop.load(Ordering::Relaxed) {
                 self.jobs.iter_mut().for_each(|job| drop(job.stdin.take()));

@@ -1,0 +1,212 @@
+//! `fuzz`: a campaign is the same again, goes on where it was, and survives a kill.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use qcowfuzz::corpus;
+
+use crate::support::{qcowfuzz, text, told};
+
+/// Runs a campaign in `dir`, and returns its summary.
+fn campaign(dir: &Path, arguments: &[&str]) -> serde_json::Value {
+    let ran = qcowfuzz(dir, &[&["fuzz", "--json"], arguments].concat());
+    assert_eq!(ran.status.code(), Some(0), "{}{}", text(&ran.stdout), text(&ran.stderr));
+    serde_json::from_slice(&ran.stdout).unwrap()
+}
+
+/// All files under `dir`, by their names in it, but for the slots: what was run last is not what there is.
+fn everything(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    let mut folders = vec![dir.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_none_or(|it| it != "input") {
+                all.push((path.strip_prefix(dir).unwrap().to_path_buf(), fs::read(&path).unwrap()));
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn the_same_seed_is_the_same_campaign_also_in_pieces() {
+    let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
+    let run = |at: usize, runs: &str, seed: &str| {
+        campaign(dirs[at].path(), &["--jobs", "1", "--runs", runs, "--rng-seed", seed])
+    };
+    let whole = run(0, "700", "5");
+    assert_eq!((&whole["runs"], &whole["jobs"]), (&700.into(), &1.into()));
+    run(1, "700", "5");
+    run(2, "300", "5");
+    run(2, "400", "5");
+    run(3, "700", "6");
+    let all: Vec<_> = dirs.iter().map(|dir| everything(dir.path())).collect();
+    assert!(all[0].len() > 50, "{}", all[0].len());
+    assert!(all[0] == all[1], "the same seed gave another campaign");
+    assert!(all[0] == all[2], "in pieces it is another campaign");
+    assert!(all[0] != all[3], "another seed gave the same campaign");
+}
+
+#[test]
+fn every_target_is_fuzzed_and_its_finds_are_inputs() {
+    for target in ["map_extents", "hostile", "refcounts"] {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = ["--target", target, "--jobs", "2", "--runs", "301"];
+        let summary = campaign(dir.path(), &runs);
+        assert_eq!((&summary["target"], &summary["runs"]), (&target.into(), &301.into()));
+        assert!(summary["found"].as_array().unwrap().is_empty());
+        let inputs = corpus::files(&dir.path().join("corpus").join(target)).unwrap();
+        assert_eq!(summary["inputs"], inputs.len());
+        assert!(summary["edges"].as_u64().unwrap() > 20 && inputs.len() > 20, "{summary}");
+        for path in inputs {
+            let name = corpus::name(&fs::read(&path).unwrap());
+            assert_eq!(path.file_name().unwrap().to_str().unwrap(), name);
+        }
+    }
+}
+
+#[test]
+fn seeds_are_begun_with_and_left_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents");
+    let into = dir.path().join("corpus/map_extents");
+    fs::create_dir_all(into.join("folder")).unwrap();
+    for name in ["chain_raw", "zero_kinds", "snapshots"] {
+        if seeds.join(name).exists() {
+            fs::copy(seeds.join(name), into.join(name)).unwrap();
+        }
+    }
+    fs::write(into.join("empty"), "").unwrap();
+    let before = everything(&into);
+    assert!(before.len() >= 3);
+    let summary = campaign(dir.path(), &["--jobs", "1", "--runs", "50"]);
+    assert!(summary["rare_events"].as_u64().unwrap() > 3, "{summary}");
+    let after = everything(&into);
+    assert!(before.iter().all(|file| after.contains(file)));
+}
+
+/// A process that is killed with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+fn started(dir: &Path) -> Killed {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+    command.args(["fuzz", "--jobs", "2"]).current_dir(dir);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Killed(command.spawn().unwrap())
+}
+
+/// The workers of the campaign in `dir`, by their command lines; Linux tells them.
+fn workers(dir: &Path) -> Vec<String> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let told = processes.filter_map(|process| {
+        let command = fs::read_to_string(process.path().join("cmdline")).ok()?;
+        let at = fs::read_link(process.path().join("cwd")).ok()?;
+        let name = process.file_name().into_string().ok()?;
+        (command.contains("fuzz-worker") && at == dir.canonicalize().ok()?).then_some(name)
+    });
+    told.collect()
+}
+
+#[test]
+fn a_killed_campaign_leaves_whole_files_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = || corpus::files(&dir.path().join("corpus/map_extents")).unwrap_or_default();
+    for round in 1..=3 {
+        let mut running = started(dir.path());
+        let before = inputs().len();
+        until("no new inputs", || inputs().len() > before + 10);
+        let second = qcowfuzz(dir.path(), &["fuzz", "--runs", "1"]);
+        assert_eq!(second.status.code(), Some(2), "round {round}");
+        assert!(
+            told(&second).ends_with("another campaign is running here, expected another --dir")
+        );
+        running.0.kill().unwrap();
+        running.0.wait().unwrap();
+        // Nobody is left to look after them.
+        until("workers are left", || workers(dir.path()).is_empty());
+        for path in inputs() {
+            let name = corpus::name(&fs::read(&path).unwrap());
+            assert_eq!(path.file_name().unwrap().to_str().unwrap(), name);
+        }
+    }
+    let summary = campaign(dir.path(), &["--jobs", "2", "--runs", "100"]);
+    assert_eq!(summary["runs"], 100);
+    assert!(corpus::files(&dir.path().join("state/map_extents/scratch")).unwrap().is_empty());
+}
+
+#[test]
+fn a_worker_that_somebody_kills_is_no_finding() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut running = started(dir);
+    until("no workers", || {
+        workers(dir).len() == 2 && dir.join("state/map_extents/job-1.json").exists()
+    });
+    let victims = workers(dir);
+    let kill = Command::new("kill").arg("-KILL").arg(&victims[0]).status().unwrap();
+    assert!(kill.success());
+    until("no new worker", || {
+        let now = workers(dir);
+        now.len() == 2 && !now.contains(&victims[0])
+    });
+    assert_eq!(running.0.try_wait().unwrap(), None);
+    assert!(corpus::files(&dir.join("artifacts/map_extents")).unwrap_or_default().is_empty());
+}
+
+#[test]
+fn what_a_campaign_cannot_go_on_from_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    campaign(dir, &["--jobs", "1", "--runs", "20", "--rng-seed", "3"]);
+    let refused = |arguments: &[&str]| {
+        let ran = qcowfuzz(dir, &[&["fuzz", "--runs", "5", "--jobs", "1"], arguments].concat());
+        assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stdout));
+        told(&ran).to_string()
+    };
+    let seed = refused(&["--rng-seed", "4"]);
+    assert!(seed.ends_with("has seed 3, expected that as --rng-seed, or --restart"), "{seed}");
+    let raw = refused(&["--target", "raw_image"]);
+    assert!(raw.starts_with("--target: raw_image has files for inputs"), "{raw}");
+    // An input that is gone.
+    let inputs = corpus::files(&dir.join("corpus/map_extents")).unwrap();
+    let aside = dir.join("aside");
+    fs::rename(&inputs[0], &aside).unwrap();
+    let gone = refused(&[]);
+    let name = inputs[0].file_name().unwrap().to_str().unwrap();
+    assert!(gone.contains(name) && gone.contains("--restart"), "{gone}");
+    fs::rename(&aside, &inputs[0]).unwrap();
+    // A state of somebody else's.
+    let state = dir.join("state/map_extents/job-0.json");
+    let whole = fs::read(&state).unwrap();
+    for damaged in [&whole[..whole.len() / 2], b"", b"[]"] {
+        fs::write(&state, damaged).unwrap();
+        let told = refused(&[]);
+        assert!(told.contains("job-0.json: not the state of a campaign"), "{told}");
+        assert_eq!(fs::read(&state).unwrap(), damaged);
+    }
+    // That can always be done.
+    let again = campaign(dir, &["--jobs", "1", "--runs", "5", "--restart", "--rng-seed", "9"]);
+    assert_eq!(again["runs"], 5);
+}
