@@ -245,8 +245,10 @@ closed! {
         Bitmaps = "bitmaps",
         /// Layers of the chain.
         Layers = "layers",
-        /// Clusters whose counts are out of date: leaked, or not counted.
-        Deviations = "counts out of date",
+        /// Clusters with a count above their references.
+        Leaked = "leaked clusters",
+        /// Clusters with a count below their references.
+        Uncounted = "uncounted clusters",
         /// Questions that the program asked.
         Questions = "questions",
     }

@@ -53,6 +53,9 @@ impl Builder {
         let clusters = &placement.clusters;
         let pairs = clusters.runs().windows(2);
         let holes = pairs.filter(|pair| pair[0].end < pair[1].first).count();
+        let deviations = out_of_date.deviations();
+        let leaked = deviations.iter().filter(|one| one.on_disk > one.references).count();
+        let uncounted = deviations.iter().filter(|one| one.on_disk < one.references).count();
         for (vital, value) in [
             (Vital::Tables, self.tables.count() as u64),
             (Vital::Blocks, refcounts.block_count() as u64),
@@ -61,7 +64,8 @@ impl Builder {
             (Vital::FileClusters, clusters.end()),
             (Vital::Snapshots, self.snapshot_count() as u64),
             (Vital::Bitmaps, self.bitmap_count() as u64),
-            (Vital::Deviations, out_of_date.deviations().len() as u64),
+            (Vital::Leaked, leaked as u64),
+            (Vital::Uncounted, uncounted as u64),
         ] {
             observer.vital(vital, value);
         }
