@@ -1,0 +1,182 @@
+//! The embedded loop as a library: what it keeps, what it reports, and that it notices who does not say the same
+//! twice.
+
+#![cfg(feature = "fuzzer")]
+
+use std::path::Path;
+use std::rc::Rc;
+
+use qcowfuzz::corpus::{self, Folder};
+use qcowfuzz::engines::Walker;
+use qcowfuzz::feedback::Recorder;
+use qcowfuzz::fuzzer::state::State;
+use qcowfuzz::fuzzer::{Answer, Finding, Fuzzer, Settings, Subject};
+use qcowfuzz::harness::{Checks, Harness, Outcome};
+use qcowfuzz::limits::Limits;
+use qcowfuzz::observer::{Observer, Rare};
+use qcowfuzz::vm::Program;
+
+type Observed = Rc<Recorder>;
+/// Changes what a run says: the input, the recorder, the answer, and how many runs there were before.
+type Change = fn(&[u8], &Recorder, Answer, u64) -> Answer;
+
+/// Our walker, with a change.
+struct Changed {
+    harness: Harness<Walker<Observed>, Observed>,
+    recorder: Observed,
+    change: Change,
+    runs: u64,
+}
+
+impl Changed {
+    fn new(change: Change) -> Self {
+        let recorder: Observed = Rc::default();
+        let walker = Walker::observed(Rc::clone(&recorder));
+        let harness = Harness::observed(walker, Rc::clone(&recorder));
+        Self { harness, recorder, change, runs: 0 }
+    }
+}
+
+impl Subject for Changed {
+    fn run(&mut self, input: &[u8]) -> Answer {
+        let outcome = self.harness.run(input, Checks::AtCheckpoints).unwrap();
+        self.runs += 1;
+        (self.change)(input, &self.recorder, Answer::Sound(outcome), self.runs)
+    }
+
+    fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+}
+
+fn settings() -> Settings {
+    let build = "a test".to_string();
+    Settings { rng_seed: 2, limits: Limits::WALKED, max_operations: 60, build }
+}
+
+fn folder(dir: &Path, name: &str) -> Folder {
+    Folder::new(dir.join(name), dir.join("scratch")).unwrap()
+}
+
+fn begin(dir: &Path, change: Change) -> Fuzzer<Changed> {
+    let (corpus, artifacts) = (folder(dir, "corpus"), folder(dir, "artifacts"));
+    Fuzzer::begin(Changed::new(change), settings(), corpus, artifacts).unwrap()
+}
+
+fn fingerprints(fuzzer: &Fuzzer<Changed>) -> Vec<&str> {
+    fuzzer.found().keys().map(String::as_str).collect()
+}
+
+fn as_it_is(_: &[u8], _: &Recorder, answer: Answer, _: u64) -> Answer {
+    answer
+}
+
+#[test]
+fn who_does_not_say_the_same_twice_is_found() {
+    let cases: [(Change, &str); 2] = [
+        (
+            |_, recorder, answer, runs| {
+                // A counter that depends on the runs before.
+                (0..runs / 64 % 2).for_each(|_| recorder.rare(Rare::NoHole));
+                answer
+            },
+            "determinism: counters, the same → others",
+        ),
+        (
+            |_, _, _, runs| {
+                Answer::Sound(Outcome { images: runs as usize / 64 % 2, ..Outcome::default() })
+            },
+            "determinism: answer, the same → others",
+        ),
+    ];
+    for (change, fingerprint) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fuzzer = begin(dir.path(), change);
+        (0..600).for_each(|_| fuzzer.step().unwrap());
+        assert_eq!(fingerprints(&fuzzer), [fingerprint]);
+        assert!(fuzzer.found()[fingerprint].times > 1);
+        assert!(!corpus::files(&dir.path().join("artifacts")).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn of_a_bug_the_first_input_is_written_and_shorter_ones() {
+    /// A bug of programs of many operations, and one of those of one or two.
+    fn bugs(input: &[u8], _: &Recorder, answer: Answer, _: u64) -> Answer {
+        let found = |fingerprint: &str| {
+            let (fingerprint, detail) = (fingerprint.to_string(), input.len().to_string());
+            Answer::Found(Finding { fingerprint, detail })
+        };
+        match Program::decode(input).operations.len() {
+            1..=2 => found("few"),
+            5.. => found("many"),
+            _ => answer,
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut fuzzer = begin(dir.path(), bugs);
+    (0..600).for_each(|_| fuzzer.step().unwrap());
+    assert_eq!(fingerprints(&fuzzer), ["few", "many"]);
+    let written = corpus::files(&dir.path().join("artifacts")).unwrap();
+    let times: u64 = fuzzer.found().values().map(|found| found.times).sum();
+    assert!(written.len() < 20 && times > 50, "{} files, {times} times", written.len());
+    for found in fuzzer.found().values() {
+        let input = corpus::read(&dir.path().join("artifacts").join(&found.file)).unwrap();
+        assert_eq!((input.len(), &found.detail), (found.shortest_bytes, &input.len().to_string()));
+    }
+    // What has a bug is no input to go on from.
+    for path in corpus::files(&dir.path().join("corpus")).unwrap() {
+        let input = corpus::read(&path).unwrap();
+        assert!(matches!(Program::decode(&input).operations.len(), 0 | 3 | 4), "{path:?}");
+    }
+}
+
+#[test]
+fn what_another_build_covers_is_no_contradiction() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let state = dir.join("state.json");
+    let mut fuzzer = begin(dir, as_it_is);
+    (0..200).for_each(|_| fuzzer.step().unwrap());
+    fuzzer.save(&state, &dir.join("scratch")).unwrap();
+    let resumed = |build: &str, change: Change| {
+        let (corpus, artifacts) = (folder(dir, "corpus"), folder(dir, "artifacts"));
+        let settings = Settings { build: build.to_string(), ..settings() };
+        let state = State::read(&state).unwrap();
+        Fuzzer::resume(Changed::new(change), settings, corpus, artifacts, state).unwrap()
+    };
+    let other: Change = |_, recorder, answer, _| {
+        (0..3).for_each(|_| recorder.rare(Rare::TableMoved));
+        answer
+    };
+    assert!(resumed("a test", as_it_is).found().is_empty());
+    assert!(resumed("another", other).found().is_empty());
+    let found = resumed("a test", other);
+    assert_eq!(fingerprints(&found), ["determinism: counters, the same → others"]);
+}
+
+#[test]
+fn two_campaigns_on_one_corpus_learn_from_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut one = begin(dir, as_it_is);
+    let mut other = begin(dir, as_it_is);
+    (0..300).for_each(|_| one.step().unwrap());
+    let before = other.progress();
+    assert!(other.import().unwrap() > 30);
+    let after = other.progress();
+    assert!(after.edges >= one.progress().edges && after.edges > before.edges);
+    assert_eq!(after.runs, before.runs);
+    // Nothing is looked at twice.
+    assert_eq!(other.import().unwrap(), 0);
+}
+
+#[test]
+fn inputs_get_shorter_and_the_corpus_stays_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut fuzzer = begin(dir.path(), as_it_is);
+    (0..2000).for_each(|_| fuzzer.step().unwrap());
+    let progress = fuzzer.progress();
+    assert_eq!(progress.runs, 2000);
+    assert!(progress.inputs < 800 && progress.edges > 200, "{progress:?}");
+}
