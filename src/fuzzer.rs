@@ -203,8 +203,14 @@ impl<S: Subject> Fuzzer<S> {
     ) -> Result<Self, Error> {
         let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
         fuzzer.import()?;
+        let nothing = Program::default().encode();
         if fuzzer.pool.entries().is_empty() {
-            fuzzer.consider(&Program::default().encode(), &Origin::Nothing)?;
+            fuzzer.consider(&nothing, &Origin::Nothing)?;
+        }
+        if fuzzer.pool.entries().is_empty() {
+            // A bug of all programs, perhaps; children have to come from something.
+            let features = std::mem::take(&mut fuzzer.features);
+            fuzzer.keep(&nothing, &Origin::Nothing, features)?;
         }
         Ok(fuzzer)
     }

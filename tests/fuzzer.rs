@@ -132,6 +132,21 @@ fn of_a_bug_the_first_input_is_written_and_shorter_ones() {
 }
 
 #[test]
+fn a_bug_of_nearly_all_programs_does_not_end_the_campaign() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut fuzzer = begin(dir.path(), |input, _, answer, _| {
+        let (fingerprint, detail) = Default::default();
+        match Program::decode(input).operations.len() {
+            3 => answer,
+            _ => Answer::Found(Finding { fingerprint, detail }),
+        }
+    });
+    (0..200).for_each(|_| fuzzer.step().unwrap());
+    assert_eq!(fingerprints(&fuzzer), [""]);
+    assert!(fuzzer.progress().inputs > 1);
+}
+
+#[test]
 fn what_another_build_covers_is_no_contradiction() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
