@@ -17,6 +17,8 @@ const NEW_TO_LINEAGE: u32 = 1;
 const FEW: u32 = 4;
 /// A vital above its watermark in the lineage.
 const ABOVE_WATERMARK: u32 = 1;
+/// What is new to the lineage alone is not enough: a crossover makes such children by the thousand.
+const MOST_RELATIVE: u32 = 5;
 
 /// The magnitude of each vital that a child has to exceed.
 pub type Watermarks = [u8; Vital::COUNT];
@@ -65,12 +67,12 @@ impl Known {
             score += self.novelty(feature);
         }
         let Some((lineage, watermarks)) = lineage else { return score };
-        for counter in lineage.missing(features) {
-            score += NEW_TO_LINEAGE * u32::from((1..=FEW).contains(&self.counters[counter]));
-        }
+        let few = |counter: &usize| (1..=FEW).contains(&self.counters[*counter]);
+        let missing = lineage.missing(features).filter(few).count();
         let magnitudes = magnitudes(features);
         let above = magnitudes.iter().zip(watermarks).filter(|(one, mark)| one > mark).count();
-        score + ABOVE_WATERMARK * above as u32
+        let relative = NEW_TO_LINEAGE * missing as u32 + ABOVE_WATERMARK * above as u32;
+        score + relative.min(MOST_RELATIVE)
     }
 
     #[inline]
@@ -180,6 +182,11 @@ mod tests {
             let expected = if inputs <= FEW { NEW_TO_LINEAGE } else { 0 };
             assert_eq!(known.score(&child, Some((&lineage, &marks))), expected);
         }
+        // Much that is new to the lineage is still not enough.
+        let events = [Event::Backing, Event::Piece, Event::Table, Event::Walk, Event::Moved];
+        let wild = features(&[&events[..], &[Event::Read, Event::Lookup]].concat(), 1);
+        known.commit(&wild);
+        assert_eq!(known.score(&wild, Some((&lineage, &marks))), MOST_RELATIVE);
         let lineage = Lineage::of(Some(&lineage), &child);
         assert_eq!(lineage.missing(&child).count(), 0);
         assert_eq!(lineage.missing(&parent).count(), 0);
