@@ -8,20 +8,21 @@
 //! same corpus give the same campaign, also in pieces ([`state`]).
 
 pub mod credit;
+pub mod findings;
 pub mod pool;
 pub mod scoring;
 pub mod state;
+pub mod subject;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::{self, Folder};
 use crate::entropy::Entropy;
 use crate::error::Error;
+use crate::feedback::Counter;
 use crate::feedback::coverage::Features;
-use crate::feedback::{Counter, Recorder};
-use crate::harness::Outcome;
 use crate::limits::Limits;
 use crate::mutators::breed;
 use crate::oracles::Violation;
@@ -31,97 +32,8 @@ use credit::Credit;
 use pool::{Entry, Pool};
 use scoring::{INTERESTING, Known, Lineage};
 
-/// What is fuzzed.
-///
-/// ```
-/// use std::rc::Rc;
-///
-/// use qcowfuzz::corpus::Folder;
-/// use qcowfuzz::engines::Walker;
-/// use qcowfuzz::feedback::Recorder;
-/// use qcowfuzz::fuzzer::{Answer, Finding, Fuzzer, Settings, Subject};
-/// use qcowfuzz::harness::{Checks, Harness};
-/// use qcowfuzz::limits::Limits;
-///
-/// type Observed = Rc<Recorder>;
-/// // In the walker's place, your engine.
-/// struct Mine {
-///     harness: Harness<Walker<Observed>, Observed>,
-///     recorder: Observed,
-/// }
-///
-/// impl Subject for Mine {
-///     fn run(&mut self, input: &[u8]) -> Answer {
-///         match self.harness.run(input, Checks::AtCheckpoints) {
-///             Ok(outcome) => Answer::Sound(outcome),
-///             Err(failure) => Answer::Found(Finding {
-///                 fingerprint: failure.violation.fingerprint(),
-///                 detail: failure.violation.detail,
-///             }),
-///         }
-///     }
-///
-///     fn recorder(&self) -> &Recorder {
-///         &self.recorder
-///     }
-/// }
-///
-/// let recorder: Observed = Rc::default();
-/// let walker = Walker::observed(Rc::clone(&recorder));
-/// let harness = Harness::observed(walker, Rc::clone(&recorder));
-/// let subject = Mine { harness, recorder };
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let dir = dir.path();
-/// let folder = |name: &str| Folder::new(dir.join(name), dir.join("scratch"));
-/// let build = String::new();
-/// let settings = Settings { rng_seed: 1, limits: Limits::WALKED, max_operations: 60, build };
-/// let mut fuzzer = Fuzzer::begin(subject, settings, folder("corpus")?, folder("artifacts")?)?;
-/// for _ in 0..50 {
-///     fuzzer.step()?;
-/// }
-/// assert!(fuzzer.progress().edges > 20 && fuzzer.found().is_empty());
-/// # Ok::<(), qcowfuzz::error::Error>(())
-/// ```
-pub trait Subject {
-    /// Runs an input, and has the [`recorder`](Subject::recorder) count what it does.
-    fn run(&mut self, input: &[u8]) -> Answer;
-
-    /// What counts; it was told that a run begins.
-    fn recorder(&self) -> &Recorder;
-}
-
-/// What became of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Nothing was found.
-    Sound(Outcome),
-    /// Something was found.
-    Found(Finding),
-    /// It was not run: its process would not have survived.
-    Skipped,
-}
-
-/// Something that was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Of which bug, in a line: the same for all inputs that show it.
-    pub fingerprint: String,
-    /// Where, and with which values.
-    pub detail: String,
-}
-
-/// All that was found with one fingerprint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
-    /// How many runs found it.
-    pub times: u64,
-    /// The shortest input that did, in bytes, and the file that it is in.
-    pub shortest_bytes: usize,
-    /// The file's name, among the artifacts.
-    pub file: String,
-    /// Where, and with which values.
-    pub detail: String,
-}
+pub use findings::{Findings, Found};
+pub use subject::{Answer, Finding, Subject};
 
 /// Where an input comes from.
 enum Origin {
@@ -180,7 +92,7 @@ pub struct Fuzzer<S> {
     pool: Pool,
     known: Known,
     credit: Credit,
-    found: BTreeMap<String, Found>,
+    found: Findings,
     /// What the kept inputs cover, each in a [`coverage_name`].
     coverages: BTreeSet<String>,
     /// Files of the corpus that were looked at.
@@ -381,22 +293,8 @@ impl<S: Subject> Fuzzer<S> {
         Ok(())
     }
 
-    /// Counts a finding, and writes its input where it is the first of its fingerprint, or shorter than those
-    /// before.
     fn record(&mut self, finding: &Finding, input: &[u8]) -> Result<(), Error> {
-        let Finding { fingerprint, detail } = finding;
-        let before = self.found.get(fingerprint);
-        let times = 1 + before.map_or(0, |found| found.times);
-        match self.found.get_mut(fingerprint) {
-            Some(found) if found.shortest_bytes <= input.len() => found.times = times,
-            _ => {
-                let file = self.artifacts.add("crash-", input)?;
-                let (shortest_bytes, detail) = (input.len(), detail.clone());
-                let found = Found { times, shortest_bytes, file, detail };
-                self.found.insert(fingerprint.clone(), found);
-            }
-        }
-        Ok(())
+        self.found.add(&self.artifacts, "crash-", finding, input)
     }
 
     /// How many children were run.
@@ -422,8 +320,8 @@ impl<S: Subject> Fuzzer<S> {
         Progress { runs: self.runs, inputs: self.pool.entries().len(), edges, rare_events }
     }
 
-    /// What was found, by fingerprint.
-    pub fn found(&self) -> &BTreeMap<String, Found> {
+    /// What was found.
+    pub fn found(&self) -> &Findings {
         &self.found
     }
 

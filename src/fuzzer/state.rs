@@ -1,7 +1,6 @@
 //! A campaign as a file: whoever goes on from it does what would have been done. Inputs are in the corpus; what
 //! follows from them is worked out anew, and held against what is saved where the code is the same.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use crate::error::Error;
 use super::credit::Credit;
 use super::pool::Entry;
 use super::scoring::{Lineage, Watermarks};
-use super::{Found, Fuzzer, Settings, Subject, coverage_name, not_the_same};
+use super::{Findings, Fuzzer, Settings, Subject, coverage_name, not_the_same};
 
 /// What is saved.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,7 +22,7 @@ pub struct State {
     runs: u64,
     entropy: u64,
     credit: Credit,
-    found: BTreeMap<String, Found>,
+    found: Findings,
     entries: Vec<Saved>,
 }
 
@@ -127,7 +126,7 @@ impl<S: Subject> Fuzzer<S> {
         fuzzer.entropy = Entropy::new(state.entropy);
         fuzzer.credit = state.credit;
         if same_build {
-            fuzzer.found.extend(state.found);
+            fuzzer.found.extend(&state.found);
         }
         Ok(fuzzer)
     }

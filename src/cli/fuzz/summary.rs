@@ -52,7 +52,7 @@ impl Summary {
         let covered = || finished.covered.iter().filter_map(|index| Counter::at(*index));
         let (corpus, artifacts) = (places.corpus()?, places.artifacts()?);
         let told = finished.found.iter().map(|(fingerprint, found)| Told {
-            fingerprint: fingerprint.clone(),
+            fingerprint: fingerprint.to_string(),
             times: found.times,
             shortest: artifacts.dir().join(&found.file).display().to_string(),
             bytes: found.shortest_bytes,

@@ -1,6 +1,6 @@
 //! Looks after the workers of a campaign: starts them, hears what they say, and finds out what ended one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use qcowfuzz::corpus;
 use qcowfuzz::fuzzer::state::State;
-use qcowfuzz::fuzzer::{Found, Progress};
+use qcowfuzz::fuzzer::{Finding, Findings, Progress};
 
 use crate::cli::Failure;
 use crate::cli::runner::Target;
@@ -43,7 +43,7 @@ pub struct Finished {
     /// How many runs there were, those of campaigns before not included.
     pub runs: u64,
     /// What was found, by fingerprint.
-    pub found: BTreeMap<String, Found>,
+    pub found: Findings,
     /// The places of the counters that are covered.
     pub covered: BTreeSet<usize>,
 }
@@ -57,7 +57,7 @@ struct Job {
     before: u64,
     until: Option<u64>,
     progress: Progress,
-    found: BTreeMap<String, Found>,
+    found: Findings,
     covered: Vec<usize>,
     /// It has taken in the corpus, and saved that it did.
     begun: bool,
@@ -91,7 +91,7 @@ pub struct Supervisor<'p> {
     events: Receiver<(usize, Option<Message>)>,
     stop: Arc<AtomicBool>,
     /// What ended workers.
-    found: BTreeMap<String, Found>,
+    found: Findings,
     start: Instant,
     bar: ProgressBar,
 }
@@ -100,7 +100,7 @@ impl<'p> Supervisor<'p> {
     /// Starts all jobs. They end early when `stop` becomes true.
     pub fn start(plan: Plan<'p>, stop: Arc<AtomicBool>) -> Result<Self, Failure> {
         let (sender, events) = mpsc::channel();
-        let (jobs, found, start) = (Vec::new(), BTreeMap::new(), Instant::now());
+        let (jobs, found, start) = (Vec::new(), Findings::default(), Instant::now());
         let bar = ProgressBar::new_spinner().with_style(
             ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_spinner()),
@@ -121,7 +121,7 @@ impl<'p> Supervisor<'p> {
                 before,
                 until,
                 progress: Progress { runs: before, ..Progress::default() },
-                found: BTreeMap::new(),
+                found: Findings::default(),
                 covered: Vec::new(),
                 begun: false,
                 done: false,
@@ -282,15 +282,9 @@ impl<'p> Supervisor<'p> {
             false => ("crash-", status.to_string()),
         };
         let fingerprint = format!("process: end, an answer → {actual}");
-        let file = places.artifacts()?.add(prefix, input)?;
         let detail = "the process that ran it did not survive".to_string();
-        let new = Found { times: 0, shortest_bytes: usize::MAX, file, detail };
-        let found = self.found.entry(fingerprint).or_insert_with(|| new.clone());
-        found.times += 1;
-        if input.len() < found.shortest_bytes {
-            (found.shortest_bytes, found.file) = (input.len(), new.file);
-        }
-        Ok(())
+        let finding = Finding { fingerprint, detail };
+        Ok(self.found.add(&places.artifacts()?, prefix, &finding, input)?)
     }
 
     /// Ends the workers whose run takes too long.
@@ -326,19 +320,9 @@ impl<'p> Supervisor<'p> {
     }
 
     /// What all jobs have found, and what ended them.
-    fn all_found(&self) -> BTreeMap<String, Found> {
+    fn all_found(&self) -> Findings {
         let mut all = self.found.clone();
-        for (fingerprint, found) in self.jobs.iter().flat_map(|job| &job.found) {
-            all.entry(fingerprint.clone())
-                .and_modify(|one| {
-                    let times = one.times + found.times;
-                    if found.shortest_bytes < one.shortest_bytes {
-                        *one = found.clone();
-                    }
-                    one.times = times;
-                })
-                .or_insert_with(|| found.clone());
-        }
+        self.jobs.iter().for_each(|job| all.extend(&job.found));
         all
     }
 

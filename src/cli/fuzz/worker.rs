@@ -1,7 +1,7 @@
 //! A worker: one job of a campaign, in a process of its own. It tells what it does in lines of JSON, and ends
 //! when its standard input does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use qcowfuzz::corpus;
 use qcowfuzz::fuzzer::state::State;
-use qcowfuzz::fuzzer::{Found, Fuzzer, Progress, Settings};
+use qcowfuzz::fuzzer::{Findings, Fuzzer, Progress, Settings};
 use qcowfuzz::limits::Limits;
 
 use crate::cli::panics::PanicNotes;
@@ -54,7 +54,7 @@ pub struct Arguments {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Message {
     /// How far it is.
-    Progress(Progress, BTreeMap<String, Found>),
+    Progress(Progress, Findings),
     /// It has ended: the places of the counters that it has covered.
     End(Vec<usize>),
     /// It cannot go on.
