@@ -254,6 +254,22 @@ closed! {
     }
 }
 
+closed! {
+    /// What part of the disk a walk is about.
+    Part {
+        /// All of it.
+        Whole = "the whole disk",
+        /// From its first byte on, and not to the last.
+        Beginning = "the beginning",
+        /// Neither its first byte nor its last.
+        Middle = "the middle",
+        /// To its last byte, and not from the first.
+        End = "the end",
+        /// No byte of it.
+        Nothing = "nothing",
+    }
+}
+
 /// Who is told what happens. Every method may be left out.
 pub trait Observer {
     /// Whether anything comes of what it is told: where not, what would have to be worked out first is
@@ -288,6 +304,12 @@ pub trait Observer {
     /// An image was verified: its vitals are complete.
     #[inline(always)]
     fn measured(&self) {}
+
+    /// The walker begins to walk a part of the disk.
+    #[inline(always)]
+    fn walk(&self, part: Part) {
+        let _ = part;
+    }
 }
 
 /// Nobody observes.
@@ -317,6 +339,10 @@ impl<O: Observer> Observer for Option<O> {
 
     fn measured(&self) {
         self.iter().for_each(Observer::measured);
+    }
+
+    fn walk(&self, part: Part) {
+        self.iter().for_each(|observer| observer.walk(part));
     }
 }
 
@@ -348,6 +374,11 @@ macro_rules! passed_on {
             #[inline(always)]
             fn measured(&self) {
                 (**self).measured();
+            }
+
+            #[inline(always)]
+            fn walk(&self, part: Part) {
+                (**self).walk(part);
             }
         }
     };

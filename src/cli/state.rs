@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
+use qcowfuzz::feedback::attribution::{Attributed, Walk};
 use qcowfuzz::feedback::coverage::{Covered, Features, prune};
 use qcowfuzz::feedback::layout::{schema_hash, values};
 use qcowfuzz::feedback::{Counter, Coverage, Recorder};
@@ -78,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let (told, violations) = match &arguments.what {
         What::Show { dir, rarest } => {
             let corpus = Corpus::read(dir, target)?;
-            (Told::Show(Box::new(Show::of(&corpus, *rarest))), corpus.violations)
+            (Told::Show(Box::new(Show::of(&corpus, *rarest)?)), corpus.violations)
         }
         What::Diff { one, other } => {
             let (one, other) = (Corpus::read(one, target)?, Corpus::read(other, target)?);
@@ -106,6 +107,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 /// The inputs of a folder, and what they cover.
 struct Corpus {
     dir: String,
+    target: Target,
     /// Path and length in bytes.
     inputs: Vec<(PathBuf, usize)>,
     features: Vec<Features>,
@@ -121,7 +123,7 @@ impl Corpus {
         let mut runner = new();
         let (inputs, features, coverage) = Default::default();
         let dir = dir.display().to_string();
-        let mut corpus = Self { dir, inputs, features, coverage, violations: 0 };
+        let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
         for path in paths {
             let bytes = files::read(&path)?;
             recorder.begin_run();
@@ -135,6 +137,15 @@ impl Corpus {
             }
         }
         Ok(corpus)
+    }
+
+    /// The walk of `input` in which `edge` is made, where one is.
+    fn walk(&self, input: usize, edge: Counter) -> Result<Option<Walk>, Failure> {
+        let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
+        let attributed = Rc::new(Attributed::default());
+        let mut runner = Runner::new(self.target, FileNames::default(), &attributed);
+        runner.run_guarded(&files::read(path)?, Checks::AtCheckpoints);
+        Ok(attributed.first_walk(edge))
     }
 
     fn bytes(&self) -> usize {
@@ -206,10 +217,13 @@ struct Rarest {
     inputs: usize,
     shortest: String,
     bytes: usize,
+    /// The walk of the shortest in which it is made, where one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    walk: Option<String>,
 }
 
 impl Show {
-    fn of(corpus: &Corpus, rarest: usize) -> Self {
+    fn of(corpus: &Corpus, rarest: usize) -> Result<Self, Failure> {
         let mut edges: BTreeMap<_, _> = State::ALL.iter().map(|state| (state.name(), 0)).collect();
         let mut rare_events = BTreeMap::new();
         let mut vitals: BTreeMap<_, Vec<String>> = BTreeMap::new();
@@ -228,13 +242,15 @@ impl Show {
             }
         }
         by_inputs.sort_by_key(|(_, covered)| covered.inputs);
-        let told = |(counter, covered): &(Counter, Covered)| Rarest {
-            edge: counter.to_string(),
-            inputs: covered.inputs,
-            shortest: corpus.name(covered.shortest.0),
-            bytes: covered.shortest.1,
+        let told = |(counter, covered): &(Counter, Covered)| {
+            let (input, bytes) = covered.shortest;
+            let walk = corpus.walk(input, *counter)?.map(|walk| walk.to_string());
+            let (edge, shortest) = (counter.to_string(), corpus.name(input));
+            Ok(Rarest { edge, inputs: covered.inputs, shortest, bytes, walk })
         };
-        Self {
+        let rarest_edges =
+            by_inputs.iter().take(rarest).map(told).collect::<Result<_, Failure>>()?;
+        Ok(Self {
             corpus: corpus.dir.clone(),
             schema: format!("{:08x}", schema_hash()),
             inputs: corpus.coverage.inputs(),
@@ -244,8 +260,8 @@ impl Show {
             rare_events,
             vitals,
             never_happened: Never::of(&corpus.coverage),
-            rarest_edges: by_inputs.iter().take(rarest).map(told).collect(),
-        }
+            rarest_edges,
+        })
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
@@ -275,8 +291,10 @@ impl Show {
             writeln!(out, "  {what:<12} {names}")?;
         }
         writeln!(out, "\nrarest edges:")?;
-        for Rarest { edge, inputs, shortest, bytes } in &self.rarest_edges {
-            writeln!(out, "  {:>10}  {edge}  ({shortest}, {bytes} bytes)", counted(*inputs))?;
+        for Rarest { edge, inputs, shortest, bytes, walk } in &self.rarest_edges {
+            let walk = walk.as_ref().map(|walk| format!("; {walk}")).unwrap_or_default();
+            let inputs = counted(*inputs);
+            writeln!(out, "  {inputs:>10}  {edge}  ({shortest}, {bytes} bytes{walk})")?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! Rare events have a counter each. Vitals are one-hot: a counter for each magnitude of each, and one
 //! for each magnitude by which it changed from one image of a program to the next.
 
+pub mod attribution;
 pub mod coverage;
 pub mod extra;
 pub mod layout;

@@ -65,6 +65,19 @@ impl Recorder {
             .map(|(at, piece)| (at * 64, piece))
     }
 
+    /// Counts an event; returns the index of the edge that it makes, if it makes one.
+    #[inline(always)]
+    pub(super) fn count_event(&self, state: State, event: Event) -> Option<usize> {
+        let previous = &self.previous[state.index()];
+        if previous.get() == BROKEN {
+            return None;
+        }
+        let edge = edge(state, usize::from(previous.get()), event);
+        self.bump(edge);
+        previous.set(if event == Event::Failed { BROKEN } else { event.index() as u8 });
+        Some(edge)
+    }
+
     #[inline(always)]
     fn bump(&self, index: usize) {
         let counter = &self.counters[index];
@@ -86,11 +99,7 @@ impl Observer for Recorder {
 
     #[inline(always)]
     fn event(&self, state: State, event: Event) {
-        let previous = &self.previous[state.index()];
-        if previous.get() != BROKEN {
-            self.bump(edge(state, usize::from(previous.get()), event));
-            previous.set(if event == Event::Failed { BROKEN } else { event.index() as u8 });
-        }
+        self.count_event(state, event);
     }
 
     #[inline]

@@ -39,6 +39,17 @@ fn what_seeds_cover_is_shown() {
     // Only hostile programs attack.
     let never = told["never_happened"]["events"].as_array().unwrap();
     assert!(never.contains(&"attacked".into()), "{told}");
+    // Edges of the walker are told with the walk that makes them.
+    let told = json(dir.path(), &["show", "map_extents", "--rarest", "400"]);
+    for edge in told["rarest_edges"].as_array().unwrap() {
+        let walks = edge["edge"].as_str().unwrap().starts_with("walk L");
+        assert_eq!(edge["walk"].is_string(), walks, "{edge}");
+    }
+    let walks: Vec<_> = told["rarest_edges"].as_array().unwrap().iter().collect();
+    let has = |part: &str| {
+        walks.iter().any(|edge| edge["walk"].as_str().is_some_and(|walk| walk.ends_with(part)))
+    };
+    assert!(has("the whole disk") && has("nothing"), "{walks:?}");
     let output = qcowfuzz(dir.path(), &["state", "show", "map_extents", "--rarest", "1"]);
     let out = text(&output.stdout);
     assert!(out.starts_with(&format!("map_extents: {count} inputs, ")), "{out}");
