@@ -1,6 +1,7 @@
 //! `fuzz`: the embedded loop. Workers are processes of their own, so that none that ends takes the campaign
 //! with it; here they are looked after.
 
+mod job;
 mod places;
 mod slot;
 mod subject;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::runner::Target;
 use super::{Exit, Failure, Outcome};
 
+use job::Plan;
 use places::Places;
 use summary::Summary;
 use supervisor::Supervisor;
@@ -101,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     })
     .map_err(|error| Failure::Told(format!("signals: {error}")))?;
     let start = Instant::now();
-    let plan = supervisor::Plan {
+    let plan = Plan {
         places: &places,
         target: *target,
         jobs,
