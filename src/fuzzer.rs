@@ -14,7 +14,7 @@ pub mod scoring;
 pub mod state;
 pub mod subject;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -93,7 +93,8 @@ pub struct Fuzzer<S> {
     known: Known,
     credit: Credit,
     found: Findings,
-    /// What the kept inputs cover, each in a [`coverage_name`].
+    /// Of each input that was kept, what its content and what its coverage are called.
+    contents: BTreeMap<String, String>,
     coverages: BTreeSet<String>,
     /// Files of the corpus that were looked at.
     seen: BTreeSet<String>,
@@ -130,7 +131,8 @@ impl<S: Subject> Fuzzer<S> {
     fn empty(subject: S, settings: Settings, corpus: Folder, artifacts: Folder) -> Self {
         let entropy = Entropy::new(settings.rng_seed);
         let (pool, known, credit, found) = Default::default();
-        let (coverages, seen, features, programs) = Default::default();
+        let (contents, coverages, seen) = Default::default();
+        let (features, programs) = Default::default();
         Self {
             subject,
             settings,
@@ -142,6 +144,7 @@ impl<S: Subject> Fuzzer<S> {
             known,
             credit,
             found,
+            contents,
             coverages,
             seen,
             features,
@@ -214,11 +217,18 @@ impl<S: Subject> Fuzzer<S> {
             self.record(&finding, &whose)?;
             return Ok(false);
         }
-        if !self.coverages.insert(coverage_name(&features)) {
-            return Ok(false);
+        let coverage = coverage_name(&features);
+        match self.contents.get(&corpus::name(input)) {
+            Some(before) if *before != coverage => {
+                self.record(&not_the_same("counters"), input)?;
+                Ok(false)
+            }
+            None if !self.coverages.contains(&coverage) => {
+                self.keep(input, origin, features)?;
+                Ok(true)
+            }
+            _ => Ok(false),
         }
-        self.keep(input, origin, features)?;
-        Ok(true)
     }
 
     fn run(&mut self, input: &[u8]) -> Answer {
@@ -261,7 +271,7 @@ impl<S: Subject> Fuzzer<S> {
             Origin::Parent(_) | Origin::Nothing => self.corpus.add("", input)?,
         };
         self.seen.insert(file.clone());
-        self.known.commit(&features);
+        self.remember(input, &features);
         let parent = origin.parent();
         let from = parent.map(|place| &self.pool.entries()[place]);
         let entry = Entry {
@@ -281,6 +291,14 @@ impl<S: Subject> Fuzzer<S> {
         Ok(())
     }
 
+    /// What an input covers is known from now on.
+    fn remember(&mut self, input: &[u8], features: &Features) {
+        let coverage = coverage_name(features);
+        self.known.commit(features);
+        self.contents.insert(corpus::name(input), coverage.clone());
+        self.coverages.insert(coverage);
+    }
+
     /// An input that covers what its parent covers takes its place where it is shorter. The parent's file
     /// stays: it may be the user's.
     fn shorten(&mut self, place: usize, input: &[u8]) -> Result<(), Error> {
@@ -288,6 +306,7 @@ impl<S: Subject> Fuzzer<S> {
         if input.len() < parent.input.len() && self.features == parent.features {
             let file = self.corpus.add("", input)?;
             self.seen.insert(file.clone());
+            self.contents.insert(corpus::name(input), coverage_name(&self.features));
             self.pool.shorten(place, input.to_vec(), file);
         }
         Ok(())

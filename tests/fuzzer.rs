@@ -73,7 +73,15 @@ fn as_it_is(_: &[u8], _: &Recorder, answer: Answer, _: u64) -> Answer {
 
 #[test]
 fn who_does_not_say_the_same_twice_is_found() {
-    let cases: [(Change, &str); 2] = [
+    let cases: [(Change, &str); 3] = [
+        (
+            |_, recorder, answer, runs| {
+                // Always the same, until it is always something else.
+                (0..runs / 256).for_each(|_| recorder.rare(Rare::NoHole));
+                answer
+            },
+            "determinism: counters, the same → others",
+        ),
         (
             |_, recorder, answer, runs| {
                 // A counter that depends on the runs before.

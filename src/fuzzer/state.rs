@@ -138,8 +138,7 @@ impl<S: Subject> Fuzzer<S> {
         let lineage = Lineage::of(parent.map(|parent| &parent.lineage), &features);
         let Saved { file, coverage: _, parent, depth, picks, kept, barren, watermarks, weight } =
             saved;
-        self.known.commit(&features);
-        self.coverages.insert(coverage_name(&features));
+        self.remember(&input, &features);
         self.seen.insert(file.clone());
         self.pool.restore(Entry {
             input,
