@@ -4,7 +4,7 @@
 use std::fs::File;
 #[cfg(unix)]
 use std::fs::Permissions;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use sha1::{Digest, Sha1};
@@ -13,10 +13,10 @@ use crate::error::Error;
 
 /// What libFuzzer calls an input: the SHA-1 of its bytes, in 40 hexadecimal digits.
 pub fn name(input: &[u8]) -> String {
-    Sha1::digest(input).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha1::digest(input))
 }
 
-/// The files of a folder, in the order of their names; folders in it are left alone.
+/// The files of a folder, in the order of their names. What is no regular file, and links to none, is left alone.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -25,7 +25,7 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut paths = Vec::new();
     for entry in dir.read_dir().map_err(told)? {
         let path = entry.map_err(told)?.path();
-        if !path.is_dir() {
+        if path.is_file() {
             paths.push(path);
         }
     }
@@ -33,12 +33,14 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// The bytes of a file.
+/// The bytes of a file, the first `most` of them.
 ///
 /// # Errors
 /// It cannot be read.
-pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|error| Error::file(path, error))
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|error| Error::file(path, error))
 }
 
 /// A folder to which inputs are added.
@@ -74,10 +76,12 @@ impl Folder {
     pub fn add(&self, prefix: &str, input: &[u8]) -> Result<String, Error> {
         let called = format!("{prefix}{}", name(input));
         let path = self.dir.join(&called);
-        if path.symlink_metadata().is_err() {
-            replace(&path, &self.scratch, input)?;
+        match whole(&path, &self.scratch, Existing::Keep, |mut file| file.write_all(input)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(Error::file(path, error))
+            }
+            _ => Ok(called),
         }
-        Ok(called)
     }
 }
 
@@ -161,7 +165,7 @@ mod tests {
         std::fs::write(at("corpus").join(&name), "mine").unwrap();
         folder.add("crash-", b"abc").unwrap();
         assert_eq!(files(folder.dir()).unwrap(), [at("corpus").join(&name)]);
-        assert_eq!(read(&at("corpus").join(&name)).unwrap(), b"mine");
+        assert_eq!(read(&at("corpus").join(&name), 100).unwrap(), b"mine");
         assert!(files(&at("scratch")).unwrap().is_empty());
     }
 }

@@ -15,6 +15,8 @@ pub mod state;
 pub mod subject;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +25,8 @@ use crate::entropy::Entropy;
 use crate::error::Error;
 use crate::feedback::Counter;
 use crate::feedback::coverage::Features;
-use crate::limits::Limits;
-use crate::mutators::breed;
+use crate::limits::{Limits, MAX_INPUT_BYTES};
+use crate::mutators::{Breeding, breed};
 use crate::oracles::Violation;
 use crate::vm::Program;
 
@@ -38,7 +40,7 @@ pub use subject::{Answer, Finding, Subject};
 /// Where an input comes from.
 enum Origin {
     /// A file of the corpus.
-    File(String),
+    File,
     /// The entry at this place, of which it is a child.
     Parent(usize),
     /// Nowhere: there was nothing to begin with.
@@ -49,7 +51,7 @@ impl Origin {
     fn parent(&self) -> Option<usize> {
         match self {
             Self::Parent(place) => Some(*place),
-            Self::File(_) | Self::Nothing => None,
+            Self::File | Self::Nothing => None,
         }
     }
 }
@@ -93,11 +95,12 @@ pub struct Fuzzer<S> {
     known: Known,
     credit: Credit,
     found: Findings,
-    /// Of each input that was kept, what its content and what its coverage are called.
-    contents: BTreeMap<String, String>,
+    /// The place of each input that was kept, also of one that has a shorter one in its place now.
+    contents: BTreeMap<Vec<u8>, usize>,
+    /// What the kept inputs cover, each in a [`coverage_name`].
     coverages: BTreeSet<String>,
     /// Files of the corpus that were looked at.
-    seen: BTreeSet<String>,
+    seen: BTreeSet<OsString>,
     /// What the last run covers.
     features: Features,
     programs: [Program; 2],
@@ -123,7 +126,7 @@ impl<S: Subject> Fuzzer<S> {
         if fuzzer.pool.entries().is_empty() {
             // A bug of all programs, perhaps; children have to come from something.
             let features = std::mem::take(&mut fuzzer.features);
-            fuzzer.keep(&nothing, &Origin::Nothing, features)?;
+            fuzzer.keep(&nothing, &Origin::Nothing, features, false)?;
         }
         Ok(fuzzer)
     }
@@ -159,12 +162,17 @@ impl<S: Subject> Fuzzer<S> {
     pub fn import(&mut self) -> Result<usize, Error> {
         let before = self.pool.entries().len();
         for path in corpus::files(self.corpus.dir())? {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if !self.seen.contains(&name) {
-                let input = corpus::read(&path)?;
-                self.consider(&input, &Origin::File(name.clone()))?;
-                self.seen.insert(name);
+            let name = path.file_name().unwrap_or_default().to_os_string();
+            if self.seen.contains(&name) {
+                continue;
             }
+            match corpus::read(&path, MAX_INPUT_BYTES) {
+                Ok(input) => drop(self.consider(&input, &Origin::File)?),
+                // Whoever shares the corpus may take a file away at any time.
+                Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            self.seen.insert(name);
         }
         Ok(self.pool.entries().len() - before)
     }
@@ -177,12 +185,18 @@ impl<S: Subject> Fuzzer<S> {
         let place = self.pool.choose(&mut self.entropy);
         let entries = self.pool.entries();
         let other = &entries[self.entropy.below(entries.len() as u64) as usize];
+        let parent = &entries[place];
         let [program, partner] = &mut self.programs;
-        program.decode_from(&entries[place].input);
+        program.decode_from(&parent.input);
         partner.decode_from(&other.input);
-        let bounds = (self.settings.limits, self.settings.max_operations);
-        let weights = self.credit.weights();
-        let used = breed(program, partner, bounds, &weights, self.entropy.next_u64());
+        let breeding = Breeding {
+            other: partner,
+            weights: &self.credit.weights(),
+            limits: self.settings.limits,
+            max_operations: self.settings.max_operations,
+            sound: parent.sound,
+        };
+        let used = breed(program, &breeding, self.entropy.next_u64());
         let child = program.encode();
         self.runs += 1;
         let kept = self.consider(&child, &Origin::Parent(place))?;
@@ -202,6 +216,12 @@ impl<S: Subject> Fuzzer<S> {
             }
             Answer::Sound(_) => {}
         }
+        if let Some(place) = self.contents.get(input) {
+            if self.pool.entries()[*place].features != self.features {
+                self.record(&not_the_same("counters"), input)?;
+            }
+            return Ok(false);
+        }
         let parent = origin.parent();
         let entry = parent.map(|place| &self.pool.entries()[place]);
         let lineage = entry.map(|entry| (&entry.lineage, &entry.watermarks));
@@ -217,18 +237,11 @@ impl<S: Subject> Fuzzer<S> {
             self.record(&finding, &whose)?;
             return Ok(false);
         }
-        let coverage = coverage_name(&features);
-        match self.contents.get(&corpus::name(input)) {
-            Some(before) if *before != coverage => {
-                self.record(&not_the_same("counters"), input)?;
-                Ok(false)
-            }
-            None if !self.coverages.contains(&coverage) => {
-                self.keep(input, origin, features)?;
-                Ok(true)
-            }
-            _ => Ok(false),
+        if self.coverages.contains(&coverage_name(&features)) {
+            return Ok(false);
         }
+        self.keep(input, origin, features, true)?;
+        Ok(true)
     }
 
     fn run(&mut self, input: &[u8]) -> Answer {
@@ -239,7 +252,7 @@ impl<S: Subject> Fuzzer<S> {
     }
 
     /// Runs an input once more, after one to three others: where one of them does not say what it said before,
-    /// that, and the input that did not.
+    /// or that something is found now, that, and which input it is.
     fn contradiction(
         &mut self,
         input: &[u8],
@@ -249,11 +262,17 @@ impl<S: Subject> Fuzzer<S> {
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let count = self.pool.entries().len() as u64;
         for _ in 0..(1 + entropy.below(3)).min(count) {
-            let place = entropy.below(count) as usize;
-            let other = self.pool.entries()[place].input.clone();
-            self.run(&other);
-            if self.features != self.pool.entries()[place].features {
-                return Some((not_the_same("counters"), other));
+            let other = entropy.below(count) as usize;
+            if !self.pool.entries()[other].sound {
+                continue;
+            }
+            let whose = self.pool.entries()[other].input.clone();
+            match self.run(&whose) {
+                Answer::Found(finding) => return Some((finding, whose)),
+                Answer::Sound(_) if self.features != self.pool.entries()[other].features => {
+                    return Some((not_the_same("counters"), whose));
+                }
+                Answer::Sound(_) | Answer::Skipped => {}
             }
         }
         let field = match self.run(input) == *answer {
@@ -265,18 +284,22 @@ impl<S: Subject> Fuzzer<S> {
     }
 
     /// The second pass.
-    fn keep(&mut self, input: &[u8], origin: &Origin, features: Features) -> Result<(), Error> {
-        let file = match origin {
-            Origin::File(name) => name.clone(),
-            Origin::Parent(_) | Origin::Nothing => self.corpus.add("", input)?,
-        };
-        self.seen.insert(file.clone());
-        self.remember(input, &features);
+    fn keep(
+        &mut self,
+        input: &[u8],
+        origin: &Origin,
+        features: Features,
+        sound: bool,
+    ) -> Result<(), Error> {
+        if !matches!(origin, Origin::File) {
+            let file = self.corpus.add("", input)?;
+            self.seen.insert(file.into());
+        }
         let parent = origin.parent();
         let from = parent.map(|place| &self.pool.entries()[place]);
         let entry = Entry {
             input: input.to_vec(),
-            file,
+            sound,
             parent,
             depth: from.map_or(0, |entry| entry.depth.saturating_add(1)),
             picks: 0,
@@ -287,16 +310,16 @@ impl<S: Subject> Fuzzer<S> {
             lineage: Lineage::of(from.map(|entry| &entry.lineage), &features),
             features,
         };
+        self.remember(&entry);
         self.pool.add(entry, &self.known);
         Ok(())
     }
 
-    /// What an input covers is known from now on.
-    fn remember(&mut self, input: &[u8], features: &Features) {
-        let coverage = coverage_name(features);
-        self.known.commit(features);
-        self.contents.insert(corpus::name(input), coverage.clone());
-        self.coverages.insert(coverage);
+    /// What the next entry covers is known from now on.
+    fn remember(&mut self, entry: &Entry) {
+        self.known.commit(&entry.features);
+        self.contents.insert(entry.input.clone(), self.pool.entries().len());
+        self.coverages.insert(coverage_name(&entry.features));
     }
 
     /// An input that covers what its parent covers takes its place where it is shorter. The parent's file
@@ -305,9 +328,9 @@ impl<S: Subject> Fuzzer<S> {
         let parent = &self.pool.entries()[place];
         if input.len() < parent.input.len() && self.features == parent.features {
             let file = self.corpus.add("", input)?;
-            self.seen.insert(file.clone());
-            self.contents.insert(corpus::name(input), coverage_name(&self.features));
-            self.pool.shorten(place, input.to_vec(), file);
+            self.seen.insert(file.into());
+            self.contents.insert(input.to_vec(), place);
+            self.pool.shorten(place, input.to_vec());
         }
         Ok(())
     }

@@ -122,3 +122,5 @@ pub const MAX_LOGGED: usize = 1 << 16;
 pub const MAX_ELEMENTS: usize = 1 << 16;
 /// How many extents of a walk are waited for by who wants to know what it reads.
 pub const MAX_WATCHED_EXTENTS: usize = 4096;
+/// How much of a file the embedded loop takes for an input: as much as libFuzzer does.
+pub const MAX_INPUT_BYTES: u64 = 1 << 20;

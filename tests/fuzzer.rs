@@ -129,12 +129,12 @@ fn of_a_bug_the_first_input_is_written_and_shorter_ones() {
     let times: u64 = fuzzer.found().iter().map(|(_, found)| found.times).sum();
     assert!(written.len() < 20 && times > 50, "{} files, {times} times", written.len());
     for (_, found) in fuzzer.found().iter() {
-        let input = corpus::read(&dir.path().join("artifacts").join(&found.file)).unwrap();
+        let input = corpus::read(&dir.path().join("artifacts").join(&found.file), 1000).unwrap();
         assert_eq!((input.len(), &found.detail), (found.shortest_bytes, &input.len().to_string()));
     }
     // What has a bug is no input to go on from.
     for path in corpus::files(&dir.path().join("corpus")).unwrap() {
-        let input = corpus::read(&path).unwrap();
+        let input = corpus::read(&path, 1000).unwrap();
         assert!(matches!(Program::decode(&input).operations.len(), 0 | 3 | 4), "{path:?}");
     }
 }
@@ -172,6 +172,17 @@ fn what_another_build_covers_is_no_contradiction() {
         (0..3).for_each(|_| recorder.rare(Rare::TableMoved));
         answer
     };
+    let broken: Change = |input, _, answer, _| {
+        let (fingerprint, detail) = ("broken".to_string(), String::new());
+        let broken = Program::decode(input).operations.len() > 2;
+        if broken { Answer::Found(Finding { fingerprint, detail }) } else { answer }
+    };
+    let mut found = resumed("another", broken);
+    assert_eq!(fingerprints(&found), ["broken"]);
+    // What fails now is nobody's parent.
+    let before = found.found().iter().map(|(_, found)| found.times).sum::<u64>();
+    assert!(before > 10);
+    (0..100).for_each(|_| found.step().unwrap());
     assert!(resumed("a test", as_it_is).found().is_empty());
     assert!(resumed("another", other).found().is_empty());
     let found = resumed("a test", other);

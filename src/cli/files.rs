@@ -22,7 +22,7 @@ pub const MAX_FILLED_BYTES: u64 = 1 << 30;
 /// Reads the whole of an input; `-` is standard input.
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     if path.as_os_str() != "-" {
-        return Ok(corpus::read(path)?);
+        return Ok(corpus::read(path, u64::MAX)?);
     }
     let mut bytes = Vec::new();
     io::stdin()

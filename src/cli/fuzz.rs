@@ -58,8 +58,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     rng_seed: Option<u64>,
     /// How many runs at a time [default: one for each core]
-    #[arg(long, value_name = "N")]
-    jobs: Option<NonZero<usize>>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
     /// Where corpus, artifacts and state are
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
@@ -67,7 +67,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 60)]
     max_operations: usize,
     /// A run of so many seconds is a hang
-    #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 25,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     timeout: u64,
     /// Begin a new campaign from the corpus: forget the state of the one before
     #[arg(long)]
@@ -86,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Err(Failure::Told(format!("--target: {name} {what}")));
     }
     let jobs = match arguments.jobs {
-        Some(jobs) => jobs.get(),
+        Some(jobs) => usize::from(jobs),
         None => available_parallelism().map_or(1, NonZero::get),
     };
     let places = Places::new(dir.clone(), *target)?;
@@ -111,11 +112,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
         max_operations: arguments.max_operations,
         runs: arguments.runs,
         until_found: arguments.until_found,
-        end: arguments.seconds.map(|seconds| start + Duration::from_secs(seconds)),
+        // An end that no clock reaches is none.
+        end: arguments.seconds.and_then(|seconds| start.checked_add(Duration::from_secs(seconds))),
         timeout: Duration::from_secs(arguments.timeout),
     };
-    let finished = Supervisor::start(plan, stop)?.watch()?;
+    let finished = Supervisor::start(plan, stop)?.watch();
     let summary = Summary::new(&places, *target, jobs, start.elapsed(), &finished)?;
     summary.print(arguments.json)?;
-    Ok(Exit::after(summary.found()))
+    match finished.failure {
+        Some(line) => Err(Failure::Told(line)),
+        None => Ok(Exit::after(summary.found())),
+    }
 }

@@ -100,6 +100,15 @@ impl Failure {
     }
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Told(line) | Self::CheckTold(line) => f.write_str(line),
+            Self::Pipe => f.write_str("standard output was closed"),
+        }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Told(error.to_string())

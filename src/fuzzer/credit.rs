@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::entropy::Entropy;
     use crate::limits::Limits;
-    use crate::mutators::breed;
+    use crate::mutators::{Breeding, breed};
     use crate::vm::Program;
     use crate::vm::generate::{Wanted, generate};
 
@@ -68,9 +68,14 @@ mod tests {
         let mut entropy = Entropy::new(1);
         loop {
             let mut program = generate(1, Wanted { operations: 20, compressed: true });
-            let bounds = (Limits::WALKED, 64);
-            let used =
-                breed(&mut program, &Program::default(), bounds, &weights, entropy.next_u64());
+            let breeding = Breeding {
+                other: &Program::default(),
+                weights: &weights,
+                limits: Limits::WALKED,
+                max_operations: 64,
+                sound: true,
+            };
+            let used = breed(&mut program, &breeding, entropy.next_u64());
             if used.iter().eq([place]) {
                 return used;
             }

@@ -10,8 +10,8 @@ use super::scoring::{self, Known, Lineage, Watermarks};
 pub struct Entry {
     /// Its bytes.
     pub input: Vec<u8>,
-    /// What the file in the corpus is called.
-    pub file: String,
+    /// Nothing was found in it: children come from those in which nothing was.
+    pub sound: bool,
     /// Which input it was bred from.
     pub parent: Option<usize>,
     /// How many ancestors it has.
@@ -49,11 +49,12 @@ impl Pool {
 
     /// The next parent.
     pub fn choose(&self, entropy: &mut Entropy) -> usize {
-        let total = self.entries.iter().map(|entry| entry.weight).sum();
+        let weight = |entry: &Entry| if entry.sound { entry.weight } else { 0 };
+        let total = self.entries.iter().map(weight).sum();
         let mut left = entropy.below(total);
         let chosen = self.entries.iter().position(|entry| {
-            let here = left < entry.weight;
-            left = left.saturating_sub(entry.weight);
+            let here = left < weight(entry);
+            left = left.saturating_sub(weight(entry));
             here
         });
         chosen.unwrap_or(0)
@@ -88,9 +89,8 @@ impl Pool {
     }
 
     /// A shorter input takes the place of one that covers the same.
-    pub fn shorten(&mut self, place: usize, input: Vec<u8>, file: String) {
-        let entry = &mut self.entries[place];
-        (entry.input, entry.file) = (input, file);
+    pub fn shorten(&mut self, place: usize, input: Vec<u8>) {
+        self.entries[place].input = input;
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
         let features = Features::of(&recorder);
         Entry {
             input: vec![0; 100],
-            file: String::new(),
+            sound: true,
             parent: None,
             depth: 0,
             picks: 0,

@@ -1,5 +1,5 @@
-//! A campaign as a file: whoever goes on from it does what would have been done. Inputs are in the corpus; what
-//! follows from them is worked out anew, and held against what is saved where the code is the same.
+//! A campaign as a file: whoever goes on from it does what would have been done. It needs no other file. What
+//! follows from the inputs is worked out anew, and held against what is saved where the code is the same.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::error::Error;
 use super::credit::Credit;
 use super::pool::Entry;
 use super::scoring::{Lineage, Watermarks};
-use super::{Findings, Fuzzer, Settings, Subject, coverage_name, not_the_same};
+use super::{Answer, Findings, Fuzzer, Settings, Subject, coverage_name, not_the_same};
 
 /// What is saved.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,7 +29,8 @@ pub struct State {
 /// An [`Entry`], without what follows from its bytes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
-    file: String,
+    #[serde(with = "hex::serde")]
+    input: Vec<u8>,
     coverage: String,
     parent: Option<usize>,
     depth: u32,
@@ -46,7 +47,7 @@ impl State {
     /// # Errors
     /// The file cannot be read, or holds something else.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        serde_json::from_slice(&corpus::read(path)?).map_err(|error| {
+        serde_json::from_slice(&corpus::read(path, u64::MAX)?).map_err(|error| {
             let what = format!("not the state of a campaign: {error}, expected one, or --restart");
             Error::State { path: path.to_path_buf(), what }
         })
@@ -55,6 +56,11 @@ impl State {
     /// With which the campaign began.
     pub fn rng_seed(&self) -> u64 {
         self.rng_seed
+    }
+
+    /// What is found from here on is found anew.
+    pub fn forget_findings(&mut self) {
+        self.found = Findings::default();
     }
 
     /// How many children were run.
@@ -70,7 +76,7 @@ impl<S: Subject> Fuzzer<S> {
     /// It cannot be written.
     pub fn save(&self, path: &Path, scratch: &Path) -> Result<(), Error> {
         let saved = |entry: &Entry| Saved {
-            file: entry.file.clone(),
+            input: entry.input.clone(),
             coverage: coverage_name(&entry.features),
             parent: entry.parent,
             depth: entry.depth,
@@ -96,7 +102,7 @@ impl<S: Subject> Fuzzer<S> {
     /// Goes on with a campaign. What is new in the corpus is not looked at.
     ///
     /// # Errors
-    /// An input that was kept is not there any more.
+    /// A file cannot be written.
     pub fn resume(
         subject: S,
         settings: Settings,
@@ -108,41 +114,32 @@ impl<S: Subject> Fuzzer<S> {
         let settings = Settings { rng_seed: state.rng_seed, ..settings };
         let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
         for saved in state.entries {
-            let path = fuzzer.corpus.dir().join(&saved.file);
-            let input = corpus::read(&path).map_err(|error| match error {
-                Error::File { path, source } => {
-                    let what = format!("{source}, expected an input that was kept, or --restart");
-                    Error::State { path, what }
-                }
-                error => error,
-            })?;
-            fuzzer.run(&input);
-            if same_build && coverage_name(&fuzzer.features) != saved.coverage {
-                fuzzer.record(&not_the_same("counters"), &input)?;
-            }
-            fuzzer.restore(input, saved);
+            fuzzer.restore(saved, same_build)?;
         }
         fuzzer.runs = state.runs;
         fuzzer.entropy = Entropy::new(state.entropy);
         fuzzer.credit = state.credit;
-        if same_build {
-            fuzzer.found.extend(&state.found);
-        }
+        fuzzer.found.extend(&state.found);
         Ok(fuzzer)
     }
 
-    /// An entry, with what its last run covers.
-    fn restore(&mut self, input: Vec<u8>, saved: Saved) {
-        let features = std::mem::take(&mut self.features);
-        let parent = saved.parent.and_then(|place| self.pool.entries().get(place));
-        let lineage = Lineage::of(parent.map(|parent| &parent.lineage), &features);
-        let Saved { file, coverage: _, parent, depth, picks, kept, barren, watermarks, weight } =
+    /// Runs an entry again, and holds what it covers against what it did.
+    fn restore(&mut self, saved: Saved, same_build: bool) -> Result<(), Error> {
+        let Saved { input, coverage, parent, depth, picks, kept, barren, watermarks, weight } =
             saved;
-        self.remember(&input, &features);
-        self.seen.insert(file.clone());
-        self.pool.restore(Entry {
+        let answer = self.run(&input);
+        let sound = matches!(answer, Answer::Sound(_));
+        if let Answer::Found(finding) = &answer {
+            self.record(finding, &input)?;
+        } else if sound && same_build && coverage_name(&self.features) != coverage {
+            self.record(&not_the_same("counters"), &input)?;
+        }
+        let features = std::mem::take(&mut self.features);
+        let from = parent.and_then(|place| self.pool.entries().get(place));
+        let lineage = Lineage::of(from.map(|parent| &parent.lineage), &features);
+        let entry = Entry {
             input,
-            file,
+            sound,
             parent,
             depth,
             picks,
@@ -152,6 +149,9 @@ impl<S: Subject> Fuzzer<S> {
             weight,
             features,
             lineage,
-        });
+        };
+        self.remember(&entry);
+        self.pool.restore(entry);
+        Ok(())
     }
 }

@@ -47,6 +47,8 @@ struct Context<'c> {
     most: usize,
     /// Another program.
     other: Option<&'c Program>,
+    /// The program was not changed yet, and what it was can be run without harm.
+    sound: bool,
 }
 
 /// All of them. The weights are a guess; that they pay together was measured (`docs/performance.md`).
@@ -108,30 +110,42 @@ pub fn mutate(
     }
     let mut program = Program::decode(&data[..size]);
     let most = room.min(MAX_OPERATIONS);
-    change(&mut program, &mut Context { entropy, limits, most, other: None }, &WEIGHTS);
+    // It may be what libFuzzer has mutated before, and not run; nobody can tell.
+    let mut context = Context { entropy, limits, most, other: None, sound: true };
+    change(&mut program, &mut context, &WEIGHTS);
     let encoded = program.encode();
     let length = encoded.len().min(max_size);
     data[..length].copy_from_slice(&encoded[..length]);
     length
 }
 
-/// Mutates a program to one of at most `most` operations, and tells how. The same `rng_seed` gives the same
-/// program. `limits` are those of the target; `other` is a program of which the child may get a part.
-pub fn breed(
-    program: &mut Program,
-    other: &Program,
-    (limits, most): (Limits, usize),
-    weights: &Weights,
-    rng_seed: u64,
-) -> Used {
-    let (entropy, most) = (Entropy::new(rng_seed), most.min(MAX_OPERATIONS));
-    change(program, &mut Context { entropy, limits, most, other: Some(other) }, weights)
+/// What a child is bred with, beside its parent.
+#[derive(Clone, Copy)]
+pub struct Breeding<'b> {
+    /// A program of which the child may get a part.
+    pub other: &'b Program,
+    /// How often each mutation is chosen.
+    pub weights: &'b Weights,
+    /// Those of the target.
+    pub limits: Limits,
+    /// How many operations the child has at most.
+    pub max_operations: usize,
+    /// The parent was run, and nothing was found: only then may a mutation run it again.
+    pub sound: bool,
+}
+
+/// Makes a child of a program, and tells how. The same `rng_seed` gives the same child.
+pub fn breed(program: &mut Program, breeding: &Breeding, rng_seed: u64) -> Used {
+    let Breeding { other, weights, limits, max_operations, sound } = *breeding;
+    let (entropy, most) = (Entropy::new(rng_seed), max_operations.min(MAX_OPERATIONS));
+    change(program, &mut Context { entropy, limits, most, other: Some(other), sound }, weights)
 }
 
 /// Changes a program by one to four mutations, of which at least one found something to change.
 fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Used {
     if program.operations.len() > context.most {
         delete::to_length(program, context);
+        context.sound = false;
     }
     let total = weights.iter().sum();
     let wanted = 1 << context.entropy.below(3).min(context.entropy.below(3));
@@ -149,6 +163,7 @@ fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Us
         {
             changed += 1;
             used.0 |= 1 << place;
+            context.sound = false;
         }
         if changed == wanted {
             break;
@@ -184,7 +199,7 @@ mod tests {
 
     fn context(rng_seed: u64, other: &Program) -> Context<'_> {
         let entropy = Entropy::new(rng_seed);
-        Context { entropy, limits: Limits::HOSTILE, most: 64, other: Some(other) }
+        Context { entropy, limits: Limits::HOSTILE, most: 64, other: Some(other), sound: true }
     }
 
     #[test]

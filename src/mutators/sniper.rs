@@ -1,6 +1,7 @@
 //! Aims at what the walker reads: the program is run once more, and one or two entries that were read are
 //! changed. Where the target has attacks, a patch of exactly these is put into the program; elsewhere the
-//! operation that wrote them gets another operand.
+//! operation that wrote them gets another operand. Only a program that was run before is run here: what ends
+//! the process, or never ends, must not do so in a mutation.
 
 use std::cell::RefCell;
 
@@ -12,6 +13,9 @@ use crate::watch::{Watch, Watched};
 use super::{Context, operand};
 
 pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    if !context.sound {
+        return false;
+    }
     thread_local! {
         static WATCH: RefCell<Watch> = RefCell::default();
     }

@@ -1,6 +1,8 @@
 //! `fuzz`: a campaign is the same again, goes on where it was, and survives a kill.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -92,6 +94,49 @@ fn seeds_are_begun_with_and_left_as_they_are() {
     assert!(before.iter().all(|file| after.contains(file)));
 }
 
+#[test]
+fn whatever_lies_in_the_corpus_does_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = dir.path().join("corpus/map_extents");
+    fs::create_dir_all(&corpus).unwrap();
+    let odd = OsStr::from_bytes(b"n\xFFme");
+    fs::write(corpus.join(odd), [0, 1, 0, 0, 0, 12, 9]).unwrap();
+    fs::write(corpus.join("long"), vec![7; 3 << 20]).unwrap();
+    std::os::unix::fs::symlink("nowhere", corpus.join("dangling")).unwrap();
+    let fifo = Command::new("mkfifo").arg(corpus.join("fifo")).status().unwrap();
+    assert!(fifo.success());
+    let run = || campaign(dir.path(), &["--jobs", "1", "--runs", "60"]);
+    assert_eq!(run()["runs"], 60);
+    // Files that were kept are changed, or gone: what was learnt of them is not.
+    fs::write(corpus.join(odd), "something else").unwrap();
+    for path in corpus::files(&corpus).unwrap().iter().rev().take(9) {
+        fs::remove_file(path).unwrap();
+    }
+    assert_eq!(run()["found"], serde_json::json!([]));
+    let slot = fs::metadata(dir.path().join("state/map_extents/job-0.input")).unwrap();
+    assert!(slot.len() < 2 << 20);
+}
+
+#[test]
+fn odd_numbers_and_names_are_taken_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let few = ["--runs", "10", "--jobs", "1", "--max-operations", "0"];
+    assert_eq!(campaign(dir.path(), &[&few[..], &["--dir=-x"]].concat())["runs"], 10);
+    assert!(dir.path().join("-x/state").exists());
+    assert_eq!(campaign(dir.path(), &["--runs", "0"])["runs"], 0);
+    assert_eq!(campaign(dir.path(), &["--seconds", "0", "--jobs", "3"])["jobs"], 3);
+    let endless = u64::MAX.to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+    command.args(["fuzz", "--jobs", "1", "--seconds", &endless]).current_dir(dir.path());
+    let mut running = Killed(command.stdout(Stdio::null()).spawn().unwrap());
+    until("no state", || dir.path().join("state/map_extents/job-0.json").exists());
+    assert_eq!(running.0.try_wait().unwrap(), None);
+    for refused in [["--jobs", "0"], ["--timeout", "0"], ["--runs", "-1"]] {
+        let ran = qcowfuzz(dir.path(), &[&["fuzz"], &refused[..]].concat());
+        assert_eq!(ran.status.code(), Some(2), "{refused:?}");
+    }
+}
+
 /// A process that is killed with the test.
 struct Killed(Child);
 
@@ -176,6 +221,34 @@ fn a_worker_that_somebody_kills_is_no_finding() {
 }
 
 #[test]
+fn a_worker_that_hangs_does_not_outlive_its_campaign_for_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut running = started(dir);
+    until("no workers", || {
+        workers(dir).len() == 2 && dir.join("state/map_extents/job-1.json").exists()
+    });
+    let signal = |name: &str, process: &str| {
+        assert!(Command::new("kill").args([name, process]).status().unwrap().success());
+    };
+    let stopped = workers(dir);
+    stopped.iter().for_each(|worker| signal("-STOP", worker));
+    running.0.kill().unwrap();
+    running.0.wait().unwrap();
+    // The next campaign waits for them: they would write over its state.
+    let mut next = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+    next.args(["fuzz", "--jobs", "1", "--runs", "20", "--restart", "--rng-seed", "9"]);
+    next.current_dir(dir).stdout(Stdio::null());
+    let mut next = Killed(next.spawn().unwrap());
+    sleep(Duration::from_millis(500));
+    assert_eq!(next.0.try_wait().unwrap(), None);
+    stopped.iter().for_each(|worker| signal("-CONT", worker));
+    assert!(next.0.wait().unwrap().success());
+    let state = fs::read_to_string(dir.join("state/map_extents/job-0.json")).unwrap();
+    assert!(state.contains("\"rng_seed\":9,\"runs\":20,"), "{}", &state[..200]);
+}
+
+#[test]
 fn what_a_campaign_cannot_go_on_from_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -189,14 +262,6 @@ fn what_a_campaign_cannot_go_on_from_is_told() {
     assert!(seed.ends_with("has seed 3, expected that as --rng-seed, or --restart"), "{seed}");
     let raw = refused(&["--target", "raw_image"]);
     assert!(raw.starts_with("--target: raw_image has files for inputs"), "{raw}");
-    // An input that is gone.
-    let inputs = corpus::files(&dir.join("corpus/map_extents")).unwrap();
-    let aside = dir.join("aside");
-    fs::rename(&inputs[0], &aside).unwrap();
-    let gone = refused(&[]);
-    let name = inputs[0].file_name().unwrap().to_str().unwrap();
-    assert!(gone.contains(name) && gone.contains("--restart"), "{gone}");
-    fs::rename(&aside, &inputs[0]).unwrap();
     // A state of somebody else's.
     let state = dir.join("state/map_extents/job-0.json");
     let whole = fs::read(&state).unwrap();

@@ -1,5 +1,6 @@
 //! A job of a campaign, and the worker that does it now.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
@@ -14,7 +15,7 @@ use crate::cli::runner::Target;
 
 use super::places::Places;
 use super::slot::Running;
-use super::worker::Message;
+use super::worker::{Message, executable};
 
 /// What a campaign is to do.
 pub struct Plan<'p> {
@@ -52,14 +53,15 @@ pub struct Job {
     pub covered: Vec<usize>,
     /// It has taken in the corpus, and saved that it did.
     begun: bool,
+    /// Why it could not go on.
+    pub failure: Option<String>,
     /// It has ended, and nobody goes on with it.
     pub done: bool,
     /// The number of its run, and since when it is that.
     run: (u64, Instant),
     hangs: bool,
-    /// What was run when a worker ended that, run alone, ends nothing; and how many workers ended so.
-    suspect: Option<Vec<u8>>,
-    lost: u32,
+    /// How many workers ended for nothing that they ran, one after the other, and how far the job was then.
+    lost: (u32, u64),
 }
 
 /// What ended a worker.
@@ -74,12 +76,14 @@ pub enum End {
         status: ExitStatus,
         /// It took too long.
         hangs: bool,
+        /// Another process that ran nothing else ended too.
+        alone: bool,
     },
     /// Something else.
     Other,
 }
 
-/// So many workers of a job may end for nothing that they ran.
+/// So many workers of a job may end for nothing that they ran, without any progress.
 const MAX_LOST: u32 = 3;
 
 impl Job {
@@ -103,18 +107,18 @@ impl Job {
             found: Findings::default(),
             covered: Vec::new(),
             begun: false,
+            failure: None,
             done: false,
             run: (0, Instant::now()),
             hangs: false,
-            suspect: None,
-            lost: 0,
+            lost: (0, before),
         })
     }
 
     /// Goes on where the worker that has ended had saved.
     pub fn restart(&mut self, plan: &Plan, heard: &Sender<Heard>) -> Result<(), Failure> {
-        let import = !self.begun;
-        (self.worker, self.stdin) = worker(self.number, self.until, import, plan, heard)?;
+        let begins = !self.begun;
+        (self.worker, self.stdin) = worker(self.number, self.until, begins, plan, heard)?;
         self.run = (0, Instant::now());
         Ok(())
     }
@@ -130,15 +134,14 @@ impl Job {
     }
 
     /// Takes what the worker says.
-    pub fn told(&mut self, message: Message) -> Result<(), Failure> {
+    pub fn told(&mut self, message: Message) {
         match message {
             Message::Progress(progress, found) => {
                 (self.progress, self.found, self.begun) = (progress, found, true);
             }
             Message::End(covered) => self.covered = covered,
-            Message::Failed(line) => return Err(Failure::Told(line)),
+            Message::Failed(line) => self.failure = Some(line),
         }
-        Ok(())
     }
 
     /// Finds out why the worker, of which nothing more is heard, has ended.
@@ -150,19 +153,24 @@ impl Job {
         }
         let hangs = std::mem::take(&mut self.hangs);
         let input = Running::read(&plan.places.slot(self.number)).input;
-        if let Some(input) = &input
-            && (self.suspect.as_ref() == Some(input) || self.ends_processes(input, plan)?)
-        {
-            return Ok(End::Killer { input: input.clone(), status, hangs });
+        let alone = match &input {
+            Some(input) => self.ends_processes(input, plan)?,
+            None => false,
+        };
+        let (times, runs) = self.lost;
+        let again = times > 0 && runs == self.progress.runs;
+        self.lost = (if again { times + 1 } else { 1 }, self.progress.runs);
+        match input {
+            Some(input) if alone || self.lost.0 >= MAX_LOST => {
+                Ok(End::Killer { input, status, hangs, alone })
+            }
+            None if self.lost.0 >= MAX_LOST => {
+                let (job, what) =
+                    (self.number, "workers ended one after the other outside of a run");
+                Err(Failure::Told(format!("job {job}: {MAX_LOST} {what}: {status}")))
+            }
+            _ => Ok(End::Other),
         }
-        self.suspect = input;
-        self.lost += 1;
-        if self.lost >= MAX_LOST {
-            let what = "workers ended for nothing that they ran, expected to be left alone";
-            let job = self.number;
-            return Err(Failure::Told(format!("job {job}: {MAX_LOST} {what}: {status}")));
-        }
-        Ok(End::Other)
     }
 
     /// Whether a process that runs `input`, and nothing else, does not survive it.
@@ -170,15 +178,13 @@ impl Job {
         let scratch = plan.places.scratch();
         let path = scratch.join(format!("suspect-{}", self.number));
         corpus::replace(&path, scratch, input)?;
-        let mut command = itself()?;
-        command.args(["replay", "--target", plan.target.name()]).arg(&path);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut command = command(self.number, plan)?;
+        command.arg("--only").arg(&path).stdout(Stdio::null());
         let mut process = command.spawn().map_err(not_started)?;
         let end = Instant::now() + plan.timeout;
         let survived = loop {
             match process.try_wait().map_err(not_started)? {
-                // Whatever it found, it has said so.
-                Some(status) => break matches!(status.code(), Some(0..=2)),
+                Some(status) => break status.success(),
                 None if left(end).is_zero() => break false,
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
@@ -209,32 +215,41 @@ impl Drop for Job {
     }
 }
 
+/// This command, as a worker of a job. Its standard input has to stay open.
+fn command(job: usize, plan: &Plan) -> Result<Command, Failure> {
+    let Plan { places, target, jobs, rng_seed, max_operations, .. } = plan;
+    let mut command = Command::new(executable().map_err(not_started)?);
+    let mut dir = OsString::from("--dir=");
+    dir.push(places.dir());
+    command.args(["fuzz-worker", "--target", target.name()]).arg(dir);
+    for (name, number) in [
+        ("--job", job as u64),
+        ("--jobs", *jobs as u64),
+        // Jobs of one seed go different ways.
+        ("--rng-seed", rng_seed.wrapping_add(job as u64)),
+        ("--max-operations", *max_operations as u64),
+    ] {
+        command.args([name, &number.to_string()]);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    Ok(command)
+}
+
 /// Starts a worker, whose messages are passed on.
 fn worker(
     job: usize,
     until: Option<u64>,
-    import: bool,
+    begins: bool,
     plan: &Plan,
     heard: &Sender<Heard>,
 ) -> Result<(Child, Option<ChildStdin>), Failure> {
-    let Plan { places, target, jobs, rng_seed, max_operations, end, .. } = plan;
-    let mut command = itself()?;
-    command.args(["fuzz-worker", "--target", target.name(), "--dir"]).arg(places.dir());
-    // Jobs of one seed go different ways.
-    let rng_seed = rng_seed.wrapping_add(job as u64);
-    let numbers = [
-        ("--job", Some(job as u64)),
-        ("--jobs", Some(*jobs as u64)),
-        ("--rng-seed", Some(rng_seed)),
-        ("--max-operations", Some(*max_operations as u64)),
-        ("--until", until),
-        ("--milliseconds", end.map(|end| left(end).as_millis() as u64)),
-    ];
-    for (name, number) in numbers {
-        command.args(number.iter().flat_map(|number| [name.to_string(), number.to_string()]));
+    let mut command = command(job, plan)?;
+    let until = until.map(|runs| ("--until", runs));
+    let left = plan.end.map(|end| ("--milliseconds", left(end).as_millis() as u64));
+    for (name, number) in until.into_iter().chain(left) {
+        command.args([name, &number.to_string()]);
     }
-    command.args(import.then_some("--import"));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args(begins.then_some("--begins"));
     let mut worker = command.spawn().map_err(not_started)?;
     let (stdin, stdout, heard) = (worker.stdin.take(), worker.stdout.take(), heard.clone());
     std::thread::spawn(move || {
@@ -253,11 +268,6 @@ fn worker(
 /// How long it is until `end`.
 pub fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
-}
-
-/// This command, to be started once more.
-fn itself() -> Result<Command, Failure> {
-    std::env::current_exe().map(Command::new).map_err(not_started)
 }
 
 fn not_started(error: std::io::Error) -> Failure {

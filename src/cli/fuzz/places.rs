@@ -66,18 +66,31 @@ impl Places {
         self.state.join(format!("job-{job}.input"))
     }
 
-    /// Keeps a second campaign out for as long as the file is open.
+    /// Keeps a second campaign out for as long as the file is open. Waits for workers that a killed one has
+    /// left: they are about to end.
     pub fn lock(&self) -> Result<File, Failure> {
         let path = self.state.join("lock");
         let file = File::create(&path).map_err(|error| Failure::at(&path, error))?;
         match file.try_lock() {
-            Ok(()) => Ok(file),
+            Ok(()) => {
+                for path in self.files_of_jobs("input")? {
+                    let slot = File::open(&path).and_then(|slot| slot.lock());
+                    slot.map_err(|error| Failure::at(&path, error))?;
+                }
+                Ok(file)
+            }
             Err(std::fs::TryLockError::WouldBlock) => {
                 let what = "another campaign is running here, expected another --dir";
                 Err(Failure::at(&self.state, what))
             }
             Err(std::fs::TryLockError::Error(error)) => Err(Failure::at(&path, error)),
         }
+    }
+
+    fn files_of_jobs(&self, extension: &str) -> Result<Vec<PathBuf>, Failure> {
+        let mut files = corpus::files(&self.state)?;
+        files.retain(|path| path.extension().is_some_and(|it| it == extension));
+        Ok(files)
     }
 
     /// Removes what a killed campaign left half written, and what it could not run; of a campaign that begins
@@ -91,10 +104,8 @@ impl Places {
             remove(&path).map_err(|error| Failure::at(&path, error))?;
         }
         if restart {
-            for path in corpus::files(&self.state)? {
-                if path.extension().is_some_and(|extension| extension == "json") {
-                    remove(&path).map_err(|error| Failure::at(&path, error))?;
-                }
+            for path in self.files_of_jobs("json")? {
+                remove(&path).map_err(|error| Failure::at(&path, error))?;
             }
         }
         Ok(())

@@ -27,9 +27,13 @@ const HEAD_BYTES: usize = 16;
 const IDLE: u64 = u64::MAX;
 
 impl Slot {
-    /// The file at `path`, in which nothing is.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        let mut slot = Self { file: File::create(path)?, buffer: Vec::new(), number: 0 };
+    /// The file at `path`, in which nothing is. While it is open, the job is this process's: where another one
+    /// has it, this waits until that has ended.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        file.lock()?;
+        file.set_len(0)?;
+        let mut slot = Self { file, buffer: Vec::new(), number: 0 };
         slot.idle()?;
         Ok(slot)
     }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use qcowfuzz::corpus;
 use qcowfuzz::feedback::Counter;
+use qcowfuzz::fuzzer::Progress;
 use qcowfuzz::observer::Rare;
 
 use crate::cli::Failure;
@@ -50,6 +51,8 @@ impl Summary {
         finished: &Finished,
     ) -> Result<Self, Failure> {
         let covered = || finished.covered.iter().filter_map(|index| Counter::at(*index));
+        let most =
+            |of: fn(&Progress) -> usize| finished.progress.iter().map(of).max().unwrap_or_default();
         let (corpus, artifacts) = (places.corpus()?, places.artifacts()?);
         let told = finished.found.iter().map(|(fingerprint, found)| Told {
             fingerprint: fingerprint.to_string(),
@@ -63,8 +66,15 @@ impl Summary {
             jobs,
             runs: finished.runs,
             seconds: elapsed.as_secs_f64(),
-            edges: covered().filter(|it| matches!(it, Counter::Edge { .. })).count(),
-            rare_events: covered().filter(|it| matches!(it, Counter::Rare(_))).count(),
+            // A job that hung at its end has told how much it covers, and not what.
+            edges: covered()
+                .filter(|it| matches!(it, Counter::Edge { .. }))
+                .count()
+                .max(most(|it| it.edges)),
+            rare_events: covered()
+                .filter(|it| matches!(it, Counter::Rare(_)))
+                .count()
+                .max(most(|it| it.rare_events)),
             corpus: corpus.dir().display().to_string(),
             inputs: corpus::files(corpus.dir())?.len(),
             found: told.collect(),

@@ -1,7 +1,6 @@
 //! Looks after the jobs of a campaign: hears what their workers say, and has others go on where one ended.
 
 use std::collections::BTreeSet;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -22,8 +21,12 @@ pub struct Finished {
     pub runs: u64,
     /// What was found.
     pub found: Findings,
-    /// The places of the counters that are covered.
+    /// The places of the counters that are covered, as far as jobs came to their end.
     pub covered: BTreeSet<usize>,
+    /// How far each job is.
+    pub progress: Vec<Progress>,
+    /// Why a job could not go on.
+    pub failure: Option<String>,
 }
 
 /// How often the clock is looked at.
@@ -57,12 +60,17 @@ impl<'p> Supervisor<'p> {
     }
 
     /// Until all jobs have ended.
-    pub fn watch(mut self) -> Result<Finished, Failure> {
+    pub fn watch(mut self) -> Finished {
         let mut looked = Instant::now();
         while self.jobs.iter().any(|job| !job.done) {
             match self.events.recv_timeout(TICK) {
-                Ok((job, Some(message))) => self.jobs[job].told(message)?,
-                Ok((job, None)) => self.ended(job)?,
+                Ok((job, Some(message))) => self.jobs[job].told(message),
+                Ok((job, None)) => {
+                    if let Err(failure) = self.ended(job) {
+                        let job = &mut self.jobs[job];
+                        (job.failure, job.done) = (Some(failure.to_string()), true);
+                    }
+                }
                 // It does not disconnect: a sender is kept for those to come.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
@@ -72,13 +80,16 @@ impl<'p> Supervisor<'p> {
             }
         }
         self.bar.finish_and_clear();
-        Ok(self.finished())
+        self.finished()
     }
 
     /// Does what is due now and then.
     fn look(&mut self) {
         let found = self.all_found();
         if self.plan.until_found && !found.is_empty() {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        if self.jobs.iter().any(|job| job.failure.is_some()) {
             self.stop.store(true, Ordering::Relaxed);
         }
         let stop = self.stop.load(Ordering::Relaxed);
@@ -97,7 +108,19 @@ impl<'p> Supervisor<'p> {
         let job = &mut self.jobs[number];
         match job.ended(&self.plan)? {
             End::Done => return Ok(()),
-            End::Killer { input, status, hangs } => self.killer(&input, status, hangs)?,
+            End::Killer { input, status, hangs, alone } => {
+                let (prefix, actual) = match hangs {
+                    true => ("timeout-", format!("none in {} s", self.plan.timeout.as_secs())),
+                    false => ("crash-", status.to_string()),
+                };
+                let fingerprint = format!("process: end, an answer → {actual}");
+                let detail = match alone {
+                    true => "no process survives this input",
+                    false => "alone, this input does no harm: other runs came before it",
+                };
+                let finding = Finding { fingerprint, detail: detail.to_string() };
+                self.killer(&input, prefix, &finding)?;
+            }
             End::Other => {}
         }
         let job = &mut self.jobs[number];
@@ -110,16 +133,9 @@ impl<'p> Supervisor<'p> {
     }
 
     /// An input that ends workers is a finding, and is not run again.
-    fn killer(&mut self, input: &[u8], status: ExitStatus, hangs: bool) -> Result<(), Failure> {
-        let Plan { places, timeout, .. } = &self.plan;
-        let (prefix, actual) = match hangs {
-            true => ("timeout-", format!("none in {} s", timeout.as_secs())),
-            false => ("crash-", status.to_string()),
-        };
-        let fingerprint = format!("process: end, an answer → {actual}");
-        let detail = "the process that ran it did not survive".to_string();
-        let finding = Finding { fingerprint, detail };
-        self.found.add(&places.artifacts()?, prefix, &finding, input)?;
+    fn killer(&mut self, input: &[u8], prefix: &str, finding: &Finding) -> Result<(), Failure> {
+        let places = self.plan.places;
+        self.found.add(&places.artifacts()?, prefix, finding, input)?;
         places.killers()?.add("", input)?;
         Ok(())
     }
@@ -150,6 +166,8 @@ impl<'p> Supervisor<'p> {
 
     fn finished(&self) -> Finished {
         let covered = self.jobs.iter().flat_map(|job| job.covered.iter().copied()).collect();
-        Finished { runs: self.runs(), found: self.all_found(), covered }
+        let progress = self.jobs.iter().map(|job| job.progress).collect();
+        let failure = self.jobs.iter().find_map(|job| job.failure.clone());
+        Finished { runs: self.runs(), found: self.all_found(), covered, progress, failure }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,12 +12,15 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use qcowfuzz::corpus;
+use qcowfuzz::feedback::Recorder;
 use qcowfuzz::fuzzer::state::State;
 use qcowfuzz::fuzzer::{Findings, Fuzzer, Progress, Settings};
-use qcowfuzz::limits::Limits;
+use qcowfuzz::harness::Checks;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::limits::{Limits, MAX_INPUT_BYTES};
 
 use crate::cli::panics::PanicNotes;
-use crate::cli::runner::Target;
+use crate::cli::runner::{Runner, Target};
 use crate::cli::{Exit, Failure, Outcome};
 
 use super::places::Places;
@@ -45,9 +49,13 @@ pub struct Arguments {
     until: Option<u64>,
     #[arg(long)]
     milliseconds: Option<u64>,
-    /// Look at what has come to the corpus since the state was saved
+    /// A campaign begins: look at what has come to the corpus since the state was saved, and forget what
+    /// the one before has found
     #[arg(long)]
-    import: bool,
+    begins: bool,
+    /// Run this input, and nothing else
+    #[arg(long, value_name = "INPUT")]
+    only: Option<PathBuf>,
 }
 
 /// What a worker says.
@@ -84,8 +92,16 @@ fn work(arguments: &Arguments) -> Result<(), Failure> {
     let stop = when_input_ends();
     let _silence = PanicNotes::take_over();
     let places = Places::new(arguments.dir.clone(), arguments.target)?;
+    if let Some(path) = &arguments.only {
+        let input = corpus::read(path, MAX_INPUT_BYTES)?;
+        Runner::new(arguments.target, FileNames::default(), &Rc::new(Recorder::new()))
+            .run_guarded(&input, Checks::AtCheckpoints);
+        return Ok(());
+    }
     let state = places.state(arguments.job);
     let mut fuzzer = fuzzer(arguments, &places, &state)?;
+    // What is saved by now holds what the corpus has.
+    tell(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
     let end = arguments.milliseconds.map(|limit| start + Duration::from_millis(limit));
     let told = |error: io::Error| Failure::at(&places.slot(arguments.job), error);
     while !stop.load(Ordering::Relaxed) {
@@ -124,9 +140,10 @@ fn fuzzer(
     state: &Path,
 ) -> Result<Fuzzer<Supervised>, Failure> {
     let slot = places.slot(arguments.job);
-    let slot = Slot::create(&slot).map_err(|error| Failure::at(&slot, error))?;
+    let slot = Slot::open(&slot).map_err(|error| Failure::at(&slot, error))?;
     let killers = corpus::files(places.killers()?.dir())?;
-    let killers: Result<BTreeSet<_>, _> = killers.iter().map(|path| corpus::read(path)).collect();
+    let killers: Result<BTreeSet<_>, _> =
+        killers.iter().map(|path| corpus::read(path, MAX_INPUT_BYTES)).collect();
     let subject = Supervised::new(arguments.target, slot, killers?);
     let settings = Settings {
         rng_seed: arguments.rng_seed,
@@ -136,10 +153,16 @@ fn fuzzer(
     };
     let (inputs, artifacts) = (places.corpus()?, places.artifacts()?);
     let mut fuzzer = match state.exists() {
-        true => Fuzzer::resume(subject, settings, inputs, artifacts, State::read(state)?)?,
+        true => {
+            let mut state = State::read(state)?;
+            if arguments.begins {
+                state.forget_findings();
+            }
+            Fuzzer::resume(subject, settings, inputs, artifacts, state)?
+        }
         false => Fuzzer::begin(subject, settings, inputs, artifacts)?,
     };
-    if arguments.import {
+    if arguments.begins {
         fuzzer.import()?;
     }
     fuzzer.subject().idle().map_err(|error| Failure::at(&places.slot(arguments.job), error))?;
@@ -158,11 +181,21 @@ fn limits(target: Target) -> Limits {
 /// Which code is run: a name of this executable's bytes.
 fn build() -> Result<String, Failure> {
     let told = |error| Failure::Told(format!("the running executable: {error}"));
-    let executable = std::env::current_exe().map_err(told)?;
+    let executable = executable().map_err(told)?;
     Ok(corpus::name(&std::fs::read(executable).map_err(told)?))
 }
 
-/// Becomes true when standard input ends: whoever started this process wants it to end, or has ended.
+/// The file that is running now, also where another one has its name by now.
+pub fn executable() -> io::Result<PathBuf> {
+    let running = Path::new("/proc/self/exe");
+    if running.exists() { Ok(running.to_path_buf()) } else { std::env::current_exe() }
+}
+
+/// So long a worker may go on when it is to end: a run, or saving the state, takes less.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Becomes true when standard input ends: whoever started this process wants it to end, or has ended. If it
+/// has not after a while, it is ended.
 fn when_input_ends() -> Arc<AtomicBool> {
     let ended = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&ended);
@@ -172,6 +205,8 @@ fn when_input_ends() -> Arc<AtomicBool> {
         let mut byte = [0];
         while matches!(io::stdin().lock().read(&mut byte), Ok(1..)) {}
         flag.store(true, Ordering::Relaxed);
+        std::thread::sleep(GRACE);
+        std::process::exit(1);
     });
     ended
 }
