@@ -167,7 +167,9 @@ impl<S: Subject> Fuzzer<S> {
                 continue;
             }
             match corpus::read(&path, MAX_INPUT_BYTES) {
-                Ok(input) => drop(self.consider(&input, &Origin::File)?),
+                Ok(input) => {
+                    self.consider(&input, &Origin::File)?;
+                }
                 // Whoever shares the corpus may take a file away at any time.
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),

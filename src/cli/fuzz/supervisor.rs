@@ -106,6 +106,11 @@ impl<'p> Supervisor<'p> {
     /// Nothing more is heard of a worker.
     fn ended(&mut self, number: usize) -> Result<(), Failure> {
         let job = &mut self.jobs[number];
+        if self.stop.load(Ordering::Relaxed) {
+            // Who has to end may be ended in the middle of a long run.
+            job.done = true;
+            return Ok(());
+        }
         match job.ended(&self.plan)? {
             End::Done => return Ok(()),
             End::Killer { input, status, hangs, alone } => {
@@ -124,8 +129,7 @@ impl<'p> Supervisor<'p> {
             End::Other => {}
         }
         let job = &mut self.jobs[number];
-        let late = self.plan.end.is_some_and(|end| left(end).is_zero());
-        if late || self.stop.load(Ordering::Relaxed) {
+        if self.plan.end.is_some_and(|end| left(end).is_zero()) {
             job.done = true;
             return Ok(());
         }
