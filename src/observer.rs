@@ -256,7 +256,7 @@ closed! {
 
 closed! {
     /// What part of the disk a walk is about.
-    Part {
+    WindowClass {
         /// All of it.
         Whole = "the whole disk",
         /// From its first byte on, and not to the last.
@@ -305,10 +305,10 @@ pub trait Observer {
     #[inline(always)]
     fn measured(&self) {}
 
-    /// The walker begins to walk a part of the disk.
+    /// The walker begins to walk.
     #[inline(always)]
-    fn walk(&self, part: Part) {
-        let _ = part;
+    fn walk(&self, window: WindowClass) {
+        let _ = window;
     }
 }
 
@@ -341,8 +341,8 @@ impl<O: Observer> Observer for Option<O> {
         self.iter().for_each(Observer::measured);
     }
 
-    fn walk(&self, part: Part) {
-        self.iter().for_each(|observer| observer.walk(part));
+    fn walk(&self, window: WindowClass) {
+        self.iter().for_each(|observer| observer.walk(window));
     }
 }
 
@@ -377,8 +377,8 @@ macro_rules! passed_on {
             }
 
             #[inline(always)]
-            fn walk(&self, part: Part) {
-                (**self).walk(part);
+            fn walk(&self, window: WindowClass) {
+                (**self).walk(window);
             }
         }
     };

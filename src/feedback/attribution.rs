@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::observer::{Event, Observer, Part, Rare, State, Vital};
+use crate::observer::{Event, Observer, Rare, State, Vital, WindowClass};
 
 use super::{Counter, Recorder};
 
@@ -24,7 +24,7 @@ pub struct Walk {
     /// How many walks of the same image there were before.
     pub ordinal: u32,
     /// What it is about.
-    pub part: Part,
+    pub window: WindowClass,
 }
 
 impl Attributed {
@@ -73,15 +73,15 @@ impl Observer for Attributed {
         self.walk.set(None);
     }
 
-    fn walk(&self, part: Part) {
+    fn walk(&self, window: WindowClass) {
         let ordinal = self.walk.get().map_or(0, |walk| walk.ordinal.saturating_add(1));
-        self.walk.set(Some(Walk { ordinal, part }));
+        self.walk.set(Some(Walk { ordinal, window }));
     }
 }
 
 impl fmt::Display for Walk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "walk {}, {}", self.ordinal.saturating_add(1), self.part.name())
+        write!(f, "walk {}, {}", self.ordinal.saturating_add(1), self.window.name())
     }
 }
 
@@ -94,13 +94,13 @@ mod tests {
         let attributed = Attributed::default();
         let edge = |previous, event| Counter::Edge { state: State::WalkL1, previous, event };
         let walked = |part, events: &[Event]| {
-            attributed.walk(part);
+            attributed.walk(window);
             attributed.begin(State::WalkL1);
             events.iter().for_each(|event| attributed.event(State::WalkL1, *event));
         };
         attributed.event(State::WalkL1, Event::Piece);
-        walked(Part::Whole, &[Event::Piece]);
-        walked(Part::Middle, &[Event::Piece, Event::Table]);
+        walked(WindowClass::Whole, &[Event::Piece]);
+        walked(WindowClass::Middle, &[Event::Piece, Event::Table]);
         let told = |edge| attributed.first_walk(edge).map(|walk| walk.to_string());
         let first = edge(Event::Start, Event::Piece);
         let second = edge(Event::Piece, Event::Table);
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(attributed.recorder().count(first), 2);
         // In the next image, walks are counted from 1 again.
         attributed.measured();
-        walked(Part::End, &[Event::Piece, Event::Table]);
+        walked(WindowClass::End, &[Event::Piece, Event::Table]);
         assert_eq!(told(second).as_deref(), Some("walk 1, the end"));
         attributed.begin_run();
         assert_eq!((told(first), attributed.recorder().count(first)), (None, 0));

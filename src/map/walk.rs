@@ -4,7 +4,7 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::extent::{Extent, Mapping, Visitor, Window};
-use crate::observer::{Event, Observer, Part, Rare, State, Vital};
+use crate::observer::{Event, Observer, Rare, State, Vital, WindowClass};
 use crate::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::qcow2::units::{GuestOffset, HostOffset, SUBCLUSTERS};
 use crate::storage::{GRAIN_BYTES, Storage, each_data};
@@ -30,7 +30,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
 ) -> Result<(), MapError> {
     let range = window.clipped(disk.virtual_size_bytes());
     if O::OBSERVES {
-        disk.observer.walk(part(&range, disk.virtual_size_bytes()));
+        disk.observer.walk(class_of(&range, disk.virtual_size_bytes()));
     }
     // To the end of the disk, whatever that is, is `u64::MAX`.
     let to_end = window.length_bytes == u64::MAX;
@@ -70,13 +70,13 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
 }
 
 /// Which part of a disk a range is.
-fn part(range: &Range<u64>, virtual_size_bytes: u64) -> Part {
+fn class_of(range: &Range<u64>, virtual_size_bytes: u64) -> WindowClass {
     match (range.start == 0, range.end == virtual_size_bytes) {
-        _ if range.is_empty() => Part::Nothing,
-        (true, true) => Part::Whole,
-        (true, false) => Part::Beginning,
-        (false, true) => Part::End,
-        (false, false) => Part::Middle,
+        _ if range.is_empty() => WindowClass::Nothing,
+        (true, true) => WindowClass::Whole,
+        (true, false) => WindowClass::Beginning,
+        (false, true) => WindowClass::End,
+        (false, false) => WindowClass::Middle,
     }
 }
 
