@@ -93,7 +93,7 @@ mod tests {
     fn an_edge_belongs_to_the_first_walk_that_makes_it() {
         let attributed = Attributed::default();
         let edge = |previous, event| Counter::Edge { state: State::WalkL1, previous, event };
-        let walked = |part, events: &[Event]| {
+        let walked = |window, events: &[Event]| {
             attributed.walk(window);
             attributed.begin(State::WalkL1);
             events.iter().for_each(|event| attributed.event(State::WalkL1, *event));
