@@ -201,6 +201,8 @@ fn a_killed_campaign_leaves_whole_files_and_goes_on() {
     assert!(corpus::files(&dir.path().join("state/map_extents/scratch")).unwrap().is_empty());
 }
 
+// Workers are found in /proc.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_worker_that_somebody_kills_is_no_finding() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,6 +222,8 @@ fn a_worker_that_somebody_kills_is_no_finding() {
     assert!(corpus::files(&dir.join("artifacts/map_extents")).unwrap_or_default().is_empty());
 }
 
+// Workers are found in /proc.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_worker_that_hangs_does_not_outlive_its_campaign_for_long() {
     let dir = tempfile::tempdir().unwrap();
