@@ -37,6 +37,17 @@ impl Entropy {
         (product >> 64) as u64
     }
 
+    /// The place of one of `weights`, each as likely as it is large; `None` where all are 0.
+    pub fn weighted(&mut self, weights: impl Iterator<Item = u64> + Clone) -> Option<usize> {
+        let mut left = self.below(weights.clone().sum());
+        let mut weights = weights;
+        weights.position(|weight| {
+            let here = left < weight;
+            left = left.saturating_sub(weight);
+            here
+        })
+    }
+
     /// True once in `times` draws.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0

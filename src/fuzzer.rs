@@ -25,6 +25,7 @@ use crate::entropy::Entropy;
 use crate::error::Error;
 use crate::feedback::Counter;
 use crate::feedback::coverage::Features;
+use crate::feedback::layout::tally;
 use crate::limits::{Limits, MAX_INPUT_BYTES};
 use crate::mutators::{Breeding, breed};
 use crate::oracles::Violation;
@@ -353,14 +354,7 @@ impl<S: Subject> Fuzzer<S> {
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        let (mut edges, mut rare_events) = (0, 0);
-        for counter in self.known.counters() {
-            match counter {
-                Counter::Edge { .. } => edges += 1,
-                Counter::Rare(_) => rare_events += 1,
-                _ => {}
-            }
-        }
+        let (edges, rare_events) = tally(self.covered());
         Progress { runs: self.runs, inputs: self.pool.entries().len(), edges, rare_events }
     }
 

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
+use super::print::print;
 use super::runner::Target;
 use super::{Exit, Failure, Outcome};
 
@@ -81,11 +82,7 @@ pub struct Arguments {
 /// Runs a campaign.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { target, dir, .. } = arguments;
-    if !target.runs_programs() {
-        let name = target.name();
-        let what = "has files for inputs, expected a target whose inputs are programs";
-        return Err(Failure::Told(format!("--target: {name} {what}")));
-    }
+    target.must_run_programs("--target")?;
     let jobs = match arguments.jobs {
         Some(jobs) => usize::from(jobs),
         None => available_parallelism().map_or(1, NonZero::get),
@@ -110,6 +107,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         jobs,
         rng_seed,
         max_operations: arguments.max_operations,
+        build: job::build()?,
         runs: arguments.runs,
         until_found: arguments.until_found,
         // An end that no clock reaches is none.
@@ -118,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
     let finished = Supervisor::start(plan, stop)?.watch();
     let summary = Summary::new(&places, *target, jobs, start.elapsed(), &finished)?;
-    summary.print(arguments.json)?;
+    print(&summary, arguments.json, |summary, out| summary.lines(out))?;
     match finished.failure {
         Some(line) => Err(Failure::Told(line)),
         None => Ok(Exit::after(summary.found())),

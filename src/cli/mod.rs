@@ -11,6 +11,7 @@ mod fuzz;
 mod map;
 mod output;
 mod panics;
+mod print;
 mod replay;
 mod replay_report;
 mod runner;

@@ -13,7 +13,7 @@ use qcowfuzz::storage::Storage;
 use super::files::{self, Built, Existing};
 use super::panics::PanicNotes;
 use super::replay_report::{Report, Verdict};
-use super::runner::{Found, Runner, Target};
+use super::runner::{Runner, Target};
 use super::{Exit, Failure, Outcome};
 
 /// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
@@ -81,10 +81,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
         if let (Some(path), Some(built)) = (&arguments.dump_image, runner.built()) {
             dump(built, path, Existing::forced(arguments.force))?;
         }
-        if matches!(found, Found::Panic(_)) {
-            // What the panic left behind belongs to no run.
-            runner = Runner::new(arguments.target, names(), &log);
-        }
         match printed.map_err(|error| Failure::output(&error)) {
             Ok(()) => {}
             // Nobody reads on, but what was found is still told by the exit code.
@@ -112,13 +108,9 @@ fn events(log: &Option<Rc<Log>>, out: &mut impl Write) -> io::Result<()> {
 /// Refuses options that mean nothing for these inputs.
 fn refuse(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { inputs, target, check_each, dump_image, events, .. } = arguments;
-    if !target.runs_programs() {
-        let refused = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
-        if let Some((option, _)) = refused.iter().find(|(_, given)| *given) {
-            let name = target.name();
-            let what = "has files for inputs, expected a target whose inputs are programs";
-            return Err(Failure::Told(format!("{option}: {name} {what}")));
-        }
+    let of_programs = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
+    if let Some((option, _)) = of_programs.iter().find(|(_, given)| *given) {
+        target.must_run_programs(option)?;
     }
     if *events && inputs.len() > 1 {
         let many = "--events: of several inputs no events are told, expected one input";

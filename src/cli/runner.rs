@@ -2,7 +2,7 @@
 
 use qcowfuzz::engines::Walker;
 use qcowfuzz::extent::Extent;
-use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
+use qcowfuzz::harness::{self, Checks, Harness, Outcome};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::observer::Observer;
 use qcowfuzz::oracles::Violation;
@@ -10,6 +10,7 @@ use qcowfuzz::oracles::raw::RawOutcome;
 use qcowfuzz::targets::{Hostile, RawImage, Refcounts};
 use qcowfuzz::vm::Program;
 
+use super::Failure;
 use super::files::Built;
 use super::panics::{self, PanicNote};
 
@@ -42,9 +43,14 @@ impl Target {
         }
     }
 
-    /// Whether an input is a program, which builds images.
-    pub fn runs_programs(self) -> bool {
-        self != Self::RawImage
+    /// Refuses a target whose inputs are no programs, for the sake of `option`.
+    pub fn must_run_programs(self, option: &str) -> Result<(), Failure> {
+        if self == Self::RawImage {
+            let name = self.name();
+            let what = "has files for inputs, expected a target whose inputs are programs";
+            return Err(Failure::Told(format!("{option}: {name} {what}")));
+        }
+        Ok(())
     }
 }
 
@@ -56,7 +62,7 @@ pub enum Found {
     /// Nothing was found in a file.
     File(RawOutcome),
     /// An oracle found something in a program.
-    Failure(Box<Failure>),
+    Failure(Box<harness::Failure>),
     /// An oracle found something in a file.
     Violation(Box<Violation>),
     /// The code under test panicked.
@@ -76,8 +82,18 @@ impl Found {
     }
 }
 
-/// A target's buffers, reused from input to input.
-pub enum Runner<O: Observer> {
+/// A target, whose buffers are reused from input to input.
+pub struct Runner<O: Observer> {
+    target: Target,
+    names: FileNames,
+    observer: O,
+    buffers: Buffers<O>,
+    /// The last run panicked: what it left behind belongs to no run.
+    panicked: bool,
+}
+
+/// The buffers of a target.
+enum Buffers<O: Observer> {
     /// Of `map_extents`.
     MapExtents(Box<Harness<Walker<O>, O>>),
     /// Of `refcounts`.
@@ -91,6 +107,54 @@ pub enum Runner<O: Observer> {
 impl<O: Observer + Clone> Runner<O> {
     /// For inputs of `target`. Images call other files by `names`; what happens is told to `observer`.
     pub fn new(target: Target, names: FileNames, observer: &O) -> Self {
+        let buffers = Buffers::new(target, names.clone(), observer);
+        Self { target, names, observer: observer.clone(), buffers, panicked: false }
+    }
+
+    /// Runs an input, and takes a panic of the code under test for what was found. Until the next run, what it
+    /// built can still be looked at.
+    pub fn run_guarded(&mut self, input: &[u8], checks: Checks) -> Found {
+        if std::mem::take(&mut self.panicked) {
+            self.buffers = Buffers::new(self.target, self.names.clone(), &self.observer);
+        }
+        let buffers = &mut self.buffers;
+        panics::caught(|| buffers.run(input, checks)).unwrap_or_else(|note| {
+            self.panicked = true;
+            Found::Panic(note)
+        })
+    }
+
+    /// The program of the last run, where inputs are programs.
+    pub fn program(&self) -> Option<&Program> {
+        match &self.buffers {
+            Buffers::MapExtents(harness) => Some(harness.program()),
+            Buffers::Refcounts(refcounts) => Some(refcounts.program()),
+            Buffers::Hostile(hostile) => Some(hostile.program()),
+            Buffers::RawImage(_) => None,
+        }
+    }
+
+    /// What was built last, where images are built.
+    pub fn built(&self) -> Option<Built<'_>> {
+        match &self.buffers {
+            Buffers::MapExtents(harness) => Some((harness.vm(), harness.images())),
+            Buffers::Refcounts(refcounts) => Some((refcounts.vm(), refcounts.images())),
+            Buffers::Hostile(hostile) => Some((hostile.vm(), hostile.images())),
+            Buffers::RawImage(_) => None,
+        }
+    }
+
+    /// The extents that were expected and those that came, where there is an expectation.
+    pub fn extents(&self) -> Option<(&[Extent], &[Extent])> {
+        match &self.buffers {
+            Buffers::MapExtents(harness) => Some((harness.expected(), harness.actual())),
+            Buffers::Refcounts(_) | Buffers::Hostile(_) | Buffers::RawImage(_) => None,
+        }
+    }
+}
+
+impl<O: Observer + Clone> Buffers<O> {
+    fn new(target: Target, names: FileNames, observer: &O) -> Self {
         let observer = || observer.clone();
         match target {
             Target::MapExtents => {
@@ -108,12 +172,6 @@ impl<O: Observer + Clone> Runner<O> {
         }
     }
 
-    /// Runs an input, and takes a panic of the code under test for what was found. Whoever goes on afterwards
-    /// takes a new runner: what the panic left behind belongs to no run.
-    pub fn run_guarded(&mut self, input: &[u8], checks: Checks) -> Found {
-        panics::caught(|| self.run(input, checks)).unwrap_or_else(Found::Panic)
-    }
-
     /// Runs an input. A file is judged once, whatever `checks` says.
     fn run(&mut self, input: &[u8], checks: Checks) -> Found {
         let program = |run: Result<_, _>| run.map_or_else(Found::Failure, Found::Nothing);
@@ -122,34 +180,6 @@ impl<O: Observer + Clone> Runner<O> {
             Self::Refcounts(refcounts) => program(refcounts.run(input, checks)),
             Self::Hostile(hostile) => program(hostile.run(input, checks)),
             Self::RawImage(raw) => raw.run(input).map_or_else(Found::Violation, Found::File),
-        }
-    }
-
-    /// The program of the last run, where inputs are programs.
-    pub fn program(&self) -> Option<&Program> {
-        match self {
-            Self::MapExtents(harness) => Some(harness.program()),
-            Self::Refcounts(refcounts) => Some(refcounts.program()),
-            Self::Hostile(hostile) => Some(hostile.program()),
-            Self::RawImage(_) => None,
-        }
-    }
-
-    /// What was built last, where images are built.
-    pub fn built(&self) -> Option<Built<'_>> {
-        match self {
-            Self::MapExtents(harness) => Some((harness.vm(), harness.images())),
-            Self::Refcounts(refcounts) => Some((refcounts.vm(), refcounts.images())),
-            Self::Hostile(hostile) => Some((hostile.vm(), hostile.images())),
-            Self::RawImage(_) => None,
-        }
-    }
-
-    /// The extents that were expected and those that came, where there is an expectation.
-    pub fn extents(&self) -> Option<(&[Extent], &[Extent])> {
-        match self {
-            Self::MapExtents(harness) => Some((harness.expected(), harness.actual())),
-            Self::Refcounts(_) | Self::Hostile(_) | Self::RawImage(_) => None,
         }
     }
 }

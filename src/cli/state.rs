@@ -1,7 +1,7 @@
 //! `state`: what a corpus covers, in names.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -17,7 +17,8 @@ use qcowfuzz::observer::{Event, Rare, State, Vital};
 
 use super::files::{self, Existing};
 use super::panics::PanicNotes;
-use super::runner::{Found, Runner, Target};
+use super::print::print;
+use super::runner::{Runner, Target};
 use super::{Exit, Failure, Outcome};
 
 /// Tell what a corpus covers: edges by state, rare events, vitals, and what has never happened
@@ -91,17 +92,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
             (Told::Prune(pruned(&corpus, output, Existing::forced(*force))?), corpus.violations)
         }
     };
-    let mut out = BufWriter::new(io::stdout().lock());
-    let printed = match arguments.json {
-        true => serde_json::to_writer(&mut out, &told)
-            .map_err(io::Error::from)
-            .and_then(|()| writeln!(out)),
-        false => told.print(&mut out),
-    };
-    match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
-        Ok(()) | Err(Failure::Pipe) => Ok(Exit::after(violations)),
-        Err(failure) => Err(failure),
-    }
+    print(&told, arguments.json, |told, out| told.print(out))?;
+    Ok(Exit::after(violations))
 }
 
 /// The inputs of a folder, and what they cover.
@@ -119,8 +111,7 @@ impl Corpus {
     fn read(dir: &Path, target: Target) -> Result<Self, Failure> {
         let paths = qcowfuzz::corpus::files(dir)?;
         let recorder = Rc::new(Recorder::new());
-        let new = || Runner::new(target, FileNames::default(), &recorder);
-        let mut runner = new();
+        let mut runner = Runner::new(target, FileNames::default(), &recorder);
         let (inputs, features, coverage) = Default::default();
         let dir = dir.display().to_string();
         let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
@@ -132,9 +123,6 @@ impl Corpus {
             corpus.features.push(Features::of(&recorder));
             corpus.inputs.push((path, bytes.len()));
             corpus.violations += usize::from(found.finding().is_some());
-            if matches!(found, Found::Panic(_)) {
-                runner = new();
-            }
         }
         Ok(corpus)
     }

@@ -87,6 +87,15 @@ impl Counter {
     }
 }
 
+/// How many of `counters` are edges, and how many rare events.
+pub fn tally(counters: impl Iterator<Item = Counter>) -> (usize, usize) {
+    counters.fold((0, 0), |(edges, rare), counter| match counter {
+        Counter::Edge { .. } => (edges + 1, rare),
+        Counter::Rare(_) => (edges, rare + 1),
+        Counter::Vital { .. } | Counter::Delta { .. } => (edges, rare),
+    })
+}
+
 /// The counter of an edge; `previous` is an event's index.
 #[inline(always)]
 pub(super) const fn edge(state: State, previous: usize, event: Event) -> usize {

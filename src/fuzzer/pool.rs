@@ -50,14 +50,7 @@ impl Pool {
     /// The next parent.
     pub fn choose(&self, entropy: &mut Entropy) -> usize {
         let weight = |entry: &Entry| if entry.sound { entry.weight } else { 0 };
-        let total = self.entries.iter().map(weight).sum();
-        let mut left = entropy.below(total);
-        let chosen = self.entries.iter().position(|entry| {
-            let here = left < weight(entry);
-            left = left.saturating_sub(weight(entry));
-            here
-        });
-        chosen.unwrap_or(0)
+        entropy.weighted(self.entries.iter().map(weight)).unwrap_or(0)
     }
 
     /// Adds an input that `known` knows; returns its place.

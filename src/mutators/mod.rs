@@ -147,18 +147,11 @@ fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Us
         delete::to_length(program, context);
         context.sound = false;
     }
-    let total = weights.iter().sum();
     let wanted = 1 << context.entropy.below(3).min(context.entropy.below(3));
     let (mut changed, mut used) = (0, Used::default());
     // Some mutation finds something in any program: a geometry does.
     for _ in 0..wanted * 8 {
-        let mut left = context.entropy.below(total);
-        let chosen = weights.iter().position(|weight| {
-            let here = left < *weight;
-            left = left.saturating_sub(*weight);
-            here
-        });
-        if let Some(place) = chosen
+        if let Some(place) = context.entropy.weighted(weights.iter().copied())
             && (MUTATIONS[place].change)(program, context)
         {
             changed += 1;

@@ -1,7 +1,8 @@
 //! A job of a campaign, and the worker that does it now.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::cli::runner::Target;
 
 use super::places::Places;
 use super::slot::Running;
-use super::worker::{Message, executable};
+use super::worker::Message;
 
 /// What a campaign is to do.
 pub struct Plan<'p> {
@@ -24,6 +25,8 @@ pub struct Plan<'p> {
     pub jobs: usize,
     pub rng_seed: u64,
     pub max_operations: usize,
+    /// Which code is run: see [`build`].
+    pub build: String,
     /// How many runs, of all jobs together.
     pub runs: Option<u64>,
     pub end: Option<Instant>,
@@ -217,11 +220,11 @@ impl Drop for Job {
 
 /// This command, as a worker of a job. Its standard input has to stay open.
 fn command(job: usize, plan: &Plan) -> Result<Command, Failure> {
-    let Plan { places, target, jobs, rng_seed, max_operations, .. } = plan;
+    let Plan { places, target, jobs, rng_seed, max_operations, build, .. } = plan;
     let mut command = Command::new(executable().map_err(not_started)?);
     let mut dir = OsString::from("--dir=");
     dir.push(places.dir());
-    command.args(["fuzz-worker", "--target", target.name()]).arg(dir);
+    command.args(["fuzz-worker", "--target", target.name(), "--build", build]).arg(dir);
     for (name, number) in [
         ("--job", job as u64),
         ("--jobs", *jobs as u64),
@@ -270,6 +273,19 @@ pub fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 
-fn not_started(error: std::io::Error) -> Failure {
+/// Which code is run: a name of this executable's bytes.
+pub fn build() -> Result<String, Failure> {
+    let told = |error| Failure::Told(format!("the running executable: {error}"));
+    let executable = executable().map_err(told)?;
+    Ok(corpus::name(&std::fs::read(executable).map_err(told)?))
+}
+
+/// The file that is running now, also where another one has its name by now.
+fn executable() -> io::Result<PathBuf> {
+    let running = Path::new("/proc/self/exe");
+    if running.exists() { Ok(running.to_path_buf()) } else { std::env::current_exe() }
+}
+
+fn not_started(error: io::Error) -> Failure {
     Failure::Told(format!("a worker: {error}"))
 }

@@ -15,7 +15,6 @@ use super::slot::Slot;
 
 /// A target that tells what it runs before it does.
 pub struct Supervised {
-    target: Target,
     runner: Runner<Rc<Recorder>>,
     recorder: Rc<Recorder>,
     slot: Slot,
@@ -30,7 +29,7 @@ impl Supervised {
     pub fn new(target: Target, slot: Slot, killers: BTreeSet<Vec<u8>>) -> Self {
         let recorder = Rc::new(Recorder::new());
         let runner = Runner::new(target, FileNames::default(), &recorder);
-        Self { target, runner, recorder, slot, killers, skipped: false, failed: None }
+        Self { runner, recorder, slot, killers, skipped: false, failed: None }
     }
 
     /// What follows is no run.
@@ -55,9 +54,6 @@ impl Subject for Supervised {
             self.failed = Some(error);
         }
         let found = self.runner.run_guarded(input, Checks::AtCheckpoints);
-        if let Found::Panic(_) = found {
-            self.runner = Runner::new(self.target, FileNames::default(), &self.recorder);
-        }
         match (found.finding(), found) {
             (None, Found::Nothing(outcome)) => Answer::Sound(outcome),
             (finding, _) => {

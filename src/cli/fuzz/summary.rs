@@ -1,12 +1,13 @@
 //! What a campaign tells at its end.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
 
 use qcowfuzz::corpus;
 use qcowfuzz::feedback::Counter;
+use qcowfuzz::feedback::layout::tally;
 use qcowfuzz::fuzzer::Progress;
 use qcowfuzz::observer::Rare;
 
@@ -50,7 +51,8 @@ impl Summary {
         elapsed: Duration,
         finished: &Finished,
     ) -> Result<Self, Failure> {
-        let covered = || finished.covered.iter().filter_map(|index| Counter::at(*index));
+        let covered = finished.covered.iter().filter_map(|index| Counter::at(*index));
+        let (edges, rare_events) = tally(covered);
         let most =
             |of: fn(&Progress) -> usize| finished.progress.iter().map(of).max().unwrap_or_default();
         let (corpus, artifacts) = (places.corpus()?, places.artifacts()?);
@@ -67,14 +69,8 @@ impl Summary {
             runs: finished.runs,
             seconds: elapsed.as_secs_f64(),
             // A job that hung at its end has told how much it covers, and not what.
-            edges: covered()
-                .filter(|it| matches!(it, Counter::Edge { .. }))
-                .count()
-                .max(most(|it| it.edges)),
-            rare_events: covered()
-                .filter(|it| matches!(it, Counter::Rare(_)))
-                .count()
-                .max(most(|it| it.rare_events)),
+            edges: edges.max(most(|it| it.edges)),
+            rare_events: rare_events.max(most(|it| it.rare_events)),
             corpus: corpus.dir().display().to_string(),
             inputs: corpus::files(corpus.dir())?.len(),
             found: told.collect(),
@@ -86,22 +82,8 @@ impl Summary {
         self.found.len()
     }
 
-    /// Prints it.
-    pub fn print(&self, json: bool) -> Result<(), Failure> {
-        let mut out = BufWriter::new(io::stdout().lock());
-        let printed = match json {
-            true => serde_json::to_writer(&mut out, self)
-                .map_err(io::Error::from)
-                .and_then(|()| writeln!(out)),
-            false => self.lines(&mut out),
-        };
-        match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
-            Ok(()) | Err(Failure::Pipe) => Ok(()),
-            Err(failure) => Err(failure),
-        }
-    }
-
-    fn lines(&self, out: &mut impl Write) -> io::Result<()> {
+    /// For people.
+    pub fn lines(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { target, jobs, runs, seconds, edges, rare_events, corpus, inputs, found } = self;
         let jobs = format!("{jobs} job{}", if *jobs == 1 { "" } else { "s" });
         writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;

@@ -44,6 +44,9 @@ pub struct Arguments {
     rng_seed: u64,
     #[arg(long)]
     max_operations: usize,
+    /// Which code is run
+    #[arg(long)]
+    build: String,
     /// End when there were so many, those of campaigns before included
     #[arg(long)]
     until: Option<u64>,
@@ -149,7 +152,7 @@ fn fuzzer(
         rng_seed: arguments.rng_seed,
         limits: limits(arguments.target),
         max_operations: arguments.max_operations,
-        build: build()?,
+        build: arguments.build.clone(),
     };
     let (inputs, artifacts) = (places.corpus()?, places.artifacts()?);
     let mut fuzzer = match state.exists() {
@@ -176,19 +179,6 @@ fn limits(target: Target) -> Limits {
         Target::Refcounts => Limits::ALLOCATED,
         Target::Hostile => Limits::HOSTILE,
     }
-}
-
-/// Which code is run: a name of this executable's bytes.
-fn build() -> Result<String, Failure> {
-    let told = |error| Failure::Told(format!("the running executable: {error}"));
-    let executable = executable().map_err(told)?;
-    Ok(corpus::name(&std::fs::read(executable).map_err(told)?))
-}
-
-/// The file that is running now, also where another one has its name by now.
-pub fn executable() -> io::Result<PathBuf> {
-    let running = Path::new("/proc/self/exe");
-    if running.exists() { Ok(running.to_path_buf()) } else { std::env::current_exe() }
 }
 
 /// So long a worker may go on when it is to end: a run, or saving the state, takes less.

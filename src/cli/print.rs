@@ -1,0 +1,26 @@
+//! What a command tells at its end: lines for people, or one JSON object.
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use serde::Serialize;
+
+use super::Failure;
+
+/// Prints `told`, by `lines` or as JSON, to standard output. Where nobody reads on, that is no failure.
+pub fn print<T: Serialize>(
+    told: &T,
+    json: bool,
+    lines: impl FnOnce(&T, &mut BufWriter<StdoutLock>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let printed = match json {
+        true => serde_json::to_writer(&mut out, told)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out)),
+        false => lines(told, &mut out),
+    };
+    match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
+        Ok(()) | Err(Failure::Pipe) => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
