@@ -174,6 +174,20 @@ fn workers(dir: &Path) -> Vec<String> {
     told.collect()
 }
 
+/// The workers of a campaign that was started, when both have saved what they begin with.
+#[cfg(target_os = "linux")]
+fn both_workers(dir: &Path) -> Vec<String> {
+    until("no workers", || {
+        workers(dir).len() == 2 && dir.join("state/map_extents/job-1.json").exists()
+    });
+    workers(dir)
+}
+
+#[cfg(target_os = "linux")]
+fn signal(name: &str, process: &str) {
+    assert!(Command::new("kill").args([name, process]).status().unwrap().success());
+}
+
 #[test]
 fn a_killed_campaign_leaves_whole_files_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -208,12 +222,8 @@ fn a_worker_that_somebody_kills_is_no_finding() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut running = started(dir);
-    until("no workers", || {
-        workers(dir).len() == 2 && dir.join("state/map_extents/job-1.json").exists()
-    });
-    let victims = workers(dir);
-    let kill = Command::new("kill").arg("-KILL").arg(&victims[0]).status().unwrap();
-    assert!(kill.success());
+    let victims = both_workers(dir);
+    signal("-KILL", &victims[0]);
     until("no new worker", || {
         let now = workers(dir);
         now.len() == 2 && !now.contains(&victims[0])
@@ -229,13 +239,7 @@ fn a_worker_that_hangs_does_not_outlive_its_campaign_for_long() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut running = started(dir);
-    until("no workers", || {
-        workers(dir).len() == 2 && dir.join("state/map_extents/job-1.json").exists()
-    });
-    let signal = |name: &str, process: &str| {
-        assert!(Command::new("kill").args([name, process]).status().unwrap().success());
-    };
-    let stopped = workers(dir);
+    let stopped = both_workers(dir);
     stopped.iter().for_each(|worker| signal("-STOP", worker));
     running.0.kill().unwrap();
     running.0.wait().unwrap();
