@@ -65,6 +65,24 @@ impl Part {
         Self::BitmapTable,
         Self::Payload,
     ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::L2 => "L2 table",
+            Self::Bitmap => "subcluster bitmap",
+            Self::L1 => "L1 table",
+            Self::Header => "header",
+            Self::Extension => "header extension",
+            Self::RefcountTable => "refcount table",
+            Self::RefcountBlock => "refcount block",
+            Self::Snapshot => "snapshot",
+            Self::SnapshotTable => "table of a snapshot",
+            Self::BitmapDirectory => "bitmap directory",
+            Self::BitmapTable => "bitmap table",
+            Self::Payload => "payload",
+        }
+    }
 }
 
 /// All of the disk: what depends on a field of the header.
@@ -77,6 +95,8 @@ const NOTHING: Range<u64> = 0..0;
 pub struct Element {
     /// What it belongs to.
     pub part: Part,
+    /// What a field is called in the specification; an entry has no name.
+    pub name: &'static str,
     /// Its first byte.
     pub at: HostOffset,
     /// How many bytes it has: 1, 2, 4 or 8. They are big-endian.
@@ -90,8 +110,14 @@ pub struct Element {
 }
 
 impl Element {
-    fn field(part: Part, at: HostOffset, width_bytes: u8, guest: Range<u64>) -> Self {
-        Self { part, at, width_bytes, guest, stride_bytes: 0, end: at }
+    fn field(
+        part: Part,
+        name: &'static str,
+        at: HostOffset,
+        width_bytes: u8,
+        guest: Range<u64>,
+    ) -> Self {
+        Self { part, name, at, width_bytes, guest, stride_bytes: 0, end: at }
     }
 
     /// Its bytes in the file.
@@ -133,7 +159,7 @@ impl Anatomy {
         self.extensions(storage, header)?;
         if let Some(name) = head.backing_name {
             // One that begins with a zero is none.
-            self.push(Element::field(Part::Extension, name.offset, 1, EVERYTHING));
+            self.push(Element::field(Part::Extension, "backing name", name.offset, 1, EVERYTHING));
         }
         self.disk(storage, header)?;
         self.refcounts(storage, header)?;
@@ -183,11 +209,11 @@ impl Anatomy {
             Version::V2 => &HEADER_FIELDS[..HEADER_FIELDS_V2],
             Version::V3 => HEADER_FIELDS,
         };
-        for (at, width_bytes, maps) in fields {
+        for (name, at, width_bytes, maps) in fields {
             if *at < u64::from(header.header_length_bytes) {
                 let guest = if *maps { EVERYTHING } else { NOTHING };
                 let at = HostOffset::new(*at);
-                self.push(Element::field(Part::Header, at, *width_bytes, guest));
+                self.push(Element::field(Part::Header, name, at, *width_bytes, guest));
             }
         }
     }
@@ -204,9 +230,9 @@ impl Anatomy {
             storage.read_at(HostOffset::new(at), &mut front)?;
             let [a, b, c, d, length @ ..] = front;
             let length = u64::from(u32::from_be_bytes(length));
-            for (inside, width) in [(0, 4), (4, 4)] {
+            for (name, inside) in [("type", 0), ("length", 4)] {
                 let place = HostOffset::new(at + inside);
-                self.push(Element::field(Part::Extension, place, width, EVERYTHING));
+                self.push(Element::field(Part::Extension, name, place, 4, EVERYTHING));
             }
             if u32::from_be_bytes([a, b, c, d]) == EXTENSION_END {
                 break;
@@ -215,7 +241,7 @@ impl Anatomy {
             let words = length.div_ceil(8).min(end.saturating_sub(at + 8) / 8);
             for word in 0..words.min(EXTENSION_WORDS) {
                 let place = HostOffset::new(at + 8 + word * 8);
-                self.push(Element::field(Part::Extension, place, 8, EVERYTHING));
+                self.push(Element::field(Part::Extension, "data", place, 8, EVERYTHING));
             }
             at = at.saturating_add(8).saturating_add(length.next_multiple_of(8));
         }
@@ -256,7 +282,7 @@ impl Anatomy {
             }
             if let Ok(ClusterKind::Compressed(run)) = L2Entry(word).kind(geometry) {
                 // One byte: what follows may be anything, if the payload is short.
-                self.push(Element::field(Part::Payload, run.offset, 1, NOTHING));
+                self.push(Element::field(Part::Payload, "first byte", run.offset, 1, NOTHING));
             }
             Ok(())
         })
@@ -270,7 +296,8 @@ impl Anatomy {
         table: &Range<HostOffset>,
         guest: Range<u64>,
     ) {
-        self.push(Element { part, at, width_bytes: 8, guest, stride_bytes, end: table.end });
+        let (name, width_bytes) = ("", 8);
+        self.push(Element { part, name, at, width_bytes, guest, stride_bytes, end: table.end });
     }
 
     fn refcounts<S: Storage + ?Sized>(
@@ -293,6 +320,7 @@ impl Anatomy {
                         let at = at.saturating_add(index as u64 * width_bytes);
                         self.push(Element {
                             part: Part::RefcountBlock,
+                            name: "",
                             at,
                             width_bytes: width_bytes as u8,
                             guest: NOTHING,
@@ -315,9 +343,9 @@ impl Anatomy {
         let mut seen = std::mem::take(&mut self.active);
         snapshot_table::each_entry(storage, header, |_, at, entry| {
             let extra = u64::from(entry.extra_bytes / 8).min(2) as usize;
-            for (inside, width) in &SNAPSHOT_FIELDS[..SNAPSHOT_FIXED + extra] {
+            for (name, inside, width) in &SNAPSHOT_FIELDS[..SNAPSHOT_FIXED + extra] {
                 let at = at.saturating_add(*inside);
-                self.push(Element::field(Part::Snapshot, at, *width, NOTHING));
+                self.push(Element::field(Part::Snapshot, name, at, *width, NOTHING));
             }
             let table = entries(entry.l1_offset, u64::from(entry.l1_entries));
             each_word(storage, &table, 8, |at, _, word, _| {
@@ -343,9 +371,9 @@ impl Anatomy {
         for _ in 0..extension.bitmaps {
             let mut fixed = [0; bitmap::FIXED_BYTES];
             storage.read_at(at, &mut fixed)?;
-            for (inside, width) in DIRECTORY_FIELDS {
+            for (name, inside, width) in DIRECTORY_FIELDS {
                 let at = at.saturating_add(inside);
-                self.push(Element::field(Part::BitmapDirectory, at, width, NOTHING));
+                self.push(Element::field(Part::BitmapDirectory, name, at, width, NOTHING));
             }
             let entry = BitmapEntry::parse(&fixed);
             let table = entries(entry.table_offset, u64::from(entry.table_entries));

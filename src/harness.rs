@@ -63,6 +63,7 @@ pub struct Pipeline {
     images: Images,
     damage: Damage,
     names: FileNames,
+    operations_run: usize,
 }
 
 /// What there is to judge.
@@ -99,6 +100,7 @@ impl Pipeline {
         self.program.decode_from(input);
         self.vm.begin(&self.program.prologue, limits);
         self.images.resize(0);
+        self.operations_run = 0;
         let operations = self.program.operations.len();
         let mut outcome = Outcome { operations, ..Outcome::default() };
         for at in 0..=operations {
@@ -120,6 +122,7 @@ impl Pipeline {
                 self.damage.apply(&mut self.images, self.vm.attacks());
                 outcome.images += 1;
                 let operations_run = (at + 1).min(operations);
+                self.operations_run = operations_run;
                 let Self { images, vm, damage, .. } = self;
                 judge(Built { images, vm, damage }).map_err(|violation| {
                     Box::new(Failure { violation: *violation, operations_run })
@@ -139,6 +142,11 @@ impl Pipeline {
     /// The virtual machine as the last run left it: the builder, and the journal.
     pub fn vm(&self) -> &Vm {
         &self.vm
+    }
+
+    /// How many operations had run when the image was judged last, also where the engine panicked over it.
+    pub fn operations_run(&self) -> usize {
+        self.operations_run
     }
 
     /// The files that were built last.
@@ -226,6 +234,11 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// The virtual machine as the last run left it: the builder, and the journal.
     pub fn vm(&self) -> &Vm {
         self.pipeline.vm()
+    }
+
+    /// How many operations had run when the image was judged last, also where the engine panicked over it.
+    pub fn operations_run(&self) -> usize {
+        self.pipeline.operations_run()
     }
 
     /// The files that were built last.

@@ -124,3 +124,7 @@ pub const MAX_ELEMENTS: usize = 1 << 16;
 pub const MAX_WATCHED_EXTENTS: usize = 4096;
 /// How much of a file the embedded loop takes for an input: as much as libFuzzer does.
 pub const MAX_INPUT_BYTES: u64 = 1 << 20;
+/// How many fields and entries of each image are explained: more than anybody reads.
+pub const MAX_EXPLAINED_ENTRIES: usize = 4096;
+/// The steps that a walk may take that is explained: none is waited for longer than a second.
+pub const EXPLAINED_FUEL: u64 = 1 << 24;

@@ -115,7 +115,7 @@ impl Watch {
 }
 
 /// The guest clusters that a record is about.
-fn clusters_of(record: &Record) -> Option<Range<u64>> {
+pub(crate) fn clusters_of(record: &Record) -> Option<Range<u64>> {
     match record {
         Record::Written { cluster, clusters, .. } => {
             Some(cluster.get()..cluster.get().saturating_add(*clusters))
@@ -134,7 +134,7 @@ fn clusters_of(record: &Record) -> Option<Range<u64>> {
 }
 
 /// The last operation that touched some of `guest`.
-fn touching(touched: &[(Range<u64>, usize)], guest: &Range<u64>) -> Option<usize> {
+pub(crate) fn touching(touched: &[(Range<u64>, usize)], guest: &Range<u64>) -> Option<usize> {
     let meets = |range: &Range<u64>| range.start < guest.end && guest.start < range.end;
     // What depends on a field of the header goes back to no operation.
     let everything = guest.end == u64::MAX;

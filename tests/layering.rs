@@ -13,7 +13,7 @@ const STOREYS: &[&[&str]] = &[
     // What happens is told in words of its own.
     &["observer"],
     // `error` lies below `qcow2`: a malformed image and a failing read are one answer to a caller.
-    &["error", "extent", "entropy"],
+    &["error", "extent", "entropy", "panics"],
     // Stamps are made of offsets and entropy.
     &["content"],
     &["qcow2"],
@@ -27,7 +27,7 @@ const STOREYS: &[&[&str]] = &[
     &["model", "engines"],
     &["watch"],
     &["oracles", "mutators", "minimizer", "feedback", "corpus"],
-    &["harness"],
+    &["harness", "explain"],
     &["targets", "fuzzer", "differential"],
     &["cli", "main", "lib"],
 ];

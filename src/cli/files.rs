@@ -9,6 +9,7 @@ use qcowfuzz::corpus;
 use qcowfuzz::export::{self, Holes};
 use qcowfuzz::image::Image;
 use qcowfuzz::images::{FileNames, Images};
+use qcowfuzz::limits::MAX_INPUT_BYTES;
 use qcowfuzz::storage::Storage;
 use qcowfuzz::vm::Vm;
 
@@ -19,17 +20,34 @@ pub use qcowfuzz::corpus::Existing;
 /// The longest image whose holes are written out.
 pub const MAX_FILLED_BYTES: u64 = 1 << 30;
 
-/// Reads the whole of an input; `-` is standard input.
+/// Reads the whole of a file; `-` is standard input.
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    if path.as_os_str() != "-" {
-        return Ok(corpus::read(path, u64::MAX)?);
+    match path.as_os_str() == "-" {
+        true => read_standard_input(u64::MAX),
+        false => Ok(corpus::read(path, u64::MAX)?),
     }
-    let mut bytes = Vec::new();
-    io::stdin()
-        .lock()
-        .read_to_end(&mut bytes)
-        .map_err(|error| Failure::Told(format!("standard input: {error}")))?;
+}
+
+/// Reads an input of a fuzz target, which is no longer than those are.
+pub fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
+    let bytes = match path.as_os_str() == "-" {
+        true => read_standard_input(MAX_INPUT_BYTES + 1)?,
+        false => corpus::read(path, MAX_INPUT_BYTES + 1)?,
+    };
+    if bytes.len() as u64 > MAX_INPUT_BYTES {
+        let what = "is longer than any input of a fuzz target";
+        return Err(Failure::at(
+            path,
+            format_args!("{what}, expected at most {MAX_INPUT_BYTES} bytes"),
+        ));
+    }
     Ok(bytes)
+}
+
+fn read_standard_input(most: u64) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().take(most).read_to_end(&mut bytes);
+    read.map(|_| bytes).map_err(|error| Failure::Told(format!("standard input: {error}")))
 }
 
 /// Writes `bytes` to the file at `path`.

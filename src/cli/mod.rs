@@ -1,19 +1,20 @@
 //! The command line: one verb per file, each of which parses, calls the library, prints, and answers
 //! with an exit code.
 
+mod account;
 mod asm;
 mod check;
 mod disasm;
+mod evidence;
+mod examine;
 mod export;
 mod files;
 mod findings;
 mod fuzz;
 mod map;
 mod output;
-mod panics;
 mod print;
 mod replay;
-mod replay_report;
 mod runner;
 mod size;
 mod state;

@@ -2,18 +2,17 @@
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use qcowfuzz::export::Holes;
-use qcowfuzz::feedback::Log;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
+use qcowfuzz::panics::PanicNotes;
 use qcowfuzz::storage::Storage;
 
+use super::account::Verdict;
+use super::examine::Examiner;
 use super::files::{self, Built, Existing};
-use super::panics::PanicNotes;
-use super::replay_report::{Report, Verdict};
-use super::runner::{Runner, Target};
+use super::runner::Target;
 use super::{Exit, Failure, Outcome};
 
 /// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
@@ -63,22 +62,24 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
-    let names = || arguments.dump_image.as_deref().map_or_else(FileNames::default, files::names);
-    let log: Option<Rc<Log>> = arguments.events.then(Rc::default);
-    let mut runner = Runner::new(arguments.target, names(), &log);
+    let names = arguments.dump_image.as_deref().map_or_else(FileNames::default, files::names);
+    let mut examiner = Examiner::new(arguments.target, checks, names);
     let mut out = BufWriter::new(io::stdout().lock());
     let mut violations = 0;
     for input in &arguments.inputs {
-        let bytes = files::read(input)?;
-        let found = runner.run_guarded(&bytes, checks);
-        let report = Report::new(input, arguments.target, &runner, &found);
-        violations += usize::from(report.verdict == Verdict::Violation);
+        let bytes = files::read_input(input)?;
+        let account = examiner.examine(input, &bytes);
+        violations += usize::from(account.verdict == Verdict::Violation);
         let printed = match (arguments.json, alone) {
-            (true, _) => report.json(&mut out),
-            (false, true) => report.whole(&mut out).and_then(|()| events(&log, &mut out)),
-            (false, false) => report.line(&mut out),
+            (true, _) => account.json(&mut out),
+            (false, true) => account.whole(&mut out),
+            (false, false) => account.line(&mut out),
         };
-        if let (Some(path), Some(built)) = (&arguments.dump_image, runner.built()) {
+        let printed = printed.and_then(|()| match arguments.events {
+            true => write!(out, "\nevents:\n{}", examiner.log()),
+            false => Ok(()),
+        });
+        if let (Some(path), Some(built)) = (&arguments.dump_image, examiner.runner().built()) {
             dump(built, path, Existing::forced(arguments.force))?;
         }
         match printed.map_err(|error| Failure::output(&error)) {
@@ -95,13 +96,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match out.flush().map_err(|error| Failure::output(&error)) {
         Ok(()) | Err(Failure::Pipe) => Ok(Exit::after(violations)),
         Err(failure) => Err(failure),
-    }
-}
-
-fn events(log: &Option<Rc<Log>>, out: &mut impl Write) -> io::Result<()> {
-    match log {
-        Some(log) => write!(out, "\nevents:\n{log}"),
-        None => Ok(()),
     }
 }
 

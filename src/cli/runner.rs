@@ -1,9 +1,9 @@
 //! What `replay`, `state` and `fuzz` run: for each fuzz target, that which the target itself runs on.
 
 use qcowfuzz::engines::Walker;
-use qcowfuzz::extent::Extent;
 use qcowfuzz::harness::{self, Checks, Harness, Outcome};
 use qcowfuzz::images::FileNames;
+use qcowfuzz::limits::Limits;
 use qcowfuzz::observer::Observer;
 use qcowfuzz::oracles::Violation;
 use qcowfuzz::oracles::raw::RawOutcome;
@@ -12,7 +12,7 @@ use qcowfuzz::vm::Program;
 
 use super::Failure;
 use super::files::Built;
-use super::panics::{self, PanicNote};
+use qcowfuzz::panics::{self, PanicNote};
 
 /// What an input is for. A target that is added here gets its arm in [`Runner`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -40,6 +40,15 @@ impl Target {
             Self::Refcounts => "refcounts",
             Self::Hostile => "hostile",
             Self::RawImage => "raw_image",
+        }
+    }
+
+    /// What its programs may cost.
+    pub fn limits(self) -> Limits {
+        match self {
+            Self::MapExtents | Self::RawImage => Limits::WALKED,
+            Self::Refcounts => Limits::ALLOCATED,
+            Self::Hostile => Limits::HOSTILE,
         }
     }
 
@@ -77,7 +86,7 @@ impl Found {
             Self::Nothing(_) | Self::File(_) => None,
             Self::Failure(failure) => violated(&failure.violation),
             Self::Violation(violation) => violated(violation),
-            Self::Panic(note) => Some((format!("panic: {}", note.file), note.detail.clone())),
+            Self::Panic(note) => Some((note.fingerprint(), note.detail.clone())),
         }
     }
 }
@@ -144,11 +153,13 @@ impl<O: Observer + Clone> Runner<O> {
         }
     }
 
-    /// The extents that were expected and those that came, where there is an expectation.
-    pub fn extents(&self) -> Option<(&[Extent], &[Extent])> {
+    /// How many operations had run when an image was judged last; of files, none.
+    pub fn operations_run(&self) -> usize {
         match &self.buffers {
-            Buffers::MapExtents(harness) => Some((harness.expected(), harness.actual())),
-            Buffers::Refcounts(_) | Buffers::Hostile(_) | Buffers::RawImage(_) => None,
+            Buffers::MapExtents(harness) => harness.operations_run(),
+            Buffers::Refcounts(refcounts) => refcounts.operations_run(),
+            Buffers::Hostile(hostile) => hostile.operations_run(),
+            Buffers::RawImage(_) => 0,
         }
     }
 }

@@ -16,10 +16,10 @@ use qcowfuzz::images::FileNames;
 use qcowfuzz::observer::{Event, Rare, State, Vital};
 
 use super::files::{self, Existing};
-use super::panics::PanicNotes;
 use super::print::print;
 use super::runner::{Runner, Target};
 use super::{Exit, Failure, Outcome};
+use qcowfuzz::panics::PanicNotes;
 
 /// Tell what a corpus covers: edges by state, rare events, vitals, and what has never happened
 #[derive(Debug, clap::Args)]

@@ -44,6 +44,24 @@ impl Log {
         self.kept.borrow().lost
     }
 
+    /// Forgets everything: what is told from now on is the next run's.
+    pub fn begin_run(&self) {
+        *self.kept.borrow_mut() = Kept::default();
+    }
+
+    /// The vitals of the last image, as far as they were told: those that are not 0, in order.
+    pub fn vitals(&self) -> Vec<(Vital, u64)> {
+        let kept = self.kept.borrow();
+        let measured = kept.entries.iter().rev().find_map(|entry| match entry {
+            Entry::Measured(vitals) => Some(*vitals),
+            _ => None,
+        });
+        // A run that ends with a violation ends before its image is done.
+        let begun = Some(kept.vitals).filter(|vitals| vitals.iter().any(|value| *value > 0));
+        let vitals = begun.or(measured).unwrap_or_default();
+        Vital::ALL.iter().copied().zip(vitals).filter(|(_, value)| *value > 0).collect()
+    }
+
     fn push(&self, entry: Entry) {
         let mut kept = self.kept.borrow_mut();
         match kept.entries.len() < MAX_LOGGED {

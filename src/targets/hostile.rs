@@ -84,6 +84,11 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
         self.pipeline.vm()
     }
 
+    /// How many operations had run when the image was judged last.
+    pub fn operations_run(&self) -> usize {
+        self.pipeline.operations_run()
+    }
+
     /// The files that were built last, as the program damaged them.
     pub fn images(&self) -> &Images {
         self.pipeline.images()

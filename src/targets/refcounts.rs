@@ -49,6 +49,11 @@ impl<O: Observer> Refcounts<O> {
         self.pipeline.vm()
     }
 
+    /// How many operations had run when the image was judged last.
+    pub fn operations_run(&self) -> usize {
+        self.pipeline.operations_run()
+    }
+
     /// The files that were built last.
     pub fn images(&self) -> &Images {
         self.pipeline.images()

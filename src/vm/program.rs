@@ -43,8 +43,8 @@ impl Program {
             return;
         }
         self.prologue = Prologue::decode(&prologue);
-        let (records, _) = rest[known..].as_chunks::<OPERATION_BYTES>();
-        self.operations.extend(records.iter().filter_map(Operation::decode).take(MAX_OPERATIONS));
+        let records = records(input).filter_map(|(_, record)| Operation::decode(record));
+        self.operations.extend(records.take(MAX_OPERATIONS));
     }
 
     /// The canonical bytes.
@@ -58,6 +58,15 @@ impl Program {
         }
         bytes
     }
+}
+
+/// The records of an input, each with its program counter: the byte of the input at which it begins. One that is
+/// cut short is none.
+pub fn records(input: &[u8]) -> impl Iterator<Item = (usize, &[u8; OPERATION_BYTES])> {
+    let known = input.first().is_some_and(|version| *version < UNKNOWN_ENCODINGS);
+    let behind = input.get(PROLOGUE_BYTES..).filter(|_| known).unwrap_or_default();
+    let (records, _) = behind.as_chunks::<OPERATION_BYTES>();
+    (PROLOGUE_BYTES..).step_by(OPERATION_BYTES).zip(records)
 }
 
 impl fmt::Display for Program {

@@ -17,11 +17,11 @@ use qcowfuzz::fuzzer::state::State;
 use qcowfuzz::fuzzer::{Findings, Fuzzer, Progress, Settings};
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
-use qcowfuzz::limits::{Limits, MAX_INPUT_BYTES};
+use qcowfuzz::limits::MAX_INPUT_BYTES;
 
-use crate::cli::panics::PanicNotes;
 use crate::cli::runner::{Runner, Target};
 use crate::cli::{Exit, Failure, Outcome};
+use qcowfuzz::panics::PanicNotes;
 
 use super::places::Places;
 use super::slot::Slot;
@@ -150,7 +150,7 @@ fn fuzzer(
     let subject = Supervised::new(arguments.target, slot, killers?);
     let settings = Settings {
         rng_seed: arguments.rng_seed,
-        limits: limits(arguments.target),
+        limits: arguments.target.limits(),
         max_operations: arguments.max_operations,
         build: arguments.build.clone(),
     };
@@ -171,14 +171,6 @@ fn fuzzer(
     fuzzer.subject().idle().map_err(|error| Failure::at(&places.slot(arguments.job), error))?;
     fuzzer.save(state, places.scratch())?;
     Ok(fuzzer)
-}
-
-fn limits(target: Target) -> Limits {
-    match target {
-        Target::MapExtents | Target::RawImage => Limits::WALKED,
-        Target::Refcounts => Limits::ALLOCATED,
-        Target::Hostile => Limits::HOSTILE,
-    }
 }
 
 /// So long a worker may go on when it is to end: a run, or saving the state, takes less.

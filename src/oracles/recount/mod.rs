@@ -85,6 +85,21 @@ struct Counted {
     role: Role,
 }
 
+/// Neighbouring clusters of one role, with the same number of references and the same count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupied {
+    /// The first.
+    pub first: u64,
+    /// The one past the last.
+    pub end: u64,
+    /// What references them first; `None` where nothing does, and they are counted all the same.
+    pub role: Option<Role>,
+    /// How many references there are.
+    pub references: u64,
+    /// The count on disk.
+    pub on_disk: u64,
+}
+
 /// Something that is wrong with a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
@@ -212,6 +227,30 @@ impl Recount {
     /// Bytes of the L1 and L2 tables of all snapshots; what they share counts for each.
     pub fn snapshot_table_bytes(&self) -> u64 {
         self.snapshot_table_bytes
+    }
+
+    /// All clusters of the image that was recounted last that something references or that have a count, in the
+    /// order of the file.
+    pub fn occupied(&self) -> Vec<Occupied> {
+        let ends = |counted: &Counted| [counted.first, counted.end];
+        let mut edges: Vec<u64> =
+            self.computed.iter().chain(&self.on_disk).flat_map(ends).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let at = |counted: &[Counted], cluster: u64| {
+            let next = counted.partition_point(|counted| counted.end <= cluster);
+            counted.get(next).copied().filter(|counted| counted.first <= cluster)
+        };
+        let piece = |edges: &[u64]| {
+            let [first, end] = *edges.first_chunk::<2>()?;
+            let (computed, on_disk) = (at(&self.computed, first), at(&self.on_disk, first));
+            let role = computed.map(|counted| counted.role);
+            let references = computed.map_or(0, |counted| counted.count);
+            let on_disk = on_disk.map_or(0, |counted| counted.count);
+            let there = references > 0 || on_disk > 0;
+            there.then_some(Occupied { first, end, role, references, on_disk })
+        };
+        edges.windows(2).filter_map(piece).collect()
     }
 
     /// The cluster past the last one before `limit` that is referenced or counted.

@@ -1,15 +1,16 @@
-//! What `replay` says of one input.
+//! What is told of one input: the judgement, and what explains it.
+
+mod whole;
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
 
-use qcowfuzz::extent::Extent;
 use qcowfuzz::observer::Observer;
 use qcowfuzz::oracles::raw::RawOutcome;
 
-use super::output::Record;
+use super::evidence::Evidence;
 use super::runner::{Found, Runner, Target};
 
 /// The judgement in a word.
@@ -32,48 +33,47 @@ pub enum Verdict {
 
 /// All that is told of one input, in the order in which it is told.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    input: String,
-    target: &'static str,
+pub struct Account {
+    /// The file.
+    pub input: String,
+    /// What it is for.
+    pub target: &'static str,
     /// The judgement.
     pub verdict: Verdict,
+    /// The one line that is the same for the same bug.
     #[serde(skip_serializing_if = "Option::is_none")]
-    fingerprint: Option<String>,
+    pub fingerprint: Option<String>,
+    /// Where, and with which values.
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<String>,
+    pub detail: Option<String>,
+    /// How many operations the program has.
     #[serde(skip_serializing_if = "Option::is_none")]
-    operations: Option<usize>,
+    pub operations: Option<usize>,
     /// After how many of them the violation was found.
     #[serde(skip_serializing_if = "Option::is_none")]
-    operations_run: Option<usize>,
+    pub operations_run: Option<usize>,
+    /// How many of them had an effect.
     #[serde(skip_serializing_if = "Option::is_none")]
-    effective: Option<usize>,
+    pub effective: Option<usize>,
+    /// How many images were verified.
     #[serde(skip_serializing_if = "Option::is_none")]
-    images: Option<usize>,
+    pub images: Option<usize>,
     /// How many of these were not opened, where they are damaged.
     #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<usize>,
+    pub refused: Option<usize>,
     /// How many were opened and not walked to the end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    failed: Option<usize>,
+    pub failed: Option<usize>,
     /// The program's text, where the input is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    program: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_difference: Option<Difference>,
+    pub program: Option<String>,
+    /// What explains it.
+    #[serde(flatten)]
+    pub evidence: Evidence,
 }
 
-/// The first extent that is not what was expected.
-#[derive(Debug, Serialize)]
-struct Difference {
-    /// Its place in both lists, from 0.
-    extent: usize,
-    expected: Option<Record>,
-    actual: Option<Record>,
-}
-
-impl Report {
-    /// Gathers what there is to tell of the last run of `runner`.
+impl Account {
+    /// Gathers what the last run of `runner` came to.
     pub fn new(
         input: &Path,
         target: Target,
@@ -81,7 +81,7 @@ impl Report {
         found: &Found,
     ) -> Self {
         let program = runner.program();
-        let mut report = Self {
+        let mut account = Self {
             input: input.display().to_string(),
             target: target.name(),
             verdict: Verdict::Violation,
@@ -94,38 +94,48 @@ impl Report {
             refused: None,
             failed: None,
             program: program.map(ToString::to_string),
-            first_difference: None,
+            evidence: Evidence::default(),
         };
         match found {
             Found::Nothing(outcome) => {
-                report.verdict =
+                account.verdict =
                     if outcome.unsupported { Verdict::Unsupported } else { Verdict::Ok };
-                report.effective = Some(outcome.effective);
-                report.images = Some(outcome.images);
+                account.effective = Some(outcome.effective);
+                account.images = Some(outcome.images);
                 if target == Target::Hostile {
-                    report.refused = Some(outcome.refused);
-                    report.failed = Some(outcome.failed);
+                    account.refused = Some(outcome.refused);
+                    account.failed = Some(outcome.failed);
                 }
             }
             Found::File(outcome) => {
-                report.verdict = match outcome {
+                account.verdict = match outcome {
                     RawOutcome::Refused => Verdict::Refused,
                     RawOutcome::Failed => Verdict::Failed,
                     RawOutcome::Walked => Verdict::Walked,
                 }
             }
-            Found::Failure(failure) => {
-                report.operations_run = Some(failure.operations_run);
-                if let Some((expected, actual)) = runner.extents()
-                    && walked(failure.violation.oracle)
-                {
-                    report.first_difference = difference(expected, actual);
-                }
+            Found::Failure(failure) => account.operations_run = Some(failure.operations_run),
+            Found::Panic(_) => {
+                account.operations_run = program.map(|_| runner.operations_run());
             }
-            Found::Violation(_) | Found::Panic(_) => {}
+            Found::Violation(_) => {}
         }
-        (report.fingerprint, report.detail) = found.finding().unzip();
-        report
+        (account.fingerprint, account.detail) = found.finding().unzip();
+        account
+    }
+
+    /// The same input came to something else when it was run again.
+    pub fn differs(&mut self, again: &Found) {
+        let told = |finding: Option<(String, String)>| {
+            finding.map_or("nothing".to_string(), |(fingerprint, detail)| {
+                format!("{fingerprint} ({detail})")
+            })
+        };
+        let first = self.fingerprint.take().zip(self.detail.take());
+        let (first, again) = (told(first), told(again.finding()));
+        self.verdict = Verdict::Violation;
+        self.fingerprint = Some("determinism: run, the same → others".to_string());
+        self.detail = Some(format!("found first: {first}; found when it was run again: {again}"));
     }
 
     /// One line of JSON.
@@ -139,7 +149,13 @@ impl Report {
         writeln!(out, "{}: {}", self.input, self.judgement())
     }
 
-    fn judgement(&self) -> &str {
+    /// Everything, the fingerprint first.
+    pub fn whole(&self, out: &mut impl Write) -> io::Result<()> {
+        whole::write(self, out)
+    }
+
+    /// The fingerprint, or why there is none.
+    pub fn judgement(&self) -> &str {
         match (&self.fingerprint, self.verdict) {
             (Some(fingerprint), _) => fingerprint,
             (None, Verdict::Unsupported) => "unsupported by the engine",
@@ -151,7 +167,7 @@ impl Report {
     }
 
     /// What the run came to, beside the judgement.
-    fn course(&self) -> String {
+    pub fn course(&self) -> String {
         match (self.operations, self.effective, self.images, self.operations_run) {
             (Some(operations), Some(effective), Some(images), _) => {
                 let damaged = match (self.refused, self.failed) {
@@ -176,47 +192,6 @@ impl Report {
             .to_string(),
         }
     }
-
-    /// Everything, the fingerprint first.
-    pub fn whole(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}", self.judgement())?;
-        writeln!(out, "{}: {}", self.input, self.course())?;
-        if let Some(detail) = &self.detail {
-            writeln!(out, "{detail}")?;
-        }
-        let Some(program) = &self.program else { return Ok(()) };
-        writeln!(out)?;
-        // The image line is line 0, so an operation's number is its line's.
-        for (number, line) in program.lines().enumerate() {
-            match self.operations_run {
-                Some(run) if run == number => writeln!(out, "{line} ; <-- found after this")?,
-                _ => writeln!(out, "{line}")?,
-            }
-        }
-        let Some(difference) = &self.first_difference else { return Ok(()) };
-        writeln!(out, "\nfirst difference, extent {}:", difference.extent)?;
-        for (name, record) in [("expected", &difference.expected), ("actual  ", &difference.actual)]
-        {
-            match record {
-                Some(record) => writeln!(out, "  {name} {}", serde_json::to_string(record)?)?,
-                None => writeln!(out, "  {name} no extent")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether an oracle judges the walk of the whole disk: only then the lists that the harness keeps are
-/// those of the image at fault.
-fn walked(oracle: &str) -> bool {
-    matches!(oracle, "walk" | "bounds" | "partition" | "flags" | "model" | "maximal")
-}
-
-fn difference(expected: &[Extent], actual: &[Extent]) -> Option<Difference> {
-    let extent = (0..expected.len().max(actual.len()))
-        .find(|extent| expected.get(*extent) != actual.get(*extent))?;
-    let record = |extents: &[Extent]| extents.get(extent).map(Record::from);
-    Some(Difference { extent, expected: record(expected), actual: record(actual) })
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use qcowfuzz::oracles::Violation;
 
 use super::*;
-use crate::cli::panics::PanicNote;
 use qcowfuzz::harness::{Checks, Failure};
 use qcowfuzz::images::FileNames;
+use qcowfuzz::panics::PanicNote;
 use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// What is told of a program of three operations, had `found` come out.

@@ -1,0 +1,152 @@
+//! Everything that is told of one input, for people: a section for each question that they have.
+
+use std::io::{self, Write};
+
+use crate::cli::evidence::{EntryTold, FileTold, RunTold, StepTold};
+use crate::cli::output::Record;
+
+use super::Account;
+
+/// How many extents are told before and behind the first difference.
+const AROUND: usize = 3;
+/// How many runs of a file, and how many entries that were read, are told.
+const MOST_LINES: usize = 40;
+
+/// The whole account, the fingerprint first.
+pub(super) fn write(account: &Account, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}", account.judgement())?;
+    writeln!(out, "{}: {}", account.input, account.course())?;
+    if let Some(detail) = &account.detail {
+        writeln!(out, "{detail}")?;
+    }
+    let evidence = &account.evidence;
+    if let Some(program) = &account.program {
+        writeln!(out)?;
+        match evidence.steps.is_empty() {
+            true => write!(out, "{program}")?,
+            false => steps(program, &evidence.steps, out)?,
+        }
+    }
+    differences(account, out)?;
+    for file in &evidence.files {
+        layout(file, out)?;
+    }
+    if let Some(top) = evidence.files.first() {
+        reads(top, out)?;
+    }
+    if !evidence.vitals.is_empty() {
+        let told = evidence.vitals.iter().map(|(name, value)| format!("{name} {value}"));
+        writeln!(out, "\nvitals: {}", told.collect::<Vec<_>>().join(", "))?;
+    }
+    Ok(())
+}
+
+/// The program, which still assembles: what is told of an operation stands in comments.
+fn steps(program: &str, steps: &[StepTold], out: &mut impl Write) -> io::Result<()> {
+    let image = program.lines().next().unwrap_or_default();
+    writeln!(out, "{image}")?;
+    let widest = |step: &StepTold| step.operation.as_ref().map_or(0, String::len);
+    let width = steps.iter().map(widest).max().unwrap_or(0).min(56);
+    for StepTold { counter, bytes, number, operation, effect, deeds, failing } in steps {
+        let (Some(number), Some(operation)) = (number, operation) else {
+            writeln!(out, "; at {counter}: {bytes} has no meaning")?;
+            continue;
+        };
+        let mark = if *failing { " <-- found after this" } else { "" };
+        writeln!(out, "{operation:width$} ; #{number} at {counter}: {bytes}{mark}")?;
+        match effect {
+            None => writeln!(out, "    ; not run")?,
+            Some("none") => writeln!(out, "    ; no effect")?,
+            Some(_) => {}
+        }
+        for deed in deeds {
+            writeln!(out, "    ; {deed}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The extents around the first difference, side by side.
+fn differences(account: &Account, out: &mut impl Write) -> io::Result<()> {
+    let evidence = &account.evidence;
+    let Some(first) = evidence.first_difference else { return Ok(()) };
+    writeln!(out, "\nextents around the first difference (guest, status, host):")?;
+    writeln!(out, "        {:44}actual", "expected")?;
+    let longest = evidence.expected.len().max(evidence.actual.len());
+    let told = |records: &[Record], at: usize| records.get(at).map_or("—".into(), Record::line);
+    for at in first.saturating_sub(AROUND)..(first + AROUND + 1).min(longest) {
+        let mark = if at == first { '>' } else { ' ' };
+        let (expected, actual) = (told(&evidence.expected, at), told(&evidence.actual, at));
+        writeln!(out, "{mark} {at:>4}  {expected:44}{actual}")?;
+    }
+    if let Some(ended) = &evidence.walk_ended {
+        writeln!(out, "  the walk ended early: {ended}")?;
+    }
+    Ok(())
+}
+
+fn layout(file: &FileTold, out: &mut impl Write) -> io::Result<()> {
+    let FileTold { kind, depth, length_bytes, cluster_bytes, runs, fault, .. } = file;
+    let what = match *kind {
+        "raw" => "raw file",
+        "data_file" => "data file",
+        _ => "image",
+    };
+    let layer = if *depth == 0 { String::new() } else { format!(", {depth} layers down") };
+    writeln!(out, "\n{what}{layer}: {length_bytes} bytes, clusters of {cluster_bytes}")?;
+    for run in runs.iter().take(MOST_LINES) {
+        let RunTold { offset, length, role, references, refcount, operations } = run;
+        let clusters = length.div_ceil((*cluster_bytes).max(1));
+        let counts = match (references, refcount, *kind) {
+            (1, 1, _) | (0, 0, _) | (_, _, "raw" | "data_file") => String::new(),
+            _ => format!("  {references} references, refcount {refcount}"),
+        };
+        let by = by(operations);
+        let place = format!("{offset:#x}");
+        writeln!(out, "  {place:>14} {clusters:>8} × {role}{counts}{by}")?;
+    }
+    more(runs.len(), out)?;
+    fault.iter().try_for_each(|fault| writeln!(out, "  not all of it: {fault}"))
+}
+
+/// Which operations, by number.
+fn by(operations: &[usize]) -> String {
+    let numbers: Vec<_> = operations.iter().take(8).map(|number| format!("#{number}")).collect();
+    let more = if operations.len() > numbers.len() { ", …" } else { "" };
+    match numbers.is_empty() {
+        true => String::new(),
+        false => format!("  by {}{more}", numbers.join(", ")),
+    }
+}
+
+/// What the walker reads of the image at the top: of each part how much, and the entries of its tables.
+fn reads(top: &FileTold, out: &mut impl Write) -> io::Result<()> {
+    let read = || top.entries.iter().filter(|entry| entry.read);
+    if read().next().is_none() {
+        return Ok(());
+    }
+    let mut parts = Vec::new();
+    for entries in top.entries.chunk_by(|one, next| one.part == next.part) {
+        let count = entries.iter().filter(|entry| entry.read).count();
+        if let Some(first) = entries.first().filter(|_| count > 0) {
+            parts.push(format!("{} {count} of {}", first.part, entries.len()));
+        }
+    }
+    writeln!(out, "\nread by the walker: {}", parts.join(", "))?;
+    let entries: Vec<_> = read().filter(|entry| entry.name.is_empty()).collect();
+    for entry in entries.iter().take(MOST_LINES) {
+        let EntryTold { part, offset, value, damaged, spelled, operation, .. } = entry;
+        let by = by(operation.as_slice());
+        let damaged = damaged.as_ref().map_or(String::new(), |value| format!(" → {value}"));
+        let place = format!("{offset:#x}");
+        writeln!(out, "  {place:>14} {part} {value}{damaged}: {spelled}{by}")?;
+    }
+    more(entries.len(), out)
+}
+
+fn more(lines: usize, out: &mut impl Write) -> io::Result<()> {
+    match lines.checked_sub(MOST_LINES) {
+        None | Some(0) => Ok(()),
+        Some(more) => writeln!(out, "  … and {more} more (--json has them)"),
+    }
+}

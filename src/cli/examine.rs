@@ -1,0 +1,58 @@
+//! Runs inputs, twice each, and gathers what there is to tell.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use qcowfuzz::feedback::Log;
+use qcowfuzz::harness::Checks;
+use qcowfuzz::images::FileNames;
+
+use super::account::Account;
+use super::evidence::Evidence;
+use super::runner::{Runner, Target};
+
+/// How inputs are run.
+pub struct Examiner {
+    target: Target,
+    checks: Checks,
+    names: FileNames,
+    log: Rc<Log>,
+    runner: Runner<Rc<Log>>,
+    /// Sees nothing of the first run.
+    again: Runner<()>,
+}
+
+impl Examiner {
+    /// For inputs of `target`. Images call other files by `names`.
+    pub fn new(target: Target, checks: Checks, names: FileNames) -> Self {
+        let log: Rc<Log> = Rc::default();
+        let runner = Runner::new(target, names.clone(), &log);
+        let again = Runner::new(target, names.clone(), &());
+        Self { target, checks, names, log, runner, again }
+    }
+
+    /// Runs `bytes`, the content of the file `input`, twice. Panics are found only while there are panic notes.
+    pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Account {
+        let Self { target, checks, names, log, runner, again } = self;
+        log.begin_run();
+        let found = runner.run_guarded(bytes, *checks);
+        let second = again.run_guarded(bytes, *checks);
+        let mut account = Account::new(input, *target, runner, &found);
+        account.evidence = Evidence::gather(*target, bytes, runner, log, names);
+        account.operations_run.into_iter().for_each(|run| account.evidence.mark(run));
+        if format!("{found:?}") != format!("{second:?}") {
+            account.differs(&second);
+        }
+        account
+    }
+
+    /// What happened in the first run.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// What ran the input first.
+    pub fn runner(&self) -> &Runner<Rc<Log>> {
+        &self.runner
+    }
+}

@@ -1,0 +1,77 @@
+//! The fields and entries of an image, with their values.
+
+use std::ops::Range;
+
+use crate::anatomy::{Anatomy, Element, Part};
+use crate::head::Head;
+use crate::image::Image;
+use crate::images::Images;
+use crate::limits::MAX_EXPLAINED_ENTRIES;
+use crate::qcow2::units::HostOffset;
+use crate::storage::Storage;
+
+use super::files::{FileKind, FileView};
+use super::spelled::spelled;
+
+/// A field or an entry.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// What it belongs to.
+    pub part: Part,
+    /// What a field is called in the specification; an entry has no name.
+    pub name: &'static str,
+    /// Where it lies.
+    pub at: HostOffset,
+    /// How many bytes it has: 1, 2, 4 or 8.
+    pub width_bytes: u8,
+    /// Which guest bytes it maps; nothing, or everything where it is of no one's in particular.
+    pub guest: Range<u64>,
+    /// Its value, as the build wrote it.
+    pub value: u64,
+    /// What a hostile program made of it.
+    pub damaged: Option<u64>,
+    /// The value's bits in words.
+    pub spelled: String,
+    /// The last operation that touched what it maps.
+    pub operation: Option<usize>,
+    /// Whether the walker reads it.
+    pub read: bool,
+}
+
+/// The entries of an image, part by part, as far as [`MAX_EXPLAINED_ENTRIES`] go.
+pub(super) fn of(
+    image: &Image,
+    anatomy: &Anatomy,
+    operation: impl Fn(&Range<u64>) -> Option<usize>,
+) -> Vec<Entry> {
+    let geometry = Head::read(image).ok().map(|head| head.header.geometry);
+    let entry = |element: &Element| {
+        let Element { part, name, at, width_bytes, .. } = *element;
+        let (value, guest) = (value_of(image, at, width_bytes), element.guest.clone());
+        let spelled = spelled(part, name, value, geometry.as_ref());
+        let operation = operation(&guest);
+        let (damaged, read) = (None, false);
+        Entry { part, name, at, width_bytes, guest, value, damaged, spelled, operation, read }
+    };
+    anatomy.elements().iter().take(MAX_EXPLAINED_ENTRIES).map(entry).collect()
+}
+
+/// Notes what became of entries in images that were damaged since.
+pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
+    for view in files.iter_mut().filter(|view| view.kind == FileKind::Image) {
+        let Some(layer) = images.layers().nth(view.depth) else { continue };
+        for entry in &mut view.entries {
+            let now = value_of(&layer.image, entry.at, entry.width_bytes);
+            entry.damaged = (now != entry.value).then_some(now);
+        }
+    }
+}
+
+/// A big-endian number; where it cannot be read, 0.
+pub(super) fn value_of(image: &Image, at: HostOffset, width_bytes: u8) -> u64 {
+    let mut bytes = [0; 8];
+    let width = usize::from(width_bytes).min(8);
+    // Images in memory can always be read.
+    let _ = image.read_at(at, &mut bytes[8 - width..]);
+    u64::from_be_bytes(bytes)
+}

@@ -1,0 +1,250 @@
+//! Where everything lies in the files that a program builds.
+
+use std::ops::Range;
+
+use crate::anatomy::{Anatomy, Element, Part};
+use crate::image::Image;
+use crate::images::Images;
+use crate::oracles::recount::{Occupied, Recount, Role};
+use crate::qcow2::entry::L1Entry;
+use crate::qcow2::units::ClusterSize;
+use crate::storage::Storage;
+use crate::vm::Vm;
+
+use super::entries::{self, Entry, value_of};
+use super::steps::{Deed, Step};
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A qcow2 image.
+    Image,
+    /// A raw file at the bottom of a chain.
+    Raw,
+    /// The external data file of an image.
+    DataFile,
+}
+
+/// A file.
+#[derive(Clone, Debug)]
+pub struct FileView {
+    /// What it is.
+    pub kind: FileKind,
+    /// How many layers down.
+    pub depth: usize,
+    /// How long it is.
+    pub length_bytes: u64,
+    /// Its cluster size; of a raw file, that of what was written to it.
+    pub cluster_bytes: u64,
+    /// All of it, in order.
+    pub runs: Vec<Run>,
+    /// The fields and entries of an image, part by part.
+    pub entries: Vec<Entry>,
+    /// Why it could not be taken apart in full.
+    pub fault: Option<String>,
+}
+
+/// Neighbouring bytes of a file that are the same to a reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which; the last run may end past the file's end.
+    pub bytes: Range<u64>,
+    /// What they are; `None` where nothing references them: a hole, or a leak where they have a count.
+    pub role: Option<Role>,
+    /// How many references there are to each cluster.
+    pub references: u64,
+    /// The count on disk of each cluster.
+    pub on_disk: u64,
+    /// The operations that wrote them, or that wrote what they map; in order.
+    pub operations: Vec<usize>,
+}
+
+/// What an operation wrote, and where.
+pub(super) struct Trace {
+    operation: usize,
+    guest: Range<u64>,
+    host: Option<Range<u64>>,
+}
+
+/// The files of all layers, from the top down.
+pub(super) fn view(images: &Images, vm: &Vm, steps: &[Step]) -> Vec<FileView> {
+    let layers = images.layers().len();
+    let (mut files, mut anatomy) = (Vec::new(), Anatomy::default());
+    for (depth, (layer, journal)) in images.layers().zip(vm.journals()).enumerate() {
+        let traces = traces(steps, layers - 1 - depth);
+        if layer.raw {
+            let cluster_bytes = journal.cluster_size.bytes();
+            files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &[]));
+            continue;
+        }
+        let view = image(&layer.image, &mut anatomy, depth, &traces);
+        let cluster_bytes = view.cluster_bytes;
+        files.push(view);
+        if layer.has_data_file {
+            let file = &layer.data_file;
+            files.push(plain(FileKind::DataFile, file, depth, cluster_bytes, &traces));
+        }
+    }
+    files
+}
+
+fn traces(steps: &[Step], height: usize) -> Vec<Trace> {
+    let operations = steps.iter().filter(|step| step.operation.is_some()).enumerate();
+    let of_layer = operations.filter(|(_, step)| step.height == height);
+    let deeds = of_layer.flat_map(|(index, step)| step.deeds.iter().map(move |deed| (index, deed)));
+    let trace = |(operation, deed): (usize, &Deed)| match deed {
+        Deed::Mapped { guest, host, .. } => {
+            Some(Trace { operation, guest: guest.clone(), host: host.clone() })
+        }
+        _ => None,
+    };
+    deeds.filter_map(trace).collect()
+}
+
+/// An image.
+pub(super) fn image(
+    image: &Image,
+    anatomy: &mut Anatomy,
+    depth: usize,
+    traces: &[Trace],
+) -> FileView {
+    let mut recount = Recount::new();
+    let faults = [anatomy.read(image).err(), recount.recount(image).err()];
+    let fault = faults.into_iter().flatten().next().map(|error| error.to_string());
+    let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
+    let length_bytes = image.length_bytes();
+    let mut view = FileView {
+        kind: FileKind::Image,
+        depth,
+        length_bytes,
+        cluster_bytes: cluster_size.bytes(),
+        runs: Vec::new(),
+        entries: entries::of(image, anatomy, |guest| last_touching(traces, guest)),
+        fault,
+    };
+    let spans = table_spans(image, anatomy);
+    for occupied in recount.occupied() {
+        pieces(&occupied, cluster_size.bytes(), traces, |first, end| {
+            let bytes = first * cluster_size.bytes()..end * cluster_size.bytes();
+            let operations = match occupied.role {
+                Some(Role::Data | Role::Compressed) => operations(traces, |trace| {
+                    trace.host.as_ref().is_some_and(|it| meet(it, &bytes))
+                }),
+                Some(Role::L2Table) => match spans.iter().find(|(at, _)| *at == bytes.start) {
+                    Some((_, span)) => operations(traces, |trace| meet(&trace.guest, span)),
+                    None => Vec::new(),
+                },
+                _ => Vec::new(),
+            };
+            let Occupied { role, references, on_disk, .. } = occupied;
+            add(&mut view.runs, Run { bytes, role, references, on_disk, operations });
+        });
+    }
+    end(&mut view);
+    view
+}
+
+/// A file without structures.
+fn plain(
+    kind: FileKind,
+    file: &Image,
+    depth: usize,
+    cluster_bytes: u64,
+    traces: &[Trace],
+) -> FileView {
+    let length_bytes = file.length_bytes();
+    let (runs, entries) = (Vec::new(), Vec::new());
+    let mut view =
+        FileView { kind, depth, length_bytes, cluster_bytes, runs, entries, fault: None };
+    let hosts = traces.iter().filter_map(|trace| trace.host.as_ref());
+    let mut edges: Vec<u64> = hosts.flat_map(|host| [host.start, host.end]).collect();
+    edges.extend([0, length_bytes]);
+    edges.sort_unstable();
+    edges.dedup();
+    for edge in edges.windows(2) {
+        let bytes = edge[0]..edge[1];
+        let operations =
+            operations(traces, |trace| trace.host.as_ref().is_some_and(|it| meet(it, &bytes)));
+        let there = kind == FileKind::Raw || !operations.is_empty();
+        let (role, on_disk) = (there.then_some(Role::Data), 0);
+        let references = u64::from(there);
+        add(&mut view.runs, Run { bytes, role, references, on_disk, operations });
+    }
+    end(&mut view);
+    view
+}
+
+/// Calls `take` with the clusters of a run, cut where what wrote them changes; tables one by one.
+fn pieces(occupied: &Occupied, cluster: u64, traces: &[Trace], mut take: impl FnMut(u64, u64)) {
+    let Occupied { first, end, role, .. } = *occupied;
+    let mut cuts = vec![first, end];
+    match role {
+        Some(Role::L2Table) => cuts.extend(first..end),
+        Some(Role::Data | Role::Compressed) => {
+            let hosts = traces.iter().filter_map(|trace| trace.host.as_ref());
+            let edges = hosts.flat_map(|host| [host.start / cluster, host.end.div_ceil(cluster)]);
+            cuts.extend(edges.filter(|edge| (first..end).contains(edge)));
+        }
+        _ => {}
+    }
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).for_each(|cut| take(cut[0], cut[1]));
+}
+
+/// Where the active L2 tables lie, and what each maps.
+fn table_spans(image: &Image, anatomy: &Anatomy) -> Vec<(u64, Range<u64>)> {
+    let span = |element: &Element| {
+        let table = L1Entry(value_of(image, element.at, element.width_bytes)).table()?;
+        Some((table.get(), element.guest.clone()))
+    };
+    anatomy.of(Part::L1).iter().filter_map(span).collect()
+}
+
+/// Adds a run, with a hole before it where there is one; one that is like the last belongs to it.
+fn add(runs: &mut Vec<Run>, run: Run) {
+    let before = runs.last().map_or(0, |last| last.bytes.end);
+    if before < run.bytes.start {
+        runs.push(hole(before..run.bytes.start));
+    }
+    if let Some(last) = runs.last_mut()
+        && last.bytes.end == run.bytes.start
+        && (Run { bytes: last.bytes.clone(), ..run.clone() }) == *last
+    {
+        last.bytes.end = run.bytes.end;
+        return;
+    }
+    runs.push(run);
+}
+
+/// Whatever lies behind the last run.
+fn end(view: &mut FileView) {
+    let last = view.runs.last().map_or(0, |last| last.bytes.end);
+    if last < view.length_bytes {
+        view.runs.push(hole(last..view.length_bytes));
+    }
+}
+
+fn hole(bytes: Range<u64>) -> Run {
+    Run { bytes, role: None, references: 0, on_disk: 0, operations: Vec::new() }
+}
+
+fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+fn operations(traces: &[Trace], wrote: impl Fn(&Trace) -> bool) -> Vec<usize> {
+    let mut operations: Vec<_> =
+        traces.iter().filter(|trace| wrote(trace)).map(|trace| trace.operation).collect();
+    operations.dedup();
+    operations
+}
+
+/// The last operation that touched some of `guest`; none where that is all of the disk.
+fn last_touching(traces: &[Trace], guest: &Range<u64>) -> Option<usize> {
+    if guest.end == u64::MAX {
+        return None;
+    }
+    let touching = traces.iter().rev().find(|trace| meet(&trace.guest, guest));
+    touching.map(|trace| trace.operation)
+}

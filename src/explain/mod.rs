@@ -1,0 +1,123 @@
+//! What an input does, for people: what each operation is and came to, where everything lies in the files that
+//! it builds, and what the reference model expects of them. Nothing is judged here.
+
+mod entries;
+mod files;
+mod spelled;
+mod steps;
+
+use smallvec::SmallVec;
+
+use crate::anatomy::Anatomy;
+use crate::build::Scratch;
+use crate::damage::Damage;
+use crate::engines::{Engine, OpenDisk};
+use crate::extent::{Extent, Window};
+use crate::image::Image;
+use crate::images::{FileNames, Images};
+use crate::limits::{EXPLAINED_FUEL, Limits, MAX_LAYERS, MAX_WATCHED_EXTENTS};
+use crate::model::Model;
+use crate::observer::Observer;
+use crate::oracles::collector::Collector;
+use crate::storage::Layer;
+use crate::vm::{Program, Vm};
+use crate::watch::{Watch, Watched};
+
+pub use entries::Entry;
+pub use files::{FileKind, FileView, Run};
+pub use spelled::spelled;
+pub use steps::{Deed, Mapped, Step};
+
+/// An input, explained.
+#[derive(Debug)]
+pub struct Explanation {
+    /// What it is decoded to.
+    pub program: Program,
+    /// Its records, in order.
+    pub steps: Vec<Step>,
+    /// The files that it builds, from the image itself down, each data file behind its image.
+    pub files: Vec<FileView>,
+    /// The extents that the reference model expects of the disk, where no damage is done.
+    pub expected: Vec<Extent>,
+    vm: Vm,
+    images: Images,
+}
+
+/// Explains the program that `input` is, as far as its first `operations` go: what comes behind is listed, and not
+/// run. What the build does is told to `observer`; images call other files by `names`.
+pub fn explain(
+    input: &[u8],
+    limits: Limits,
+    operations: usize,
+    names: &FileNames,
+    observer: &impl Observer,
+) -> Explanation {
+    let program = Program::decode(input);
+    let (vm, steps) = steps::run(input, &program, limits, operations, observer);
+    let mut images = Images::default();
+    vm.build(names, &mut Scratch::default(), &mut images, observer);
+    let mut files = files::view(&images, &vm, &steps);
+    let mut expected = Vec::new();
+    let mut model = Model::default();
+    model.replay(vm.journals());
+    model.extents(&mut expected);
+    if !vm.attacks().is_empty() {
+        Damage::default().apply(&mut images, vm.attacks());
+        entries::note_damage(&mut files, &images);
+    }
+    Explanation { program, steps, files, expected, vm, images }
+}
+
+/// What our walker reads of the image at the top where nothing is damaged: it is run for that.
+pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watched> {
+    let operations = program.operations.iter().copied().take(operations).collect();
+    let begun = Program { prologue: program.prologue, operations };
+    Watch::default().run(&begun, limits).to_vec()
+}
+
+/// The extents that an engine gives of what was built, and why it came to no end of its own where it did not. At
+/// most [`MAX_WATCHED_EXTENTS`] are kept.
+pub fn walk<E: Engine>(engine: &mut E, images: &Images) -> (Vec<Extent>, Option<String>) {
+    let chain: SmallVec<[Layer; MAX_LAYERS]> =
+        images.layers().map(|files| files.layer().erased()).collect();
+    walk_chain(engine, &chain)
+}
+
+/// The same of a chain of any files.
+pub fn walk_chain<E: Engine>(engine: &mut E, chain: &[Layer]) -> (Vec<Extent>, Option<String>) {
+    let mut extents = Vec::new();
+    let mut collector =
+        Collector::new(&mut extents, EXPLAINED_FUEL).stopping_after(MAX_WATCHED_EXTENTS);
+    let walked = engine.open(chain).and_then(|mut disk| disk.map(Window::ALL, &mut collector));
+    let ended = match walked {
+        Err(error) => Some(error.to_string()),
+        Ok(()) if collector.exhausted() => Some("too many steps".to_string()),
+        Ok(()) if extents.len() >= MAX_WATCHED_EXTENTS => Some("too many extents".to_string()),
+        Ok(()) => None,
+    };
+    (extents, ended)
+}
+
+/// Explains a file of any content.
+pub fn explain_file(image: &Image) -> FileView {
+    files::image(image, &mut Anatomy::default(), 0, &[])
+}
+
+impl Explanation {
+    /// The files themselves, damaged where the program does that, and the machine that knows what they call each
+    /// other.
+    pub fn built(&self) -> (&Vm, &Images) {
+        (&self.vm, &self.images)
+    }
+
+    /// Notes which entries of the image at the top were read.
+    pub fn note_reads(&mut self, reads: &[Watched]) {
+        let Some(top) = self.files.first_mut() else { return };
+        for entry in &mut top.entries {
+            entry.read = reads.iter().any(|it| it.part == entry.part && it.at == entry.at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! What each operation is, and what it came to.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::limits::Limits;
+use crate::observer::Observer;
+use crate::vm::operation::OPERATION_BYTES;
+use crate::vm::program::records;
+use crate::vm::{Effect, Operation, Program, Question, Record, Vm};
+use crate::watch::clusters_of;
+
+/// A record of an input.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The program counter: the byte of the input at which the record begins.
+    pub counter: usize,
+    /// The record.
+    pub bytes: [u8; OPERATION_BYTES],
+    /// What it is decoded to, operands folded into their ranges; `None` where its opcode has no meaning yet, or
+    /// where the program is long enough without it.
+    pub operation: Option<Operation>,
+    /// What it did; `None` where it was not run.
+    pub effect: Option<Effect>,
+    /// The layer that it was about, counted from the lowest.
+    pub height: usize,
+    /// What came of it, operands clamped to the disk and to the limits.
+    pub deeds: Vec<Deed>,
+}
+
+/// What guest bytes are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapped {
+    /// Data.
+    Data,
+    /// Compressed data.
+    Compressed,
+    /// Zeros.
+    Zeros,
+    /// Nothing.
+    Unallocated,
+    /// In part something else: subclusters.
+    Subclusters,
+}
+
+/// Something that an operation came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Deed {
+    /// Guest bytes are something else now.
+    Mapped {
+        /// What.
+        what: Mapped,
+        /// Which; whole clusters, which may reach past the end of the disk.
+        guest: Range<u64>,
+        /// The bytes of the file that they have, if any.
+        host: Option<Range<u64>>,
+    },
+    /// The disk has another size.
+    Resized {
+        /// In bytes.
+        size_bytes: u64,
+    },
+    /// A snapshot was taken, as the last one.
+    SnapshotTaken,
+    /// A snapshot was deleted.
+    SnapshotDeleted {
+        /// Its place among them.
+        index: usize,
+    },
+    /// A snapshot was applied.
+    SnapshotApplied {
+        /// Its place among them.
+        index: usize,
+    },
+    /// A layer begins.
+    Layer {
+        /// The size of its disk.
+        size_bytes: u64,
+        /// Its cluster size.
+        cluster_bytes: u64,
+    },
+    /// A question was asked.
+    Asked(Question),
+}
+
+/// Runs the first `operations` of a program, and tells what each came to.
+pub(super) fn run(
+    input: &[u8],
+    program: &Program,
+    limits: Limits,
+    operations: usize,
+    observer: &impl Observer,
+) -> (Vm, Vec<Step>) {
+    let mut vm = Vm::new();
+    vm.begin(&program.prologue, limits);
+    let (mut steps, mut index) = (Vec::new(), 0);
+    for (counter, bytes) in records(input) {
+        let operation = Operation::decode(bytes).filter(|_| index < program.operations.len());
+        let (effect, deeds) = match operation.filter(|_| index < operations) {
+            Some(operation) => {
+                let (effect, deeds) = step(&mut vm, operation, observer);
+                (Some(effect), deeds)
+            }
+            None => (None, Vec::new()),
+        };
+        index += usize::from(operation.is_some());
+        let height = vm.journals().len() - 1;
+        steps.push(Step { counter, bytes: *bytes, operation, effect, height, deeds });
+    }
+    (vm, steps)
+}
+
+fn step(vm: &mut Vm, operation: Operation, observer: &impl Observer) -> (Effect, Vec<Deed>) {
+    let (before, layers) = (vm.journal().records.clone(), vm.journals().len());
+    let asked = vm.questions().len();
+    let effect = vm.step_observed(operation, observer);
+    let mut deeds = Vec::new();
+    if vm.journals().len() > layers {
+        let plan = vm.builder().plan();
+        let (size_bytes, cluster_bytes) = (plan.size_bytes, plan.geometry.cluster_size.bytes());
+        return (effect, vec![Deed::Layer { size_bytes, cluster_bytes }]);
+    }
+    let journal = vm.journal();
+    // The last record of before may have grown by what follows it in the file.
+    let same = before.iter().zip(&journal.records).take_while(|(before, now)| before == now);
+    for record in journal.records.iter().skip(same.count()) {
+        add(&mut deeds, deed(record, journal.cluster_size.bytes()));
+    }
+    deeds.extend(vm.questions().iter().skip(asked).map(|question| Deed::Asked(*question)));
+    (effect, deeds)
+}
+
+fn deed(record: &Record, cluster: u64) -> Deed {
+    let clusters = clusters_of(record).unwrap_or(0..0);
+    let bytes = |clusters: u64| clusters.saturating_mul(cluster);
+    let guest = bytes(clusters.start)..bytes(clusters.end);
+    let span = guest.end - guest.start;
+    let (what, host) = match *record {
+        Record::Written { host, .. } => (Mapped::Data, Some((host, span))),
+        Record::Compressed { host, length_bytes, .. } => {
+            (Mapped::Compressed, Some((host, u64::from(length_bytes))))
+        }
+        Record::Zeroed { kept, .. } => (Mapped::Zeros, kept.map(|host| (host, span))),
+        Record::Discarded { .. } => (Mapped::Unallocated, None),
+        Record::Subclusters { host, .. } => (Mapped::Subclusters, host.map(|host| (host, span))),
+        Record::Resized { size_bytes } => return Deed::Resized { size_bytes },
+        Record::SnapshotTaken => return Deed::SnapshotTaken,
+        Record::SnapshotDeleted { index } => return Deed::SnapshotDeleted { index },
+        Record::SnapshotApplied { index } => return Deed::SnapshotApplied { index },
+    };
+    let host = host.map(|(host, length)| host.get()..host.get().saturating_add(length));
+    Deed::Mapped { what, guest, host }
+}
+
+/// Adds a deed; one that goes on where the last one ended, on the disk and in the file, belongs to it.
+fn add(deeds: &mut Vec<Deed>, deed: Deed) {
+    if let (
+        Some(Deed::Mapped { what: last_what, guest: last_guest, host: last_host }),
+        Deed::Mapped { what, guest, host },
+    ) = (deeds.last_mut(), &deed)
+        && last_what == what
+        && *what != Mapped::Compressed
+        && last_guest.end == guest.start
+    {
+        let goes_on = match (&mut *last_host, host) {
+            (None, None) => true,
+            (Some(last), Some(next)) if last.end == next.start => {
+                last.end = next.end;
+                true
+            }
+            _ => false,
+        };
+        if goes_on {
+            last_guest.end = guest.end;
+            return;
+        }
+    }
+    deeds.push(deed);
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = |range: &Range<u64>| {
+            format!("{:#x}+{:#x}", range.start, range.end.saturating_sub(range.start))
+        };
+        match self {
+            Self::Mapped { what, guest, host } => {
+                let what = match what {
+                    Mapped::Data => "data",
+                    Mapped::Compressed => "compressed",
+                    Mapped::Zeros => "zeros",
+                    Mapped::Unallocated => "unallocated",
+                    Mapped::Subclusters => "subclusters",
+                };
+                write!(f, "guest {} {what}", span(guest))?;
+                host.iter().try_for_each(|host| write!(f, " at host {}", span(host)))
+            }
+            Self::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
+            Self::SnapshotTaken => f.write_str("a snapshot more"),
+            Self::SnapshotDeleted { index } => write!(f, "without snapshot {index}"),
+            Self::SnapshotApplied { index } => write!(f, "as in snapshot {index}"),
+            Self::Layer { size_bytes, cluster_bytes } => {
+                write!(
+                    f,
+                    "a disk of {size_bytes:#x} bytes in clusters of {cluster_bytes:#x} on top"
+                )
+            }
+            Self::Asked(Question::Walk(window)) => match window.length_bytes {
+                u64::MAX => write!(f, "walk from guest {:#x} on", window.start.get()),
+                length => write!(f, "walk of guest {:#x}+{length:#x}", window.start.get()),
+            },
+            Self::Asked(Question::Lookup(guest)) => {
+                write!(f, "look-up of guest {:#x}", guest.get())
+            }
+            Self::Asked(Question::Read { start, length_bytes }) => {
+                write!(f, "read of guest {:#x}+{length_bytes:#x}", start.get())
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Panics of the code under test: they are findings, and named as such.
+
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::Mutex;
+
+/// Where a panic was, and what it said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PanicNote {
+    /// The source file, as the compiler was told of it.
+    pub file: String,
+    /// The function, without what it belongs to: what that is called depends on the compiler. Empty where the
+    /// build has no symbols.
+    pub function: String,
+    /// Place and message.
+    pub detail: String,
+}
+
+impl PanicNote {
+    fn of(panic: &PanicHookInfo) -> Self {
+        let payload = panic.payload();
+        let message = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("a panic without a message");
+        let file = panic.location().map_or("", |location| location.file()).to_string();
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let function = function_in(&file).unwrap_or_default();
+        Self { file, function, detail: format!("{place}: {message}") }
+    }
+
+    /// One line that is the same for the same bug: the function, and no line of it.
+    pub fn fingerprint(&self) -> String {
+        let Self { file, function, .. } = self;
+        match function.is_empty() {
+            true => format!("panic: {file}"),
+            false => format!("panic: {file}, {function}"),
+        }
+    }
+}
+
+/// The innermost function on the stack that lies in `file`: a panic's location is that of the caller of what
+/// panics (an index, an `unwrap`).
+fn function_in(file: &str) -> Option<String> {
+    let mut found = None;
+    backtrace::trace(|frame| {
+        backtrace::resolve_frame(frame, |symbol| {
+            let here = symbol.filename().is_some_and(|path| path.ends_with(file));
+            if let (None, true, Some(name)) = (&found, here, symbol.name()) {
+                found = Some(last_segment(&format!("{name:#}")));
+            }
+        });
+        found.is_none()
+    });
+    found
+}
+
+/// The function's own name in a path: without the types around it, closures in it, and generics behind it.
+fn last_segment(path: &str) -> String {
+    let (mut depth, mut segments) = (0u32, vec![String::new()]);
+    let mut characters = path.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            ':' if depth == 0 && characters.peek() == Some(&':') => {
+                characters.next();
+                segments.push(String::new());
+            }
+            _ if depth == 0 => segments.last_mut().into_iter().for_each(|it| it.push(character)),
+            _ => {}
+        }
+    }
+    let named = |segment: &&String| !segment.is_empty() && !segment.starts_with('{');
+    segments.iter().rev().find(named).cloned().unwrap_or_default()
+}
+
+static LAST_PANIC: Mutex<Option<PanicNote>> = Mutex::new(None);
+
+/// Keeps panics of the code under test from being printed: they are findings, and reported as such.
+pub struct PanicNotes;
+
+impl PanicNotes {
+    /// Until it is dropped.
+    pub fn take_over() -> Self {
+        std::panic::set_hook(Box::new(|panic| {
+            let note = PanicNote::of(panic);
+            if let Ok(mut last) = LAST_PANIC.lock() {
+                *last = Some(note);
+            }
+        }));
+        Self
+    }
+}
+
+impl Drop for PanicNotes {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            drop(std::panic::take_hook());
+        }
+    }
+}
+
+/// Runs the code under test.
+///
+/// # Errors
+/// It panicked; while there are [`PanicNotes`], the place is told.
+pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, PanicNote> {
+    let last = || LAST_PANIC.lock().ok().and_then(|mut last| last.take()).unwrap_or_default();
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_named_alike_by_every_compiler() {
+        for path in [
+            "qcowfuzz::map::walk::Walk<S,O>::piece",
+            "<qcowfuzz::map::walk::Walk<S, O>>::piece::<u8>",
+            "<qcowfuzz::map::walk::Walk<S> as core::iter::Iterator>::piece",
+            "qcowfuzz::map::walk::Walk<S>::piece::{{closure}}",
+            "qcowfuzz::map::walk::piece::{closure#0}::{closure#1}",
+        ] {
+            assert_eq!(last_segment(path), "piece", "{path}");
+        }
+    }
+}
