@@ -65,6 +65,7 @@ pub mod image;
 pub mod images;
 pub mod limits;
 pub mod map;
+pub mod minimizer;
 pub mod model;
 pub mod mutators;
 pub mod observer;

@@ -128,3 +128,5 @@ pub const MAX_INPUT_BYTES: u64 = 1 << 20;
 pub const MAX_EXPLAINED_ENTRIES: usize = 4096;
 /// The steps that a walk may take that is explained: none is waited for longer than a second.
 pub const EXPLAINED_FUEL: u64 = 1 << 24;
+/// How many times all reducers of a minimization run: the second time they seldom find anything.
+pub const MAX_MINIMIZE_ROUNDS: u32 = 16;

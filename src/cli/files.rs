@@ -14,6 +14,7 @@ use qcowfuzz::storage::Storage;
 use qcowfuzz::vm::Vm;
 
 use super::Failure;
+use super::runner::Target;
 
 pub use qcowfuzz::corpus::Existing;
 
@@ -42,6 +43,12 @@ pub fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
         ));
     }
     Ok(bytes)
+}
+
+/// There is nothing to be done with an input that shows nothing.
+pub fn nothing_found(path: &Path, target: Target) -> Failure {
+    let what = "nothing was found in it, expected an input with a violation";
+    Failure::at(path, format_args!("{what} (--target {})", target.name()))
 }
 
 fn read_standard_input(most: u64) -> Result<Vec<u8>, Failure> {
@@ -112,7 +119,8 @@ pub fn write_images(
     Ok(())
 }
 
-const THERE_ALREADY: &str = "the file is there already, expected a new one or --force";
+/// Why a file is not written.
+pub const THERE_ALREADY: &str = "the file is there already, expected a new one or --force";
 
 /// Writes a file beside `path`, and renames it when it is whole.
 fn whole(

@@ -12,6 +12,7 @@ mod files;
 mod findings;
 mod fuzz;
 mod map;
+mod minimize;
 mod output;
 mod print;
 mod replay;
@@ -42,6 +43,7 @@ enum Verb {
     Map(map::Arguments),
     Check(check::Arguments),
     Replay(replay::Arguments),
+    Minimize(minimize::Arguments),
     Fuzz(fuzz::Arguments),
     #[command(hide = true)]
     FuzzWorker(fuzz::worker::Arguments),
@@ -125,6 +127,7 @@ pub fn main() -> ExitCode {
         Verb::Map(arguments) => map::run(&arguments),
         Verb::Check(arguments) => check::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Minimize(arguments) => minimize::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(&arguments),
         Verb::State(arguments) => state::run(&arguments),

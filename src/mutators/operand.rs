@@ -1,35 +1,14 @@
 //! Changes one operand of an operation, most often to a value at which the geometry changes its mind: edges
 //! of tables and of refcount blocks, the ends of the disk, powers of two, neighbours of the old value.
 
-use std::ops::Range;
-
 use bytes::BufMut;
 
 use crate::entropy::Entropy;
 use crate::qcow2::header::Geometry;
+use crate::vm::operation::Place;
 use crate::vm::{Operation, Program};
 
 use super::Context;
-
-/// An operand in the record of an operation.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) name: &'static str,
-    pub(super) bytes: Range<usize>,
-}
-
-/// Where the operands of an operation are in its record.
-pub(super) fn places(operation: &Operation) -> impl Iterator<Item = Place> + use<> {
-    let code = operation.encode()[0];
-    let which = Operation::OPCODES.iter().position(|(other, _)| *other == code);
-    let operands = which.map_or(&[][..], |which| Operation::OPERANDS[which]);
-    let mut from = 1;
-    operands.iter().map(move |(name, count)| {
-        let bytes = from..from + count;
-        from += count;
-        Place { name, bytes }
-    })
-}
 
 pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
     if program.operations.is_empty() {
@@ -42,7 +21,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
 /// The same, of the operation at `at`.
 pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Context) -> bool {
     let before = program.operations[at];
-    let all: Vec<_> = places(&before).collect();
+    let all: Vec<_> = before.places().collect();
     if all.is_empty() {
         return false;
     }

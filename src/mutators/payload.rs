@@ -1,10 +1,10 @@
 //! Changes what data are, and nothing of where they are: shapes, codings, fills, what becomes of
 //! subclusters.
 
+use crate::vm::operation::Place;
 use crate::vm::{Operation, Program};
 
 use super::Context;
-use super::operand::{Place, places};
 
 /// Operands that say what there is, not where.
 const NAMES: [&str; 8] = ["shape", "coding", "skew", "keep", "fill", "kind", "change", "flags"];
@@ -14,7 +14,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
         .operations
         .iter()
         .enumerate()
-        .flat_map(|(at, operation)| places(operation).map(move |place| (at, place)))
+        .flat_map(|(at, operation)| operation.places().map(move |place| (at, place)))
         .filter(|(_, place)| NAMES.contains(&place.name))
         .collect();
     if all.is_empty() {

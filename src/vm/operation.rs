@@ -1,6 +1,7 @@
 //! The operations: one table of opcodes, from which decoding, encoding and text follow. Opcodes are append-only: a number that is taken keeps its meaning and its operands.
 
 use std::fmt;
+use std::ops::Range;
 
 use bytes::{Buf, BufMut};
 
@@ -110,7 +111,28 @@ macro_rules! operations {
     };
 }
 
+/// An operand in the record of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What it is called.
+    pub name: &'static str,
+    /// Where it is in the record.
+    pub bytes: Range<usize>,
+}
+
 impl Operation {
+    /// Where its operands are in its record.
+    pub fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        let which = Self::OPCODES.iter().position(|(_, name)| *name == self.name());
+        let operands = which.map_or(&[][..], |which| Self::OPERANDS[which]);
+        let mut from = 1;
+        operands.iter().map(move |(name, count)| {
+            let bytes = from..from + count;
+            from += count;
+            Place { name, bytes }
+        })
+    }
+
     /// Whether it is done to what was built; only where the target has attacks.
     pub fn is_attack(&self) -> bool {
         matches!(

@@ -61,6 +61,11 @@ impl Vm {
         Effect::Changed
     }
 
+    /// The cluster of the disk that an operation that builds at `at` begins with.
+    pub fn position(&self, at: At) -> u64 {
+        self.cluster(at).checked_rem(self.builder.guest_clusters()).unwrap_or(0)
+    }
+
     /// Calls `change` with each cluster of the range that lies on the disk.
     #[inline]
     pub(super) fn for_clusters(
@@ -73,7 +78,7 @@ impl Vm {
         if disk == 0 {
             return Effect::None;
         }
-        let first = self.cluster(at) % disk;
+        let first = self.position(at);
         let end = (first + clusters.get().min(self.touchable)).min(disk);
         let mut changed = false;
         for cluster in first..end {

@@ -104,6 +104,24 @@ impl Size {
         if shift >= Self::SHIFTS { None } else { Some(Self { units, shift, tail_bytes }) }
     }
 
+    /// The size that is so many bytes; `None` where none is.
+    pub fn of_bytes(bytes: u64) -> Option<Self> {
+        let of_shift = |shift: u8| {
+            let units = u16::try_from(bytes >> shift).ok()?;
+            let tail = i16::try_from(bytes - (u64::from(units) << shift)).ok()?;
+            Self::new(units, shift, tail)
+        };
+        // Units as small as they can be without a tail, else any.
+        let whole = (0..Self::SHIFTS).rev().filter_map(of_shift).find(|size| size.tail_bytes == 0);
+        whole.or_else(|| (0..Self::SHIFTS).find_map(of_shift))
+    }
+
+    /// The same with `by` more shifts, fewer where it is negative; `None` where there are none.
+    pub fn scaled(self, by: i32) -> Option<Self> {
+        let shift = i32::from(self.shift).checked_add(by)?;
+        Self::new(self.units, u8::try_from(shift).ok()?, self.tail_bytes)
+    }
+
     /// The size in bytes, at most `max_bytes`; the tail is applied to what was cut.
     pub fn bytes(self, max_bytes: u64) -> u64 {
         let whole = (u64::from(self.units) << self.shift).min(max_bytes);

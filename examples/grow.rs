@@ -1,0 +1,63 @@
+//! Grows an input that shows a bug of our walker or of the build: operations that take effect are put in, as many
+//! as asked for, and it still shows the same. So a minimizer has something to do; `scripts/minimized` measures ours.
+//!
+//!     cargo run --release --example grow -- INPUT OPERATIONS OUTPUT
+
+use std::error::Error;
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::entropy::Entropy;
+use qcowfuzz::explain::explain;
+use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::images::FileNames;
+use qcowfuzz::limits::Limits;
+use qcowfuzz::panics::{PanicNotes, caught};
+use qcowfuzz::vm::generate::operation;
+use qcowfuzz::vm::{Effect, Program};
+
+/// What is found in a program.
+fn fingerprint(program: &Program) -> Option<String> {
+    let input = program.encode();
+    let run = || Harness::new(Walker::default()).run(&input, Checks::AtCheckpoints);
+    match caught(run) {
+        Ok(run) => run.err().map(|failure| failure.violation.fingerprint()),
+        Err(note) => Some(note.fingerprint()),
+    }
+}
+
+/// How many operations take effect.
+fn effective(program: &Program) -> usize {
+    let names = FileNames::default();
+    let explained = || explain(&program.encode(), Limits::WALKED, usize::MAX, &names, &());
+    let Ok(explanation) = caught(explained) else { return 0 };
+    let effective = |effect: Option<Effect>| effect.is_some_and(|effect| effect != Effect::None);
+    explanation.steps.iter().filter(|step| effective(step.effect)).count()
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, input, operations, output] = arguments.as_slice() else {
+        return Err("expected INPUT OPERATIONS OUTPUT".into());
+    };
+    let wanted: usize = operations.parse()?;
+    let _silence = PanicNotes::take_over();
+    let mut program = Program::decode(&std::fs::read(input)?);
+    let shown = fingerprint(&program).ok_or("nothing is found in the input")?;
+    let mut entropy = Entropy::new(1);
+    for _ in 0..wanted * 1000 {
+        if program.operations.len() >= wanted && effective(&program) >= wanted {
+            std::fs::write(output, program.encode())?;
+            println!("{shown}");
+            return Ok(());
+        }
+        let mut grown = program.clone();
+        for _ in 0..1 + entropy.below(8) {
+            let at = entropy.below(grown.operations.len() as u64 + 1) as usize;
+            operation(&mut entropy).into_iter().for_each(|it| grown.operations.insert(at, it));
+        }
+        if fingerprint(&grown).as_ref() == Some(&shown) && effective(&grown) > effective(&program) {
+            program = grown;
+        }
+    }
+    Err(format!("{shown}: no more than {} operations take effect", effective(&program)).into())
+}

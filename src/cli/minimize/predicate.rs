@@ -1,0 +1,104 @@
+//! A command that judges candidates by how it ends.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use tempfile::TempDir;
+
+use qcowfuzz::corpus::{self, Existing};
+use qcowfuzz::explain::explain;
+use qcowfuzz::export::Holes;
+use qcowfuzz::vm::Program;
+
+use crate::cli::Failure;
+use crate::cli::files;
+use crate::cli::runner::Target;
+
+/// A command, and how it ended with the input.
+pub struct Predicate {
+    command: String,
+    target: Target,
+    as_image: bool,
+    /// Candidates are written here.
+    scratch: TempDir,
+    ended: Option<ExitStatus>,
+    failure: Option<Failure>,
+}
+
+impl Predicate {
+    /// Runs `command` with the input at `path`, and with a program that does nothing: where both end alike,
+    /// it tells nothing.
+    pub fn new(
+        command: &str,
+        target: Target,
+        as_image: bool,
+        path: &Path,
+        input: &[u8],
+    ) -> Result<Self, Failure> {
+        let scratch = TempDir::with_prefix("qcowfuzz-")
+            .map_err(|error| Failure::Told(format!("a temporary folder: {error}")))?;
+        let (command, ended, failure) = (command.to_string(), None, None);
+        let mut predicate = Self { command, target, as_image, scratch, ended, failure };
+        let ended = predicate.run(input)?;
+        let nothing = predicate.run(&Program::default().encode())?;
+        if ended == nothing {
+            let what = format!(
+                "ended with {ended} both with {} and with an empty program, expected something else",
+                path.display()
+            );
+            return Err(Failure::Told(format!("--predicate: {}: {what}", predicate.command)));
+        }
+        predicate.ended = Some(ended);
+        Ok(predicate)
+    }
+
+    /// Whether the command ends with a candidate as it ended with the input. After a failure, never.
+    pub fn keeps(&mut self, candidate: &[u8]) -> bool {
+        if self.failure.is_some() {
+            return false;
+        }
+        match self.run(candidate) {
+            Ok(ended) => Some(ended) == self.ended,
+            Err(failure) => {
+                self.failure = Some(failure);
+                false
+            }
+        }
+    }
+
+    /// How it ended with the input.
+    pub fn what(&self) -> String {
+        let ended = self.ended.map_or("nothing".to_string(), |ended| ended.to_string());
+        format!("{}: {ended}", self.command)
+    }
+
+    /// Why it could not be run.
+    pub fn failure(self) -> Option<Failure> {
+        self.failure
+    }
+
+    fn run(&self, candidate: &[u8]) -> Result<ExitStatus, Failure> {
+        let path = self.written(candidate)?;
+        let told = |error| Failure::Told(format!("--predicate: {}: {error}", self.command));
+        // The shell splits the command, and not the name of the file.
+        let line = format!("{} \"$1\"", self.command);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line, "sh"]).arg(path);
+        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        shell.status().map_err(told)
+    }
+
+    fn written(&self, candidate: &[u8]) -> Result<PathBuf, Failure> {
+        let scratch = self.scratch.path();
+        if !self.as_image {
+            let path = scratch.join("candidate");
+            corpus::replace(&path, scratch, candidate)?;
+            return Ok(path);
+        }
+        let path = scratch.join("candidate.qcow2");
+        let explained =
+            explain(candidate, self.target.limits(), usize::MAX, &files::names(&path), &());
+        files::write_images(&path, Existing::Replace, explained.built(), Holes::Fill)?;
+        Ok(path)
+    }
+}

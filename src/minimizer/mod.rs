@@ -1,0 +1,118 @@
+//! Makes a program that shows a bug as small and as simple as it can be, so that a person can read it.
+//!
+//! Each reducer proposes simpler programs; one that still shows the bug takes the place of the one before. Whether
+//! it does is not decided here: a function judges, which knows the fingerprint that was found. Reducers run in
+//! turn until none of them gets any further. That ends: each step makes the program simpler by one [measure], which
+//! cannot fall for ever; and rounds and tries are bounded all the same.
+//!
+//! Simpler is first of all fewer operations, then plainer operations, operands and geometry ([measure]).
+//!
+//! [measure]: Measure
+
+mod checkpoints;
+mod geometry;
+mod kinds;
+mod layers;
+mod measure;
+mod operands;
+mod operations;
+mod patches;
+mod positions;
+mod ranges;
+mod search;
+
+use std::ops::ControlFlow;
+
+use crate::limits::{Limits, MAX_MINIMIZE_ROUNDS};
+
+pub use measure::Measure;
+use search::Search;
+
+/// A way to make programs simpler.
+pub struct Reducer {
+    /// What it is called.
+    pub name: &'static str,
+    /// Proposes simpler programs, as many as there are.
+    reduce: fn(&mut Search),
+}
+
+/// All of them, in the order in which they run: what takes most away comes first.
+pub const REDUCERS: &[Reducer] = &[
+    Reducer { name: "ranges", reduce: ranges::reduce },
+    Reducer { name: "layers", reduce: layers::reduce },
+    Reducer { name: "checkpoints", reduce: checkpoints::reduce },
+    Reducer { name: "operations", reduce: operations::reduce },
+    Reducer { name: "kinds", reduce: kinds::reduce },
+    Reducer { name: "patches", reduce: patches::reduce },
+    Reducer { name: "positions", reduce: positions::reduce },
+    Reducer { name: "operands", reduce: operands::reduce },
+    Reducer { name: "geometry", reduce: geometry::reduce },
+];
+
+/// What is known beside the input.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// What the target's programs may cost.
+    pub limits: Limits,
+    /// How many programs are judged at most.
+    pub tries: u64,
+    /// With how many other seeds of placement a program is judged too that does not show the bug: for oracles
+    /// that ask where a program's checksum says, so that what a program does and what is asked of it are not the
+    /// same. 0 for all others.
+    pub rerolls: u16,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The reducer that is at work.
+    pub reducer: &'static str,
+    /// How many programs were judged.
+    pub tries: u64,
+    /// How many of them took the place of the one before.
+    pub kept: u64,
+    /// How many operations are left.
+    pub operations: usize,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Minimized {
+    /// The input; canonical, where anything was found that is.
+    pub input: Vec<u8>,
+    /// How many programs were judged.
+    pub tries: u64,
+    /// How many of them took the place of the one before.
+    pub kept: u64,
+    /// Nothing simpler was left to try: neither tries nor rounds ran out, and nobody stopped it.
+    pub complete: bool,
+}
+
+/// Minimizes `input`, a program that shows a bug. Whether another one shows the same is for `judge` to say, who is
+/// handed canonical inputs only. `watch` hears how far it is before each of them, and may end it: what is smallest
+/// so far is the answer.
+pub fn minimize(
+    input: &[u8],
+    settings: Settings,
+    judge: &mut dyn FnMut(&[u8]) -> bool,
+    watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Minimized {
+    let mut search = Search::new(input, settings, judge, watch);
+    search.canonical();
+    let mut settled = false;
+    for _ in 0..MAX_MINIMIZE_ROUNDS {
+        let before = search.kept();
+        for reducer in REDUCERS {
+            search.begin(reducer.name);
+            (reducer.reduce)(&mut search);
+        }
+        settled = search.kept() == before;
+        if settled || search.ended() {
+            break;
+        }
+    }
+    search.finish(settled)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,27 @@
+//! Drops single operations, and pairs of which neither can go alone: a snapshot and what applies it.
+
+use super::ranges::drop_ranges;
+use super::search::Search;
+
+/// Programs up to this length have all pairs tried.
+const MAX_PAIRED: usize = 24;
+
+pub(super) fn reduce(search: &mut Search) {
+    drop_ranges(search, 1);
+    if search.best().operations.len() <= MAX_PAIRED {
+        drop_pairs(search);
+    }
+}
+
+fn drop_pairs(search: &mut Search) {
+    let mut second = search.best().operations.len();
+    while second > 1 {
+        second -= 1;
+        let dropped = |search: &mut Search, first: usize| {
+            search.propose_kept(|at, _| at != first && at != second)
+        };
+        if (0..second).rev().any(|first| dropped(search, first)) {
+            second = second.min(search.best().operations.len());
+        }
+    }
+}

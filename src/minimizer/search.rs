@@ -1,0 +1,153 @@
+//! The smallest program so far, and what is tried in its place.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use crate::limits::Limits;
+use crate::vm::{Operation, Program};
+
+use super::{Measure, Minimized, Progress, Settings};
+
+/// Seeds of placement that are tried where the canonical form of an input does not show what the input shows.
+const CANONICAL_REROLLS: u16 = 256;
+
+/// A search for simpler programs.
+pub(super) struct Search<'s> {
+    settings: Settings,
+    judge: &'s mut dyn FnMut(&[u8]) -> bool,
+    watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    /// The input as it is kept.
+    input: Vec<u8>,
+    best: Program,
+    measure: Measure,
+    /// What was judged, and did not show the bug.
+    rejected: BTreeSet<Vec<u8>>,
+    progress: Progress,
+    stopped: bool,
+}
+
+impl<'s> Search<'s> {
+    pub(super) fn new(
+        input: &[u8],
+        settings: Settings,
+        judge: &'s mut dyn FnMut(&[u8]) -> bool,
+        watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Self {
+        let best = Program::decode(input);
+        let operations = best.operations.len();
+        Self {
+            settings,
+            judge,
+            watch,
+            input: input.to_vec(),
+            measure: Measure::of(&best),
+            best,
+            rejected: BTreeSet::new(),
+            progress: Progress { reducer: "", tries: 0, kept: 0, operations },
+            stopped: false,
+        }
+    }
+
+    /// The program that is to become simpler.
+    pub(super) fn best(&self) -> &Program {
+        &self.best
+    }
+
+    /// Those of the target.
+    pub(super) fn limits(&self) -> Limits {
+        self.settings.limits
+    }
+
+    /// Another reducer is at work.
+    pub(super) fn begin(&mut self, reducer: &'static str) {
+        self.progress.reducer = reducer;
+    }
+
+    /// How often a program took the place of the one before.
+    pub(super) fn kept(&self) -> u64 {
+        self.progress.kept
+    }
+
+    /// Nothing more is judged.
+    pub(super) fn ended(&self) -> bool {
+        self.stopped || self.progress.tries >= self.settings.tries
+    }
+
+    /// Puts the canonical form in the input's place. What an oracle draws from the checksum of an input is drawn
+    /// anew for it: where it does not show the bug, other seeds are tried.
+    pub(super) fn canonical(&mut self) {
+        let best = self.best.clone();
+        if self.input == best.encode() || self.judged(best.clone()) {
+            return;
+        }
+        let _ = (0..CANONICAL_REROLLS).any(|seed| self.judged(seeded(&best, seed)));
+    }
+
+    /// Has a program judged, if it is simpler. Returns whether it is the best one now.
+    pub(super) fn propose(&mut self, candidate: Program) -> bool {
+        if Measure::of(&candidate) >= self.measure {
+            return false;
+        }
+        let rerolls = self.settings.rerolls;
+        self.judged(candidate.clone())
+            || (0..rerolls).any(|seed| {
+                let seeded = seeded(&candidate, seed);
+                Measure::of(&seeded) < self.measure && self.judged(seeded)
+            })
+    }
+
+    /// The same, of a program in which one operation is another one.
+    pub(super) fn propose_at(&mut self, at: usize, operation: Operation) -> bool {
+        let mut candidate = self.best.clone();
+        match candidate.operations.get_mut(at) {
+            Some(before) if *before != operation => *before = operation,
+            _ => return false,
+        }
+        self.propose(candidate)
+    }
+
+    /// The same, of a program in which some operations are left.
+    pub(super) fn propose_kept(&mut self, mut keep: impl FnMut(usize, &Operation) -> bool) -> bool {
+        let mut candidate = self.best.clone();
+        let mut at = 0;
+        candidate.operations.retain(|operation| {
+            at += 1;
+            keep(at - 1, operation)
+        });
+        candidate.operations.len() < self.best.operations.len() && self.propose(candidate)
+    }
+
+    fn judged(&mut self, candidate: Program) -> bool {
+        let input = candidate.encode();
+        if self.ended() || self.rejected.contains(&input) {
+            return false;
+        }
+        if (self.watch)(&self.progress).is_break() {
+            self.stopped = true;
+            return false;
+        }
+        self.progress.tries += 1;
+        if !(self.judge)(&input) {
+            self.rejected.insert(input);
+            return false;
+        }
+        self.progress.kept += 1;
+        self.progress.operations = candidate.operations.len();
+        self.measure = Measure::of(&candidate);
+        (self.best, self.input) = (candidate, input);
+        true
+    }
+
+    /// What it came to, where `settled` says that no reducer got any further.
+    pub(super) fn finish(self, settled: bool) -> Minimized {
+        let complete = settled && !self.ended();
+        let Progress { tries, kept, .. } = self.progress;
+        Minimized { input: self.input, tries, kept, complete }
+    }
+}
+
+fn seeded(program: &Program, rng_seed: u16) -> Program {
+    let mut seeded = program.clone();
+    seeded.prologue.rng_seed = rng_seed;
+    seeded
+}
