@@ -72,6 +72,7 @@ pub mod observer;
 pub mod oracles;
 pub mod panics;
 pub mod qcow2;
+pub mod regression;
 pub mod snapshot_table;
 pub mod storage;
 pub mod targets;

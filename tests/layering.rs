@@ -24,7 +24,7 @@ const STOREYS: &[&[&str]] = &[
     &["anatomy"],
     &["export", "build", "map", "damage"],
     &["vm"],
-    &["model", "engines"],
+    &["model", "engines", "regression"],
     &["watch"],
     &["oracles", "mutators", "minimizer", "feedback", "corpus"],
     &["harness", "explain"],

@@ -68,7 +68,7 @@ pub struct Account {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
     /// What explains it.
-    #[serde(flatten)]
+    #[serde(flatten, skip_serializing_if = "Evidence::is_empty")]
     pub evidence: Evidence,
 }
 

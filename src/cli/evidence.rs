@@ -189,6 +189,11 @@ impl Evidence {
         evidence
     }
 
+    /// Whether nothing was gathered.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// Marks the operation after which a violation was found: so many had run.
     pub fn mark(&mut self, operations_run: usize) {
         for step in &mut self.steps {

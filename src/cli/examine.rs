@@ -31,15 +31,23 @@ impl Examiner {
         Self { target, checks, names, log, runner, again }
     }
 
-    /// Runs `bytes`, the content of the file `input`, twice. Panics are found only while there are panic notes.
+    /// Runs `bytes`, the content of the file `input`, twice, and gathers what explains it. Panics are found only
+    /// while there are panic notes.
     pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Account {
-        let Self { target, checks, names, log, runner, again } = self;
+        let mut account = self.judge(input, bytes);
+        let Self { target, runner, log, names, .. } = self;
+        account.evidence = Evidence::gather(*target, bytes, runner, log, names);
+        account.operations_run.into_iter().for_each(|run| account.evidence.mark(run));
+        account
+    }
+
+    /// The same, without what explains it.
+    pub fn judge(&mut self, input: &Path, bytes: &[u8]) -> Account {
+        let Self { target, checks, log, runner, again, .. } = self;
         log.begin_run();
         let found = runner.run_guarded(bytes, *checks);
         let second = again.run_guarded(bytes, *checks);
         let mut account = Account::new(input, *target, runner, &found);
-        account.evidence = Evidence::gather(*target, bytes, runner, log, names);
-        account.operations_run.into_iter().for_each(|run| account.evidence.mark(run));
         if format!("{found:?}") != format!("{second:?}") {
             account.differs(&second);
         }

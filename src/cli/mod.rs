@@ -15,10 +15,12 @@ mod map;
 mod minimize;
 mod output;
 mod print;
+mod regress;
 mod replay;
 mod runner;
 mod size;
 mod state;
+mod triage;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,6 +46,8 @@ enum Verb {
     Check(check::Arguments),
     Replay(replay::Arguments),
     Minimize(minimize::Arguments),
+    Regress(regress::Arguments),
+    Triage(triage::Arguments),
     Fuzz(fuzz::Arguments),
     #[command(hide = true)]
     FuzzWorker(fuzz::worker::Arguments),
@@ -128,6 +132,8 @@ pub fn main() -> ExitCode {
         Verb::Check(arguments) => check::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
         Verb::Minimize(arguments) => minimize::run(&arguments),
+        Verb::Regress(arguments) => regress::run(&arguments),
+        Verb::Triage(arguments) => triage::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(&arguments),
         Verb::State(arguments) => state::run(&arguments),

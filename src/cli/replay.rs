@@ -44,6 +44,9 @@ pub struct Arguments {
     /// Print one JSON object per line, one line for each input
     #[arg(long)]
     json: bool,
+    /// Print only the judgement, without what explains it
+    #[arg(long, conflicts_with_all = ["events", "dump_image"])]
+    brief: bool,
     /// Write the image that was built last to this file, and the files that it names beside it; of one
     /// program only
     #[arg(long, value_name = "F")]
@@ -68,12 +71,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let mut violations = 0;
     for input in &arguments.inputs {
         let bytes = files::read_input(input)?;
-        let account = examiner.examine(input, &bytes);
+        let account = match arguments.brief {
+            true => examiner.judge(input, &bytes),
+            false => examiner.examine(input, &bytes),
+        };
         violations += usize::from(account.verdict == Verdict::Violation);
         let printed = match (arguments.json, alone) {
             (true, _) => account.json(&mut out),
-            (false, true) => account.whole(&mut out),
-            (false, false) => account.line(&mut out),
+            (false, true) if !arguments.brief => account.whole(&mut out),
+            (false, _) => account.line(&mut out),
         };
         let printed = printed.and_then(|()| match arguments.events {
             true => write!(out, "\nevents:\n{}", examiner.log()),

@@ -12,6 +12,7 @@ use qcowfuzz::fuzzer::{Finding, Findings, Progress};
 
 use crate::cli::Failure;
 
+use super::ended_by;
 use super::job::{End, Heard, Job, Plan, left};
 
 /// What came of a campaign.
@@ -118,7 +119,7 @@ impl<'p> Supervisor<'p> {
                     true => ("timeout-", format!("none in {} s", self.plan.timeout.as_secs())),
                     false => ("crash-", status.to_string()),
                 };
-                let fingerprint = format!("process: end, an answer → {actual}");
+                let fingerprint = ended_by(&actual);
                 let detail = match alone {
                     true => "no process survives this input",
                     false => "alone, this input does no harm: other runs came before it",

@@ -1,0 +1,149 @@
+//! `regress`: an input becomes a test.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use qcowfuzz::explain::explain;
+use qcowfuzz::extent::Extent;
+use qcowfuzz::harness::Checks;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::oracles::kind;
+use qcowfuzz::panics::PanicNotes;
+use qcowfuzz::regression::Regression;
+use qcowfuzz::vm::Program;
+
+use super::files;
+use super::runner::{Runner, Target};
+use super::{Exit, Failure, Outcome};
+
+/// Print an input as a regression test: Rust to paste, or a file for tests/regressions/
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The test assembles the program, runs it, and expects that nothing is found; a test of map_extents
+expects the extents of the reference model, too. It compiles on stable and needs no libFuzzer, only
+qcowfuzz among the dev-dependencies. With --text, what is printed is a file: every one that lies in
+tests/regressions/ is run by 'cargo test'.
+
+The fingerprint is that which is found now. Where the bug is mended already, say it: --fingerprint.
+
+Exit codes: 0 the test was printed; 2 an input could not be read, or nothing is found in it.
+
+Examples: qcowfuzz regress small >> tests/walker.rs
+          qcowfuzz regress small --text --story 'The walker ...' > tests/regressions/zeros_moved.txt")]
+pub struct Arguments {
+    /// The input, minimized
+    #[arg(value_name = "INPUT")]
+    input: PathBuf,
+    /// The fuzz target that the input is for
+    #[arg(long, value_enum, default_value_t)]
+    target: Target,
+    /// Print a file for tests/regressions/
+    #[arg(long)]
+    text: bool,
+    /// What was wrong, how it was found, and what became of it
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "Its story: what was wrong, and what became of it."
+    )]
+    story: String,
+    /// The fingerprint, where the input shows nothing any more
+    #[arg(long, value_name = "LINE")]
+    fingerprint: Option<String>,
+    /// What makes the engine under test, in Rust
+    #[arg(long, value_name = "EXPRESSION", default_value = "qcowfuzz::engines::Walker::default()")]
+    engine: String,
+}
+
+/// Prints the test.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { input, target, .. } = arguments;
+    target.must_run_programs("regress")?;
+    let bytes = files::read_input(input)?;
+    let program = Program::decode(&bytes);
+    let regression = Regression {
+        fingerprint: fingerprint(arguments, &bytes)?,
+        target: target.name().to_string(),
+        story: arguments.story.clone(),
+        program,
+    };
+    let mut out = io::stdout().lock();
+    let printed = match arguments.text {
+        true => write!(out, "{regression}"),
+        false => test(&regression, arguments, &mut out),
+    };
+    match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
+        Ok(()) | Err(Failure::Pipe) => Ok(Exit::Nothing),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, Failure> {
+    let _silence = PanicNotes::take_over();
+    let mut runner = Runner::new(arguments.target, FileNames::default(), &());
+    let found = runner.run_guarded(input, Checks::AtCheckpoints).finding();
+    match (found, &arguments.fingerprint) {
+        (Some((found, _)), Some(told)) if found != *told => {
+            let what = format_args!("what is found in it is '{found}', expected '{told}'");
+            Err(Failure::at(&arguments.input, what))
+        }
+        (Some((found, _)), _) => Ok(found),
+        (None, Some(told)) => Ok(told.clone()),
+        (None, None) => Err(files::nothing_found(&arguments.input, arguments.target)),
+    }
+}
+
+/// Writes the test as Rust.
+fn test(regression: &Regression, arguments: &Arguments, out: &mut impl Write) -> io::Result<()> {
+    let Regression { fingerprint, story, program, .. } = regression;
+    writeln!(out, "/// {fingerprint}\n///")?;
+    story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
+    writeln!(out, "#[test]\nfn {}() {{", regression.name())?;
+    writeln!(out, "    use qcowfuzz::harness::Checks;")?;
+    writeln!(out, "    let text = \"\\")?;
+    for line in program.to_string().lines() {
+        writeln!(out, "        {line}\\n\\")?;
+    }
+    writeln!(out, "    \";")?;
+    writeln!(out, "    let input = qcowfuzz::vm::text::assemble(text).unwrap().encode();")?;
+    let engine = &arguments.engine;
+    let target = match arguments.target {
+        Target::MapExtents | Target::RawImage => format!("harness::Harness::new({engine})"),
+        Target::Refcounts => "targets::Refcounts::default()".to_string(),
+        Target::Hostile => format!("targets::Hostile::new({engine})"),
+    };
+    writeln!(out, "    let mut target = qcowfuzz::{target};")?;
+    writeln!(out, "    let found = target.run(&input, Checks::AtCheckpoints).err();")?;
+    writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
+    writeln!(out, "    assert_eq!(found, None);")?;
+    if arguments.target == Target::MapExtents {
+        expected(program, out)?;
+    }
+    writeln!(out, "}}")
+}
+
+/// Extents up to this number are spelled out.
+const MOST_EXTENTS: usize = 32;
+
+/// Writes what the reference model expects.
+fn expected(program: &Program, out: &mut impl Write) -> io::Result<()> {
+    let (limits, names) = (Target::MapExtents.limits(), FileNames::default());
+    // Nothing below the oracles panics here: the build has been run before.
+    let explained = explain(&program.encode(), limits, usize::MAX, &names, &());
+    if explained.expected.is_empty() || explained.expected.len() > MOST_EXTENTS {
+        return Ok(());
+    }
+    writeln!(out, "    // Guest offset, length, status, host offset.")?;
+    writeln!(out, "    let extents = [")?;
+    for Extent { start, length_bytes, mapping } in &explained.expected {
+        let offset = mapping.offset.map(|offset| offset.get());
+        writeln!(out, "        ({start}, {length_bytes}, {:?}, {offset:?}),", kind(mapping))?;
+    }
+    writeln!(out, "    ];")?;
+    writeln!(out, "    let actual: Vec<_> = target.actual().iter().map(|it| {{")?;
+    writeln!(out, "        let host = it.mapping.offset.map(|offset| offset.get());")?;
+    writeln!(out, "        let kind = qcowfuzz::oracles::kind(&it.mapping);")?;
+    writeln!(out, "        (it.start.get(), it.length_bytes, kind, host)")?;
+    writeln!(out, "    }}).collect();")?;
+    writeln!(out, "    assert_eq!(actual, extents);")
+}

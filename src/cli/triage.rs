@@ -1,0 +1,141 @@
+//! `triage`: a folder of artifacts becomes a list of bugs.
+
+mod groups;
+mod once;
+
+use std::io::{self, Write};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use qcowfuzz::corpus;
+
+use super::print::print;
+use super::runner::Target;
+use super::{Exit, Failure, Outcome, complain};
+
+use groups::{Groups, Ran, known};
+use once::once;
+
+/// Group artifacts by fingerprint: which bugs are there, which are new, and which input to look at first
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each input is run in a process of its own, so that a hang or a stack overflow is a finding like any
+other. A bug is known where a file in the folder of --known has its fingerprint. The inputs of a bug
+are listed from the smallest on.
+
+Exit codes: 0 nothing new was found; 1 a bug is new; 2 an input could not be run.
+
+Example: qcowfuzz triage artifacts/map_extents")]
+pub struct Arguments {
+    /// The folder with the artifacts
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The fuzz target that they are for [default: the one that the folder is called after, else map_extents]
+    #[arg(long, value_enum)]
+    target: Option<Target>,
+    /// Where the known bugs are: the text files of 'qcowfuzz regress --text'
+    #[arg(long, value_name = "DIR", default_value = "tests/regressions")]
+    known: PathBuf,
+    /// A run of so many seconds is a hang
+    #[arg(long, value_name = "SECONDS", default_value_t = 25,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    timeout: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// How many inputs of a bug are listed for people.
+const MOST_LISTED: usize = 8;
+
+/// Triages a folder.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let Arguments { dir, timeout, .. } = arguments;
+    let target = arguments.target.unwrap_or_else(|| called_after(dir));
+    let known = known(&arguments.known)?;
+    let paths: Vec<PathBuf> = corpus::files(dir)?.into_iter().filter(|it| !hidden(it)).collect();
+    let ran = run_all(&paths, target, Duration::from_secs(*timeout));
+    let mut groups = Groups::new(dir, target, known);
+    for (path, ran) in paths.into_iter().zip(ran) {
+        match ran {
+            Ok(ran) => groups.add(path, ran),
+            Err(failure) => groups.not_run(failure),
+        }
+    }
+    let groups = groups.sorted();
+    groups.failures.iter().for_each(|line| complain(line));
+    print(&groups, arguments.json, |groups, out| lines(groups, out))?;
+    match (groups.failures.len(), groups.new_bugs()) {
+        (0, 0) => Ok(Exit::Nothing),
+        (0, _) => Ok(Exit::Violation),
+        (failures, _) => {
+            let what = format_args!("{failures} of its files could not be run");
+            Err(Failure::at(dir, what))
+        }
+    }
+}
+
+/// The target that a folder is called after.
+fn called_after(dir: &Path) -> Target {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    <Target as clap::ValueEnum>::from_str(&name, false).unwrap_or_default()
+}
+
+/// Such as `.gitkeep`.
+fn hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+/// Runs all inputs, as many at a time as there are cores; what each came to, in order.
+fn run_all(paths: &[PathBuf], target: Target, timeout: Duration) -> Vec<Result<Ran, String>> {
+    let next = AtomicUsize::new(0);
+    let all: Mutex<Vec<(usize, Result<Ran, String>)>> = Mutex::default();
+    let workers = available_parallelism().map_or(1, NonZero::get).min(paths.len());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let at = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some(path) = paths.get(at)
+                {
+                    let ran = once(path, target, timeout).map_err(|failure| failure.to_string());
+                    if let Ok(mut all) = all.lock() {
+                        all.push((at, ran));
+                    }
+                }
+            });
+        }
+    });
+    let mut all = all.into_inner().unwrap_or_default();
+    all.sort_unstable_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, ran)| ran).collect()
+}
+
+fn lines(groups: &Groups, out: &mut impl Write) -> io::Result<()> {
+    let Groups { dir, inputs, bugs, nothing, .. } = groups;
+    let new = groups.new_bugs();
+    writeln!(out, "{dir}: {inputs} inputs, {} bugs, {new} of them new", bugs.len())?;
+    for bug in bugs {
+        match &bug.known {
+            Some(path) => writeln!(out, "\nknown  {}\n       {path}", bug.fingerprint)?,
+            None => writeln!(out, "\nnew    {}", bug.fingerprint)?,
+        }
+        writeln!(out, "       {} inputs", bug.inputs.len())?;
+        for input in bug.inputs.iter().take(MOST_LISTED) {
+            writeln!(out, "       {:>7} bytes  {}", input.bytes, input.path)?;
+        }
+        if let Some(more) = bug.inputs.len().checked_sub(MOST_LISTED).filter(|more| *more > 0) {
+            writeln!(out, "       … and {more} more (--json has them)")?;
+        }
+    }
+    if !nothing.is_empty() {
+        writeln!(out, "\nnothing is found any more in {} inputs", nothing.len())?;
+        for input in nothing.iter().take(MOST_LISTED) {
+            writeln!(out, "       {:>7} bytes  {}", input.bytes, input.path)?;
+        }
+    }
+    Ok(())
+}
