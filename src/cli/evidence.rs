@@ -13,6 +13,7 @@ use qcowfuzz::feedback::Log;
 use qcowfuzz::image::Image;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::storage::Layer;
 use qcowfuzz::vm::Effect;
 
 use super::output::Record;
@@ -151,27 +152,27 @@ impl Evidence {
         let explained =
             panics::caught(|| explain::explain(input, target.limits(), operations, names, &()));
         let Ok(mut explanation) = explained else { return Self::default() };
-        let program = &explanation.program;
-        if let Ok(reads) = panics::caught(|| explain::reads(program, target.limits(), operations)) {
-            explanation.note_reads(&reads);
-        }
-        let expected = explanation.expected.clone();
-        let mut evidence = Self {
+        // Of refcounts nothing is walked.
+        let walked = (target != Target::Refcounts).then(|| {
+            let program = &explanation.program;
+            let reads = panics::caught(|| explain::reads(program, target.limits(), operations));
+            explanation.note_reads(&reads.unwrap_or_default());
+            walked(|| explain::walk(&mut Walker::default(), explanation.built().1))
+        });
+        let (actual, walk_ended) = walked.unwrap_or_default();
+        let expected = &explanation.expected;
+        Self {
             steps: steps(&explanation.steps),
             files: explanation.files.iter().map(FileTold::from).collect(),
             expected: expected.iter().map(Record::from).collect(),
+            actual: actual.iter().map(Record::from).collect(),
+            walk_ended,
+            // What is damaged may be anything, and nothing else is compared in full.
+            first_difference: first_difference(expected, &actual)
+                .filter(|_| target == Target::MapExtents),
+            explanation: Some(explanation),
             ..Self::default()
-        };
-        if target != Target::Refcounts {
-            let images = explanation.built().1;
-            let walked = panics::caught(|| explain::walk(&mut Walker::default(), images));
-            let (actual, ended) = walked.unwrap_or_else(|note| (Vec::new(), Some(note.detail)));
-            evidence.first_difference = first_difference(&expected, &actual);
-            evidence.actual = actual.iter().map(Record::from).collect();
-            evidence.walk_ended = ended;
         }
-        evidence.explanation = Some(explanation);
-        evidence
     }
 
     fn of_file(input: &[u8]) -> Self {
@@ -179,14 +180,14 @@ impl Evidence {
         image.write(HostOffset::ZERO, input);
         image.seal(input.len() as u64);
         let explained = panics::caught(|| explain::explain_file(&image));
-        let mut evidence =
-            Self { files: explained.iter().map(FileTold::from).collect(), ..Self::default() };
-        let chain = [qcowfuzz::storage::Layer { image: &image, data_file: None }.erased()];
-        let walked = panics::caught(|| explain::walk_chain(&mut Walker::default(), &chain));
-        let (actual, ended) = walked.unwrap_or_else(|note| (Vec::new(), Some(note.detail)));
-        evidence.actual = actual.iter().map(Record::from).collect();
-        evidence.walk_ended = ended;
-        evidence
+        let chain = [Layer { image: &image, data_file: None }.erased()];
+        let (actual, walk_ended) = walked(|| explain::walk_chain(&mut Walker::default(), &chain));
+        Self {
+            files: explained.iter().map(FileTold::from).collect(),
+            actual: actual.iter().map(Record::from).collect(),
+            walk_ended,
+            ..Self::default()
+        }
     }
 
     /// Whether nothing was gathered.
@@ -228,6 +229,11 @@ fn steps(steps: &[Step]) -> Vec<StepTold> {
         }
     };
     steps.iter().map(told).collect()
+}
+
+/// What a walk gives; a panic is an early end.
+fn walked(walk: impl FnOnce() -> (Vec<Extent>, Option<String>)) -> (Vec<Extent>, Option<String>) {
+    panics::caught(walk).unwrap_or_else(|note| (Vec::new(), Some(note.detail)))
 }
 
 fn first_difference(expected: &[Extent], actual: &[Extent]) -> Option<usize> {

@@ -109,7 +109,7 @@ fn test(regression: &Regression, arguments: &Arguments, out: &mut impl Write) ->
     let engine = &arguments.engine;
     let target = match arguments.target {
         Target::MapExtents | Target::RawImage => format!("harness::Harness::new({engine})"),
-        Target::Refcounts => "targets::Refcounts::default()".to_string(),
+        Target::Refcounts => "targets::Refcounts::<()>::default()".to_string(),
         Target::Hostile => format!("targets::Hostile::new({engine})"),
     };
     writeln!(out, "    let mut target = qcowfuzz::{target};")?;

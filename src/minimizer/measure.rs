@@ -32,6 +32,9 @@ const ANCHORS: [u64; 6] = [0, 2, 8, 10, 24, 12];
 /// One operation more than its kind costs less than any kind.
 const PER_OPCODE: u64 = 4;
 
+/// More than any number of whole clusters costs.
+const ODD_SIZE: u64 = 128;
+
 fn operation_cost(operation: &Operation) -> u64 {
     let record = operation.encode();
     let operands = operation.places().map(|place| {
@@ -73,7 +76,7 @@ pub(super) fn number(bytes: &[u8]) -> u16 {
     }
 }
 
-/// Small numbers are plain, and so are aligned ones: twice their bits, those that are set counted again; or of their
+/// Small numbers are plain, and so are aligned ones: how many bits there are, and how many of them are set; or of the
 /// negative, where that is plainer.
 pub(super) fn scalar_cost(value: u16) -> u64 {
     let plain = |value: u16| u64::from(u16::BITS - value.leading_zeros() + value.count_ones());
@@ -90,7 +93,7 @@ fn prologue_cost(prologue: &Prologue) -> u64 {
         + place_of(&REFCOUNT_ORDERS, refcount_order.get())
         + odd(version != default.version)
         + bytes_of(features).iter().map(|byte| u64::from(byte.count_ones()) * 4).sum::<u64>()
-        + size_cost(size)
+        + size_cost(size, cluster_bits.get())
         + scalar_cost(rng_seed)
         + odd(blocks != default.blocks)
         + odd(table != default.table)
@@ -99,10 +102,16 @@ fn prologue_cost(prologue: &Prologue) -> u64 {
         + odd(base != default.base)
 }
 
-/// A disk is plain where it is small, and a round number of bytes.
-fn size_cost(size: Size) -> u64 {
+/// A disk is plain where it is some whole clusters.
+fn size_cost(size: Size, cluster_bits: u8) -> u64 {
+    let disk_bytes = size.bytes(u64::MAX);
+    let (clusters, odd) = (disk_bytes >> cluster_bits, disk_bytes & ((1 << cluster_bits) - 1));
+    if odd == 0 {
+        return u64::from(u64::BITS - clusters.leading_zeros() + clusters.count_ones());
+    }
     let bytes = bytes_of(size);
-    scalars(bytes.len()).map(|range| scalar_cost(number(&bytes[range]))).sum()
+    let scalars = scalars(bytes.len()).map(|range| scalar_cost(number(&bytes[range])));
+    ODD_SIZE + scalars.sum::<u64>()
 }
 
 pub(super) fn bytes_of(operand: impl Operand) -> Vec<u8> {

@@ -19,6 +19,7 @@ mod operations;
 mod patches;
 mod positions;
 mod ranges;
+mod resizes;
 mod search;
 
 use std::ops::ControlFlow;
@@ -40,6 +41,7 @@ pub struct Reducer {
 pub const REDUCERS: &[Reducer] = &[
     Reducer { name: "ranges", reduce: ranges::reduce },
     Reducer { name: "layers", reduce: layers::reduce },
+    Reducer { name: "resizes", reduce: resizes::reduce },
     Reducer { name: "checkpoints", reduce: checkpoints::reduce },
     Reducer { name: "operations", reduce: operations::reduce },
     Reducer { name: "kinds", reduce: kinds::reduce },

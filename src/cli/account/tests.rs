@@ -2,19 +2,26 @@
 
 use qcowfuzz::oracles::Violation;
 
+use std::rc::Rc;
+
 use super::*;
+use qcowfuzz::feedback::Log;
 use qcowfuzz::harness::{Checks, Failure};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::panics::PanicNote;
 use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// What is told of a program of three operations, had `found` come out.
-fn report(target: Target, found: &Found) -> Report {
-    let mut runner = Runner::new(target, FileNames::default(), &());
-    let program = generate(1, Wanted { operations: 3, compressed: false });
-    let ran = runner.run_guarded(&program.encode(), Checks::AtCheckpoints);
+fn report(target: Target, found: &Found) -> Account {
+    let log: Rc<Log> = Rc::default();
+    let mut runner = Runner::new(target, FileNames::default(), &log);
+    let input = generate(1, Wanted { operations: 3, compressed: false }).encode();
+    let ran = runner.run_guarded(&input, Checks::AtCheckpoints);
     assert!(matches!(ran, Found::Nothing(_) | Found::File(_)), "{ran:?}");
-    Report::new(Path::new("input"), target, &runner, found)
+    let mut account = Account::new(Path::new("input"), target, &runner, found);
+    account.evidence = Evidence::gather(target, &input, &runner, &log, &FileNames::default());
+    account.operations_run.into_iter().for_each(|run| account.evidence.mark(run));
+    account
 }
 
 fn violation(oracle: &'static str) -> Violation {
@@ -33,16 +40,17 @@ fn failure(oracle: &'static str) -> Found {
 
 fn panicked() -> Found {
     let detail = "src/map/walk.rs:7:1: index out of bounds".to_string();
-    Found::Panic(PanicNote { file: "src/map/walk.rs".to_string(), detail })
+    let [file, function] = ["src/map/walk.rs", "piece"].map(str::to_string);
+    Found::Panic(PanicNote { file, function, detail })
 }
 
-fn json(report: &Report) -> serde_json::Value {
+fn json(report: &Account) -> serde_json::Value {
     let mut json = Vec::new();
     report.json(&mut json).unwrap();
     serde_json::from_slice(&json).unwrap()
 }
 
-fn whole(report: &Report) -> String {
+fn whole(report: &Account) -> String {
     let mut out = Vec::new();
     report.whole(&mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -57,36 +65,46 @@ fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
     assert_eq!(lines[0], "model: kind, normal → unallocated");
     assert_eq!(lines[1], "input: found after 2 of 3 operations");
     assert_eq!(lines[2], "where");
-    // Line 4 is the image's; the second operation is marked, and no other.
-    let marked: Vec<_> = (0..).zip(&lines).filter(|(_, line)| line.contains("<--")).collect();
+    // The second operation is marked, and no other; the third was run all the same, here.
+    let marked: Vec<_> = lines.iter().filter(|line| line.contains("<--")).collect();
     assert_eq!(marked.len(), 1);
-    assert_eq!(marked[0].0, 6);
-    // The mark is a comment: the text is still the program.
-    let text = lines[4..].join("\n");
-    let assembled = qcowfuzz::vm::text::assemble(&text).unwrap();
+    assert!(marked[0].contains("; #1 at 28: ") && marked[0].ends_with(" <-- found after this"));
+    // What is told beside it is comments: the text is still the program.
+    let (text, _) = told.split_once("\n\nimage: ").unwrap();
+    let text = text.split_once("\n\n").unwrap().1;
+    let assembled = qcowfuzz::vm::text::assemble(text).unwrap();
     assert_eq!(Some(assembled.to_string()), report.program);
-    // The walker gave what was expected, so there is nothing more; now it did not.
-    let record = Record::empty(5);
-    report.first_difference = Some(Difference { extent: 3, expected: Some(record), actual: None });
+    // The walker gave what was expected, so there is no difference; now it did not.
+    assert!(!told.contains("first difference"));
+    report.evidence.actual.pop();
+    report.evidence.first_difference = Some(report.evidence.actual.len());
     let told = whole(&report);
-    assert!(told.contains("first difference, extent 3:\n  expected {\"start\":5,"), "{told}");
-    assert!(told.ends_with("  actual   no extent\n"), "{told}");
+    let line = told.lines().find(|line| line.starts_with('>')).unwrap();
+    assert!(line.ends_with("  —"), "{told}");
 }
 
 #[test]
-fn differences_are_found_where_the_lists_differ() {
-    use qcowfuzz::extent::Mapping;
-    use qcowfuzz::qcow2::units::GuestOffset;
-    let at = |start, length_bytes| Extent {
-        start: GuestOffset::new(start),
-        length_bytes,
-        mapping: Mapping::HOLE,
-    };
-    assert!(difference(&[at(0, 5)], &[at(0, 5)]).is_none());
-    let first = difference(&[at(0, 5), at(5, 1)], &[at(0, 5), at(5, 2)]).unwrap();
-    assert_eq!(first.extent, 1);
-    let missing = difference(&[at(0, 5), at(5, 1)], &[at(0, 5)]).unwrap();
-    assert!(missing.extent == 1 && missing.actual.is_none() && missing.expected.is_some());
+fn what_explains_a_program_is_told_in_sections() {
+    let report = report(Target::MapExtents, &failure("model"));
+    let told = whole(&report);
+    for section in ["\nimage: ", "\n             0x0        1 × header\n", "\nread by the walker: "]
+    {
+        assert!(told.contains(section), "{section}: {told}");
+    }
+    let json = json(&report);
+    assert_eq!(json["steps"][1]["failing"], true);
+    assert_eq!(json["steps"][1]["counter"], 28);
+    assert_eq!(json["files"][0]["runs"][0]["role"], "header");
+    assert_eq!(json["expected"], json["actual"]);
+}
+
+#[test]
+fn what_is_not_the_same_twice_is_a_violation() {
+    let mut report = report(Target::MapExtents, &failure("model"));
+    report.differs(&panicked());
+    assert_eq!(report.judgement(), "determinism: run, the same → others");
+    let detail = report.detail.clone().unwrap();
+    assert!(detail.contains("model: kind") && detail.contains("panic: src/map/walk.rs, piece"));
 }
 
 #[test]
@@ -95,30 +113,30 @@ fn a_violation_of_refcounts_has_a_program_and_no_extents() {
     let report = report(Target::Refcounts, &failure("model"));
     let told = whole(&report);
     assert!(told.starts_with("model: kind, normal → unallocated\ninput: found after 2 of 3 "));
-    assert!(told.lines().nth(6).unwrap().ends_with(" ; <-- found after this"), "{told}");
-    assert_eq!(told.lines().count(), 8, "{told}");
+    assert!(told.contains(" <-- found after this\n") && !told.contains("read by"), "{told}");
     let json = json(&report);
     assert_eq!((&json["target"], &json["verdict"]), (&"refcounts".into(), &"violation".into()));
     assert_eq!(json["operations_run"], 2);
-    assert!(json.get("first_difference").is_none());
+    assert!(
+        json.get("first_difference").is_none() && json["actual"].as_array().unwrap().is_empty()
+    );
 }
 
 #[test]
 fn a_violation_in_a_file_is_told_without_a_program() {
     let report = report(Target::RawImage, &Found::Violation(Box::new(violation("lookup"))));
     let told = whole(&report);
-    assert_eq!(told, "lookup: kind, normal → unallocated\ninput: found in this file\nwhere\n");
-    let expected = serde_json::json!({
-        "input": "input", "target": "raw_image", "verdict": "violation",
-        "fingerprint": "lookup: kind, normal → unallocated", "detail": "where",
-    });
-    assert_eq!(json(&report), expected);
+    let start = "lookup: kind, normal → unallocated\ninput: found in this file\nwhere\n";
+    assert!(told.starts_with(start) && !told.contains("operation"), "{told}");
+    let json = json(&report);
+    assert_eq!((&json["detail"], &json["verdict"]), (&"where".into(), &"violation".into()));
+    assert!(json.get("program").is_none() && json["steps"].as_array().unwrap().is_empty());
 }
 
 #[test]
 fn a_panic_is_a_violation() {
-    let program = "panic: src/map/walk.rs\ninput: found in a program of 3 operations\n";
-    let file = "panic: src/map/walk.rs\ninput: found in this file\n";
+    let program = "panic: src/map/walk.rs, piece\ninput: found after 3 of 3 operations\n";
+    let file = "panic: src/map/walk.rs, piece\ninput: found in this file\n";
     for (target, start) in
         [(Target::MapExtents, program), (Target::Refcounts, program), (Target::RawImage, file)]
     {
@@ -128,7 +146,7 @@ fn a_panic_is_a_violation() {
         assert!(told.starts_with(start), "{told}");
         assert!(told.contains("\nsrc/map/walk.rs:7:1: index out of bounds\n"), "{told}");
         let json = json(&report);
-        assert_eq!(json["fingerprint"], "panic: src/map/walk.rs");
+        assert_eq!(json["fingerprint"], "panic: src/map/walk.rs, piece");
         assert_eq!(json["verdict"], "violation");
     }
 }

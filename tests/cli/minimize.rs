@@ -1,0 +1,160 @@
+//! `minimize`: by a predicate, since nothing is found in what is sound; what it refuses; what it leaves behind.
+//! By fingerprint it is run in `scripts/from-crash`, with a bug planted.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use qcowfuzz::vm::Program;
+use qcowfuzz::vm::generate::{Wanted, generate};
+
+use crate::support::{qcowfuzz, text, told};
+
+/// A program of 100 operations, one of which is a snapshot.
+fn with_snapshot(dir: &Path) {
+    let mut program = generate(11, Wanted { operations: 99, compressed: true });
+    program.operations.retain(|operation| operation.name() != "snapshot");
+    let snapshot = qcowfuzz::vm::Operation::Snapshot {};
+    program.operations.insert(50, snapshot);
+    fs::write(dir.join("input"), program.encode()).unwrap();
+}
+
+/// What ends with 7 where a program has a snapshot.
+fn predicate() -> String {
+    let bin = env!("CARGO_BIN_EXE_qcowfuzz");
+    format!("f() {{ {bin} disasm \"$1\" | grep -q ^snapshot && exit 7; }}; f")
+}
+
+#[test]
+fn a_command_judges_by_how_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    with_snapshot(dir.path());
+    let before = fs::read(dir.path().join("input")).unwrap();
+    let predicate = predicate();
+    let arguments = ["minimize", "input", "-o", "small", "--predicate", &predicate];
+    let output = qcowfuzz(dir.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(output.stderr.is_empty(), "no progress where there is no terminal");
+    let small = fs::read(dir.path().join("small")).unwrap();
+    let program = Program::decode(&small);
+    assert_eq!((program.operations.len(), program.operations[0].name()), (1, "snapshot"));
+    assert_eq!(program.encode(), small);
+    assert!(text(&output.stdout).contains(": exit status: 7\nsmall: "), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).ends_with(&program.to_string()));
+    assert_eq!(fs::read(dir.path().join("input")).unwrap(), before);
+    // Once more, as JSON: there is nothing left to do.
+    let arguments = ["minimize", "small", "-o", "small2", "--json", "--predicate", &predicate];
+    let output = qcowfuzz(dir.path(), &arguments);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&told["operations_before"], &told["operations"]), (&1.into(), &1.into()));
+    assert_eq!((&told["complete"], &told["kept"]), (&true.into(), &0.into()));
+    assert_eq!(fs::read(dir.path().join("small2")).unwrap(), small);
+}
+
+#[test]
+fn a_command_gets_the_image() {
+    let dir = tempfile::tempdir().unwrap();
+    with_snapshot(dir.path());
+    let predicate = "f() { test $(od -An -tu1 -j63 -N1 \"$1\") -gt 0; }; f";
+    let arguments = [
+        "minimize",
+        "input",
+        "-o",
+        "small",
+        "--tries",
+        "400",
+        "--as-image",
+        "--predicate",
+        predicate,
+    ];
+    let output = qcowfuzz(dir.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let small = Program::decode(&fs::read(dir.path().join("small")).unwrap());
+    assert!(small.operations.iter().any(|operation| operation.name() == "snapshot"), "{small}");
+    assert!(small.operations.len() < 4, "{small}");
+}
+
+#[test]
+fn what_cannot_be_minimized_is_told_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    with_snapshot(dir.path());
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("empty"), "").unwrap();
+    fs::write(at("noise"), [0xFF; 300]).unwrap();
+    fs::write(at("cut"), &fs::read(at("input")).unwrap()[..37]).unwrap();
+    fs::File::create(at("long")).unwrap().set_len(100 << 20).unwrap();
+    fs::write(at("there"), "mine").unwrap();
+    std::os::unix::fs::symlink("input", at("link")).unwrap();
+    let nothing =
+        "nothing was found in it, expected an input with a violation (--target map_extents)";
+    let long = "is longer than any input of a fuzz target, expected at most 1048576 bytes";
+    let cases: [(&[&str], &str); 12] = [
+        (&["missing", "-o", "out"], "missing: No such file or directory"),
+        (&["empty", "-o", "out"], &format!("empty: {nothing}")),
+        (&["noise", "-o", "out"], &format!("noise: {nothing}")),
+        (&["cut", "-o", "out"], &format!("cut: {nothing}")),
+        (&["input", "-o", "out"], &format!("input: {nothing}")),
+        (&["long", "-o", "out"], &format!("long: {long}")),
+        (
+            &["input", "-o", "there"],
+            "there: the file is there already, expected a new one or --force",
+        ),
+        (&["input", "-o", "input", "--force"], "input: is the input itself, expected another file"),
+        (&["input", "-o", "link", "--force"], "link: is the input itself, expected another file"),
+        (
+            &["input", "-o", "out", "--target", "raw_image"],
+            "minimize: raw_image has files for inputs",
+        ),
+        (
+            &["input", "-o", "out", "--predicate", "true"],
+            "--predicate: true: ended with exit status: 0 both with input and with an empty program",
+        ),
+        (
+            &["input", "-o", "no/out", "--predicate", &predicate()],
+            "no/out: No such file or directory",
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let output = qcowfuzz(dir.path(), &[&["minimize"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(told(&output).starts_with(expected), "{}", told(&output));
+        assert!(output.stdout.is_empty());
+    }
+    assert!(!at("out").exists());
+    assert_eq!(fs::read(at("there")).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 7, "nothing is left behind");
+}
+
+#[test]
+fn interrupted_it_keeps_the_best_so_far() {
+    let dir = tempfile::tempdir().unwrap();
+    with_snapshot(dir.path());
+    // Of each candidate it is told that it was judged; the first few are quick.
+    let judge = predicate().replace(
+        "; f",
+        "; n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; test $n -lt 12 || sleep 0.2; f",
+    );
+    let mut child = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"))
+        .args(["minimize", "input", "-o", "small", "--predicate", &judge])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let count = || fs::read_to_string(dir.path().join("n")).unwrap_or_default();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while count().trim().parse().unwrap_or(0) < 16 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert!(out.contains(", ended early\n"), "{out}");
+    let small = Program::decode(&fs::read(dir.path().join("small")).unwrap());
+    assert!(small.operations.iter().any(|operation| operation.name() == "snapshot"), "{small}");
+    assert!(small.operations.len() < 99, "{}", small.operations.len());
+}

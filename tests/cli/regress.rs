@@ -1,0 +1,64 @@
+//! `regress`: what it prints is Rust that compiles, and passes; `tests/regress_printed.rs` is what it printed.
+
+use std::fs;
+use std::path::Path;
+
+use qcowfuzz::regression::Regression;
+use qcowfuzz::vm::Program;
+
+use crate::support::{qcowfuzz, small_program, text, told};
+
+/// An input of each target, and what was found in it once, had there been anything.
+const PRINTED: [(&str, &str, &str); 3] = [
+    ("map_extents", "corpus/map_extents/zero_kinds", "model: kind, zero-allocated → zero-plain"),
+    ("refcounts", "corpus/refcounts/order_4", "refcounts: refcount block, the references → fewer"),
+    ("hostile", "corpus/hostile/l2_flags", "hostile: walk, a result → a panic"),
+];
+
+#[test]
+fn what_is_printed_compiles_and_passes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut printed = String::from(
+        "//! What `qcowfuzz regress` prints of three seeds: see `tests/cli/regress.rs`.\n",
+    );
+    for (target, input, fingerprint) in PRINTED {
+        let arguments = ["regress", input, "--target", target, "--fingerprint", fingerprint];
+        let output = qcowfuzz(root, &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        printed.push('\n');
+        printed.push_str(text(&output.stdout));
+    }
+    let path = root.join("tests/regress_printed.rs");
+    if std::env::var_os("QCOWFUZZ_BLESS").is_some() {
+        fs::write(&path, &printed).unwrap();
+    }
+    // Compiled and run beside this test; formatted or not, it is the same.
+    let words = |text: &str| text.split_whitespace().collect::<String>().replace(",", "");
+    assert_eq!(
+        words(&fs::read_to_string(path).unwrap()),
+        words(&printed),
+        "QCOWFUZZ_BLESS=1 writes it"
+    );
+}
+
+#[test]
+fn a_file_is_printed_that_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("input"), small_program()).unwrap();
+    let fingerprint = "model: kind, normal → compressed";
+    let story = "What was wrong.\nWhat became of it.";
+    let arguments = ["regress", "input", "--text", "--story", story, "--fingerprint", fingerprint];
+    let output = qcowfuzz(dir.path(), &arguments);
+    let regression = Regression::parse(text(&output.stdout)).unwrap();
+    assert_eq!((&*regression.fingerprint, &*regression.story), (fingerprint, story));
+    assert_eq!(regression.program, Program::decode(&small_program()));
+}
+
+#[test]
+fn an_input_that_shows_nothing_is_refused_unless_it_is_said_what_it_showed() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("input"), small_program()).unwrap();
+    let output = qcowfuzz(dir.path(), &["regress", "input"]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+    assert!(told(&output).starts_with("input: nothing was found in it, expected"));
+}

@@ -1,0 +1,60 @@
+//! `triage` of folders in which nothing is found; with a bug planted it is run in `scripts/from-crash`, and over
+//! what ends its process in `scripts/survivor`.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{qcowfuzz, text};
+
+fn corpus(target: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)
+}
+
+#[test]
+fn inputs_that_show_nothing_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("refcounts");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join(".gitkeep"), "").unwrap();
+    fs::copy(corpus("refcounts").join("order_4"), folder.join("crash-1")).unwrap();
+    fs::write(folder.join("crash-0"), "").unwrap();
+    let output = qcowfuzz(dir.path(), &["triage", "refcounts"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let out = text(&output.stdout);
+    let start =
+        "refcounts: 2 inputs, 0 bugs, 0 of them new\n\nnothing is found any more in 2 inputs\n";
+    assert!(out.starts_with(start), "{out}");
+    assert!(out.contains("       0 bytes  refcounts/crash-0\n"), "{out}");
+    // The folder's name says what they are for.
+    let output = qcowfuzz(dir.path(), &["triage", "--json", "refcounts"]);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&told["target"], &told["inputs"]), (&"refcounts".into(), &2.into()));
+    assert_eq!(told["nothing"][0]["path"], "refcounts/crash-0");
+}
+
+#[test]
+fn what_cannot_be_run_or_read_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = qcowfuzz(dir.path(), &["triage", "missing"]);
+    assert_eq!(output.status.code(), Some(2));
+    let folder = dir.path().join("artifacts");
+    fs::create_dir_all(&folder).unwrap();
+    fs::File::create(folder.join("long")).unwrap().set_len(100 << 20).unwrap();
+    fs::write(folder.join("short"), "").unwrap();
+    let output = qcowfuzz(dir.path(), &["triage", "artifacts"]);
+    assert_eq!(output.status.code(), Some(2));
+    let lines: Vec<_> = text(&output.stderr).lines().collect();
+    let long =
+        "artifacts/long: is longer than any input of a fuzz target, expected at most 1048576 bytes";
+    assert_eq!(lines[0], format!("qcowfuzz: {long}"));
+    assert_eq!(lines[1], "qcowfuzz: artifacts: 1 of its files could not be run");
+    assert!(text(&output.stdout).starts_with("artifacts: 1 inputs, 0 bugs"));
+    // A file among the known bugs that is none.
+    fs::remove_file(folder.join("long")).unwrap();
+    fs::create_dir(dir.path().join("known")).unwrap();
+    fs::write(dir.path().join("known/bug.txt"), "image version=3\n").unwrap();
+    let output = qcowfuzz(dir.path(), &["triage", "artifacts", "--known", "known"]);
+    assert_eq!(output.status.code(), Some(2));
+    let line = "qcowfuzz: known/bug.txt: line 1: no comment, expected '; ' and the fingerprint";
+    assert!(text(&output.stderr).starts_with(line), "{}", text(&output.stderr));
+}

@@ -1,0 +1,90 @@
+//! What `qcowfuzz regress` prints of three seeds: see `tests/cli/regress.rs`.
+
+/// model: kind, zero-allocated → zero-plain
+///
+/// Its story: what was wrong, and what became of it.
+#[test]
+fn model_kind_zero_allocated_zero_plain() {
+    use qcowfuzz::harness::Checks;
+    let text = "\
+        image version=3 cluster_bits=16 refcount_order=4 features=none size=100<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
+        write at=start+4 clusters=8\n\
+        zero at=start+6 clusters=3 keep=yes\n\
+        zero at=start+9 clusters=6 keep=no\n\
+        discard at=start+5 clusters=1\n\
+        read at=start+5 inside=65000 length=2000\n\
+        walk at=start+4 inside=0 length=20<<16\n\
+    ";
+    let input = qcowfuzz::vm::text::assemble(text).unwrap().encode();
+    let mut target = qcowfuzz::harness::Harness::new(qcowfuzz::engines::Walker::default());
+    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = found.map(|failure| failure.violation.fingerprint());
+    assert_eq!(found, None);
+    // Guest offset, length, status, host offset.
+    let extents = [
+        (0, 262144, "unallocated", None),
+        (262144, 65536, "normal", Some(196608)),
+        (327680, 65536, "unallocated", None),
+        (393216, 196608, "zero-allocated", Some(327680)),
+        (589824, 393216, "zero-plain", None),
+        (983040, 5570560, "unallocated", None),
+    ];
+    let actual: Vec<_> = target
+        .actual()
+        .iter()
+        .map(|it| {
+            let host = it.mapping.offset.map(|offset| offset.get());
+            let kind = qcowfuzz::oracles::kind(&it.mapping);
+            (it.start.get(), it.length_bytes, kind, host)
+        })
+        .collect();
+    assert_eq!(actual, extents);
+}
+
+/// refcounts: refcount block, the references → fewer
+///
+/// Its story: what was wrong, and what became of it.
+#[test]
+fn refcounts_refcount_block_the_references_fewer() {
+    use qcowfuzz::harness::Checks;
+    let text = "\
+        image version=3 cluster_bits=17 refcount_order=4 features=none size=500<<20+0 rng_seed=4 blocks=append table=mixed tolerance=0\n\
+        write at=start+0 clusters=9\n\
+        compress at=last+0 clusters=9 shape=speck skew=packed\n\
+        snapshot\n\
+        write at=start+4 clusters=3\n\
+        snapshot\n\
+        snapshot\n\
+        reserve gap=77<<3\n\
+        write at=part+40000 clusters=7\n\
+        delete_snapshot index=1\n\
+    ";
+    let input = qcowfuzz::vm::text::assemble(text).unwrap().encode();
+    let mut target = qcowfuzz::targets::Refcounts::<()>::default();
+    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = found.map(|failure| failure.violation.fingerprint());
+    assert_eq!(found, None);
+}
+
+/// hostile: walk, a result → a panic
+///
+/// Its story: what was wrong, and what became of it.
+#[test]
+fn hostile_walk_a_result_a_panic() {
+    use qcowfuzz::harness::Checks;
+    let text = "\
+        image version=3 cluster_bits=16 refcount_order=4 features=none size=300<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
+        write at=start+1 clusters=3\n\
+        compress at=start+5 clusters=2 shape=text skew=packed\n\
+        zero at=start+8 clusters=2 keep=yes\n\
+        patch part=l2 depth=0 nth=0 transform=flip value=0\n\
+        patch part=l2 depth=0 nth=2 transform=flip value=62\n\
+        patch part=l2 depth=0 nth=6 transform=flip value=58\n\
+        patch part=l2 depth=0 nth=8 transform=boundary value=1\n\
+    ";
+    let input = qcowfuzz::vm::text::assemble(text).unwrap().encode();
+    let mut target = qcowfuzz::targets::Hostile::new(qcowfuzz::engines::Walker::default());
+    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = found.map(|failure| failure.violation.fingerprint());
+    assert_eq!(found, None);
+}

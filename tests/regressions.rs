@@ -1,0 +1,55 @@
+//! Every file in `tests/regressions/`, and the minimized program of every bug in `bugs/`, is run: nothing may be
+//! found. `qcowfuzz regress --text` prints such files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use qcowfuzz::engines::Walker;
+use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
+use qcowfuzz::regression::Regression;
+use qcowfuzz::targets::{Hostile, Refcounts};
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        all.filter(|path| path.extension().is_some_and(|it| it == "txt")).collect();
+    files.sort();
+    files
+}
+
+fn read(path: &Path) -> Regression {
+    let text = fs::read_to_string(path).unwrap();
+    Regression::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>> {
+    let input = regression.program.encode();
+    match &*regression.target {
+        "map_extents" => Harness::new(Walker::default()).run(&input, checks),
+        "refcounts" => Refcounts::<()>::default().run(&input, checks),
+        "hostile" => Hostile::new(Walker::default()).run(&input, checks),
+        other => panic!("no target {other} runs programs"),
+    }
+}
+
+#[test]
+fn nothing_is_found_any_more() {
+    for path in [files("tests/regressions"), files("bugs")].concat() {
+        let regression = read(&path);
+        for checks in [Checks::AtCheckpoints, Checks::AfterEach] {
+            let outcome = run(&regression, checks);
+            let outcome = outcome.unwrap_or_else(|found| panic!("{}: {found:?}", path.display()));
+            assert!(!outcome.unsupported, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn each_has_a_story() {
+    for path in files("tests/regressions") {
+        let regression = read(&path);
+        assert!(regression.story.len() > 80, "{}: {}", path.display(), regression.story);
+        assert!(!regression.story.starts_with("Its story:"), "{}", path.display());
+    }
+}
