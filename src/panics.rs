@@ -16,7 +16,8 @@ pub struct PanicNote {
 }
 
 impl PanicNote {
-    fn of(panic: &PanicHookInfo) -> Self {
+    /// What a panic hook is told of.
+    pub fn of(panic: &PanicHookInfo) -> Self {
         let payload = panic.payload();
         let message = payload
             .downcast_ref::<&str>()

@@ -14,6 +14,7 @@ use crate::feedback::{Recorder, extra};
 use crate::harness::{Checks, Failure, Harness, Outcome};
 use crate::oracles::Violation;
 use crate::oracles::raw::RawOutcome;
+use crate::panics::PanicNote;
 
 pub use hostile::Hostile;
 pub use raw_image::RawImage;
@@ -98,6 +99,19 @@ pub fn report<T>(result: Result<T, Box<impl AsRef<Violation>>>) {
     if let Err(found) = result {
         panic!("{}", (*found).as_ref());
     }
+}
+
+/// Has a panic of the code under test print its fingerprint first, as a violation does. To be called once, before
+/// the first run.
+pub fn name_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // What is reported has its fingerprint in its message.
+        if panic.location().is_none_or(|location| location.file() != file!()) {
+            eprintln!("{}", PanicNote::of(panic).fingerprint());
+        }
+        before(panic);
+    }));
 }
 
 impl AsRef<Violation> for Failure {

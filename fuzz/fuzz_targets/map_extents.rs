@@ -6,7 +6,7 @@ use qcowfuzz::limits::Limits;
 use qcowfuzz::vm::program::Input;
 use qcowfuzz::{mutators, targets};
 
-fuzz_target!(|input: Input| targets::report(targets::map_extents(input.0)));
+fuzz_target!(init: targets::name_panics(), |input: Input| targets::report(targets::map_extents(input.0)));
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     mutators::mutate(data, size, max_size, seed, Limits::WALKED, fuzzer_mutate)

@@ -4,4 +4,4 @@
 use libfuzzer_sys::fuzz_target;
 use qcowfuzz::targets;
 
-fuzz_target!(|input: &[u8]| targets::report(targets::raw_image(input)));
+fuzz_target!(init: targets::name_panics(), |input: &[u8]| targets::report(targets::raw_image(input)));

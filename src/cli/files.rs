@@ -57,6 +57,18 @@ fn read_standard_input(most: u64) -> Result<Vec<u8>, Failure> {
     read.map(|_| bytes).map_err(|error| Failure::Told(format!("standard input: {error}")))
 }
 
+/// Whether the file at `output` may be replaced. What was made of an input never takes its place.
+pub fn not_the_input(output: &Path, input: &Path, force: bool) -> Result<Existing, Failure> {
+    let same = || input.canonicalize().ok().zip(output.canonicalize().ok());
+    match output.symlink_metadata() {
+        Ok(_) if !force => Err(Failure::at(output, THERE_ALREADY)),
+        _ if same().is_some_and(|(input, output)| input == output) => {
+            Err(Failure::at(output, "is the input itself, expected another file"))
+        }
+        _ => Ok(Existing::forced(force)),
+    }
+}
+
 /// Writes `bytes` to the file at `path`.
 pub fn write(path: &Path, existing: Existing, bytes: &[u8]) -> Result<(), Failure> {
     whole(path, existing, |mut file| file.write_all(bytes))

@@ -4,7 +4,7 @@ mod predicate;
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use qcowfuzz::minimizer::{self, Minimized, Progress, Settings};
 use qcowfuzz::panics::PanicNotes;
 use qcowfuzz::vm::Program;
 
-use super::files::{self, Existing};
+use super::files;
 use super::print::print;
 use super::runner::{Runner, Target};
 use super::{Exit, Failure, Outcome};
@@ -79,7 +79,7 @@ const REROLLS: u16 = 12;
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, output, target, .. } = arguments;
     target.must_run_programs("minimize")?;
-    let existing = refuse(input, output, arguments.force)?;
+    let existing = files::not_the_input(output, input, arguments.force)?;
     let bytes = files::read_input(input)?;
     let _silence = PanicNotes::take_over();
     let mut judge = Judge::new(arguments, &bytes)?;
@@ -114,22 +114,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let summary = Summary::new(arguments, found, &bytes, &minimized, seconds);
     print(&summary, arguments.json, |summary, out| summary.lines(out))?;
     Ok(Exit::Nothing)
-}
-
-/// Refuses an output that is the input, or that is there.
-fn refuse(input: &Path, output: &Path, force: bool) -> Result<Existing, Failure> {
-    let there = output.symlink_metadata().is_ok();
-    if there && !force {
-        return Err(Failure::at(output, files::THERE_ALREADY));
-    }
-    let same = |one: &Path, other: &Path| match (one.canonicalize(), other.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => false,
-    };
-    match same(input, output) {
-        true => Err(Failure::at(output, "is the input itself, expected another file")),
-        false => Ok(Existing::forced(force)),
-    }
 }
 
 fn spinner() -> ProgressBar {

@@ -1,10 +1,16 @@
 //! What a command tells at its end: lines for people, or one JSON object.
 
+use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
 
 use super::Failure;
+
+/// Prints one line to standard output. Where nobody reads on, that is no failure.
+pub fn say(line: impl Display) -> Result<(), Failure> {
+    print(&(), false, |(), out| writeln!(out, "{line}"))
+}
 
 /// Prints `told`, by `lines` or as JSON, to standard output. Where nobody reads on, that is no failure.
 pub fn print<T: Serialize>(
