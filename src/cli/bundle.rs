@@ -15,6 +15,7 @@ use qcowfuzz::storage::Storage;
 use super::account::{Account, Verdict};
 use super::examine::Examiner;
 use super::files::{self, Built, Existing};
+use super::once::survived;
 use super::output::{QemuMap, Record, Row};
 use super::print::say;
 use super::qemu;
@@ -56,6 +57,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, output, target, force } = arguments;
     let existing = files::not_the_input(output, input, *force)?;
     let bytes = files::read_input(input)?;
+    survived(input, *target)?;
     let _silence = PanicNotes::take_over();
     let mut examiner = Examiner::new(*target, Checks::AtCheckpoints, FileNames::default());
     let account = examiner.examine(input, &bytes);

@@ -79,11 +79,6 @@ pub struct Arguments {
     json: bool,
 }
 
-/// The fingerprint of an input whose process came to this end.
-pub fn ended_by(end: &str) -> String {
-    format!("process: end, an answer → {end}")
-}
-
 /// Runs a campaign.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { target, dir, .. } = arguments;

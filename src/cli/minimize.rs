@@ -1,5 +1,6 @@
 //! `minimize`: an input becomes as small and simple as it can be and still show the same bug.
 
+mod isolated;
 mod predicate;
 
 use std::io::{self, Write};
@@ -7,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -23,6 +24,7 @@ use super::print::print;
 use super::runner::{Runner, Target};
 use super::{Exit, Failure, Outcome};
 
+use isolated::Isolated;
 use predicate::Predicate;
 
 /// Make an input that shows a bug as small and simple as it can be: the same fingerprint, fewer operations
@@ -30,7 +32,8 @@ use predicate::Predicate;
 #[command(after_help = "\
 Operations are dropped, made plainer, their operands and the geometry shrunk, again and again, until
 nothing simpler has the same fingerprint. What is written is the canonical form. Ctrl-C ends it with
-the simplest so far. INPUT itself is never written to.
+the simplest so far. INPUT itself is never written to. An input that ends its
+process, or never ends, is minimized in processes of its own.
 
 With --predicate, CMD judges instead, for code in other processes: it is run by the shell with the
 name of a file behind it, a candidate, and a candidate is kept where CMD ends as it ended with
@@ -62,6 +65,10 @@ pub struct Arguments {
     /// Judge at most so many candidates
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     tries: u64,
+    /// A run of so many seconds is a hang, where INPUT is one
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    timeout: u64,
     /// Replace the output if it is there already
     #[arg(long)]
     force: bool,
@@ -131,6 +138,8 @@ fn line(progress: &Progress) -> String {
 enum Judge {
     /// The fingerprint is the same.
     Fingerprint { runner: Box<Runner<()>>, fingerprint: String },
+    /// A process of its own comes to the same end: the bug is that there is none.
+    Process(Isolated),
     /// A command ends in the same way.
     Command(Predicate),
 }
@@ -140,6 +149,10 @@ impl Judge {
         let Arguments { input: path, target, predicate, as_image, .. } = arguments;
         if let Some(command) = predicate {
             return Ok(Self::Command(Predicate::new(command, *target, *as_image, path, input)?));
+        }
+        let timeout = Duration::from_secs(arguments.timeout);
+        if let Some(isolated) = Isolated::new(path, *target, timeout)? {
+            return Ok(Self::Process(isolated));
         }
         let mut runner = Box::new(Runner::new(*target, FileNames::default(), &()));
         match runner.run_guarded(input, Checks::AtCheckpoints).finding() {
@@ -154,6 +167,7 @@ impl Judge {
                 let finding = runner.run_guarded(candidate, Checks::AtCheckpoints).finding();
                 finding.is_some_and(|(found, _)| found == *fingerprint)
             }
+            Self::Process(isolated) => isolated.keeps(candidate),
             Self::Command(predicate) => predicate.keeps(candidate),
         }
     }
@@ -162,6 +176,7 @@ impl Judge {
     fn what(&self) -> String {
         match self {
             Self::Fingerprint { fingerprint, .. } => fingerprint.clone(),
+            Self::Process(isolated) => isolated.fingerprint.clone(),
             Self::Command(predicate) => predicate.what(),
         }
     }
@@ -180,6 +195,7 @@ impl Judge {
     fn failure(self) -> Option<Failure> {
         match self {
             Self::Fingerprint { .. } => None,
+            Self::Process(isolated) => isolated.failure,
             Self::Command(predicate) => predicate.failure(),
         }
     }

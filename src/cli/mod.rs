@@ -13,6 +13,7 @@ mod findings;
 mod fuzz;
 mod map;
 mod minimize;
+mod once;
 mod output;
 mod print;
 mod regress;

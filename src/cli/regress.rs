@@ -13,6 +13,7 @@ use qcowfuzz::regression::Regression;
 use qcowfuzz::vm::Program;
 
 use super::files;
+use super::once::survived;
 use super::runner::{Runner, Target};
 use super::{Exit, Failure, Outcome};
 
@@ -60,6 +61,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, target, .. } = arguments;
     target.must_run_programs("regress")?;
     let bytes = files::read_input(input)?;
+    survived(input, *target)?;
     let program = Program::decode(&bytes);
     let regression = Regression {
         fingerprint: fingerprint(arguments, &bytes)?,

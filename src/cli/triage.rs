@@ -1,7 +1,6 @@
 //! `triage`: a folder of artifacts becomes a list of bugs.
 
 mod groups;
-mod once;
 
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -13,12 +12,12 @@ use std::time::Duration;
 
 use qcowfuzz::corpus;
 
+use super::once::{Ran, once};
 use super::print::print;
 use super::runner::Target;
 use super::{Exit, Failure, Outcome, complain};
 
-use groups::{Groups, Ran, known};
-use once::once;
+use groups::{Groups, known};
 
 /// Group artifacts by fingerprint: which bugs are there, which are new, and which input to look at first
 #[derive(Debug, clap::Args)]

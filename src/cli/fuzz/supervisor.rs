@@ -11,8 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use qcowfuzz::fuzzer::{Finding, Findings, Progress};
 
 use crate::cli::Failure;
+use crate::cli::once::ended_by;
 
-use super::ended_by;
 use super::job::{End, Heard, Job, Plan, left};
 
 /// What came of a campaign.

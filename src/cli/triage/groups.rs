@@ -9,6 +9,7 @@ use qcowfuzz::corpus;
 use qcowfuzz::regression::Regression;
 
 use crate::cli::Failure;
+use crate::cli::once::Ran;
 use crate::cli::runner::Target;
 
 /// The fingerprints of the known bugs, and the file of each.
@@ -29,15 +30,6 @@ pub fn known(dir: &Path) -> Result<Known, Failure> {
         }
     }
     Ok(known)
-}
-
-/// What an input came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
-    /// What was found, if anything.
-    pub fingerprint: Option<String>,
-    /// How long the input is.
-    pub bytes: u64,
 }
 
 /// What all inputs came to.
