@@ -1,6 +1,7 @@
 //! What the walker, the reference model and `qemu-img map` all answer with: a run of guest bytes
 //! that share one mapping status.
 
+use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::observer::Event;
@@ -35,6 +36,20 @@ impl Mapping {
         match self.offset {
             None => Some(self),
             Some(offset) => Some(Self { offset: Some(offset.checked_add(delta_bytes)?), ..self }),
+        }
+    }
+
+    /// Its kind, in the words of the specification.
+    pub fn kind(&self) -> &'static str {
+        let Self { depth: _, present, zero, data, compressed, offset } = *self;
+        match (present, zero, data, compressed, offset.is_some()) {
+            (false, true, false, false, false) => "unallocated",
+            (false, true, false, false, true) => "unallocated subcluster",
+            (true, true, false, false, false) => "zero-plain",
+            (true, true, false, false, true) => "zero-allocated",
+            (true, false, true, false, true) => "normal",
+            (true, false, true, true, false) => "compressed",
+            _ => "impossible",
         }
     }
 
@@ -83,6 +98,28 @@ impl Extent {
     /// The guest offset just past the extent; `None` where it leaves 64 bits.
     pub fn end(&self) -> Option<GuestOffset> {
         self.start.checked_add(self.length_bytes)
+    }
+}
+
+/// Its kind, where it lies, and how many layers down.
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { depth, present, zero, data, compressed, offset } = self;
+        match self.kind() {
+            "impossible" => {
+                write!(f, "present {present}, zero {zero}, data {data}, compressed {compressed}")?;
+            }
+            kind => f.write_str(kind)?,
+        }
+        offset.iter().try_for_each(|offset| write!(f, " at {offset:#x}"))?;
+        if *depth == 0 { Ok(()) } else { write!(f, ", {depth} down") }
+    }
+}
+
+/// The first guest byte and how many, and their mapping.
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}+{:#x} {}", self.start, self.length_bytes, self.mapping)
     }
 }
 

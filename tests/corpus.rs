@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use qcowfuzz::anatomy::Part;
 use qcowfuzz::engines::Walker;
 use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::oracles::kind;
 use qcowfuzz::qcow2::units::HostOffset;
 use qcowfuzz::storage::Storage;
 use qcowfuzz::targets;
@@ -107,7 +106,7 @@ fn seeds_reach_everything() {
         orders.insert(geometry.refcount_order);
         let mut harness = Harness::new(Walker::default());
         targets::report(harness.run(&program.encode(), Checks::AtCheckpoints));
-        kinds.extend(harness.actual().iter().map(|extent| kind(&extent.mapping)));
+        kinds.extend(harness.actual().iter().map(|extent| extent.mapping.kind()));
     }
     for (_, program) in texts("hostile") {
         opcodes.extend(program.operations.iter().map(Operation::name));

@@ -34,7 +34,7 @@ fn model_kind_zero_allocated_zero_plain() {
         .iter()
         .map(|it| {
             let host = it.mapping.offset.map(|offset| offset.get());
-            let kind = qcowfuzz::oracles::kind(&it.mapping);
+            let kind = it.mapping.kind();
             (it.start.get(), it.length_bytes, kind, host)
         })
         .collect();

@@ -7,8 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::ser::Formatter;
 
 use qcowfuzz::extent::{Extent, Mapping};
-use qcowfuzz::oracles::kind;
-use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
 
 /// One record of `qemu-img map --output=json`: its keys, in its order.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -31,19 +30,12 @@ impl Record {
         Self { start, length: 0, depth: 0, present, zero, data, compressed, offset: None }
     }
 
-    /// The kind of the mapping, in the words of the specification.
-    pub fn kind(&self) -> &'static str {
-        let Self { depth, present, zero, data, compressed, offset, .. } = *self;
+    /// As people read it.
+    pub fn extent(&self) -> Extent {
+        let Self { start, length, depth, present, zero, data, compressed, offset } = *self;
         let offset = offset.map(HostOffset::new);
-        kind(&Mapping { depth, present, zero, data, compressed, offset })
-    }
-
-    /// In a line: which guest bytes, the kind of their mapping, and where they lie.
-    pub fn line(&self) -> String {
-        let Self { start, length, depth, offset, .. } = self;
-        let layer = if *depth == 0 { String::new() } else { format!(", {depth} down") };
-        let host = offset.map_or(String::new(), |offset| format!(" at {offset:#x}"));
-        format!("{start:#x}+{length:#x} {}{host}{layer}", self.kind())
+        let mapping = Mapping { depth, present, zero, data, compressed, offset };
+        Extent { start: GuestOffset::new(start), length_bytes: length, mapping }
     }
 }
 
@@ -153,7 +145,6 @@ impl Formatter for QemuMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qcowfuzz::qcow2::units::GuestOffset;
 
     #[test]
     fn rows_and_records_say_the_same() {

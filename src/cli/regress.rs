@@ -7,7 +7,6 @@ use qcowfuzz::explain::explain;
 use qcowfuzz::extent::Extent;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
-use qcowfuzz::oracles::kind;
 use qcowfuzz::panics::PanicNotes;
 use qcowfuzz::regression::Regression;
 use qcowfuzz::vm::Program;
@@ -139,12 +138,12 @@ fn expected(program: &Program, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "    let extents = [")?;
     for Extent { start, length_bytes, mapping } in &explained.expected {
         let offset = mapping.offset.map(|offset| offset.get());
-        writeln!(out, "        ({start}, {length_bytes}, {:?}, {offset:?}),", kind(mapping))?;
+        writeln!(out, "        ({start}, {length_bytes}, {:?}, {offset:?}),", mapping.kind())?;
     }
     writeln!(out, "    ];")?;
     writeln!(out, "    let actual: Vec<_> = target.actual().iter().map(|it| {{")?;
     writeln!(out, "        let host = it.mapping.offset.map(|offset| offset.get());")?;
-    writeln!(out, "        let kind = qcowfuzz::oracles::kind(&it.mapping);")?;
+    writeln!(out, "        let kind = it.mapping.kind();")?;
     writeln!(out, "        (it.start.get(), it.length_bytes, kind, host)")?;
     writeln!(out, "    }}).collect();")?;
     writeln!(out, "    assert_eq!(actual, extents);")

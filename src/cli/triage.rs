@@ -113,16 +113,21 @@ fn run_all(paths: &[PathBuf], target: Target, timeout: Duration) -> Vec<Result<R
     all.into_iter().map(|(_, ran)| ran).collect()
 }
 
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 fn lines(groups: &Groups, out: &mut impl Write) -> io::Result<()> {
     let Groups { dir, inputs, bugs, nothing, .. } = groups;
     let new = groups.new_bugs();
-    writeln!(out, "{dir}: {inputs} inputs, {} bugs, {new} of them new", bugs.len())?;
+    let (inputs, count) = (counted(*inputs, "input"), counted(bugs.len(), "bug"));
+    writeln!(out, "{dir}: {inputs}, {count}, {new} of them new")?;
     for bug in bugs {
         match &bug.known {
             Some(path) => writeln!(out, "\nknown  {}\n       {path}", bug.fingerprint)?,
             None => writeln!(out, "\nnew    {}", bug.fingerprint)?,
         }
-        writeln!(out, "       {} inputs", bug.inputs.len())?;
+        writeln!(out, "       {}", counted(bug.inputs.len(), "input"))?;
         for input in bug.inputs.iter().take(MOST_LISTED) {
             writeln!(out, "       {:>7} bytes  {}", input.bytes, input.path)?;
         }
@@ -131,7 +136,7 @@ fn lines(groups: &Groups, out: &mut impl Write) -> io::Result<()> {
         }
     }
     if !nothing.is_empty() {
-        writeln!(out, "\nnothing is found any more in {} inputs", nothing.len())?;
+        writeln!(out, "\nnothing is found any more in {}", counted(nothing.len(), "input"))?;
         for input in nothing.iter().take(MOST_LISTED) {
             writeln!(out, "       {:>7} bytes  {}", input.bytes, input.path)?;
         }

@@ -4,13 +4,13 @@
 
 use crate::extent::{Extent, Mapping};
 
-use super::{Verdict, kind, violation};
+use super::{Verdict, violation};
 
 /// Checks each extent.
 pub fn check(extents: &[Extent]) -> Verdict {
     for extent in extents {
-        let told = || format!("{extent:?}");
-        if kind(&extent.mapping) == "impossible" {
+        let told = || format!("{extent}");
+        if extent.mapping.kind() == "impossible" {
             let Mapping { present, zero, data, compressed, .. } = extent.mapping;
             let field = match (present, zero, data, compressed) {
                 (_, true, true, _) | (_, false, false, _) => "zero and data",

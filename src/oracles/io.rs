@@ -56,7 +56,7 @@ fn check_answer(answer: &Result<(), EngineError>, whole: &[Extent], emitted: &[E
         };
         if part.mapping != whole.mapping || !fits {
             return violation(ORACLE, "prefix", ("of the whole walk", "not"), || {
-                format!("extent {index}: {part:?}, the whole walk has {whole:?}")
+                format!("extent {index}: {part}, the whole walk has {whole}")
             });
         }
     }

@@ -5,7 +5,7 @@ use crate::engines::OpenDisk;
 use crate::extent::Extent;
 use crate::qcow2::units::GuestOffset;
 
-use super::{Verdict, differing_field, kind, unexpected_error, violation};
+use super::{Verdict, differing_field, unexpected_error, violation};
 
 const ORACLE: &str = "lookup";
 
@@ -25,8 +25,8 @@ pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent
     if guest.get() >= disk.virtual_size_bytes() {
         return match disk.lookup(guest) {
             Err(_) => Ok(()),
-            Ok(mapping) => violation(ORACLE, "past the end", ("refused", kind(&mapping)), || {
-                format!("guest offset {guest}: {mapping:?}")
+            Ok(mapping) => violation(ORACLE, "past the end", ("refused", mapping.kind()), || {
+                format!("guest offset {guest}: {mapping}")
             }),
         };
     }
@@ -46,8 +46,8 @@ fn check_byte(disk: &mut impl OpenDisk, guest: GuestOffset, extent: &Extent) -> 
     let expected = extent.mapping.advanced(delta).unwrap_or(extent.mapping);
     match differing_field(&expected, &actual) {
         None => Ok(()),
-        Some(field) => violation(ORACLE, field, (kind(&expected), kind(&actual)), || {
-            format!("guest offset {guest}: the walk has {expected:?}\nthe look-up {actual:?}")
+        Some(field) => violation(ORACLE, field, (expected.kind(), actual.kind()), || {
+            format!("guest offset {guest}: the walk has {expected}\nthe look-up {actual}")
         }),
     }
 }

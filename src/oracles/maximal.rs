@@ -3,16 +3,16 @@
 
 use crate::extent::Extent;
 
-use super::{Verdict, kind, violation};
+use super::{Verdict, violation};
 
 /// Checks `extents`, which tile.
 pub fn check(extents: &[Extent]) -> Verdict {
     for pair in extents.windows(2) {
         let [here, next] = pair else { continue };
         if here.mapping.continues_as(here.length_bytes, &next.mapping) {
-            let kind = kind(&here.mapping);
+            let kind = here.mapping.kind();
             return violation("maximal", kind, ("one extent", "two"), || {
-                format!("{here:?} and {next:?}")
+                format!("{here} and {next}")
             });
         }
     }

@@ -77,25 +77,11 @@ pub(crate) fn unexpected_error(
     Box::new(Violation { oracle, field: asked, expected, actual, detail })
 }
 
-/// The kind of a mapping, in the words of the specification.
-pub fn kind(mapping: &Mapping) -> &'static str {
-    let Mapping { depth: _, present, zero, data, compressed, offset } = *mapping;
-    match (present, zero, data, compressed, offset.is_some()) {
-        (false, true, false, false, false) => "unallocated",
-        (false, true, false, false, true) => "unallocated subcluster",
-        (true, true, false, false, false) => "zero-plain",
-        (true, true, false, false, true) => "zero-allocated",
-        (true, false, true, false, true) => "normal",
-        (true, false, true, true, false) => "compressed",
-        _ => "impossible",
-    }
-}
-
 /// The first field in which two mappings of the same bytes differ.
 pub(crate) fn differing_field(expected: &Mapping, actual: &Mapping) -> Option<&'static str> {
     if expected == actual {
         None
-    } else if kind(expected) != kind(actual) {
+    } else if expected.kind() != actual.kind() {
         Some("kind")
     } else if expected.depth != actual.depth {
         Some("depth")

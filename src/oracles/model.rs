@@ -3,7 +3,7 @@
 
 use crate::extent::{Extent, Mapping};
 
-use super::{Verdict, differing_field, kind, violation};
+use super::{Verdict, differing_field, violation};
 
 const ORACLE: &str = "model";
 
@@ -18,7 +18,7 @@ pub fn check(expected: &[Extent], actual: &[Extent]) -> Verdict {
     };
     let (field, kinds) = first_difference(&expected[at..], &actual[at..]);
     violation(ORACLE, field, kinds, || {
-        format!("expected {:?}\nactual   {:?}", expected[at], actual[at])
+        format!("expected {}\nactual   {}", expected[at], actual[at])
     })
 }
 
@@ -35,12 +35,12 @@ fn first_difference(
         if let (Some(expected), Some(actual)) = mappings
             && let Some(field) = differing_field(&expected, &actual)
         {
-            return (field, (kind(&expected), kind(&actual)));
+            return (field, (expected.kind(), actual.kind()));
         }
     }
     // One of them ends here, or has two extents where one would do.
     let shorter = actual[0].length_bytes == behind;
-    ("length", (kind(&expected[0].mapping), if shorter { "shorter" } else { "longer" }))
+    ("length", (expected[0].mapping.kind(), if shorter { "shorter" } else { "longer" }))
 }
 
 /// What is told of the byte `behind` bytes into the list, which the first extent covers or ends at.

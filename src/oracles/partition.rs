@@ -27,7 +27,7 @@ pub fn check(extents: &[Extent], range: &Range<u64>) -> Verdict {
 pub fn prefix(extents: &[Extent], range: &Range<u64>) -> Result<u64, Box<super::Violation>> {
     let mut at = range.start;
     for (index, extent) in extents.iter().enumerate() {
-        let told = || format!("extent {index}: {extent:?}, expected to start at {at}");
+        let told = || format!("extent {index}: {extent}, expected to start at {at}");
         let start = extent.start.get();
         if start != at {
             let kind = if start < at { "an overlap" } else { "a gap" };

@@ -7,7 +7,7 @@ use crate::extent::{Extent, Window};
 use crate::qcow2::units::GuestOffset;
 
 use super::collector::Collector;
-use super::{Verdict, differing_field, kind, partition, unexpected_error, violation};
+use super::{Verdict, differing_field, partition, unexpected_error, violation};
 
 const ORACLE: &str = "window";
 
@@ -65,7 +65,7 @@ pub fn check_resumed(
 /// Each actual extent lies in the expected one of the same place and says the same of its bytes.
 fn compare(expected: &[Extent], actual: &[Extent], field: &'static str) -> Verdict {
     for (whole, part) in expected.iter().zip(actual) {
-        let told = || format!("the whole walk has {whole:?}\nthis one has {part:?}");
+        let told = || format!("the whole walk has {whole}\nthis one has {part}");
         let (Some(delta), Some(left)) =
             (part.start.distance_from(whole.start), left_after(whole, part.start))
         else {
@@ -73,7 +73,7 @@ fn compare(expected: &[Extent], actual: &[Extent], field: &'static str) -> Verdi
         };
         let mapping = whole.mapping.advanced(delta).unwrap_or(whole.mapping);
         if differing_field(&mapping, &part.mapping).is_some() || part.length_bytes > left {
-            return violation(ORACLE, field, (kind(&whole.mapping), kind(&part.mapping)), told);
+            return violation(ORACLE, field, (whole.mapping.kind(), part.mapping.kind()), told);
         }
     }
     if actual.len() > expected.len() {

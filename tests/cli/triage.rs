@@ -48,7 +48,7 @@ fn what_cannot_be_run_or_read_is_told() {
         "artifacts/long: is longer than any input of a fuzz target, expected at most 1048576 bytes";
     assert_eq!(lines[0], format!("qcowfuzz: {long}"));
     assert_eq!(lines[1], "qcowfuzz: artifacts: 1 of its files could not be run");
-    assert!(text(&output.stdout).starts_with("artifacts: 1 inputs, 0 bugs"));
+    assert!(text(&output.stdout).starts_with("artifacts: 1 input, 0 bugs"));
     // A file among the known bugs that is none.
     fs::remove_file(folder.join("long")).unwrap();
     fs::create_dir(dir.path().join("known")).unwrap();

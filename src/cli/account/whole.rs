@@ -73,7 +73,9 @@ fn differences(account: &Account, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nextents around the first difference (guest, status, host):")?;
     writeln!(out, "        {:44}actual", "expected")?;
     let longest = evidence.expected.len().max(evidence.actual.len());
-    let told = |records: &[Record], at: usize| records.get(at).map_or("—".into(), Record::line);
+    let told = |records: &[Record], at: usize| {
+        records.get(at).map_or("—".to_string(), |it| it.extent().to_string())
+    };
     for at in first.saturating_sub(AROUND)..(first + AROUND + 1).min(longest) {
         let mark = if at == first { '>' } else { ' ' };
         let (expected, actual) = (told(&evidence.expected, at), told(&evidence.actual, at));
@@ -92,7 +94,11 @@ fn layout(file: &FileTold, out: &mut impl Write) -> io::Result<()> {
         "data_file" => "data file",
         _ => "image",
     };
-    let layer = if *depth == 0 { String::new() } else { format!(", {depth} layers down") };
+    let layer = match depth {
+        0 => String::new(),
+        1 => ", 1 layer down".to_string(),
+        more => format!(", {more} layers down"),
+    };
     writeln!(out, "\n{what}{layer}: {length_bytes} bytes, clusters of {cluster_bytes}")?;
     for run in runs.iter().take(MOST_LINES) {
         let RunTold { offset, length, role, references, refcount, operations } = run;
