@@ -126,6 +126,8 @@ pub const MAX_WATCHED_EXTENTS: usize = 4096;
 pub const MAX_INPUT_BYTES: u64 = 1 << 20;
 /// How many fields and entries of each image are explained: more than anybody reads.
 pub const MAX_EXPLAINED_ENTRIES: usize = 4096;
+/// How many references and runs of counts of an image are explained: those of a file that is an input, and more.
+pub const MAX_EXPLAINED_RUNS: usize = 1 << 18;
 /// The steps that a walk may take that is explained: none is waited for longer than a second.
 pub const EXPLAINED_FUEL: u64 = 1 << 24;
 /// How many times all reducers of a minimization run: the second time they seldom find anything.

@@ -55,7 +55,10 @@ fn the_document_has_commands() {
     }
     let blocks = "text\n\n    $ one\n    1\n\n    2\n    $ two\n\nmore\n\n    no command\n";
     let told: Vec<_> = told(blocks).into_iter().map(|it| (it.command, it.output)).collect();
-    assert_eq!(told, [("one".to_string(), "1\n\n2".to_string()), ("two".to_string(), String::new())]);
+    assert_eq!(
+        told,
+        [("one".to_string(), "1\n\n2".to_string()), ("two".to_string(), String::new())]
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::anatomy::{Anatomy, Element, Part};
 use crate::image::Image;
 use crate::images::Images;
+use crate::limits::MAX_EXPLAINED_RUNS;
 use crate::oracles::recount::{Occupied, Recount, Role};
 use crate::qcow2::entry::L1Entry;
 use crate::qcow2::units::ClusterSize;
@@ -108,7 +109,7 @@ pub(super) fn image(
     depth: usize,
     traces: &[Trace],
 ) -> FileView {
-    let mut recount = Recount::new();
+    let mut recount = Recount::bounded(MAX_EXPLAINED_RUNS);
     let faults = [anatomy.read(image).err(), recount.recount(image).err()];
     let fault = faults.into_iter().flatten().next().map(|error| error.to_string());
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
@@ -125,7 +126,7 @@ pub(super) fn image(
     let spans = table_spans(image, anatomy);
     for occupied in recount.occupied() {
         pieces(&occupied, cluster_size.bytes(), traces, |first, end| {
-            let bytes = first * cluster_size.bytes()..end * cluster_size.bytes();
+            let bytes = cluster_size.saturating_bytes(first)..cluster_size.saturating_bytes(end);
             let operations = match occupied.role {
                 Some(Role::Data | Role::Compressed) => operations(traces, |trace| {
                     trace.host.as_ref().is_some_and(|it| meet(it, &bytes))

@@ -198,3 +198,37 @@ fn every_program_is_explained() {
         }
     }
 }
+
+#[test]
+fn damaged_files_are_explained() {
+    use crate::entropy::Entropy;
+    use crate::qcow2::units::HostOffset;
+    use crate::storage::Storage;
+    use crate::vm::generate::{Wanted, generate};
+    let mut entropy = Entropy::new(9);
+    let mut faults = 0;
+    for rng_seed in 0..300 {
+        let program = generate(rng_seed, Wanted { operations: 12, compressed: true });
+        let built = explain(&program.encode(), Limits::WALKED, 99, &FileNames::default(), &());
+        let top = &built.built().1.top().image;
+        let mut bytes = vec![0; top.length_bytes().min(1 << 16) as usize];
+        top.read_at(HostOffset::ZERO, &mut bytes).unwrap();
+        let there: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+        for _ in 0..1 + entropy.below(6) {
+            let at = there[entropy.below(there.len() as u64) as usize];
+            bytes[at] = entropy.next_u64() as u8;
+        }
+        let mut image = Image::default();
+        image.write(HostOffset::ZERO, &bytes);
+        image.seal(bytes.len() as u64);
+        let view = explain_file(&image);
+        faults += usize::from(view.fault.is_some());
+        let follows = |runs: &[Run]| runs[0].bytes.end <= runs[1].bytes.start;
+        assert!(view.runs.windows(2).all(follows), "seed {rng_seed}");
+        let _ = walk_chain(
+            &mut Walker::default(),
+            &[Layer { image: &image, data_file: None }.erased()],
+        );
+    }
+    assert!((20..280).contains(&faults), "{faults}");
+}
