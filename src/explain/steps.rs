@@ -55,23 +55,8 @@ pub enum Deed {
         /// The bytes of the file that they have, if any.
         host: Option<Range<u64>>,
     },
-    /// The disk has another size.
-    Resized {
-        /// In bytes.
-        size_bytes: u64,
-    },
-    /// A snapshot was taken, as the last one.
-    SnapshotTaken,
-    /// A snapshot was deleted.
-    SnapshotDeleted {
-        /// Its place among them.
-        index: usize,
-    },
-    /// A snapshot was applied.
-    SnapshotApplied {
-        /// Its place among them.
-        index: usize,
-    },
+    /// The disk changes as a whole.
+    Disk(Record),
     /// A layer begins.
     Layer {
         /// The size of its disk.
@@ -143,10 +128,10 @@ fn deed(record: &Record, cluster: u64) -> Deed {
         Record::Zeroed { kept, .. } => (Mapped::Zeros, kept.map(|host| (host, span))),
         Record::Discarded { .. } => (Mapped::Unallocated, None),
         Record::Subclusters { host, .. } => (Mapped::Subclusters, host.map(|host| (host, span))),
-        Record::Resized { size_bytes } => return Deed::Resized { size_bytes },
-        Record::SnapshotTaken => return Deed::SnapshotTaken,
-        Record::SnapshotDeleted { index } => return Deed::SnapshotDeleted { index },
-        Record::SnapshotApplied { index } => return Deed::SnapshotApplied { index },
+        Record::Resized { .. }
+        | Record::SnapshotTaken
+        | Record::SnapshotDeleted { .. }
+        | Record::SnapshotApplied { .. } => return Deed::Disk(*record),
     };
     let host = host.map(|(host, length)| host.get()..host.get().saturating_add(length));
     Deed::Mapped { what, guest, host }
@@ -195,10 +180,14 @@ impl fmt::Display for Deed {
                 write!(f, "guest {} {what}", span(guest))?;
                 host.iter().try_for_each(|host| write!(f, " at host {}", span(host)))
             }
-            Self::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
-            Self::SnapshotTaken => f.write_str("a snapshot more"),
-            Self::SnapshotDeleted { index } => write!(f, "without snapshot {index}"),
-            Self::SnapshotApplied { index } => write!(f, "as in snapshot {index}"),
+            Self::Disk(record) => match record {
+                Record::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
+                Record::SnapshotTaken => f.write_str("a snapshot more"),
+                Record::SnapshotDeleted { index } => write!(f, "without snapshot {index}"),
+                Record::SnapshotApplied { index } => write!(f, "as in snapshot {index}"),
+                // These map.
+                _ => Ok(()),
+            },
             Self::Layer { size_bytes, cluster_bytes } => {
                 write!(
                     f,
