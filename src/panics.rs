@@ -6,7 +6,7 @@ use std::sync::Mutex;
 /// Where a panic was, and what it said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PanicNote {
-    /// The source file, as the compiler was told of it.
+    /// The source file, from its crate on: where that lies is another thing on each machine.
     pub file: String,
     /// The function, without what it belongs to: what that is called depends on the compiler. Empty where the
     /// build has no symbols.
@@ -27,6 +27,7 @@ impl PanicNote {
         let file = panic.location().map_or("", |location| location.file()).to_string();
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let function = function_in(&file).unwrap_or_default();
+        let file = in_its_crate(&file).to_string();
         Self { file, function, detail: format!("{place}: {message}") }
     }
 
@@ -38,6 +39,13 @@ impl PanicNote {
             false => format!("panic: {file}, {function}"),
         }
     }
+}
+
+/// The path of a source file from the last folder `src` on; without one, its name.
+fn in_its_crate(path: &str) -> &str {
+    let source = path.rfind("/src/").map(|at| at + 1).or(path.starts_with("src/").then_some(0));
+    let name = path.rfind('/').map_or(0, |at| at + 1);
+    path.get(source.unwrap_or(name)..).unwrap_or(path)
 }
 
 /// The innermost function on the stack that lies in `file`: a panic's location is that of the caller of what
@@ -114,6 +122,27 @@ pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, PanicNote> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_named_alike_on_every_machine() {
+        assert_eq!(in_its_crate("src/map/read.rs"), "src/map/read.rs");
+        assert_eq!(in_its_crate("/home/me/src/qcowfuzz/src/map/read.rs"), "src/map/read.rs");
+        assert_eq!(in_its_crate("/tmp/engine.rs"), "engine.rs");
+        assert_eq!(in_its_crate("engine.rs"), "engine.rs");
+    }
+
+    #[test]
+    fn a_panic_is_named_by_its_function() {
+        #[inline(always)]
+        fn third(bytes: &[u8]) -> u8 {
+            bytes[2]
+        }
+        let notes = PanicNotes::take_over();
+        let note = caught(|| (|| third(&std::hint::black_box([1, 2])[..2]))()).unwrap_err();
+        drop(notes);
+        assert_eq!(note.fingerprint(), "panic: src/panics.rs, third");
+        assert!(note.detail.contains("index out of bounds: the len is 2"), "{}", note.detail);
+    }
 
     #[test]
     fn functions_are_named_alike_by_every_compiler() {
