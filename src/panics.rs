@@ -51,13 +51,16 @@ fn in_its_crate(path: &str) -> &str {
 /// The innermost function on the stack that lies in `file`: a panic's location is that of the caller of what
 /// panics (an index, an `unwrap`).
 fn function_in(file: &str) -> Option<String> {
-    let mut found = None;
+    let (mut panicking, mut found) = (false, None);
     backtrace::trace(|frame| {
         backtrace::resolve_frame(frame, |symbol| {
+            let Some(name) = symbol.name().map(|name| format!("{name:#}")) else { return };
             let here = symbol.filename().is_some_and(|path| path.ends_with(file));
-            if let (None, true, Some(name)) = (&found, here, symbol.name()) {
-                found = Some(last_segment(&format!("{name:#}")));
+            if found.is_none() && panicking && here {
+                found = Some(last_segment(&name));
             }
+            // What lies above is the hook, and what it calls.
+            panicking |= name.contains("panicking");
         });
         found.is_none()
     });
