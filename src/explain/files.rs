@@ -75,7 +75,8 @@ pub(super) fn view(images: &Images, vm: &Vm, steps: &[Step]) -> Vec<FileView> {
         let traces = traces(steps, layers - 1 - depth);
         if layer.raw {
             let cluster_bytes = journal.cluster_size.bytes();
-            files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &[]));
+            let traces = in_place(traces, layer.image.length_bytes());
+            files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &traces));
             continue;
         }
         let view = image(&layer.image, &mut anatomy, depth, &traces);
@@ -100,6 +101,20 @@ fn traces(steps: &[Step], height: usize) -> Vec<Trace> {
         _ => None,
     };
     deeds.filter_map(trace).collect()
+}
+
+/// The same of a raw file, which maps nothing: guest bytes lie where they are.
+fn in_place(traces: Vec<Trace>, length_bytes: u64) -> Vec<Trace> {
+    let place = |trace: Trace| {
+        let host = trace.guest.start..trace.guest.end.min(length_bytes);
+        Trace { host: (!host.is_empty()).then_some(host), ..trace }
+    };
+    traces.into_iter().map(place).collect()
+}
+
+/// The operations of a layer that touched some of `guest`.
+pub(super) fn touching(steps: &[Step], height: usize, guest: &Range<u64>) -> Vec<usize> {
+    operations(&traces(steps, height), |trace| meet(&trace.guest, guest))
 }
 
 /// An image.

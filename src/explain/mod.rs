@@ -6,6 +6,8 @@ mod files;
 mod spelled;
 mod steps;
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::anatomy::Anatomy;
@@ -108,6 +110,13 @@ impl Explanation {
     /// other.
     pub fn built(&self) -> (&Vm, &Images) {
         (&self.vm, &self.images)
+    }
+
+    /// The operations that touched some of these guest bytes, in order: those of one layer, or of all.
+    pub fn touching(&self, guest: &Range<u64>, depth: Option<usize>) -> Vec<usize> {
+        let layers = self.images.layers().len();
+        let heights = (0..layers).filter(|height| depth.is_none_or(|it| it + height + 1 == layers));
+        heights.flat_map(|height| files::touching(&self.steps, height, guest)).collect()
     }
 
     /// Notes which entries of the image at the top were read.

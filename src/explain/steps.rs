@@ -92,7 +92,21 @@ pub(super) fn run(
         let height = vm.journals().len() - 1;
         steps.push(Step { counter, bytes: *bytes, operation, effect, height, deeds });
     }
+    // What became a raw file maps nothing: a guest's bytes lie where they are.
+    let raw: Vec<bool> = vm.journals().map(|journal| journal.raw).collect();
+    for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
+        step.deeds.iter_mut().for_each(Deed::in_place);
+    }
     (vm, steps)
+}
+
+impl Deed {
+    /// Of a file that maps nothing.
+    fn in_place(&mut self) {
+        if let Self::Mapped { host, .. } = self {
+            *host = None;
+        }
+    }
 }
 
 fn step(vm: &mut Vm, operation: Operation, observer: &impl Observer) -> (Effect, Vec<Deed>) {

@@ -177,10 +177,13 @@ fn an_explanation_has_what_each_question_asks_for() {
     let out = text(&output.stdout);
     for line in [
         "; #0 at 20: 0000020002000000",
-        "    ; guest 0x2000+0x3000 data at host 0x3000+0x3000",
+        // Of what became a raw file: it maps nothing.
+        "    ; guest 0x2000+0x3000 data\n",
+        "    ; guest 0x0+0x10000 subclusters at host 0x30000+0x10000\n",
         "image, 1 layer down: 458752 bytes, clusters of 65536",
         "         0x30000        1 × data  by #4, #5",
         "raw file, 2 layers down: 286797 bytes, clusters of 4096",
+        "          0x2000        3 × data  by #0",
         "read by the walker: L2 table 1 of 1, L1 table 1 of 1, header 19 of 19",
         "compressed at 0xc2ee, 8 sectors more  by #8",
         "vitals: ",
