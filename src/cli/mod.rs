@@ -16,8 +16,10 @@ mod minimize;
 mod once;
 mod output;
 mod print;
+mod qemu;
 mod regress;
 mod replay;
+mod report;
 mod runner;
 mod size;
 mod state;
@@ -49,6 +51,7 @@ enum Verb {
     Minimize(minimize::Arguments),
     Regress(regress::Arguments),
     Triage(triage::Arguments),
+    Report(report::Arguments),
     Fuzz(fuzz::Arguments),
     #[command(hide = true)]
     FuzzWorker(fuzz::worker::Arguments),
@@ -135,6 +138,7 @@ pub fn main() -> ExitCode {
         Verb::Minimize(arguments) => minimize::run(&arguments),
         Verb::Regress(arguments) => regress::run(&arguments),
         Verb::Triage(arguments) => triage::run(&arguments),
+        Verb::Report(arguments) => report::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(&arguments),
         Verb::State(arguments) => state::run(&arguments),

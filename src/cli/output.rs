@@ -1,6 +1,7 @@
 //! Extents as `qemu-img map` prints them, and the spacing of its JSON.
 
 use std::io::{self, Write};
+use std::ops::Range;
 
 use serde::ser::SerializeTuple;
 use serde::{Serialize, Serializer};
@@ -10,17 +11,25 @@ use qcowfuzz::extent::{Extent, Mapping};
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
 
 /// One record of `qemu-img map --output=json`: its keys, in its order.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Record {
-    start: u64,
-    length: u64,
-    depth: u32,
-    present: bool,
-    zero: bool,
-    data: bool,
-    compressed: bool,
+    /// The first guest byte.
+    pub start: u64,
+    /// How many there are.
+    pub length: u64,
+    /// How many layers down it is found.
+    pub depth: u32,
+    /// Whether a layer says anything of it.
+    pub present: bool,
+    /// Whether it reads as zeros.
+    pub zero: bool,
+    /// Whether there are data.
+    pub data: bool,
+    /// Whether these are compressed.
+    pub compressed: bool,
+    /// Where they lie.
     #[serde(skip_serializing_if = "Option::is_none")]
-    offset: Option<u64>,
+    pub offset: Option<u64>,
 }
 
 impl Record {
@@ -36,6 +45,11 @@ impl Record {
         let offset = offset.map(HostOffset::new);
         let mapping = Mapping { depth, present, zero, data, compressed, offset };
         Extent { start: GuestOffset::new(start), length_bytes: length, mapping }
+    }
+
+    /// Which guest bytes.
+    pub fn guest(&self) -> Range<u64> {
+        self.start..self.start.saturating_add(self.length)
     }
 }
 

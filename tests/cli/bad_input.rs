@@ -243,7 +243,7 @@ fn other_formats_and_bad_usage_exit_with_2() {
 
 #[test]
 fn every_verb_explains_itself() {
-    for verb in ["map", "check", "replay", "disasm", "asm", "export"] {
+    for verb in ["map", "check", "replay", "report", "disasm", "asm", "export"] {
         let output = qcowfuzz(Path::new("."), &[verb, "--help"]);
         assert!(output.status.success());
         let help = text(&output.stdout);

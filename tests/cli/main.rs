@@ -12,6 +12,8 @@ mod minimize;
 mod programs;
 mod regress;
 mod replay;
+mod report;
+mod report_in_browser;
 mod state;
 mod support;
 mod triage;

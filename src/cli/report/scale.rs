@@ -1,0 +1,157 @@
+//! Where things stand in a picture: lengths to scale, as far as a picture goes. What is too long for it is
+//! broken, which has to be said; what is too short to be hit is widened.
+
+/// How wide pictures are, if that is enough.
+pub const WIDTH: f64 = 940.0;
+/// The narrowest piece: two letters have room in it, and a mouse hits it.
+const NARROWEST: f64 = 16.0;
+/// Where not all has room, what would be wider than this is broken.
+const WIDEST: f64 = 128.0;
+/// The narrowest that is broken: its mark, and a length.
+const BROKEN: f64 = 72.0;
+
+/// A stretch between neighbouring edges.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    /// The first byte.
+    pub start: u64,
+    /// The one past the last.
+    pub end: u64,
+    /// Where it begins in the picture.
+    pub x: f64,
+    /// How wide it is there.
+    pub width: f64,
+    /// Narrower than its length.
+    pub broken: bool,
+    /// Wider than its length.
+    pub widened: bool,
+}
+
+/// A scale.
+#[derive(Clone, Debug, Default)]
+pub struct Scale {
+    /// All of it, in order.
+    pub pieces: Vec<Piece>,
+}
+
+impl Scale {
+    /// Between neighbouring `edges`, in `wide` if that is enough. What is as long as `unit` can be hit; what is
+    /// shorter is widened to that. Pieces that begin in `cut` are broken, whatever their length.
+    pub fn new(mut edges: Vec<u64>, wide: f64, unit: u64, cut: &[u64]) -> Self {
+        edges.sort_unstable();
+        edges.dedup();
+        let bounds: Vec<_> = edges.windows(2).map(|edge| (edge[0], edge[1])).collect();
+        let is_cut = |start: u64| cut.contains(&start);
+        let length = |(start, end): &(u64, u64)| (end - start) as f64;
+        let whole: f64 = bounds.iter().filter(|it| !is_cut(it.0)).map(length).sum();
+        let per_byte = (NARROWEST / unit.max(1) as f64).max(wide / whole.max(1.0));
+        let drawn = |piece: &(u64, u64)| (length(piece) * per_byte).max(NARROWEST);
+        let fits = cut.is_empty() && bounds.iter().map(drawn).sum::<f64>() <= wide * 1.01;
+        let breaks = |piece: &(u64, u64)| is_cut(piece.0) || !fits && drawn(piece) > WIDEST;
+        let kept: f64 = bounds.iter().filter(|it| !breaks(it)).map(drawn).sum();
+        let broken = bounds.iter().filter(|it| breaks(it)).count();
+        // They share what the others leave.
+        let share = ((wide - kept) / broken.max(1) as f64).max(BROKEN);
+        let mut pieces = Vec::with_capacity(bounds.len());
+        let mut x = 0.0;
+        for bound in &bounds {
+            let width = if breaks(bound) { share.min(drawn(bound)) } else { drawn(bound) };
+            let width = if is_cut(bound.0) { share } else { width };
+            let exact = length(bound) * per_byte;
+            let (broken, widened) = (breaks(bound), !breaks(bound) && width > exact * 1.01);
+            pieces.push(Piece { start: bound.0, end: bound.1, x, width, broken, widened });
+            x += width;
+        }
+        Self { pieces }
+    }
+
+    /// How wide the whole is.
+    pub fn width(&self) -> f64 {
+        self.pieces.last().map_or(0.0, |last| last.x + last.width)
+    }
+
+    /// Where an edge stands.
+    pub fn x(&self, edge: u64) -> f64 {
+        let at = self.pieces.partition_point(|piece| piece.start < edge);
+        self.pieces.get(at).map_or(self.width(), |piece| piece.x)
+    }
+
+    /// The pieces from one edge to another.
+    pub fn between(&self, start: u64, end: u64) -> &[Piece] {
+        let first = self.pieces.partition_point(|piece| piece.start < start);
+        let last = self.pieces.partition_point(|piece| piece.start < end);
+        self.pieces.get(first..last).unwrap_or_default()
+    }
+
+    /// What is to be said of it.
+    pub fn told(&self) -> String {
+        let broken = self.pieces.iter().filter(|piece| piece.broken).count();
+        let widened = self.pieces.iter().filter(|piece| piece.widened).count();
+        let told = match (broken, widened) {
+            (0, 0) => "Drawn to scale",
+            _ => "Drawn to scale, but for",
+        };
+        let broken = match broken {
+            0 => None,
+            1 => Some("one long part, which is cut short and has a zigzag".to_string()),
+            more => Some(format!("{more} long parts, which are cut short and have a zigzag")),
+        };
+        let widened = match widened {
+            0 => None,
+            1 => Some("one short part, which is drawn wider than it is".to_string()),
+            more => Some(format!("{more} short parts, which are drawn wider than they are")),
+        };
+        let but: Vec<_> = broken.into_iter().chain(widened).collect();
+        format!("{told} {}", but.join(" and ")).trim_end().to_string() + "."
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_room_is_to_scale() {
+        let scale = Scale::new(vec![3 << 16, 0, 1 << 16, 10 << 16, 1 << 16], WIDTH, 1 << 16, &[]);
+        assert_eq!(scale.pieces.len(), 3);
+        for piece in &scale.pieces {
+            let exact = (piece.end - piece.start) as f64 / (10 << 16) as f64 * WIDTH;
+            assert!((piece.width - exact).abs() < 1e-6 && !piece.broken && !piece.widened);
+        }
+        assert!((scale.width() - WIDTH).abs() < 1e-6);
+        assert_eq!(scale.told(), "Drawn to scale.");
+        assert!((scale.x(1 << 16) - WIDTH / 10.0).abs() < 1e-6);
+        assert!((scale.x(10 << 16) - WIDTH).abs() < 1e-6);
+        assert_eq!(scale.between(1 << 16, 10 << 16).len(), 2);
+    }
+
+    #[test]
+    fn a_far_gap_is_broken_and_a_small_thing_can_still_be_hit() {
+        let scale =
+            Scale::new(vec![0, 512, 1024, 1024 + 77, 1 << 40, (1 << 40) + 512], WIDTH, 512, &[]);
+        let widths: Vec<_> = scale.pieces.iter().map(|piece| piece.width).collect();
+        assert!(widths.iter().all(|width| *width >= NARROWEST), "{widths:?}");
+        assert!((scale.width() - WIDTH).abs() < 1e-6);
+        let broken: Vec<_> = scale.pieces.iter().map(|piece| piece.broken).collect();
+        assert_eq!(broken, [false, false, false, true, false]);
+        assert!(scale.pieces[2].widened);
+        assert!(scale.told().contains("one long part") && scale.told().contains("one short part"));
+    }
+
+    #[test]
+    fn many_things_make_it_wider() {
+        let scale = Scale::new((0..1000).map(|at| at << 9).collect(), WIDTH, 512, &[]);
+        assert!(scale.width() > WIDTH * 10.0);
+        assert!(scale.pieces.iter().all(|piece| !piece.broken && !piece.widened));
+    }
+
+    #[test]
+    fn nothing_has_no_width() {
+        for edges in [vec![], vec![5]] {
+            let scale = Scale::new(edges, WIDTH, 0, &[]);
+            assert!(scale.pieces.is_empty() && scale.width() == 0.0 && scale.x(5) == 0.0);
+        }
+        assert_eq!(Scale::new(vec![0, u64::MAX], WIDTH, 0, &[]).pieces.len(), 1);
+        assert!(Scale::new(vec![0, 10, 20], WIDTH, 1, &[10]).pieces[1].broken);
+    }
+}

@@ -1,0 +1,77 @@
+//! Which of many things are shown: a page that nobody can open explains nothing.
+
+use std::iter;
+use std::ops::Range;
+
+use maud::{Markup, html};
+
+/// How many operations.
+pub const MOST_STEPS: usize = 600;
+/// How many runs of a file.
+pub const MOST_RUNS: usize = 400;
+/// How many extents of each of those who answer.
+pub const MOST_EXTENTS: usize = 200;
+/// How many entries of a part.
+pub const MOST_ENTRIES: usize = 300;
+
+/// At most `most` of `count` things: the first ones, and where there is a `focus`, those around it.
+pub fn shown(count: usize, most: usize, focus: Option<usize>) -> Vec<Range<usize>> {
+    let head = most / 4;
+    let around = most - head;
+    let focus = focus.unwrap_or(0).min(count);
+    // More of what led up to it than of what came after.
+    let start = focus.saturating_sub(around / 4 * 3).min(count.saturating_sub(around));
+    match count <= most || start <= head {
+        true => iter::once(0..count.min(most)).collect(),
+        false => vec![0..head, start..(start + around).min(count)],
+    }
+}
+
+/// Says what was left out, and where it is.
+pub fn left_out(what: &str, count: usize, shown: &[Range<usize>]) -> Markup {
+    let total: usize = shown.iter().map(Range::len).sum();
+    let ranges: Vec<_> =
+        shown.iter().map(|range| format!("{} to {}", range.start, range.end - 1)).collect();
+    html! {
+        @if total < count {
+            p.left-out {
+                "Of " (count) " " (what) " only " (total) " are shown here (counted from 0: " (ranges.join(", "))
+                "). " code { "qcowfuzz replay --json" } " has all of them."
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As pairs, which cannot be taken for what is in between.
+    fn ranges(count: usize, focus: Option<usize>) -> Vec<(usize, usize)> {
+        shown(count, 8, focus).iter().map(|range| (range.start, range.end)).collect()
+    }
+
+    #[test]
+    fn few_are_shown_in_full() {
+        assert_eq!(ranges(0, None), [(0, 0)]);
+        assert_eq!(ranges(8, Some(3)), [(0, 8)]);
+        assert_eq!(left_out("runs", 8, &shown(8, 8, None)).into_string(), "");
+    }
+
+    #[test]
+    fn of_many_the_first_and_those_around_the_focus_are_shown() {
+        assert_eq!(ranges(100, None), [(0, 8)]);
+        assert_eq!(ranges(100, Some(2)), [(0, 8)]);
+        assert_eq!(ranges(100, Some(50)), [(0, 2), (47, 53)]);
+        assert_eq!(ranges(100, Some(99)), [(0, 2), (94, 100)]);
+        for count in 0..40 {
+            for focus in 0..count {
+                let ranges = shown(count, 8, Some(focus));
+                assert!(ranges.iter().any(|range| range.contains(&focus)), "{count} {focus}");
+                assert_eq!(ranges.iter().map(Range::len).sum::<usize>(), count.min(8));
+            }
+        }
+        let told = left_out("runs", 100, &shown(100, 8, Some(50))).into_string();
+        assert!(told.contains("Of 100 runs only 8 are shown"), "{told}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Pages of made-up findings: what the seeds of the corpus do not show.
+
+use qcowfuzz::harness;
+use qcowfuzz::oracles::Violation;
+use qcowfuzz::vm::text::assemble;
+
+use super::*;
+use crate::cli::examine::Examiner;
+use crate::cli::output::Record;
+
+const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none size=33<<12+0 rng_seed=0 \
+                     blocks=append table=append tolerance=0";
+
+/// The account of a program with these operations, as if something had been found after `operations_run` of them.
+fn account(operations: &str, operations_run: usize) -> Account {
+    let input = assemble(&format!("{IMAGE}\n{operations}")).unwrap().encode();
+    let mut examiner =
+        Examiner::new(Target::MapExtents, Checks::AtCheckpoints, FileNames::default());
+    let mut account = examiner.examine(Path::new("<script>alert(1)</script>"), &input);
+    let violation = Violation {
+        oracle: "model",
+        field: "kind",
+        expected: "a <b>",
+        actual: "c & \"d\"",
+        detail: "<img src=x>".to_string(),
+    };
+    let failure = harness::Failure { violation, operations_run };
+    account.verdict = Verdict::Violation;
+    account.fingerprint = Some(failure.violation.fingerprint());
+    account.detail = Some(failure.violation.detail.clone());
+    (account.effective, account.images) = (None, None);
+    account.operations_run = Some(operations_run);
+    account.evidence.mark(operations_run);
+    account
+}
+
+fn silent() -> Theirs {
+    Theirs { version: None, answer: Err("not asked".to_string()) }
+}
+
+/// What stands in the attributes of elements with this class or name.
+fn count(page: &str, what: &str) -> usize {
+    page.matches(what).count()
+}
+
+const SMALL: &str = "write at=start+0 clusters=3\nzero at=start+1 clusters=1 keep=yes\nwrite at=start+9 clusters=1\n";
+
+#[test]
+fn what_was_found_comes_first_and_its_operation_is_marked_in_words() {
+    let page = page::page(&account(SMALL, 2), &silent());
+    assert!(
+        page.contains(
+            "<h1 class=\"violation\">model: kind, a &lt;b&gt; → c &amp; &quot;d&quot;</h1>"
+        )
+    );
+    assert!(page.contains("<p class=\"detail\">&lt;img src=x&gt;</p>"));
+    assert!(page.contains("<dd>&lt;script&gt;alert(1)&lt;/script&gt;</dd>"));
+    assert!(page.contains("found after 2 of 3 operations"));
+    assert_eq!((count(&page, "<script"), count(&page, "<img")), (1, 0));
+    let (before, after) = page.split_once("found after this</strong>").unwrap();
+    assert!(before.contains("id=\"op-1\"") && !before.contains("id=\"op-2\""));
+    assert!(after.contains("id=\"op-2\"") && !after.contains("found after this"));
+    assert!(page.contains("<strong>qemu-img</strong>: not asked."));
+}
+
+#[test]
+fn the_first_difference_is_marked_in_the_picture_and_in_the_table() {
+    let mut account = account(SMALL, 3);
+    assert!(
+        page::page(&account, &silent())
+            .contains("The reference model and the walker say the same.")
+    );
+    let extent = account.evidence.actual[1];
+    assert_eq!(extent.extent().mapping.kind(), "zero-allocated");
+    account.evidence.actual[1] = Record { offset: None, ..extent };
+    account.evidence.first_difference = Some(1);
+    let page = page::page(&account, &silent());
+    assert!(page.contains("at guest offset <code>0x1000</code>, extent 1."));
+    assert!(page.contains("▼ first difference"));
+    let row = page.split("<tr class=\"difference\">").nth(1).unwrap();
+    let row = row.split("</tr>").next().unwrap();
+    for told in [
+        "<th scope=\"row\">0x1000</th>",
+        "+0x1000 zero-allocated at 0x",
+        "+0x1000 zero-plain<",
+        "<strong>first difference</strong>",
+    ] {
+        assert!(row.contains(told), "{told}: {row}");
+    }
+    assert_eq!(count(&page, "<tr class=\"difference\">"), 1);
+}
+
+#[test]
+fn counts_that_disagree_are_told_in_words() {
+    let mut account = account(SMALL, 3);
+    account.evidence.files[0].runs[0].refcount = 7;
+    let page = page::page(&account, &silent());
+    assert_eq!(count(&page, "not the same</strong>"), 1);
+}
+
+/// As long as programs may be, with as many extents and runs as that gives.
+#[test]
+fn a_large_input_gives_a_page_that_opens_and_says_what_is_left_out() {
+    let operations: String =
+        (0..3000).map(|at| format!("write at=start+{} clusters=1\n", at * 2 % 4000)).collect();
+    let operations = operations.as_str();
+    let image = IMAGE.replace("33<<12", "8000<<12");
+    let input = assemble(&format!("{image}\n{operations}")).unwrap().encode();
+    let mut examiner =
+        Examiner::new(Target::MapExtents, Checks::AtCheckpoints, FileNames::default());
+    let mut account = examiner.examine(Path::new("large"), &input);
+    assert!(
+        account.evidence.expected.len() > 2000 && account.evidence.files[0].entries.len() > 2000
+    );
+    account.evidence.mark(2500);
+    account.evidence.first_difference = Some(1500);
+    let page = page::page(&account, &silent());
+    assert!(page.len() < 4 << 20, "{} bytes", page.len());
+    assert!(page.contains("Of 3000 records only 600 are shown here"), "operations");
+    assert!(page.contains("Not all extents are shown here. Reference model: 2"), "extents");
+    assert!(page.contains(" entries only 300 are shown here"), "entries");
+    // What it is about is there.
+    for id in ["op-0", "op-2499", "expected-0", "expected-1500", "actual-1500"] {
+        assert!(page.contains(&format!("id=\"{id}\"")), "{id}");
+    }
+    assert!(!page.contains("id=\"op-1000\"") && !page.contains("href=\"#op-1000\""));
+}
