@@ -87,6 +87,12 @@ fn every_command_prints_what_stands_below_it() {
         let printed = String::from_utf8(done.stdout).unwrap();
         assert_eq!(steady(&printed), steady(&output), "{command}");
     }
+    // The same input, the same archive.
+    let mut again = Command::new(at("bin/qcowfuzz"));
+    again.args(["bundle", "small", "-o", "again/zeros.tar"]).current_dir(dir.path());
+    fs::create_dir(at("again")).unwrap();
+    assert!(again.status().unwrap().success());
+    assert!(fs::read(at("zeros.tar")).unwrap() == fs::read(at("again/zeros.tar")).unwrap());
     // What was written is there, and whole.
     assert!(fs::read_to_string(at("small.html")).unwrap().ends_with("</html>"));
 }

@@ -100,12 +100,13 @@ impl Archive {
             self.map("map-model.json", &evidence.expected)?;
         }
         self.map("map-walker.json", &evidence.actual)?;
-        let built = evidence.explanation().map(|explanation| explanation.built());
-        match built.map_or(Err("not asked: the input itself is the file".into()), qemu::map) {
+        match qemu::asked(account, target) {
             Ok(map) => self.map("map-qemu-img.json", &map.records)?,
             Err(why) => self.file("map-qemu-img.txt", format!("{why}\n").as_bytes())?,
         }
-        built.map_or(Ok(()), |built| self.images(built, target))?;
+        if let Some(explanation) = evidence.explanation() {
+            self.images(explanation.built(), target)?;
+        }
         self.file("versions.txt", versions().as_bytes())?;
         self.with_mode("reproduce.sh", reproduce(account).as_bytes(), 0o755)
     }

@@ -3,6 +3,7 @@
 
 mod account;
 mod asm;
+mod bundle;
 mod check;
 mod disasm;
 mod evidence;
@@ -47,14 +48,15 @@ struct Arguments {
 enum Verb {
     Map(map::Arguments),
     Check(check::Arguments),
-    Replay(replay::Arguments),
-    Minimize(minimize::Arguments),
-    Regress(regress::Arguments),
-    Triage(triage::Arguments),
-    Report(report::Arguments),
     Fuzz(fuzz::Arguments),
     #[command(hide = true)]
     FuzzWorker(fuzz::worker::Arguments),
+    Triage(triage::Arguments),
+    Minimize(minimize::Arguments),
+    Replay(replay::Arguments),
+    Report(report::Arguments),
+    Regress(regress::Arguments),
+    Bundle(bundle::Arguments),
     State(state::Arguments),
     Disasm(disasm::Arguments),
     Asm(asm::Arguments),
@@ -66,7 +68,8 @@ Exit codes:
   0  nothing was found
   1  a violation was found
   2  the command could not do its work
-'check' has those of qemu-img check; see 'qcowfuzz check --help'.";
+What writes something from a crash (minimize, report, regress, bundle) exits with 0 where it is
+written; 'check' has the codes of qemu-img check.";
 
 /// How a command that did its work ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,13 +137,14 @@ pub fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Map(arguments) => map::run(&arguments),
         Verb::Check(arguments) => check::run(&arguments),
-        Verb::Replay(arguments) => replay::run(&arguments),
-        Verb::Minimize(arguments) => minimize::run(&arguments),
-        Verb::Regress(arguments) => regress::run(&arguments),
-        Verb::Triage(arguments) => triage::run(&arguments),
-        Verb::Report(arguments) => report::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(&arguments),
+        Verb::Triage(arguments) => triage::run(&arguments),
+        Verb::Minimize(arguments) => minimize::run(&arguments),
+        Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Report(arguments) => report::run(&arguments),
+        Verb::Regress(arguments) => regress::run(&arguments),
+        Verb::Bundle(arguments) => bundle::run(&arguments),
         Verb::State(arguments) => state::run(&arguments),
         Verb::Disasm(arguments) => disasm::run(&arguments),
         Verb::Asm(arguments) => asm::run(&arguments),

@@ -16,8 +16,10 @@ use qcowfuzz::qcow2::header::INCOMPATIBLE_DATA_FILE;
 use qcowfuzz::qcow2::units::HostOffset;
 use qcowfuzz::storage::Storage;
 
+use super::account::Account;
 use super::files::{self, Built, Existing};
 use super::output::Record;
+use super::runner::Target;
 
 /// What the image at the top is called: the names of the others, made of it, are [`FileNames::default`].
 const TOP: &str = "layer";
@@ -44,7 +46,7 @@ pub struct Map {
 ///
 /// # Errors
 /// In words: there is no qemu-img, it says that something is wrong, or it takes too long.
-pub fn map(built: Built) -> Result<Map, String> {
+fn map(built: Built) -> Result<Map, String> {
     let names = FileNames::default();
     let (_, images) = built;
     if let Some(depth) = images.layers().position(names_a_stranger) {
@@ -62,6 +64,23 @@ pub fn map(built: Built) -> Result<Map, String> {
     let said: Vec<Said> = serde_json::from_slice(&said)
         .map_err(|error| format!("its answer could not be read: {error}"))?;
     Ok(Map { records: said.into_iter().map(Record::from).collect(), holes })
+}
+
+/// What qemu-img says of the disk of an account, whose images call each other by [`FileNames::default`].
+///
+/// # Errors
+/// As for [`map`], and in words why it is not asked.
+pub fn asked(account: &Account, target: Target) -> Result<Map, String> {
+    match (target, account.evidence.explanation()) {
+        (Target::RawImage, _) => {
+            Err("not asked: the input is a file, and whatever it names is nobody's to open".into())
+        }
+        (Target::Refcounts, _) => {
+            Err("not asked: of refcounts the counts are judged, and no disk is walked".into())
+        }
+        (_, Some(explanation)) => map(explanation.built()),
+        (_, None) => Err("not asked: the input could not be explained".into()),
+    }
 }
 
 /// Which qemu-img there is, if any.

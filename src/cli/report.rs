@@ -9,15 +9,16 @@ mod scale;
 mod shown;
 mod strip;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::panics::PanicNotes;
 
-use super::account::{Account, Verdict};
+use super::account::Account;
 use super::examine::Examiner;
-use super::files::{self, Existing};
+use super::files;
+use super::once::survived;
 use super::print::say;
 use super::runner::Target;
 use super::{Exit, Failure, Outcome, qemu};
@@ -34,8 +35,8 @@ one file that asks for nothing else, and can be sent to others. Very long inputs
 qemu-img is asked where it is installed, of what a program builds; it follows no name in an image. An
 input of raw_image is somebody's file: of that it is not asked.
 
-Exit codes: 0 nothing was found; 1 a violation was found; 2 the input could not be read, or the page
-not be written.
+Exit codes: 0 the page was written; 2 the input could not be read, ends its process, or the page not
+be written.
 
 Example: qcowfuzz report artifacts/map_extents/crash-1f0c --html crash.html")]
 pub struct Arguments {
@@ -60,47 +61,31 @@ pub struct Theirs {
     pub answer: Result<qemu::Map, String>,
 }
 
+impl Theirs {
+    fn of(account: &Account, target: Target) -> Self {
+        let answer = qemu::asked(account, target);
+        Self { version: answer.is_ok().then(qemu::version).flatten(), answer }
+    }
+}
+
 /// Writes the page.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, html, target, force } = arguments;
-    if is_same_file(input, html) {
-        return Err(Failure::at(html, "is the input itself, expected another file"));
-    }
+    let existing = files::not_the_input(html, input, *force)?;
     let bytes = files::read_input(input)?;
     if bytes.is_empty() {
         return Err(Failure::at(input, "is empty, expected an input of a fuzz target"));
     }
+    survived(input, *target)?;
     let account = {
         let _silence = PanicNotes::take_over();
         let names = FileNames::default();
         Examiner::new(*target, Checks::AtCheckpoints, names).examine(input, &bytes)
     };
-    let page = page::page(&account, &theirs(&account, *target));
-    files::write(html, Existing::forced(*force), page.as_bytes())?;
+    let page = page::page(&account, &Theirs::of(&account, *target));
+    files::write(html, existing, page.as_bytes())?;
     say(html.display())?;
-    Ok(Exit::after(usize::from(account.verdict == Verdict::Violation)))
-}
-
-/// Whether the page would take the place of the input.
-fn is_same_file(input: &Path, html: &Path) -> bool {
-    match (input.canonicalize(), html.canonicalize()) {
-        (Ok(input), Ok(html)) => input == html,
-        _ => false,
-    }
-}
-
-fn theirs(account: &Account, target: Target) -> Theirs {
-    let answer = match (target, account.evidence.explanation()) {
-        (Target::RawImage, _) => {
-            Err("not asked: the input is a file, and whatever it names is nobody's to open".into())
-        }
-        (Target::Refcounts, _) => {
-            Err("not asked: of refcounts the counts are judged, and no disk is walked".into())
-        }
-        (_, Some(explanation)) => qemu::map(explanation.built()),
-        (_, None) => Err("not asked: the input could not be explained".into()),
-    };
-    Theirs { version: answer.is_ok().then(qemu::version).flatten(), answer }
+    Ok(Exit::Nothing)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 #![cfg(feature = "cli")]
 
 mod bad_input;
+mod bundle;
 mod chains;
 mod check;
 mod fuzz;

@@ -1,0 +1,38 @@
+//! `bundle`: what it refuses; with a bug planted it is run in `scripts/from-crash`, where the archive shows it again.
+
+use std::fs;
+
+use crate::support::{qcowfuzz, small_program, told};
+
+#[test]
+fn what_cannot_be_packed_is_told_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("input"), small_program()).unwrap();
+    fs::write(at("empty"), "").unwrap();
+    fs::write(at("there"), "mine").unwrap();
+    fs::File::create(at("long")).unwrap().set_len(100 << 20).unwrap();
+    let nothing = "nothing was found in it, expected an input with a violation";
+    let cases: [(&[&str], &str); 6] = [
+        (&["missing", "-o", "out"], "missing: No such file or directory"),
+        (&["input", "-o", "out"], &format!("input: {nothing} (--target map_extents)")),
+        (
+            &["empty", "-o", "out", "--target", "raw_image"],
+            &format!("empty: {nothing} (--target raw_image)"),
+        ),
+        (&["long", "-o", "out"], "long: is longer than any input of a fuzz target"),
+        (
+            &["input", "-o", "there"],
+            "there: the file is there already, expected a new one or --force",
+        ),
+        (&["input", "-o", "input", "--force"], "input: is the input itself, expected another file"),
+    ];
+    for (arguments, expected) in cases {
+        let output = qcowfuzz(dir.path(), &[&["bundle"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(told(&output).starts_with(expected), "{}", told(&output));
+        assert!(output.stdout.is_empty());
+    }
+    assert!(!at("out").exists());
+    assert_eq!(fs::read(at("there")).unwrap(), b"mine");
+}
