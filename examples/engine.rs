@@ -4,12 +4,16 @@
 //!     cargo run --release --example engine
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk};
 use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::limits::Limits;
+use qcowfuzz::minimizer::{Progress, Settings, minimize};
 use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
 use qcowfuzz::storage::{Layer, Storage};
+use qcowfuzz::vm::Program;
 use qcowfuzz::vm::generate::{Wanted, generate};
 
 /// The engine: opens images with the reader below.
@@ -163,9 +167,17 @@ mod reader {
     }
 }
 
+/// What is found in a program, if anything.
+fn fingerprint(harness: &mut Harness<Small>, input: &[u8]) -> Option<String> {
+    let found = harness.run(input, Checks::AtCheckpoints).err();
+    found.map(|failure| failure.violation.fingerprint())
+}
+
 /// Runs generated programs; how many each fingerprint was found in, with the first of them.
-pub fn judge(engine: Small, programs: u64) -> (u64, BTreeMap<String, (u64, String)>) {
-    let mut harness = Harness::new(engine);
+pub fn judge(
+    harness: &mut Harness<Small>,
+    programs: u64,
+) -> (u64, BTreeMap<String, (u64, Vec<u8>)>) {
     let (mut judged, mut found) = (0, BTreeMap::new());
     for rng_seed in 0..programs {
         let input = generate(rng_seed, Wanted { operations: 4, compressed: true }).encode();
@@ -174,18 +186,27 @@ pub fn judge(engine: Small, programs: u64) -> (u64, BTreeMap<String, (u64, Strin
             Err(failure) => {
                 judged += 1;
                 let told = failure.violation.fingerprint();
-                let first = || (0, harness.program().to_string());
-                found.entry(told).or_insert_with(first).0 += 1;
+                found.entry(told).or_insert_with(|| (0, input)).0 += 1;
             }
         }
     }
     (judged, found)
 }
 
+/// The simplest program in which the same is found.
+pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Program {
+    let settings = Settings { limits: Limits::WALKED, tries: 10_000, rerolls: 0 };
+    let judge = &mut |input: &[u8]| fingerprint(harness, input).as_deref() == Some(shown);
+    let go_on = &mut |_: &Progress| ControlFlow::Continue(());
+    Program::decode(&minimize(input, settings, judge, go_on).input)
+}
+
 fn main() {
-    let (judged, found) = judge(Small { sees_zero_flag: false }, 1000);
+    let mut harness = Harness::new(Small { sees_zero_flag: false });
+    let (judged, found) = judge(&mut harness, 1000);
     println!("{judged} of 1000 programs have images that this engine supports");
-    for (fingerprint, (count, program)) in found {
-        println!("\n{count} × {fingerprint}, first in:\n{program}");
+    for (fingerprint, (count, input)) in found {
+        let program = minimized(&mut harness, &fingerprint, &input);
+        print!("\n{count} × {fingerprint}, and most simply in:\n{program}");
     }
 }

@@ -11,6 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::feedback::layout::{COUNTERS, MAGNITUDES};
+use qcowfuzz::harness::Harness;
 use qcowfuzz::mutators::MUTATIONS;
 use qcowfuzz::observer::{Event, Rare, State, Vital};
 use qcowfuzz::vm::operation::OPERATION_BYTES;
@@ -450,14 +451,18 @@ fn what_brings_a_feature_into_programs_assembles() {
 
 #[test]
 fn the_example_engine_has_one_bug_and_it_is_found() {
-    let (judged, found) = engine::judge(engine::Small { sees_zero_flag: true }, 1000);
+    let sound = engine::Small { sees_zero_flag: true };
+    let (judged, found) = engine::judge(&mut Harness::new(sound), 1000);
     assert!(found.is_empty(), "{found:?}");
     let readme = text_of("README.md");
     let told = |line: String| assert!(readme.contains(&line), "README should say: {line}");
     told(format!("    {judged} of 1000 programs have images"));
-    let (_, found) = engine::judge(engine::Small { sees_zero_flag: false }, 1000);
-    for (fingerprint, (count, _)) in &found {
-        told(format!("    {count} × {fingerprint}, first in:\n"));
+    let mut harness = Harness::new(engine::Small { sees_zero_flag: false });
+    let (_, found) = engine::judge(&mut harness, 1000);
+    for (fingerprint, (count, input)) in &found {
+        told(format!("    {count} × {fingerprint}, and most simply in:\n"));
+        let program = engine::minimized(&mut harness, fingerprint, input).to_string();
+        told(program.lines().map(|line| format!("    {line}\n")).collect());
     }
     assert_eq!(found.len(), 2);
 }

@@ -1,10 +1,13 @@
 //! Pages of made-up findings: what the seeds of the corpus do not show.
 
+use std::path::Path;
+
 use qcowfuzz::harness;
 use qcowfuzz::oracles::Violation;
 use qcowfuzz::vm::text::assemble;
 
 use super::*;
+use crate::cli::account::Verdict;
 use crate::cli::examine::Examiner;
 use crate::cli::output::Record;
 
