@@ -73,7 +73,7 @@ impl Watch {
         self.touched.clear();
         self.vm.begin(&program.prologue, limits);
         for (index, operation) in program.operations.iter().enumerate() {
-            let before = self.vm.journal().records.len();
+            let before = self.vm.journal().mark();
             let effect = self.vm.step(*operation);
             if let (Operation::Overlay { .. }, Effect::Changed) = (operation, effect) {
                 // What was at the top lies below now.
@@ -82,8 +82,8 @@ impl Watch {
             }
             let journal = self.vm.journal();
             let cluster = journal.cluster_size.bytes();
-            for record in &journal.records[before.min(journal.records.len())..] {
-                if let Some(clusters) = clusters_of(record) {
+            for record in journal.since(before) {
+                if let Some(clusters) = clusters_of(&record) {
                     let bytes = |number: u64| number.saturating_mul(cluster);
                     self.touched.push((bytes(clusters.start)..bytes(clusters.end), index));
                 }

@@ -55,7 +55,7 @@ pub fn explain(
     observer: &impl Observer,
 ) -> Explanation {
     let program = Program::decode(input);
-    let (vm, steps) = steps::run(input, &program, limits, operations, observer);
+    let (vm, mut steps) = steps::run(input, &program, limits, operations, observer);
     let mut images = Images::default();
     vm.build(names, &mut Scratch::default(), &mut images, observer);
     let mut files = files::view(&images, &vm, &steps);
@@ -64,6 +64,7 @@ pub fn explain(
     model.replay(vm.journals());
     model.extents(&mut expected);
     if !vm.attacks().is_empty() {
+        steps::aim(&mut steps, &images, vm.attacks());
         Damage::default().apply(&mut images, vm.attacks());
         entries::note_damage(&mut files, &images);
     }

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::anatomy::{Anatomy, Part};
+use crate::damage::{Attack, Spot};
+use crate::images::Images;
 use crate::limits::Limits;
 use crate::observer::Observer;
+use crate::qcow2::units::HostOffset;
 use crate::vm::operation::OPERATION_BYTES;
 use crate::vm::program::records;
 use crate::vm::{Effect, Operation, Program, Question, Record, Vm};
@@ -66,6 +70,22 @@ pub enum Deed {
     },
     /// A question was asked.
     Asked(Question),
+    /// What its operands came to, where the journal does not tell.
+    Clamped {
+        /// What it is, with its unit.
+        name: &'static str,
+        /// How much.
+        value: u64,
+    },
+    /// An attack on a field or an entry.
+    Aimed {
+        /// How many layers down.
+        depth: usize,
+        /// What it belongs to.
+        part: Part,
+        /// Where it lies.
+        at: HostOffset,
+    },
 }
 
 /// Runs the first `operations` of a program, and tells what each came to.
@@ -110,8 +130,8 @@ impl Deed {
 }
 
 fn step(vm: &mut Vm, operation: Operation, observer: &impl Observer) -> (Effect, Vec<Deed>) {
-    let (before, layers) = (vm.journal().records.clone(), vm.journals().len());
-    let asked = vm.questions().len();
+    let (before, layers) = (vm.journal().mark(), vm.journals().len());
+    let (asked, clamped) = (vm.questions().len(), vm.clamped(operation));
     let effect = vm.step_observed(operation, observer);
     let mut deeds = Vec::new();
     if vm.journals().len() > layers {
@@ -120,12 +140,13 @@ fn step(vm: &mut Vm, operation: Operation, observer: &impl Observer) -> (Effect,
         return (effect, vec![Deed::Layer { size_bytes, cluster_bytes }]);
     }
     let journal = vm.journal();
-    // The last record of before may have grown by what follows it in the file.
-    let same = before.iter().zip(&journal.records).take_while(|(before, now)| before == now);
-    for record in journal.records.iter().skip(same.count()) {
-        add(&mut deeds, deed(record, journal.cluster_size.bytes()));
+    for record in journal.since(before) {
+        add(&mut deeds, deed(&record, journal.cluster_size.bytes()));
     }
     deeds.extend(vm.questions().iter().skip(asked).map(|question| Deed::Asked(*question)));
+    if effect != Effect::None {
+        deeds.extend(clamped.into_iter().map(|(name, value)| Deed::Clamped { name, value }));
+    }
     (effect, deeds)
 }
 
@@ -208,6 +229,11 @@ impl fmt::Display for Deed {
                     "a disk of {size_bytes:#x} bytes in clusters of {cluster_bytes:#x} on top"
                 )
             }
+            Self::Clamped { name, value } => write!(f, "{name}: {value}"),
+            Self::Aimed { depth, part, at } => {
+                let layer = if *depth == 0 { String::new() } else { format!(", {depth} down") };
+                write!(f, "on {} at host {at:#x}{layer}", part.name())
+            }
             Self::Asked(Question::Walk(window)) => match window.length_bytes {
                 u64::MAX => write!(f, "walk from guest {:#x} on", window.start.get()),
                 length => write!(f, "walk of guest {:#x}+{length:#x}", window.start.get()),
@@ -218,6 +244,27 @@ impl fmt::Display for Deed {
             Self::Asked(Question::Read { start, length_bytes }) => {
                 write!(f, "read of guest {:#x}+{length_bytes:#x}", start.get())
             }
+        }
+    }
+}
+
+/// Adds to each attack what it is aimed at: elements are counted as they are before the first.
+pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
+    let made = |step: &&mut Step| {
+        let attack = step.operation.is_some_and(|operation| operation.is_attack());
+        attack && step.effect == Some(Effect::Changed)
+    };
+    let mut anatomy = Anatomy::default();
+    for (step, attack) in steps.iter_mut().filter(made).zip(attacks) {
+        let (Attack::Patch { spot, .. } | Attack::Trap { spot, .. }) = attack else { continue };
+        let Spot { part, depth, nth } = *spot;
+        let depth = usize::from(depth) % images.layers().len().max(1);
+        let Some(files) = images.layers().nth(depth).filter(|files| !files.raw) else { continue };
+        // What a program builds is sound.
+        if anatomy.read(&files.image).is_ok()
+            && let Some(element) = anatomy.element(part, nth)
+        {
+            step.deeds.push(Deed::Aimed { depth, part, at: element.at });
         }
     }
 }

@@ -53,6 +53,39 @@ fn operations_are_told_with_what_they_came_to() {
 }
 
 #[test]
+fn operands_are_clamped_where_the_journal_says_nothing() {
+    let explanation = explained(
+        "reserve gap=3<<2
+         bitmap granularity=9 flags=auto name=1
+         fill_bitmap index=7 entry=5 entries=9 fill=bits
+         spare table=2 l1=9<<0
+         beyond table=0 distance=5 clusters=9 kind=data
+         delete_bitmap index=9 leaving=nothing
+         end_file end=zeros tail=9<<1",
+        Limits::WALKED,
+        usize::MAX,
+    );
+    let told = deeds(&explanation);
+    assert_eq!(told[0], ["clusters: 12"]);
+    // One entry is all that the table has.
+    assert_eq!(told[2], ["bitmap: 0", "entry: 0", "entries: 1"]);
+    assert_eq!(told[3], ["refcount table clusters: 2", "L1 entries: 9"]);
+    assert_eq!(told[4], ["guest cluster: 69", "clusters: 9"]);
+    assert_eq!(told[5], ["bitmap: 0"]);
+    assert_eq!(told[6], ["bytes of tail: 18"]);
+}
+
+#[test]
+fn an_operation_that_goes_on_where_the_last_one_ended_is_told_alone() {
+    // Both are the data of no write, one after the other: one record of the journal.
+    let line = "preallocate at=last+0 clusters=2\n";
+    let explanation = explained(&line.repeat(2), Limits::WALKED, usize::MAX);
+    let told = deeds(&explanation);
+    assert_eq!(told[0], ["guest 0x0+0x2000 data at host 0x3000+0x2000"]);
+    assert_eq!(told[1], ["guest 0x2000+0x2000 data at host 0x5000+0x2000"]);
+}
+
+#[test]
 fn what_comes_behind_is_listed_and_not_run() {
     let explanation =
         explained("write at=start+0 clusters=1\nwrite at=start+5 clusters=1", Limits::WALKED, 1);
@@ -139,6 +172,7 @@ fn damage_is_told_beside_what_was_built() {
         usize::MAX,
     );
     let entries = &explanation.files[0].entries;
+    assert_eq!(deeds(&explanation)[1], ["on L2 table at host 0x2008"]);
     let damaged: Vec<_> = entries.iter().filter(|entry| entry.damaged.is_some()).collect();
     let [entry] = damaged[..] else { panic!("{damaged:?}") };
     assert_eq!((entry.part, entry.value ^ entry.damaged.unwrap()), (Part::L2, 1));

@@ -4,6 +4,7 @@
 mod attacks;
 mod bitmaps;
 mod chain;
+mod clamped;
 mod disk;
 mod files;
 mod payloads;

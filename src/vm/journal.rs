@@ -86,7 +86,42 @@ pub struct Journal {
     pub records: Vec<Record>,
 }
 
+/// How far a journal was.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    records: usize,
+    last: Option<Record>,
+}
+
 impl Journal {
+    /// How far it is.
+    pub fn mark(&self) -> Mark {
+        Mark { records: self.records.len(), last: self.records.last().copied() }
+    }
+
+    /// What was recorded since it was as far as `mark`; of a record that has grown since, what it grew by.
+    pub fn since(&self, mark: Mark) -> impl Iterator<Item = Record> + '_ {
+        let now = mark.records.checked_sub(1).and_then(|last| self.records.get(last));
+        let grown = match (mark.last, now) {
+            (
+                Some(Record::Written { clusters: before, .. }),
+                Some(Record::Written { cluster, clusters, host, write }),
+            ) => {
+                let more = clusters.saturating_sub(before);
+                let host = host.saturating_add(self.cluster_size.saturating_bytes(before));
+                let further = cluster.checked_add(before).filter(|_| more > 0);
+                further.map(|cluster| Record::Written {
+                    cluster,
+                    clusters: more,
+                    host,
+                    write: *write,
+                })
+            }
+            _ => None,
+        };
+        grown.into_iter().chain(self.records.iter().skip(mark.records).copied())
+    }
+
     /// An empty one.
     pub const fn new() -> Self {
         let cluster_size = ClusterSize::SMALLEST;

@@ -139,6 +139,11 @@ impl Builder {
         self.bitmaps.live
     }
 
+    /// How many entries the table of a bitmap has, at least 1; `None` where there is no such bitmap.
+    pub fn bitmap_table_entries(&self, index: usize) -> Option<u64> {
+        self.bitmaps.live().get(index).map(|bitmap| bitmap.table_entries)
+    }
+
     /// Adds a bitmap of zeroes; false where there are too many or it would be too large, the file is
     /// full, a version 2 image has none, or the disk has no size: a table has at least one entry, so
     /// that only a bitmap that is not looked at can be of no disk.

@@ -40,7 +40,7 @@ impl Vm {
     }
 
     /// The bitmap that `index` means, among those that there are.
-    fn bitmap_index(&self, index: Number<0, 15>) -> usize {
+    pub(super) fn bitmap_index(&self, index: Number<0, 15>) -> usize {
         usize::from(index.get()) % self.builder.bitmap_count().max(1)
     }
 }

@@ -1,5 +1,7 @@
 //! Operations that decide how the file is laid out, and make of it more than its disk needs.
 
+use std::ops::Range;
+
 use crate::build::file::FileEnd;
 use crate::build::payload::Kind;
 use crate::build::placement::Policy;
@@ -55,11 +57,12 @@ impl Vm {
         kind: Hidden,
     ) -> Effect {
         let write = self.next_write();
-        let Some(room) = self.builder.beyond(u64::from(table.get())) else { return Effect::None };
-        let first = room.start + u64::from(distance) % (room.end - room.start);
-        let end = (first + clusters.get().min(self.touchable)).min(room.end);
+        let Some(range) = self.clusters_beyond(table, distance, clusters) else {
+            return Effect::None;
+        };
+        self.touchable -= range.end - range.start;
         let mut changed = false;
-        for cluster in (first..end).map(GuestCluster::new) {
+        for cluster in range.map(GuestCluster::new) {
             changed |= match kind {
                 Hidden::Data => self.builder.write(cluster, write).is_some(),
                 Hidden::Compressed => {
@@ -71,11 +74,22 @@ impl Vm {
                 Hidden::Allocated => self.builder.preallocate(cluster).is_some(),
             };
         }
-        self.touchable -= end - first;
         if changed {
             self.builder.note_beyond();
         }
         effect(changed)
+    }
+
+    /// The clusters that are meant, as many as may still be touched.
+    pub(super) fn clusters_beyond(
+        &self,
+        table: Number<0, 15>,
+        distance: u16,
+        clusters: Count,
+    ) -> Option<Range<u64>> {
+        let room = self.builder.beyond(u64::from(table.get()))?;
+        let first = room.start + u64::from(distance) % (room.end - room.start);
+        Some(first..(first + clusters.get().min(self.touchable)).min(room.end))
     }
 }
 
