@@ -87,6 +87,17 @@ fn every_command_prints_what_stands_below_it() {
         let printed = String::from_utf8(done.stdout).unwrap();
         assert_eq!(steady(&printed), steady(&output), "{command}");
     }
+    // A regression that only a planted bug can show.
+    let text = root.join("tests/regressions/one_bug_had_two_names.txt");
+    let mut named = Command::new("sh");
+    named.args([
+        "-c",
+        "qcowfuzz asm \"$1\" -o two_names && qcowfuzz replay --brief two_names",
+        "sh",
+    ]);
+    let named = named.arg(text).current_dir(dir.path()).env("PATH", &path).output().unwrap();
+    let expected = "two_names: model: kind, zero-allocated → zero-plain\n";
+    assert_eq!(String::from_utf8(named.stdout).unwrap(), expected);
     // The same input, the same archive.
     let mut again = Command::new(at("bin/qcowfuzz"));
     again.args(["bundle", "small", "-o", "again/zeros.tar"]).current_dir(dir.path());

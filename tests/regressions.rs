@@ -47,7 +47,7 @@ fn nothing_is_found_any_more() {
 
 #[test]
 fn each_has_a_story() {
-    for path in files("tests/regressions") {
+    for path in [files("tests/regressions"), files("bugs")].concat() {
         let regression = read(&path);
         assert!(regression.story.len() > 80, "{}: {}", path.display(), regression.story);
         assert!(!regression.story.starts_with("Its story:"), "{}", path.display());
