@@ -25,12 +25,12 @@ use super::{Exit, Failure, Outcome};
 /// Pack an input with all that is known of it into an archive: what one attaches to a bug report
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The archive has one folder: the input, the program as text, what replay tells of it as text and as
-JSON, the image that it builds with the files that it names, the map of the disk as the reference
-model, the walker and qemu-img have it, versions, and reproduce.sh, which shows the bug again. The
+The archive has one folder: the input, the program as text, what replay tells of it as text and as \
+JSON, the image that it builds with the files that it names, the map of the disk as the reference \
+model, the walker and qemu-img have it, versions, and reproduce.sh, which shows the bug again. The \
 same input gives the same archive, but for versions.
 
-Exit codes: 0 the archive was written; 2 nothing is found in INPUT, or a file could not be read or
+Exit codes: 0 the archive was written; 2 nothing is found in INPUT, or a file could not be read or \
 written.
 
 Example: qcowfuzz bundle small -o zeros-moved.tar")]

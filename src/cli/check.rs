@@ -19,12 +19,12 @@ use super::{Exit, Failure, Outcome, check_format, malformed};
 /// Recompute the refcounts of an image and compare them with those that it has, as 'qemu-img check' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes, those of qemu-img check: 0 nothing was found; 1 the check could not be done;
+Exit codes, those of qemu-img check: 0 nothing was found; 1 the check could not be done; \
 2 the image is corrupt; 3 clusters are leaked, and nothing else is wrong.
 
 Only the image itself is looked at: files that it names are not opened.
 
-Beyond what qemu-img looks at, these are errors too: a cluster that holds two structures, also where
+Beyond what qemu-img looks at, these are errors too: a cluster that holds two structures, also where \
 its refcount agrees; a zero flag in a version 2 image. Each finding is a line on standard error.
 
 Example: qcowfuzz check --output json disk.qcow2")]

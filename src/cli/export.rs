@@ -12,8 +12,8 @@ use super::{Exit, Outcome};
 /// Write the image that a program builds to a file, for qemu-img and others
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Of a chain every layer is written, and every data file, with names made of the output's: beside
-crash.qcow2 lie crash.0.qcow2 or crash.0.raw (the lowest layer), crash.1.qcow2 and so on, and
+Of a chain every layer is written, and every data file, with names made of the output's: beside \
+crash.qcow2 lie crash.0.qcow2 or crash.0.raw (the lowest layer), crash.1.qcow2 and so on, and \
 crash.N.data for each layer, the top one too, that has its data in a file of its own.
 
 Exit codes: 0 done; 2 the input could not be read, or the file could not be written.

@@ -28,16 +28,16 @@ use supervisor::Supervisor;
 /// Fuzz a target with the embedded loop: on stable, without cargo-fuzz, steered by edges and rare events
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Under DIR: inputs are read from corpus/TARGET, and those worth keeping added to it; what is found
-goes to artifacts/TARGET; state/TARGET has what the next campaign goes on from. All of them survive
+Under DIR: inputs are read from corpus/TARGET, and those worth keeping added to it; what is found \
+goes to artifacts/TARGET; state/TARGET has what the next campaign goes on from. All of them survive \
 a kill. A campaign ends after --seconds or --runs, or with Ctrl-C.
 
-A panic, a hang or a stack overflow of a run is a finding too, and does not end the campaign. Of
+A panic, a hang or a stack overflow of a run is a finding too, and does not end the campaign. Of \
 each bug the first input is written, and every one that is shorter than those before.
 
 With --jobs 1 and --runs the same corpus and the same --rng-seed give the same campaign.
 
-Exit codes: 0 nothing was found; 1 a violation was found; 2 a file could not be read or
+Exit codes: 0 nothing was found; 1 a violation was found; 2 a file could not be read or \
 written, or no worker be kept alive.
 
 Examples: qcowfuzz fuzz --seconds 60

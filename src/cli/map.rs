@@ -19,12 +19,12 @@ use super::{Exit, Failure, Outcome, check_format, not_opened, size};
 /// Print which parts of the disk are data, zeros or holes, and where they lie, as 'qemu-img map' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Backing files and data files are opened by the names in the image: regular files only, no protocols,
-at most 64 images in a chain. Relative names count from the image's own directory (qemu-img 10.0.2
-takes those of data files from the current one). Of an image from somebody you do not trust, use
+Backing files and data files are opened by the names in the image: regular files only, no protocols, \
+at most 64 images in a chain. Relative names count from the image's own directory (qemu-img 10.0.2 \
+takes those of data files from the current one). Of an image from somebody you do not trust, use \
 --no-follow: it could name any file of this machine.
 
-Exit codes: 0 done; 2 the image could not be read to the end of the window. What was printed
+Exit codes: 0 done; 2 the image could not be read to the end of the window. What was printed \
 before an error stays, and is not the whole.
 
 Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow2")]

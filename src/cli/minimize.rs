@@ -30,18 +30,18 @@ use predicate::Predicate;
 /// Make an input that shows a bug as small and simple as it can be: the same fingerprint, fewer operations
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Operations are dropped, made plainer, their operands and the geometry shrunk, again and again, until
-nothing simpler has the same fingerprint. What is written is the canonical form. Ctrl-C ends it with
-the simplest so far. INPUT itself is never written to. An input that ends its
+Operations are dropped, made plainer, their operands and the geometry shrunk, again and again, until \
+nothing simpler has the same fingerprint. What is written is the canonical form. Ctrl-C ends it with \
+the simplest so far. INPUT itself is never written to. An input that ends its \
 process, or never ends, is minimized in processes of its own.
 
-With --predicate, CMD judges instead, for code in other processes: it is run by the shell with the
-name of a file behind it, a candidate, and a candidate is kept where CMD ends as it ended with
-INPUT: the same exit code, or the same signal. What CMD prints is not shown. --as-image hands it
-the image that the candidate builds, as 'qcowfuzz export --fill' writes it. Put 'timeout 10' before
+With --predicate, CMD judges instead, for code in other processes: it is run by the shell with the \
+name of a file behind it, a candidate, and a candidate is kept where CMD ends as it ended with \
+INPUT: the same exit code, or the same signal. What CMD prints is not shown. --as-image hands it \
+the image that the candidate builds, as 'qcowfuzz export --fill' writes it. Put 'timeout 10' before \
 a command that may hang.
 
-Exit codes: 0 the simplest was written; 2 nothing was found in INPUT, a file could not be read or
+Exit codes: 0 the simplest was written; 2 nothing was found in INPUT, a file could not be read or \
 written, or CMD not be run.
 
 Examples: qcowfuzz minimize artifacts/map_extents/crash-1f0c -o small

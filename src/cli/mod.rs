@@ -68,7 +68,7 @@ Exit codes:
   0  nothing was found
   1  a violation was found
   2  the command could not do its work
-What writes something from a crash (minimize, report, regress, bundle) exits with 0 where it is
+What writes something from a crash (minimize, report, regress, bundle) exits with 0 where it is \
 written; 'check' has the codes of qemu-img check.";
 
 /// How a command that did its work ends.

@@ -19,9 +19,9 @@ use super::{Exit, Failure, Outcome};
 /// Print an input as a regression test: Rust to paste, or a file for tests/regressions/
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The test assembles the program, runs it, and expects that nothing is found; a test of map_extents
-expects the extents of the reference model, too. It compiles on stable and needs no libFuzzer, only
-qcowfuzz among the dev-dependencies. With --text, what is printed is a file: every one that lies in
+The test assembles the program, runs it, and expects that nothing is found; a test of map_extents \
+expects the extents of the reference model, too. It compiles on stable and needs no libFuzzer, only \
+qcowfuzz among the dev-dependencies. With --text, what is printed is a file: every one that lies in \
 tests/regressions/ is run by 'cargo test'.
 
 The fingerprint is that which is found now. Where the bug is mended already, say it: --fingerprint.

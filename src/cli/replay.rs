@@ -18,13 +18,13 @@ use super::{Exit, Failure, Outcome};
 /// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Of one input everything is told, of several a line each and a summary. The program is printed as
+Of one input everything is told, of several a line each and a summary. The program is printed as \
 text that 'qcowfuzz asm' takes, with the operation marked after which the violation was found.
 
-An input of raw_image is a file, not a program. It is refused, or its walk failed, or it was walked:
+An input of raw_image is a file, not a program. It is refused, or its walk failed, or it was walked: \
 none of these is a violation.
 
-Exit codes: 0 nothing was found; 1 a violation was found; 2 an input could not be read, or the
+Exit codes: 0 nothing was found; 1 a violation was found; 2 an input could not be read, or the \
 image not be written.
 
 Example: qcowfuzz replay --check-each artifacts/map_extents/crash-1f0c")]

@@ -26,16 +26,16 @@ use super::{Exit, Failure, Outcome, qemu};
 /// Explain what an input of a fuzz target does, on one page for a browser
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The page has the program and what each operation came to, the files that it builds drawn to scale,
-the guest disk as the reference model, the walker and qemu-img see it, and every field and entry with
-its bits in words. What an operation wrote is marked where the mouse or the keyboard's focus is. It is
-one file that asks for nothing else, and can be sent to others. Very long inputs are not shown in full;
+The page has the program and what each operation came to, the files that it builds drawn to scale, \
+the guest disk as the reference model, the walker and qemu-img see it, and every field and entry with \
+its bits in words. What an operation wrote is marked where the mouse or the keyboard's focus is. It is \
+one file that asks for nothing else, and can be sent to others. Very long inputs are not shown in full; \
 'qcowfuzz replay --json' has all of it.
 
-qemu-img is asked where it is installed, of what a program builds; it follows no name in an image. An
+qemu-img is asked where it is installed, of what a program builds; it follows no name in an image. An \
 input of raw_image is somebody's file: of that it is not asked.
 
-Exit codes: 0 the page was written; 2 the input could not be read, ends its process, or the page not
+Exit codes: 0 the page was written; 2 the input could not be read, ends its process, or the page not \
 be written.
 
 Example: qcowfuzz report artifacts/map_extents/crash-1f0c --html crash.html")]

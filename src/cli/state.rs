@@ -24,10 +24,10 @@ use qcowfuzz::panics::PanicNotes;
 /// Tell what a corpus covers: edges by state, rare events, vitals, and what has never happened
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-All files of a folder are inputs, in the order of their names; folders in it are left alone.
+All files of a folder are inputs, in the order of their names; folders in it are left alone. \
 docs/feedback.md lists what there is to be covered.
 
-Exit codes: 0 nothing was found; 1 an input has a violation, which 'qcowfuzz replay' tells; 2 a
+Exit codes: 0 nothing was found; 1 an input has a violation, which 'qcowfuzz replay' tells; 2 a \
 folder or an input could not be read, or an output not be written.
 
 Examples: qcowfuzz state show corpus/map_extents

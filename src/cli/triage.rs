@@ -22,8 +22,8 @@ use groups::{Groups, known};
 /// Group artifacts by fingerprint: which bugs are there, which are new, and which input to look at first
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each input is run in a process of its own, so that a hang or a stack overflow is a finding like any
-other. A bug is known where a file in the folder of --known has its fingerprint. The inputs of a bug
+Each input is run in a process of its own, so that a hang or a stack overflow is a finding like any \
+other. A bug is known where a file in the folder of --known has its fingerprint. The inputs of a bug \
 are listed from the smallest on.
 
 Exit codes: 0 nothing new was found; 1 a bug is new; 2 an input could not be run.
