@@ -100,11 +100,11 @@ impl Pipeline {
         self.program.decode_from(input);
         self.vm.begin(&self.program.prologue, limits);
         self.images.resize(0);
-        self.operations_run = 0;
         let operations = self.program.operations.len();
         let mut outcome = Outcome { operations, ..Outcome::default() };
         for at in 0..=operations {
             let end = at == operations;
+            self.operations_run = (at + 1).min(operations);
             let effect = match end {
                 true => Effect::Checkpoint,
                 false => self.vm.step_observed(self.program.operations[at], observer),
@@ -121,9 +121,8 @@ impl Pipeline {
                 self.vm.build(&self.names, &mut self.scratch, &mut self.images, observer);
                 self.damage.apply(&mut self.images, self.vm.attacks());
                 outcome.images += 1;
-                let operations_run = (at + 1).min(operations);
-                self.operations_run = operations_run;
-                let Self { images, vm, damage, .. } = self;
+                let Self { images, vm, damage, operations_run, .. } = self;
+                let operations_run = *operations_run;
                 judge(Built { images, vm, damage }).map_err(|violation| {
                     Box::new(Failure { violation: *violation, operations_run })
                 })?;
@@ -144,7 +143,7 @@ impl Pipeline {
         &self.vm
     }
 
-    /// How many operations had run when the image was judged last, also where the engine panicked over it.
+    /// How many operations had run when the last run ended; of a panic, the one in which it was is counted too.
     pub fn operations_run(&self) -> usize {
         self.operations_run
     }
@@ -236,7 +235,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         self.pipeline.vm()
     }
 
-    /// How many operations had run when the image was judged last, also where the engine panicked over it.
+    /// How many operations had run when the last run ended; of a panic, the one in which it was is counted too.
     pub fn operations_run(&self) -> usize {
         self.pipeline.operations_run()
     }

@@ -149,13 +149,17 @@ impl Evidence {
     }
 
     fn of_program(target: Target, input: &[u8], operations: usize, names: &FileNames) -> Self {
-        let explained =
-            panics::caught(|| explain::explain(input, target.limits(), operations, names, &()));
-        let Ok(mut explanation) = explained else { return Self::default() };
+        let limits = target.limits();
+        // Where the build panics, as far as it comes without.
+        let explained = (0..=operations).rev().find_map(|operations| {
+            let explained = || explain::explain(input, limits, operations, names, &());
+            panics::caught(explained).ok().map(|explanation| (operations, explanation))
+        });
+        let Some((operations, mut explanation)) = explained else { return Self::default() };
         // Of refcounts nothing is walked.
         let walked = (target != Target::Refcounts).then(|| {
             let program = &explanation.program;
-            let reads = panics::caught(|| explain::reads(program, target.limits(), operations));
+            let reads = panics::caught(|| explain::reads(program, limits, operations));
             explanation.note_reads(&reads.unwrap_or_default());
             walked(|| explain::walk(&mut Walker::default(), explanation.built().1))
         });

@@ -153,7 +153,7 @@ impl<O: Observer + Clone> Runner<O> {
         }
     }
 
-    /// How many operations had run when an image was judged last; of files, none.
+    /// How many operations had run when the last run ended; of files, none.
     pub fn operations_run(&self) -> usize {
         match &self.buffers {
             Buffers::MapExtents(harness) => harness.operations_run(),

@@ -49,7 +49,7 @@ impl<O: Observer> Refcounts<O> {
         self.pipeline.vm()
     }
 
-    /// How many operations had run when the image was judged last.
+    /// How many operations had run when the last run ended; of a panic, the one in which it was is counted too.
     pub fn operations_run(&self) -> usize {
         self.pipeline.operations_run()
     }
