@@ -3,6 +3,8 @@
 //! of the file. Counts that the program left out of date must be found, each once, and no others. Does
 //! not check that the tables map what was meant: the model does.
 
+use std::ops::Range;
+
 use crate::images::Deviation;
 use crate::storage::Storage;
 
@@ -31,7 +33,8 @@ pub fn check<S: Storage + ?Sized>(
         None => Ok(()),
         Some((past, clusters)) => {
             violation(ORACLE, role(Some(past)), ("in the file", "past its end"), || {
-                format!("clusters {clusters:?}, the file has {} bytes", storage.length_bytes())
+                let (Range { start, end }, length) = (clusters, storage.length_bytes());
+                format!("clusters {start} to {end}, the file has {length} bytes")
             })
         }
     }
@@ -49,7 +52,7 @@ fn check_reports(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
         Finding::Copied => ("copied", "not copied"),
         Finding::Overlap => ("a cluster of its own", "an overlap"),
     };
-    violation(ORACLE, role(report.role), kinds, || format!("{report:?}, {} in all", reports.len()))
+    violation(ORACLE, role(report.role), kinds, || format!("{report}; {} in all", reports.len()))
 }
 
 /// Whether all clusters of a report are out of date as it says.
@@ -92,7 +95,10 @@ fn check_out_of_date(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
             if found != expected {
                 let kinds = ("as it was left", "otherwise");
                 return violation(ORACLE, what, kinds, || {
-                    format!("{one:?}: {found} reports, expected {expected}")
+                    let Deviation { cluster, references, on_disk, .. } = one;
+                    let left =
+                        format!("cluster {cluster}: references {references}, refcount {on_disk}");
+                    format!("{left}: {found} reports, expected {expected}")
                 });
             }
         }

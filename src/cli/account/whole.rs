@@ -105,7 +105,7 @@ fn layout(file: &FileTold, out: &mut impl Write) -> io::Result<()> {
         let clusters = length.div_ceil((*cluster_bytes).max(1));
         let counts = match (references, refcount, *kind) {
             (1, 1, _) | (0, 0, _) | (_, _, "raw" | "data_file") => String::new(),
-            _ => format!("  {references} references, refcount {refcount}"),
+            _ => format!("  references {references}, refcount {refcount}"),
         };
         let by = by(operations);
         let place = format!("{offset:#x}");

@@ -7,6 +7,7 @@ mod compare;
 mod counts;
 mod references;
 
+use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::head::Head;
@@ -128,6 +129,27 @@ pub struct Report {
     pub on_disk: u64,
     /// What references the cluster; `None` where nothing does.
     pub role: Option<Role>,
+}
+
+/// Which clusters, what references them, and both counts.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { finding, cluster, clusters, references, on_disk, role } = self;
+        let finding = match finding {
+            Finding::Leak => format!("leaked, references {references}"),
+            Finding::Corruption => format!("counted too low, references {references}"),
+            // Of a flag, what it says stands in place of the references.
+            Finding::Copied if *references == 1 => "COPIED is set".to_string(),
+            Finding::Copied => "COPIED is not set".to_string(),
+            Finding::Overlap => "another structure lies there too".to_string(),
+        };
+        let role = role.map_or("unreferenced", Role::name);
+        write!(f, "cluster {cluster}")?;
+        if *clusters > 1 {
+            write!(f, " and {} behind it", clusters - 1)?;
+        }
+        write!(f, " ({role}): {finding}, refcount {on_disk}")
+    }
 }
 
 /// Recounts images. All buffers are reused.
