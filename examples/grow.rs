@@ -28,7 +28,7 @@ fn fingerprint(program: &Program) -> Option<String> {
 /// How many operations take effect.
 fn effective(program: &Program) -> usize {
     let names = FileNames::default();
-    let explained = || explain(&program.encode(), Limits::WALKED, usize::MAX, &names, &());
+    let explained = || explain(&program.encode(), Limits::WALKED, usize::MAX, &names);
     let Ok(explanation) = caught(explained) else { return 0 };
     let effective = |effect: Option<Effect>| effect.is_some_and(|effect| effect != Effect::None);
     explanation.steps.iter().filter(|step| effective(step.effect)).count()

@@ -128,6 +128,8 @@ pub const MAX_INPUT_BYTES: u64 = 1 << 20;
 pub const MAX_EXPLAINED_ENTRIES: usize = 4096;
 /// How many references and runs of counts of an image are explained: those of a file that is an input, and more.
 pub const MAX_EXPLAINED_RUNS: usize = 1 << 18;
+/// How many extents are explained: more than any program's disk has, of which each cluster has 32 subclusters.
+pub const MAX_EXPLAINED_EXTENTS: usize = 1 << 18;
 /// The steps that a walk may take that is explained: none is waited for longer than a second.
 pub const EXPLAINED_FUEL: u64 = 1 << 24;
 /// How many times all reducers of a minimization run: the second time they seldom find anything.

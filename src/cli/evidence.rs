@@ -152,7 +152,7 @@ impl Evidence {
         let limits = target.limits();
         // Where the build panics, as far as it comes without.
         let explained = (0..=operations).rev().find_map(|operations| {
-            let explained = || explain::explain(input, limits, operations, names, &());
+            let explained = || explain::explain(input, limits, operations, names);
             panics::caught(explained).ok().map(|explanation| (operations, explanation))
         });
         let Some((operations, mut explanation)) = explained else { return Self::default() };

@@ -130,7 +130,7 @@ const MOST_EXTENTS: usize = 32;
 fn expected(program: &Program, out: &mut impl Write) -> io::Result<()> {
     let (limits, names) = (Target::MapExtents.limits(), FileNames::default());
     // Nothing below the oracles panics here: the build has been run before.
-    let explained = explain(&program.encode(), limits, usize::MAX, &names, &());
+    let explained = explain(&program.encode(), limits, usize::MAX, &names);
     if explained.expected.is_empty() || explained.expected.len() > MOST_EXTENTS {
         return Ok(());
     }

@@ -6,6 +6,7 @@ mod files;
 mod spelled;
 mod steps;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -17,9 +18,8 @@ use crate::engines::{Engine, OpenDisk};
 use crate::extent::{Extent, Window};
 use crate::image::Image;
 use crate::images::{FileNames, Images};
-use crate::limits::{EXPLAINED_FUEL, Limits, MAX_LAYERS, MAX_WATCHED_EXTENTS};
+use crate::limits::{EXPLAINED_FUEL, Limits, MAX_EXPLAINED_EXTENTS, MAX_LAYERS};
 use crate::model::Model;
-use crate::observer::Observer;
 use crate::oracles::collector::Collector;
 use crate::storage::Layer;
 use crate::vm::{Program, Vm};
@@ -46,18 +46,12 @@ pub struct Explanation {
 }
 
 /// Explains the program that `input` is, as far as its first `operations` go: what comes behind is listed, and not
-/// run. What the build does is told to `observer`; images call other files by `names`.
-pub fn explain(
-    input: &[u8],
-    limits: Limits,
-    operations: usize,
-    names: &FileNames,
-    observer: &impl Observer,
-) -> Explanation {
+/// run. Images call other files by `names`.
+pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileNames) -> Explanation {
     let program = Program::decode(input);
-    let (vm, mut steps) = steps::run(input, &program, limits, operations, observer);
+    let (vm, mut steps) = steps::run(input, &program, limits, operations);
     let mut images = Images::default();
-    vm.build(names, &mut Scratch::default(), &mut images, observer);
+    vm.build(names, &mut Scratch::default(), &mut images, &());
     let mut files = files::view(&images, &vm, &steps);
     let mut expected = Vec::new();
     let mut model = Model::default();
@@ -79,7 +73,7 @@ pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watche
 }
 
 /// The extents that an engine gives of what was built, and why it came to no end of its own where it did not. At
-/// most [`MAX_WATCHED_EXTENTS`] are kept.
+/// most [`MAX_EXPLAINED_EXTENTS`] are kept.
 pub fn walk<E: Engine>(engine: &mut E, images: &Images) -> (Vec<Extent>, Option<String>) {
     let chain: SmallVec<[Layer; MAX_LAYERS]> =
         images.layers().map(|files| files.layer().erased()).collect();
@@ -90,12 +84,12 @@ pub fn walk<E: Engine>(engine: &mut E, images: &Images) -> (Vec<Extent>, Option<
 pub fn walk_chain<E: Engine>(engine: &mut E, chain: &[Layer]) -> (Vec<Extent>, Option<String>) {
     let mut extents = Vec::new();
     let mut collector =
-        Collector::new(&mut extents, EXPLAINED_FUEL).stopping_after(MAX_WATCHED_EXTENTS);
+        Collector::new(&mut extents, EXPLAINED_FUEL).stopping_after(MAX_EXPLAINED_EXTENTS);
     let walked = engine.open(chain).and_then(|mut disk| disk.map(Window::ALL, &mut collector));
     let ended = match walked {
         Err(error) => Some(error.to_string()),
         Ok(()) if collector.exhausted() => Some("too many steps".to_string()),
-        Ok(()) if extents.len() >= MAX_WATCHED_EXTENTS => Some("too many extents".to_string()),
+        Ok(()) if extents.len() >= MAX_EXPLAINED_EXTENTS => Some("too many extents".to_string()),
         Ok(()) => None,
     };
     (extents, ended)
@@ -122,9 +116,10 @@ impl Explanation {
 
     /// Notes which entries of the image at the top were read.
     pub fn note_reads(&mut self, reads: &[Watched]) {
-        let Some(top) = self.files.first_mut() else { return };
-        for entry in &mut top.entries {
-            entry.read = reads.iter().any(|it| it.part == entry.part && it.at == entry.at);
+        let reads: BTreeSet<_> = reads.iter().map(|it| (it.part, it.at)).collect();
+        let top = self.files.first_mut().into_iter();
+        for entry in top.flat_map(|file| &mut file.entries) {
+            entry.read = reads.contains(&(entry.part, entry.at));
         }
     }
 }

@@ -7,7 +7,6 @@ use crate::anatomy::{Anatomy, Part};
 use crate::damage::{Attack, Spot};
 use crate::images::Images;
 use crate::limits::Limits;
-use crate::observer::Observer;
 use crate::qcow2::units::HostOffset;
 use crate::vm::operation::OPERATION_BYTES;
 use crate::vm::program::records;
@@ -94,7 +93,6 @@ pub(super) fn run(
     program: &Program,
     limits: Limits,
     operations: usize,
-    observer: &impl Observer,
 ) -> (Vm, Vec<Step>) {
     let mut vm = Vm::new();
     vm.begin(&program.prologue, limits);
@@ -103,7 +101,7 @@ pub(super) fn run(
         let operation = Operation::decode(bytes).filter(|_| index < program.operations.len());
         let (effect, deeds) = match operation.filter(|_| index < operations) {
             Some(operation) => {
-                let (effect, deeds) = step(&mut vm, operation, observer);
+                let (effect, deeds) = step(&mut vm, operation);
                 (Some(effect), deeds)
             }
             None => (None, Vec::new()),
@@ -129,10 +127,10 @@ impl Deed {
     }
 }
 
-fn step(vm: &mut Vm, operation: Operation, observer: &impl Observer) -> (Effect, Vec<Deed>) {
+fn step(vm: &mut Vm, operation: Operation) -> (Effect, Vec<Deed>) {
     let (before, layers) = (vm.journal().mark(), vm.journals().len());
     let (asked, clamped) = (vm.questions().len(), vm.clamped(operation));
-    let effect = vm.step_observed(operation, observer);
+    let effect = vm.step(operation);
     let mut deeds = Vec::new();
     if vm.journals().len() > layers {
         let plan = vm.builder().plan();

@@ -12,7 +12,7 @@ const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=n
 
 fn explained(operations: &str, limits: Limits, until: usize) -> Explanation {
     let input = assemble(&format!("{IMAGE}{operations}")).unwrap().encode();
-    explain(&input, limits, until, &FileNames::default(), &())
+    explain(&input, limits, until, &FileNames::default())
 }
 
 fn deeds(explanation: &Explanation) -> Vec<Vec<String>> {
@@ -96,7 +96,7 @@ fn what_comes_behind_is_listed_and_not_run() {
     // A record without a meaning is listed too.
     let mut input = explanation.program.encode();
     input[28] = 39;
-    let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default(), &());
+    let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
     assert!(explanation.steps[1].operation.is_none() && explanation.steps.len() == 2);
 }
 
@@ -222,7 +222,7 @@ fn every_program_is_explained() {
     for rng_seed in 0..150 {
         let program = generate(rng_seed, Wanted { operations: 30, compressed: true });
         let input = program.encode();
-        let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default(), &());
+        let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
         let (actual, ended) = walk(&mut Walker::default(), explanation.built().1);
         assert_eq!((actual, ended), (explanation.expected, None), "seed {rng_seed}");
         for file in &explanation.files {
@@ -243,7 +243,7 @@ fn damaged_files_are_explained() {
     let mut faults = 0;
     for rng_seed in 0..300 {
         let program = generate(rng_seed, Wanted { operations: 12, compressed: true });
-        let built = explain(&program.encode(), Limits::WALKED, 99, &FileNames::default(), &());
+        let built = explain(&program.encode(), Limits::WALKED, 99, &FileNames::default());
         let top = &built.built().1.top().image;
         let mut bytes = vec![0; top.length_bytes().min(1 << 16) as usize];
         top.read_at(HostOffset::ZERO, &mut bytes).unwrap();

@@ -96,8 +96,7 @@ impl Predicate {
             return Ok(path);
         }
         let path = scratch.join("candidate.qcow2");
-        let explained =
-            explain(candidate, self.target.limits(), usize::MAX, &files::names(&path), &());
+        let explained = explain(candidate, self.target.limits(), usize::MAX, &files::names(&path));
         files::write_images(&path, Existing::Replace, explained.built(), Holes::Fill)?;
         Ok(path)
     }
