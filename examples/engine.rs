@@ -195,7 +195,7 @@ pub fn judge(
 
 /// The simplest program in which the same is found.
 pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Program {
-    let settings = Settings { limits: Limits::WALKED, tries: 10_000, rerolls: 0 };
+    let settings = Settings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
     let judge = &mut |input: &[u8]| fingerprint(harness, input).as_deref() == Some(shown);
     let go_on = &mut |_: &Progress| ControlFlow::Continue(());
     Program::decode(&minimize(input, settings, judge, go_on).input)

@@ -55,11 +55,13 @@ impl Regression {
         })
     }
 
-    /// A name for it, of the letters and digits of its fingerprint.
+    /// A name for it: a word of Rust, of the letters and digits of its fingerprint, and of the checksum of its
+    /// program, since others may have the same fingerprint.
     pub fn name(&self) -> String {
-        let letters = |c: char| if c.is_alphanumeric() { c.to_ascii_lowercase() } else { ' ' };
-        let words: String = self.fingerprint.chars().map(letters).collect();
-        words.split_whitespace().collect::<Vec<_>>().join("_")
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' };
+        let words: String = self.fingerprint.chars().map(plain).collect();
+        let words = words.split_whitespace().collect::<Vec<_>>().join("_");
+        format!("bug_{words}_{:08x}", crc32fast::hash(&self.program.encode()))
     }
 }
 
@@ -88,7 +90,7 @@ mod tests {
         };
         let text = regression.to_string();
         assert_eq!(Regression::parse(&text).unwrap(), regression);
-        assert_eq!(regression.name(), "model_kind_normal_zero_plain");
+        assert!(regression.name().starts_with("bug_model_kind_normal_zero_plain_"));
         let lines: Vec<_> = text.lines().collect();
         let told = |lines: &[&str]| Regression::parse(&lines.join("\n")).unwrap_err().to_string();
         assert!(told(&lines[3..]).starts_with("line 2: expected '; target: '"));

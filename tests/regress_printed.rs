@@ -4,7 +4,7 @@
 ///
 /// Its story: what was wrong, and what became of it.
 #[test]
-fn model_kind_zero_allocated_zero_plain() {
+fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
     use qcowfuzz::harness::Checks;
     let text = "\
         image version=3 cluster_bits=16 refcount_order=4 features=none size=100<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
@@ -45,7 +45,7 @@ fn model_kind_zero_allocated_zero_plain() {
 ///
 /// Its story: what was wrong, and what became of it.
 #[test]
-fn refcounts_refcount_block_the_references_fewer() {
+fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
     use qcowfuzz::harness::Checks;
     let text = "\
         image version=3 cluster_bits=17 refcount_order=4 features=none size=500<<20+0 rng_seed=4 blocks=append table=mixed tolerance=0\n\
@@ -70,7 +70,7 @@ fn refcounts_refcount_block_the_references_fewer() {
 ///
 /// Its story: what was wrong, and what became of it.
 #[test]
-fn hostile_walk_a_result_a_panic() {
+fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
     use qcowfuzz::harness::Checks;
     let text = "\
         image version=3 cluster_bits=16 refcount_order=4 features=none size=300<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\

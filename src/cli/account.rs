@@ -67,13 +67,16 @@ pub struct Account {
     /// The program's text, where the input is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
+    /// It came to the same when it was run again.
+    #[serde(skip)]
+    pub steady: bool,
     /// What explains it.
     #[serde(flatten, skip_serializing_if = "Evidence::is_empty")]
     pub evidence: Evidence,
 }
 
 impl Account {
-    /// Gathers what the last run of `runner` came to.
+    /// What the last run of `runner` came to, without what explains it.
     pub fn new(
         input: &Path,
         target: Target,
@@ -93,7 +96,8 @@ impl Account {
             images: None,
             refused: None,
             failed: None,
-            program: program.map(ToString::to_string),
+            program: None,
+            steady: true,
             evidence: Evidence::default(),
         };
         match found {
@@ -133,7 +137,7 @@ impl Account {
         };
         let first = self.fingerprint.take().zip(self.detail.take());
         let (first, again) = (told(first), told(again.finding()));
-        self.verdict = Verdict::Violation;
+        (self.verdict, self.steady) = (Verdict::Violation, false);
         self.fingerprint = Some("determinism: run, the same → others".to_string());
         self.detail = Some(format!("found first: {first}; found when it was run again: {again}"));
     }

@@ -72,8 +72,11 @@ pub struct FileTold {
     pub kind: &'static str,
     /// How many layers down.
     pub depth: usize,
-    /// How long it is.
+    /// How long it is, as the build wrote it.
     pub length_bytes: u64,
+    /// What a hostile program has cut it to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_to_bytes: Option<u64>,
     /// Its cluster size.
     pub cluster_bytes: u64,
     /// All of it, in order.
@@ -119,6 +122,9 @@ pub struct EntryTold {
     /// What a hostile program made of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
+    /// Those bits in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damaged_spelled: Option<String>,
     /// The value's bits in words.
     pub spelled: String,
     /// The number of the operation that touched last what it maps.
@@ -255,6 +261,7 @@ impl From<&FileView> for FileTold {
             },
             depth: view.depth,
             length_bytes: view.length_bytes,
+            cut_to_bytes: view.cut_to_bytes,
             cluster_bytes: view.cluster_bytes,
             runs: view.runs.iter().map(RunTold::from).collect(),
             entries: view.entries.iter().map(EntryTold::from).collect(),
@@ -290,7 +297,8 @@ impl From<&Entry> for EntryTold {
             offset: entry.at.get(),
             width: entry.width_bytes,
             value: digits(entry.value),
-            damaged: entry.damaged.map(digits),
+            damaged: entry.damaged.as_ref().map(|(value, _)| digits(*value)),
+            damaged_spelled: entry.damaged.as_ref().map(|(_, spelled)| spelled.clone()),
             spelled: entry.spelled.clone(),
             operation: entry.operation,
             read: entry.read,

@@ -35,6 +35,7 @@ impl Examiner {
     /// while there are panic notes.
     pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Account {
         let mut account = self.judge(input, bytes);
+        account.program = self.runner.program().map(ToString::to_string);
         let Self { target, runner, log, names, .. } = self;
         account.evidence = Evidence::gather(*target, bytes, runner, log, names);
         account.operations_run.into_iter().for_each(|run| account.evidence.mark(run));

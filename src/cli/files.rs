@@ -131,6 +131,17 @@ pub fn write_images(
     Ok(())
 }
 
+/// Images up to this length are written with their holes filled, unless somebody says otherwise.
+const MAX_READILY_FILLED_BYTES: u64 = 64 << 20;
+
+/// The same, with holes filled where the images are small: whoever reads them takes no data for zeros then.
+pub fn dump(path: &Path, existing: Existing, built: Built) -> Result<(), Failure> {
+    let names = FileNames::default();
+    let mut lengths = built.1.files(&names).map(|(_, image)| image.length_bytes());
+    let small = lengths.all(|length| length <= MAX_READILY_FILLED_BYTES);
+    write_images(path, existing, built, if small { Holes::Fill } else { Holes::Keep })
+}
+
 /// Why a file is not written.
 pub const THERE_ALREADY: &str = "the file is there already, expected a new one or --force";
 
@@ -147,6 +158,10 @@ fn whole(
     // Before the work is done; that nothing is overwritten is decided by the rename.
     if existing == Existing::Keep && path.symlink_metadata().is_ok() {
         return Err(told(io::ErrorKind::AlreadyExists.into()));
+    }
+    // A device or a FIFO would become a file.
+    if path.metadata().is_ok_and(|there| !there.is_file()) {
+        return Err(Failure::at(path, "is no regular file, expected a new one"));
     }
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -5,7 +5,7 @@ mod predicate;
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use qcowfuzz::minimizer::{self, Minimized, Progress, Settings};
 use qcowfuzz::panics::PanicNotes;
 use qcowfuzz::vm::Program;
 
+use super::examine::Examiner;
 use super::files;
 use super::print::print;
 use super::runner::{Runner, Target};
@@ -38,7 +39,7 @@ process, or never ends, is minimized in processes of its own.
 With --predicate, CMD judges instead, for code in other processes: it is run by the shell with the \
 name of a file behind it, a candidate, and a candidate is kept where CMD ends as it ended with \
 INPUT: the same exit code, or the same signal. What CMD prints is not shown. --as-image hands it \
-the image that the candidate builds, as 'qcowfuzz export --fill' writes it. Put 'timeout 10' before \
+the image that the candidate builds, as 'qcowfuzz replay --dump-image' writes it. Put 'timeout 10' before \
 a command that may hang.
 
 Exit codes: 0 the simplest was written; 2 nothing was found in INPUT, a file could not be read or \
@@ -96,8 +97,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         .map_err(|error| Failure::Told(format!("signals: {error}")))?;
     let start = Instant::now();
     let bar = spinner();
-    let settings =
-        Settings { limits: target.limits(), tries: arguments.tries, rerolls: judge.rerolls() };
+    let settings = Settings {
+        limits: target.limits(),
+        tries: arguments.tries,
+        rerolls: judge.rerolls(),
+        runs_here: judge.runs_here(),
+    };
     let found = judge.what();
     let minimized = minimizer::minimize(
         &bytes,
@@ -138,6 +143,8 @@ fn line(progress: &Progress) -> String {
 enum Judge {
     /// The fingerprint is the same.
     Fingerprint { runner: Box<Runner<()>>, fingerprint: String },
+    /// It is not the same twice.
+    Twice { examiner: Box<Examiner>, fingerprint: String },
     /// A process of its own comes to the same end: the bug is that there is none.
     Process(Isolated),
     /// A command ends in the same way.
@@ -151,12 +158,18 @@ impl Judge {
             return Ok(Self::Command(Predicate::new(command, *target, *as_image, path, input)?));
         }
         let timeout = Duration::from_secs(arguments.timeout);
-        if let Some(isolated) = Isolated::new(path, *target, timeout)? {
+        if let Some(isolated) = Isolated::new(input, *target, timeout)? {
             return Ok(Self::Process(isolated));
         }
-        let mut runner = Box::new(Runner::new(*target, FileNames::default(), &()));
-        match runner.run_guarded(input, Checks::AtCheckpoints).finding() {
-            Some((fingerprint, _)) => Ok(Self::Fingerprint { runner, fingerprint }),
+        let names = FileNames::default();
+        let mut examiner = Box::new(Examiner::new(*target, Checks::AtCheckpoints, names.clone()));
+        let account = examiner.judge(path, input);
+        match account.fingerprint {
+            Some(fingerprint) if account.steady => {
+                let runner = Box::new(Runner::new(*target, names, &()));
+                Ok(Self::Fingerprint { runner, fingerprint })
+            }
+            Some(fingerprint) => Ok(Self::Twice { examiner, fingerprint }),
             None => Err(files::nothing_found(path, *target)),
         }
     }
@@ -167,6 +180,10 @@ impl Judge {
                 let finding = runner.run_guarded(candidate, Checks::AtCheckpoints).finding();
                 finding.is_some_and(|(found, _)| found == *fingerprint)
             }
+            Self::Twice { examiner, fingerprint } => {
+                let found = examiner.judge(Path::new("candidate"), candidate).fingerprint;
+                found.as_ref() == Some(fingerprint)
+            }
             Self::Process(isolated) => isolated.keeps(candidate),
             Self::Command(predicate) => predicate.keeps(candidate),
         }
@@ -175,7 +192,9 @@ impl Judge {
     /// What was found in the input.
     fn what(&self) -> String {
         match self {
-            Self::Fingerprint { fingerprint, .. } => fingerprint.clone(),
+            Self::Fingerprint { fingerprint, .. } | Self::Twice { fingerprint, .. } => {
+                fingerprint.clone()
+            }
             Self::Process(isolated) => isolated.fingerprint.clone(),
             Self::Command(predicate) => predicate.what(),
         }
@@ -192,9 +211,14 @@ impl Judge {
         }
     }
 
+    /// Whether what a candidate builds may be built in this process.
+    fn runs_here(&self) -> bool {
+        !matches!(self, Self::Process(_))
+    }
+
     fn failure(self) -> Option<Failure> {
         match self {
-            Self::Fingerprint { .. } => None,
+            Self::Fingerprint { .. } | Self::Twice { .. } => None,
             Self::Process(isolated) => isolated.failure,
             Self::Command(predicate) => predicate.failure(),
         }

@@ -7,13 +7,14 @@ use qcowfuzz::explain::explain;
 use qcowfuzz::extent::Extent;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
-use qcowfuzz::panics::PanicNotes;
+use qcowfuzz::panics::{PanicNotes, caught};
 use qcowfuzz::regression::Regression;
 use qcowfuzz::vm::Program;
 
+use super::examine::Examiner;
 use super::files;
 use super::once::survived;
-use super::runner::{Runner, Target};
+use super::runner::Target;
 use super::{Exit, Failure, Outcome};
 
 /// Print an input as a regression test: Rust to paste, or a file for tests/regressions/
@@ -60,12 +61,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, target, .. } = arguments;
     target.must_run_programs("regress")?;
     let bytes = files::read_input(input)?;
-    survived(input, *target)?;
+    survived(input, &bytes, *target)?;
+    let _silence = PanicNotes::take_over();
     let program = Program::decode(&bytes);
     let regression = Regression {
         fingerprint: fingerprint(arguments, &bytes)?,
         target: target.name().to_string(),
-        story: arguments.story.clone(),
+        story: story(arguments)?,
         program,
     };
     let mut out = io::stdout().lock();
@@ -80,17 +82,31 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, Failure> {
-    let _silence = PanicNotes::take_over();
-    let mut runner = Runner::new(arguments.target, FileNames::default(), &());
-    let found = runner.run_guarded(input, Checks::AtCheckpoints).finding();
+    let Arguments { input: path, target, .. } = arguments;
+    let mut examiner = Examiner::new(*target, Checks::AtCheckpoints, FileNames::default());
+    let found = examiner.judge(path, input).fingerprint;
     match (found, &arguments.fingerprint) {
-        (Some((found, _)), Some(told)) if found != *told => {
+        (Some(found), Some(told)) if found != *told => {
             let what = format_args!("what is found in it is '{found}', expected '{told}'");
-            Err(Failure::at(&arguments.input, what))
+            Err(Failure::at(path, what))
         }
-        (Some((found, _)), _) => Ok(found),
-        (None, Some(told)) => Ok(told.clone()),
-        (None, None) => Err(files::nothing_found(&arguments.input, arguments.target)),
+        (Some(found), _) => Ok(found),
+        (None, Some(told)) if told.lines().count() == 1 && told.contains(": ") => Ok(told.clone()),
+        (None, Some(told)) => {
+            let expected = "expected one line, such as 'model: kind, normal → zero-plain'";
+            Err(Failure::Told(format!("--fingerprint: '{told}', {expected}")))
+        }
+        (None, None) => Err(files::nothing_found(path, *target)),
+    }
+}
+
+/// The story as it is printed, line by line.
+fn story(arguments: &Arguments) -> Result<String, Failure> {
+    let lines = arguments.story.lines().map(|line| line.replace(char::is_control, " "));
+    let story = lines.collect::<Vec<_>>().join("\n");
+    match story.trim().is_empty() {
+        true => Err(Failure::Told("--story: is empty, expected what was wrong".to_string())),
+        false => Ok(story),
     }
 }
 
@@ -129,8 +145,9 @@ const MOST_EXTENTS: usize = 32;
 /// Writes what the reference model expects.
 fn expected(program: &Program, out: &mut impl Write) -> io::Result<()> {
     let (limits, names) = (Target::MapExtents.limits(), FileNames::default());
-    // Nothing below the oracles panics here: the build has been run before.
-    let explained = explain(&program.encode(), limits, usize::MAX, &names);
+    // What the build panics over has no extents to be expected.
+    let explained = caught(|| explain(&program.encode(), limits, usize::MAX, &names));
+    let Ok(explained) = explained else { return Ok(()) };
     if explained.expected.is_empty() || explained.expected.len() > MOST_EXTENTS {
         return Ok(());
     }

@@ -1,17 +1,16 @@
 //! `replay`: runs inputs of a fuzz target once more, and tells what was found.
 
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use qcowfuzz::export::Holes;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::panics::PanicNotes;
-use qcowfuzz::storage::Storage;
 
 use super::account::Verdict;
 use super::examine::Examiner;
-use super::files::{self, Built, Existing};
+use super::files::{self, Existing};
+use super::once::end_with_input;
 use super::runner::Target;
 use super::{Exit, Failure, Outcome};
 
@@ -47,6 +46,9 @@ pub struct Arguments {
     /// Print only the judgement, without what explains it
     #[arg(long, conflicts_with_all = ["events", "dump_image"])]
     brief: bool,
+    /// Somebody waits for it: end when standard input does
+    #[arg(long, hide = true)]
+    supervised: bool,
     /// Write the image that was built last to this file, and the files that it names beside it; of one
     /// program only
     #[arg(long, value_name = "F")]
@@ -56,12 +58,12 @@ pub struct Arguments {
     force: bool,
 }
 
-/// Images up to this length are dumped with their holes filled.
-const MAX_DUMP_FILLED_BYTES: u64 = 64 << 20;
-
 /// Replays the inputs.
 pub fn run(arguments: &Arguments) -> Outcome {
     refuse(arguments)?;
+    if arguments.supervised {
+        end_with_input();
+    }
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
@@ -86,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             false => Ok(()),
         });
         if let (Some(path), Some(built)) = (&arguments.dump_image, examiner.runner().built()) {
-            dump(built, path, Existing::forced(arguments.force))?;
+            files::dump(path, Existing::forced(arguments.force), built)?;
         }
         match printed.map_err(|error| Failure::output(&error)) {
             Ok(()) => {}
@@ -122,11 +124,4 @@ fn refuse(arguments: &Arguments) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
-}
-
-fn dump(built: Built, path: &Path, existing: Existing) -> Result<(), Failure> {
-    let names = FileNames::default();
-    let mut lengths = built.1.files(&names).map(|(_, image)| image.length_bytes());
-    let small = lengths.all(|length| length <= MAX_DUMP_FILLED_BYTES);
-    files::write_images(path, existing, built, if small { Holes::Fill } else { Holes::Keep })
 }

@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if bytes.is_empty() {
         return Err(Failure::at(input, "is empty, expected an input of a fuzz target"));
     }
-    survived(input, *target)?;
+    survived(input, &bytes, *target)?;
     let account = {
         let _silence = PanicNotes::take_over();
         let names = FileNames::default();

@@ -15,9 +15,9 @@ use qcowfuzz::corpus;
 use super::once::{Ran, once};
 use super::print::print;
 use super::runner::Target;
-use super::{Exit, Failure, Outcome, complain};
+use super::{Exit, Failure, Outcome, complain, shown};
 
-use groups::{Groups, known};
+use groups::{Groups, Input, Known, known};
 
 /// Group artifacts by fingerprint: which bugs are there, which are new, and which input to look at first
 #[derive(Debug, clap::Args)]
@@ -36,9 +36,9 @@ pub struct Arguments {
     /// The fuzz target that they are for [default: the one that the folder is called after, else map_extents]
     #[arg(long, value_enum)]
     target: Option<Target>,
-    /// Where the known bugs are: the text files of 'qcowfuzz regress --text'
-    #[arg(long, value_name = "DIR", default_value = "tests/regressions")]
-    known: PathBuf,
+    /// Where the known bugs are: the text files of 'qcowfuzz regress --text' [default: tests/regressions, if it is there]
+    #[arg(long, value_name = "DIR")]
+    known: Option<PathBuf>,
     /// A run of so many seconds is a hang
     #[arg(long, value_name = "SECONDS", default_value_t = 25,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
@@ -48,6 +48,8 @@ pub struct Arguments {
     json: bool,
 }
 
+/// Where the known bugs are, if nothing is said.
+const REGRESSIONS: &str = "tests/regressions";
 /// How many inputs of a bug are listed for people.
 const MOST_LISTED: usize = 8;
 
@@ -55,7 +57,11 @@ const MOST_LISTED: usize = 8;
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { dir, timeout, .. } = arguments;
     let target = arguments.target.unwrap_or_else(|| called_after(dir));
-    let known = known(&arguments.known)?;
+    let known = match &arguments.known {
+        Some(dir) => known(dir)?,
+        None if Path::new(REGRESSIONS).is_dir() => known(Path::new(REGRESSIONS))?,
+        None => Known::new(),
+    };
     let paths: Vec<PathBuf> = corpus::files(dir)?.into_iter().filter(|it| !hidden(it)).collect();
     let ran = run_all(&paths, target, Duration::from_secs(*timeout));
     let mut groups = Groups::new(dir, target, known);
@@ -128,18 +134,22 @@ fn lines(groups: &Groups, out: &mut impl Write) -> io::Result<()> {
             None => writeln!(out, "\nnew    {}", bug.fingerprint)?,
         }
         writeln!(out, "       {}", counted(bug.inputs.len(), "input"))?;
-        for input in bug.inputs.iter().take(MOST_LISTED) {
-            writeln!(out, "       {:>7} bytes  {}", input.bytes, input.path)?;
-        }
-        if let Some(more) = bug.inputs.len().checked_sub(MOST_LISTED).filter(|more| *more > 0) {
-            writeln!(out, "       … and {more} more (--json has them)")?;
-        }
+        listed(&bug.inputs, out)?;
     }
     if !nothing.is_empty() {
         writeln!(out, "\nnothing is found any more in {}", counted(nothing.len(), "input"))?;
-        for input in nothing.iter().take(MOST_LISTED) {
-            writeln!(out, "       {:>7} bytes  {}", input.bytes, input.path)?;
-        }
+        listed(nothing, out)?;
     }
     Ok(())
+}
+
+fn listed(inputs: &[Input], out: &mut impl Write) -> io::Result<()> {
+    for Input { path, bytes } in inputs.iter().take(MOST_LISTED) {
+        let path: String = path.chars().map(shown).collect();
+        writeln!(out, "       {bytes:>7} bytes  {path}")?;
+    }
+    match inputs.len().checked_sub(MOST_LISTED) {
+        None | Some(0) => Ok(()),
+        Some(more) => writeln!(out, "       … and {more} more (--json has them)"),
+    }
 }

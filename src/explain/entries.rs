@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::anatomy::{Anatomy, Element, Part};
-use crate::head::Head;
 use crate::image::Image;
 use crate::images::Images;
 use crate::limits::MAX_EXPLAINED_ENTRIES;
+use crate::qcow2::header::Geometry;
 use crate::qcow2::units::HostOffset;
 use crate::storage::Storage;
 
@@ -28,8 +28,8 @@ pub struct Entry {
     pub guest: Range<u64>,
     /// Its value, as the build wrote it.
     pub value: u64,
-    /// What a hostile program made of it.
-    pub damaged: Option<u64>,
+    /// What a hostile program made of it: the value, and its bits in words.
+    pub damaged: Option<(u64, String)>,
     /// The value's bits in words.
     pub spelled: String,
     /// The last operation that touched what it maps.
@@ -42,13 +42,13 @@ pub struct Entry {
 pub(super) fn of(
     image: &Image,
     anatomy: &Anatomy,
+    geometry: Option<&Geometry>,
     operation: impl Fn(&Range<u64>) -> Option<usize>,
 ) -> Vec<Entry> {
-    let geometry = Head::read(image).ok().map(|head| head.header.geometry);
     let entry = |element: &Element| {
         let Element { part, name, at, width_bytes, .. } = *element;
         let (value, guest) = (value_of(image, at, width_bytes), element.guest.clone());
-        let spelled = spelled(part, name, value, geometry.as_ref());
+        let spelled = spelled(part, name, value, geometry);
         let operation = operation(&guest);
         let (damaged, read) = (None, false);
         Entry { part, name, at, width_bytes, guest, value, damaged, spelled, operation, read }
@@ -60,9 +60,13 @@ pub(super) fn of(
 pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
     for view in files.iter_mut().filter(|view| view.kind == FileKind::Image) {
         let Some(layer) = images.layers().nth(view.depth) else { continue };
+        let length_bytes = layer.image.length_bytes();
+        view.cut_to_bytes = (length_bytes != view.length_bytes).then_some(length_bytes);
+        let geometry = view.geometry;
         for entry in &mut view.entries {
             let now = value_of(&layer.image, entry.at, entry.width_bytes);
-            entry.damaged = (now != entry.value).then_some(now);
+            let spelled = || spelled(entry.part, entry.name, now, geometry.as_ref());
+            entry.damaged = (now != entry.value).then(|| (now, spelled()));
         }
     }
 }

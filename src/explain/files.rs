@@ -3,14 +3,16 @@
 use std::ops::Range;
 
 use crate::anatomy::{Anatomy, Element, Part};
+use crate::head::Head;
 use crate::image::Image;
 use crate::images::Images;
 use crate::limits::MAX_EXPLAINED_RUNS;
 use crate::oracles::recount::{Occupied, Recount, Role};
 use crate::qcow2::entry::L1Entry;
+use crate::qcow2::header::Geometry;
 use crate::qcow2::units::ClusterSize;
 use crate::storage::Storage;
-use crate::vm::Vm;
+use crate::vm::{Record, Vm};
 
 use super::entries::{self, Entry, value_of};
 use super::steps::{Deed, Step};
@@ -33,8 +35,12 @@ pub struct FileView {
     pub kind: FileKind,
     /// How many layers down.
     pub depth: usize,
-    /// How long it is.
+    /// How long it is, as the build wrote it.
     pub length_bytes: u64,
+    /// What a hostile program has cut it to.
+    pub cut_to_bytes: Option<u64>,
+    /// The geometry of an image; `None` of any other file, and of an image without a valid header.
+    pub geometry: Option<Geometry>,
     /// Its cluster size; of a raw file, that of what was written to it.
     pub cluster_bytes: u64,
     /// All of it, in order.
@@ -65,6 +71,15 @@ pub(super) struct Trace {
     operation: usize,
     guest: Range<u64>,
     host: Option<Range<u64>>,
+    /// No snapshot was applied that was taken before.
+    in_effect: bool,
+}
+
+impl Trace {
+    /// Whether some of `guest` is what it made of it, or what came behind.
+    fn touches(&self, guest: &Range<u64>) -> bool {
+        self.in_effect && meet(&self.guest, guest)
+    }
 }
 
 /// The files of all layers, from the top down.
@@ -94,13 +109,31 @@ fn traces(steps: &[Step], height: usize) -> Vec<Trace> {
     let operations = steps.iter().filter(|step| step.operation.is_some()).enumerate();
     let of_layer = operations.filter(|(_, step)| step.height == height);
     let deeds = of_layer.flat_map(|(index, step)| step.deeds.iter().map(move |deed| (index, deed)));
-    let trace = |(operation, deed): (usize, &Deed)| match deed {
-        Deed::Mapped { guest, host, .. } => {
-            Some(Trace { operation, guest: guest.clone(), host: host.clone() })
+    let mut traces: Vec<Trace> = Vec::new();
+    // Of each snapshot, what was in effect when it was taken.
+    let mut snapshots: Vec<Vec<bool>> = Vec::new();
+    for (operation, deed) in deeds {
+        match deed {
+            Deed::Mapped { guest, host, .. } => {
+                let (guest, host) = (guest.clone(), host.clone());
+                traces.push(Trace { operation, guest, host, in_effect: true });
+            }
+            Deed::Disk(Record::SnapshotTaken) => {
+                snapshots.push(traces.iter().map(|trace| trace.in_effect).collect());
+            }
+            Deed::Disk(Record::SnapshotDeleted { index }) if *index < snapshots.len() => {
+                snapshots.remove(*index);
+            }
+            Deed::Disk(Record::SnapshotApplied { index }) => {
+                let before = snapshots.get(*index).map(Vec::as_slice).unwrap_or_default();
+                for (at, trace) in traces.iter_mut().enumerate() {
+                    trace.in_effect = before.get(at).copied().unwrap_or(false);
+                }
+            }
+            _ => {}
         }
-        _ => None,
-    };
-    deeds.filter_map(trace).collect()
+    }
+    traces
 }
 
 /// The same of a raw file, which maps nothing: guest bytes lie where they are.
@@ -114,7 +147,7 @@ fn in_place(traces: Vec<Trace>, length_bytes: u64) -> Vec<Trace> {
 
 /// The operations of a layer that touched some of `guest`.
 pub(super) fn touching(steps: &[Step], height: usize, guest: &Range<u64>) -> Vec<usize> {
-    operations(&traces(steps, height), |trace| meet(&trace.guest, guest))
+    operations(&traces(steps, height), |trace| trace.touches(guest))
 }
 
 /// An image.
@@ -129,13 +162,18 @@ pub(super) fn image(
     let fault = faults.into_iter().flatten().next().map(|error| error.to_string());
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
     let length_bytes = image.length_bytes();
+    let geometry = Head::read(image).ok().map(|head| head.header.geometry);
     let mut view = FileView {
         kind: FileKind::Image,
         depth,
         length_bytes,
+        cut_to_bytes: None,
+        geometry,
         cluster_bytes: cluster_size.bytes(),
         runs: Vec::new(),
-        entries: entries::of(image, anatomy, |guest| last_touching(traces, guest)),
+        entries: entries::of(image, anatomy, geometry.as_ref(), |guest| {
+            last_touching(traces, guest)
+        }),
         fault,
     };
     let spans = table_spans(image, anatomy);
@@ -147,7 +185,7 @@ pub(super) fn image(
                     trace.host.as_ref().is_some_and(|it| meet(it, &bytes))
                 }),
                 Some(Role::L2Table) => match spans.iter().find(|(at, _)| *at == bytes.start) {
-                    Some((_, span)) => operations(traces, |trace| meet(&trace.guest, span)),
+                    Some((_, span)) => operations(traces, |trace| trace.touches(span)),
                     None => Vec::new(),
                 },
                 _ => Vec::new(),
@@ -170,8 +208,17 @@ fn plain(
 ) -> FileView {
     let length_bytes = file.length_bytes();
     let (runs, entries) = (Vec::new(), Vec::new());
-    let mut view =
-        FileView { kind, depth, length_bytes, cluster_bytes, runs, entries, fault: None };
+    let mut view = FileView {
+        kind,
+        depth,
+        length_bytes,
+        cluster_bytes,
+        runs,
+        entries,
+        fault: None,
+        cut_to_bytes: None,
+        geometry: None,
+    };
     let hosts = traces.iter().filter_map(|trace| trace.host.as_ref());
     let mut edges: Vec<u64> = hosts.flat_map(|host| [host.start, host.end]).collect();
     edges.extend([0, length_bytes]);
@@ -261,6 +308,6 @@ fn last_touching(traces: &[Trace], guest: &Range<u64>) -> Option<usize> {
     if guest.end == u64::MAX {
         return None;
     }
-    let touching = traces.iter().rev().find(|trace| meet(&trace.guest, guest));
+    let touching = traces.iter().rev().find(|trace| trace.touches(guest));
     touching.map(|trace| trace.operation)
 }

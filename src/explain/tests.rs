@@ -165,6 +165,25 @@ fn entries_are_spelled_and_go_back_to_operations() {
 }
 
 #[test]
+fn what_a_snapshot_brings_back_goes_back_to_what_wrote_it() {
+    let explanation = explained(
+        "write at=start+0 clusters=1
+         snapshot
+         write at=start+0 clusters=1
+         write at=start+1 clusters=1
+         apply_snapshot index=0",
+        Limits::WALKED,
+        usize::MAX,
+    );
+    let file = &explanation.files[0];
+    let l2: Vec<_> = file.entries.iter().filter(|entry| entry.part == Part::L2).collect();
+    let [entry] = l2[..] else { panic!("{l2:?}") };
+    assert_eq!(entry.operation, Some(0), "{entry:?}");
+    let table = file.runs.iter().find(|run| run.role == Some(Role::L2Table)).unwrap();
+    assert_eq!(table.operations, [0]);
+}
+
+#[test]
 fn damage_is_told_beside_what_was_built() {
     let explanation = explained(
         "write at=start+0 clusters=2\npatch part=l2 depth=0 nth=2 transform=flip value=0",
@@ -175,7 +194,8 @@ fn damage_is_told_beside_what_was_built() {
     assert_eq!(deeds(&explanation)[1], ["on L2 table at host 0x2008"]);
     let damaged: Vec<_> = entries.iter().filter(|entry| entry.damaged.is_some()).collect();
     let [entry] = damaged[..] else { panic!("{damaged:?}") };
-    assert_eq!((entry.part, entry.value ^ entry.damaged.unwrap()), (Part::L2, 1));
+    assert_eq!((entry.part, entry.value ^ entry.damaged.as_ref().unwrap().0), (Part::L2, 1));
+    assert_eq!(entry.damaged.as_ref().unwrap().1, "COPIED, zero, allocated at 0x4000");
     let (actual, ended) = walk(&mut Walker::default(), explanation.built().1);
     assert!(ended.is_none() && actual != explanation.expected);
 }

@@ -2,7 +2,7 @@
 
 use crate::vm::operand::Size;
 use crate::vm::prologue::Prologue;
-use crate::vm::{Operation, Program, Vm};
+use crate::vm::{Operation, Program};
 
 use super::search::Search;
 
@@ -26,11 +26,7 @@ fn without_below(program: &Program, at: usize, search: &Search) -> Option<Progra
     else {
         return None;
     };
-    let mut vm = Vm::new();
-    vm.begin(&program.prologue, search.limits());
-    for operation in program.operations.iter().take(at + 1) {
-        vm.step(*operation);
-    }
+    let vm = search.run(program, at + 1)?;
     let size = Size::of_bytes(vm.builder().plan().size_bytes)?;
     let image = Prologue {
         version,

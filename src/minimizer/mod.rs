@@ -62,6 +62,8 @@ pub struct Settings {
     /// that ask where a program's checksum says, so that what a program does and what is asked of it are not the
     /// same. 0 for all others.
     pub rerolls: u16,
+    /// Whether programs may be run in this process: not where the bug is one that ends it.
+    pub runs_here: bool,
 }
 
 /// How far it is.

@@ -7,16 +7,26 @@ use super::measure::bytes_of;
 use super::search::Search;
 
 pub(super) fn reduce(search: &mut Search) {
-    let mut vm = Vm::new();
-    vm.begin(&search.best().prologue, search.limits());
-    for at in 0..search.best().operations.len() {
-        let Some(operation) = search.best().operations.get(at).copied() else { break };
+    // From the end: what an operation means, those before it decide.
+    let mut at = search.best().operations.len();
+    while at > 0 {
+        at -= 1;
+        let Some(operation) = search.best().operations.get(at).copied() else { continue };
+        if is_plain(&operation) {
+            continue;
+        }
+        let Some(vm) = search.run(search.best(), at) else { return };
         if let Some(plainer) = from_the_start(operation, &vm) {
             search.propose_at(at, plainer);
         }
-        // The same cluster either way.
-        vm.step(operation);
     }
+}
+
+/// Whether it has no position, or one that is counted from the start.
+fn is_plain(operation: &Operation) -> bool {
+    let record = operation.encode();
+    let place = operation.places().find(|place| place.name == "at");
+    place.and_then(|place| record.get(place.bytes.start).copied()).is_none_or(|anchor| anchor == 0)
 }
 
 /// The same operation, its position counted from the start.

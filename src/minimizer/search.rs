@@ -1,10 +1,11 @@
 //! The smallest program so far, and what is tried in its place.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hasher};
 use std::ops::ControlFlow;
 
-use crate::limits::Limits;
-use crate::vm::{Operation, Program};
+use crate::panics::caught;
+use crate::vm::{Operation, Program, Vm};
 
 use super::{Measure, Minimized, Progress, Settings};
 
@@ -20,8 +21,8 @@ pub(super) struct Search<'s> {
     input: Vec<u8>,
     best: Program,
     measure: Measure,
-    /// What was judged, and did not show the bug.
-    rejected: BTreeSet<Vec<u8>>,
+    /// What was judged and did not show the bug, by hashes: of inputs themselves there may be gigabytes.
+    rejected: BTreeSet<u64>,
     progress: Progress,
     stopped: bool,
 }
@@ -53,9 +54,21 @@ impl<'s> Search<'s> {
         &self.best
     }
 
-    /// Those of the target.
-    pub(super) fn limits(&self) -> Limits {
-        self.settings.limits
+    /// Runs a program as far as its first `operations`, where that can be done here: what the bug is in may be
+    /// what runs it.
+    pub(super) fn run(&self, program: &Program, operations: usize) -> Option<Vm> {
+        if !self.settings.runs_here || self.ended() {
+            return None;
+        }
+        let run = || {
+            let mut vm = Vm::new();
+            vm.begin(&program.prologue, self.settings.limits);
+            for operation in program.operations.iter().take(operations) {
+                vm.step(*operation);
+            }
+            vm
+        };
+        caught(run).ok()
     }
 
     /// Another reducer is at work.
@@ -85,7 +98,7 @@ impl<'s> Search<'s> {
 
     /// Has a program judged, if it is simpler. Returns whether it is the best one now.
     pub(super) fn propose(&mut self, candidate: Program) -> bool {
-        if Measure::of(&candidate) >= self.measure {
+        if self.ended() || Measure::of(&candidate) >= self.measure {
             return false;
         }
         let rerolls = self.settings.rerolls;
@@ -98,16 +111,19 @@ impl<'s> Search<'s> {
 
     /// The same, of a program in which one operation is another one.
     pub(super) fn propose_at(&mut self, at: usize, operation: Operation) -> bool {
-        let mut candidate = self.best.clone();
-        match candidate.operations.get_mut(at) {
-            Some(before) if *before != operation => *before = operation,
-            _ => return false,
+        if self.ended() || self.best.operations.get(at).is_none_or(|before| *before == operation) {
+            return false;
         }
+        let mut candidate = self.best.clone();
+        candidate.operations.get_mut(at).into_iter().for_each(|before| *before = operation);
         self.propose(candidate)
     }
 
     /// The same, of a program in which some operations are left.
     pub(super) fn propose_kept(&mut self, mut keep: impl FnMut(usize, &Operation) -> bool) -> bool {
+        if self.ended() {
+            return false;
+        }
         let mut candidate = self.best.clone();
         let mut at = 0;
         candidate.operations.retain(|operation| {
@@ -119,7 +135,8 @@ impl<'s> Search<'s> {
 
     fn judged(&mut self, candidate: Program) -> bool {
         let input = candidate.encode();
-        if self.ended() || self.rejected.contains(&input) {
+        let hash = hash(&input);
+        if self.ended() || self.rejected.contains(&hash) {
             return false;
         }
         if (self.watch)(&self.progress).is_break() {
@@ -128,7 +145,7 @@ impl<'s> Search<'s> {
         }
         self.progress.tries += 1;
         if !(self.judge)(&input) {
-            self.rejected.insert(input);
+            self.rejected.insert(hash);
             return false;
         }
         self.progress.kept += 1;
@@ -144,6 +161,13 @@ impl<'s> Search<'s> {
         let Progress { tries, kept, .. } = self.progress;
         Minimized { input: self.input, tries, kept, complete }
     }
+}
+
+fn hash(input: &[u8]) -> u64 {
+    // Without random keys: the same in every process.
+    let mut hasher = DefaultHasher::new();
+    hasher.write(input);
+    hasher.finish()
 }
 
 fn seeded(program: &Program, rng_seed: u16) -> Program {

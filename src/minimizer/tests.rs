@@ -7,7 +7,8 @@ use crate::vm::operation::OPERATION_BYTES;
 use crate::vm::text::assemble;
 use crate::vm::{Program, Record, Vm};
 
-const SETTINGS: Settings = Settings { limits: Limits::WALKED, tries: 100_000, rerolls: 0 };
+const SETTINGS: Settings =
+    Settings { limits: Limits::WALKED, tries: 100_000, rerolls: 0, runs_here: true };
 
 /// Whether a program comes to something that `shows` of its journal, or of one below.
 fn journal_shows(input: &[u8], limits: Limits, shows: impl Fn(&Vm) -> bool) -> bool {

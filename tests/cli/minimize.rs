@@ -23,7 +23,7 @@ fn with_snapshot(dir: &Path) {
 
 /// What ends with 7 where a program has a snapshot.
 fn predicate() -> String {
-    let bin = env!("CARGO_BIN_EXE_qcowfuzz");
+    let bin = bin();
     format!("f() {{ {bin} disasm \"$1\" | grep -q ^snapshot && exit 7; }}; f")
 }
 
@@ -157,4 +157,55 @@ fn interrupted_it_keeps_the_best_so_far() {
     let small = Program::decode(&fs::read(dir.path().join("small")).unwrap());
     assert!(small.operations.iter().any(|operation| operation.name() == "snapshot"), "{small}");
     assert!(small.operations.len() < 99, "{}", small.operations.len());
+}
+
+#[test]
+fn standard_input_is_an_input_and_a_fifo_no_output() {
+    let dir = tempfile::tempdir().unwrap();
+    with_snapshot(dir.path());
+    let line = format!("{} minimize - -o small --predicate '{}' < input", bin(), predicate());
+    let done = Command::new("sh").args(["-c", &line]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert_eq!(Program::decode(&fs::read(dir.path().join("small")).unwrap()).operations.len(), 1);
+    assert!(Command::new("mkfifo").arg(dir.path().join("fifo")).status().unwrap().success());
+    let arguments = ["minimize", "input", "-o", "fifo", "--force", "--predicate", &predicate()];
+    let output = qcowfuzz(dir.path(), &arguments);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(told(&output), "fifo: is no regular file, expected a new one");
+    let kind = fs::symlink_metadata(dir.path().join("fifo")).unwrap().file_type();
+    assert!(!kind.is_file());
+}
+
+#[test]
+fn it_ends_when_its_tries_do_however_long_the_program_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = generate(11, Wanted { operations: 4, compressed: false });
+    program.operations = program.operations.repeat(1000);
+    fs::write(dir.path().join("input"), program.encode()).unwrap();
+    let judge = format!("f() {{ test $({} disasm \"$1\" | wc -l) -gt 3900; }}; f", bin());
+    let start = Instant::now();
+    let arguments = ["minimize", "input", "-o", "small", "--tries", "5", "--predicate", &judge];
+    let output = qcowfuzz(dir.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("5 tried in"), "{}", &text(&output.stdout)[..200]);
+    // It took minutes when each operation was cloned all the same.
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn candidates_leave_no_files_to_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let seed = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents/chain_sizes");
+    let judge = "f() { test $(ls \"$(dirname \"$1\")\" | wc -l) -ge 3; }; f";
+    let seed = seed.to_str().unwrap();
+    let arguments = ["minimize", seed, "-o", "small", "--as-image", "--predicate", judge];
+    let output = qcowfuzz(dir.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let small = Program::decode(&fs::read(dir.path().join("small")).unwrap());
+    let names: Vec<_> = small.operations.iter().map(|operation| operation.name()).collect();
+    assert_eq!(names, ["overlay", "overlay"]);
+}
+
+fn bin() -> &'static str {
+    env!("CARGO_BIN_EXE_qcowfuzz")
 }

@@ -62,3 +62,27 @@ fn an_input_that_shows_nothing_is_refused_unless_it_is_said_what_it_showed() {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
     assert!(told(&output).starts_with("input: nothing was found in it, expected"));
 }
+
+#[test]
+fn what_would_not_be_read_again_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("input"), small_program()).unwrap();
+    for (arguments, expected) in [
+        (
+            ["--fingerprint", "two\nlines: and more"],
+            "--fingerprint: 'two lines: and more', expected one line",
+        ),
+        (["--fingerprint", ""], "--fingerprint: '', expected one line"),
+        (["--fingerprint", "→→→"], "--fingerprint: '→→→', expected one line"),
+    ] {
+        let output = qcowfuzz(dir.path(), &[&["regress", "input"], &arguments[..]].concat());
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+        assert!(told(&output).starts_with(expected), "{}", told(&output));
+    }
+    let arguments = ["regress", "input", "--fingerprint", "1: fn → loop", "--story", " \n"];
+    assert!(told(&qcowfuzz(dir.path(), &arguments)).starts_with("--story: is empty"));
+    // A number or a keyword begins no name, and two programs have two names.
+    let arguments = ["regress", "input", "--fingerprint", "1: fn → loop"];
+    let output = qcowfuzz(dir.path(), &arguments);
+    assert!(text(&output.stdout).contains("\nfn bug_1_fn_loop_"), "{}", text(&output.stdout));
+}

@@ -58,3 +58,32 @@ fn what_cannot_be_run_or_read_is_told() {
     let line = "qcowfuzz: known/bug.txt: line 1: no comment, expected '; ' and the fingerprint";
     assert!(text(&output.stderr).starts_with(line), "{}", text(&output.stderr));
 }
+
+#[test]
+fn long_programs_are_no_hangs() {
+    // What is said of one is longer than a pipe holds.
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("artifacts");
+    fs::create_dir(&folder).unwrap();
+    let mut long = qcowfuzz::vm::generate::generate(1, WANTED);
+    long.operations = long.operations.repeat(1000);
+    fs::write(folder.join("long"), long.encode()).unwrap();
+    let output = qcowfuzz(dir.path(), &["triage", "artifacts", "--timeout", "120"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("nothing is found any more in 1 input\n"));
+    let output = qcowfuzz(dir.path(), &["report", "artifacts/long", "--html", "page.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+const WANTED: qcowfuzz::vm::generate::Wanted =
+    qcowfuzz::vm::generate::Wanted { operations: 3, compressed: false };
+
+#[test]
+fn a_folder_of_known_bugs_that_is_named_must_be_there() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("artifacts")).unwrap();
+    let output = qcowfuzz(dir.path(), &["triage", "artifacts", "--known", "missing"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("qcowfuzz: missing: No such file"));
+    assert_eq!(qcowfuzz(dir.path(), &["triage", "artifacts"]).status.code(), Some(0));
+}

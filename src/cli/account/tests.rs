@@ -19,6 +19,7 @@ fn report(target: Target, found: &Found) -> Account {
     let ran = runner.run_guarded(&input, Checks::AtCheckpoints);
     assert!(matches!(ran, Found::Nothing(_) | Found::File(_)), "{ran:?}");
     let mut account = Account::new(Path::new("input"), target, &runner, found);
+    account.program = runner.program().map(ToString::to_string);
     account.evidence = Evidence::gather(target, &input, &runner, &log, &FileNames::default());
     account.operations_run.into_iter().for_each(|run| account.evidence.mark(run));
     account

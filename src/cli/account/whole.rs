@@ -31,8 +31,9 @@ pub(super) fn write(account: &Account, out: &mut impl Write) -> io::Result<()> {
     for file in &evidence.files {
         layout(file, out)?;
     }
+    let damaged = damages(&evidence.files, out)?;
     if let Some(top) = evidence.files.first() {
-        reads(top, out)?;
+        reads(top, damaged, out)?;
     }
     if !evidence.vitals.is_empty() {
         let told = evidence.vitals.iter().map(|(name, value)| format!("{name} {value}"));
@@ -94,11 +95,7 @@ fn layout(file: &FileTold, out: &mut impl Write) -> io::Result<()> {
         "data_file" => "data file",
         _ => "image",
     };
-    let layer = match depth {
-        0 => String::new(),
-        1 => ", 1 layer down".to_string(),
-        more => format!(", {more} layers down"),
-    };
+    let layer = layer(*depth);
     writeln!(out, "\n{what}{layer}: {length_bytes} bytes, clusters of {cluster_bytes}")?;
     for run in runs.iter().take(MOST_LINES) {
         let RunTold { offset, length, role, references, refcount, operations } = run;
@@ -115,6 +112,15 @@ fn layout(file: &FileTold, out: &mut impl Write) -> io::Result<()> {
     fault.iter().try_for_each(|fault| writeln!(out, "  not all of it: {fault}"))
 }
 
+/// How many layers down, for those that are.
+fn layer(depth: usize) -> String {
+    match depth {
+        0 => String::new(),
+        1 => ", 1 layer down".to_string(),
+        more => format!(", {more} layers down"),
+    }
+}
+
 /// Which operations, by number.
 fn by(operations: &[usize]) -> String {
     let numbers: Vec<_> = operations.iter().take(8).map(|number| format!("#{number}")).collect();
@@ -125,8 +131,34 @@ fn by(operations: &[usize]) -> String {
     }
 }
 
+/// What a hostile program made of the files; whether it made anything of them.
+fn damages(files: &[FileTold], out: &mut impl Write) -> io::Result<bool> {
+    let of_file = |file: &FileTold| file.entries.iter().filter(|it| it.damaged.is_some()).count();
+    let cut = files.iter().any(|file| file.cut_to_bytes.is_some());
+    let count: usize = files.iter().map(of_file).sum();
+    if count == 0 && !cut {
+        return Ok(false);
+    }
+    writeln!(out, "\ndamaged:")?;
+    for file in files {
+        let layer = layer(file.depth);
+        if let Some(length) = file.cut_to_bytes {
+            writeln!(out, "  cut to {length} bytes{layer}")?;
+        }
+        for entry in &file.entries {
+            let EntryTold { part, name, offset, value, damaged, damaged_spelled, .. } = entry;
+            if let (Some(damaged), Some(spelled)) = (damaged, damaged_spelled) {
+                let name = if name.is_empty() { String::new() } else { format!(" {name}") };
+                let place = format!("{offset:#x}");
+                writeln!(out, "  {place:>14} {part}{name}{layer} {value} → {damaged}: {spelled}")?;
+            }
+        }
+    }
+    Ok(true)
+}
+
 /// What the walker reads of the image at the top: of each part how much, and the entries of its tables.
-fn reads(top: &FileTold, out: &mut impl Write) -> io::Result<()> {
+fn reads(top: &FileTold, damaged: bool, out: &mut impl Write) -> io::Result<()> {
     let read = || top.entries.iter().filter(|entry| entry.read);
     if read().next().is_none() {
         return Ok(());
@@ -138,14 +170,14 @@ fn reads(top: &FileTold, out: &mut impl Write) -> io::Result<()> {
             parts.push(format!("{} {count} of {}", first.part, entries.len()));
         }
     }
-    writeln!(out, "\nread by the walker: {}", parts.join(", "))?;
+    let before = if damaged { ", were nothing damaged" } else { "" };
+    writeln!(out, "\nread by the walker{before}: {}", parts.join(", "))?;
     let entries: Vec<_> = read().filter(|entry| entry.name.is_empty()).collect();
     for entry in entries.iter().take(MOST_LINES) {
-        let EntryTold { part, offset, value, damaged, spelled, operation, .. } = entry;
+        let EntryTold { part, offset, value, spelled, operation, .. } = entry;
         let by = by(operation.as_slice());
-        let damaged = damaged.as_ref().map_or(String::new(), |value| format!(" → {value}"));
         let place = format!("{offset:#x}");
-        writeln!(out, "  {place:>14} {part} {value}{damaged}: {spelled}{by}")?;
+        writeln!(out, "  {place:>14} {part} {value}: {spelled}{by}")?;
     }
     more(entries.len(), out)
 }

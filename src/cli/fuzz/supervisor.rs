@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use qcowfuzz::fuzzer::{Finding, Findings, Progress};
 
 use crate::cli::Failure;
-use crate::cli::once::ended_by;
+use crate::cli::once::{NEVER, ended_by};
 
 use super::job::{End, Heard, Job, Plan, left};
 
@@ -116,7 +116,7 @@ impl<'p> Supervisor<'p> {
             End::Done => return Ok(()),
             End::Killer { input, status, hangs, alone } => {
                 let (prefix, actual) = match hangs {
-                    true => ("timeout-", format!("none in {} s", self.plan.timeout.as_secs())),
+                    true => ("timeout-", NEVER.to_string()),
                     false => ("crash-", status.to_string()),
                 };
                 let fingerprint = ended_by(&actual);

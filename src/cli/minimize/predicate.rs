@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use qcowfuzz::corpus::{self, Existing};
 use qcowfuzz::explain::explain;
-use qcowfuzz::export::Holes;
+use qcowfuzz::panics::caught;
 use qcowfuzz::vm::Program;
 
 use crate::cli::Failure;
@@ -58,6 +58,8 @@ impl Predicate {
             return false;
         }
         match self.run(candidate) {
+            // What cannot be built shows nothing to the command.
+            Err(Failure::Told(line)) if line.starts_with("panic: ") => false,
             Ok(ended) => Some(ended) == self.ended,
             Err(failure) => {
                 self.failure = Some(failure);
@@ -78,8 +80,10 @@ impl Predicate {
     }
 
     fn run(&self, candidate: &[u8]) -> Result<ExitStatus, Failure> {
-        let path = self.written(candidate)?;
         let told = |error| Failure::Told(format!("--predicate: {}: {error}", self.command));
+        // Of its own for each: a shorter chain leaves no file of a longer one.
+        let folder = tempfile::tempdir_in(self.scratch.path()).map_err(told)?;
+        let path = self.written(candidate, folder.path())?;
         // The shell splits the command, and not the name of the file.
         let line = format!("{} \"$1\"", self.command);
         let mut shell = Command::new("sh");
@@ -88,16 +92,17 @@ impl Predicate {
         shell.status().map_err(told)
     }
 
-    fn written(&self, candidate: &[u8]) -> Result<PathBuf, Failure> {
-        let scratch = self.scratch.path();
+    fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, Failure> {
         if !self.as_image {
-            let path = scratch.join("candidate");
-            corpus::replace(&path, scratch, candidate)?;
+            let path = folder.join("candidate");
+            corpus::replace(&path, folder, candidate)?;
             return Ok(path);
         }
-        let path = scratch.join("candidate.qcow2");
-        let explained = explain(candidate, self.target.limits(), usize::MAX, &files::names(&path));
-        files::write_images(&path, Existing::Replace, explained.built(), Holes::Fill)?;
+        let path = folder.join("candidate.qcow2");
+        let (limits, names) = (self.target.limits(), files::names(&path));
+        let explained = caught(|| explain(candidate, limits, usize::MAX, &names));
+        let explained = explained.map_err(|note| Failure::Told(note.fingerprint()))?;
+        files::dump(&path, Existing::Replace, explained.built())?;
         Ok(path)
     }
 }

@@ -110,7 +110,8 @@ fn table(
 }
 
 fn row(key: &str, entry: &EntryTold, any_damaged: bool, links: &Links) -> Markup {
-    let EntryTold { part, name, offset, width, value, damaged, spelled, operation, read } = entry;
+    let EntryTold { part, name, offset, width, value, damaged, spelled, operation, read, .. } =
+        entry;
     let what = if name.is_empty() { "entry" } else { name };
     let says = format!("{part} {what} at {offset:#x} ({spelled})");
     let by = spoken(operation.as_slice());
@@ -123,7 +124,10 @@ fn row(key: &str, entry: &EntryTold, any_damaged: bool, links: &Links) -> Markup
             td { code { (value) } }
             td { (spelled) }
             @if any_damaged {
-                td { @if let Some(damaged) = damaged { strong { "damaged: " } code { (damaged) } } }
+                td {
+                    @if let Some(damaged) = damaged { strong { "damaged: " } code { (damaged) } }
+                    @if let Some(spelled) = &entry.damaged_spelled { " " (spelled) }
+                }
             }
             td { (links.named(operation.as_slice())) }
             td.short { @if *read { "read" } @else { span.quiet { "not read" } } }

@@ -30,8 +30,10 @@ pub fn shown(count: usize, most: usize, focus: Option<usize>) -> Vec<Range<usize
 /// Says what was left out, and where it is.
 pub fn left_out(what: &str, count: usize, shown: &[Range<usize>]) -> Markup {
     let total: usize = shown.iter().map(Range::len).sum();
-    let ranges: Vec<_> =
-        shown.iter().map(|range| format!("{} to {}", range.start, range.end - 1)).collect();
+    let ranges: Vec<_> = shown
+        .iter()
+        .map(|range| format!("{} to {}", range.start, range.end.saturating_sub(1)))
+        .collect();
     html! {
         @if total < count {
             p.left-out {
