@@ -6,7 +6,7 @@ use crate::vm::Program;
 use crate::vm::operand::{Base, DataIn, Features, Number, Operand, Size};
 use crate::vm::prologue::Prologue;
 
-use super::measure::{CLUSTER_BITS, REFCOUNT_ORDERS, bytes_of, number, scalars};
+use super::measure::{CLUSTER_BITS, REFCOUNT_ORDERS, bytes_of, is_signed, number, scalars};
 use super::operands::candidates;
 use super::search::Search;
 
@@ -72,7 +72,8 @@ fn size(search: &mut Search) {
     for scalar in scalars(Size::BYTES) {
         loop {
             let bytes = bytes_of(search.best().prologue.size);
-            let smaller = candidates(number(bytes.get(scalar.clone()).unwrap_or_default()));
+            let value = number(bytes.get(scalar.clone()).unwrap_or_default());
+            let smaller = candidates(value, is_signed(&bytes, &scalar));
             let set = |search: &mut Search, value: u16| {
                 let mut bytes = bytes.clone();
                 let value = value.to_le_bytes();
@@ -89,7 +90,7 @@ fn size(search: &mut Search) {
 }
 
 fn rng_seed(search: &mut Search) {
-    for value in candidates(search.best().prologue.rng_seed) {
+    for value in candidates(search.best().prologue.rng_seed, false) {
         if propose(search, |it| it.rng_seed = value) {
             break;
         }

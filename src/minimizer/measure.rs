@@ -1,6 +1,8 @@
 //! How simple a program is.
 
-use crate::vm::operand::{DataIn, Operand, Size};
+use std::ops::Range;
+
+use crate::vm::operand::{Anchor, DataIn, Operand, Size};
 use crate::vm::prologue::Prologue;
 use crate::vm::{Operation, Program};
 
@@ -48,11 +50,30 @@ fn operation_cost(operation: &Operation) -> u64 {
 fn operand_cost(name: &str, bytes: &[u8]) -> u64 {
     match (name, bytes) {
         ("at", [anchor, steps @ ..]) => {
-            ANCHORS.get(usize::from(*anchor)).copied().unwrap_or(0) + scalar_cost(number(steps))
+            let anchors = ANCHORS.get(usize::from(*anchor)).copied();
+            anchors.unwrap_or(0) + scalar_cost(number(steps), is_signed(bytes, &(1..3)))
         }
         ("cluster_bits", [bits]) => place_of(&CLUSTER_BITS, bits.saturating_add(9)),
         ("refcount_order", [order]) => place_of(&REFCOUNT_ORDERS, *order),
-        (_, bytes) => scalars(bytes.len()).map(|range| scalar_cost(number(&bytes[range]))).sum(),
+        (_, bytes) => scalars_cost(bytes),
+    }
+}
+
+fn scalars_cost(bytes: &[u8]) -> u64 {
+    let cost = |range: Range<usize>| {
+        let signed = is_signed(bytes, &range);
+        scalar_cost(number(bytes.get(range).unwrap_or_default()), signed)
+    };
+    scalars(bytes.len()).map(cost).sum()
+}
+
+/// Whether the number at `range` of an operand has a sign: the distance from the last operation, and the tail of a
+/// size.
+pub(super) fn is_signed(operand: &[u8], range: &Range<usize>) -> bool {
+    match operand {
+        [anchor, _, _] => *anchor == Anchor::Last as u8 && range.start == 1,
+        [_, _, _, _, _] => range.start == 3,
+        _ => false,
     }
 }
 
@@ -62,7 +83,7 @@ fn place_of(order: &[u8], value: u8) -> u64 {
 
 /// Where the numbers of an operand of so many bytes are: a size and a position have a byte first, all others are
 /// one number.
-pub(super) fn scalars(length: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub(super) fn scalars(length: usize) -> impl Iterator<Item = Range<usize>> {
     let odd = length % 2;
     (0..odd).map(|at| at..at + 1).chain((odd..length).step_by(2).map(|at| at..at + 2))
 }
@@ -76,11 +97,14 @@ pub(super) fn number(bytes: &[u8]) -> u16 {
     }
 }
 
-/// Small numbers are plain, and so are aligned ones: how many bits there are, and how many of them are set; or of the
-/// negative, where that is plainer.
-pub(super) fn scalar_cost(value: u16) -> u64 {
+/// Small numbers are plain, and so are aligned ones: how many bits there are, and how many of them are set. Of a
+/// negative number, those of its magnitude.
+pub(super) fn scalar_cost(value: u16, signed: bool) -> u64 {
     let plain = |value: u16| u64::from(u16::BITS - value.leading_zeros() + value.count_ones());
-    plain(value).min(1 + plain(value.wrapping_neg()))
+    match signed && value.cast_signed() < 0 {
+        true => 1 + plain(value.wrapping_neg()),
+        false => plain(value),
+    }
 }
 
 fn prologue_cost(prologue: &Prologue) -> u64 {
@@ -94,7 +118,7 @@ fn prologue_cost(prologue: &Prologue) -> u64 {
         + odd(version != default.version)
         + bytes_of(features).iter().map(|byte| u64::from(byte.count_ones()) * 4).sum::<u64>()
         + size_cost(size, cluster_bits.get())
-        + scalar_cost(rng_seed)
+        + scalar_cost(rng_seed, false)
         + odd(blocks != default.blocks)
         + odd(table != default.table)
         + u64::from(tolerance.get())
@@ -109,9 +133,7 @@ fn size_cost(size: Size, cluster_bits: u8) -> u64 {
     if odd == 0 {
         return u64::from(u64::BITS - clusters.leading_zeros() + clusters.count_ones());
     }
-    let bytes = bytes_of(size);
-    let scalars = scalars(bytes.len()).map(|range| scalar_cost(number(&bytes[range])));
-    ODD_SIZE + scalars.sum::<u64>()
+    ODD_SIZE + scalars_cost(&bytes_of(size))
 }
 
 pub(super) fn bytes_of(operand: impl Operand) -> Vec<u8> {

@@ -1,8 +1,11 @@
 //! Shrinks operands: to nothing, by halves, towards alignment bit by bit, by one.
 
-use crate::vm::Operation;
+use std::ops::Range;
 
-use super::measure::{CLUSTER_BITS, REFCOUNT_ORDERS, number, scalar_cost, scalars};
+use crate::vm::Operation;
+use crate::vm::operation::Place;
+
+use super::measure::{CLUSTER_BITS, REFCOUNT_ORDERS, is_signed, number, scalar_cost, scalars};
 use super::search::Search;
 
 pub(super) fn reduce(search: &mut Search) {
@@ -23,8 +26,7 @@ pub(super) fn reduce(search: &mut Search) {
                 "refcount_order" => prefer(search, at, place.bytes.start, REFCOUNT_ORDERS),
                 _ => {
                     for scalar in scalars(all) {
-                        let from = place.bytes.start + scalar.start;
-                        shrink(search, at, from, scalar.len());
+                        shrink(search, at, &place, scalar);
                     }
                 }
             }
@@ -46,13 +48,15 @@ fn prefer<const N: usize>(search: &mut Search, at: usize, from: usize, values: [
     let _ = values.into_iter().any(|value| replace(search, at, from, &[value]));
 }
 
-/// Shrinks the number of `length` bytes from byte `from` of a record on, until nothing plainer shows the bug.
-fn shrink(search: &mut Search, at: usize, from: usize, length: usize) {
+/// Shrinks a number of an operand, until nothing plainer shows the bug.
+fn shrink(search: &mut Search, at: usize, place: &Place, scalar: Range<usize>) {
+    let (from, length) = (place.bytes.start + scalar.start, scalar.len());
     loop {
         let Some(operation) = search.best().operations.get(at) else { return };
         let record = operation.encode();
-        let value = number(record.get(from..from + length).unwrap_or_default());
-        let smaller = candidates(value);
+        let operand = record.get(place.bytes.clone()).unwrap_or_default();
+        let value = number(operand.get(scalar.clone()).unwrap_or_default());
+        let smaller = candidates(value, is_signed(operand, &scalar));
         let set = |search: &mut Search, value: u16| {
             replace(search, at, from, value.to_le_bytes().get(..length).unwrap_or_default())
         };
@@ -63,14 +67,15 @@ fn shrink(search: &mut Search, at: usize, from: usize, length: usize) {
 }
 
 /// Plainer numbers, the plainest first.
-pub(super) fn candidates(value: u16) -> Vec<u16> {
+pub(super) fn candidates(value: u16, signed: bool) -> Vec<u16> {
+    let cost = |value: u16| scalar_cost(value, signed);
     let negative = value.wrapping_neg();
     let halves = (1..u16::BITS).flat_map(|by| [value >> by, (negative >> by).wrapping_neg()]);
     let cleared = (0..u16::BITS).map(|bit| value & !(1 << bit));
     let ones = [1, u16::MAX, value.wrapping_sub(1), value.wrapping_add(1)];
     let mut all: Vec<u16> = halves.chain(cleared).chain(ones).chain([0]).collect();
-    all.retain(|other| scalar_cost(*other) < scalar_cost(value));
-    all.sort_unstable_by_key(|other| (scalar_cost(*other), *other));
+    all.retain(|other| cost(*other) < cost(value));
+    all.sort_unstable_by_key(|other| (cost(*other), *other));
     all.dedup();
     all
 }
