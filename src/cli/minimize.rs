@@ -2,31 +2,29 @@
 
 mod isolated;
 mod predicate;
+mod same_fingerprint;
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
 use qcowfuzz::minimizer::{self, Minimized, Progress, Settings};
 use qcowfuzz::panics::PanicNotes;
 use qcowfuzz::vm::Program;
 
-use super::examine::Examiner;
 use super::files;
-use super::print::print;
-use super::runner::{Runner, Target};
+use super::print::{print, spinner};
+use super::runner::Target;
 use super::{Exit, Failure, Outcome};
 
 use isolated::Isolated;
 use predicate::Predicate;
+use same_fingerprint::SameFingerprint;
 
 /// Make an input that shows a bug as small and simple as it can be: the same fingerprint, fewer operations
 #[derive(Debug, clap::Args)]
@@ -78,11 +76,6 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Oracles that ask where the checksum of an input says: what is found depends on more than what it does.
-const DRAWN: [&str; 4] = ["window: ", "io: ", "snapshots: ", "hostile: "];
-/// How many other checksums are tried for each candidate then.
-const REROLLS: u16 = 12;
-
 /// Minimizes an input.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, output, target, .. } = arguments;
@@ -90,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let existing = files::not_the_input(output, input, arguments.force)?;
     let bytes = files::read_input(input)?;
     let _silence = PanicNotes::take_over();
-    let mut judge = Judge::new(arguments, &bytes)?;
+    let mut judge = judge(arguments, &bytes)?;
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
@@ -103,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         rerolls: judge.rerolls(),
         runs_here: judge.runs_here(),
     };
-    let found = judge.what();
+    let found = judge.shown();
     let minimized = minimizer::minimize(
         &bytes,
         settings,
@@ -128,101 +121,46 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(Exit::Nothing)
 }
 
-fn spinner() -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
-    ProgressBar::new_spinner()
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
-}
-
 fn line(progress: &Progress) -> String {
     let Progress { reducer, tries, kept, operations } = progress;
     format!("{operations} operations · {tries} tried, {kept} kept · {reducer}")
 }
 
 /// Who says whether a candidate shows the bug.
-enum Judge {
-    /// The fingerprint is the same.
-    Fingerprint { runner: Box<Runner<()>>, fingerprint: String },
-    /// It is not the same twice.
-    Twice { examiner: Box<Examiner>, fingerprint: String },
-    /// A process of its own comes to the same end: the bug is that there is none.
-    Process(Isolated),
-    /// A command ends in the same way.
-    Command(Predicate),
-}
-
-impl Judge {
-    fn new(arguments: &Arguments, input: &[u8]) -> Result<Self, Failure> {
-        let Arguments { input: path, target, predicate, as_image, .. } = arguments;
-        if let Some(command) = predicate {
-            return Ok(Self::Command(Predicate::new(command, *target, *as_image, path, input)?));
-        }
-        let timeout = Duration::from_secs(arguments.timeout);
-        if let Some(isolated) = Isolated::new(input, *target, timeout)? {
-            return Ok(Self::Process(isolated));
-        }
-        let names = FileNames::default();
-        let mut examiner = Box::new(Examiner::new(*target, Checks::AtCheckpoints, names.clone()));
-        let account = examiner.judge(path, input);
-        match account.fingerprint {
-            Some(fingerprint) if account.steady => {
-                let runner = Box::new(Runner::new(*target, names, &()));
-                Ok(Self::Fingerprint { runner, fingerprint })
-            }
-            Some(fingerprint) => Ok(Self::Twice { examiner, fingerprint }),
-            None => Err(files::nothing_found(path, *target)),
-        }
-    }
-
-    fn keeps(&mut self, candidate: &[u8]) -> bool {
-        match self {
-            Self::Fingerprint { runner, fingerprint } => {
-                let finding = runner.run_guarded(candidate, Checks::AtCheckpoints).finding();
-                finding.is_some_and(|(found, _)| found == *fingerprint)
-            }
-            Self::Twice { examiner, fingerprint } => {
-                let found = examiner.judge(Path::new("candidate"), candidate).fingerprint;
-                found.as_ref() == Some(fingerprint)
-            }
-            Self::Process(isolated) => isolated.keeps(candidate),
-            Self::Command(predicate) => predicate.keeps(candidate),
-        }
-    }
+trait Judge {
+    /// Whether a candidate does. After a failure, none does.
+    fn keeps(&mut self, candidate: &[u8]) -> bool;
 
     /// What was found in the input.
-    fn what(&self) -> String {
-        match self {
-            Self::Fingerprint { fingerprint, .. } | Self::Twice { fingerprint, .. } => {
-                fingerprint.clone()
-            }
-            Self::Process(isolated) => isolated.fingerprint.clone(),
-            Self::Command(predicate) => predicate.what(),
-        }
-    }
+    fn shown(&self) -> String;
 
+    /// How many other checksums are tried for each candidate.
     fn rerolls(&self) -> u16 {
-        match self {
-            Self::Fingerprint { fingerprint, .. }
-                if DRAWN.iter().any(|oracle| fingerprint.starts_with(oracle)) =>
-            {
-                REROLLS
-            }
-            _ => 0,
-        }
+        0
     }
 
     /// Whether what a candidate builds may be built in this process.
     fn runs_here(&self) -> bool {
-        !matches!(self, Self::Process(_))
+        true
     }
 
-    fn failure(self) -> Option<Failure> {
-        match self {
-            Self::Fingerprint { .. } | Self::Twice { .. } => None,
-            Self::Process(isolated) => isolated.failure,
-            Self::Command(predicate) => predicate.failure(),
-        }
+    /// Why a candidate could not be judged.
+    fn failure(&mut self) -> Option<Failure> {
+        None
     }
+}
+
+/// Who judges, by what the input does.
+fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn Judge>, Failure> {
+    let Arguments { input: path, target, predicate, as_image, .. } = arguments;
+    if let Some(command) = predicate {
+        return Ok(Box::new(Predicate::new(command, *target, *as_image, path, input)?));
+    }
+    let timeout = Duration::from_secs(arguments.timeout);
+    if let Some(isolated) = Isolated::new(input, *target, timeout)? {
+        return Ok(Box::new(isolated));
+    }
+    Ok(Box::new(SameFingerprint::new(path, *target, input)?))
 }
 
 /// What it came to.

@@ -3,9 +3,17 @@
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::Failure;
+
+/// A progress line, where there is a terminal.
+pub fn spinner() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
+    ProgressBar::new_spinner().with_style(style)
+}
 
 /// Prints one line to standard output. Where nobody reads on, that is no failure.
 pub fn say(line: impl Display) -> Result<(), Failure> {

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use qcowfuzz::fuzzer::{Finding, Findings, Progress};
 
 use crate::cli::Failure;
 use crate::cli::once::{NEVER, ended_by};
+use crate::cli::print::spinner;
 
 use super::job::{End, Heard, Job, Plan, left};
 
@@ -52,10 +53,7 @@ impl<'p> Supervisor<'p> {
         let (sender, events) = mpsc::channel();
         let start = |number| Job::start(number, &plan, &sender);
         let jobs = (0..plan.jobs).map(start).collect::<Result<_, _>>()?;
-        let bar = ProgressBar::new_spinner().with_style(
-            ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}")
-                .unwrap_or_else(|_| ProgressStyle::default_spinner()),
-        );
+        let bar = spinner();
         let (found, start) = (Findings::default(), Instant::now());
         Ok(Self { plan, jobs, sender, events, stop, found, start, bar })
     }

@@ -6,15 +6,17 @@ use crate::cli::Failure;
 use crate::cli::once::Scratch;
 use crate::cli::runner::Target;
 
+use super::Judge;
+
 /// Runs candidates as the input was run, and compares how that ends.
 pub struct Isolated {
     target: Target,
     timeout: Duration,
     scratch: Scratch,
     /// How it ended with the input.
-    pub fingerprint: String,
+    fingerprint: String,
     /// Why a candidate could not be run.
-    pub failure: Option<Failure>,
+    failure: Option<Failure>,
 }
 
 impl Isolated {
@@ -25,9 +27,10 @@ impl Isolated {
         let Some(fingerprint) = ran.fingerprint.filter(|_| ran.ended) else { return Ok(None) };
         Ok(Some(Self { target, timeout, scratch, fingerprint, failure: None }))
     }
+}
 
-    /// Whether a candidate ends as the input did. After a failure, never.
-    pub fn keeps(&mut self, candidate: &[u8]) -> bool {
+impl Judge for Isolated {
+    fn keeps(&mut self, candidate: &[u8]) -> bool {
         if self.failure.is_some() {
             return false;
         }
@@ -38,5 +41,16 @@ impl Isolated {
                 false
             }
         }
+    }
+    fn shown(&self) -> String {
+        self.fingerprint.clone()
+    }
+
+    fn runs_here(&self) -> bool {
+        false
+    }
+
+    fn failure(&mut self) -> Option<Failure> {
+        self.failure.take()
     }
 }

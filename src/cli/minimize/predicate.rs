@@ -14,6 +14,8 @@ use crate::cli::Failure;
 use crate::cli::files;
 use crate::cli::runner::Target;
 
+use super::Judge;
+
 /// A command, and how it ended with the input.
 pub struct Predicate {
     command: String,
@@ -52,33 +54,6 @@ impl Predicate {
         Ok(predicate)
     }
 
-    /// Whether the command ends with a candidate as it ended with the input. After a failure, never.
-    pub fn keeps(&mut self, candidate: &[u8]) -> bool {
-        if self.failure.is_some() {
-            return false;
-        }
-        match self.run(candidate) {
-            // What cannot be built shows nothing to the command.
-            Err(Failure::Told(line)) if line.starts_with("panic: ") => false,
-            Ok(ended) => Some(ended) == self.ended,
-            Err(failure) => {
-                self.failure = Some(failure);
-                false
-            }
-        }
-    }
-
-    /// How it ended with the input.
-    pub fn what(&self) -> String {
-        let ended = self.ended.map_or("nothing".to_string(), |ended| ended.to_string());
-        format!("{}: {ended}", self.command)
-    }
-
-    /// Why it could not be run.
-    pub fn failure(self) -> Option<Failure> {
-        self.failure
-    }
-
     fn run(&self, candidate: &[u8]) -> Result<ExitStatus, Failure> {
         let told = |error| Failure::Told(format!("--predicate: {}: {error}", self.command));
         // Of its own for each: a shorter chain leaves no file of a longer one.
@@ -104,5 +79,31 @@ impl Predicate {
         let explained = explained.map_err(|note| Failure::Told(note.fingerprint()))?;
         files::dump(&path, Existing::Replace, explained.built())?;
         Ok(path)
+    }
+}
+
+impl Judge for Predicate {
+    fn keeps(&mut self, candidate: &[u8]) -> bool {
+        if self.failure.is_some() {
+            return false;
+        }
+        match self.run(candidate) {
+            // What cannot be built shows nothing to the command.
+            Err(Failure::Told(line)) if line.starts_with("panic: ") => false,
+            Ok(ended) => Some(ended) == self.ended,
+            Err(failure) => {
+                self.failure = Some(failure);
+                false
+            }
+        }
+    }
+
+    fn shown(&self) -> String {
+        let ended = self.ended.map_or("nothing".to_string(), |ended| ended.to_string());
+        format!("{}: {ended}", self.command)
+    }
+
+    fn failure(&mut self) -> Option<Failure> {
+        self.failure.take()
     }
 }
