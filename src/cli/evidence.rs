@@ -169,17 +169,17 @@ impl Evidence {
             explanation.note_reads(&reads.unwrap_or_default());
             walked(|| explain::walk(&mut Walker::default(), explanation.built().1))
         });
-        let (actual, walk_ended) = walked.unwrap_or_default();
         let expected = &explanation.expected;
+        let first_difference =
+            walked.as_ref().map(|(actual, _)| first_difference(expected, actual));
+        let (actual, walk_ended) = walked.unwrap_or_default();
         Self {
             steps: steps(&explanation.steps),
             files: explanation.files.iter().map(FileTold::from).collect(),
             expected: expected.iter().map(Record::from).collect(),
             actual: actual.iter().map(Record::from).collect(),
             walk_ended,
-            // What is damaged may be anything, and nothing else is compared in full.
-            first_difference: first_difference(expected, &actual)
-                .filter(|_| target == Target::MapExtents),
+            first_difference: first_difference.flatten(),
             explanation: Some(explanation),
             ..Self::default()
         }

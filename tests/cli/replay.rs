@@ -192,3 +192,25 @@ fn an_explanation_has_what_each_question_asks_for() {
     }
     assert!(!out.contains("<--"), "nothing was found: {out}");
 }
+
+#[test]
+fn damage_is_explained() {
+    let dir = corpus("hostile");
+    let told = |seed: &str| {
+        let output = qcowfuzz(&dir, &["replay", "--target", "hostile", seed]);
+        assert_eq!(output.status.code(), Some(0));
+        text(&output.stdout).to_string()
+    };
+    let out = told("l2_points_elsewhere");
+    for line in [
+        "    ; on L2 table at host 0x20008\n",
+        "        were nothing damaged                        the walker\n",
+        "\ndamaged:\n",
+        "\nread by the walker, were nothing damaged: ",
+    ] {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+    let damaged = out.lines().find(|line| line.contains("0x20010 L2 table 8000")).unwrap();
+    assert!(damaged.contains(" → ") && damaged.contains(": COPIED, "), "{damaged}");
+    assert!(told("cut_short").contains("\n  cut to 1536 bytes\n"));
+}

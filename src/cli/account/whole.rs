@@ -72,7 +72,12 @@ fn differences(account: &Account, out: &mut impl Write) -> io::Result<()> {
     let evidence = &account.evidence;
     let Some(first) = evidence.first_difference else { return Ok(()) };
     writeln!(out, "\nextents around the first difference (guest, status, host):")?;
-    writeln!(out, "        {:44}actual", "expected")?;
+    // Damage may make anything of a disk.
+    let [expected, actual] = match account.target {
+        "hostile" => ["were nothing damaged", "the walker"],
+        _ => ["expected", "actual"],
+    };
+    writeln!(out, "        {expected:44}{actual}")?;
     let longest = evidence.expected.len().max(evidence.actual.len());
     let told = |records: &[Record], at: usize| {
         records.get(at).map_or("—".to_string(), |it| it.extent().to_string())

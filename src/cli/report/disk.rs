@@ -72,10 +72,11 @@ pub fn section(account: &Account, theirs: &Theirs, links: &Links) -> Markup {
 fn expected(account: &Account) -> Answer<'_> {
     let records = &account.evidence.expected;
     let damaged = account.evidence.files.iter().flat_map(|file| &file.entries);
+    let cut = account.evidence.files.iter().any(|file| file.cut_to_bytes.is_some());
     let said = match (account.target, records.is_empty()) {
         ("raw_image", _) => Some("nothing is expected of a file that nobody meant.".to_string()),
         (_, true) => Some("no extents.".to_string()),
-        ("hostile", false) if damaged.into_iter().any(|entry| entry.damaged.is_some()) => {
+        ("hostile", false) if cut || damaged.into_iter().any(|entry| entry.damaged.is_some()) => {
             Some("what the disk would be without the damage.".to_string())
         }
         _ => None,

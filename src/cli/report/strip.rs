@@ -111,12 +111,15 @@ pub fn rounded(value: f64) -> String {
 }
 
 fn one(at: usize, file: &FileTold, links: &Links, failing: Option<usize>) -> Markup {
-    let FileTold { length_bytes, cluster_bytes, runs, fault, .. } = file;
+    let FileTold { length_bytes, cut_to_bytes, cluster_bytes, runs, fault, .. } = file;
     let is_failing = |run: &RunTold| failing.is_some_and(|it| run.operations.contains(&it));
     let ranges = shown(runs.len(), MOST_RUNS, runs.iter().position(is_failing));
     html! {
         h3 id=(format!("file-{at}")) { (title(file)) }
-        p { (length_bytes) " bytes, clusters of " (cluster_bytes) " bytes." }
+        p {
+            (length_bytes) " bytes, clusters of " (cluster_bytes) " bytes."
+            @if let Some(cut) = cut_to_bytes { " Damage: " strong { "cut to " (cut) " bytes" } "." }
+        }
         @if let Some(fault) = fault { p.fault { strong { "Not all of it: " } (fault) } }
         @if runs.is_empty() { p { "It is empty." } } @else {
             (picture(at, file, &ranges))
