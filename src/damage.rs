@@ -9,6 +9,7 @@ use crate::anatomy::{Anatomy, EVERYTHING, Element, Part};
 use crate::image::Image;
 use crate::images::Images;
 use crate::limits::MAX_LAYERS;
+use crate::qcow2::entry::OFFSET_MASK;
 use crate::qcow2::units::{ClusterSize, HostOffset};
 use crate::storage::Storage;
 
@@ -253,20 +254,13 @@ impl Damage {
 }
 
 fn value_of(image: &Image, element: &Element) -> u64 {
-    let mut bytes = [0; 8];
-    let width = usize::from(element.width_bytes);
-    // Images in memory can always be read.
-    let _ = image.read_at(element.at, &mut bytes[8 - width..]);
-    u64::from_be_bytes(bytes)
+    image.number(element.at, element.width_bytes)
 }
 
 fn put(image: &mut Image, element: &Element, value: u64) {
     let width = usize::from(element.width_bytes);
     image.overwrite(element.at, &value.to_be_bytes()[8 - width..]);
 }
-
-/// Bits 9 to 55 of an entry are a host offset.
-const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 
 /// What becomes of the value of an element.
 fn changed(
@@ -283,7 +277,7 @@ fn changed(
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
     let cluster = cluster_size.bytes();
     // What is no offset has no flags to keep.
-    let pointing = |to: u64| if bits == 64 { old & !OFFSET | to & OFFSET } else { to };
+    let pointing = |to: u64| if bits == 64 { old & !OFFSET_MASK | to & OFFSET_MASK } else { to };
     let new = match transform {
         Transform::Flip => old ^ 1 << (u32::from(value) % bits),
         Transform::Boundary => boundary(value, bits, cluster),
@@ -317,7 +311,7 @@ fn boundary(number: u16, bits: u32, cluster: u64) -> u64 {
         (most >> 1) + 1,
         1,
         most - 1,
-        OFFSET & most,
+        OFFSET_MASK & most,
         most & !511,
         cluster,
         cluster - 1,

@@ -151,6 +151,15 @@ impl Image {
         self.length_bytes = self.length_bytes.min(length_bytes);
     }
 
+    /// The big-endian number of `width_bytes`, 1 to 8, at `at`; what lies past the end reads as zeros.
+    pub fn number(&self, at: HostOffset, width_bytes: u8) -> u64 {
+        let mut bytes = [0; 8];
+        let width = usize::from(width_bytes).min(8);
+        // What is in memory can always be read.
+        let _ = self.read_at(at, &mut bytes[8 - width..]);
+        u64::from_be_bytes(bytes)
+    }
+
     /// What is written, in the order of the file.
     pub fn written(&self) -> impl Iterator<Item = Data<'_>> {
         self.segments.iter().map(|segment| Data {

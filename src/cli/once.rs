@@ -59,6 +59,11 @@ impl Scratch {
         made.map(Self).map_err(|error| Failure::Told(format!("a temporary folder: {error}")))
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     /// Runs an input that is no file, or may be none that can be read twice.
     pub fn run(&self, input: &[u8], target: Target, timeout: Duration) -> Result<Ran, Failure> {
         let path = self.0.path().join("input");
@@ -130,7 +135,7 @@ pub fn end_with_input() {
 }
 
 /// Waits for a process, and ends it where it does not end in time: `None`.
-fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+pub fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {

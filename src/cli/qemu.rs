@@ -4,8 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::json;
@@ -18,6 +17,7 @@ use qcowfuzz::storage::Storage;
 
 use super::account::Account;
 use super::files::{self, Built, Existing};
+use super::once::wait;
 use super::output::Record;
 use super::runner::Target;
 
@@ -93,12 +93,7 @@ pub fn version() -> Option<String> {
 
 /// Whether the image says that its data are in another file, where none was built: damage did that.
 fn names_a_stranger(files: &LayerFiles) -> bool {
-    let number = |at: u64| {
-        let mut bytes = [0; 8];
-        // Images in memory can always be read.
-        let _ = files.image.read_at(HostOffset::new(at), &mut bytes);
-        u64::from_be_bytes(bytes)
-    };
+    let number = |at: u64| files.image.number(HostOffset::new(at), 8);
     // The magic stands before the version; headers of version 2 have no features.
     let version = number(0) & u64::from(u32::MAX);
     let says = version > 2 && number(INCOMPATIBLE_AT) & INCOMPATIBLE_DATA_FILE != 0;
@@ -137,16 +132,8 @@ fn run(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, String> {
         io::ErrorKind::NotFound => "not asked: qemu-img is not installed".to_string(),
         _ => failed(error),
     })?;
-    let begun = Instant::now();
-    let status = loop {
-        match child.try_wait().map_err(failed)? {
-            Some(status) => break status,
-            None if begun.elapsed() > PATIENCE => {
-                let _ = child.kill().and_then(|()| child.wait());
-                return Err(format!("no answer after {} seconds", PATIENCE.as_secs()));
-            }
-            None => thread::sleep(Duration::from_millis(5)),
-        }
+    let Some(status) = wait(&mut child, PATIENCE).map_err(failed)? else {
+        return Err(format!("no answer after {} seconds", PATIENCE.as_secs()));
     };
     if !status.success() {
         let line = complaint(&first_line(&fs::read(&said).map_err(failed)?), dir);

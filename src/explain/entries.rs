@@ -47,7 +47,7 @@ pub(super) fn of(
 ) -> Vec<Entry> {
     let entry = |element: &Element| {
         let Element { part, name, at, width_bytes, .. } = *element;
-        let (value, guest) = (value_of(image, at, width_bytes), element.guest.clone());
+        let (value, guest) = (image.number(at, width_bytes), element.guest.clone());
         let spelled = spelled(part, name, value, geometry);
         let operation = operation(&guest);
         let (damaged, read) = (None, false);
@@ -64,18 +64,9 @@ pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
         view.cut_to_bytes = (length_bytes != view.length_bytes).then_some(length_bytes);
         let geometry = view.geometry;
         for entry in &mut view.entries {
-            let now = value_of(&layer.image, entry.at, entry.width_bytes);
+            let now = layer.image.number(entry.at, entry.width_bytes);
             let spelled = || spelled(entry.part, entry.name, now, geometry.as_ref());
             entry.damaged = (now != entry.value).then(|| (now, spelled()));
         }
     }
-}
-
-/// A big-endian number; where it cannot be read, 0.
-pub(super) fn value_of(image: &Image, at: HostOffset, width_bytes: u8) -> u64 {
-    let mut bytes = [0; 8];
-    let width = usize::from(width_bytes).min(8);
-    // Images in memory can always be read.
-    let _ = image.read_at(at, &mut bytes[8 - width..]);
-    u64::from_be_bytes(bytes)
 }

@@ -14,7 +14,7 @@ use crate::qcow2::units::ClusterSize;
 use crate::storage::Storage;
 use crate::vm::{Record, Vm};
 
-use super::entries::{self, Entry, value_of};
+use super::entries::{self, Entry};
 use super::steps::{Deed, Step};
 
 /// What a file is.
@@ -67,6 +67,7 @@ pub struct Run {
 }
 
 /// What an operation wrote, and where.
+#[derive(Clone, Debug)]
 pub(super) struct Trace {
     operation: usize,
     guest: Range<u64>,
@@ -80,32 +81,37 @@ impl Trace {
     fn touches(&self, guest: &Range<u64>) -> bool {
         self.in_effect && meet(&self.guest, guest)
     }
+
+    /// Whether it wrote some of these bytes of the file.
+    fn lies_in(&self, bytes: &Range<u64>) -> bool {
+        self.host.as_ref().is_some_and(|host| meet(host, bytes))
+    }
 }
 
-/// The files of all layers, from the top down.
-pub(super) fn view(images: &Images, vm: &Vm, steps: &[Step]) -> Vec<FileView> {
-    let layers = images.layers().len();
+/// The files of all layers, from the top down; `traces` are those of each.
+pub(super) fn view(images: &Images, vm: &Vm, traces: &[Vec<Trace>]) -> Vec<FileView> {
     let (mut files, mut anatomy) = (Vec::new(), Anatomy::default());
-    for (depth, (layer, journal)) in images.layers().zip(vm.journals()).enumerate() {
-        let traces = traces(steps, layers - 1 - depth);
+    let layers = images.layers().zip(vm.journals()).zip(traces);
+    for (depth, ((layer, journal), traces)) in layers.enumerate() {
         if layer.raw {
             let cluster_bytes = journal.cluster_size.bytes();
             let traces = in_place(traces, layer.image.length_bytes());
             files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &traces));
             continue;
         }
-        let view = image(&layer.image, &mut anatomy, depth, &traces);
+        let view = image(&layer.image, &mut anatomy, depth, traces);
         let cluster_bytes = view.cluster_bytes;
         files.push(view);
         if layer.has_data_file {
             let file = &layer.data_file;
-            files.push(plain(FileKind::DataFile, file, depth, cluster_bytes, &traces));
+            files.push(plain(FileKind::DataFile, file, depth, cluster_bytes, traces));
         }
     }
     files
 }
 
-fn traces(steps: &[Step], height: usize) -> Vec<Trace> {
+/// What the operations of a layer wrote, in order.
+pub(super) fn traces(steps: &[Step], height: usize) -> Vec<Trace> {
     let operations = steps.iter().filter(|step| step.operation.is_some()).enumerate();
     let of_layer = operations.filter(|(_, step)| step.height == height);
     let deeds = of_layer.flat_map(|(index, step)| step.deeds.iter().map(move |deed| (index, deed)));
@@ -137,17 +143,17 @@ fn traces(steps: &[Step], height: usize) -> Vec<Trace> {
 }
 
 /// The same of a raw file, which maps nothing: guest bytes lie where they are.
-fn in_place(traces: Vec<Trace>, length_bytes: u64) -> Vec<Trace> {
-    let place = |trace: Trace| {
+fn in_place(traces: &[Trace], length_bytes: u64) -> Vec<Trace> {
+    let place = |trace: &Trace| {
         let host = trace.guest.start..trace.guest.end.min(length_bytes);
-        Trace { host: (!host.is_empty()).then_some(host), ..trace }
+        Trace { host: (!host.is_empty()).then_some(host), ..trace.clone() }
     };
-    traces.into_iter().map(place).collect()
+    traces.iter().map(place).collect()
 }
 
-/// The operations of a layer that touched some of `guest`.
-pub(super) fn touching(steps: &[Step], height: usize, guest: &Range<u64>) -> Vec<usize> {
-    operations(&traces(steps, height), |trace| trace.touches(guest))
+/// The operations that touched some of `guest`.
+pub(super) fn touching(traces: &[Trace], guest: &Range<u64>) -> Vec<usize> {
+    operations(traces, |trace| trace.touches(guest))
 }
 
 /// An image.
@@ -181,11 +187,11 @@ pub(super) fn image(
         pieces(&occupied, cluster_size.bytes(), traces, |first, end| {
             let bytes = cluster_size.saturating_bytes(first)..cluster_size.saturating_bytes(end);
             let operations = match occupied.role {
-                Some(Role::Data | Role::Compressed) => operations(traces, |trace| {
-                    trace.host.as_ref().is_some_and(|it| meet(it, &bytes))
-                }),
+                Some(Role::Data | Role::Compressed) => {
+                    operations(traces, |trace| trace.lies_in(&bytes))
+                }
                 Some(Role::L2Table) => match spans.iter().find(|(at, _)| *at == bytes.start) {
-                    Some((_, span)) => operations(traces, |trace| trace.touches(span)),
+                    Some((_, span)) => touching(traces, span),
                     None => Vec::new(),
                 },
                 _ => Vec::new(),
@@ -226,8 +232,7 @@ fn plain(
     edges.dedup();
     for edge in edges.windows(2) {
         let bytes = edge[0]..edge[1];
-        let operations =
-            operations(traces, |trace| trace.host.as_ref().is_some_and(|it| meet(it, &bytes)));
+        let operations = operations(traces, |trace| trace.lies_in(&bytes));
         let there = kind == FileKind::Raw || !operations.is_empty();
         let (role, on_disk) = (there.then_some(Role::Data), 0);
         let references = u64::from(there);
@@ -258,7 +263,7 @@ fn pieces(occupied: &Occupied, cluster: u64, traces: &[Trace], mut take: impl Fn
 /// Where the active L2 tables lie, and what each maps.
 fn table_spans(image: &Image, anatomy: &Anatomy) -> Vec<(u64, Range<u64>)> {
     let span = |element: &Element| {
-        let table = L1Entry(value_of(image, element.at, element.width_bytes)).table()?;
+        let table = L1Entry(image.number(element.at, element.width_bytes)).table()?;
         Some((table.get(), element.guest.clone()))
     };
     anatomy.of(Part::L1).iter().filter_map(span).collect()

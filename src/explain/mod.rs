@@ -26,6 +26,7 @@ use crate::vm::{Program, Vm};
 use crate::watch::{Watch, Watched};
 
 pub use entries::Entry;
+use files::Trace;
 pub use files::{FileKind, FileView, Run};
 pub use spelled::spelled;
 pub use steps::{Deed, Mapped, Step};
@@ -41,6 +42,8 @@ pub struct Explanation {
     pub files: Vec<FileView>,
     /// The extents that the reference model expects of the disk, where no damage is done.
     pub expected: Vec<Extent>,
+    /// Of each layer, from the top down.
+    traces: Vec<Vec<Trace>>,
     vm: Vm,
     images: Images,
 }
@@ -52,7 +55,9 @@ pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileName
     let (vm, mut steps) = steps::run(input, &program, limits, operations);
     let mut images = Images::default();
     vm.build(names, &mut Scratch::default(), &mut images, &());
-    let mut files = files::view(&images, &vm, &steps);
+    let heights = (0..images.layers().len()).rev();
+    let traces: Vec<_> = heights.map(|height| files::traces(&steps, height)).collect();
+    let mut files = files::view(&images, &vm, &traces);
     let mut expected = Vec::new();
     let mut model = Model::default();
     model.replay(vm.journals());
@@ -62,7 +67,7 @@ pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileName
         Damage::default().apply(&mut images, vm.attacks());
         entries::note_damage(&mut files, &images);
     }
-    Explanation { program, steps, files, expected, vm, images }
+    Explanation { program, steps, files, expected, traces, vm, images }
 }
 
 /// What our walker reads of the image at the top where nothing is damaged: it is run for that.
@@ -109,9 +114,10 @@ impl Explanation {
 
     /// The operations that touched some of these guest bytes, in order: those of one layer, or of all.
     pub fn touching(&self, guest: &Range<u64>, depth: Option<usize>) -> Vec<usize> {
-        let layers = self.images.layers().len();
-        let heights = (0..layers).filter(|height| depth.is_none_or(|it| it + height + 1 == layers));
-        heights.flat_map(|height| files::touching(&self.steps, height, guest)).collect()
+        // Lower layers come first: so do their operations.
+        let layers = self.traces.iter().enumerate().rev();
+        let asked = layers.filter(|(layer, _)| depth.is_none_or(|depth| depth == *layer));
+        asked.flat_map(|(_, traces)| files::touching(traces, guest)).collect()
     }
 
     /// Notes which entries of the image at the top were read.

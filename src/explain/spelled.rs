@@ -1,13 +1,11 @@
 //! The bits of fields and entries, in words.
 
 use crate::anatomy::Part;
-use crate::qcow2::entry::{COPIED, ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use crate::qcow2::entry::{COPIED, ClusterKind, L1Entry, L2Entry, OFFSET_MASK, SubclusterBitmap};
 use crate::qcow2::header::Geometry;
 use crate::qcow2::refcount;
 use crate::qcow2::units::SUBCLUSTERS;
 
-/// Bits 9 to 55: a host offset.
-const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 /// Names of the header's feature bits, from bit 0 on (specification, "Header").
 const FEATURES: [(&str, &[&str]); 3] = [
     (
@@ -24,7 +22,7 @@ pub fn spelled(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) 
         Part::L1 | Part::SnapshotTable => match L1Entry(value).table() {
             Some(table) => {
                 let entry = format!("{}table at {table:#x}", flag(value, COPIED, "COPIED, "));
-                with_reserved(entry, value & !(COPIED | OFFSET))
+                with_reserved(entry, value & !(COPIED | OFFSET_MASK))
             }
             None => with_reserved("no table".to_string(), value & !COPIED),
         },
@@ -38,7 +36,7 @@ pub fn spelled(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) 
             Some(block) => format!("block at {block:#x}"),
             None => "no block".to_string(),
         },
-        Part::BitmapTable => match (value & OFFSET, value & 1) {
+        Part::BitmapTable => match (value & OFFSET_MASK, value & 1) {
             (0, 1) => "all ones".to_string(),
             (0, _) => "all zeros".to_string(),
             (at, _) => format!("bits at {at:#x}"),
@@ -67,7 +65,7 @@ fn l2(value: u64, geometry: &Geometry) -> String {
         Err(fault) => return fault.to_string(),
     };
     let zero = u64::from(!geometry.extended_l2);
-    with_reserved(entry, value & !(COPIED | OFFSET | zero))
+    with_reserved(entry, value & !(COPIED | OFFSET_MASK | zero))
 }
 
 fn flag(value: u64, bit: u64, name: &'static str) -> &'static str {

@@ -4,7 +4,7 @@ use super::header::{Geometry, Version};
 use super::units::{ClusterSize, HostOffset};
 
 /// Bits 9–55: a host offset in an L1 entry, or in an L2 entry that is not compressed.
-const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
+pub const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
 /// Bit 63: the cluster's refcount is exactly one.
 pub const COPIED: u64 = 1 << 63;
 /// Bit 62 of an L2 entry: compressed.

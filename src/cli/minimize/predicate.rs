@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-use tempfile::TempDir;
-
 use qcowfuzz::corpus::{self, Existing};
 use qcowfuzz::explain::explain;
-use qcowfuzz::panics::caught;
+use qcowfuzz::panics::{PanicNote, caught};
 use qcowfuzz::vm::Program;
 
 use crate::cli::Failure;
 use crate::cli::files;
+use crate::cli::once::Scratch;
 use crate::cli::runner::Target;
 
 use super::Judge;
@@ -22,9 +21,32 @@ pub struct Predicate {
     target: Target,
     as_image: bool,
     /// Candidates are written here.
-    scratch: TempDir,
+    scratch: Scratch,
     ended: Option<ExitStatus>,
     failure: Option<Failure>,
+}
+
+/// Why a command was not run.
+enum Unjudged {
+    /// The build panicked.
+    Build(PanicNote),
+    /// It could not be.
+    Failure(Failure),
+}
+
+impl From<Failure> for Unjudged {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl From<Unjudged> for Failure {
+    fn from(unjudged: Unjudged) -> Self {
+        match unjudged {
+            Unjudged::Build(note) => Self::Told(note.fingerprint()),
+            Unjudged::Failure(failure) => failure,
+        }
+    }
 }
 
 impl Predicate {
@@ -37,8 +59,7 @@ impl Predicate {
         path: &Path,
         input: &[u8],
     ) -> Result<Self, Failure> {
-        let scratch = TempDir::with_prefix("qcowfuzz-")
-            .map_err(|error| Failure::Told(format!("a temporary folder: {error}")))?;
+        let scratch = Scratch::new()?;
         let (command, ended, failure) = (command.to_string(), None, None);
         let mut predicate = Self { command, target, as_image, scratch, ended, failure };
         let ended = predicate.run(input)?;
@@ -54,29 +75,29 @@ impl Predicate {
         Ok(predicate)
     }
 
-    fn run(&self, candidate: &[u8]) -> Result<ExitStatus, Failure> {
+    fn run(&self, candidate: &[u8]) -> Result<ExitStatus, Unjudged> {
         let told = |error| Failure::Told(format!("--predicate: {}: {error}", self.command));
         // Of its own for each: a shorter chain leaves no file of a longer one.
-        let folder = tempfile::tempdir_in(self.scratch.path()).map_err(told)?;
+        let folder = tempfile::tempdir_in(self.scratch.path()).map_err(&told)?;
         let path = self.written(candidate, folder.path())?;
         // The shell splits the command, and not the name of the file.
         let line = format!("{} \"$1\"", self.command);
         let mut shell = Command::new("sh");
         shell.args(["-c", &line, "sh"]).arg(path);
         shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        shell.status().map_err(told)
+        Ok(shell.status().map_err(told)?)
     }
 
-    fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, Failure> {
+    fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, Unjudged> {
         if !self.as_image {
             let path = folder.join("candidate");
-            corpus::replace(&path, folder, candidate)?;
+            corpus::replace(&path, folder, candidate).map_err(Failure::from)?;
             return Ok(path);
         }
         let path = folder.join("candidate.qcow2");
         let (limits, names) = (self.target.limits(), files::names(&path));
         let explained = caught(|| explain(candidate, limits, usize::MAX, &names));
-        let explained = explained.map_err(|note| Failure::Told(note.fingerprint()))?;
+        let explained = explained.map_err(Unjudged::Build)?;
         files::dump(&path, Existing::Replace, explained.built())?;
         Ok(path)
     }
@@ -88,10 +109,10 @@ impl Judge for Predicate {
             return false;
         }
         match self.run(candidate) {
-            // What cannot be built shows nothing to the command.
-            Err(Failure::Told(line)) if line.starts_with("panic: ") => false,
             Ok(ended) => Some(ended) == self.ended,
-            Err(failure) => {
+            // What cannot be built shows nothing to the command.
+            Err(Unjudged::Build(_)) => false,
+            Err(Unjudged::Failure(failure)) => {
                 self.failure = Some(failure);
                 false
             }
