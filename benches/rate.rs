@@ -1,5 +1,5 @@
-//! What a run costs: `cargo bench` prints the tables of `docs/performance.md`, `cargo bench --bench rate
-//! -- rate` and `-- growth` one of them. Only the ratios of one table's rows mean anything elsewhere.
+//! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`
+//! and `-- growth` print one of them. Only the ratios of one table's rows mean anything elsewhere.
 
 mod sets;
 
@@ -13,7 +13,7 @@ use qcowfuzz::vm::generate::Wanted;
 use qcowfuzz::vm::operand::{Number, Size};
 use qcowfuzz::vm::prologue::PROLOGUE_BYTES;
 
-use sets::{Inputs, OPERATIONS, ROUNDS, SETS, cpu_time, encoded, run_all, set};
+use sets::{Inputs, OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 
 /// The fastest round of each set; the sets take turns, so that a slow minute is everybody's.
 fn fastest(sets: &[&Inputs]) -> Vec<Duration> {
@@ -43,6 +43,37 @@ fn rates() {
             outcome.images as f64 / time.as_secs_f64()
         );
     }
+}
+
+/// Prints the distribution of the cost of single runs, over the set that a campaign left.
+fn distribution() {
+    let inputs = evolved();
+    let mut harness = Harness::new(Walker::default());
+    let mut times = vec![Duration::MAX; inputs.len()];
+    for _ in 0..ROUNDS / 3 {
+        for (time, input) in times.iter_mut().zip(&inputs) {
+            let start = cpu_time();
+            black_box(run_all(&mut harness, std::slice::from_ref(input)));
+            *time = (cpu_time() - start).min(*time);
+        }
+    }
+    times.sort_unstable();
+    let total: Duration = times.iter().sum();
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    // The cost that this share of the runs does not exceed, and the share of all time that the rest takes.
+    let at = |percent: usize| {
+        let rank = (times.len() * percent / 100).min(times.len() - 1);
+        let rest: Duration = times[rank..].iter().sum();
+        (micros(times[rank]), rest.as_secs_f64() * 100.0 / total.as_secs_f64())
+    };
+    println!("| evolved set | µs a run | × the median | the costlier runs' share of the time |");
+    println!("|---|---|---|---|");
+    for (name, percent) in [("median", 50), ("90%", 90), ("99%", 99), ("worst", 100)] {
+        let (cost, share) = at(percent);
+        println!("| {name} | {cost:.1} | {:.1} | {share:.0}% |", cost / at(50).0);
+    }
+    let rate = times.len() as f64 / total.as_secs_f64();
+    println!("| mean | {:.1} | {:.1} | {rate:.0} runs a second |", 1e6 / rate, 1e6 / rate / at(50).0);
 }
 
 /// The programs of the set on a disk of another geometry, without the operations that change it.
@@ -93,6 +124,10 @@ fn main() {
     let all = arguments.len() == 1;
     if all || asked("rate") {
         rates();
+        println!();
+    }
+    if all || asked("evolved") {
+        distribution();
         println!();
     }
     if all || asked("growth") {

@@ -204,6 +204,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         // Whatever is left open is decided by the input alone.
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let mut unsupported = false;
+        engine.begin_run();
         let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |built| {
             let Built { images, vm, .. } = built;
             judge.images(images)?;

@@ -26,6 +26,12 @@ pub fn set(wanted: Wanted) -> Vec<Program> {
     SET.map(|rng_seed| generate(rng_seed, wanted)).collect()
 }
 
+/// The inputs of the evolved set: what a campaign keeps, with its tail of costly runs.
+pub fn evolved() -> Inputs {
+    let lines = include_str!("evolved.txt").lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| hex::decode(line).expect("hexadecimal digits")).collect()
+}
+
 pub fn encoded(programs: impl IntoIterator<Item = Program>) -> Inputs {
     programs.into_iter().map(|program| program.encode()).collect()
 }

@@ -75,6 +75,10 @@ pub trait Engine {
     /// What it supports.
     fn capabilities(&self) -> Capabilities;
 
+    /// Begins a run: the images of another input come next. An engine that keeps anything from image to image, to
+    /// be faster, forgets it here. So the coverage of a run, like its verdict, depends on its input alone.
+    fn begin_run(&mut self) {}
+
     /// Opens the image at the top of `chain`: its files first, then those of the images below it, each
     /// the backing file of the one before. An engine that declares no [`Capabilities::backing_files`]
     /// gets one layer.

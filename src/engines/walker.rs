@@ -39,6 +39,10 @@ impl<O: Observer> Engine for Walker<O> {
         Capabilities::ALL
     }
 
+    fn begin_run(&mut self) {
+        self.scratch.forget();
+    }
+
     fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<WalkerDisk<'s, O>, EngineError> {
         let disk = map::Disk::open_observed(chain, &self.observer)?;
         Ok(WalkerDisk { disk, scratch: &mut self.scratch })

@@ -1,5 +1,6 @@
-//! Inflating compressed clusters, as far as is needed, with at most one cluster of output and two of
-//! input in memory.
+//! Inflates compressed clusters, as far as is needed. Keeps what was inflated last, in some MiB of memory.
+
+mod kept;
 
 use std::fmt;
 
@@ -14,6 +15,7 @@ use crate::qcow2::header::{Compression, Geometry};
 use crate::storage::Storage;
 
 use super::MapError;
+use kept::{Kept, Known, Payload};
 
 /// Why a cluster could not be inflated.
 pub(super) enum InflateError {
@@ -31,13 +33,13 @@ impl InflateError {
     }
 }
 
-/// Decoders and their buffers, reused from cluster to cluster.
+/// Decoders and their buffers, reused from cluster to cluster, and what was inflated last.
 #[derive(Default)]
 pub(super) struct Inflater {
     input: Vec<u8>,
-    output: Vec<u8>,
     deflate: Box<DecompressorOxide>,
     zstd: Option<DCtx<'static>>,
+    kept: Kept,
 }
 
 impl fmt::Debug for Inflater {
@@ -51,7 +53,12 @@ impl fmt::Debug for Inflater {
 const ZSTD_WINDOW_LOG: u32 = 21;
 
 impl Inflater {
-    /// The first `end` bytes of the cluster whose payload is `run`; `end` is at most a cluster.
+    /// Forgets what was inflated.
+    pub(super) fn forget(&mut self) {
+        self.kept.forget();
+    }
+
+    /// Returns the first `end` bytes of the cluster whose payload is `run`; `end` is at most a cluster.
     pub(super) fn inflate<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
@@ -62,59 +69,100 @@ impl Inflater {
         let cluster = geometry.cluster_size.bytes_usize();
         // At most two clusters: the descriptor has no room for more.
         let length = usize::try_from(run.length_bytes()).unwrap_or(0).min(2 * cluster);
-        grow(&mut self.input, length);
-        grow(&mut self.output, cluster);
-        // As much of the payload as it takes: the beginning of a cluster mostly lies in the beginning
-        // of its payload. Doubled until it is enough, so that at most twice as much is inflated.
-        let mut taken = if end == cluster {
-            length
-        } else {
-            (header_bytes(geometry.compression) + end).min(length)
+        let Geometry { compression, .. } = *geometry;
+        let payload = Payload { offset: run.offset, length, cluster, compression };
+        let Self { input, kept, .. } = self;
+        grow(input, length);
+        let known = kept.find(&payload, end, |bytes| {
+            let input = &mut input[..bytes.len()];
+            storage.read_at(payload.offset, input).map_err(InflateError::Storage)?;
+            Ok(input == bytes)
+        })?;
+        let Known { index, content_bytes } = match known {
+            Some(known) => known,
+            None => Known { index: kept.add(payload), content_bytes: 0 },
         };
+        if content_bytes < end {
+            // A guest that reads on gets twice as much inflated each time: all its reads together inflate at most
+            // twice the cluster. Damage behind what it reads must not be noticed.
+            let ahead = (2 * content_bytes).min(cluster);
+            if ahead <= end || self.inflate_into(storage, &payload, index, ahead).is_err() {
+                self.inflate_into(storage, &payload, index, end)?;
+            }
+        }
+        Ok(&self.kept.content(index)[..end])
+    }
+
+    /// Inflates the first `end` bytes of a cluster into an entry of what is kept.
+    fn inflate_into<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        payload: &Payload,
+        index: usize,
+        end: usize,
+    ) -> Result<(), InflateError> {
+        let length = payload.length;
+        let mut taken = if end == payload.cluster { length } else { first_taken(payload, end) };
         loop {
             let input = &mut self.input[..taken];
-            storage.read_at(run.offset, input).map_err(InflateError::Storage)?;
-            match self.inflate_from(geometry, taken, end) {
-                Err(_) if taken < length => taken = (taken * 2).min(length),
-                Err(error) => return Err(error),
-                Ok(()) => return Ok(&self.output[..end]),
+            storage.read_at(payload.offset, input).map_err(InflateError::Storage)?;
+            match self.inflate_from(payload, index, taken, end) {
+                Err(_) if taken < length => taken = (taken * READ_ON).min(length),
+                Err(error) => {
+                    self.kept.spoil(index);
+                    return Err(error);
+                }
+                Ok(content_bytes) => {
+                    self.kept.note(index, &self.input[..taken], content_bytes);
+                    return Ok(());
+                }
             }
         }
     }
 
-    /// Inflates the first `end` bytes of a cluster from the first `taken` bytes of its payload.
+    /// Inflates the first `end` bytes of a cluster, or more, from the first `taken` bytes of its payload. Returns how
+    /// many bytes it inflated.
     fn inflate_from(
         &mut self,
-        geometry: &Geometry,
+        payload: &Payload,
+        index: usize,
         taken: usize,
         end: usize,
-    ) -> Result<(), InflateError> {
-        let cluster = geometry.cluster_size.bytes_usize();
+    ) -> Result<usize, InflateError> {
+        let cluster = payload.cluster;
         let input = &self.input[..taken];
-        match geometry.compression {
+        match payload.compression {
             Compression::Deflate => {
-                deflate(&mut self.deflate, input, &mut self.output[..end], end == cluster)
+                let room = self.kept.room(index, end);
+                deflate(&mut self.deflate, input, room, end == cluster)?;
+                Ok(end)
             }
             Compression::Zstd => {
                 let zstd = self.zstd.get_or_insert_with(DCtx::create);
-                let whole = &mut self.output[..cluster];
-                if end < cluster && zstd_prefix(zstd, input, &mut whole[..end]) {
-                    return Ok(());
+                if end < cluster && zstd_prefix(zstd, input, self.kept.room(index, end)) {
+                    return Ok(end);
                 }
-                zstd_whole(zstd, input, whole)
+                zstd_whole(zstd, input, self.kept.room(index, cluster))?;
+                Ok(cluster)
             }
         }
     }
 }
 
-/// What the headers of data that are stored as they are take: those of a stored block (RFC 1951
-/// §3.2.4), or of a frame with its content size and of a raw block (RFC 8878 §3.1.1).
-fn header_bytes(compression: Compression) -> usize {
-    match compression {
+/// How much of a payload is read first for the first `end` bytes of its cluster, which mostly lie in the beginning of
+/// it: what they take if they are stored as they are. [`READ_ON`] times as much is read until it is enough.
+fn first_taken(payload: &Payload, end: usize) -> usize {
+    let header_bytes = match payload.compression {
+        // Of a stored block (RFC 1951 §3.2.4).
         Compression::Deflate => 5,
+        // Of a frame with its content size and of a raw block (RFC 8878 §3.1.1).
         Compression::Zstd => 16,
-    }
+    };
+    (header_bytes + end).min(payload.length)
 }
+
+/// Each attempt inflates from the start.
+const READ_ON: usize = 4;
 
 fn grow(buffer: &mut Vec<u8>, length: usize) {
     if buffer.len() < length {

@@ -45,6 +45,12 @@ impl Scratch {
         Self::default()
     }
 
+    /// Forgets the compressed clusters that were read last. No answer depends on them: it only takes time to inflate
+    /// them again. A fuzzer calls this between inputs, so that the coverage of a run is that of its input.
+    pub fn forget(&mut self) {
+        self.inflater.forget();
+    }
+
     fn for_layers(&mut self, count: usize) -> &mut [Tables] {
         let new = || Tables { l1: vec![0; PIECE_BYTES], l2: vec![0; PIECE_BYTES] };
         if self.layers.len() < count {

@@ -52,6 +52,7 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
         let Self { engine, observer, pipeline, model, expected, buffers } = self;
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let (mut refused, mut failed, mut unsupported) = (0, 0, false);
+        engine.begin_run();
         let outcome = pipeline.run(input, Limits::HOSTILE, checks, observer, |built| {
             let Built { images, vm, damage } = built;
             unsupported = !built.supported_by(&engine.capabilities());
