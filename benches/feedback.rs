@@ -12,7 +12,7 @@ use qcowfuzz::feedback::Recorder;
 use qcowfuzz::harness::Harness;
 use qcowfuzz::vm::generate::Wanted;
 
-use sets::{OPERATIONS, ROUNDS, SETS, cpu_time, encoded, run_all, set};
+use sets::{OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 
 /// The fastest rounds of each set, observed and not; the two take turns.
 fn main() {
@@ -22,8 +22,10 @@ fn main() {
     }
     println!("| programs | observed by a recorder |");
     println!("|---|---|");
-    for (name, compressed) in SETS {
-        let inputs = encoded(set(Wanted { operations: OPERATIONS, compressed }));
+    let generated = SETS.map(|(name, compressed)| {
+        (name, encoded(set(Wanted { operations: OPERATIONS, compressed })))
+    });
+    for (name, inputs) in generated.into_iter().chain([("the evolved set", evolved())]) {
         let mut alone = Harness::new(Walker::default());
         let recorder = Rc::new(Recorder::new());
         let mut observed =

@@ -73,7 +73,11 @@ fn distribution() {
         println!("| {name} | {cost:.1} | {:.1} | {share:.0}% |", cost / at(50).0);
     }
     let rate = times.len() as f64 / total.as_secs_f64();
-    println!("| mean | {:.1} | {:.1} | {rate:.0} runs a second |", 1e6 / rate, 1e6 / rate / at(50).0);
+    println!(
+        "| mean | {:.1} | {:.1} | {rate:.0} runs a second |",
+        1e6 / rate,
+        1e6 / rate / at(50).0
+    );
 }
 
 /// The programs of the set on a disk of another geometry, without the operations that change it.

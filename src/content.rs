@@ -2,10 +2,12 @@
 //! and who wrote it, so that data read back through a mapping proves the mapping; and the shapes of
 //! what lies behind the stamp of a compressed cluster.
 
+use std::sync::OnceLock;
+
 use bytes::BufMut;
 
 use crate::entropy::Entropy;
-use crate::qcow2::units::GuestOffset;
+use crate::qcow2::units::{ClusterSize, GuestOffset};
 
 /// The length of a stamp.
 pub const STAMP_BYTES: usize = 16;
@@ -90,8 +92,21 @@ impl Shape {
         Self::Far,
     ];
 
+    /// What lies behind the stamp of a cluster of this shape, up to the zeros that fill the rest. Made once in a
+    /// process: at most 64 KiB for each shape and cluster size.
+    pub fn behind_stamp(self, cluster_size: ClusterSize) -> &'static [u8] {
+        const SIZES: usize = (ClusterSize::MAX_BITS - ClusterSize::MIN_BITS + 1) as usize;
+        static MADE: [[OnceLock<Box<[u8]>>; SIZES]; Shape::ALL.len()] =
+            [const { [const { OnceLock::new() }; SIZES] }; Shape::ALL.len()];
+        let size = (cluster_size.bits() - ClusterSize::MIN_BITS) as usize;
+        MADE[self as usize][size].get_or_init(|| {
+            let behind = cluster_size.bytes_usize() - STAMP_BYTES;
+            self.filling(self.filled_bytes(behind)).into()
+        })
+    }
+
     /// How much of `length` bytes the shape fills; what lies behind is zeros.
-    pub fn filled_bytes(self, length: usize) -> usize {
+    fn filled_bytes(self, length: usize) -> usize {
         length.min(match self {
             Self::Noise | Self::Nearly => NOISE_BYTES,
             Self::Far => MAX_DISTANCE + REPEATED_BYTES,
@@ -99,13 +114,11 @@ impl Shape {
         })
     }
 
-    /// Fills `content` with what lies behind the stamp of a cluster of this shape.
-    pub fn fill(self, content: &mut [u8]) {
+    /// What fills `length` bytes.
+    fn filling(self, length: usize) -> Vec<u8> {
         const LINE: &[u8] = b"a line of text that repeats and repeats; ";
         let mut entropy = Entropy::new(self as u64);
-        content.fill(0);
-        let length = self.filled_bytes(content.len());
-        let content = &mut content[..length];
+        let mut content = vec![0; length];
         let noisy = match self {
             Self::Zeros | Self::Text | Self::Coins | Self::Mixed => 0,
             Self::Speck => 32.min(length),
@@ -131,6 +144,7 @@ impl Shape {
         if self == Self::Coins {
             content.fill_with(|| b'a' + entropy.below(2) as u8);
         }
+        content
     }
 }
 

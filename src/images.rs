@@ -90,6 +90,7 @@ pub struct Images {
     /// From the bottom up, and behind them spare ones whose buffers are reused.
     layers: Vec<LayerFiles>,
     live: usize,
+    unchanged: usize,
 }
 
 impl Images {
@@ -98,7 +99,18 @@ impl Images {
         if self.layers.len() < count {
             self.layers.resize_with(count, LayerFiles::default);
         }
+        self.unchanged = self.unchanged.min(count);
         self.live = count;
+    }
+
+    /// Records that the last build left the `count` lowest layers as they were.
+    pub fn set_unchanged(&mut self, count: usize) {
+        self.unchanged = count;
+    }
+
+    /// How many of the lowest layers the last build left as they were.
+    pub fn unchanged(&self) -> usize {
+        self.unchanged
     }
 
     /// The layer `height` layers above the lowest one, to be built.

@@ -94,8 +94,9 @@ impl Payload {
 
     fn new(cluster_size: ClusterSize, compression: Compression, kind: Kind) -> Self {
         let mut rest = vec![0; cluster_size.bytes_usize() - STAMP_BYTES];
-        kind.shape.fill(&mut rest);
-        let content = Content { filled: kind.shape.filled_bytes(rest.len()), rest: &rest };
+        let filling = kind.shape.behind_stamp(cluster_size);
+        rest[..filling.len()].copy_from_slice(filling);
+        let content = Content { filled: filling.len(), rest: &rest };
         let (mut bytes, stamp_at) = match compression {
             Compression::Deflate => deflate::payload(&content, kind.coding),
             Compression::Zstd => zstd::payload(&content, kind.coding),

@@ -41,12 +41,11 @@ impl Builder {
                 write_stamps(image, guest, at, geometry.cluster_size.bytes(), write);
             }
             Entry::Compressed(Compressed { write, kind, .. }) => {
-                let behind = geometry.cluster_size.bytes_usize() - STAMP_BYTES;
-                let length = STAMP_BYTES + kind.shape.filled_bytes(behind);
-                let out = image.place(at, length);
-                let (head, rest) = out.split_at_mut(STAMP_BYTES);
+                let filling = kind.shape.behind_stamp(geometry.cluster_size);
+                let (head, rest) =
+                    image.place(at, STAMP_BYTES + filling.len()).split_at_mut(STAMP_BYTES);
                 head.copy_from_slice(&stamp(guest, write));
-                kind.shape.fill(rest);
+                rest.copy_from_slice(filling);
             }
             Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
                 let writes = self.tables.writes(writes);

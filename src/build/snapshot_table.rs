@@ -81,8 +81,12 @@ impl Builder {
 
 /// Writes a number in decimal, with zeros before it, as far as `length_bytes` go.
 fn write_number(out: &mut &mut [u8], number: u32, length_bytes: u16) {
-    for digit in (0..u32::from(length_bytes)).rev() {
-        let power = 10u32.checked_pow(digit);
-        out.put_u8(b'0' + power.map_or(0, |power| (number / power % 10) as u8));
+    let digits = length_bytes.min(MAX_DIGITS);
+    out.put_bytes(b'0', usize::from(length_bytes - digits));
+    for digit in (0..u32::from(digits)).rev() {
+        out.put_u8(b'0' + (number / 10u32.pow(digit) % 10) as u8);
     }
 }
+
+/// The digits of the largest number.
+const MAX_DIGITS: u16 = 10;

@@ -1,9 +1,12 @@
 //! The oracles in their order, with their buffers.
 
+use smallvec::SmallVec;
+
 use crate::engines::{Engine, OpenDisk};
 use crate::entropy::Entropy;
 use crate::extent::{Extent, Window};
 use crate::images::Images;
+use crate::limits::MAX_LAYERS;
 use crate::model::Model;
 use crate::observer::{Event, Observer, Rare, State, Vital};
 use crate::oracles::collector::Collector;
@@ -18,7 +21,9 @@ use crate::vm::{Question, Vm};
 pub(super) struct Judge {
     model: Model,
     recount: Recount,
-    /// Bytes of the active L1 and L2 tables of all layers that are there.
+    /// Bytes of the active L1 and L2 tables of each layer that are there, from the lowest layer up.
+    layer_table_bytes: SmallVec<[u64; MAX_LAYERS]>,
+    /// The sum of these.
     table_bytes: u64,
     /// The same where the image at the top is any of its snapshots.
     snapshot_bytes: u64,
@@ -49,16 +54,23 @@ impl Judge {
         &self.whole
     }
 
-    /// Judges the bytes of each image by themselves.
+    /// Judges the bytes of each image by themselves. Layers that did not change since the last image of the same run
+    /// have been judged.
     pub(super) fn images(&mut self, images: &Images) -> Verdict {
-        (self.table_bytes, self.snapshot_bytes) = (0, 0);
-        for (depth, files) in images.layers().enumerate().filter(|(_, files)| !files.raw) {
-            oracles::refcounts::check(&mut self.recount, &files.image, &files.out_of_date)?;
-            let active_bytes = self.recount.active_table_bytes();
-            self.table_bytes += active_bytes;
-            let own = if depth == 0 { self.recount.snapshot_table_bytes() } else { active_bytes };
-            self.snapshot_bytes += own;
+        self.layer_table_bytes.truncate(images.unchanged());
+        self.snapshot_bytes = 0;
+        for files in images.layers().rev().skip(images.unchanged()) {
+            let mut active_bytes = 0;
+            if !files.raw {
+                oracles::refcounts::check(&mut self.recount, &files.image, &files.out_of_date)?;
+                active_bytes = self.recount.active_table_bytes();
+                self.snapshot_bytes = self.recount.snapshot_table_bytes();
+            }
+            self.layer_table_bytes.push(active_bytes);
         }
+        self.table_bytes = self.layer_table_bytes.iter().sum();
+        let below = self.layer_table_bytes.split_last().map_or(0, |(_, below)| below.iter().sum());
+        self.snapshot_bytes += below;
         Ok(())
     }
 
@@ -119,7 +131,7 @@ impl Judge {
             oracles::lookup::check(disk, whole)?;
         }
         if capabilities.read {
-            oracles::data::check(disk, model, bytes)?;
+            oracles::data::check(disk, model)?;
         }
         for question in case.vm.questions() {
             match *question {

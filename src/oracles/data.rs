@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use crate::content::{STAMP_BYTES, Shape, WriteNumber, stamp};
+use crate::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::engines::OpenDisk;
 use crate::limits::MAX_INFLATED_BYTES;
 use crate::model::{Model, State, Visible};
-use crate::qcow2::units::{ClusterSize, GuestOffset, SUBCLUSTERS};
+use crate::qcow2::units::{GuestOffset, SUBCLUSTERS};
 
 use super::{Verdict, unexpected_error, violation};
 
@@ -17,13 +17,13 @@ const ORACLE: &str = "data";
 
 /// Reads both edges of everything that a guest sees, the first bytes of every compressed cluster, and over
 /// every edge between two layers.
-pub fn check(disk: &mut impl OpenDisk, model: &Model, buffers: &mut Buffers) -> Verdict {
+pub fn check(disk: &mut impl OpenDisk, model: &Model) -> Verdict {
     let mut before: Option<Visible> = None;
     for visible in model.visible() {
-        check_visible(disk, &visible, buffers)?;
+        check_visible(disk, &visible)?;
         match &before {
             Some(before) if before.depth != visible.depth => {
-                check_seam(disk, before, &visible, buffers)?;
+                check_seam(disk, before, &visible)?;
             }
             _ => {}
         }
@@ -32,13 +32,13 @@ pub fn check(disk: &mut impl OpenDisk, model: &Model, buffers: &mut Buffers) -> 
     Ok(())
 }
 
-fn check_visible(disk: &mut impl OpenDisk, visible: &Visible, buffers: &mut Buffers) -> Verdict {
+fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
     let Visible { start, end, piece, cluster_size, .. } = *visible;
     let stamp_bytes = STAMP_BYTES as u64;
     let mut edge = |at: u64| {
         // The end of the disk, or a layer above, may cut what is there, and its stamp with it.
         let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
-        if whole { check_edge(disk, visible, at, buffers) } else { Ok(()) }
+        if whole { check_edge(disk, visible, at) } else { Ok(()) }
     };
     match piece.state {
         State::Compressed(..) => {
@@ -72,12 +72,7 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible, buffers: &mut Buff
 }
 
 /// Reads over the edge between two layers: half of it lies in either.
-fn check_seam(
-    disk: &mut impl OpenDisk,
-    before: &Visible,
-    after: &Visible,
-    buffers: &mut Buffers,
-) -> Verdict {
+fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> Verdict {
     const HALF: usize = 8;
     let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
     let inflated = |visible: &Visible| matches!(visible.piece.state, State::Compressed(..));
@@ -87,8 +82,8 @@ fn check_seam(
     }
     let (mut expected, mut actual) = ([0; 2 * HALF], [0xA5; 2 * HALF]);
     let (first, second) = expected.split_at_mut(HALF);
-    expect_of(before, start, first, &mut buffers.content);
-    expect_of(after, GuestOffset::new(after.start), second, &mut buffers.content);
+    expect_of(before, start, first);
+    expect_of(after, GuestOffset::new(after.start), second);
     if let Err(error) = disk.read(start, &mut actual) {
         return Err(unexpected_error(ORACLE, "two layers", &error));
     }
@@ -104,12 +99,7 @@ fn check_seam(
     })
 }
 
-fn check_edge(
-    disk: &mut impl OpenDisk,
-    visible: &Visible,
-    at: u64,
-    buffers: &mut Buffers,
-) -> Verdict {
+fn check_edge(disk: &mut impl OpenDisk, visible: &Visible, at: u64) -> Verdict {
     let mut actual = [0xA5; STAMP_BYTES];
     let guest = GuestOffset::new(at);
     let state = visible.state();
@@ -120,7 +110,7 @@ fn check_edge(
         return Ok(());
     }
     let mut expected = [0; STAMP_BYTES];
-    expect_of(visible, guest, &mut expected, &mut buffers.content);
+    expect_of(visible, guest, &mut expected);
     if actual == expected {
         return Ok(());
     }
@@ -159,8 +149,6 @@ fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
 pub struct Buffers {
     expected: Vec<u8>,
     actual: Vec<u8>,
-    /// One compressed cluster.
-    content: Vec<u8>,
 }
 
 /// Whether reading a range would inflate more of a compressed cluster than the loop can afford.
@@ -182,7 +170,7 @@ pub fn check_range(
     length_bytes: usize,
     buffers: &mut Buffers,
 ) -> Verdict {
-    let Buffers { expected, actual, content } = buffers;
+    let Buffers { expected, actual } = buffers;
     actual.clear();
     actual.resize(length_bytes, 0xA5);
     let past_end = start.get().saturating_add(length_bytes as u64) > model.virtual_size_bytes();
@@ -198,7 +186,7 @@ pub fn check_range(
     }
     expected.clear();
     expected.resize(length_bytes, 0);
-    expect_with(model, start, expected, content);
+    expect(model, start, expected);
     if expected == actual {
         return Ok(());
     }
@@ -217,7 +205,14 @@ pub fn check_range(
 /// What a guest reads from `start` on, by the model: stamps, shapes and zeros. `into` is zeroed and
 /// ends at the end of the disk at most.
 pub fn expect(model: &Model, start: GuestOffset, into: &mut [u8]) {
-    expect_with(model, start, into, &mut Vec::new());
+    let range = start.get()..start.get().saturating_add(into.len() as u64);
+    for visible in model.visible() {
+        let (first, last) = (visible.start.max(range.start), visible.end.min(range.end));
+        if first < last {
+            let there = (first - range.start) as usize..(last - range.start) as usize;
+            expect_of(&visible, GuestOffset::new(first), &mut into[there]);
+        }
+    }
 }
 
 /// Adds to what is expected from `start` on the stamps of the right write that `actual` has at inner
@@ -261,20 +256,8 @@ fn cut(content: &[u8], start: u64, at: u64) -> Option<(&[u8], Range<usize>)> {
     Some((&content[target..target + length], skipped..skipped + length))
 }
 
-/// The same, with a buffer for one compressed cluster.
-fn expect_with(model: &Model, start: GuestOffset, into: &mut [u8], content: &mut Vec<u8>) {
-    let range = start.get()..start.get().saturating_add(into.len() as u64);
-    for visible in model.visible() {
-        let (first, last) = (visible.start.max(range.start), visible.end.min(range.end));
-        if first < last {
-            let there = (first - range.start) as usize..(last - range.start) as usize;
-            expect_of(&visible, GuestOffset::new(first), &mut into[there], content);
-        }
-    }
-}
-
 /// What a guest reads from `start` on in one part of the disk; `into` is zeroed and lies in it.
-fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8], content: &mut Vec<u8>) {
+fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
     let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
     if !matches!(piece.state, State::Normal(..) | State::Compressed(..)) {
         return;
@@ -297,33 +280,15 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8], content: &m
                     }
                 }
             }
-            // Only a stamp is asked for, as mostly in the loop.
-            State::Compressed(write, _) if end <= at + STAMP_BYTES as u64 => {
-                overlay(into, start, at, &stamp(GuestOffset::new(at), write));
-            }
             State::Compressed(write, shape) => {
-                fill_compressed(content, cluster_size, at, write, shape);
-                overlay(into, start, at, content);
+                overlay(into, start, at, &stamp(GuestOffset::new(at), write));
+                let behind = at + STAMP_BYTES as u64;
+                overlay(into, start, behind, shape.behind_stamp(cluster_size));
             }
             _ => {}
         }
         at = next;
     }
-}
-
-/// What a compressed cluster holds: its stamp and what its shape fills. Behind that there are zeros.
-fn fill_compressed(
-    content: &mut Vec<u8>,
-    cluster_size: ClusterSize,
-    cluster: u64,
-    write: WriteNumber,
-    shape: Shape,
-) {
-    let behind = cluster_size.bytes_usize() - STAMP_BYTES;
-    content.resize(STAMP_BYTES + shape.filled_bytes(behind), 0);
-    let (head, rest) = content.split_at_mut(STAMP_BYTES);
-    head.copy_from_slice(&stamp(GuestOffset::new(cluster), write));
-    shape.fill(rest);
 }
 
 /// Copies the part of `bytes`, which lie at `at`, that falls into `content`, which lies at `start`.

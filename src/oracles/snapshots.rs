@@ -18,7 +18,6 @@ pub struct Buffers {
     expected: Vec<Extent>,
     actual: Vec<Extent>,
     other: Vec<Extent>,
-    data: data::Buffers,
 }
 
 /// Opens the snapshot at `index` and holds it against the model, which becomes the snapshot's disk.
@@ -49,7 +48,7 @@ fn check_disk<E: Engine>(
     fuel: u64,
     buffers: &mut Buffers,
 ) -> Verdict {
-    let Buffers { expected, actual, other, data } = buffers;
+    let Buffers { expected, actual, other } = buffers;
     let Capabilities { lookup: engine_looks_up, read: reads, .. } = engine.capabilities();
     let number = u32::try_from(index).unwrap_or(u32::MAX);
     let disk = &mut match engine.open_snapshot(chain, number) {
@@ -70,5 +69,5 @@ fn check_disk<E: Engine>(
     let start = extent.start.saturating_add(extent.length_bytes / 2);
     let some = Window { start, length_bytes: extent.length_bytes };
     window::check(disk, some, actual, fuel, other)?;
-    if reads { data::check(disk, model, data) } else { Ok(()) }
+    if reads { data::check(disk, model) } else { Ok(()) }
 }

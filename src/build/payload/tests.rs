@@ -51,8 +51,10 @@ fn every_payload_inflates_to_its_cluster() {
                 let longer = kind.coding == Coding::Longer;
                 assert_eq!(inflated.len(), length << u8::from(longer), "{told}");
                 inflated.truncate(length);
-                let mut expected = vec![7; length];
-                kind.shape.fill(&mut expected[STAMP_BYTES..]);
+                let mut expected = vec![0; length];
+                expected[..STAMP_BYTES].fill(7);
+                let filling = kind.shape.behind_stamp(geometry.cluster_size);
+                expected[STAMP_BYTES..][..filling.len()].copy_from_slice(filling);
                 assert!(inflated == expected, "{told}");
             }
         }

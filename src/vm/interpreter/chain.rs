@@ -44,11 +44,10 @@ impl Vm {
             observer.rare(Rare::DeepestChain);
         }
         images.resize(self.layers_below + 1);
-        for (height, layer) in self.below[..self.layers_below].iter().enumerate() {
-            // What was at the top when it was built last may have gone on since.
-            if height + 1 < built {
-                continue;
-            }
+        // The image that was at the top when it was built last may have changed since.
+        let unchanged = built.saturating_sub(1);
+        images.set_unchanged(unchanged);
+        for (height, layer) in self.below[..self.layers_below].iter().enumerate().skip(unchanged) {
             let files = images.layer_mut(height);
             match layer.journal.raw {
                 true => layer.builder.build_raw(files),
