@@ -47,13 +47,14 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
                 edge(cluster)?;
             }
             // A layer above may leave the inside of a cluster only.
-            let affordable = |at: &u64| at & cluster_size.mask() < MAX_INFLATED_BYTES - stamp_bytes;
             let cut = [
                 (start, start > piece.start),
                 (end.saturating_sub(stamp_bytes), end < visible.piece_end),
             ];
-            for (at, _) in cut.into_iter().filter(|(at, cut)| *cut && affordable(at)) {
-                edge(at)?;
+            for (at, cut) in cut {
+                if cut && !too_deep(visible, at + stamp_bytes) {
+                    edge(at)?;
+                }
             }
             Ok(())
         }
@@ -71,13 +72,21 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
     }
 }
 
+/// Whether a read that ends at `end` in this part of the disk inflates more of a compressed cluster than the loop can
+/// afford.
+fn too_deep(visible: &Visible, end: u64) -> bool {
+    let last = end.saturating_sub(1) & visible.cluster_size.mask();
+    matches!(visible.piece.state, State::Compressed(..)) && last >= MAX_INFLATED_BYTES
+}
+
 /// Reads over the edge between two layers: half of it lies in either.
 fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> Verdict {
     const HALF: usize = 8;
     let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
-    let inflated = |visible: &Visible| matches!(visible.piece.state, State::Compressed(..));
-    // What is compressed is read at its own edges.
-    if start.get() < before.start || after.end - after.start < HALF as u64 || inflated(before) {
+    let short = start.get() < before.start || after.end - after.start < HALF as u64;
+    // Compressed data before the seam are read at their own edges.
+    let inflated = matches!(before.piece.state, State::Compressed(..));
+    if short || inflated || too_deep(after, after.start + HALF as u64) {
         return Ok(());
     }
     let (mut expected, mut actual) = ([0; 2 * HALF], [0xA5; 2 * HALF]);
@@ -155,11 +164,8 @@ pub struct Buffers {
 pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
     let size = model.virtual_size_bytes();
     let last = start.get().saturating_add(length_bytes as u64).saturating_sub(1);
-    [start.get(), last].into_iter().filter(|byte| *byte < size).any(|byte| {
-        let visible = model.at(byte);
-        let deep = byte & visible.cluster_size.mask() >= MAX_INFLATED_BYTES;
-        deep && matches!(visible.piece.state, State::Compressed(..))
-    })
+    let inflates_too_much = |byte: u64| too_deep(&model.at(byte), byte + 1);
+    [start.get(), last].into_iter().filter(|byte| *byte < size).any(inflates_too_much)
 }
 
 /// Reads any range of the disk and compares every byte. Past the end it must be refused.
