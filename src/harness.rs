@@ -75,6 +75,9 @@ pub struct Built<'b> {
     pub vm: &'b Vm,
     /// What was done to the files, and will be while they are read.
     pub damage: &'b Damage,
+    /// Whether every oracle judges all of the image: the last one of a program, and each one under
+    /// [`Checks::AfterEach`]. Of the others the oracles judge what is new since the last one.
+    pub in_full: bool,
 }
 
 impl Pipeline {
@@ -102,6 +105,8 @@ impl Pipeline {
         self.images.resize(0);
         let operations = self.program.operations.len();
         let mut outcome = Outcome { operations, ..Outcome::default() };
+        // Whether there is anything to verify that was not there at the last image.
+        let mut anything_new = true;
         for at in 0..=operations {
             let end = at == operations;
             self.operations_run = (at + 1).min(operations);
@@ -110,9 +115,11 @@ impl Pipeline {
                 false => self.vm.step_observed(self.program.operations[at], observer),
             };
             outcome.effective += usize::from(effect != Effect::None && !end);
+            anything_new |= matches!(effect, Effect::Changed | Effect::Asked);
             // What comes last is verified once.
             let early = effect == Effect::Checkpoint || checks == Checks::AfterEach;
-            if end || early && at + 1 < operations {
+            if end || early && anything_new && at + 1 < operations {
+                anything_new = false;
                 observer.vital(Vital::Questions, self.vm.questions().len() as u64);
                 if !self.vm.attacks().is_empty() {
                     // What is damaged already is built anew.
@@ -123,7 +130,8 @@ impl Pipeline {
                 outcome.images += 1;
                 let Self { images, vm, damage, operations_run, .. } = self;
                 let operations_run = *operations_run;
-                judge(Built { images, vm, damage }).map_err(|violation| {
+                let in_full = end || checks == Checks::AfterEach;
+                judge(Built { images, vm, damage, in_full }).map_err(|violation| {
                     Box::new(Failure { violation: *violation, operations_run })
                 })?;
                 observer.measured();
@@ -205,14 +213,14 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let mut unsupported = false;
         engine.begin_run();
+        judge.begin_run();
         let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |built| {
-            let Built { images, vm, .. } = built;
-            judge.images(images)?;
+            judge.images(built.images)?;
             unsupported = !built.supported_by(&engine.capabilities());
             if unsupported {
                 return Ok(());
             }
-            judge.engine(engine, images, vm, observer, &mut entropy)
+            judge.engine(engine, &built, observer, &mut entropy)
         })?;
         Ok(Outcome { unsupported, ..outcome })
     }

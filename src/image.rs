@@ -79,6 +79,14 @@ impl Image {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Writes `parts` behind each other, from `offset` on; see [`Image::place`].
+    pub fn write_parts(&mut self, offset: HostOffset, parts: &[&[u8]]) {
+        self.note(offset, parts.iter().map(|part| part.len()).sum());
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+    }
+
     /// Notes a segment whose content comes next.
     #[inline]
     fn note(&mut self, offset: HostOffset, length_bytes: usize) {

@@ -86,10 +86,10 @@ impl Payload {
         self.bytes.len()
     }
 
-    /// Writes the payload, with `stamp` in it, to `out`, which is as long.
-    pub fn write(&self, out: &mut [u8], stamp: &[u8; STAMP_BYTES]) {
-        out.copy_from_slice(&self.bytes);
-        out[self.stamp_at..self.stamp_at + STAMP_BYTES].copy_from_slice(stamp);
+    /// The payload with `stamp` in it: what lies before the stamp, the stamp, and what lies behind.
+    pub fn stamped<'p>(&'p self, stamp: &'p [u8; STAMP_BYTES]) -> [&'p [u8]; 3] {
+        let (before, rest) = self.bytes.split_at(self.stamp_at);
+        [before, stamp, &rest[STAMP_BYTES..]]
     }
 
     fn new(cluster_size: ClusterSize, compression: Compression, kind: Kind) -> Self {

@@ -1,6 +1,6 @@
 //! The lowest layer of a chain as a raw file: what a guest reads, byte for byte.
 
-use crate::content::{STAMP_BYTES, WriteNumber, stamp};
+use crate::content::{WriteNumber, stamp};
 use crate::image::Image;
 use crate::images::LayerFiles;
 use crate::qcow2::units::{GuestOffset, HostOffset};
@@ -42,10 +42,7 @@ impl Builder {
             }
             Entry::Compressed(Compressed { write, kind, .. }) => {
                 let filling = kind.shape.behind_stamp(geometry.cluster_size);
-                let (head, rest) =
-                    image.place(at, STAMP_BYTES + filling.len()).split_at_mut(STAMP_BYTES);
-                head.copy_from_slice(&stamp(guest, write));
-                rest.copy_from_slice(filling);
+                image.write_parts(at, &[&stamp(guest, write), filling]);
             }
             Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
                 let writes = self.tables.writes(writes);

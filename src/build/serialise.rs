@@ -192,8 +192,7 @@ impl Builder {
             }
             Entry::Compressed(Compressed { offset, kind, write, .. }) => {
                 let payload = self.payloads.made(&self.plan.geometry, kind);
-                let out = image.place(offset, payload.length_bytes());
-                payload.write(out, &stamp(guest, write));
+                image.write_parts(offset, &payload.stamped(&stamp(guest, write)));
             }
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
                 // A raw data file says zeros where a guest reads zeros.

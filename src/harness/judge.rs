@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::engines::{Engine, OpenDisk};
+use crate::engines::{Capabilities, Engine, OpenDisk};
 use crate::entropy::Entropy;
 use crate::extent::{Extent, Window};
 use crate::images::Images;
@@ -10,11 +10,14 @@ use crate::limits::MAX_LAYERS;
 use crate::model::Model;
 use crate::observer::{Event, Observer, Rare, State, Vital};
 use crate::oracles::collector::Collector;
+use crate::oracles::known::Known;
 use crate::oracles::metered::{Meter, MeteredImages};
 use crate::oracles::recount::Recount;
 use crate::oracles::{self, Verdict, Violation};
 use crate::storage::Layer;
 use crate::vm::{Question, Vm};
+
+use super::Built;
 
 /// The oracles, with their buffers.
 #[derive(Debug, Default)]
@@ -32,11 +35,14 @@ pub(super) struct Judge {
     other: Vec<Extent>,
     bytes: oracles::data::Buffers,
     snapshot: oracles::snapshots::Buffers,
+    /// What was found right in the last image of the run.
+    known: Known,
 }
 
 /// What one image is judged by.
 struct Case<'c, O> {
     vm: &'c Vm,
+    in_full: bool,
     meter: &'c Meter,
     /// The steps that a walk may make.
     fuel: u64,
@@ -44,6 +50,11 @@ struct Case<'c, O> {
 }
 
 impl Judge {
+    /// Begins a run: nothing is known of its images.
+    pub(super) fn begin_run(&mut self) {
+        self.known.clear();
+    }
+
     /// The extents that were expected of the last image.
     pub(super) fn expected(&self) -> &[Extent] {
         &self.expected
@@ -78,20 +89,27 @@ impl Judge {
     pub(super) fn engine<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
-        images: &Images,
-        vm: &Vm,
+        built: &Built,
         observer: &O,
         entropy: &mut Entropy,
     ) -> Verdict {
+        let Built { images, vm, in_full, .. } = *built;
         self.model.replay(vm.journals());
         self.model.extents(&mut self.expected);
         let meter = &Meter::new();
         let metered = MeteredImages::new(images, meter);
         let chain = metered.chain();
         let fuel = oracles::bounds::fuel(self.table_bytes);
-        let case = Case { vm, meter, fuel, observer };
+        let case = Case { vm, in_full, meter, fuel, observer };
         observer.begin(State::Check);
+        if in_full {
+            self.known.clear();
+        }
         let reads = self.answers(engine, &chain, &case, entropy)?;
+        if !in_full {
+            self.known.note(&self.model, &self.whole);
+            return Ok(());
+        }
         let fail_at = entropy.below(reads);
         let Self { whole, other, .. } = self;
         oracles::io::check(engine, &chain, meter, fail_at, whole, fuel, other)?;
@@ -122,17 +140,29 @@ impl Judge {
         };
         oracles::model::check_size(self.model.virtual_size_bytes(), disk.virtual_size_bytes())?;
         let reads = self.walk(disk, chain.len(), case)?;
-        let Self { model, whole, other, bytes, .. } = self;
-        if !whole.is_empty() {
+        let Self { model, whole, other, known, .. } = self;
+        if case.in_full && !whole.is_empty() {
             let stop_after = 1 + entropy.below(whole.len() as u64) as usize;
             oracles::window::check_resumed(disk, stop_after, whole, case.fuel, other)?;
         }
         if capabilities.lookup {
-            oracles::lookup::check(disk, whole)?;
+            oracles::lookup::check(disk, whole, known.new_extents())?;
         }
         if capabilities.read {
-            oracles::data::check(disk, model)?;
+            oracles::data::check(disk, model, known.new_visible())?;
         }
+        self.questions(disk, &capabilities, case)?;
+        Ok(reads)
+    }
+
+    /// Asks what the program asks.
+    fn questions<O: Observer>(
+        &mut self,
+        disk: &mut impl OpenDisk,
+        capabilities: &Capabilities,
+        case: &Case<O>,
+    ) -> Verdict {
+        let Self { model, whole, other, bytes, .. } = self;
         for question in case.vm.questions() {
             match *question {
                 Question::Walk(window) => {
@@ -153,7 +183,7 @@ impl Judge {
                 Question::Lookup(_) | Question::Read { .. } => {}
             }
         }
-        Ok(reads)
+        Ok(())
     }
 
     /// The whole walk; returns how many reads it took, with those of opening.
@@ -163,7 +193,7 @@ impl Judge {
         layers: usize,
         case: &Case<O>,
     ) -> Result<u64, Box<Violation>> {
-        let Case { vm, meter, fuel, observer } = *case;
+        let Case { vm, meter, fuel, observer, .. } = *case;
         let Self { model, table_bytes, expected, whole, .. } = self;
         let size = model.virtual_size_bytes();
         let (open_reads, open_bytes) = (meter.reads(), meter.bytes());

@@ -23,10 +23,9 @@ pub fn read<S: Storage + ?Sized, O: Observer>(
     scratch: &mut Scratch,
 ) -> Result<(), MapError> {
     let virtual_size = disk.virtual_size_bytes();
-    let past_end = MapError::PastEnd { guest: guest.get(), virtual_size };
-    let end = guest.checked_add(into.len() as u64).ok_or(past_end.clone())?;
-    if end.get() > virtual_size {
-        return Err(past_end);
+    let end = guest.checked_add(into.len() as u64);
+    if end.is_none_or(|end| end.get() > virtual_size) {
+        return Err(MapError::PastEnd { guest: guest.get(), virtual_size });
     }
     read_layer(disk, 0, guest, into, &mut scratch.inflater)
 }

@@ -15,19 +15,26 @@ use super::{Verdict, unexpected_error, violation};
 
 const ORACLE: &str = "data";
 
-/// Reads both edges of everything that a guest sees, the first bytes of every compressed cluster, and over
-/// every edge between two layers.
-pub fn check(disk: &mut impl OpenDisk, model: &Model) -> Verdict {
-    let mut before: Option<Visible> = None;
+/// Reads both edges of every part of the disk that `is_new` passes, the first bytes of every compressed cluster in it,
+/// and over its edges with other layers.
+pub fn check(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    mut is_new: impl FnMut(&Visible) -> bool,
+) -> Verdict {
+    let mut before: Option<(Visible, bool)> = None;
     for visible in model.visible() {
-        check_visible(disk, &visible)?;
+        let new = is_new(&visible);
+        if new {
+            check_visible(disk, &visible)?;
+        }
         match &before {
-            Some(before) if before.depth != visible.depth => {
+            Some((before, new_before)) if before.depth != visible.depth && (new || *new_before) => {
                 check_seam(disk, before, &visible)?;
             }
             _ => {}
         }
-        before = Some(visible);
+        before = Some((visible, new));
     }
     Ok(())
 }

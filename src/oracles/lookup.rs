@@ -9,9 +9,13 @@ use super::{Verdict, differing_field, unexpected_error, violation};
 
 const ORACLE: &str = "lookup";
 
-/// Looks up the first and the last byte of every extent.
-pub fn check(disk: &mut impl OpenDisk, whole: &[Extent]) -> Verdict {
-    for extent in whole {
+/// Looks up the first and the last byte of every extent that `is_new` passes.
+pub fn check(
+    disk: &mut impl OpenDisk,
+    whole: &[Extent],
+    mut is_new: impl FnMut(&Extent) -> bool,
+) -> Verdict {
+    for extent in whole.iter().filter(|extent| is_new(extent)) {
         check_byte(disk, extent.start, extent)?;
         if extent.length_bytes > 1 {
             check_byte(disk, extent.start.saturating_add(extent.length_bytes - 1), extent)?;

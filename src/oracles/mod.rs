@@ -9,6 +9,7 @@ pub mod entries;
 pub mod flags;
 pub mod hostile;
 pub mod io;
+pub mod known;
 pub mod lookup;
 pub mod maximal;
 pub mod metered;

@@ -54,7 +54,7 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
         let (mut refused, mut failed, mut unsupported) = (0, 0, false);
         engine.begin_run();
         let outcome = pipeline.run(input, Limits::HOSTILE, checks, observer, |built| {
-            let Built { images, vm, damage } = built;
+            let Built { images, vm, damage, .. } = built;
             unsupported = !built.supported_by(&engine.capabilities());
             if unsupported {
                 return Ok(());

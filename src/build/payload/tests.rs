@@ -14,8 +14,7 @@ fn geometry(bits: u32, compression: Compression) -> Geometry {
 
 /// What any inflater makes of a payload: everything, or for zstd all frames.
 fn inflated(payload: &Payload, geometry: &Geometry, coding: Coding) -> Vec<u8> {
-    let mut bytes = vec![0; payload.length_bytes()];
-    payload.write(&mut bytes, &[7; STAMP_BYTES]);
+    let mut bytes = payload.stamped(&[7; STAMP_BYTES]).concat();
     let length = geometry.cluster_size.bytes_usize();
     if coding == Coding::Trailing {
         bytes.truncate(bytes.len() - TRAILING.len());
