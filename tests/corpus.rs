@@ -10,7 +10,7 @@ use qcowfuzz::engines::Walker;
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::qcow2::units::HostOffset;
 use qcowfuzz::storage::Storage;
-use qcowfuzz::targets;
+use qcowfuzz::targets::{self, Hostile};
 use qcowfuzz::vm::{Operation, Program, text};
 
 const TARGETS: [&str; 4] = ["map_extents", "refcounts", "hostile", "raw_image"];
@@ -34,14 +34,15 @@ fn texts(target: &str) -> Vec<(String, Program)> {
     all
 }
 
-/// What the seed of a program is: its bytes, or for `raw_image` the file that it builds, without the
-/// zeros at its end.
+/// Returns the seed of a program: its bytes, or for `raw_image` the image that it builds and damages, without
+/// the zeros at its end.
 fn seed(target: &str, program: &Program) -> Vec<u8> {
     if target != "raw_image" {
         return program.encode();
     }
-    let mut harness = Harness::new(Walker::default());
-    let image = harness.build(&program.encode());
+    let mut hostile = Hostile::new(Walker::default());
+    targets::report(hostile.run(&program.encode(), Checks::AtCheckpoints));
+    let image = &hostile.images().top().image;
     let mut file = vec![0; usize::try_from(image.length_bytes()).unwrap()];
     image.read_at(HostOffset::ZERO, &mut file).unwrap();
     let used = file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -91,6 +92,15 @@ fn seeds_find_nothing() {
     for (_, program) in texts("raw_image") {
         targets::report(targets::raw_image(&seed("raw_image", &program)));
     }
+}
+
+#[test]
+fn raw_images_reach_every_outcome() {
+    let mut outcomes = [0; 3];
+    for (_, program) in texts("raw_image") {
+        outcomes[targets::raw_image(&seed("raw_image", &program)).unwrap() as usize] += 1;
+    }
+    assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
 #[test]
