@@ -1,0 +1,189 @@
+//! The files that OSS-Fuzz and ClusterFuzzLite get beside the targets are complete and up to date.
+//! `QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz` writes the dictionary anew.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use qcowfuzz::qcow2::bitmap::{EXTENSION_BYTES, FLAG_AUTO, FLAG_IN_USE, MAX_BITMAPS};
+use qcowfuzz::qcow2::entry::{COPIED, CompressedRun, L2Entry, OFFSET_MASK, SubclusterBitmap};
+use qcowfuzz::qcow2::header::*;
+use qcowfuzz::qcow2::snapshot::{KNOWN_EXTRA_BYTES, V3_EXTRA_BYTES};
+use qcowfuzz::qcow2::units::{ClusterSize, HostOffset};
+
+const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
+/// The fewest seeds of a target.
+const MIN_SEEDS: usize = 10;
+/// The longest entry that libFuzzer keeps whole.
+const MAX_ENTRY_BYTES: usize = 64;
+
+fn text_of(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The names and the bytes of all dictionary entries. The format is big-endian; zstd frames are not.
+fn entries() -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, bytes: &[u8]| all.push((name.to_lowercase(), bytes.to_vec()));
+    add("MAGIC", &MAGIC.to_be_bytes());
+    for version in [2u32, 3] {
+        let words = [MAGIC.to_be_bytes(), version.to_be_bytes()].concat();
+        add(&format!("MAGIC_VERSION_{version}"), &words);
+    }
+    let cluster_bits =
+        (ClusterSize::MIN_BITS..=ClusterSize::MAX_BITS).map(|bits| ("CLUSTER_BITS", bits));
+    let refcount_orders = (0..=MAX_REFCOUNT_ORDER).map(|order| ("REFCOUNT_ORDER", order));
+    for (name, value) in cluster_bits.chain(refcount_orders) {
+        add(&format!("{name}_{value}"), &value.to_be_bytes());
+    }
+    for (name, value) in [
+        ("V2_LENGTH_BYTES", V2_LENGTH_BYTES),
+        ("V3_LENGTH_BYTES", V3_LENGTH_BYTES),
+        ("V3_COMPRESSION_LENGTH_BYTES", V3_COMPRESSION_LENGTH_BYTES),
+        ("MAX_L1_ENTRIES", MAX_L1_ENTRIES),
+        ("MAX_SNAPSHOTS", MAX_SNAPSHOTS),
+        ("MAX_BITMAPS", MAX_BITMAPS),
+        ("EXTENSION_BACKING_FORMAT", EXTENSION_BACKING_FORMAT),
+        ("EXTENSION_FEATURE_NAMES", EXTENSION_FEATURE_NAMES),
+        ("EXTENSION_BITMAPS", EXTENSION_BITMAPS),
+        ("EXTENSION_CRYPTO", EXTENSION_CRYPTO),
+        ("EXTENSION_DATA_FILE", EXTENSION_DATA_FILE),
+        ("BITMAP_FLAG_IN_USE", FLAG_IN_USE),
+        ("BITMAP_FLAG_AUTO", FLAG_AUTO),
+        ("SNAPSHOT_V3_EXTRA_BYTES", V3_EXTRA_BYTES),
+        ("SNAPSHOT_KNOWN_EXTRA_BYTES", KNOWN_EXTRA_BYTES as u32),
+    ] {
+        add(name, &value.to_be_bytes());
+    }
+    // The end of the extensions has no content; the other one whose length is fixed is the bitmaps'.
+    for (name, kind, length) in [
+        ("EXTENSION_END", EXTENSION_END, 0),
+        ("EXTENSION_BITMAPS_HEAD", EXTENSION_BITMAPS, EXTENSION_BYTES as u32),
+    ] {
+        add(name, &[kind.to_be_bytes(), length.to_be_bytes()].concat());
+    }
+    let payload = CompressedRun::new(HostOffset::new(0), 1);
+    for (name, value) in [
+        ("INCOMPATIBLE_DIRTY", INCOMPATIBLE_DIRTY),
+        ("INCOMPATIBLE_CORRUPT", INCOMPATIBLE_CORRUPT),
+        ("INCOMPATIBLE_DATA_FILE", INCOMPATIBLE_DATA_FILE),
+        ("INCOMPATIBLE_COMPRESSION", INCOMPATIBLE_COMPRESSION),
+        ("INCOMPATIBLE_EXTENDED_L2", INCOMPATIBLE_EXTENDED_L2),
+        ("COMPATIBLE_LAZY_REFCOUNTS", COMPATIBLE_LAZY_REFCOUNTS),
+        ("AUTOCLEAR_BITMAPS", AUTOCLEAR_BITMAPS),
+        ("AUTOCLEAR_RAW_DATA_FILE", AUTOCLEAR_RAW_DATA_FILE),
+        ("ENTRY_COPIED", COPIED),
+        ("ENTRY_OFFSET_MASK", OFFSET_MASK),
+        ("ENTRY_COMPRESSED", L2Entry::compressed(payload, ClusterSize::SMALLEST).0),
+        ("ENTRY_ZERO", L2Entry::zero(None, false).0),
+        ("SUBCLUSTERS_ALL_ALLOCATED", SubclusterBitmap::ALL_ALLOCATED.0),
+        ("SUBCLUSTERS_ALL_ZERO", SubclusterBitmap::ALL_ZERO.0),
+    ] {
+        add(name, &value.to_be_bytes());
+    }
+    for format in [ImageFormat::Qcow2, ImageFormat::Raw] {
+        add(&format!("BACKING_FORMAT_{}", format.name()), format.name().as_bytes());
+    }
+    add("ZSTD_FRAME", &zstd_safe::MAGICNUMBER.to_le_bytes());
+    add("ZSTD_SKIPPABLE_FRAME", &zstd_safe::MAGIC_SKIPPABLE_START.to_le_bytes());
+    all
+}
+
+/// The dictionary in libFuzzer's syntax.
+fn dictionary() -> String {
+    let mut lines = String::from(
+        "# What readers of qcow2 files compare with; for -dict=. Generated from the constants of src/qcow2:\n\
+         # QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz\n",
+    );
+    for (name, bytes) in entries() {
+        assert!(bytes.len() <= MAX_ENTRY_BYTES, "{name} is long");
+        let escaped = |byte: &u8| match byte {
+            b'"' | b'\\' => format!("\\{}", char::from(*byte)),
+            b' '..=b'~' => char::from(*byte).to_string(),
+            _ => format!("\\x{byte:02x}"),
+        };
+        lines += &format!("{name}=\"{}\"\n", bytes.iter().map(escaped).collect::<String>());
+    }
+    lines
+}
+
+#[test]
+fn the_dictionary_is_generated() {
+    if std::env::var_os("QCOWFUZZ_BLESS").is_some() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(DICTIONARY);
+        fs::write(path, dictionary()).unwrap();
+    }
+    let stale = "is stale: QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz writes it";
+    assert!(text_of(DICTIONARY) == dictionary(), "{DICTIONARY} {stale}");
+    let names: BTreeSet<_> = entries().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), entries().len(), "two entries have one name");
+}
+
+#[test]
+fn the_dictionary_has_every_feature_and_extension() {
+    let names: BTreeSet<_> = entries().into_iter().map(|(name, _)| name).collect();
+    let prefixes = ["MAGIC", "INCOMPATIBLE_", "COMPATIBLE_", "AUTOCLEAR_", "EXTENSION_"];
+    let header = text_of("src/qcow2/header.rs");
+    let constants = header.lines().filter_map(|line| line.strip_prefix("pub const "));
+    let constants = constants.filter_map(|line| line.split(':').next());
+    let wanted: Vec<_> =
+        constants.filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix))).collect();
+    assert!(wanted.len() > 12, "{wanted:?}");
+    for name in wanted {
+        assert!(names.contains(&name.to_lowercase()), "{name} of src/qcow2/header.rs is no entry");
+    }
+}
+
+/// The fuzz targets, as the fuzz crate lists them.
+fn targets() -> Vec<String> {
+    let manifest = text_of("fuzz/Cargo.toml");
+    let bins = manifest.split("[[bin]]").skip(1);
+    bins.map(|bin| bin.split("name = \"").nth(1).unwrap().split('"').next().unwrap().into())
+        .collect()
+}
+
+#[test]
+fn every_target_has_seeds_and_options() {
+    let targets = targets();
+    assert!(targets.len() >= 4, "{targets:?}");
+    for target in targets {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+        let mut longest = 0;
+        let mut seeds = 0;
+        for text in fs::read_dir(folder.join("text").join(&target)).unwrap() {
+            let name = text.unwrap().path().file_stem().unwrap().to_os_string();
+            longest = longest.max(fs::metadata(folder.join(&target).join(name)).unwrap().len());
+            seeds += 1;
+        }
+        assert!(seeds >= MIN_SEEDS, "{target}: {seeds} seeds, expected at least {MIN_SEEDS}");
+        let options = text_of(&format!("fuzz/options/{target}.options"));
+        let max_len = options.lines().find_map(|line| line.strip_prefix("max_len = "));
+        let max_len: u64 = max_len.expect(&target).parse().unwrap();
+        // libFuzzer cuts a seed that is longer.
+        assert!(max_len >= longest, "{target}: max_len {max_len}, but a seed has {longest} bytes");
+    }
+}
+
+#[test]
+fn both_integrations_are_one() {
+    let script = text_of("oss-fuzz/build.sh");
+    assert_eq!(script, text_of(".clusterfuzzlite/build.sh"));
+    assert!(
+        script.ends_with("\nexec \"$SRC/qcowfuzz/scripts/oss-fuzz-build\" \"$@\"\n"),
+        "{script}"
+    );
+    let field = |yaml: &str, name: &str| -> String {
+        let line = yaml.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.unwrap_or_else(|| panic!("no {name}")).to_string()
+    };
+    let (one, other) = (text_of("oss-fuzz/project.yaml"), text_of(".clusterfuzzlite/project.yaml"));
+    for name in ["language", "fuzzing_engines", "sanitizers", "coverage_extra_args"] {
+        assert_eq!(field(&one, name), field(&other, name), "{name}");
+    }
+    // The address that stands for the real one is the same wherever it is needed.
+    let repository = field(&one, "main_repo");
+    assert_eq!(field(&one, "homepage"), repository);
+    let clone = format!("\nRUN git clone --depth 1 {repository} qcowfuzz\n");
+    assert!(text_of("oss-fuzz/Dockerfile").contains(&clone), "{clone}");
+}
