@@ -65,7 +65,11 @@ class Sandbox:
         """Returns the [libfuzzer] section of a target's options as arguments."""
         path = self.out / f"{target}.options"
         parser = configparser.ConfigParser()
-        if not parser.read(path) or not parser.has_section("libfuzzer"):
+        try:
+            parser.read(path)
+        except configparser.Error as error:
+            raise Failed(f"{target}: {path.name}: {error.message.splitlines()[0]}") from None
+        if not parser.has_section("libfuzzer"):
             raise Failed(f"{target}: no section [libfuzzer] in {path.name}")
         return [f"-{name}={value}" for name, value in parser.items("libfuzzer")]
 
@@ -81,8 +85,11 @@ class Sandbox:
         folder = self.folder("seeds")
         archive = self.out / f"{target}_seed_corpus.zip"
         if archive.exists():
-            with zipfile.ZipFile(archive) as files:
-                files.extractall(folder)
+            try:
+                with zipfile.ZipFile(archive) as files:
+                    files.extractall(folder)
+            except zipfile.BadZipFile as error:
+                raise Failed(f"{target}: {archive.name}: {error}") from None
         return len(list(folder.iterdir()))
 
 
