@@ -42,6 +42,13 @@
 //! ```
 //!
 //! Another implementation in the walker's place: [`engines`].
+//!
+//! # Features
+//!
+//! A fuzz target needs none of them: `default-features = false`.
+//!
+//! - `fuzzer`: the embedded loop, `fuzzer`, and inputs as files, `corpus`.
+//! - `cli` (default): the command `qcowfuzz`, and `fuzzer` with it.
 
 pub mod anatomy;
 pub mod build;

@@ -1,0 +1,128 @@
+//! The contents of the package that `cargo package` makes: the source, the example engine, the pages and the licences,
+//! all of each, and nothing else. `scripts/check-package` builds and tests it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// The files beside `src/` and `docs/`. Cargo adds the last three itself.
+const SINGLE: [&str; 10] = [
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "SECURITY.md",
+    "examples/engine.rs",
+    "Cargo.toml.orig",
+    ".cargo_vcs_info.json",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The files below a folder of the repository, by their paths from its root.
+fn below(folder: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => found.push(path.strip_prefix(root()).unwrap().display().to_string()),
+            }
+        }
+    }
+    found
+}
+
+/// The files that the package should contain.
+fn expected() -> BTreeSet<String> {
+    let pages = below("docs").into_iter().filter(|path| path.ends_with(".md"));
+    let single = SINGLE.iter().map(ToString::to_string);
+    below("src").into_iter().chain(pages).chain(single).collect()
+}
+
+/// The files that Cargo packs.
+fn packed() -> BTreeSet<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    let output = cargo
+        .args(["package", "--list", "--allow-dirty", "--locked"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect()
+}
+
+/// The differences between the files that are packed and those that should be.
+fn faults(packed: &BTreeSet<String>, expected: &BTreeSet<String>) -> Vec<String> {
+    let extra = packed.difference(expected).map(|path| format!("{path}: packed, expected not"));
+    let missing = expected.difference(packed).map(|path| format!("{path}: expected, not packed"));
+    extra.chain(missing).collect()
+}
+
+/// The path that a link leads to, from the root: `../src/limits.rs` of `docs/crash.md` is `src/limits.rs`.
+fn target(page: &str, link: &str) -> String {
+    let mut path = PathBuf::from(page);
+    path.pop();
+    for part in Path::new(link).components() {
+        match part {
+            Component::ParentDir => drop(path.pop()),
+            part => path.push(part),
+        }
+    }
+    path.display().to_string()
+}
+
+/// The links of a page that lead to no file of the package. Links to other sites and within the page are no matter.
+fn broken(packed: &BTreeSet<String>, page: &str, text: &str) -> Vec<String> {
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let files =
+        links.filter(|link| !link.contains("://")).filter_map(|link| link.split('#').next());
+    let files = files.filter(|file| !file.is_empty() && !packed.contains(&target(page, file)));
+    files.map(|file| format!("{page}: links {file}, which is not packed")).collect()
+}
+
+#[test]
+fn the_package_is_source_example_pages_and_licences() {
+    let faults = faults(&packed(), &expected());
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn pages_link_to_files_of_the_package() {
+    let packed = packed();
+    let pages: Vec<_> = packed.iter().filter(|path| path.ends_with(".md")).collect();
+    assert!(pages.len() > 8, "{pages:?}");
+    let text = |page: &str| fs::read_to_string(root().join(page)).unwrap();
+    let broken: Vec<_> = pages.iter().flat_map(|page| broken(&packed, page, &text(page))).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn faults_of_a_package_are_found() {
+    let set = |paths: &[&str]| paths.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    let expected = set(&["README.md", "docs/crash.md", "src/limits.rs"]);
+    assert!(faults(&expected, &expected).is_empty());
+    let packed = set(&["README.md", "corpus/map_extents/zero_kinds", "src/limits.rs"]);
+    assert_eq!(
+        faults(&packed, &expected),
+        [
+            "corpus/map_extents/zero_kinds: packed, expected not",
+            "docs/crash.md: expected, not packed"
+        ]
+    );
+    let text = "[a](docs/crash.md#two) [b](src/limits.rs) [c](#here) [d](https://qemu.org/docs)";
+    assert!(broken(&expected, "README.md", text).is_empty());
+    assert_eq!(
+        broken(&packed, "README.md", text),
+        ["README.md: links docs/crash.md, which is not packed"]
+    );
+    assert!(broken(&packed, "docs/crash.md", "[limits](../src/limits.rs)").is_empty());
+    assert_eq!(broken(&packed, "docs/crash.md", "[limits](src/limits.rs)").len(), 1);
+}
