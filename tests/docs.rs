@@ -239,7 +239,8 @@ fn the_example_is_the_seed_and_its_bytes() {
 /// Every Markdown file that is ours.
 fn documents() -> Vec<PathBuf> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    docs.chain([root().join("README.md"), root().join("CHANGELOG.md")]).collect()
+    let top = ["README.md", "CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name));
+    docs.chain(top).collect()
 }
 
 /// Paths in a document: targets of links, and words in backticks that look like one.
@@ -283,13 +284,16 @@ fn the_two_commands_are_those_of_ci() {
         ["cargo install --locked cargo-fuzz && cargo +nightly fuzz run map_extents", "cargo test"]
     );
     let ci = text_of(".ci/run");
-    assert!(ci.contains("    cargo install --locked cargo-fuzz\n"));
-    assert!(ci.contains("\ncargo test "));
-    assert!(ci.contains("cargo +nightly fuzz build"));
+    assert!(ci.contains("\nstep tools scripts/install-tools qemu chromium cargo-fuzz "));
+    assert!(text_of("scripts/install-tools").contains("|| cargo install --locked cargo-fuzz\n"));
+    assert!(ci.contains("\nstep tests cargo test "));
     // Every target is run, this one among them.
-    assert!(ci.contains("targets=$(cargo +nightly fuzz list)"));
-    assert!(ci.contains("scripts/fuzz-committed \"$target\""));
-    assert!(text_of("scripts/fuzz-committed").contains("cargo +nightly fuzz run \"$target\""));
+    assert!(ci.contains("\nstep fuzz scripts/fuzz-smoke nightly\n"));
+    let smoke = text_of("scripts/fuzz-smoke");
+    assert!(smoke.contains("targets=$(cargo \"+$QCOWFUZZ_TOOLCHAIN\" fuzz list)"));
+    assert!(smoke.contains("scripts/fuzz-committed \"$target\""));
+    let committed = text_of("scripts/fuzz-committed");
+    assert!(committed.contains("cargo \"+$toolchain\" fuzz run \"${options[@]}\" \"$target\""));
     assert!(text_of("fuzz/Cargo.toml").contains("name = \"map_extents\""));
     let version = text_of("Cargo.toml");
     let version = version.split("rust-version = \"").nth(1).unwrap().split('"').next().unwrap();
