@@ -253,19 +253,26 @@ fn window_bytes(frame: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::entropy::Entropy;
     use crate::qcow2::header::Version;
     use crate::qcow2::units::{ClusterSize, HostOffset};
 
-    fn inflate(compression: Compression, payload: &[u8], end: usize) -> Option<Vec<u8>> {
-        let geometry = Geometry {
+    fn geometry(cluster_bits: u32, compression: Compression) -> Geometry {
+        Geometry {
             version: Version::V3,
-            cluster_size: ClusterSize::from_bits(12).unwrap(),
+            cluster_size: ClusterSize::from_bits(cluster_bits).unwrap(),
             refcount_order: 4,
             extended_l2: false,
             compression,
             data_file: false,
-        };
+        }
+    }
+
+    fn inflate(compression: Compression, payload: &[u8], end: usize) -> Option<Vec<u8>> {
+        let geometry = geometry(12, compression);
         let run = CompressedRun::new(HostOffset::ZERO, payload.len() as u64);
         Inflater::default().inflate(payload, &geometry, run, end).ok().map(<[u8]>::to_vec)
     }
@@ -335,5 +342,86 @@ mod tests {
         assert!(inflate(Compression::Zstd, &frame(&content), 4096).is_none());
         assert!(inflate(Compression::Zstd, &frame(&content[..4095]), 4096).is_none());
         assert!(inflate(Compression::Zstd, &[7; 64], 16).is_none());
+    }
+
+    /// Reads in any order, of any of several files in turn, give what an inflater gives that keeps nothing.
+    #[test]
+    fn what_is_kept_is_never_out_of_date() {
+        let mut entropy = Entropy::new(5);
+        let content = |step: u32| (0..65536u32).map(|n| (n / step % 251) as u8).collect::<Vec<_>>();
+        let files: Vec<(Compression, Vec<u8>)> = (1..=40)
+            .map(|step| match step % 2 {
+                0 => {
+                    let mut frame = Vec::with_capacity(1 << 17);
+                    zstd_safe::compress(&mut frame, &content(step), 3).unwrap();
+                    (Compression::Zstd, frame)
+                }
+                _ => {
+                    (Compression::Deflate, miniz_oxide::deflate::compress_to_vec(&content(step), 6))
+                }
+            })
+            .collect();
+        let mut inflater = Inflater::default();
+        let mut failed = 0;
+        for _ in 0..1000 {
+            let (compression, file) = &files[entropy.below(files.len() as u64) as usize];
+            let mut file = file.clone();
+            if entropy.one_in(4) {
+                // The file has changed since.
+                let at = entropy.below(file.len() as u64) as usize;
+                file[at] ^= 1 << entropy.below(8);
+            }
+            // Longer than the payload, as descriptors say: all lie at the same place and are as long.
+            file.resize(1 << 15, 0);
+            let run = CompressedRun::new(HostOffset::ZERO, file.len() as u64);
+            let end = match entropy.below(4) {
+                0 => 16,
+                1 => 1 << 16,
+                _ => 1 + entropy.below(1 << 16) as usize,
+            };
+            let geometry = geometry(16, *compression);
+            let mut fresh = Inflater::default();
+            let fresh = fresh.inflate(file.as_slice(), &geometry, run, end);
+            let kept = inflater.inflate(file.as_slice(), &geometry, run, end);
+            failed += usize::from(fresh.is_err());
+            assert_eq!(kept.ok(), fresh.ok());
+        }
+        assert!((20..400).contains(&failed), "{failed}");
+    }
+
+    #[test]
+    fn a_cluster_is_inflated_once_until_it_is_forgotten() {
+        /// Counts its reads: each attempt to inflate makes one, and so does the comparison with what is kept.
+        struct Counted(Vec<u8>, Cell<u32>);
+        impl Storage for Counted {
+            fn length_bytes(&self) -> u64 {
+                self.0.as_slice().length_bytes()
+            }
+            fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+                self.1.set(self.1.get() + 1);
+                self.0.as_slice().read_at(offset, into)
+            }
+        }
+        let geometry = geometry(12, Compression::Deflate);
+        let content: Vec<u8> = (0..4096u32).map(|n| (n * n / 7) as u8).collect();
+        let file = Counted(miniz_oxide::deflate::compress_to_vec(&content, 6), Cell::new(0));
+        let run = CompressedRun::new(HostOffset::ZERO, file.0.len() as u64);
+        let mut inflater = Inflater::default();
+        let reads_of = |inflater: &mut Inflater, end| {
+            assert_eq!(inflater.inflate(&file, &geometry, run, end).ok(), Some(&content[..end]));
+            file.1.replace(0)
+        };
+        let first = reads_of(&mut inflater, 40);
+        assert!(first > 1, "{first}");
+        assert_eq!(reads_of(&mut inflater, 40), 1);
+        assert_eq!(reads_of(&mut inflater, 7), 1);
+        // Pieces of 40 bytes: twice as much is inflated each time, so that most of them are there.
+        let pieces = (80..=4096).step_by(40);
+        let (count, reads) = pieces
+            .map(|end| reads_of(&mut inflater, end))
+            .fold((0, 0), |(n, sum), one| (n + 1, sum + one));
+        assert!(reads < count + 30, "{reads} reads for {count} pieces");
+        inflater.forget();
+        assert_eq!(reads_of(&mut inflater, 40), first);
     }
 }

@@ -1,5 +1,8 @@
 //! Payloads of raw deflate (RFC 1951).
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use miniz_oxide::deflate::core::{
     CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
 };
@@ -24,10 +27,9 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
     let stamp_at = bytes.len() - STAMP_BYTES;
     let (filled, zeros) = content.parts();
     let out = &mut bytes;
-    // The fastest level is as good as any for zeros.
     let mut in_two = |level, strategy| {
         part(level, strategy, filled, TDEFLFlush::Full, out);
-        part(1, strategy, zeros, TDEFLFlush::Finish, out);
+        zeros_part(strategy, zeros.len(), TDEFLFlush::Finish, out);
     };
     match coding {
         Coding::Usual | Coding::Trailing | Coding::Largest => in_two(6, DEFAULT),
@@ -48,10 +50,10 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
             longer.resize(zeros.len() + content.cluster_bytes(), b'!');
             part(1, DEFAULT, &longer, TDEFLFlush::Finish, out);
         }
-        Coding::Pieces => pieces(filled, zeros, out),
+        Coding::Pieces => pieces(filled, zeros.len(), out),
         Coding::Ended => {
             part(6, DEFAULT, filled, TDEFLFlush::Full, out);
-            part(1, DEFAULT, zeros, TDEFLFlush::Full, out);
+            zeros_part(DEFAULT, zeros.len(), TDEFLFlush::Full, out);
             out.extend(EMPTY_LAST);
         }
     }
@@ -69,6 +71,20 @@ fn part(level: i32, strategy: i32, content: &[u8], flush: TDEFLFlush, out: &mut 
     });
 }
 
+/// Appends `length` zeros, for which the fastest level is as good as any. Most of a large cluster is zeros, in nearly all
+/// its payloads: they are compressed once in a process.
+fn zeros_part(strategy: i32, length: usize, flush: TDEFLFlush, out: &mut Vec<u8>) {
+    type Made = BTreeMap<(i32, usize, bool), Vec<u8>>;
+    static MADE: Mutex<Made> = Mutex::new(Made::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let part = made.entry((strategy, length, flush == TDEFLFlush::Finish)).or_insert_with(|| {
+        let mut bytes = Vec::new();
+        part(1, strategy, &vec![0; length], flush, &mut bytes);
+        bytes
+    });
+    out.extend_from_slice(part);
+}
+
 /// Appends a stored block, at most 65,535 bytes; the stream is on a byte.
 fn stored_block(content: &[u8], last: bool, out: &mut Vec<u8>) {
     let length = u16::try_from(content.len()).unwrap_or(u16::MAX);
@@ -79,7 +95,7 @@ fn stored_block(content: &[u8], last: bool, out: &mut Vec<u8>) {
 }
 
 /// Blocks of every kind in turn, each with a flush behind it.
-fn pieces(filled: &[u8], zeros: &[u8], out: &mut Vec<u8>) {
+fn pieces(filled: &[u8], zeros: usize, out: &mut Vec<u8>) {
     out.extend(FLUSH);
     for (turn, piece) in filled.chunks(filled.len().div_ceil(7).max(1)).enumerate() {
         match turn % 4 {
@@ -90,7 +106,7 @@ fn pieces(filled: &[u8], zeros: &[u8], out: &mut Vec<u8>) {
         }
         out.extend(FLUSH);
     }
-    part(1, DEFAULT, zeros, TDEFLFlush::Finish, out);
+    zeros_part(DEFAULT, zeros, TDEFLFlush::Finish, out);
 }
 
 /// Appends `rest` as one block of fixed codes whose matches lie as far back as there is something
