@@ -1,6 +1,7 @@
 //! Panics of the code under test: they are findings, and named as such.
 
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::path::Path;
 use std::sync::Mutex;
 
 /// Where a panic was, and what it said.
@@ -11,6 +12,9 @@ pub struct PanicNote {
     /// The function, without what it belongs to: what that is called depends on the compiler. Empty where the
     /// build has no symbols.
     pub function: String,
+    /// The innermost function outside of the standard library, as `map::read::read_piece`: where that library
+    /// panicked, the caller tells bugs apart. Without symbols, only the module of `file`.
+    pub frame: String,
     /// Place and message.
     pub detail: String,
 }
@@ -18,17 +22,14 @@ pub struct PanicNote {
 impl PanicNote {
     /// What a panic hook is told of.
     pub fn of(panic: &PanicHookInfo) -> Self {
-        let payload = panic.payload();
-        let message = payload
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("a panic without a message");
+        let message = message(panic).unwrap_or("a panic without a message");
         let file = panic.location().map_or("", |location| location.file()).to_string();
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        let function = function_in(&file).unwrap_or_default();
+        let (function, frame) = innermost(&file);
+        let frame = frame.unwrap_or_else(|| module(&file));
         let file = in_its_crate(&file).to_string();
-        Self { file, function, detail: format!("{place}: {message}") }
+        let function = function.unwrap_or_default();
+        Self { file, function, frame, detail: format!("{place}: {message}") }
     }
 
     /// One line that is the same for the same bug: the function, and no line of it.
@@ -41,6 +42,13 @@ impl PanicNote {
     }
 }
 
+/// What a panic says, where it says something.
+pub fn message<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
+    let payload = panic.payload();
+    let formatted = || payload.downcast_ref::<String>().map(String::as_str);
+    payload.downcast_ref::<&str>().copied().or_else(formatted)
+}
+
 /// The path of a source file from the last folder `src` on; without one, its name.
 fn in_its_crate(path: &str) -> &str {
     let source = path.rfind("/src/").map(|at| at + 1).or(path.starts_with("src/").then_some(0));
@@ -48,23 +56,42 @@ fn in_its_crate(path: &str) -> &str {
     path.get(source.unwrap_or(name)..).unwrap_or(path)
 }
 
-/// The innermost function on the stack that lies in `file`: a panic's location is that of the caller of what
-/// panics (an index, an `unwrap`).
-fn function_in(file: &str) -> Option<String> {
-    let (mut panicking, mut found) = (false, None);
-    backtrace::trace(|frame| {
-        backtrace::resolve_frame(frame, |symbol| {
+/// The module that a source file is, without its crate: `map::read` of `/home/me/qcowfuzz/src/map/read.rs`.
+fn module(path: &str) -> String {
+    let file = in_its_crate(path);
+    let file = file.strip_prefix("src/").unwrap_or(file);
+    let file = file.strip_suffix(".rs").unwrap_or(file);
+    file.strip_suffix("/mod").unwrap_or(file).replace('/', "::")
+}
+
+/// Whether a source file is one of the standard library, or of a crate that was built into it.
+fn is_standard(path: &str) -> bool {
+    path.starts_with("/rustc/")
+        || path.starts_with("/rust/deps/")
+        || path.contains("/lib/rustlib/src/rust/library/")
+}
+
+/// Two functions of the stack of a panic: the innermost that lies in `file`, where a panic's location is that of
+/// the caller of what panics (an index, an `unwrap`); and the innermost outside of the standard library, with its
+/// module.
+fn innermost(file: &str) -> (Option<String>, Option<String>) {
+    let (mut panicking, mut function, mut frame) = (false, None, None);
+    backtrace::trace(|traced| {
+        backtrace::resolve_frame(traced, |symbol| {
             let Some(name) = symbol.name().map(|name| format!("{name:#}")) else { return };
-            let here = symbol.filename().is_some_and(|path| path.ends_with(file));
-            if found.is_none() && panicking && here {
-                found = Some(last_segment(&name));
+            let path = symbol.filename().and_then(Path::to_str).unwrap_or_default();
+            if panicking && function.is_none() && Path::new(path).ends_with(file) {
+                function = Some(last_segment(&name));
+            }
+            if panicking && frame.is_none() && !path.is_empty() && !is_standard(path) {
+                frame = Some(format!("{}::{}", module(path), last_segment(&name)));
             }
             // What lies above is the hook, and what it calls.
             panicking |= name.contains("panicking");
         });
-        found.is_none()
+        function.is_none() || frame.is_none()
     });
-    found
+    (function, frame)
 }
 
 /// The function's own name in a path: without the types around it, closures in it, and generics behind it.
@@ -134,17 +161,38 @@ mod tests {
         assert_eq!(in_its_crate("engine.rs"), "engine.rs");
     }
 
+    // One test: the hook is the process's.
     #[test]
     fn a_panic_is_named_by_its_function() {
         #[inline(always)]
         fn third(bytes: &[u8]) -> u8 {
             bytes[2]
         }
+        #[inline(never)]
+        fn too_much(bytes: usize) -> Vec<u8> {
+            let mut all = Vec::new();
+            all.reserve(std::hint::black_box(bytes));
+            all
+        }
         let notes = PanicNotes::take_over();
-        let note = caught(|| third(&std::hint::black_box([1, 2]))).unwrap_err();
+        let index = caught(|| third(&std::hint::black_box([1, 2]))).unwrap_err();
+        // This one is in a file of the standard library.
+        let capacity = caught(|| too_much(usize::MAX)).unwrap_err();
         drop(notes);
-        assert_eq!(note.fingerprint(), "panic: src/panics.rs, third");
-        assert!(note.detail.contains("index out of bounds: the len is 2"), "{}", note.detail);
+        assert_eq!(index.fingerprint(), "panic: src/panics.rs, third");
+        assert_eq!(index.frame, "panics::third");
+        assert!(index.detail.contains("index out of bounds: the len is 2"), "{}", index.detail);
+        assert_eq!(capacity.frame, "panics::too_much", "{capacity:?}");
+    }
+
+    #[test]
+    fn files_are_modules() {
+        for path in ["src/map/read.rs", "/home/me/src/qcowfuzz/src/map/read/mod.rs"] {
+            assert_eq!(module(path), "map::read");
+        }
+        assert_eq!(module("/tmp/engine.rs"), "engine");
+        let library = "/rustc/0123/library/alloc/src/raw_vec/mod.rs";
+        assert!(is_standard(library) && !is_standard("/home/me/src/map/read.rs"));
     }
 
     #[test]

@@ -2,11 +2,13 @@
 //! `cargo test` call the same; replay and the benchmarks call what keeps the buffers: the harness,
 //! [`Refcounts`] and [`RawImage`].
 
+mod crash_state;
 mod hostile;
 mod raw_image;
 mod refcounts;
 
 use std::cell::RefCell;
+use std::panic::PanicHookInfo;
 use std::rc::Rc;
 
 use crate::engines::Walker;
@@ -14,8 +16,9 @@ use crate::feedback::{Recorder, extra};
 use crate::harness::{Checks, Failure, Harness, Outcome};
 use crate::oracles::Violation;
 use crate::oracles::raw::RawOutcome;
-use crate::panics::PanicNote;
+use crate::panics::{self, PanicNote};
 
+pub use crash_state::CrashState;
 pub use hostile::Hostile;
 pub use raw_image::RawImage;
 pub use refcounts::Refcounts;
@@ -101,17 +104,31 @@ pub fn report<T>(result: Result<T, Box<impl AsRef<Violation>>>) {
     }
 }
 
-/// Has a panic of the code under test print its fingerprint first, as a violation does. To be called once, before
-/// the first run.
+/// Has every panic end the process, print its fingerprint first, as a violation does, and its [`CrashState`] last. To
+/// be called once, before the first run.
 pub fn name_panics() {
-    let before = std::panic::take_hook();
+    // That of the engine, which ends the process as soon as it has printed; and behind it the standard library's.
+    drop(std::panic::take_hook());
+    let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // What is reported has its fingerprint in its message.
-        if panic.location().is_none_or(|location| location.file() != file!()) {
-            eprintln!("{}", PanicNote::of(panic).fingerprint());
-        }
-        before(panic);
+        let state = match reported(panic) {
+            Some(fingerprint) => CrashState::of_violation(fingerprint),
+            None => {
+                let note = PanicNote::of(panic);
+                eprintln!("{}", note.fingerprint());
+                CrashState::of_panic(&note)
+            }
+        };
+        print(panic);
+        eprint!("{state}");
+        std::process::abort();
     }));
+}
+
+/// The fingerprint of the violation that a panic of [`report`] is about: the first line of its message.
+fn reported<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
+    let of_report = panic.location().is_some_and(|location| location.file() == file!());
+    panics::message(panic).filter(|_| of_report)?.lines().next()
 }
 
 impl AsRef<Violation> for Failure {

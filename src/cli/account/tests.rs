@@ -42,7 +42,7 @@ fn failure(oracle: &'static str) -> Found {
 fn panicked() -> Found {
     let detail = "src/map/walk.rs:7:1: index out of bounds".to_string();
     let [file, function] = ["src/map/walk.rs", "piece"].map(str::to_string);
-    Found::Panic(PanicNote { file, function, detail })
+    Found::Panic(PanicNote { file, function, detail, ..PanicNote::default() })
 }
 
 fn json(report: &Account) -> serde_json::Value {
