@@ -16,6 +16,18 @@ pub fn name(input: &[u8]) -> String {
     hex::encode(Sha1::digest(input))
 }
 
+/// Whether a file is called as a [`name`] is: then a fuzzer has kept it. Any other name is one that a person gave.
+pub fn is_find(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.len() == 40 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether a file that is called as a [`name`] is has other content: somebody is writing it, or was killed when
+/// doing so. libFuzzer does not write files whole.
+pub fn is_torn(path: &Path, input: &[u8]) -> bool {
+    is_find(path) && !path.ends_with(name(input))
+}
+
 /// The files of a folder, in the order of their names. What is no regular file, and links to none, is left alone.
 ///
 /// # Errors
@@ -24,8 +36,10 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let told = |error| Error::file(dir, error);
     let mut paths = Vec::new();
     for entry in dir.read_dir().map_err(told)? {
-        let path = entry.map_err(told)?.path();
-        if path.is_file() {
+        let entry = entry.map_err(told)?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(told)?);
+        // Folders that many share are large and far away: only links are asked one by one.
+        if kind.is_file() || kind.is_symlink() && path.is_file() {
             paths.push(path);
         }
     }
@@ -152,6 +166,15 @@ mod tests {
     fn names_are_libfuzzers() {
         assert_eq!(name(b""), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
         assert_eq!(name(b"abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
+    }
+
+    #[test]
+    fn finds_are_told_from_seeds_and_torn_ones_from_whole_ones() {
+        let find = Path::new("corpus/a9993e364706816aba3e25717850c26c9cd0d89d");
+        let seed = Path::new("corpus/zero_kinds");
+        assert!(is_find(find) && !is_find(seed) && !is_find(Path::new("corpus/a9993e36")));
+        assert!(!is_torn(find, b"abc") && is_torn(find, b"ab") && is_torn(find, b""));
+        assert!(!is_torn(seed, b"anything"));
     }
 
     #[test]

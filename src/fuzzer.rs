@@ -168,6 +168,13 @@ impl<S: Subject> Fuzzer<S> {
                 continue;
             }
             match corpus::read(&path, MAX_INPUT_BYTES) {
+                // Somebody may be writing it: it is run as it is now, and looked at again.
+                Ok(input) if corpus::is_torn(&path, &input) => {
+                    if self.seen.insert(corpus::name(&input).into()) {
+                        self.consider(&input, &Origin::File)?;
+                    }
+                    continue;
+                }
                 Ok(input) => {
                     self.consider(&input, &Origin::File)?;
                 }

@@ -32,6 +32,10 @@ Under DIR: inputs are read from corpus/TARGET, and those worth keeping added to 
 goes to artifacts/TARGET; state/TARGET has what the next campaign goes on from. All of them survive \
 a kill. A campaign ends after --seconds or --runs, or with Ctrl-C.
 
+With --corpus, inputs are read from and added to that folder instead. Campaigns with a --dir each may \
+share it: all look at what the others have added, every few thousand runs. Its subfolder .scratch has \
+files while they are written.
+
 A panic, a hang or a stack overflow of a run is a finding too, and does not end the campaign. Of \
 each bug the first input is written, and every one that is shorter than those before.
 
@@ -64,6 +68,9 @@ pub struct Arguments {
     /// Where corpus, artifacts and state are
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
+    /// Where the inputs are: a folder that campaigns share, also those of other machines [default: that under DIR]
+    #[arg(long, value_name = "DIR")]
+    corpus: Option<PathBuf>,
     /// How many operations a program has at most
     #[arg(long, value_name = "N", default_value_t = 60)]
     max_operations: usize,
@@ -87,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Some(jobs) => usize::from(jobs),
         None => available_parallelism().map_or(1, NonZero::get),
     };
-    let places = Places::new(dir.clone(), *target)?;
+    let places = Places::new(dir.clone(), arguments.corpus.clone(), *target)?;
     let _lock = places.lock()?;
     places.clean(arguments.restart)?;
     let rng_seed = places.rng_seed(arguments.rng_seed)?;

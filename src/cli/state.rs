@@ -1,4 +1,6 @@
-//! `state`: what a corpus covers, in names.
+//! `state`: what a corpus covers, in names; and one folder of inputs from several.
+
+mod merge;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -7,6 +9,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
+use qcowfuzz::error::Error;
 use qcowfuzz::feedback::attribution::{Attributed, Walk};
 use qcowfuzz::feedback::coverage::{Covered, Features, prune};
 use qcowfuzz::feedback::layout::{schema_hash, values};
@@ -14,6 +17,8 @@ use qcowfuzz::feedback::{Counter, Coverage, Recorder};
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::observer::{Event, Rare, State, Vital};
+
+use merge::Merged;
 
 use super::files::{self, Existing};
 use super::print::print;
@@ -31,7 +36,8 @@ Exit codes: 0 nothing was found; 1 an input has a violation, which 'qcowfuzz rep
 folder or an input could not be read, or an output not be written.
 
 Examples: qcowfuzz state show corpus/map_extents
-          qcowfuzz state prune corpus/hostile -o smaller --target hostile")]
+          qcowfuzz state prune corpus/hostile -o smaller --target hostile
+          qcowfuzz state merge corpus/map_extents elsewhere/map_extents -o smaller")]
 pub struct Arguments {
     #[command(subcommand)]
     what: What,
@@ -71,6 +77,22 @@ enum What {
         #[arg(long)]
         force: bool,
     },
+    /// Add to a folder what it lacks of others: all named seeds, and the finds that cover something more
+    ///
+    /// Inputs that are called after their content, in 40 hexadecimal digits, are finds of a fuzzer. All others are
+    /// seeds that somebody named: they are copied, whatever they cover. Nothing is removed or replaced, neither in
+    /// the folders that are read nor in the one that is written: a seed whose name is taken by other content is
+    /// called after its own. A find with a violation is not copied, since libFuzzer does not start with one. Hidden
+    /// files are left alone. Files appear whole or not at all, and after a kill the same command completes the work.
+    /// Campaigns may run in all of these folders meanwhile.
+    Merge {
+        /// The folders that are read
+        #[arg(required = true, value_name = "DIR")]
+        dirs: Vec<PathBuf>,
+        /// The folder that is added to, which is made if it is not there
+        #[arg(short, long, value_name = "DIR")]
+        output: PathBuf,
+    },
 }
 
 /// Does what is asked.
@@ -90,6 +112,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         What::Prune { dir, output, force } => {
             let corpus = Corpus::read(dir, target)?;
             (Told::Prune(pruned(&corpus, output, Existing::forced(*force))?), corpus.violations)
+        }
+        What::Merge { dirs, output } => {
+            let merged = Merged::of(dirs, output, target)?;
+            let violations = merged.violations();
+            (Told::Merge(merged), violations)
         }
     };
     print(&told, arguments.json, |told, out| told.print(out))?;
@@ -116,7 +143,8 @@ impl Corpus {
         let dir = dir.display().to_string();
         let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
         for path in paths {
-            let bytes = files::read(&path)?;
+            // A campaign that runs there takes files away.
+            let Some(bytes) = read_if_there(&path)? else { continue };
             recorder.begin_run();
             let found = runner.run_guarded(&bytes, Checks::AtCheckpoints);
             corpus.coverage.add(bytes.len(), &recorder);
@@ -146,6 +174,15 @@ impl Corpus {
     }
 }
 
+/// The bytes of an input, if it is still there.
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    match qcowfuzz::corpus::read(path, u64::MAX) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// What is told.
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -153,6 +190,7 @@ enum Told {
     Show(Box<Show>),
     Diff(Diff),
     Prune(Pruned),
+    Merge(Merged),
 }
 
 impl Told {
@@ -161,6 +199,7 @@ impl Told {
             Self::Show(show) => show.print(out),
             Self::Diff(diff) => diff.print(out),
             Self::Prune(pruned) => pruned.print(out),
+            Self::Merge(merged) => merged.print(out),
         }
     }
 }

@@ -123,13 +123,18 @@ fn class(count: u8) -> u32 {
 /// Which of `inputs`, each with its length in bytes, reach all that they reach together: their places, in
 /// order. No input is kept of which shorter ones reach everything, and none that could be left out.
 pub fn prune(inputs: &[(usize, Features)]) -> Vec<usize> {
+    prune_around(inputs, |_| false)
+}
+
+/// The same, where inputs are kept whatever they reach: those at places of which `pinned` is true.
+pub fn prune_around(inputs: &[(usize, Features)], pinned: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..inputs.len()).collect();
-    order.sort_by_key(|at| inputs[*at].0);
+    order.sort_by_key(|at| (!pinned(*at), inputs[*at].0));
     let mut reached: BTreeMap<Feature, usize> = BTreeMap::new();
     let mut kept = Vec::new();
     for at in order {
         let features = &inputs[at].1.0;
-        if features.iter().any(|feature| !reached.contains_key(feature)) {
+        if pinned(at) || features.iter().any(|feature| !reached.contains_key(feature)) {
             features.iter().for_each(|feature| *reached.entry(*feature).or_insert(0) += 1);
             kept.push(at);
         }
@@ -137,7 +142,8 @@ pub fn prune(inputs: &[(usize, Features)]) -> Vec<usize> {
     // The longest first: what shorter ones reach, perhaps later ones do too.
     for place in (0..kept.len()).rev() {
         let features = &inputs[kept[place]].1.0;
-        if features.iter().all(|feature| reached.get(feature).is_some_and(|count| *count > 1)) {
+        let spare = |feature| reached.get(feature).is_some_and(|count| *count > 1);
+        if !pinned(kept[place]) && features.iter().all(spare) {
             for feature in features {
                 if let Some(count) = reached.get_mut(feature) {
                     *count -= 1;
@@ -174,7 +180,7 @@ mod tests {
     #[test]
     fn what_is_kept_reaches_everything_and_none_of_it_is_spare() {
         let mut entropy = Entropy::new(8);
-        for _ in 0..200 {
+        for round in 0..200 {
             let mut input = || {
                 let count = entropy.below(12);
                 let mut features: Vec<_> =
@@ -184,7 +190,9 @@ mod tests {
                 (entropy.below(50) as usize, Features(features))
             };
             let inputs: Vec<_> = (0..20).map(|_| input()).collect();
-            let kept = prune(&inputs);
+            let pinned = |at: usize| round % 2 == 1 && at.is_multiple_of(5);
+            let kept = prune_around(&inputs, pinned);
+            assert!((0..20).all(|at| !pinned(at) || kept.contains(&at)));
             let reached = |without: Option<usize>| {
                 let some = kept.iter().filter(|at| Some(**at) != without);
                 let mut all: Vec<Feature> = some.flat_map(|at| inputs[*at].1.0.clone()).collect();
@@ -196,7 +204,7 @@ mod tests {
             all.sort_unstable();
             all.dedup();
             assert_eq!(reached(None), all);
-            assert!(kept.iter().all(|at| reached(Some(*at)).len() < all.len()));
+            assert!(kept.iter().all(|at| pinned(*at) || reached(Some(*at)).len() < all.len()));
         }
     }
 

@@ -222,9 +222,14 @@ impl Drop for Job {
 fn command(job: usize, plan: &Plan) -> Result<Command, Failure> {
     let Plan { places, target, jobs, rng_seed, max_operations, build, .. } = plan;
     let mut command = Command::new(executable().map_err(not_started)?);
-    let mut dir = OsString::from("--dir=");
-    dir.push(places.dir());
-    command.args(["fuzz-worker", "--target", target.name(), "--build", build]).arg(dir);
+    let option = |name: &str, path: &Path| {
+        let mut option = OsString::from(name);
+        option.push(path);
+        option
+    };
+    command.args(["fuzz-worker", "--target", target.name(), "--build", build]);
+    command.arg(option("--dir=", places.dir()));
+    command.args(places.shared().map(|shared| option("--corpus=", shared)));
     for (name, number) in [
         ("--job", job as u64),
         ("--jobs", *jobs as u64),

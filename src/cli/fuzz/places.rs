@@ -13,18 +13,21 @@ use crate::cli::runner::Target;
 #[derive(Clone, Debug)]
 pub struct Places {
     dir: PathBuf,
+    /// Where the inputs are, if not under `dir`.
+    shared: Option<PathBuf>,
     state: PathBuf,
     scratch: PathBuf,
     target: Target,
 }
 
 impl Places {
-    /// Those of `target` under `dir`, which are made where they are not there.
-    pub fn new(dir: PathBuf, target: Target) -> Result<Self, Failure> {
+    /// Those of `target` under `dir`, which are made where they are not there; the inputs are in `shared`, if that is
+    /// a folder.
+    pub fn new(dir: PathBuf, shared: Option<PathBuf>, target: Target) -> Result<Self, Failure> {
         let state = dir.join("state").join(target.name());
         let scratch = state.join("scratch");
         std::fs::create_dir_all(&scratch).map_err(|error| Failure::at(&scratch, error))?;
-        Ok(Self { dir, state, scratch, target })
+        Ok(Self { dir, shared, state, scratch, target })
     }
 
     fn folder(&self, what: &str) -> Result<Folder, Failure> {
@@ -36,9 +39,18 @@ impl Places {
         &self.dir
     }
 
+    /// The folder that campaigns share, if there is one.
+    pub fn shared(&self) -> Option<&Path> {
+        self.shared.as_deref()
+    }
+
     /// The inputs that are worth keeping.
     pub fn corpus(&self) -> Result<Folder, Failure> {
-        self.folder("corpus")
+        match &self.shared {
+            // Of the same file system, and hidden: no fuzzer reads what is there in part.
+            Some(shared) => Ok(Folder::new(shared.clone(), shared.join(".scratch"))?),
+            None => self.folder("corpus"),
+        }
     }
 
     /// The inputs that found something.

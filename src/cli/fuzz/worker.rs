@@ -34,6 +34,9 @@ pub struct Arguments {
     target: Target,
     #[arg(long)]
     dir: PathBuf,
+    /// Where the inputs are, if not there
+    #[arg(long)]
+    corpus: Option<PathBuf>,
     /// From 0
     #[arg(long)]
     job: usize,
@@ -74,7 +77,7 @@ pub enum Message {
 
 /// The state is saved after so many runs: a second or two of work.
 const SAVE: u64 = 10_000;
-/// What other jobs have found is looked at after so many.
+/// What others have found is looked at after so many.
 const IMPORT: u64 = 2_000;
 /// The clock is asked, and what happened is told, after so many.
 const REPORT: u64 = 100;
@@ -94,7 +97,7 @@ fn work(arguments: &Arguments) -> Result<(), Failure> {
     let start = Instant::now();
     let stop = when_input_ends();
     let _silence = PanicNotes::take_over();
-    let places = Places::new(arguments.dir.clone(), arguments.target)?;
+    let places = Places::new(arguments.dir.clone(), arguments.corpus.clone(), arguments.target)?;
     if let Some(path) = &arguments.only {
         let input = corpus::read(path, MAX_INPUT_BYTES)?;
         Runner::new(arguments.target, FileNames::default(), &Rc::new(Recorder::new()))
@@ -107,6 +110,7 @@ fn work(arguments: &Arguments) -> Result<(), Failure> {
     tell(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
     let end = arguments.milliseconds.map(|limit| start + Duration::from_millis(limit));
     let told = |error: io::Error| Failure::at(&places.slot(arguments.job), error);
+    let shares = arguments.jobs > 1 || arguments.corpus.is_some();
     while !stop.load(Ordering::Relaxed) {
         let runs = fuzzer.runs();
         let late = || end.is_some_and(|end| Instant::now() >= end);
@@ -122,7 +126,7 @@ fn work(arguments: &Arguments) -> Result<(), Failure> {
             fuzzer.subject().idle().map_err(told)?;
             fuzzer.save(&state, places.scratch())?;
         }
-        if arguments.jobs > 1 && runs.is_multiple_of(IMPORT) {
+        if shares && runs.is_multiple_of(IMPORT) {
             fuzzer.import()?;
         }
         if runs.is_multiple_of(REPORT) {

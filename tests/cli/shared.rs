@@ -1,0 +1,135 @@
+//! Campaigns that share a folder of inputs: each learns from the others, and when one is killed, nothing is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use qcowfuzz::corpus;
+
+use crate::support::{qcowfuzz, text};
+
+/// The inputs of the shared folder, by name.
+fn inputs(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let named = |path: PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        (name, fs::read(path).unwrap())
+    };
+    corpus::files(&dir.join("shared")).unwrap().into_iter().map(named).collect()
+}
+
+/// The committed seeds, in the shared folder; what they are.
+fn seeded(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    fs::create_dir(dir.join("shared")).unwrap();
+    for entry in fs::read_dir(corpus.join("text/map_extents")).unwrap() {
+        let name = entry.unwrap().path().file_stem().unwrap().to_owned();
+        fs::copy(corpus.join("map_extents").join(&name), dir.join("shared").join(&name)).unwrap();
+    }
+    inputs(dir)
+}
+
+/// A campaign with one job, that is killed with the test.
+struct Campaign(Child);
+
+impl Campaign {
+    fn start(dir: &Path, name: &str, more: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+        command.args(["fuzz", "--jobs", "1", "--corpus", "shared", "--dir", name]);
+        command.args(more).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Campaign {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a campaign has kept, as its state says: each input, and whether it was bred there.
+fn kept(dir: &Path, name: &str) -> Vec<(Vec<u8>, bool)> {
+    let state = fs::read(dir.join(name).join("state/map_extents/job-0.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+    let entries = state["entries"].as_array().unwrap().iter();
+    let input = |entry: &serde_json::Value| hex::decode(entry["input"].as_str().unwrap()).unwrap();
+    entries.map(|entry| (input(entry), !entry["parent"].is_null())).collect()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn two_campaigns_share_a_folder_and_one_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let seeds = seeded(dir);
+    let mut killed = Campaign::start(dir, "killed", &["--rng-seed", "1"]);
+    let mut other = Campaign::start(dir, "other", &["--rng-seed", "2", "--runs", "4500"]);
+    // What it has taken in when it began it need not have learnt later.
+    until("not begun", || dir.join("other/state/map_extents/job-0.json").exists());
+    let begun_with: BTreeSet<_> = kept(dir, "other").into_iter().map(|(input, _)| input).collect();
+    let before = inputs(dir).len();
+    until("no finds", || inputs(dir).len() > before + 100);
+    killed.0.kill().unwrap();
+    killed.0.wait().unwrap();
+    assert_eq!(other.0.try_wait().unwrap(), None, "both ran until one was killed");
+    assert!(other.0.wait().unwrap().success());
+    let after = inputs(dir);
+    // The seeds are as they were, and every find is whole.
+    for (name, bytes) in &seeds {
+        assert!(after.get(name) == Some(bytes), "the seed {name}");
+    }
+    let finds: BTreeMap<_, _> =
+        after.iter().filter(|(name, _)| !seeds.contains_key(*name)).collect();
+    for (name, bytes) in &finds {
+        assert_eq!(**name, corpus::name(bytes), "a find is torn");
+    }
+    // What either has kept is there.
+    let contents: BTreeSet<&Vec<u8>> = after.values().collect();
+    for name in ["killed", "other"] {
+        let kept = kept(dir, name);
+        assert!(kept.len() >= 20, "{name}: {}", kept.len());
+        assert!(kept.iter().all(|(input, _)| contents.contains(input)), "{name} has lost an input");
+    }
+    // The survivor has learnt from the one that was killed: inputs that it neither bred nor began with.
+    let learnt = kept(dir, "other");
+    let learnt = learnt.iter().filter(|(input, bred)| !bred && !begun_with.contains(input)).count();
+    assert!(learnt > 0, "the survivor knows nothing of what the other has found");
+    // And whoever goes on from the one that was killed loses nothing either.
+    let again = qcowfuzz(
+        dir,
+        &["fuzz", "--jobs", "1", "--corpus", "shared", "--dir", "killed", "--runs", "1"],
+    );
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert!(inputs(dir).len() >= after.len());
+}
+
+/// Half an input is no reason not to look at the whole one later.
+#[test]
+fn what_libfuzzer_is_still_writing_is_looked_at_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let seeds = seeded(dir);
+    seeds.keys().for_each(|name| fs::remove_file(dir.join("shared").join(name)).unwrap());
+    // So long that nothing like it is bred soon.
+    let whole = seeds.values().max_by_key(|input| input.len()).unwrap();
+    let path = dir.join("shared").join(corpus::name(whole));
+    fs::write(&path, &whole[..20]).unwrap();
+    let mut campaign = Campaign::start(dir, "one", &["--runs", "4100"]);
+    until("not begun", || dir.join("one/state/map_extents/job-0.json").exists());
+    assert!(kept(dir, "one").iter().any(|(input, bred)| *input == whole[..20] && !bred));
+    fs::write(&path, whole).unwrap();
+    assert!(campaign.0.wait().unwrap().success());
+    let looked_at = kept(dir, "one").iter().any(|(input, bred)| input == whole && !bred);
+    assert!(looked_at, "the whole input was never looked at");
+    assert_eq!(fs::read(&path).unwrap(), *whole);
+}
