@@ -170,7 +170,7 @@ mod tests {
         }
         #[inline(never)]
         fn too_much(bytes: usize) -> Vec<u8> {
-            let mut all = Vec::new();
+            let mut all = Vec::with_capacity(1);
             all.reserve(std::hint::black_box(bytes));
             all
         }

@@ -62,7 +62,7 @@ mod tests {
         let mut is_new = new_in(&known, start);
         let new: Vec<_> = now.iter().filter(|item| is_new(item)).collect();
         assert_eq!(new, [&(3, 'b'), &(8, 'x'), &(12, 'a')]);
-        let mut is_new = new_in(&[], start);
-        assert!(now.iter().all(|item| is_new(item)));
+        let is_new = new_in(&[], start);
+        assert!(now.iter().all(is_new));
     }
 }
