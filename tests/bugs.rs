@@ -1,8 +1,13 @@
-//! The bugs that are to be planted (`bugs/`): each says what it is, and fits the code as it is now. That both loops
-//! find them is proved by `scripts/bugs`.
+//! The bugs that are to be planted (`bugs/`, `bugs/hard/`): each patch describes its bug and applies to the code as it
+//! is now, and beside it lies the smallest input that shows the bug, which shows nothing without it. `scripts/bugs`
+//! proves the rest, because it has to build each of them: that both loops find the bugs, and with `--smallest` that
+//! the smallest inputs show them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use qcowfuzz::regression::Regression;
+use qcowfuzz::targets::RawImage;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -37,10 +42,18 @@ fn hunks(patch: &str) -> (PathBuf, Vec<[String; 2]>) {
     (file.unwrap(), hunks)
 }
 
+/// The value of a line `name: value` above the first hunk.
+fn field<'a>(patch: &'a str, name: &str) -> Option<&'a str> {
+    let header = patch.lines().take_while(|line| !line.is_empty());
+    header
+        .filter_map(|line| line.split_once(": "))
+        .find_map(|(it, value)| (it == name).then_some(value))
+}
+
 #[test]
 fn every_bug_fits_the_code() {
-    let all = [patches("bugs"), patches("bugs/deadly")].concat();
-    assert!(all.len() > 10);
+    let all = [patches("bugs"), patches("bugs/hard"), patches("bugs/deadly")].concat();
+    assert!(all.len() > 20);
     for path in all {
         let patch = fs::read_to_string(&path).unwrap();
         let (file, hunks) = hunks(&patch);
@@ -55,10 +68,44 @@ fn every_bug_fits_the_code() {
 
 #[test]
 fn every_bug_says_what_it_is() {
-    for path in patches("bugs") {
+    for path in [patches("bugs"), patches("bugs/hard")].concat() {
         let patch = fs::read_to_string(&path).unwrap();
         for (line, field) in patch.lines().zip(["Class: ", "What: ", "Found as: "]) {
             assert!(line.len() > field.len() && line.starts_with(field), "{}", path.display());
         }
+        // What `scripts/bugs` does not know, it would ignore.
+        let header = patch.lines().take_while(|line| !line.is_empty()).skip(3);
+        for line in header {
+            let known = ["Target: raw_image", "Loops: libfuzzer", "Needs: compare tracing"];
+            assert!(known.contains(&line), "{}: {line}", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_bug_has_its_smallest_input() {
+    for path in [patches("bugs"), patches("bugs/hard")].concat() {
+        let patch = fs::read_to_string(&path).unwrap();
+        let target = field(&patch, "Target").unwrap_or("map_extents");
+        if target == "raw_image" {
+            let input = fs::read(path.with_extension("bin")).unwrap();
+            assert!(input.len() <= 512, "{}", path.display());
+            RawImage::default()
+                .run(&input)
+                .unwrap_or_else(|found| panic!("{}: {found}", path.display()));
+            continue;
+        }
+        // `tests/regressions.rs` runs it.
+        let text = fs::read_to_string(path.with_extension("txt")).unwrap();
+        let regression = Regression::parse(&text).unwrap();
+        assert_eq!(regression.target, target, "{}", path.display());
+        let expected = field(&patch, "Found as").unwrap();
+        let mut kinds = expected.split('|').filter(|kind| !kind.starts_with("panicked"));
+        let fingerprint = &*regression.fingerprint;
+        assert!(
+            kinds.any(|kind| fingerprint.starts_with(kind)),
+            "{}: {fingerprint}",
+            path.display()
+        );
     }
 }

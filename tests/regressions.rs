@@ -1,5 +1,5 @@
-//! Every file in `tests/regressions/`, and the minimized program of every bug in `bugs/`, is run: nothing may be
-//! found. `qcowfuzz regress --text` prints such files.
+//! Every file in `tests/regressions/`, and the minimized program of every bug in `bugs/` and `bugs/hard/`, is run:
+//! nothing may be found. `qcowfuzz regress --text` prints such files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>>
 
 #[test]
 fn nothing_is_found_any_more() {
-    for path in [files("tests/regressions"), files("bugs")].concat() {
+    for path in [files("tests/regressions"), files("bugs"), files("bugs/hard")].concat() {
         let regression = read(&path);
         for checks in [Checks::AtCheckpoints, Checks::AfterEach] {
             let outcome = run(&regression, checks);
@@ -47,7 +47,7 @@ fn nothing_is_found_any_more() {
 
 #[test]
 fn each_has_a_story() {
-    for path in [files("tests/regressions"), files("bugs")].concat() {
+    for path in [files("tests/regressions"), files("bugs"), files("bugs/hard")].concat() {
         let regression = read(&path);
         assert!(regression.story.len() > 40, "{}: {}", path.display(), regression.story);
         assert!(!regression.story.starts_with("Its story:"), "{}", path.display());
