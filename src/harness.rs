@@ -116,9 +116,12 @@ impl Pipeline {
             };
             outcome.effective += usize::from(effect != Effect::None && !end);
             anything_new |= matches!(effect, Effect::Changed | Effect::Asked);
+            let early = match checks {
+                Checks::AtCheckpoints => effect == Effect::Checkpoint && anything_new,
+                Checks::AfterEach => true,
+            };
             // What comes last is verified once.
-            let early = effect == Effect::Checkpoint || checks == Checks::AfterEach;
-            if end || early && anything_new && at + 1 < operations {
+            if end || early && at + 1 < operations {
                 anything_new = false;
                 observer.vital(Vital::Questions, self.vm.questions().len() as u64);
                 if !self.vm.attacks().is_empty() {
