@@ -12,6 +12,7 @@ use crate::snapshot_table;
 use crate::storage::{Layer, Storage};
 
 use super::MapError;
+use super::latest::Latest;
 
 /// An opened image: its header, checked, where its bytes come from, and the layers below it. Whatever is
 /// done with it is told to `observer`.
@@ -30,6 +31,8 @@ pub(super) struct Qcow2<'s, S: Storage + ?Sized> {
     /// not at hand.
     pub(super) data: Option<&'s S>,
     pub(super) header: Header,
+    /// What `header` led to last.
+    pub(super) latest: Latest,
 }
 
 /// A layer that is nothing but guest data.
@@ -140,6 +143,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
             Ok(())
         })?;
         self.top.header = found?;
+        self.top.latest = Latest::default();
         Ok(self)
     }
 
@@ -220,7 +224,7 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
                 layer.data_file
             }
         };
-        Ok((Self { image: layer.image, data, header }, named))
+        Ok((Self { image: layer.image, data, header, latest: Latest::default() }, named))
     }
 
     /// The header that the image would have were the snapshot its disk.

@@ -74,11 +74,22 @@ pub(super) fn l2_entry<S: Storage + ?Sized>(
     layer: &Qcow2<S>,
     guest: GuestOffset,
 ) -> Result<Option<(L2Entry, SubclusterBitmap)>, MapError> {
+    let cluster = layer.geometry().cluster_size.guest_cluster(guest);
+    layer.latest.entry(cluster, || read_l2_entry(layer, guest))
+}
+
+fn read_l2_entry<S: Storage + ?Sized>(
+    layer: &Qcow2<S>,
+    guest: GuestOffset,
+) -> Result<Option<(L2Entry, SubclusterBitmap)>, MapError> {
     let geometry = layer.geometry();
     let mut word = [0; 8];
     let l1_index = guest.get() >> geometry.l2_span_bits();
-    layer.image.read_at(layer.header.l1_offset.saturating_add(l1_index * 8), &mut word)?;
-    let Some(table) = L1Entry(u64::from_be_bytes(word)).table() else { return Ok(None) };
+    let table = layer.latest.table(l1_index, || {
+        layer.image.read_at(layer.header.l1_offset.saturating_add(l1_index * 8), &mut word)?;
+        Ok(L1Entry(u64::from_be_bytes(word)).table())
+    })?;
+    let Some(table) = table else { return Ok(None) };
     if table.get() & geometry.cluster_size.mask() != 0 {
         return Err(unaligned("L2 table", guest.get(), table));
     }

@@ -10,6 +10,7 @@
 
 mod disk;
 mod inflate;
+mod latest;
 mod lookup;
 mod read;
 mod walk;
