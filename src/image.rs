@@ -13,8 +13,10 @@ pub struct Image {
     length_bytes: u64,
     /// Sorted by offset and disjoint once sealed.
     segments: Vec<Segment>,
-    /// The contents of all segments.
+    /// The contents of the segments that have their own.
     bytes: Vec<u8>,
+    /// The contents of the others.
+    referred: Vec<&'static [u8]>,
     /// Guesses where look-ups end, by offset. They are checked at every use, so that they may be of
     /// another image.
     guesses: Guesses,
@@ -44,9 +46,15 @@ impl Default for Guesses {
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     offset: u64,
+    /// Where its content begins in [`Image::bytes`]; with [`REFERRED`], its index in [`Image::referred`].
     position: u32,
     length: u32,
 }
+
+/// The bit that says that an image refers to a segment's content. Its own bytes are far fewer (`limits`).
+const REFERRED: u32 = 1 << 31;
+/// What is shorter is copied: a segment more costs as much.
+const MIN_REFERRED_BYTES: usize = 256;
 
 impl Segment {
     fn end(&self) -> u64 {
@@ -60,6 +68,7 @@ impl Image {
         self.length_bytes = 0;
         self.segments.clear();
         self.bytes.clear();
+        self.referred.clear();
     }
 
     /// A zeroed place for `length_bytes` at `offset`, to be filled. What is written must not
@@ -79,11 +88,23 @@ impl Image {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes `parts` behind each other, from `offset` on; see [`Image::place`].
-    pub fn write_parts(&mut self, offset: HostOffset, parts: &[&[u8]]) {
-        self.note(offset, parts.iter().map(|part| part.len()).sum());
-        for part in parts {
+    /// Writes `parts` behind each other, from `offset` on, and `rest` behind them; see [`Image::place`]. A long rest
+    /// is referred to, not copied.
+    pub fn write_parts(&mut self, offset: HostOffset, parts: &[&[u8]], rest: &'static [u8]) {
+        let (copied, referred): (&[u8], _) =
+            if rest.len() < MIN_REFERRED_BYTES { (rest, None) } else { (&[], Some(rest)) };
+        let length = parts.iter().map(|part| part.len()).sum::<usize>() + copied.len();
+        self.note(offset, length);
+        for part in parts.iter().chain([&copied]) {
             self.bytes.extend_from_slice(part);
+        }
+        if let Some(rest) = referred {
+            let offset = offset.get().saturating_add(length as u64);
+            // Of these there are at most as many as segments.
+            let position = REFERRED | u32::try_from(self.referred.len()).unwrap_or(u32::MAX);
+            self.referred.push(rest);
+            let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+            self.segments.push(Segment { offset, position, length });
         }
     }
 
@@ -138,7 +159,7 @@ impl Image {
             let (piece, rest) = left.split_at(count);
             match next {
                 Some(segment) if segment.offset <= at => {
-                    let position = segment.position as usize + (at - segment.offset) as usize;
+                    let position = self.own(index) + (at - segment.offset) as usize;
                     self.bytes[position..position + count].copy_from_slice(piece);
                 }
                 _ => {
@@ -178,8 +199,22 @@ impl Image {
 
     #[inline]
     fn content(&self, segment: &Segment) -> &[u8] {
-        let position = segment.position as usize;
-        &self.bytes[position..position + segment.length as usize]
+        let length = segment.length as usize;
+        match segment.position & REFERRED {
+            0 => &self.bytes[segment.position as usize..][..length],
+            _ => &self.referred[(segment.position ^ REFERRED) as usize][..length],
+        }
+    }
+
+    /// Where the content of a segment begins in the bytes of the image, into which it is copied if it is elsewhere.
+    fn own(&mut self, index: usize) -> usize {
+        let segment = &mut self.segments[index];
+        if segment.position & REFERRED != 0 {
+            let content = self.referred[(segment.position ^ REFERRED) as usize];
+            segment.position = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+            self.bytes.extend_from_slice(&content[..segment.length as usize]);
+        }
+        segment.position as usize
     }
 
     /// The index of the first segment that ends past `offset`.
@@ -314,6 +349,32 @@ mod tests {
             assert_eq!(into, flat);
             assert_eq!(image.length_bytes(), length);
         }
+    }
+
+    #[test]
+    fn what_is_referred_to_reads_as_what_is_copied() {
+        static REST: [u8; 2 * MIN_REFERRED_BYTES] = [7; 2 * MIN_REFERRED_BYTES];
+        for length in [0, 1, MIN_REFERRED_BYTES - 1, MIN_REFERRED_BYTES, REST.len()] {
+            let (mut copied, mut referred) = (Image::default(), Image::default());
+            copied.write(HostOffset::new(40), &[&[1, 2, 3], &REST[..length]].concat());
+            referred.write_parts(HostOffset::new(40), &[&[1], &[2, 3]], &REST[..length]);
+            let both = &mut [copied, referred];
+            let same = |both: &mut [Image; 2], told| {
+                let [copied, referred] = both.each_ref().map(|image| {
+                    let mut into = vec![9; 700];
+                    image.read_at(HostOffset::new(30), &mut into).unwrap();
+                    (into, image.length_bytes())
+                });
+                assert_eq!(copied, referred, "{length} bytes, {told}");
+            };
+            both.iter_mut().for_each(|image| image.seal(0));
+            same(both, "sealed");
+            both.iter_mut().for_each(|image| image.overwrite(HostOffset::new(50), &[8; 20]));
+            same(both, "overwritten");
+            both.iter_mut().for_each(|image| image.cut(60));
+            same(both, "cut");
+        }
+        assert_eq!(REST, [7; 2 * MIN_REFERRED_BYTES]);
     }
 
     #[test]

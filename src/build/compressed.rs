@@ -4,7 +4,7 @@ use crate::content::{Shape, WriteNumber};
 use crate::qcow2::units::{GuestCluster, HostOffset};
 
 use super::Builder;
-use super::payload::Kind;
+use super::payload::{self, Kind};
 use super::tables::{Compressed, Entry};
 
 /// How a compressed cluster is placed.
@@ -55,7 +55,7 @@ impl Builder {
     /// that writes.
     pub fn fitting_payload(&mut self, wanted: Kind) -> (Kind, u64) {
         let geometry = self.plan.geometry;
-        let (kind, payload) = self.payloads.fitting(&geometry, wanted);
+        let (kind, payload) = payload::fitting(&geometry, wanted);
         (kind, payload.length_bytes() as u64)
     }
 
@@ -71,7 +71,7 @@ impl Builder {
         }
         let (table, index) = self.table_for_change(cluster)?;
         let geometry = self.plan.geometry;
-        let (kind, payload) = self.payloads.fitting(&geometry, wanted.kind);
+        let (kind, payload) = payload::fitting(&geometry, wanted.kind);
         let length = payload.claimed_bytes();
         let length_bytes = u32::try_from(length).ok()?;
         let length = u64::from(length_bytes);

@@ -34,7 +34,6 @@ use bitmaps::Bitmaps;
 use compressed::PayloadEnd;
 use file::FileState;
 use l1::L1;
-use payload::Payloads;
 use placement::{Placement, Policy};
 use refcounts::RefcountPlacement;
 use snapshots::Snapshots;
@@ -114,7 +113,6 @@ pub struct Builder {
     active: L1,
     snapshots: Snapshots,
     bitmaps: Bitmaps,
-    payloads: Payloads,
     payload_end: Option<PayloadEnd>,
     file: FileState,
     /// Entries that are about to go: a buffer.
@@ -141,7 +139,6 @@ impl Builder {
             active: L1::default(),
             snapshots: Snapshots::default(),
             bitmaps: Bitmaps::default(),
-            payloads: Payloads::default(),
             payload_end: None,
             file: FileState::default(),
             touched: Vec::new(),

@@ -1,10 +1,12 @@
-//! Compressed payloads, made once: the loop patches a stamp into them and never compresses.
+//! Compressed payloads, made once in a process: the loop patches a stamp into them and never compresses.
 //!
 //! A payload begins with a block that stores the stamp as it is; behind it lies what was compressed
 //! ahead of time, in one of many codings.
 
 mod deflate;
 mod zstd;
+
+use std::sync::OnceLock;
 
 use crate::content::{STAMP_BYTES, Shape};
 use crate::limits::MAX_PAYLOAD_BYTES;
@@ -60,17 +62,10 @@ impl Coding {
 /// What lies behind a stream that has ended.
 const TRAILING: [u8; 77] = [0xA5; 77];
 
-/// The payloads of one process, by cluster size, compression, shape and coding; each is made when it
-/// is first asked for.
-#[derive(Debug, Default)]
-pub struct Payloads {
-    made: Vec<Option<Payload>>,
-}
-
 /// A compressed cluster with room for a stamp.
 #[derive(Clone, Debug)]
 pub struct Payload {
-    bytes: Vec<u8>,
+    bytes: Box<[u8]>,
     stamp_at: usize,
     claimed_bytes: usize,
 }
@@ -87,9 +82,12 @@ impl Payload {
     }
 
     /// The payload with `stamp` in it: what lies before the stamp, the stamp, and what lies behind.
-    pub fn stamped<'p>(&'p self, stamp: &'p [u8; STAMP_BYTES]) -> [&'p [u8]; 3] {
+    pub fn stamped<'s>(
+        &'static self,
+        stamp: &'s [u8; STAMP_BYTES],
+    ) -> ([&'s [u8]; 2], &'static [u8]) {
         let (before, rest) = self.bytes.split_at(self.stamp_at);
-        [before, stamp, &rest[STAMP_BYTES..]]
+        ([before, stamp], &rest[STAMP_BYTES..])
     }
 
     fn new(cluster_size: ClusterSize, compression: Compression, kind: Kind) -> Self {
@@ -110,7 +108,7 @@ impl Payload {
             bytes = Vec::new();
         }
         let claimed_bytes = if kind.coding == Coding::Largest { most } else { bytes.len() };
-        Self { bytes, stamp_at, claimed_bytes }
+        Self { bytes: bytes.into(), stamp_at, claimed_bytes }
     }
 
     /// One that is too long is empty.
@@ -152,39 +150,28 @@ pub struct Kind {
     pub coding: Coding,
 }
 
-impl Payloads {
-    /// The payload for a cluster of `geometry`, made now where it was not made before, and what it is:
-    /// where the one that is `wanted` would be too long, its shape in the usual coding; where that one
-    /// is too, the largest shape that never is.
-    pub fn fitting(&mut self, geometry: &Geometry, wanted: Kind) -> (Kind, &Payload) {
-        let usual = Kind { coding: Coding::Usual, ..wanted };
-        let fits = |kind: &Kind| self.get(geometry, *kind).fits();
-        let found = [wanted, usual].into_iter().find(fits);
-        let kind = found.unwrap_or(Kind { shape: Shape::Most, coding: Coding::Usual });
-        (kind, self.get(geometry, kind))
-    }
-
-    fn get(&mut self, geometry: &Geometry, kind: Kind) -> &Payload {
-        if self.made.is_empty() {
-            self.made.resize(CLUSTER_SIZES * 2 * Shape::ALL.len() * Coding::ALL.len(), None);
-        }
-        self.made[Self::index(geometry, kind)]
-            .get_or_insert_with(|| Payload::new(geometry.cluster_size, geometry.compression, kind))
-    }
-
-    /// A payload that [`Payloads::fitting`] has made.
-    pub fn made(&self, geometry: &Geometry, kind: Kind) -> &Payload {
-        self.made[Self::index(geometry, kind)].as_ref().expect("made when it was placed")
-    }
-
-    fn index(geometry: &Geometry, kind: Kind) -> usize {
-        let size = (geometry.cluster_size.bits() - ClusterSize::MIN_BITS) as usize;
-        let compression = usize::from(geometry.compression == Compression::Zstd);
-        let of_size = (size * 2 + compression) * Shape::ALL.len() + kind.shape as usize;
-        of_size * Coding::ALL.len() + kind.coding as usize
-    }
+/// The payload for a cluster of `geometry`, and what it is: where the one that is `wanted` would be too long, its shape
+/// in the usual coding; where that one is too, the largest shape that never is.
+pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
+    let usual = Kind { coding: Coding::Usual, ..wanted };
+    let last = Kind { shape: Shape::Most, coding: Coding::Usual };
+    let found = [wanted, usual].into_iter().find(|kind| payload(geometry, *kind).fits());
+    let kind = found.unwrap_or(last);
+    (kind, payload(geometry, kind))
 }
 
+/// The payload of one kind, which is empty where it would be too long. Made when it is first asked for.
+pub fn payload(geometry: &Geometry, kind: Kind) -> &'static Payload {
+    static MADE: [OnceLock<Payload>; KINDS * CLUSTER_SIZES * 2] =
+        [const { OnceLock::new() }; KINDS * CLUSTER_SIZES * 2];
+    let size = (geometry.cluster_size.bits() - ClusterSize::MIN_BITS) as usize;
+    let compression = usize::from(geometry.compression == Compression::Zstd);
+    let of_size = (size * 2 + compression) * Shape::ALL.len() + kind.shape as usize;
+    MADE[of_size * Coding::ALL.len() + kind.coding as usize]
+        .get_or_init(|| Payload::new(geometry.cluster_size, geometry.compression, kind))
+}
+
+const KINDS: usize = Shape::ALL.len() * Coding::ALL.len();
 const CLUSTER_SIZES: usize = (ClusterSize::MAX_BITS - ClusterSize::MIN_BITS + 1) as usize;
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl Builder {
             }
             Entry::Compressed(Compressed { write, kind, .. }) => {
                 let filling = kind.shape.behind_stamp(geometry.cluster_size);
-                image.write_parts(at, &[&stamp(guest, write), filling]);
+                image.write_parts(at, &[&stamp(guest, write)], filling);
             }
             Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
                 let writes = self.tables.writes(writes);

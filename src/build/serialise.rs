@@ -15,6 +15,7 @@ use super::Builder;
 use super::header::{HeaderFlags, Names};
 use super::l1::L1;
 use super::out_of_date::OutOfDate;
+use super::payload::payload;
 use super::placement::Placement;
 use super::refcounts::Refcounts;
 use super::sparse_table;
@@ -191,8 +192,9 @@ impl Builder {
                 write_stamps(image, guest, host, length, write);
             }
             Entry::Compressed(Compressed { offset, kind, write, .. }) => {
-                let payload = self.payloads.made(&self.plan.geometry, kind);
-                image.write_parts(offset, &payload.stamped(&stamp(guest, write)));
+                let stamp = stamp(guest, write);
+                let (parts, behind) = payload(&self.plan.geometry, kind).stamped(&stamp);
+                image.write_parts(offset, &parts, behind);
             }
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
                 // A raw data file says zeros where a guest reads zeros.

@@ -13,8 +13,9 @@ fn geometry(bits: u32, compression: Compression) -> Geometry {
 }
 
 /// What any inflater makes of a payload: everything, or for zstd all frames.
-fn inflated(payload: &Payload, geometry: &Geometry, coding: Coding) -> Vec<u8> {
-    let mut bytes = payload.stamped(&[7; STAMP_BYTES]).concat();
+fn inflated(payload: &'static Payload, geometry: &Geometry, coding: Coding) -> Vec<u8> {
+    let (before, behind) = payload.stamped(&[7; STAMP_BYTES]);
+    let mut bytes = [before.concat().as_slice(), behind].concat();
     let length = geometry.cluster_size.bytes_usize();
     if coding == Coding::Trailing {
         bytes.truncate(bytes.len() - TRAILING.len());
@@ -31,7 +32,6 @@ fn inflated(payload: &Payload, geometry: &Geometry, coding: Coding) -> Vec<u8> {
 
 #[test]
 fn every_payload_inflates_to_its_cluster() {
-    let mut payloads = Payloads::default();
     for bits in 9..=21 {
         for compression in [Compression::Deflate, Compression::Zstd] {
             let geometry = geometry(bits, compression);
@@ -43,7 +43,7 @@ fn every_payload_inflates_to_its_cluster() {
                 if bits > 14 && !matches!(shape, Shape::Zeros | Shape::Noise | Shape::Far) {
                     continue;
                 }
-                let (kind, payload) = payloads.fitting(&geometry, Kind { shape, coding });
+                let (kind, payload) = fitting(&geometry, Kind { shape, coding });
                 assert!(payload.fits());
                 let told = format!("{bits} {compression:?} {shape:?} {coding:?} as {kind:?}");
                 let mut inflated = inflated(payload, &geometry, kind.coding);
@@ -62,7 +62,6 @@ fn every_payload_inflates_to_its_cluster() {
 
 #[test]
 fn what_is_asked_for_is_mostly_what_there_is() {
-    let mut payloads = Payloads::default();
     for compression in [Compression::Deflate, Compression::Zstd] {
         for (bits, shape, coding) in [
             (9, Shape::Noise, Coding::Usual),
@@ -78,7 +77,7 @@ fn what_is_asked_for_is_mostly_what_there_is() {
             (21, Shape::Coins, Coding::Pieces),
         ] {
             let wanted = Kind { shape, coding };
-            let (kind, payload) = payloads.fitting(&geometry(bits, compression), wanted);
+            let (kind, payload) = fitting(&geometry(bits, compression), wanted);
             let larger = payload.length_bytes() * 2 > 1 << bits;
             match (bits, shape) {
                 // A few bytes more than the descriptor of the smallest cluster can say.
@@ -89,20 +88,19 @@ fn what_is_asked_for_is_mostly_what_there_is() {
         }
         // Stored, two megabytes would be copied in every run.
         let wanted = Kind { shape: Shape::Text, coding: Coding::Stored };
-        let (kind, _) = payloads.fitting(&geometry(21, compression), wanted);
+        let (kind, _) = fitting(&geometry(21, compression), wanted);
         assert_eq!(kind, Kind { coding: Coding::Usual, ..wanted });
     }
 }
 
 #[test]
 fn payloads_are_of_every_size() {
-    let mut payloads = Payloads::default();
     for compression in [Compression::Deflate, Compression::Zstd] {
         for bits in [12, 14, 16] {
             let cluster = 1usize << bits;
-            let mut length = |shape| {
+            let length = |shape| {
                 let wanted = Kind { shape, coding: Coding::Usual };
-                payloads.fitting(&geometry(bits, compression), wanted).1.length_bytes()
+                fitting(&geometry(bits, compression), wanted).1.length_bytes()
             };
             assert!(length(Shape::Zeros) < 100 + cluster / 64);
             assert!((cluster / 8 * 7..cluster).contains(&length(Shape::Nearly)));
@@ -114,13 +112,12 @@ fn payloads_are_of_every_size() {
 /// Kinds of the blocks behind the stamp's: deflate's BTYPE of the first, zstd's of all in the frame.
 #[test]
 fn codings_are_what_they_are_called() {
-    let mut payloads = Payloads::default();
-    let mut bytes = |compression, shape, coding| {
-        let (kind, payload) = payloads.fitting(&geometry(16, compression), Kind { shape, coding });
+    let bytes = |compression, shape, coding| {
+        let (kind, payload) = fitting(&geometry(16, compression), Kind { shape, coding });
         assert_eq!(kind, Kind { shape, coding });
         payload.bytes[payload.stamp_at + STAMP_BYTES..].to_vec()
     };
-    let mut first = |shape, coding| bytes(Compression::Deflate, shape, coding)[0] >> 1 & 3;
+    let first = |shape, coding| bytes(Compression::Deflate, shape, coding)[0] >> 1 & 3;
     assert_eq!(first(Shape::Text, Coding::Stored), 0);
     assert_eq!(first(Shape::Text, Coding::Fixed), 1);
     assert_eq!(first(Shape::Coins, Coding::Fixed), 1);
