@@ -4,6 +4,8 @@
 //! was there is cut out, the new piece takes its place. A disk is a list of layers: what the first leaves
 //! unallocated is asked of the second, as far as that reaches, and so on. That is all.
 
+use std::ops::Range;
+
 use smallvec::{SmallVec, smallvec};
 
 use crate::content::{Shape, SubclusterChange, WriteNumber};
@@ -103,6 +105,8 @@ pub struct Model {
     /// The image itself first, and behind the last that is in use spare ones.
     layers: Vec<Layer>,
     live: usize,
+    /// What a guest sees.
+    visible: Vec<Visible>,
 }
 
 /// A part of the disk that a guest sees, and where it comes from.
@@ -148,7 +152,7 @@ impl Visible {
 impl Model {
     /// An empty disk of size 0.
     pub fn new() -> Self {
-        Self { layers: vec![Layer::new()], live: 1 }
+        Self { layers: vec![Layer::new()], live: 1, visible: Vec::new() }
     }
 
     /// Becomes the disk of `journals`, in the buffers that are there: the image's own journal first, each
@@ -162,6 +166,7 @@ impl Model {
             self.layers[self.live].replay(journal);
             self.live += 1;
         }
+        self.look();
     }
 
     /// How many snapshots the image itself has.
@@ -173,6 +178,7 @@ impl Model {
     pub fn become_snapshot(&mut self, index: usize) {
         self.layers[0].become_snapshot(index);
         self.layers[0].join();
+        self.look();
     }
 
     /// The size of the disk that a guest sees.
@@ -181,21 +187,34 @@ impl Model {
     }
 
     /// What a guest sees, in order.
-    pub fn visible(&self) -> impl Iterator<Item = Visible> {
-        let size = self.virtual_size_bytes();
-        let mut at = 0;
-        let mut found: Found = smallvec![0; self.live];
-        std::iter::from_fn(move || {
-            let visible = (at < size).then(|| self.ask(at, &mut found))?;
-            at = visible.end;
-            Some(visible)
+    pub fn visible(&self) -> &[Visible] {
+        &self.visible
+    }
+
+    /// What a guest sees in a range of the disk; the parts at its edges are cut.
+    pub fn visible_in(&self, range: Range<u64>) -> impl Iterator<Item = Visible> {
+        let first = self.visible.partition_point(|visible| visible.end <= range.start);
+        let there = self.visible[first..].iter().take_while(move |part| part.start < range.end);
+        there.map(move |part| Visible {
+            start: part.start.max(range.start),
+            end: part.end.min(range.end),
+            ..*part
         })
     }
 
-    /// What a guest sees at `guest`, which lies on the disk, and how far that goes.
-    pub fn at(&self, guest: u64) -> Visible {
+    /// Notes what a guest sees.
+    fn look(&mut self) {
+        let size = self.virtual_size_bytes();
+        let mut visible = std::mem::take(&mut self.visible);
+        visible.clear();
+        let mut at = 0;
         let mut found: Found = smallvec![0; self.live];
-        self.ask(guest, &mut found)
+        while at < size {
+            let part = self.ask(at, &mut found);
+            at = part.end;
+            visible.push(part);
+        }
+        self.visible = visible;
     }
 
     /// Asks one layer after the other, as far as each of them reaches. `found` is where the pieces of
@@ -237,7 +256,7 @@ impl Model {
     /// The extents of the whole disk, into `extents`.
     pub fn extents(&self, extents: &mut Vec<Extent>) {
         extents.clear();
-        for visible in self.visible() {
+        for visible in &self.visible {
             let mapping = visible.mapping();
             let length_bytes = visible.end - visible.start;
             if let Some(last) = extents.last_mut()

@@ -62,7 +62,7 @@ fn something_in_a_cluster_that_nobody_wrote_is_found() {
     let harness = ran(&seed("preallocated_and_cut.txt"));
     let mut model = Model::new();
     model.replay(harness.vm().journals());
-    let host = model.visible().find_map(|it| match it.piece.state {
+    let host = model.visible().iter().find_map(|it| match it.piece.state {
         State::Normal(host, write) if write.0 == 0 => Some(host),
         _ => None,
     });
@@ -83,7 +83,7 @@ fn a_file_that_loses_its_end_is_found() {
     let mut model = Model::new();
     model.replay(harness.vm().journals());
     let geometry = harness.vm().builder().plan().geometry;
-    let last = model.visible().filter(|it| matches!(it.piece.state, State::Compressed(..))).last();
+    let last = model.visible().iter().rfind(|it| matches!(it.piece.state, State::Compressed(..)));
     let end = last.unwrap().piece_end;
     let cluster = geometry.cluster_size.bytes();
     let start = qcowfuzz::qcow2::units::GuestOffset::new(end - cluster);

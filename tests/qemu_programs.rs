@@ -609,7 +609,7 @@ fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
 /// Windows around both edges of pieces of the disk, those that hold something first.
 fn read_windows(model: &Model, entropy: &mut Entropy) -> Vec<Window> {
     let size = model.virtual_size_bytes();
-    let mut pieces: Vec<Visible> = model.visible().collect();
+    let mut pieces: Vec<Visible> = model.visible().to_vec();
     pieces.sort_by_cached_key(|it| (it.piece.state == State::Unallocated, entropy.next_u64()));
     pieces.truncate(24);
     let around = |at: u64| {

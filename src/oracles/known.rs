@@ -20,7 +20,7 @@ impl Known {
     /// Records that all of a disk was found right.
     pub fn note(&mut self, model: &Model, extents: &[Extent]) {
         self.clear();
-        self.visible.extend(model.visible());
+        self.visible.extend_from_slice(model.visible());
         self.extents.extend_from_slice(extents);
     }
 
