@@ -1,8 +1,8 @@
 //! `state`: what a corpus covers, in names; and one folder of inputs from several.
 
 mod merge;
+mod show;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -11,14 +11,13 @@ use serde::Serialize;
 
 use qcowfuzz::error::Error;
 use qcowfuzz::feedback::attribution::{Attributed, Walk};
-use qcowfuzz::feedback::coverage::{Covered, Features, prune};
-use qcowfuzz::feedback::layout::{schema_hash, values};
+use qcowfuzz::feedback::coverage::{Features, prune};
 use qcowfuzz::feedback::{Counter, Coverage, Recorder};
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
-use qcowfuzz::observer::{Event, Rare, State, Vital};
 
 use merge::Merged;
+use show::Show;
 
 use super::files::{self, Existing};
 use super::print::print;
@@ -207,149 +206,6 @@ impl Told {
 /// How many inputs, in words.
 fn counted(inputs: usize) -> String {
     format!("{inputs} input{}", if inputs == 1 { "" } else { "s" })
-}
-
-/// What one corpus covers.
-#[derive(Serialize)]
-struct Show {
-    corpus: String,
-    /// Of which counters, and which names: comparable where it is the same.
-    schema: String,
-    inputs: usize,
-    bytes: usize,
-    violations: usize,
-    /// Distinct edges by state.
-    edges: BTreeMap<&'static str, usize>,
-    /// By name, how many inputs fire each.
-    rare_events: BTreeMap<&'static str, usize>,
-    /// By name, the magnitudes that were reached.
-    vitals: BTreeMap<&'static str, Vec<String>>,
-    never_happened: Never,
-    rarest_edges: Vec<Rarest>,
-}
-
-/// What no input reaches.
-#[derive(Serialize)]
-struct Never {
-    events: Vec<&'static str>,
-    rare_events: Vec<&'static str>,
-    /// Vitals that were 0 in every image.
-    vitals: Vec<&'static str>,
-}
-
-/// An edge that few inputs have.
-#[derive(Serialize)]
-struct Rarest {
-    edge: String,
-    inputs: usize,
-    shortest: String,
-    bytes: usize,
-    /// The walk of the shortest in which it is made, where one is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    walk: Option<String>,
-}
-
-impl Show {
-    fn of(corpus: &Corpus, rarest: usize) -> Result<Self, Failure> {
-        let mut edges: BTreeMap<_, _> = State::ALL.iter().map(|state| (state.name(), 0)).collect();
-        let mut rare_events = BTreeMap::new();
-        let mut vitals: BTreeMap<_, Vec<String>> = BTreeMap::new();
-        let mut by_inputs: Vec<(Counter, Covered)> = Vec::new();
-        for (counter, covered) in corpus.coverage.counters() {
-            match counter {
-                Counter::Edge { state, .. } => {
-                    *edges.entry(state.name()).or_default() += 1;
-                    by_inputs.push((counter, covered));
-                }
-                Counter::Rare(rare) => drop(rare_events.insert(rare.name(), covered.inputs)),
-                Counter::Vital { vital, magnitude } => {
-                    vitals.entry(vital.name()).or_default().push(values(magnitude));
-                }
-                Counter::Delta { .. } => {}
-            }
-        }
-        by_inputs.sort_by_key(|(_, covered)| covered.inputs);
-        let told = |(counter, covered): &(Counter, Covered)| {
-            let (input, bytes) = covered.shortest;
-            let walk = corpus.walk(input, *counter)?.map(|walk| walk.to_string());
-            let (edge, shortest) = (counter.to_string(), corpus.name(input));
-            Ok(Rarest { edge, inputs: covered.inputs, shortest, bytes, walk })
-        };
-        let rarest_edges =
-            by_inputs.iter().take(rarest).map(told).collect::<Result<_, Failure>>()?;
-        Ok(Self {
-            corpus: corpus.dir.clone(),
-            schema: format!("{:08x}", schema_hash()),
-            inputs: corpus.coverage.inputs(),
-            bytes: corpus.bytes(),
-            violations: corpus.violations,
-            edges,
-            rare_events,
-            vitals,
-            never_happened: Never::of(&corpus.coverage),
-            rarest_edges,
-        })
-    }
-
-    fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}: {}, {} bytes", self.corpus, counted(self.inputs), self.bytes)?;
-        if self.violations > 0 {
-            writeln!(out, "{} with a violation", self.violations)?;
-        }
-        writeln!(out, "\nedges: {}", self.edges.values().sum::<usize>())?;
-        for state in State::ALL.iter().map(|state| state.name()) {
-            writeln!(out, "  {state:<16} {:>5}", self.edges.get(state).unwrap_or(&0))?;
-        }
-        writeln!(out, "\nrare events: {} of {}", self.rare_events.len(), Rare::COUNT)?;
-        for rare in Rare::ALL.iter().map(|rare| rare.name()) {
-            if let Some(inputs) = self.rare_events.get(rare) {
-                writeln!(out, "  {rare:<36} {:>10}", counted(*inputs))?;
-            }
-        }
-        writeln!(out, "\nvitals, in magnitudes:")?;
-        for (vital, values) in &self.vitals {
-            writeln!(out, "  {vital:<24} {}", values.join(", "))?;
-        }
-        let Never { events, rare_events, vitals } = &self.never_happened;
-        writeln!(out, "\nnever happened:")?;
-        for (what, names) in [("events", events), ("rare events", rare_events), ("vitals", vitals)]
-        {
-            let names = if names.is_empty() { "none".to_string() } else { names.join(", ") };
-            writeln!(out, "  {what:<12} {names}")?;
-        }
-        writeln!(out, "\nrarest edges:")?;
-        for Rarest { edge, inputs, shortest, bytes, walk } in &self.rarest_edges {
-            let walk = walk.as_ref().map(|walk| format!("; {walk}")).unwrap_or_default();
-            let inputs = counted(*inputs);
-            writeln!(out, "  {inputs:>10}  {edge}  ({shortest}, {bytes} bytes{walk})")?;
-        }
-        Ok(())
-    }
-}
-
-impl Never {
-    fn of(coverage: &Coverage) -> Self {
-        let happened = |wanted: Event| {
-            coverage.counters().any(|(counter, _)| match counter {
-                Counter::Edge { previous, event, .. } => wanted == previous || wanted == event,
-                _ => false,
-            })
-        };
-        let moved = |wanted: Vital| {
-            coverage.counters().any(|(counter, _)| match counter {
-                Counter::Vital { vital, magnitude } => vital == wanted && magnitude > 0,
-                _ => false,
-            })
-        };
-        let events = Event::ALL.iter().filter(|event| !happened(**event));
-        let rare = Rare::ALL.iter().filter(|rare| !coverage.reaches(Counter::Rare(**rare)));
-        let vitals = Vital::ALL.iter().filter(|vital| !moved(**vital));
-        Self {
-            events: events.map(|event| event.name()).collect(),
-            rare_events: rare.map(|rare| rare.name()).collect(),
-            vitals: vitals.map(|vital| vital.name()).collect(),
-        }
-    }
 }
 
 /// What two corpora cover.
