@@ -28,6 +28,13 @@ def expected(bug):
     return pathlib.Path("bugs", bug + ".txt").read_text().splitlines()[0].removeprefix("; ")
 
 
+def shown():
+    """The crash type and the state that docs/campaigns.md shows, of the canary."""
+    page = pathlib.Path("docs/campaigns.md").read_text()
+    kind, *state = re.search(r"((?: {4}.*\n)*) {4}FuzzerHash=.*\n", page)[0].replace("    ", "").splitlines()
+    return kind, "".join(line + "\n" for line in state)
+
+
 def fingerprint(log):
     """The first line that people see: of a violation the message of the panic, of a panic the line before it."""
     lines = log.splitlines()
@@ -90,6 +97,8 @@ def main():
                 faults.append(f"two bugs, one state: {one} / {other}: {firsts[one]}")
             elif one != other and CrashComparer(firsts[one][1], firsts[other][1]).is_similar():
                 faults.append(f"ClusterFuzz groups two bugs as similar: {one} / {other}")
+    if firsts.get(EXPECTED["canary"]) != shown():
+        faults.append(f"docs/campaigns.md shows {shown()}, expected {firsts.get(EXPECTED['canary'])}")
     for found, its in states.items():
         kind, state = firsts[found]
         print(f"{sum(its.values()):3} × {kind}: {' / '.join(state.split(chr(10))).strip(' /')}")

@@ -1,10 +1,13 @@
-//! `docs/crash.md` tells the truth: its commands are run, and print what stands there. For that the command must have
-//! the canary in it: `scripts/from-crash` builds it, and says where it is in `QCOWFUZZ_CANARY`.
+//! `docs/crash.md` tells the truth, and so does `docs/campaigns.md` of a testcase: their commands are run, and print what
+//! stands there. For that the command must have the canary in it: `scripts/from-crash` builds it, and says where it is in
+//! `QCOWFUZZ_CANARY`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+
+use tempfile::TempDir;
 
 /// A command of the document, and what stands below it.
 struct Told {
@@ -61,32 +64,88 @@ fn the_document_has_commands() {
     );
 }
 
-#[test]
-fn every_command_prints_what_stands_below_it() {
+/// A folder with the command, and folders for what it finds and knows.
+fn prepared() -> Option<TempDir> {
     let Some(canary) = std::env::var_os("QCOWFUZZ_CANARY") else {
         eprintln!("skipped: QCOWFUZZ_CANARY is not set; scripts/from-crash sets it");
-        return;
+        return None;
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
     for folder in ["bin", "artifacts/map_extents", "tests/regressions"] {
-        fs::create_dir_all(at(folder)).unwrap();
+        fs::create_dir_all(dir.path().join(folder)).unwrap();
     }
-    symlink(canary, at("bin/qcowfuzz")).unwrap();
-    for entry in fs::read_dir(root.join("tests/crash")).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, at("artifacts/map_extents").join(path.file_name().unwrap())).unwrap();
-    }
-    let path = format!("{}:{}", at("bin").display(), std::env::var("PATH").unwrap());
-    for Told { command, output } in told(include_str!("../docs/crash.md")) {
+    symlink(canary, dir.path().join("bin/qcowfuzz")).unwrap();
+    Some(dir)
+}
+
+/// With the command.
+fn path(dir: &Path) -> String {
+    format!("{}:{}", dir.join("bin").display(), std::env::var("PATH").unwrap())
+}
+
+/// Runs the commands of a document in `dir`.
+fn run_all(document: &str, dir: &Path) {
+    for Told { command, output } in told(document) {
         let mut shell = Command::new("sh");
-        shell.args(["-c", &command]).current_dir(dir.path()).env("PATH", &path);
+        shell.args(["-c", &command]).current_dir(dir).env("PATH", path(dir));
         let done = shell.output().unwrap();
         assert!(done.stderr.is_empty(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
         let printed = String::from_utf8(done.stdout).unwrap();
         assert_eq!(steady(&printed), steady(&output), "{command}");
     }
+}
+
+#[test]
+fn a_testcase_of_clusterfuzz_becomes_a_regression_test() {
+    let document = include_str!("../docs/campaigns.md");
+    let commands: Vec<_> = told(document).into_iter().map(|told| told.command).collect();
+    for verb in ["replay", "minimize", "regress", "triage"] {
+        assert!(commands.iter().any(|it| it.starts_with(&format!("qcowfuzz {verb} "))), "{verb}");
+    }
+    let Some(dir) = prepared() else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let crash = root.join("tests/crash/crash-fb8ec8fba838813296c4fb74aa2c7c6f3b151e7a");
+    let testcase = "clusterfuzz-testcase-minimized-map_extents-5733891520462848";
+    fs::copy(crash, dir.path().join(testcase)).unwrap();
+    run_all(document, dir.path());
+    let text = dir.path().join("tests/regressions/testcase_5733891520462848.txt");
+    assert!(fs::read_to_string(text).unwrap().starts_with("; model: kind, zero-allocated"));
+    finds_with_a_violation_are_not_merged(
+        dir.path(),
+        &fs::read(dir.path().join(testcase)).unwrap(),
+    );
+}
+
+/// libFuzzer would not start with one. A seed is copied: somebody has named it.
+fn finds_with_a_violation_are_not_merged(dir: &Path, crash: &[u8]) {
+    let find = qcowfuzz::corpus::name(crash);
+    for (folder, name) in [("finds", find.as_str()), ("named", "zeros_lie_somewhere")] {
+        fs::create_dir(dir.join(folder)).unwrap();
+        fs::write(dir.join(folder).join(name), crash).unwrap();
+        let mut merge = Command::new(dir.join("bin/qcowfuzz"));
+        merge.args(["state", "merge", folder, "-o", "merged"]).current_dir(dir);
+        let merged = merge.output().unwrap();
+        assert_eq!(merged.status.code(), Some(1));
+        let printed = String::from_utf8(merged.stdout).unwrap();
+        assert!(
+            printed.ends_with(&format!("{folder}/{name}: a violation is found in it\n")),
+            "{printed}"
+        );
+    }
+    assert!(!dir.join("merged").join(&find).exists());
+    assert_eq!(fs::read(dir.join("merged/zeros_lie_somewhere")).unwrap(), crash);
+}
+
+#[test]
+fn every_command_prints_what_stands_below_it() {
+    let Some(dir) = prepared() else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let at = |name: &str| dir.path().join(name);
+    for entry in fs::read_dir(root.join("tests/crash")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, at("artifacts/map_extents").join(path.file_name().unwrap())).unwrap();
+    }
+    run_all(include_str!("../docs/crash.md"), dir.path());
     // A regression that only a planted bug can show.
     let text = root.join("tests/regressions/one_bug_had_two_names.txt");
     let mut named = Command::new("sh");
@@ -95,7 +154,8 @@ fn every_command_prints_what_stands_below_it() {
         "qcowfuzz asm \"$1\" -o two_names && qcowfuzz replay --brief two_names",
         "sh",
     ]);
-    let named = named.arg(text).current_dir(dir.path()).env("PATH", &path).output().unwrap();
+    let named =
+        named.arg(text).current_dir(dir.path()).env("PATH", path(dir.path())).output().unwrap();
     let expected = "two_names: model: kind, zero-allocated → zero-plain\n";
     assert_eq!(String::from_utf8(named.stdout).unwrap(), expected);
     // The same input, the same archive.

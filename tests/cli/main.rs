@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod bundle;
+mod campaigns;
 mod chains;
 mod check;
 mod fuzz;
