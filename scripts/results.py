@@ -10,6 +10,7 @@ From Python, `Measurements` keeps one row for each measurement in a .tsv file, f
 
 import csv
 import datetime
+import itertools
 import os
 import pathlib
 import platform
@@ -93,6 +94,19 @@ class Measurements:
         return row
 
 
+def write(name, title, command, text):
+    """Writes a page to docs/results/DATE-NAME.md, or to the next number if there is one. Returns its path."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = pathlib.Path(f"{dated(name)}{'' if number == 1 else f'-{number}'}.md")
+        try:
+            with open(path, "x") as file:
+                file.write(page(title, command, text))
+            return path.relative_to(ROOT)
+        except FileExistsError:
+            continue
+
+
 def main():
     """Prints the table on standard input, and writes it to a new dated file."""
     if len(sys.argv) != 3 or sys.argv[1].startswith("-"):
@@ -102,17 +116,7 @@ def main():
     print(text, end="")
     if not text.strip():
         sys.exit("scripts/results.py: expected a table on standard input, found nothing")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        path = pathlib.Path(f"{dated(name)}{'' if number == 1 else f'-{number}'}.md")
-        try:
-            with open(path, "x") as file:
-                file.write(page(title, f"scripts/{name}", text))
-            break
-        except FileExistsError:
-            number += 1
-    print(f"written to {path.relative_to(ROOT)}", file=sys.stderr)
+    print(f"written to {write(name, title, f'scripts/{name}', text)}", file=sys.stderr)
 
 
 if __name__ == "__main__":
