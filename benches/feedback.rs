@@ -1,4 +1,4 @@
-//! What it costs to be observed: a table of `docs/performance.md`. A binary of its own: that the harness is
+//! Measures the cost of the recorder. A binary of its own: that the harness is
 //! compiled twice is seen in the rate.
 
 mod sets;

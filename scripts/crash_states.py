@@ -29,9 +29,11 @@ def expected(bug):
 
 
 def shown():
-    """The crash type and the state that docs/campaigns.md shows, of the canary."""
-    page = pathlib.Path("docs/campaigns.md").read_text()
-    kind, *state = re.search(r"((?: {4}.*\n)*) {4}FuzzerHash=.*\n", page)[0].replace("    ", "").splitlines()
+    """Returns the crash type and the crash state that docs/campaigns.md shows for the canary."""
+    found = re.search(r"((?: {4}.*\n)*) {4}FuzzerHash=.*\n", pathlib.Path("docs/campaigns.md").read_text())
+    if found is None:
+        sys.exit("crash-states: docs/campaigns.md shows no crash state, expected a block that ends with FuzzerHash=")
+    kind, *state = found[0].replace("    ", "").splitlines()
     return kind, "".join(line + "\n" for line in state)
 
 

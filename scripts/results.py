@@ -2,7 +2,7 @@
 """Writes what a script measures into dated files below docs/results/, so that prose can refer to them.
 
 From a shell script, a table on standard input is printed and written to docs/results/DATE-NAME.md:
-    scripts/fuzz-rate | scripts/results.py fuzz-rate "Runs a CPU-second"
+    scripts/results.py fuzz-rate "Rate under libFuzzer" "scripts/fuzz-rate 100000" <table
 A file that exists is never overwritten: the second table of a day becomes DATE-NAME-2.md.
 
 From Python, `Measurements` keeps one row for each measurement in a .tsv file, from which a killed script resumes.
@@ -109,14 +109,14 @@ def write(name, title, command, text):
 
 def main():
     """Prints the table on standard input, and writes it to a new dated file."""
-    if len(sys.argv) != 3 or sys.argv[1].startswith("-"):
-        sys.exit("usage: scripts/results.py NAME TITLE <TABLE")
-    name, title = sys.argv[1:]
+    if len(sys.argv) != 4 or sys.argv[1].startswith("-"):
+        sys.exit("usage: scripts/results.py NAME TITLE COMMAND <TABLE")
+    name, title, command = sys.argv[1:]
     text = sys.stdin.read()
     print(text, end="")
     if not text.strip():
         sys.exit("scripts/results.py: expected a table on standard input, found nothing")
-    print(f"written to {write(name, title, f'scripts/{name}', text)}", file=sys.stderr)
+    print(f"written to {write(name, title, command.strip(), text)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ pub struct Image {
     length_bytes: u64,
     /// Sorted by offset and disjoint once sealed.
     segments: Vec<Segment>,
-    /// The contents of the segments that have their own.
+    /// The contents of the segments that own them.
     bytes: Vec<u8>,
-    /// The contents of the others.
+    /// The contents of the segments that refer to static data.
     referred: Vec<&'static [u8]>,
     /// Guesses where look-ups end, by offset. They are checked at every use, so that they may be of
     /// another image.
@@ -46,14 +46,15 @@ impl Default for Guesses {
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     offset: u64,
-    /// Where its content begins in [`Image::bytes`]; with [`REFERRED`], its index in [`Image::referred`].
+    /// Where its content begins in [`Image::bytes`]. If the bit [`REFERRED`] is set: the content's index in
+    /// [`Image::referred`].
     position: u32,
     length: u32,
 }
 
-/// The bit that says that an image refers to a segment's content. Its own bytes are far fewer (`limits`).
+/// Marks a position as an index into [`Image::referred`]. [`Image::bytes`] never grows so long (`limits`).
 const REFERRED: u32 = 1 << 31;
-/// What is shorter is copied: a segment more costs as much.
+/// Shorter data are copied, because another segment costs as much.
 const MIN_REFERRED_BYTES: usize = 256;
 
 impl Segment {
@@ -88,8 +89,8 @@ impl Image {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes `parts` behind each other, from `offset` on, and `rest` behind them; see [`Image::place`]. A long rest
-    /// is referred to, not copied.
+    /// Writes `parts`, then `rest`, one after the other from `offset` on; see [`Image::place`]. Refers to a long `rest`
+    /// instead of copying it. Only the same parts may be written there again.
     pub fn write_parts(&mut self, offset: HostOffset, parts: &[&[u8]], rest: &'static [u8]) {
         let (copied, referred): (&[u8], _) =
             if rest.len() < MIN_REFERRED_BYTES { (rest, None) } else { (&[], Some(rest)) };
@@ -100,7 +101,7 @@ impl Image {
         }
         if let Some(rest) = referred {
             let offset = offset.get().saturating_add(length as u64);
-            // Of these there are at most as many as segments.
+            // There are at most as many as segments.
             let position = REFERRED | u32::try_from(self.referred.len()).unwrap_or(u32::MAX);
             self.referred.push(rest);
             let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
@@ -206,7 +207,8 @@ impl Image {
         }
     }
 
-    /// Where the content of a segment begins in the bytes of the image, into which it is copied if it is elsewhere.
+    /// Returns where the content of a segment begins in [`Image::bytes`]. Copies it there first if the image only refers
+    /// to it.
     fn own(&mut self, index: usize) -> usize {
         let segment = &mut self.segments[index];
         if segment.position & REFERRED != 0 {
@@ -356,8 +358,11 @@ mod tests {
         static REST: [u8; 2 * MIN_REFERRED_BYTES] = [7; 2 * MIN_REFERRED_BYTES];
         for length in [0, 1, MIN_REFERRED_BYTES - 1, MIN_REFERRED_BYTES, REST.len()] {
             let (mut copied, mut referred) = (Image::default(), Image::default());
-            copied.write(HostOffset::new(40), &[&[1, 2, 3], &REST[..length]].concat());
-            referred.write_parts(HostOffset::new(40), &[&[1], &[2, 3]], &REST[..length]);
+            // Twice, as a payload that is shared with a snapshot.
+            for _ in 0..2 {
+                copied.write(HostOffset::new(40), &[&[1, 2, 3], &REST[..length]].concat());
+                referred.write_parts(HostOffset::new(40), &[&[1], &[2, 3]], &REST[..length]);
+            }
             let both = &mut [copied, referred];
             let same = |both: &mut [Image; 2], told| {
                 let [copied, referred] = both.each_ref().map(|image| {

@@ -17,8 +17,8 @@ pub struct Limits {
     pub touched_clusters: u64,
     /// How many layers a chain may have, the image itself among them.
     pub layers: usize,
-    /// How many bytes of payload `compress_as` may place: unlike `compress`, it has some of 64 KiB, and
-    /// all are copied each time that the image is built.
+    /// How many bytes of payload `compress_as` may place: unlike `compress`, it has some of 64 KiB, each
+    /// of which the walker may read.
     pub payload_bytes: u64,
     /// How many snapshots there may be at a time.
     pub snapshots: usize,

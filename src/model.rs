@@ -105,7 +105,7 @@ pub struct Model {
     /// The image itself first, and behind the last that is in use spare ones.
     layers: Vec<Layer>,
     live: usize,
-    /// What a guest sees.
+    /// The parts of the disk that a guest sees, in order. Updated whenever the layers change.
     visible: Vec<Visible>,
 }
 
@@ -166,7 +166,7 @@ impl Model {
             self.layers[self.live].replay(journal);
             self.live += 1;
         }
-        self.look();
+        self.update_visible();
     }
 
     /// How many snapshots the image itself has.
@@ -178,7 +178,7 @@ impl Model {
     pub fn become_snapshot(&mut self, index: usize) {
         self.layers[0].become_snapshot(index);
         self.layers[0].join();
-        self.look();
+        self.update_visible();
     }
 
     /// The size of the disk that a guest sees.
@@ -191,7 +191,7 @@ impl Model {
         &self.visible
     }
 
-    /// What a guest sees in a range of the disk; the parts at its edges are cut.
+    /// Returns the parts of the disk in `range`, clipped to it.
     pub fn visible_in(&self, range: Range<u64>) -> impl Iterator<Item = Visible> {
         let first = self.visible.partition_point(|visible| visible.end <= range.start);
         let there = self.visible[first..].iter().take_while(move |part| part.start < range.end);
@@ -202,8 +202,8 @@ impl Model {
         })
     }
 
-    /// Notes what a guest sees.
-    fn look(&mut self) {
+    /// Computes `visible` from the layers.
+    fn update_visible(&mut self) {
         let size = self.virtual_size_bytes();
         let mut visible = std::mem::take(&mut self.visible);
         visible.clear();

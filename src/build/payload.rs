@@ -1,4 +1,4 @@
-//! Compressed payloads, made once in a process: the loop patches a stamp into them and never compresses.
+//! Compressed payloads, each compressed once in a process. A run only patches a stamp into them.
 //!
 //! A payload begins with a block that stores the stamp as it is; behind it lies what was compressed
 //! ahead of time, in one of many codings.
@@ -150,8 +150,8 @@ pub struct Kind {
     pub coding: Coding,
 }
 
-/// The payload for a cluster of `geometry`, and what it is: where the one that is `wanted` would be too long, its shape
-/// in the usual coding; where that one is too, the largest shape that never is.
+/// Returns the payload for a cluster of `geometry`, and its kind. If the payload of `wanted` is too long, it returns the
+/// same shape in the usual coding; if that is too long too, the largest shape that always fits.
 pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
     let usual = Kind { coding: Coding::Usual, ..wanted };
     let last = Kind { shape: Shape::Most, coding: Coding::Usual };
@@ -160,7 +160,8 @@ pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
     (kind, payload(geometry, kind))
 }
 
-/// The payload of one kind, which is empty where it would be too long. Made when it is first asked for.
+/// Returns the payload of a kind; it is empty if it would be too long. The first call makes it, and the process keeps it:
+/// at most [`MAX_PAYLOAD_BYTES`] for each kind, cluster size and compression.
 pub fn payload(geometry: &Geometry, kind: Kind) -> &'static Payload {
     static MADE: [OnceLock<Payload>; KINDS * CLUSTER_SIZES * 2] =
         [const { OnceLock::new() }; KINDS * CLUSTER_SIZES * 2];

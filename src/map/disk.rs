@@ -16,6 +16,9 @@ use super::latest::Latest;
 
 /// An opened image: its header, checked, where its bytes come from, and the layers below it. Whatever is
 /// done with it is told to `observer`.
+///
+/// Each qcow2 layer keeps the L1 and the L2 entry that [`lookup`](super::lookup()) and [`read`](super::read()) read last. So
+/// they may miss a change of the file, and threads cannot share a disk.
 #[derive(Debug)]
 pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
     top: Qcow2<'s, S>,
@@ -31,7 +34,7 @@ pub(super) struct Qcow2<'s, S: Storage + ?Sized> {
     /// not at hand.
     pub(super) data: Option<&'s S>,
     pub(super) header: Header,
-    /// What `header` led to last.
+    /// The table entries that were read last through `header`; to be reset when `header` changes.
     pub(super) latest: Latest,
 }
 

@@ -173,8 +173,9 @@ pub struct Buffers {
 /// Whether reading a range would inflate more of a compressed cluster than the loop can afford.
 pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
     let last = start.get().saturating_add(length_bytes as u64).saturating_sub(1);
-    let inflates_too_much =
-        |byte: u64| model.visible_in(byte..byte + 1).any(|part| too_deep(&part, byte + 1));
+    let inflates_too_much = |byte: u64| {
+        model.visible_in(byte..byte.saturating_add(1)).any(|part| too_deep(&part, byte + 1))
+    };
     [start.get(), last].into_iter().any(inflates_too_much)
 }
 
@@ -213,7 +214,7 @@ pub fn check_range(
     let differing = expected.iter().zip(actual.iter()).position(|(one, other)| one != other);
     let at = differing.unwrap_or(0);
     let guest = start.get() + at as u64;
-    // Every byte of the disk is a part of it.
+    // The parts cover the whole disk, so there is one.
     let state =
         model.visible_in(guest..guest + 1).next().map_or(State::Unallocated, |part| part.state());
     mismatch(&state, &actual[at..], || {

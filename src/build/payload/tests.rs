@@ -86,7 +86,7 @@ fn what_is_asked_for_is_mostly_what_there_is() {
             }
             assert!(larger || bits == 21 || !matches!(shape, Shape::Noise | Shape::Nearly));
         }
-        // Stored, two megabytes would be copied in every run.
+        // Stored, a cluster of 2 MiB exceeds `MAX_PAYLOAD_BYTES`.
         let wanted = Kind { shape: Shape::Text, coding: Coding::Stored };
         let (kind, _) = fitting(&geometry(21, compression), wanted);
         assert_eq!(kind, Kind { coding: Coding::Usual, ..wanted });
