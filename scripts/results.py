@@ -107,16 +107,21 @@ def write(name, title, command, text):
             continue
 
 
+def report(name, title, command, text):
+    """Prints a table, writes its page, and prints where that is."""
+    print(text.strip())
+    print(f"written to {write(name, title, command, text)}", file=sys.stderr)
+
+
 def main():
     """Prints the table on standard input, and writes it to a new dated file."""
     if len(sys.argv) != 4 or sys.argv[1].startswith("-"):
         sys.exit("usage: scripts/results.py NAME TITLE COMMAND <TABLE")
     name, title, command = sys.argv[1:]
     text = sys.stdin.read()
-    print(text, end="")
     if not text.strip():
         sys.exit("scripts/results.py: expected a table on standard input, found nothing")
-    print(f"written to {write(name, title, command.strip(), text)}", file=sys.stderr)
+    report(name, title, command.strip(), text)
 
 
 if __name__ == "__main__":

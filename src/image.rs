@@ -77,7 +77,7 @@ impl Image {
     #[inline]
     pub fn place(&mut self, offset: HostOffset, length_bytes: usize) -> &mut [u8] {
         let position = self.bytes.len();
-        self.note(offset, length_bytes);
+        self.note(offset, self.next_position(), length_bytes);
         self.bytes.resize(position + length_bytes, 0);
         &mut self.bytes[position..]
     }
@@ -85,35 +85,40 @@ impl Image {
     /// Writes `bytes` at `offset`; see [`Image::place`].
     #[inline]
     pub fn write(&mut self, offset: HostOffset, bytes: &[u8]) {
-        self.note(offset, bytes.len());
+        self.note(offset, self.next_position(), bytes.len());
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Writes `parts`, then `rest`, one after the other from `offset` on; see [`Image::place`]. Refers to a long `rest`
     /// instead of copying it. Only the same parts may be written there again.
     pub fn write_parts(&mut self, offset: HostOffset, parts: &[&[u8]], rest: &'static [u8]) {
-        let (copied, referred): (&[u8], _) =
-            if rest.len() < MIN_REFERRED_BYTES { (rest, None) } else { (&[], Some(rest)) };
+        let (copied, referred) = match rest.len() < MIN_REFERRED_BYTES {
+            true => (rest, &[][..]),
+            false => (&[][..], rest),
+        };
         let length = parts.iter().map(|part| part.len()).sum::<usize>() + copied.len();
-        self.note(offset, length);
+        self.note(offset, self.next_position(), length);
         for part in parts.iter().chain([&copied]) {
             self.bytes.extend_from_slice(part);
         }
-        if let Some(rest) = referred {
-            let offset = offset.get().saturating_add(length as u64);
+        if !referred.is_empty() {
             // There are at most as many as segments.
             let position = REFERRED | u32::try_from(self.referred.len()).unwrap_or(u32::MAX);
-            self.referred.push(rest);
-            let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
-            self.segments.push(Segment { offset, position, length });
+            self.referred.push(referred);
+            self.note(offset.saturating_add(length as u64), position, referred.len());
         }
     }
 
-    /// Notes a segment whose content comes next.
+    /// Where in its own bytes an image keeps what is copied next.
     #[inline]
-    fn note(&mut self, offset: HostOffset, length_bytes: usize) {
+    fn next_position(&self) -> u32 {
         // An image holds at most some MiB (`limits`), so positions fit.
-        let position = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        u32::try_from(self.bytes.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Notes a segment.
+    #[inline]
+    fn note(&mut self, offset: HostOffset, position: u32, length_bytes: usize) {
         let length = u32::try_from(length_bytes).unwrap_or(u32::MAX);
         self.segments.push(Segment { offset: offset.get(), position, length });
     }
@@ -164,7 +169,7 @@ impl Image {
                     self.bytes[position..position + count].copy_from_slice(piece);
                 }
                 _ => {
-                    let position = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+                    let position = self.next_position();
                     self.bytes.extend_from_slice(piece);
                     let length = count as u32;
                     self.segments.insert(index, Segment { offset: at, position, length });
@@ -210,10 +215,11 @@ impl Image {
     /// Returns where the content of a segment begins in [`Image::bytes`]. Copies it there first if the image only refers
     /// to it.
     fn own(&mut self, index: usize) -> usize {
+        let position = self.next_position();
         let segment = &mut self.segments[index];
         if segment.position & REFERRED != 0 {
             let content = self.referred[(segment.position ^ REFERRED) as usize];
-            segment.position = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+            segment.position = position;
             self.bytes.extend_from_slice(&content[..segment.length as usize]);
         }
         segment.position as usize

@@ -202,6 +202,11 @@ impl Model {
         })
     }
 
+    /// Returns the part of the disk from `guest` on; `None` past the end.
+    pub fn at(&self, guest: u64) -> Option<Visible> {
+        self.visible_in(guest..guest.saturating_add(1)).next()
+    }
+
     /// Computes `visible` from the layers.
     fn update_visible(&mut self) {
         let size = self.virtual_size_bytes();

@@ -1,6 +1,5 @@
-//! `docs/crash.md` tells the truth, and so does `docs/campaigns.md` of a testcase: their commands are run, and print what
-//! stands there. For that the command must have the canary in it: `scripts/from-crash` builds it, and says where it is in
-//! `QCOWFUZZ_CANARY`.
+//! Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, and compares their output with the
+//! pages. The command must have the canary in it: `scripts/from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -64,7 +63,7 @@ fn the_document_has_commands() {
     );
 }
 
-/// A folder with the command, and folders for what it finds and knows.
+/// Returns a folder with the canary's command in `bin/`; `None` if there is no canary.
 fn prepared() -> Option<TempDir> {
     let Some(canary) = std::env::var_os("QCOWFUZZ_CANARY") else {
         eprintln!("skipped: QCOWFUZZ_CANARY is not set; scripts/from-crash sets it");
@@ -78,7 +77,7 @@ fn prepared() -> Option<TempDir> {
     Some(dir)
 }
 
-/// With the command.
+/// Returns `PATH` with `dir/bin` in front.
 fn path(dir: &Path) -> String {
     format!("{}:{}", dir.join("bin").display(), std::env::var("PATH").unwrap())
 }

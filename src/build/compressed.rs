@@ -53,9 +53,8 @@ pub(super) struct PayloadEnd {
 impl Builder {
     /// What becomes of a cluster that is to be compressed as `wanted`, and how many bytes of the file
     /// that writes.
-    pub fn fitting_payload(&mut self, wanted: Kind) -> (Kind, u64) {
-        let geometry = self.plan.geometry;
-        let (kind, payload) = payload::fitting(&geometry, wanted);
+    pub fn fitting_payload(&self, wanted: Kind) -> (Kind, u64) {
+        let (kind, payload) = payload::fitting(&self.plan.geometry, wanted);
         (kind, payload.length_bytes() as u64)
     }
 

@@ -63,7 +63,7 @@ impl Coding {
 const TRAILING: [u8; 77] = [0xA5; 77];
 
 /// A compressed cluster with room for a stamp.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Payload {
     bytes: Box<[u8]>,
     stamp_at: usize,
@@ -155,9 +155,9 @@ pub struct Kind {
 pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
     let usual = Kind { coding: Coding::Usual, ..wanted };
     let last = Kind { shape: Shape::Most, coding: Coding::Usual };
-    let found = [wanted, usual].into_iter().find(|kind| payload(geometry, *kind).fits());
-    let kind = found.unwrap_or(last);
-    (kind, payload(geometry, kind))
+    let made = |kind| (kind, payload(geometry, kind));
+    let found = [wanted, usual].into_iter().map(made).find(|(_, payload)| payload.fits());
+    found.unwrap_or_else(|| made(last))
 }
 
 /// Returns the payload of a kind; it is empty if it would be too long. The first call makes it, and the process keeps it:

@@ -12,7 +12,7 @@ use crate::snapshot_table;
 use crate::storage::{Layer, Storage};
 
 use super::MapError;
-use super::latest::Latest;
+use super::latest::LatestEntries;
 
 /// An opened image: its header, checked, where its bytes come from, and the layers below it. Whatever is
 /// done with it is told to `observer`.
@@ -35,7 +35,7 @@ pub(super) struct Qcow2<'s, S: Storage + ?Sized> {
     pub(super) data: Option<&'s S>,
     pub(super) header: Header,
     /// The table entries that were read last through `header`; to be reset when `header` changes.
-    pub(super) latest: Latest,
+    pub(super) latest: LatestEntries,
 }
 
 /// A layer that is nothing but guest data.
@@ -146,7 +146,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
             Ok(())
         })?;
         self.top.header = found?;
-        self.top.latest = Latest::default();
+        self.top.latest = LatestEntries::default();
         Ok(self)
     }
 
@@ -227,7 +227,7 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
                 layer.data_file
             }
         };
-        Ok((Self { image: layer.image, data, header, latest: Latest::default() }, named))
+        Ok((Self { image: layer.image, data, header, latest: LatestEntries::default() }, named))
     }
 
     /// The header that the image would have were the snapshot its disk.

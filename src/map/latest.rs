@@ -9,49 +9,39 @@ use crate::qcow2::units::{GuestCluster, HostOffset};
 /// An L2 entry and its bitmap (0 where there is none); `None` where there is no L2 table.
 type Entry = Option<(L2Entry, SubclusterBitmap)>;
 
-/// The L1 entry and the L2 entry of an opened image that were read last, each with its position. A failed read changes
-/// nothing.
+/// The L1 entry and the L2 entry of an opened image that were read last.
 #[derive(Debug, Default)]
-pub(super) struct Latest {
+pub(super) struct LatestEntries {
     /// An index into the L1 table, and the L2 table that the entry there names.
-    table: Cell<Option<(u64, Option<HostOffset>)>>,
-    entry: Cell<Option<(GuestCluster, Entry)>>,
+    pub(super) l1: Latest<u64, Option<HostOffset>>,
+    pub(super) l2: Latest<GuestCluster, Entry>,
 }
 
-impl Latest {
-    /// Returns the L2 table that the L1 entry at `index` names. `read` reads it if it is not the latest.
-    #[inline]
-    pub(super) fn table(
-        &self,
-        index: u64,
-        read: impl FnOnce() -> Result<Option<HostOffset>, MapError>,
-    ) -> Result<Option<HostOffset>, MapError> {
-        latest(&self.table, index, read)
-    }
+/// What was read last, with its position.
+#[derive(Debug)]
+pub(super) struct Latest<K: Copy, V: Copy>(Cell<Option<(K, V)>>);
 
-    /// Returns the L2 entry of `cluster`. `read` reads it if it is not the latest.
-    #[inline]
-    pub(super) fn entry(
-        &self,
-        cluster: GuestCluster,
-        read: impl FnOnce() -> Result<Entry, MapError>,
-    ) -> Result<Entry, MapError> {
-        latest(&self.entry, cluster, read)
+impl<K: Copy, V: Copy> Default for Latest<K, V> {
+    fn default() -> Self {
+        Self(Cell::new(None))
     }
 }
 
-#[inline]
-fn latest<K: Copy + PartialEq, V: Copy>(
-    cell: &Cell<Option<(K, V)>>,
-    key: K,
-    read: impl FnOnce() -> Result<V, MapError>,
-) -> Result<V, MapError> {
-    match cell.get() {
-        Some((at, value)) if at == key => Ok(value),
-        _ => {
-            let value = read()?;
-            cell.set(Some((key, value)));
-            Ok(value)
+impl<K: Copy + PartialEq, V: Copy> Latest<K, V> {
+    /// Returns what lies at `key`. `read` reads it if it is not the latest; a failed read changes nothing.
+    #[inline]
+    pub(super) fn get_or_read(
+        &self,
+        key: K,
+        read: impl FnOnce() -> Result<V, MapError>,
+    ) -> Result<V, MapError> {
+        match self.0.get() {
+            Some((at, value)) if at == key => Ok(value),
+            _ => {
+                let value = read()?;
+                self.0.set(Some((key, value)));
+                Ok(value)
+            }
         }
     }
 }

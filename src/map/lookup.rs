@@ -75,7 +75,7 @@ pub(super) fn l2_entry<S: Storage + ?Sized>(
     guest: GuestOffset,
 ) -> Result<Option<(L2Entry, SubclusterBitmap)>, MapError> {
     let cluster = layer.geometry().cluster_size.guest_cluster(guest);
-    layer.latest.entry(cluster, || read_l2_entry(layer, guest))
+    layer.latest.l2.get_or_read(cluster, || read_l2_entry(layer, guest))
 }
 
 fn read_l2_entry<S: Storage + ?Sized>(
@@ -85,7 +85,7 @@ fn read_l2_entry<S: Storage + ?Sized>(
     let geometry = layer.geometry();
     let mut word = [0; 8];
     let l1_index = guest.get() >> geometry.l2_span_bits();
-    let table = layer.latest.table(l1_index, || {
+    let table = layer.latest.l1.get_or_read(l1_index, || {
         layer.image.read_at(layer.header.l1_offset.saturating_add(l1_index * 8), &mut word)?;
         Ok(L1Entry(u64::from_be_bytes(word)).table())
     })?;

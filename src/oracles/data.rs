@@ -173,9 +173,8 @@ pub struct Buffers {
 /// Whether reading a range would inflate more of a compressed cluster than the loop can afford.
 pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
     let last = start.get().saturating_add(length_bytes as u64).saturating_sub(1);
-    let inflates_too_much = |byte: u64| {
-        model.visible_in(byte..byte.saturating_add(1)).any(|part| too_deep(&part, byte + 1))
-    };
+    let inflates_too_much =
+        |byte: u64| model.at(byte).is_some_and(|part| too_deep(&part, byte + 1));
     [start.get(), last].into_iter().any(inflates_too_much)
 }
 
@@ -215,19 +214,30 @@ pub fn check_range(
     let at = differing.unwrap_or(0);
     let guest = start.get() + at as u64;
     // The parts cover the whole disk, so there is one.
-    let state =
-        model.visible_in(guest..guest + 1).next().map_or(State::Unallocated, |part| part.state());
+    let state = model.at(guest).map_or(State::Unallocated, |part| part.state());
     mismatch(&state, &actual[at..], || {
         format!("guest offset {guest}: expected {:#04x}, actual {:#04x}", expected[at], actual[at])
+    })
+}
+
+/// Returns the parts of the disk in a range, each with its place in the range.
+fn parts_in(
+    model: &Model,
+    start: GuestOffset,
+    length_bytes: usize,
+) -> impl Iterator<Item = (Visible, Range<usize>)> {
+    let start = start.get();
+    let parts = model.visible_in(start..start.saturating_add(length_bytes as u64));
+    parts.map(move |part| {
+        let there = (part.start - start) as usize..(part.end - start) as usize;
+        (part, there)
     })
 }
 
 /// What a guest reads from `start` on, by the model: stamps, shapes and zeros. `into` is zeroed and
 /// ends at the end of the disk at most.
 pub fn expect(model: &Model, start: GuestOffset, into: &mut [u8]) {
-    let range = start.get()..start.get().saturating_add(into.len() as u64);
-    for part in model.visible_in(range.clone()) {
-        let there = (part.start - range.start) as usize..(part.end - range.start) as usize;
+    for (part, there) in parts_in(model, start, into.len()) {
         expect_of(&part, GuestOffset::new(part.start), &mut into[there]);
     }
 }
@@ -236,9 +246,7 @@ pub fn expect(model: &Model, start: GuestOffset, into: &mut [u8]) {
 /// edges of subclusters. Where a host cluster is shared with a snapshot in which the subclusters of one
 /// write are several pieces, the edges of those are stamped too.
 pub fn admit_inner_stamps(model: &Model, start: GuestOffset, expected: &mut [u8], actual: &[u8]) {
-    let range = start.get()..start.get().saturating_add(expected.len() as u64);
-    for part in model.visible_in(range.clone()) {
-        let there = (part.start - range.start) as usize..(part.end - range.start) as usize;
+    for (part, there) in parts_in(model, start, expected.len()) {
         admit_in(&part, part.start, &mut expected[there.clone()], &actual[there]);
     }
 }

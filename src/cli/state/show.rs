@@ -32,7 +32,7 @@ pub struct Show {
     rarest_edges: Vec<Rarest>,
 }
 
-/// What no input reaches.
+/// Names of what no input reaches.
 #[derive(Serialize)]
 struct Never {
     events: Vec<&'static str>,
