@@ -7,10 +7,9 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::Duration;
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::feedback::Recorder;
-use qcowfuzz::harness::Harness;
-use qcowfuzz::vm::generate::Wanted;
+use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::programs::generate::Wanted;
 
 use sets::{OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 

@@ -6,12 +6,11 @@ mod sets;
 use std::hint::black_box;
 use std::time::Duration;
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::Harness;
-use qcowfuzz::vm::Operation;
-use qcowfuzz::vm::generate::Wanted;
-use qcowfuzz::vm::operand::{Number, Size};
-use qcowfuzz::vm::prologue::PROLOGUE_BYTES;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::programs::Operation;
+use qcowfuzz::programs::generate::Wanted;
+use qcowfuzz::programs::operand::{Number, Size};
+use qcowfuzz::programs::prologue::PROLOGUE_BYTES;
 
 use sets::{Inputs, OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 

@@ -6,15 +6,15 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk};
-use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::findings::minimizer::{Progress, Settings, minimize};
+use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::limits::Limits;
-use qcowfuzz::minimizer::{Progress, Settings, minimize};
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::{Layer, Storage};
-use qcowfuzz::vm::Program;
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 /// The engine: opens images with the reader below.
 pub struct Small {
@@ -101,7 +101,7 @@ fn mapping(entry: u64, sees_zero_flag: bool) -> Mapping {
 /// The code under test: it knows nothing of the harness but where bytes come from.
 mod reader {
     use super::{HostOffset, Storage};
-    use qcowfuzz::error::StorageError;
+    use qcowfuzz::disk::error::StorageError;
 
     pub const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
     pub const COMPRESSED: u64 = 1 << 62;

@@ -5,15 +5,14 @@
 
 use std::error::Error;
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::explain::explain;
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::images::FileNames;
-use qcowfuzz::limits::Limits;
-use qcowfuzz::panics::{PanicNotes, caught};
-use qcowfuzz::vm::generate::operation;
-use qcowfuzz::vm::{Effect, Program};
+use qcowfuzz::findings::explain::explain;
+use qcowfuzz::findings::panics::{PanicNotes, caught};
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::programs::generate::operation;
+use qcowfuzz::programs::{Effect, Program};
 
 /// What is found in a program.
 fn fingerprint(program: &Program) -> Option<String> {

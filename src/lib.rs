@@ -1,4 +1,4 @@
-//! A structure-aware fuzz harness for qcow2 disk-image code: the pipeline, told once.
+//! A structure-aware fuzz harness for qcow2 disk-image code: the pipeline in one page.
 //!
 //! ```text
 //! input bytes → program → VM ─┬→ builder → image bytes → engine → extents ─┐
@@ -7,25 +7,24 @@
 //!                             └→ journal → reference model → expectation ──┘
 //! ```
 //!
-//! Any bytes are a [program](vm::Program). The [VM](vm::Vm) runs it: operations change the image that
-//! the [builder](build::Builder) keeps, and the [journal](vm::Journal) records what was meant. The
-//! builder writes a sparse [image](image::Image), with refcounts that count themselves; a backing chain
-//! has a builder and a journal for each layer, and its [files](images::Images). An
-//! [engine](engines::Engine) opens them and answers: extents, mappings of single bytes, data. The
-//! [model](model::Model) says the same from the journals alone; it never sees an image. The
-//! [oracles] hold the two against each other, and each image's refcounts against its own bytes.
+//! Any bytes are a [program](programs::Program). The [virtual machine](programs::Vm) runs it. Each operation changes the
+//! image that the [builder](images::qcow2::Builder) keeps, and the [journal](programs::Journal) records the meaning of the
+//! operation. The builder writes a sparse [image](images::image::Image), whose refcounts count the refcount structures
+//! themselves. A backing chain has a builder and a journal for each layer, and its [files](images::files::Images). An
+//! [engine](harness::engine::Engine) opens the files and answers questions: extents, mappings of single bytes, data. The
+//! [reference model](harness::model::Model) answers the same questions from the journals alone; it never sees an image. The
+//! [oracles](harness::oracles) compare the answers, and compare the refcounts of each image with its references.
 //!
-//! [`harness::Harness`] is all of that, with buffers that are reused from run to run; the functions of
-//! [`targets`] are what libFuzzer calls. What goes wrong is one of three, never mixed:
-//! [`qcow2::error::MapError`] (the image is malformed: a valid answer), [`error::Error`] (the harness
-//! could not work), [`oracles::Violation`] (a bug was found).
+//! [`harness::Harness`] does all of this, with buffers that are reused from run to run. The functions of
+//! [`fuzzing::libfuzzer`] are the entry points of libFuzzer. Three kinds of failure are never mixed:
+//! [`MapError`](formats::qcow2::error::MapError) (the image is malformed: a valid answer), [`Error`](disk::error::Error)
+//! (the harness could not work), [`Violation`](harness::oracles::Violation) (an oracle found a bug).
 //!
 //! # A run
 //!
 //! ```
-//! use qcowfuzz::engines::Walker;
-//! use qcowfuzz::harness::{Checks, Harness};
-//! use qcowfuzz::vm::text::assemble;
+//! use qcowfuzz::harness::{Checks, Harness, Walker};
+//! use qcowfuzz::programs::text::assemble;
 //!
 //! let program = assemble(
 //!     "image version=3 cluster_bits=16 refcount_order=4 features=none size=64<<20+0 \
@@ -38,50 +37,23 @@
 //! assert_eq!(outcome.unwrap().effective, 2);
 //! // A hole, data, zeros that keep their cluster, a hole.
 //! assert_eq!(harness.actual().len(), 4);
-//! # Ok::<(), qcowfuzz::error::Error>(())
+//! # Ok::<(), qcowfuzz::disk::error::Error>(())
 //! ```
 //!
-//! Another implementation in the walker's place: [`engines`].
+//! To fuzz your own implementation, implement the traits of [`harness::engine`].
 //!
 //! # Features
 //!
-//! A fuzz target needs none of them: `default-features = false`.
+//! A fuzz target needs no feature: `default-features = false`.
 //!
-//! - `fuzzer`: the embedded loop, `fuzzer`, and inputs as files, `corpus`.
-//! - `cli` (default): the command `qcowfuzz`, and `fuzzer` with it.
+//! - `fuzzer`: the embedded loop (`fuzzing::embedded`), and inputs as files (`fuzzing::corpus`).
+//! - `cli` (default): the command `qcowfuzz`; it enables `fuzzer`.
 
-pub mod anatomy;
-pub mod build;
-pub mod chain;
-pub mod content;
-#[cfg(feature = "fuzzer")]
-pub mod corpus;
-pub mod damage;
-pub mod engines;
-pub mod entropy;
-pub mod error;
-pub mod explain;
-pub mod export;
-pub mod extent;
-pub mod feedback;
-#[cfg(feature = "fuzzer")]
-pub mod fuzzer;
+pub mod disk;
+pub mod findings;
+pub mod formats;
+pub mod fuzzing;
 pub mod harness;
-pub mod head;
-pub mod image;
 pub mod images;
-pub mod limits;
-pub mod map;
-pub mod minimizer;
-pub mod model;
-pub mod mutators;
-pub mod observer;
-pub mod oracles;
-pub mod panics;
-pub mod qcow2;
-pub mod regression;
-pub mod snapshot_table;
-pub mod storage;
-pub mod targets;
-pub mod vm;
-pub mod watch;
+pub mod programs;
+pub mod walkers;

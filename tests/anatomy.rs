@@ -1,10 +1,9 @@
 //! What the oracle of damaged images rests on: every field is an element, and no two of them overlap.
 
-use qcowfuzz::anatomy::{Anatomy, Part};
-use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::Harness;
-use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::formats::qcow2::anatomy::{Anatomy, Part};
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::text::assemble;
 
 fn ranges(anatomy: &Anatomy) -> Vec<(u64, u64, Part)> {
     let mut ranges: Vec<_> = anatomy

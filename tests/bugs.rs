@@ -6,8 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::regression::Regression;
-use qcowfuzz::targets::RawImage;
+use qcowfuzz::findings::regression::Regression;
+use qcowfuzz::harness::targets::RawImage;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

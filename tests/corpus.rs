@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::anatomy::Part;
-use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::Storage;
-use qcowfuzz::targets::{self, Hostile};
-use qcowfuzz::vm::{Operation, Program, text};
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::anatomy::Part;
+use qcowfuzz::fuzzing::libfuzzer;
+use qcowfuzz::harness::targets::Hostile;
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::programs::{Operation, Program, text};
 
 const TARGETS: [&str; 4] = ["map_extents", "refcounts", "hostile", "raw_image"];
 
@@ -41,7 +41,7 @@ fn seed(target: &str, program: &Program) -> Vec<u8> {
         return program.encode();
     }
     let mut hostile = Hostile::new(Walker::default());
-    targets::report(hostile.run(&program.encode(), Checks::AtCheckpoints));
+    libfuzzer::report(hostile.run(&program.encode(), Checks::AtCheckpoints));
     let image = &hostile.images().top().image;
     let mut file = vec![0; usize::try_from(image.length_bytes()).unwrap()];
     image.read_at(HostOffset::ZERO, &mut file).unwrap();
@@ -84,13 +84,13 @@ fn seeds_find_nothing() {
         assert!(outcome.effective * 4 >= outcome.operations * 3, "{name}: {outcome:?}");
     }
     for (_, program) in texts("hostile") {
-        targets::report(targets::hostile(&program.encode()));
+        libfuzzer::report(libfuzzer::hostile(&program.encode()));
     }
     for (_, program) in texts("refcounts") {
-        targets::report(targets::refcounts(&program.encode()));
+        libfuzzer::report(libfuzzer::refcounts(&program.encode()));
     }
     for (_, program) in texts("raw_image") {
-        targets::report(targets::raw_image(&seed("raw_image", &program)));
+        libfuzzer::report(libfuzzer::raw_image(&seed("raw_image", &program)));
     }
 }
 
@@ -98,7 +98,7 @@ fn seeds_find_nothing() {
 fn raw_images_reach_every_outcome() {
     let mut outcomes = [0; 3];
     for (_, program) in texts("raw_image") {
-        outcomes[targets::raw_image(&seed("raw_image", &program)).unwrap() as usize] += 1;
+        outcomes[libfuzzer::raw_image(&seed("raw_image", &program)).unwrap() as usize] += 1;
     }
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
@@ -115,7 +115,7 @@ fn seeds_reach_everything() {
         sizes.insert(geometry.cluster_size.bits());
         orders.insert(geometry.refcount_order);
         let mut harness = Harness::new(Walker::default());
-        targets::report(harness.run(&program.encode(), Checks::AtCheckpoints));
+        libfuzzer::report(harness.run(&program.encode(), Checks::AtCheckpoints));
         kinds.extend(harness.actual().iter().map(|extent| extent.mapping.kind()));
     }
     for (_, program) in texts("hostile") {

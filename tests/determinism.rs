@@ -4,12 +4,11 @@
 use std::thread;
 
 use liar::Liar;
-use qcowfuzz::engines::Walker;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::extent::Extent;
-use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
-use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::disk::extent::Extent;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 /// All that can be seen of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,10 +122,11 @@ fn a_violation_is_the_same_each_time() {
 mod liar {
     use std::borrow::Cow;
 
-    use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk, Walker};
-    use qcowfuzz::extent::{Mapping, Visitor, Window};
-    use qcowfuzz::qcow2::units::GuestOffset;
-    use qcowfuzz::storage::Layer;
+    use qcowfuzz::disk::extent::{Mapping, Visitor, Window};
+    use qcowfuzz::disk::offsets::GuestOffset;
+    use qcowfuzz::disk::storage::Layer;
+    use qcowfuzz::harness::Walker;
+    use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
 
     #[derive(Default)]
     pub struct Liar(Walker);

@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::feedback::layout::{COUNTERS, MAGNITUDES};
+use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
+use qcowfuzz::fuzzing::feedback::layout::{COUNTERS, MAGNITUDES};
+use qcowfuzz::fuzzing::mutators::MUTATIONS;
 use qcowfuzz::harness::Harness;
-use qcowfuzz::mutators::MUTATIONS;
-use qcowfuzz::observer::{Event, Rare, State, Vital};
-use qcowfuzz::vm::operation::OPERATION_BYTES;
-use qcowfuzz::vm::prologue::PROLOGUE_BYTES;
-use qcowfuzz::vm::{Operation, Program, text};
+use qcowfuzz::programs::operation::OPERATION_BYTES;
+use qcowfuzz::programs::prologue::PROLOGUE_BYTES;
+use qcowfuzz::programs::{Operation, Program, text};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -310,9 +310,9 @@ fn the_two_commands_are_those_of_ci() {
 #[test]
 fn the_walk_through_shows_a_seed() {
     let readme = text_of("README.md");
-    let (_, place) = readme.split_once(" panicked at .../src/targets.rs:").unwrap();
+    let (_, place) = readme.split_once(" panicked at .../src/fuzzing/libfuzzer.rs:").unwrap();
     let line: usize = place.split(':').next().unwrap().parse().unwrap();
-    let source = text_of("src/targets.rs");
+    let source = text_of("src/fuzzing/libfuzzer.rs");
     let source = source.lines().nth(line - 1).unwrap();
     assert_eq!(source.trim(), r#"panic!("{}", (*found).as_ref());"#);
     let seed = text_of("corpus/text/map_extents/data_file_raw.txt");
@@ -352,19 +352,19 @@ fn feedback_is_listed() {
 }
 
 #[test]
-fn the_map_of_the_house_has_every_room() {
-    let rows = rows(&text_of("README.md"), "## The map of the house");
-    let told: BTreeSet<String> = rows
+fn the_source_layout_has_every_folder() {
+    let rows = rows(&text_of("README.md"), "## Source layout");
+    let listed: BTreeSet<String> = rows
         .iter()
         .flat_map(|row| quoted(&row[0]))
         .filter_map(|path| path.strip_prefix("src/"))
-        .map(|room| room.trim_end_matches('/').to_string())
+        .map(|folder| folder.trim_end_matches('/').to_string())
         .collect();
     let there: BTreeSet<String> = fs::read_dir(root().join("src"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    assert_eq!(told, there);
+    assert_eq!(listed, there);
 }
 
 /// The Rust source below a folder of the tests, in one text.
@@ -393,10 +393,10 @@ fn every_oracle_is_told_with_bugs_that_are_planted() {
             assert!(print.starts_with(&format!("{name}: ")) && print.contains(" → "), "{print}");
         }
     }
-    let source = |name: &String| text_of(format!("src/oracles/{name}.rs"));
+    let source = |name: &String| text_of(format!("src/harness/oracles/{name}.rs"));
     // An oracle has a verdict; the other files there are its tools.
     let tools = ["mod", "collector", "known", "metered", "recount", "raw", "entries"];
-    let oracles: BTreeSet<String> = fs::read_dir(root().join("src/oracles"))
+    let oracles: BTreeSet<String> = fs::read_dir(root().join("src/harness/oracles"))
         .unwrap()
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_string())
         .filter(|name| !tools.contains(&name.as_str()))

@@ -5,14 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::feedback::layout::schema_hash;
-use qcowfuzz::feedback::{Counter, Log, Recorder};
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::observer::{Event, Rare, State, Vital};
-use qcowfuzz::targets::{Hostile, RawImage, Refcounts};
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
+use qcowfuzz::fuzzing::feedback::layout::schema_hash;
+use qcowfuzz::fuzzing::feedback::{Counter, Log, Recorder};
+use qcowfuzz::harness::targets::{Hostile, RawImage, Refcounts};
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 type Observed = Rc<Recorder>;
 

@@ -117,7 +117,7 @@ fn a_testcase_of_clusterfuzz_becomes_a_regression_test() {
 
 /// libFuzzer would not start with one. A seed is copied: somebody has named it.
 fn finds_with_a_violation_are_not_merged(dir: &Path, crash: &[u8]) {
-    let find = qcowfuzz::corpus::name(crash);
+    let find = qcowfuzz::fuzzing::corpus::name(crash);
     for (folder, name) in [("finds", find.as_str()), ("named", "zeros_lie_somewhere")] {
         fs::create_dir(dir.join(folder)).unwrap();
         fs::write(dir.join(folder).join(name), crash).unwrap();

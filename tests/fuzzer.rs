@@ -6,15 +6,15 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use qcowfuzz::corpus::{self, Folder};
-use qcowfuzz::engines::Walker;
-use qcowfuzz::feedback::Recorder;
-use qcowfuzz::fuzzer::state::State;
-use qcowfuzz::fuzzer::{Answer, Finding, Fuzzer, Settings, Subject};
-use qcowfuzz::harness::{Checks, Harness, Outcome};
-use qcowfuzz::limits::Limits;
-use qcowfuzz::observer::{Observer, Rare};
-use qcowfuzz::vm::Program;
+use qcowfuzz::disk::observer::{Observer, Rare};
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::fuzzing::corpus::Folder;
+use qcowfuzz::fuzzing::embedded::state::State;
+use qcowfuzz::fuzzing::embedded::{Answer, Finding, Fuzzer, Settings, Subject};
+use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::programs::Program;
 
 type Observed = Rc<Recorder>;
 /// Changes what a run says: the input, the recorder, the answer, and how many runs there were before.

@@ -1,20 +1,21 @@
 //! The first cluster: what the build puts there, and what it leaves out where there is no room.
 
-use qcowfuzz::build::{
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::constants::{
+    COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_END,
+    EXTENSION_FEATURE_NAMES,
+};
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::ImageFormat;
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::files::LayerFiles;
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::images::qcow2::{
     BackingPlan, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle, Names, Plan,
     Scratch,
 };
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::head::Head;
-use qcowfuzz::images::LayerFiles;
-use qcowfuzz::limits::Limits;
-use qcowfuzz::qcow2::header::{
-    COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_END,
-    EXTENSION_FEATURE_NAMES, ImageFormat,
-};
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::programs::text::assemble;
 
 fn builder(image: &str) -> Builder {
     let rest = "size=1<<20+0 rng_seed=0 blocks=append table=append tolerance=0";
@@ -180,8 +181,8 @@ fn every_style_can_be_read() {
         let mut program = vec![0; 28];
         program[20] = 15;
         program[21..].fill_with(|| entropy.next_u64() as u8);
-        let program = qcowfuzz::vm::Program::decode(&program);
-        let qcowfuzz::vm::Operation::Header { length, order, unknown, bytes, flags } =
+        let program = qcowfuzz::programs::Program::decode(&program);
+        let qcowfuzz::programs::Operation::Header { length, order, unknown, bytes, flags } =
             program.operations[0]
         else {
             panic!("no header: {program}")

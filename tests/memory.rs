@@ -13,18 +13,17 @@ use std::path::Path;
 use miniz_oxide::deflate::core::{
     CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
 };
-use qcowfuzz::engines::Walker;
-use qcowfuzz::error::StorageError;
-use qcowfuzz::extent::{Extent, Window};
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::map::{Disk, Scratch, lookup, map_extents, read};
-use qcowfuzz::oracles::recount::Recount;
-use qcowfuzz::qcow2::header::MAX_L1_ENTRIES;
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::{Layer, Storage};
-use qcowfuzz::vm::Record;
-use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::disk::error::StorageError;
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::formats::qcow2::constants::MAX_L1_ENTRIES;
+use qcowfuzz::harness::oracles::recount::Recount;
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::programs::Record;
+use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::text::assemble;
+use qcowfuzz::walkers::qcow2::{Disk, Scratch, lookup, map_extents, read};
 
 /// Counts what each thread allocates, so that tests beside each other do not meet.
 struct Counting;

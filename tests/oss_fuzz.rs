@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use qcowfuzz::qcow2::bitmap::{EXTENSION_BYTES, FLAG_AUTO, FLAG_IN_USE, MAX_BITMAPS};
-use qcowfuzz::qcow2::entry::{COPIED, CompressedRun, L2Entry, OFFSET_MASK, SubclusterBitmap};
-use qcowfuzz::qcow2::header::*;
-use qcowfuzz::qcow2::snapshot::{KNOWN_EXTRA_BYTES, V3_EXTRA_BYTES};
-use qcowfuzz::qcow2::units::{ClusterSize, HostOffset};
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::formats::qcow2::bitmap::{EXTENSION_BYTES, FLAG_AUTO, FLAG_IN_USE, MAX_BITMAPS};
+use qcowfuzz::formats::qcow2::constants::*;
+use qcowfuzz::formats::qcow2::entry::{
+    COPIED, CompressedRun, L2Entry, OFFSET_MASK, SubclusterBitmap,
+};
+use qcowfuzz::formats::qcow2::header::ImageFormat;
+use qcowfuzz::formats::qcow2::snapshot::{KNOWN_EXTRA_BYTES, V3_EXTRA_BYTES};
+use qcowfuzz::formats::qcow2::units::ClusterSize;
 
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
 /// The fewest seeds of a target.
@@ -93,7 +97,7 @@ fn entries() -> Vec<(String, Vec<u8>)> {
 /// The dictionary in libFuzzer's syntax.
 fn dictionary() -> String {
     let mut lines = String::from(
-        "# What readers of qcow2 files compare with; for -dict=. Generated from the constants of src/qcow2:\n\
+        "# What readers of qcow2 files compare with; for -dict=. Generated from the constants of src/formats/qcow2:\n\
          # QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz\n",
     );
     for (name, bytes) in entries() {
@@ -124,14 +128,17 @@ fn the_dictionary_is_generated() {
 fn the_dictionary_has_every_feature_and_extension() {
     let names: BTreeSet<_> = entries().into_iter().map(|(name, _)| name).collect();
     let prefixes = ["MAGIC", "INCOMPATIBLE_", "COMPATIBLE_", "AUTOCLEAR_", "EXTENSION_"];
-    let header = text_of("src/qcow2/header.rs");
+    let header = text_of("src/formats/qcow2/constants.rs");
     let constants = header.lines().filter_map(|line| line.strip_prefix("pub const "));
     let constants = constants.filter_map(|line| line.split(':').next());
     let wanted: Vec<_> =
         constants.filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix))).collect();
     assert!(wanted.len() > 12, "{wanted:?}");
     for name in wanted {
-        assert!(names.contains(&name.to_lowercase()), "{name} of src/qcow2/header.rs is no entry");
+        assert!(
+            names.contains(&name.to_lowercase()),
+            "{name} of src/formats/qcow2/constants.rs is no entry"
+        );
     }
 }
 

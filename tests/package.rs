@@ -69,7 +69,7 @@ fn faults(packed: &BTreeSet<String>, expected: &BTreeSet<String>) -> Vec<String>
     extra.chain(missing).collect()
 }
 
-/// The path that a link leads to, from the root: `../src/limits.rs` of `docs/crash.md` is `src/limits.rs`.
+/// The path that a link leads to, from the root: `../src/disk/limits.rs` of `docs/crash.md` is `src/disk/limits.rs`.
 fn target(page: &str, link: &str) -> String {
     let mut path = PathBuf::from(page);
     path.pop();
@@ -113,9 +113,9 @@ fn pages_link_to_files_of_the_package() {
 #[test]
 fn faults_of_a_package_are_found() {
     let set = |paths: &[&str]| paths.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    let expected = set(&["README.md", "docs/crash.md", "src/limits.rs"]);
+    let expected = set(&["README.md", "docs/crash.md", "src/disk/limits.rs"]);
     assert!(faults(&expected, &expected).is_empty());
-    let packed = set(&["README.md", "corpus/map_extents/zero_kinds", "src/limits.rs"]);
+    let packed = set(&["README.md", "corpus/map_extents/zero_kinds", "src/disk/limits.rs"]);
     assert_eq!(
         faults(&packed, &expected),
         [
@@ -123,13 +123,14 @@ fn faults_of_a_package_are_found() {
             "docs/crash.md: expected, not packed"
         ]
     );
-    let text = "[a](docs/crash.md#two) [b](src/limits.rs) [c](#here) [d](https://qemu.org/docs)";
+    let text =
+        "[a](docs/crash.md#two) [b](src/disk/limits.rs) [c](#here) [d](https://qemu.org/docs)";
     assert!(broken(&expected, "README.md", text).is_empty());
     assert_eq!(
         broken(&packed, "README.md", text),
         ["README.md: links docs/crash.md, which is not packed"]
     );
-    assert!(broken(&packed, "docs/crash.md", "[limits](../src/limits.rs)").is_empty());
-    assert_eq!(broken(&packed, "docs/crash.md", "[limits](src/limits.rs)").len(), 1);
+    assert!(broken(&packed, "docs/crash.md", "[limits](../src/disk/limits.rs)").is_empty());
+    assert_eq!(broken(&packed, "docs/crash.md", "[limits](src/disk/limits.rs)").len(), 1);
     assert!(broken(&packed, "docs/crash.md", "[tables](results) [a](results/a.md)").is_empty());
 }

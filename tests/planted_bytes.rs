@@ -6,20 +6,20 @@ mod altered;
 use std::collections::BTreeSet;
 
 use altered::{Altered, Case, bitmaps, contents, counts, out_of_date, snapshots};
-use qcowfuzz::engines::{Engine, OpenDisk, Walker};
-use qcowfuzz::extent::{Extent, Window};
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::image::Image;
-use qcowfuzz::images::Deviation;
-use qcowfuzz::model::{Model, State};
-use qcowfuzz::oracles::collector::Collector;
-use qcowfuzz::oracles::recount::Recount;
-use qcowfuzz::oracles::{self, Verdict, data, model, refcounts};
-use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::{Layer, Storage};
-use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::text::assemble;
-use qcowfuzz::vm::{Journal, Program};
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::harness::engine::{Engine, OpenDisk};
+use qcowfuzz::harness::model::{Model, State};
+use qcowfuzz::harness::oracles::collector::Collector;
+use qcowfuzz::harness::oracles::recount::Recount;
+use qcowfuzz::harness::oracles::{Verdict, data, model, refcounts};
+use qcowfuzz::harness::{Checks, Harness, Walker, oracles};
+use qcowfuzz::images::files::Deviation;
+use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::text::assemble;
+use qcowfuzz::programs::{Journal, Program};
 
 /// Every cluster size with every refcount order twice over.
 const PROGRAMS: u64 = 2 * 91;

@@ -8,10 +8,10 @@ use std::fs;
 use std::path::Path;
 
 use planted::{Case, Fault, Faulty, chains, extents, hostile, points, snapshots, walks};
-use qcowfuzz::engines::{Engine, Walker};
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::targets::Hostile;
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::harness::engine::Engine;
+use qcowfuzz::harness::targets::Hostile;
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 /// Every cluster size with every refcount order three times over.
 const PROGRAMS: u64 = 3 * 91;

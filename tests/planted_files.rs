@@ -10,16 +10,16 @@ use std::path::Path;
 
 use altered::Altered;
 use planted::{Fault, Faulty};
-use qcowfuzz::engines::{Engine, EngineError, OpenDisk, Walker};
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::image::Image;
-use qcowfuzz::model::{Model, State};
-use qcowfuzz::oracles::recount::Recount;
-use qcowfuzz::oracles::{data, refcounts};
-use qcowfuzz::qcow2::entry::{ClusterKind, L2Entry};
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::{Layer, Storage};
-use qcowfuzz::vm::{Program, text};
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L2Entry};
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::model::{Model, State};
+use qcowfuzz::harness::oracles::recount::Recount;
+use qcowfuzz::harness::oracles::{data, refcounts};
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::{Program, text};
 
 fn seed(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/text/map_extents").join(name);
@@ -86,7 +86,7 @@ fn a_file_that_loses_its_end_is_found() {
     let last = model.visible().iter().rfind(|it| matches!(it.piece.state, State::Compressed(..)));
     let end = last.unwrap().piece_end;
     let cluster = geometry.cluster_size.bytes();
-    let start = qcowfuzz::qcow2::units::GuestOffset::new(end - cluster);
+    let start = qcowfuzz::disk::offsets::GuestOffset::new(end - cluster);
     let fingerprint = |image: &Image| {
         let mut walker = Walker::default();
         let mut disk = walker.open(&[Layer::alone(image)]).unwrap();

@@ -1,8 +1,7 @@
 //! Programs from fixed seeds, through everything.
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 #[test]
 fn generated_programs_pass_every_oracle() {

@@ -10,11 +10,11 @@ use std::ops::AddAssign;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::chain::FileChain;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::extent::{Extent, Window};
-use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::{FileStorage, Layer};
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::storage::{FileStorage, Layer};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::walkers::chain::FileChain;
 use qemu::differences::DIFFERENCES;
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
 

@@ -11,21 +11,21 @@ use std::fmt;
 use std::fs::{self, File};
 use std::path::Path;
 
-use qcowfuzz::build::{
+use qcowfuzz::disk::extent::Window;
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::formats::qcow2::head::{Field, Head};
+use qcowfuzz::formats::qcow2::header::ImageFormat;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::export;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::images::files::LayerFiles;
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::images::qcow2::{
     BackingPlan, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle, Names, Plan,
     Scratch,
 };
-use qcowfuzz::engines::Walker;
-use qcowfuzz::export::{self, Holes};
-use qcowfuzz::extent::Window;
-use qcowfuzz::harness::Harness;
-use qcowfuzz::head::{Field, Head};
-use qcowfuzz::images::LayerFiles;
-use qcowfuzz::limits::Limits;
-use qcowfuzz::qcow2::header::ImageFormat;
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::programs::text::assemble;
 use qemu::{Checked, compare};
 
 /// An image with one thing changed.

@@ -10,19 +10,20 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use qcowfuzz::anatomy::Part;
-use qcowfuzz::engines::Walker;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::export::{self, Holes};
-use qcowfuzz::extent::{Extent, Mapping, Window};
-use qcowfuzz::harness::Checks;
-use qcowfuzz::image::Image;
-use qcowfuzz::map::{self, Disk, MapError, Scratch};
-use qcowfuzz::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::targets::Hostile;
-use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::operand::Operand;
-use qcowfuzz::vm::{Operation, Program};
+use qcowfuzz::disk::extent::{Extent, Mapping, Window};
+use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::formats::qcow2::anatomy::Part;
+use qcowfuzz::harness::targets::Hostile;
+use qcowfuzz::harness::{Checks, Walker};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::export;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::operand::Operand;
+use qcowfuzz::programs::{Operation, Program};
+use qcowfuzz::walkers::qcow2 as map;
+use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
 
 /// How many images are judged.
 const IMAGES: usize = 480;

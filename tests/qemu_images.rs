@@ -15,10 +15,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use maker::{Making, Recipe};
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::extent::{Extent, Window};
-use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::images::entropy::Entropy;
 use qemu::differences::DIFFERENCES;
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
 

@@ -11,16 +11,16 @@ use std::os::unix::fs::FileExt;
 use miniz_oxide::deflate::core::{
     CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
 };
-use qcowfuzz::engines::Walker;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::export::{self, Holes};
-use qcowfuzz::extent::Window;
-use qcowfuzz::harness::Harness;
-use qcowfuzz::qcow2::header::Compression;
-use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::{FileStorage, Layer};
-use qcowfuzz::vm::Record;
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::disk::extent::Window;
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::storage::{FileStorage, Layer};
+use qcowfuzz::formats::qcow2::header::Compression;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::export;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::programs::Record;
+use qcowfuzz::programs::text::assemble;
 use qemu::{Checked, compare};
 use zstd_safe::{CCtx, CParameter};
 

@@ -13,24 +13,25 @@ use std::path::Path;
 use std::time::Instant;
 
 use parts::{Part, Trace};
-use qcowfuzz::chain::FileChain;
-use qcowfuzz::engines::Walker;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::export::{self, Holes};
-use qcowfuzz::extent::{Extent, Mapping, Window};
-use qcowfuzz::harness::Harness;
-use qcowfuzz::head::Head;
-use qcowfuzz::image::Image;
-use qcowfuzz::images::{Deviation, FileNames, Images};
-use qcowfuzz::model::{Model, State, Visible};
-use qcowfuzz::oracles::data::{admit_inner_stamps, expect};
-use qcowfuzz::qcow2::header::{
-    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, Header, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
+use qcowfuzz::disk::extent::{Extent, Mapping, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::{Program, Vm};
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Header;
+use qcowfuzz::harness::model::{Model, State, Visible};
+use qcowfuzz::harness::oracles::data::{admit_inner_stamps, expect};
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::export;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::images::files::{Deviation, FileNames, Images};
+use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::{Program, Vm};
+use qcowfuzz::walkers::chain::FileChain;
 use qemu::differences::{DIFFERENCES, Difference};
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
 use snapshots::Listed;

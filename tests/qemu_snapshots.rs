@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::export::{self, Holes};
-use qcowfuzz::harness::Harness;
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::export;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::programs::text::assemble;
 
 /// The cluster size of the image that is damaged.
 const CLUSTER: u64 = 1 << 16;

@@ -15,8 +15,8 @@ fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
         read at=start+5 inside=65000 length=2000\n\
         walk at=start+4 inside=0 length=20<<16\n\
     ";
-    let input = qcowfuzz::vm::text::assemble(text).unwrap().encode();
-    let mut target = qcowfuzz::harness::Harness::new(qcowfuzz::engines::Walker::default());
+    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
+    let mut target = qcowfuzz::harness::Harness::new(qcowfuzz::harness::Walker::default());
     let found = target.run(&input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
@@ -59,8 +59,8 @@ fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
         write at=part+40000 clusters=7\n\
         delete_snapshot index=1\n\
     ";
-    let input = qcowfuzz::vm::text::assemble(text).unwrap().encode();
-    let mut target = qcowfuzz::targets::Refcounts::<()>::default();
+    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
+    let mut target = qcowfuzz::harness::targets::Refcounts::<()>::default();
     let found = target.run(&input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
@@ -82,8 +82,8 @@ fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
         patch part=l2 depth=0 nth=6 transform=flip value=58\n\
         patch part=l2 depth=0 nth=8 transform=boundary value=1\n\
     ";
-    let input = qcowfuzz::vm::text::assemble(text).unwrap().encode();
-    let mut target = qcowfuzz::targets::Hostile::new(qcowfuzz::engines::Walker::default());
+    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
+    let mut target = qcowfuzz::harness::targets::Hostile::new(qcowfuzz::harness::Walker::default());
     let found = target.run(&input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);

@@ -4,10 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::{Checks, Failure, Harness, Outcome};
-use qcowfuzz::regression::Regression;
-use qcowfuzz::targets::{Hostile, Refcounts};
+use qcowfuzz::findings::regression::Regression;
+use qcowfuzz::harness::targets::{Hostile, Refcounts};
+use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);

@@ -1,13 +1,12 @@
 //! What snapshots allow and forbid: operations that would break a rule have no effect, and leave the
 //! image as it was.
 
-use qcowfuzz::build::Names;
-use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::images::LayerFiles;
-use qcowfuzz::limits::Limits;
-use qcowfuzz::vm::text::assemble;
-use qcowfuzz::vm::{Effect, Vm};
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::images::files::LayerFiles;
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::images::qcow2::Names;
+use qcowfuzz::programs::text::assemble;
+use qcowfuzz::programs::{Effect, Vm};
 
 /// Runs a program, which must violate nothing after any operation. Operations of `text` that begin
 /// with an exclamation mark must have no effect and change no byte of the image; all others must have

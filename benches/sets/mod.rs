@@ -3,11 +3,11 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use qcowfuzz::engines::Engine;
+use qcowfuzz::disk::observer::Observer;
+use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::{Checks, Harness, Outcome};
-use qcowfuzz::observer::Observer;
-use qcowfuzz::vm::Program;
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::generate::{Wanted, generate};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The frozen set: these seeds, this many operations.

@@ -1,12 +1,12 @@
-//! Damaged images: see `qcowfuzz::targets::hostile`.
+//! Damaged images: see `qcowfuzz::fuzzing::libfuzzer::hostile`.
 #![no_main]
 
 use libfuzzer_sys::{fuzz_crossover, fuzz_mutator, fuzz_target, fuzzer_mutate};
-use qcowfuzz::limits::Limits;
-use qcowfuzz::vm::program::Input;
-use qcowfuzz::{mutators, targets};
+use qcowfuzz::fuzzing::{libfuzzer, mutators};
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::programs::program::Input;
 
-fuzz_target!(init: targets::name_panics(), |input: Input| targets::report(targets::hostile(input.0)));
+fuzz_target!(init: libfuzzer::name_panics(), |input: Input| libfuzzer::report(libfuzzer::hostile(input.0)));
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     mutators::mutate(data, size, max_size, seed, Limits::HOSTILE, fuzzer_mutate)

@@ -1,7 +1,7 @@
-//! Any bytes as a file: see `qcowfuzz::targets::raw_image`.
+//! Any bytes as a file: see `qcowfuzz::fuzzing::libfuzzer::raw_image`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qcowfuzz::targets;
+use qcowfuzz::fuzzing::libfuzzer;
 
-fuzz_target!(init: targets::name_panics(), |input: &[u8]| targets::report(targets::raw_image(input)));
+fuzz_target!(init: libfuzzer::name_panics(), |input: &[u8]| libfuzzer::report(libfuzzer::raw_image(input)));

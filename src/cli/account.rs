@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use qcowfuzz::observer::Observer;
-use qcowfuzz::oracles::raw::RawOutcome;
+use qcowfuzz::disk::observer::Observer;
+use qcowfuzz::harness::oracles::raw::RawOutcome;
 
 use super::evidence::Evidence;
 use super::runner::{Found, Runner, Target};
@@ -151,11 +151,6 @@ impl Account {
     /// One line: the input, and the judgement or the fingerprint.
     pub fn line(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}: {}", self.input, self.judgement())
-    }
-
-    /// Everything, the fingerprint first.
-    pub fn whole(&self, out: &mut impl Write) -> io::Result<()> {
-        whole::write(self, out)
     }
 
     /// The fingerprint, or why there is none.

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use qcowfuzz::vm::text;
+use qcowfuzz::programs::text;
 
+use super::exit::{Exit, Failure, Outcome};
 use super::files::{self, Existing};
-use super::{Exit, Failure, Outcome};
 
 /// Assemble a program from its text
 #[derive(Debug, clap::Args)]

@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use serde::Serializer;
 use tar::{Builder, Header};
 
-use qcowfuzz::export::Holes;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::panics::PanicNotes;
-use qcowfuzz::storage::Storage;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::images::files::FileNames;
 
 use super::account::{Account, Verdict};
 use super::examine::Examiner;
-use super::files::{self, Built, Existing};
+use super::exit::{Exit, Failure, Outcome};
+use super::files::{self, Existing};
 use super::once::survived;
 use super::output::{QemuMap, Record, Row};
 use super::print::say;
 use super::qemu;
-use super::runner::Target;
-use super::{Exit, Failure, Outcome};
+use super::runner::{Built, Target};
 
 /// Pack an input with all that is known of it into an archive: what one attaches to a bug report
 #[derive(Debug, clap::Args)]

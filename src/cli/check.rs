@@ -7,14 +7,15 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::ser::PrettyFormatter;
 
-use qcowfuzz::head::Head;
-use qcowfuzz::oracles::entries;
-use qcowfuzz::oracles::recount::Recount;
-use qcowfuzz::storage::{FileStorage, Storage};
+use qcowfuzz::disk::storage::{FileStorage, Storage};
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::harness::oracles::entries;
+use qcowfuzz::harness::oracles::recount::Recount;
 
+use super::exit::{Exit, Failure, Outcome};
 use super::findings::Findings;
 use super::map::Form;
-use super::{Exit, Failure, Outcome, check_format, malformed};
+use super::opening::{check_format, malformed};
 
 /// Recompute the refcounts of an image and compare them with those that it has, as 'qemu-img check' does
 #[derive(Debug, clap::Args)]
@@ -144,7 +145,7 @@ fn check(arguments: &Arguments) -> Outcome {
         Form::Json => json(&summary, &mut out),
     };
     match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
-        Ok(()) | Err(Failure::Pipe) => Ok(Exit::Check(answer)),
+        Ok(()) | Err(Failure::Pipe) => Ok(Exit::Check(answer.code())),
         Err(failure) => Err(failure),
     }
 }

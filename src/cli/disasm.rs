@@ -3,9 +3,10 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use qcowfuzz::vm::Program;
+use qcowfuzz::programs::Program;
 
-use super::{Exit, Failure, Outcome, files};
+use super::exit::{Exit, Failure, Outcome};
+use super::files;
 
 /// Print a program as text, which 'qcowfuzz asm' turns back into bytes
 #[derive(Debug, clap::Args)]

@@ -6,19 +6,20 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::explain::{self, Entry, Explanation, FileKind, FileView, Run, Step};
-use qcowfuzz::extent::Extent;
-use qcowfuzz::feedback::Log;
-use qcowfuzz::image::Image;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::Layer;
-use qcowfuzz::vm::Effect;
+use qcowfuzz::disk::extent::Extent;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Layer;
+use qcowfuzz::findings::explain;
+use qcowfuzz::findings::explain::{Entry, Explanation, FileKind, FileView, Run, Step};
+use qcowfuzz::fuzzing::feedback::Log;
+use qcowfuzz::harness::Walker;
+use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::Effect;
 
 use super::output::Record;
 use super::runner::{Runner, Target};
-use qcowfuzz::panics;
+use qcowfuzz::findings::panics;
 
 /// What explains an input.
 #[derive(Debug, Default, Serialize)]

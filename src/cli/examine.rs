@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use qcowfuzz::feedback::Log;
+use qcowfuzz::fuzzing::feedback::Log;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
+use qcowfuzz::images::files::FileNames;
 
 use super::account::Account;
 use super::evidence::Evidence;

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::export::Holes;
-use qcowfuzz::harness::Harness;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::export::Holes;
 
+use super::exit::{Exit, Outcome};
 use super::files::{self, Existing};
-use super::{Exit, Outcome};
 
 /// Write the image that a program builds to a file, for qemu-img and others
 #[derive(Debug, clap::Args)]

@@ -5,18 +5,18 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::corpus;
-use qcowfuzz::export::{self, Holes};
-use qcowfuzz::image::Image;
-use qcowfuzz::images::{FileNames, Images};
-use qcowfuzz::limits::MAX_INPUT_BYTES;
-use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::Vm;
+use qcowfuzz::disk::limits::MAX_INPUT_BYTES;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::images::export;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::image::Image;
 
-use super::Failure;
-use super::runner::Target;
+use super::exit::Failure;
+use super::runner::{Built, Target};
 
-pub use qcowfuzz::corpus::Existing;
+pub use qcowfuzz::fuzzing::corpus::Existing;
 
 /// The longest image whose holes are written out.
 pub const MAX_FILLED_BYTES: u64 = 1 << 30;
@@ -81,9 +81,6 @@ pub fn names(path: &Path) -> FileNames {
     // A colon would make a protocol of what stands before it.
     FileNames::new(&stem.replace(':', "_"))
 }
-
-/// What a program has built, and the machine that knows what images call each other.
-pub type Built<'b> = (&'b Vm, &'b Images);
 
 /// Writes the image at the top to the file at `path`, and the files that it names beside it: these
 /// first, so that whatever is there names nothing that is not. The images are built with the [`names`] of

@@ -3,9 +3,9 @@
 use std::io::{self, BufWriter, StderrLock, Write};
 use std::ops::Range;
 
-use qcowfuzz::oracles::entries::EntryReport;
-use qcowfuzz::oracles::recount::{Finding, Report, Role};
-use qcowfuzz::qcow2::units::HostCluster;
+use qcowfuzz::formats::qcow2::units::HostCluster;
+use qcowfuzz::harness::oracles::entries::EntryReport;
+use qcowfuzz::harness::oracles::recount::{Finding, Report, Role};
 
 /// Tells and counts.
 pub struct Findings {

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
+use super::exit::{Exit, Failure, Outcome};
 use super::print::print;
 use super::runner::Target;
-use super::{Exit, Failure, Outcome};
 
 use job::Plan;
 use places::Places;

@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use serde::Serializer as _;
 use serde::ser::SerializeSeq;
 
-use qcowfuzz::chain::FileChain;
-use qcowfuzz::extent::{Extent, Window};
-use qcowfuzz::map::{Disk, MapError, Scratch, map_extents};
-use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::FileStorage;
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::storage::FileStorage;
+use qcowfuzz::walkers::chain::FileChain;
+use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch, map_extents};
 
+use super::exit::{Exit, Failure, Outcome};
+use super::opening::{check_format, not_opened};
 use super::output::{QemuMap, Record, Row};
-use super::{Exit, Failure, Outcome, check_format, not_opened, size};
+use super::size;
 
 /// Print which parts of the disk are data, zeros or holes, and where they lie, as 'qemu-img map' does
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,7 @@
 //! `minimize`: an input becomes as small and simple as it can be and still show the same bug.
 
 mod isolated;
+mod judge;
 mod predicate;
 mod same_fingerprint;
 
@@ -13,18 +14,21 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use qcowfuzz::minimizer::{self, Minimized, Progress, Settings};
-use qcowfuzz::panics::PanicNotes;
-use qcowfuzz::vm::Program;
+use qcowfuzz::findings::minimizer;
+use qcowfuzz::findings::minimizer::{Minimized, Progress, Settings};
+use qcowfuzz::findings::panics::PanicNotes;
+use qcowfuzz::programs::Program;
 
+use super::exit::{Exit, Failure, Outcome};
 use super::files;
 use super::print::{print, spinner};
 use super::runner::Target;
-use super::{Exit, Failure, Outcome};
 
 use isolated::Isolated;
 use predicate::Predicate;
 use same_fingerprint::SameFingerprint;
+
+use judge::Judge;
 
 /// Make an input that shows a bug as small and simple as it can be: the same fingerprint, fewer operations
 #[derive(Debug, clap::Args)]
@@ -124,30 +128,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn line(progress: &Progress) -> String {
     let Progress { reducer, tries, kept, operations } = progress;
     format!("{operations} operations · {tries} tried, {kept} kept · {reducer}")
-}
-
-/// Who says whether a candidate shows the bug.
-trait Judge {
-    /// Whether a candidate does. After a failure, none does.
-    fn keeps(&mut self, candidate: &[u8]) -> bool;
-
-    /// What was found in the input.
-    fn shown(&self) -> String;
-
-    /// How many other checksums are tried for each candidate.
-    fn rerolls(&self) -> u16 {
-        0
-    }
-
-    /// Whether what a candidate builds may be built in this process.
-    fn runs_here(&self) -> bool {
-        true
-    }
-
-    /// Why a candidate could not be judged.
-    fn failure(&mut self) -> Option<Failure> {
-        None
-    }
 }
 
 /// Who judges, by what the input does.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use qcowfuzz::corpus;
+use qcowfuzz::fuzzing::corpus;
 
-use super::Failure;
+use super::exit::Failure;
 use super::runner::Target;
 
 /// How often a process is looked at that does not end.

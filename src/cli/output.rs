@@ -7,8 +7,8 @@ use serde::ser::SerializeTuple;
 use serde::{Serialize, Serializer};
 use serde_json::ser::Formatter;
 
-use qcowfuzz::extent::{Extent, Mapping};
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use qcowfuzz::disk::extent::{Extent, Mapping};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 
 /// One record of `qemu-img map --output=json`: its keys, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

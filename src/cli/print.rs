@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::Failure;
+use super::exit::Failure;
 
 /// A progress line, where there is a terminal.
 pub fn spinner() -> ProgressBar {

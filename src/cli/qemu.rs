@@ -9,17 +9,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-use qcowfuzz::export::Holes;
-use qcowfuzz::images::{FileNames, Images, LayerFiles};
-use qcowfuzz::qcow2::header::INCOMPATIBLE_DATA_FILE;
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::Storage;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::images::files::{FileNames, Images, LayerFiles};
 
 use super::account::Account;
-use super::files::{self, Built, Existing};
+use super::files::{self, Existing};
 use super::once::wait;
 use super::output::Record;
-use super::runner::Target;
+use super::runner::{Built, Target};
 
 /// What the image at the top is called: the names of the others, made of it, are [`FileNames::default`].
 const TOP: &str = "layer";

@@ -3,19 +3,19 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use qcowfuzz::explain::explain;
-use qcowfuzz::extent::Extent;
+use qcowfuzz::disk::extent::Extent;
+use qcowfuzz::findings::explain::explain;
+use qcowfuzz::findings::panics::{PanicNotes, caught};
+use qcowfuzz::findings::regression::Regression;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::panics::{PanicNotes, caught};
-use qcowfuzz::regression::Regression;
-use qcowfuzz::vm::Program;
+use qcowfuzz::images::files::FileNames;
+use qcowfuzz::programs::Program;
 
 use super::examine::Examiner;
+use super::exit::{Exit, Failure, Outcome};
 use super::files;
 use super::once::survived;
 use super::runner::Target;
-use super::{Exit, Failure, Outcome};
 
 /// Print an input as a regression test: Rust to paste, or a file for tests/regressions/
 #[derive(Debug, clap::Args)]
@@ -52,7 +52,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LINE")]
     fingerprint: Option<String>,
     /// What makes the engine under test, in Rust
-    #[arg(long, value_name = "EXPRESSION", default_value = "qcowfuzz::engines::Walker::default()")]
+    #[arg(long, value_name = "EXPRESSION", default_value = "qcowfuzz::harness::Walker::default()")]
     engine: String,
 }
 
@@ -122,12 +122,12 @@ fn test(regression: &Regression, arguments: &Arguments, out: &mut impl Write) ->
         writeln!(out, "        {line}\\n\\")?;
     }
     writeln!(out, "    \";")?;
-    writeln!(out, "    let input = qcowfuzz::vm::text::assemble(text).unwrap().encode();")?;
+    writeln!(out, "    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();")?;
     let engine = &arguments.engine;
     let target = match arguments.target {
         Target::MapExtents | Target::RawImage => format!("harness::Harness::new({engine})"),
-        Target::Refcounts => "targets::Refcounts::<()>::default()".to_string(),
-        Target::Hostile => format!("targets::Hostile::new({engine})"),
+        Target::Refcounts => "harness::targets::Refcounts::<()>::default()".to_string(),
+        Target::Hostile => format!("harness::targets::Hostile::new({engine})"),
     };
     writeln!(out, "    let mut target = qcowfuzz::{target};")?;
     writeln!(out, "    let found = target.run(&input, Checks::AtCheckpoints).err();")?;

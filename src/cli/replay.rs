@@ -3,16 +3,16 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
+use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::panics::PanicNotes;
+use qcowfuzz::images::files::FileNames;
 
 use super::account::Verdict;
 use super::examine::Examiner;
+use super::exit::{Exit, Failure, Outcome};
 use super::files::{self, Existing};
 use super::once::end_with_input;
 use super::runner::Target;
-use super::{Exit, Failure, Outcome};
 
 /// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
 #[derive(Debug, clap::Args)]

@@ -8,20 +8,25 @@ mod program;
 mod scale;
 mod shown;
 mod strip;
+mod theirs;
 
 use std::path::PathBuf;
 
+use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::panics::PanicNotes;
+use qcowfuzz::images::files::FileNames;
 
-use super::account::Account;
 use super::examine::Examiner;
+use super::exit::{Exit, Failure, Outcome};
 use super::files;
 use super::once::survived;
 use super::print::say;
 use super::runner::Target;
-use super::{Exit, Failure, Outcome, qemu};
+
+#[cfg(test)]
+mod tests;
+
+use theirs::Theirs;
 
 /// Explain what an input of a fuzz target does, on one page for a browser
 #[derive(Debug, clap::Args)]
@@ -53,21 +58,6 @@ pub struct Arguments {
     force: bool,
 }
 
-/// What qemu-img has to say of the disk.
-pub struct Theirs {
-    /// Which one there is.
-    pub version: Option<String>,
-    /// Its extents, or in words why there are none.
-    pub answer: Result<qemu::Map, String>,
-}
-
-impl Theirs {
-    fn of(account: &Account, target: Target) -> Self {
-        let answer = qemu::asked(account, target);
-        Self { version: answer.is_ok().then(qemu::version).flatten(), answer }
-    }
-}
-
 /// Writes the page.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, html, target, force } = arguments;
@@ -87,6 +77,3 @@ pub fn run(arguments: &Arguments) -> Outcome {
     say(html.display())?;
     Ok(Exit::Nothing)
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,18 +1,22 @@
 //! What `replay`, `state` and `fuzz` run: for each fuzz target, that which the target itself runs on.
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::{self, Checks, Harness, Outcome};
-use qcowfuzz::images::FileNames;
-use qcowfuzz::limits::Limits;
-use qcowfuzz::observer::Observer;
-use qcowfuzz::oracles::Violation;
-use qcowfuzz::oracles::raw::RawOutcome;
-use qcowfuzz::targets::{Hostile, RawImage, Refcounts};
-use qcowfuzz::vm::Program;
+use qcowfuzz::disk::observer::Observer;
+use qcowfuzz::harness::oracles::Violation;
+use qcowfuzz::harness::oracles::raw::RawOutcome;
+use qcowfuzz::harness::targets::{Hostile, RawImage, Refcounts};
+use qcowfuzz::harness::{Checks, Failure as HarnessFailure, Harness, Outcome, Walker};
+use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::programs::Program;
 
-use super::Failure;
-use super::files::Built;
-use qcowfuzz::panics::{self, PanicNote};
+use super::exit::Failure;
+use qcowfuzz::findings::panics;
+use qcowfuzz::findings::panics::PanicNote;
+use qcowfuzz::images::files::Images;
+use qcowfuzz::programs::Vm;
+
+/// What a program has built, and the machine that knows what images call each other.
+pub type Built<'b> = (&'b Vm, &'b Images);
 
 /// What an input is for. A target that is added here gets its arm in [`Runner`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -71,7 +75,7 @@ pub enum Found {
     /// Nothing was found in a file.
     File(RawOutcome),
     /// An oracle found something in a program.
-    Failure(Box<harness::Failure>),
+    Failure(Box<HarnessFailure>),
     /// An oracle found something in a file.
     Violation(Box<Violation>),
     /// The code under test panicked.

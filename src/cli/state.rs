@@ -1,29 +1,26 @@
 //! `state`: what a corpus covers, in names; and one folder of inputs from several.
 
+mod corpus;
 mod merge;
 mod show;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use serde::Serialize;
 
-use qcowfuzz::error::Error;
-use qcowfuzz::feedback::attribution::{Attributed, Walk};
-use qcowfuzz::feedback::coverage::{Features, prune};
-use qcowfuzz::feedback::{Counter, Coverage, Recorder};
-use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
+use qcowfuzz::fuzzing::feedback::coverage::prune;
 
 use merge::Merged;
 use show::Show;
 
+use super::exit::{Exit, Failure, Outcome};
 use super::files::{self, Existing};
 use super::print::print;
-use super::runner::{Runner, Target};
-use super::{Exit, Failure, Outcome};
-use qcowfuzz::panics::PanicNotes;
+use super::runner::Target;
+use qcowfuzz::findings::panics::PanicNotes;
+
+use corpus::{Corpus, counted};
 
 /// Tell what a corpus covers: edges by state, rare events, vitals, and what has never happened
 #[derive(Debug, clap::Args)]
@@ -122,66 +119,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(Exit::after(violations))
 }
 
-/// The inputs of a folder, and what they cover.
-struct Corpus {
-    dir: String,
-    target: Target,
-    /// Path and length in bytes.
-    inputs: Vec<(PathBuf, usize)>,
-    features: Vec<Features>,
-    coverage: Coverage,
-    violations: usize,
-}
-
-impl Corpus {
-    fn read(dir: &Path, target: Target) -> Result<Self, Failure> {
-        let paths = qcowfuzz::corpus::files(dir)?;
-        let recorder = Rc::new(Recorder::new());
-        let mut runner = Runner::new(target, FileNames::default(), &recorder);
-        let (inputs, features, coverage) = Default::default();
-        let dir = dir.display().to_string();
-        let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
-        for path in paths {
-            // A campaign that runs there takes files away.
-            let Some(bytes) = read_if_there(&path)? else { continue };
-            recorder.begin_run();
-            let found = runner.run_guarded(&bytes, Checks::AtCheckpoints);
-            corpus.coverage.add(bytes.len(), &recorder);
-            corpus.features.push(Features::of(&recorder));
-            corpus.inputs.push((path, bytes.len()));
-            corpus.violations += usize::from(found.finding().is_some());
-        }
-        Ok(corpus)
-    }
-
-    /// The walk of `input` in which `edge` is made, where one is.
-    fn walk(&self, input: usize, edge: Counter) -> Result<Option<Walk>, Failure> {
-        let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
-        let attributed = Rc::new(Attributed::default());
-        let mut runner = Runner::new(self.target, FileNames::default(), &attributed);
-        runner.run_guarded(&files::read(path)?, Checks::AtCheckpoints);
-        Ok(attributed.first_walk(edge))
-    }
-
-    fn bytes(&self) -> usize {
-        self.inputs.iter().map(|(_, length)| length).sum()
-    }
-
-    fn name(&self, input: usize) -> String {
-        let path = self.inputs.get(input).map(|(path, _)| path.as_path());
-        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
-    }
-}
-
-/// The bytes of an input, if it is still there.
-fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
-    match qcowfuzz::corpus::read(path, u64::MAX) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// What is told.
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -201,11 +138,6 @@ impl Told {
             Self::Merge(merged) => merged.print(out),
         }
     }
-}
-
-/// How many inputs, in words.
-fn counted(inputs: usize) -> String {
-    format!("{inputs} input{}", if inputs == 1 { "" } else { "s" })
 }
 
 /// What two corpora cover.

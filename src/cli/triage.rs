@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use qcowfuzz::corpus;
+use qcowfuzz::fuzzing::corpus;
 
+use super::exit::{Exit, Failure, Outcome};
 use super::once::{Ran, once};
 use super::print::print;
 use super::runner::Target;
-use super::{Exit, Failure, Outcome, complain, shown};
+use super::terminal::{complain, shown};
 
 use groups::{Groups, Input, Known, known};
 

@@ -2,20 +2,21 @@
 
 use smallvec::SmallVec;
 
-use crate::engines::{Capabilities, Engine, OpenDisk};
-use crate::entropy::Entropy;
-use crate::extent::{Extent, Window};
-use crate::images::Images;
-use crate::limits::MAX_LAYERS;
-use crate::model::Model;
-use crate::observer::{Event, Observer, Rare, State, Vital};
-use crate::oracles::collector::Collector;
-use crate::oracles::known::Known;
-use crate::oracles::metered::{Meter, MeteredImages};
-use crate::oracles::recount::Recount;
-use crate::oracles::{self, Verdict, Violation};
-use crate::storage::Layer;
-use crate::vm::{Question, Vm};
+use crate::disk::extent::{Extent, Window};
+use crate::disk::limits::MAX_LAYERS;
+use crate::disk::observer::{Event, Observer, Rare, State, Vital};
+use crate::disk::storage::Layer;
+use crate::harness::engine::{Capabilities, Engine, OpenDisk};
+use crate::harness::model::Model;
+use crate::harness::oracles;
+use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::known::Known;
+use crate::harness::oracles::metered::{Meter, MeteredImages};
+use crate::harness::oracles::recount::Recount;
+use crate::harness::oracles::{Verdict, Violation};
+use crate::images::entropy::Entropy;
+use crate::images::files::Images;
+use crate::programs::{Question, Vm};
 
 use super::Built;
 

@@ -1,9 +1,9 @@
 //! Bugs in bitmaps.
 
-use qcowfuzz::qcow2::header::AUTOCLEAR_BITMAPS;
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::vm::Program;
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::text::assemble;
 
 use super::counts::uncount;
 use super::{Altered, Case, case};

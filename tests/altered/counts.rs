@@ -1,7 +1,7 @@
 //! Bugs in refcounts and COPIED flags.
 
-use qcowfuzz::qcow2::entry::{COPIED, ClusterKind};
-use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::formats::qcow2::entry::{COPIED, ClusterKind};
 
 use super::{Altered, Case, Mapped, case};
 

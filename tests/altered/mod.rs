@@ -6,15 +6,15 @@ pub mod counts;
 pub mod out_of_date;
 pub mod snapshots;
 
-use qcowfuzz::head::Head;
-use qcowfuzz::image::Image;
-use qcowfuzz::qcow2::bitmap::BitmapsExtension;
-use qcowfuzz::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
-use qcowfuzz::qcow2::header::{Geometry, Header};
-use qcowfuzz::qcow2::refcount;
-use qcowfuzz::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry};
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::{GRAIN_BYTES, Storage};
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage};
+use qcowfuzz::formats::qcow2::bitmap::BitmapsExtension;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::{Geometry, Header};
+use qcowfuzz::formats::qcow2::refcount;
+use qcowfuzz::formats::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry};
+use qcowfuzz::images::image::Image;
 
 /// A bug in the bytes, and what must be found where an image has it.
 pub struct Case {

@@ -1,8 +1,8 @@
 //! Bugs in counts that are meant to be out of date, and beside them.
 
-use qcowfuzz::images::Deviation;
-use qcowfuzz::qcow2::entry::{COPIED, ClusterKind};
-use qcowfuzz::qcow2::units::HostOffset;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::formats::qcow2::entry::{COPIED, ClusterKind};
+use qcowfuzz::images::files::Deviation;
 
 use super::Altered;
 

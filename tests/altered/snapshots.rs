@@ -1,7 +1,7 @@
 //! Bugs in what a snapshot is.
 
-use qcowfuzz::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
-use qcowfuzz::qcow2::snapshot::FIXED_BYTES;
+use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
+use qcowfuzz::formats::qcow2::snapshot::FIXED_BYTES;
 
 use super::{Altered, Case, case, words};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::programs::text::assemble;
 
 use crate::support::{qcowfuzz, qemu_img, text, told};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Output;
 
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 use crate::support::{CLUSTER, Damaged, qcowfuzz, qemu_img, text, told, with_image};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use qcowfuzz::corpus;
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 use crate::support::{qcowfuzz, text, told};
 

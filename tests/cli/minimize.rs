@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use qcowfuzz::vm::Program;
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 use crate::support::{qcowfuzz, text, told};
 
@@ -16,7 +16,7 @@ use crate::support::{qcowfuzz, text, told};
 fn with_snapshot(dir: &Path) {
     let mut program = generate(11, Wanted { operations: 99, compressed: true });
     program.operations.retain(|operation| operation.name() != "snapshot");
-    let snapshot = qcowfuzz::vm::Operation::Snapshot {};
+    let snapshot = qcowfuzz::programs::Operation::Snapshot {};
     program.operations.insert(50, snapshot);
     fs::write(dir.join("input"), program.encode()).unwrap();
 }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use qcowfuzz::regression::Regression;
-use qcowfuzz::vm::Program;
+use qcowfuzz::findings::regression::Regression;
+use qcowfuzz::programs::Program;
 
 use crate::support::{qcowfuzz, small_program, text, told};
 

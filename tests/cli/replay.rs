@@ -41,7 +41,7 @@ fn replay_seeds(target: &str, options: &[&str]) -> Vec<serde_json::Value> {
 pub fn program_in(told: &str) -> String {
     let (_, program) = told.split_once("\n\n").unwrap();
     let program = program.split("\n\n").next().unwrap();
-    qcowfuzz::vm::text::assemble(program).unwrap().to_string()
+    qcowfuzz::programs::text::assemble(program).unwrap().to_string()
 }
 
 #[test]

@@ -280,7 +280,7 @@ fn what_cannot_be_done_is_told_in_one_line_and_nothing_is_written() {
 #[test]
 fn a_program_without_operations_has_a_page() {
     let dir = tempfile::tempdir().unwrap();
-    let program = qcowfuzz::vm::Program::default().encode();
+    let program = qcowfuzz::programs::Program::default().encode();
     fs::write(dir.path().join("nothing"), program).unwrap();
     let output = qcowfuzz(dir.path(), &["report", "nothing", "--html", "page.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use qcowfuzz::corpus;
+use qcowfuzz::fuzzing::corpus;
 
 use crate::support::{qcowfuzz, text};
 

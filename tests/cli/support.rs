@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::text::assemble;
 
 /// The cluster size of the image.
 pub const CLUSTER: u64 = 65536;

@@ -65,7 +65,7 @@ fn long_programs_are_no_hangs() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("artifacts");
     fs::create_dir(&folder).unwrap();
-    let mut long = qcowfuzz::vm::generate::generate(1, WANTED);
+    let mut long = qcowfuzz::programs::generate::generate(1, WANTED);
     long.operations = long.operations.repeat(1000);
     fs::write(folder.join("long"), long.encode()).unwrap();
     let output = qcowfuzz(dir.path(), &["triage", "artifacts", "--timeout", "120"]);
@@ -75,8 +75,8 @@ fn long_programs_are_no_hangs() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
-const WANTED: qcowfuzz::vm::generate::Wanted =
-    qcowfuzz::vm::generate::Wanted { operations: 3, compressed: false };
+const WANTED: qcowfuzz::programs::generate::Wanted =
+    qcowfuzz::programs::generate::Wanted { operations: 3, compressed: false };
 
 #[test]
 fn a_folder_of_known_bugs_that_is_named_must_be_there() {

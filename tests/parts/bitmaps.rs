@@ -1,13 +1,14 @@
 //! Persistent dirty bitmaps, and what they leave.
 
-use qcowfuzz::build::Leaving;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::head::Head;
-use qcowfuzz::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXED_BYTES};
-use qcowfuzz::qcow2::header::{AUTOCLEAR_BITMAPS, EXTENSION_BITMAPS, Version};
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::Prologue;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXED_BYTES};
+use qcowfuzz::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, EXTENSION_BITMAPS};
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Version;
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::qcow2::Leaving;
+use qcowfuzz::programs::Prologue;
 
 use super::{Part, Trace};
 

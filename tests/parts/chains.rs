@@ -1,10 +1,10 @@
 //! Backing chains and external data files.
 
-use qcowfuzz::build::Builder;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::qcow2::header::{ImageFormat, Version};
-use qcowfuzz::vm::Prologue;
-use qcowfuzz::vm::operand::{Base, DataIn, Size};
+use qcowfuzz::formats::qcow2::header::{ImageFormat, Version};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::qcow2::Builder;
+use qcowfuzz::programs::Prologue;
+use qcowfuzz::programs::operand::{Base, DataIn, Size};
 
 use super::{ANYWHERE, Part, Trace};
 

@@ -2,18 +2,18 @@
 
 use std::ops::ControlFlow;
 
-use qcowfuzz::build::file::FileEnd;
-use qcowfuzz::build::placement::Policy;
-use qcowfuzz::error::StorageError;
-use qcowfuzz::extent::{Extent, Window};
-use qcowfuzz::head::Head;
-use qcowfuzz::image::Image;
-use qcowfuzz::map::{self, Disk, map_extents};
-use qcowfuzz::qcow2::header::Header;
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::Prologue;
-use qcowfuzz::vm::{Effect, Operation, Record};
+use qcowfuzz::disk::error::StorageError;
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Header;
+use qcowfuzz::images::image::Image;
+use qcowfuzz::images::qcow2::FileEnd;
+use qcowfuzz::images::qcow2::placement::Policy;
+use qcowfuzz::programs::{Effect, Operation, Prologue, Record};
+use qcowfuzz::walkers::qcow2 as map;
+use qcowfuzz::walkers::qcow2::{Disk, map_extents};
 
 use super::{ANYWHERE, Part, Trace};
 

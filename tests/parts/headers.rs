@@ -1,19 +1,19 @@
 //! How headers are written. The last `header` operation of a program decides, so each line asks for
 //! its part and for others by chance.
 
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::head::Head;
-use qcowfuzz::image::Image;
-use qcowfuzz::images::{Deviation, LayerFiles};
-use qcowfuzz::qcow2::header::{
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::constants::{
     COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE,
-    EXTENSION_END, EXTENSION_FEATURE_NAMES, Header, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
-    Version,
+    EXTENSION_END, EXTENSION_FEATURE_NAMES, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::Prologue;
-use qcowfuzz::vm::operand::Features;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::{Header, Version};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::files::{Deviation, LayerFiles};
+use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::Prologue;
+use qcowfuzz::programs::operand::Features;
 
 use super::Part;
 

@@ -11,14 +11,13 @@ mod snapshots;
 
 use files::{CUT_DATA, GARBAGE_TAIL, PAYLOAD_BYTE, PAYLOAD_SECTOR, ZERO_TAIL};
 use payloads::{DEFLATE_CODINGS, ZSTD_CODINGS};
-use qcowfuzz::build::Scratch;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::images::{FileNames, Images};
-use qcowfuzz::limits::Limits;
-use qcowfuzz::vm::Prologue;
-use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::text::assemble;
-use qcowfuzz::vm::{Effect, Operation, Program, Vm};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::files::{FileNames, Images};
+use qcowfuzz::images::limits::Limits;
+use qcowfuzz::images::qcow2::Scratch;
+use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::text::assemble;
+use qcowfuzz::programs::{Effect, Operation, Program, Prologue, Vm};
 
 /// A part of the format.
 #[derive(Clone, Copy)]

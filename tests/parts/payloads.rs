@@ -1,9 +1,9 @@
 //! How compressed clusters are coded, and how long their payloads are.
 
-use qcowfuzz::build::payload::Coding;
-use qcowfuzz::content::Shape;
-use qcowfuzz::qcow2::header::Compression;
-use qcowfuzz::vm::{Effect, Operation, Record};
+use qcowfuzz::formats::qcow2::header::Compression;
+use qcowfuzz::images::content::Shape;
+use qcowfuzz::images::qcow2::payload::Coding;
+use qcowfuzz::programs::{Effect, Operation, Record};
 
 use super::{ANYWHERE, Part, Trace};
 
@@ -111,7 +111,7 @@ pub const PARTS: &[Part] = &[
         name: "payloads longer than the cluster",
         prepare: |prologue| {
             let bits = prologue.cluster_bits.get().clamp(10, 16);
-            prologue.cluster_bits = qcowfuzz::vm::operand::Number::new(bits).unwrap();
+            prologue.cluster_bits = qcowfuzz::programs::operand::Number::new(bits).unwrap();
         },
         lines: |_| {
             "compress_as at=start+8 shape=noise coding=usual skew=packed\n\
@@ -131,8 +131,8 @@ pub const PARTS: &[Part] = &[
     Part {
         name: ZSTD_CODINGS,
         prepare: |prologue| {
-            use qcowfuzz::vm::operand::Features;
-            prologue.version = qcowfuzz::qcow2::header::Version::V3;
+            use qcowfuzz::programs::operand::Features;
+            prologue.version = qcowfuzz::formats::qcow2::header::Version::V3;
             prologue.features = prologue.features.with(Features::ZSTD);
         },
         lines: |_| "compress_as at=start+8 shape=far coding=pieces skew=packed".to_string(),

@@ -3,21 +3,20 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::error::StorageError;
-use qcowfuzz::head::Head;
-use qcowfuzz::image::Image;
-use qcowfuzz::qcow2::entry::L1Entry;
-use qcowfuzz::qcow2::header::{Geometry, Header, Version};
-use qcowfuzz::qcow2::refcount::{block_offset, for_each_run};
-use qcowfuzz::qcow2::snapshot::{SnapshotEntry, SnapshotExtra};
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::snapshot_table::{each_entry, extra_of};
-use qcowfuzz::storage::{GRAIN_BYTES, Storage, each_data};
-use qcowfuzz::vm::Operation;
-use qcowfuzz::vm::Prologue;
-use qcowfuzz::vm::journal::Record;
-use qcowfuzz::vm::operand::Number;
+use qcowfuzz::disk::error::StorageError;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage, each_data};
+use qcowfuzz::formats::qcow2::entry::L1Entry;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::{Geometry, Header, Version};
+use qcowfuzz::formats::qcow2::refcount::{block_offset, for_each_run};
+use qcowfuzz::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra};
+use qcowfuzz::formats::qcow2::snapshot_table::{each_entry, extra_of};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::journal::Record;
+use qcowfuzz::programs::operand::Number;
+use qcowfuzz::programs::{Operation, Prologue};
 
 use super::{ANYWHERE, Part, Trace};
 

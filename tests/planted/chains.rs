@@ -1,12 +1,12 @@
 //! Bugs that need a backing chain or a data file to be seen.
 
-use qcowfuzz::engines::OpenDisk;
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::extent::{Extent, Mapping};
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::vm::generate::{Wanted, generate};
-use qcowfuzz::vm::operand::{Base, DataIn, Size};
-use qcowfuzz::vm::{Operation, Program};
+use qcowfuzz::disk::extent::{Extent, Mapping};
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::harness::engine::OpenDisk;
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::operand::{Base, DataIn, Size};
+use qcowfuzz::programs::{Operation, Program};
 
 use super::{Case, Fault, coalesce, continues};
 

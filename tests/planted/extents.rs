@@ -1,7 +1,7 @@
 //! Bugs in what a walk says: partition, maximal, flags, model.
 
-use qcowfuzz::extent::{Extent, Mapping, Window};
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use qcowfuzz::disk::extent::{Extent, Mapping, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 
 use super::{Case, Facts, Fault, coalesce, continues, cut};
 

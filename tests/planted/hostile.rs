@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use qcowfuzz::engines::{EngineError, OpenDisk};
-use qcowfuzz::extent::{Extent, Mapping};
+use qcowfuzz::disk::extent::{Extent, Mapping};
+use qcowfuzz::harness::engine::{EngineError, OpenDisk};
 
 use super::{Case, Facts, Fault};
 

@@ -9,12 +9,13 @@ pub mod walks;
 
 use std::ops::ControlFlow;
 
-use qcowfuzz::engines::{Capabilities, Engine, EngineError, OpenDisk, Walker};
-use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
-use qcowfuzz::qcow2::error::MapError;
-use qcowfuzz::qcow2::header::{Geometry, Header, PARSED_BYTES};
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
-use qcowfuzz::storage::{Layer, Storage};
+use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::formats::qcow2::error::MapError;
+use qcowfuzz::formats::qcow2::header::{Geometry, Header, PARSED_BYTES};
+use qcowfuzz::harness::Walker;
+use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
 
 /// What a fault knows of the image and of what was asked of it.
 pub struct Facts<'s> {

@@ -1,9 +1,9 @@
 //! Bugs in look-ups and in reading data.
 
-use qcowfuzz::engines::{EngineError, OpenDisk};
-use qcowfuzz::extent::Mapping;
-use qcowfuzz::qcow2::error::MapError;
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use qcowfuzz::disk::extent::Mapping;
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::formats::qcow2::error::MapError;
+use qcowfuzz::harness::engine::{EngineError, OpenDisk};
 
 use super::{Case, Facts, Fault, Looked, OnLookup, OnRead, Walked, WalkerDisk};
 

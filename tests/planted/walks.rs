@@ -1,9 +1,9 @@
 //! Bugs in how a walk goes: windows, stopping and resuming, its cost, and reads that fail.
 
-use qcowfuzz::engines::EngineError;
-use qcowfuzz::extent::{Extent, Mapping, Visitor, Window};
-use qcowfuzz::qcow2::error::MapError;
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::formats::qcow2::error::MapError;
+use qcowfuzz::harness::engine::EngineError;
 
 use super::{Case, Facts, Fault, Walked, cut};
 

@@ -5,16 +5,15 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use qcowfuzz::engines::Walker;
-use qcowfuzz::harness::Harness;
-use qcowfuzz::head::Head;
-use qcowfuzz::oracles::recount::Recount;
-use qcowfuzz::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXED_BYTES};
-use qcowfuzz::qcow2::error::MapError;
-use qcowfuzz::qcow2::header::AUTOCLEAR_BITMAPS;
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::storage::Storage;
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXED_BYTES};
+use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use qcowfuzz::formats::qcow2::error::MapError;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::harness::oracles::recount::Recount;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::programs::text::assemble;
 
 use crate::qemu::{self, Checked, Findings};
 

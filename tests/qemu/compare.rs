@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use qcowfuzz::entropy::Entropy;
-use qcowfuzz::extent::{Extent, Window};
-use qcowfuzz::head::Head;
-use qcowfuzz::map::{self, Disk, MapError, Scratch};
-use qcowfuzz::oracles::recount::{Finding, Recount};
-use qcowfuzz::qcow2::units::GuestOffset;
-use qcowfuzz::storage::{Layer, Storage};
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::harness::oracles::recount::{Finding, Recount};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::walkers::qcow2 as map;
+use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
 
 use super::differences::{self, Difference};
 use super::{Checked, Findings};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use qcowfuzz::extent::{Extent, Mapping};
+use qcowfuzz::disk::extent::{Extent, Mapping};
 
 /// An allowed difference.
 #[derive(Clone, Copy)]

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
-use qcowfuzz::entropy::Entropy;
+use qcowfuzz::images::entropy::Entropy;
 
 use crate::qemu::{self, Checked};
 

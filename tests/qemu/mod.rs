@@ -14,8 +14,8 @@ use std::process::{Command, Output};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use qcowfuzz::extent::{Extent, Mapping, Window};
-use qcowfuzz::qcow2::units::{GuestOffset, HostOffset};
+use qcowfuzz::disk::extent::{Extent, Mapping, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use serde::Deserialize;
 
 /// What a judgement gives: an answer, or what disagrees, in words.

@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use qcowfuzz::head::Head;
-use qcowfuzz::qcow2::header::Version;
-use qcowfuzz::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry, SnapshotExtra};
-use qcowfuzz::qcow2::units::HostOffset;
-use qcowfuzz::snapshot_table::{each_entry, extra_of};
-use qcowfuzz::storage::Storage;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Version;
+use qcowfuzz::formats::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry, SnapshotExtra};
+use qcowfuzz::formats::qcow2::snapshot_table::{each_entry, extra_of};
 use serde_json::{Value, json};
 
 use crate::qemu::{self, Checked, convert_with, run, told};

@@ -1,8 +1,12 @@
 //! Reads Rust source as far as the tests of the architecture need: without comments, strings and
 //! tests, the paths that it names.
 
+mod modules;
+
 use std::fs;
 use std::path::{Path, PathBuf};
+
+pub use modules::Modules;
 
 /// One file of `src`.
 pub struct Source {
@@ -45,7 +49,7 @@ impl Source {
     }
 
     /// The module that the file is: `["map", "walk"]`.
-    fn module(&self) -> Vec<String> {
+    pub fn module(&self) -> Vec<String> {
         let stem = self.name.trim_end_matches(".rs");
         let parts = stem.split('/').filter(|part| !["mod", "lib", "main"].contains(part));
         parts.map(str::to_string).collect()
@@ -58,12 +62,28 @@ impl Source {
         let mut found = Vec::new();
         let mut at = 0;
         while at < tokens.len() {
-            let continued = at > 0 && tokens[at - 1] == "::";
+            // Behind `in`, a path says who sees an item.
+            let continued = at > 0 && ["::", "in"].contains(&tokens[at - 1].as_str());
             let rooted = tokens.get(at + 1).is_some_and(|next| next == "::");
             if !continued && rooted && roots.contains(&tokens[at].as_str()) {
                 at = unfold(&tokens, at, Vec::new(), &mut found);
             } else {
                 at += 1;
+            }
+        }
+        found.into_iter().map(|path| self.absolute(path)).collect()
+    }
+
+    /// The paths of all `pub use`, unfolded; those inside the crate that are not relative begin with `crate`.
+    pub fn passed_on(&self) -> Vec<Vec<String>> {
+        let tokens = tokens(&self.code);
+        let mut found = Vec::new();
+        for (at, _) in tokens.iter().enumerate().filter(|(_, token)| *token == "pub") {
+            let scoped = tokens.get(at + 1).is_some_and(|token| token == "(");
+            let scope = tokens[at..].iter().position(|token| token == ")").filter(|_| scoped);
+            let word = at + scope.unwrap_or(0) + 1;
+            if tokens.get(word).is_some_and(|token| token == "use") {
+                unfold(&tokens, word + 1, Vec::new(), &mut found);
             }
         }
         found.into_iter().map(|path| self.absolute(path)).collect()

@@ -1,15 +1,15 @@
 //! What is told of made-up findings.
 
-use qcowfuzz::oracles::Violation;
+use qcowfuzz::harness::oracles::Violation;
 
 use std::rc::Rc;
 
 use super::*;
-use qcowfuzz::feedback::Log;
+use qcowfuzz::findings::panics::PanicNote;
+use qcowfuzz::fuzzing::feedback::Log;
 use qcowfuzz::harness::{Checks, Failure};
-use qcowfuzz::images::FileNames;
-use qcowfuzz::panics::PanicNote;
-use qcowfuzz::vm::generate::{Wanted, generate};
+use qcowfuzz::images::files::FileNames;
+use qcowfuzz::programs::generate::{Wanted, generate};
 
 /// What is told of a program of three operations, had `found` come out.
 fn report(target: Target, found: &Found) -> Account {
@@ -42,7 +42,8 @@ fn failure(oracle: &'static str) -> Found {
 fn panicked() -> Found {
     let detail = "src/map/walk.rs:7:1: index out of bounds".to_string();
     let [file, function] = ["src/map/walk.rs", "piece"].map(str::to_string);
-    Found::Panic(PanicNote { file, function, detail, ..PanicNote::default() })
+    let crate_name = "qcowfuzz".to_string();
+    Found::Panic(PanicNote { crate_name, file, function, detail, ..PanicNote::default() })
 }
 
 fn json(report: &Account) -> serde_json::Value {
@@ -73,7 +74,7 @@ fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
     // What is told beside it is comments: the text is still the program.
     let (text, _) = told.split_once("\n\nimage: ").unwrap();
     let text = text.split_once("\n\n").unwrap().1;
-    let assembled = qcowfuzz::vm::text::assemble(text).unwrap();
+    let assembled = qcowfuzz::programs::text::assemble(text).unwrap();
     assert_eq!(Some(assembled.to_string()), report.program);
     // The walker gave what was expected, so there is no difference; now it did not.
     assert!(!told.contains("first difference"));
@@ -105,7 +106,7 @@ fn what_is_not_the_same_twice_is_a_violation() {
     report.differs(&panicked());
     assert_eq!(report.judgement(), "determinism: run, the same → others");
     let detail = report.detail.clone().unwrap();
-    assert!(detail.contains("model: kind") && detail.contains("panic: src/map/walk.rs, piece"));
+    assert!(detail.contains("model: kind") && detail.contains("panic: qcowfuzz, piece"));
 }
 
 #[test]
@@ -136,8 +137,8 @@ fn a_violation_in_a_file_is_told_without_a_program() {
 
 #[test]
 fn a_panic_is_a_violation() {
-    let program = "panic: src/map/walk.rs, piece\ninput: found after 3 of 3 operations\n";
-    let file = "panic: src/map/walk.rs, piece\ninput: found in this file\n";
+    let program = "panic: qcowfuzz, piece\ninput: found after 3 of 3 operations\n";
+    let file = "panic: qcowfuzz, piece\ninput: found in this file\n";
     for (target, start) in
         [(Target::MapExtents, program), (Target::Refcounts, program), (Target::RawImage, file)]
     {
@@ -147,7 +148,7 @@ fn a_panic_is_a_violation() {
         assert!(told.starts_with(start), "{told}");
         assert!(told.contains("\nsrc/map/walk.rs:7:1: index out of bounds\n"), "{told}");
         let json = json(&report);
-        assert_eq!(json["fingerprint"], "panic: src/map/walk.rs, piece");
+        assert_eq!(json["fingerprint"], "panic: qcowfuzz, piece");
         assert_eq!(json["verdict"], "violation");
     }
 }

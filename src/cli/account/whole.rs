@@ -12,34 +12,36 @@ const AROUND: usize = 3;
 /// How many runs of a file, and how many entries that were read, are told.
 const MOST_LINES: usize = 40;
 
-/// The whole account, the fingerprint first.
-pub(super) fn write(account: &Account, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "{}", account.judgement())?;
-    writeln!(out, "{}: {}", account.input, account.course())?;
-    if let Some(detail) = &account.detail {
-        writeln!(out, "{detail}")?;
-    }
-    let evidence = &account.evidence;
-    if let Some(program) = &account.program {
-        writeln!(out)?;
-        match evidence.steps.is_empty() {
-            true => write!(out, "{program}")?,
-            false => steps(program, &evidence.steps, out)?,
+impl Account {
+    /// Writes everything, the fingerprint first.
+    pub fn whole(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}", self.judgement())?;
+        writeln!(out, "{}: {}", self.input, self.course())?;
+        if let Some(detail) = &self.detail {
+            writeln!(out, "{detail}")?;
         }
+        let evidence = &self.evidence;
+        if let Some(program) = &self.program {
+            writeln!(out)?;
+            match evidence.steps.is_empty() {
+                true => write!(out, "{program}")?,
+                false => steps(program, &evidence.steps, out)?,
+            }
+        }
+        differences(self, out)?;
+        for file in &evidence.files {
+            layout(file, out)?;
+        }
+        let damaged = damages(&evidence.files, out)?;
+        if let Some(top) = evidence.files.first() {
+            reads(top, damaged, out)?;
+        }
+        if !evidence.vitals.is_empty() {
+            let told = evidence.vitals.iter().map(|(name, value)| format!("{name} {value}"));
+            writeln!(out, "\nvitals: {}", told.collect::<Vec<_>>().join(", "))?;
+        }
+        Ok(())
     }
-    differences(account, out)?;
-    for file in &evidence.files {
-        layout(file, out)?;
-    }
-    let damaged = damages(&evidence.files, out)?;
-    if let Some(top) = evidence.files.first() {
-        reads(top, damaged, out)?;
-    }
-    if !evidence.vitals.is_empty() {
-        let told = evidence.vitals.iter().map(|(name, value)| format!("{name} {value}"));
-        writeln!(out, "\nvitals: {}", told.collect::<Vec<_>>().join(", "))?;
-    }
-    Ok(())
 }
 
 /// The program, which still assembles: what is told of an operation stands in comments.

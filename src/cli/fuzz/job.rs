@@ -7,11 +7,11 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use qcowfuzz::corpus;
-use qcowfuzz::fuzzer::state::State;
-use qcowfuzz::fuzzer::{Findings, Progress};
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::fuzzing::embedded::state::State;
+use qcowfuzz::fuzzing::embedded::{Findings, Progress};
 
-use crate::cli::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::runner::Target;
 
 use super::places::Places;

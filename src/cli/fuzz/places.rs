@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::corpus::{self, Folder};
-use qcowfuzz::fuzzer::state::State;
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::fuzzing::corpus::Folder;
+use qcowfuzz::fuzzing::embedded::state::State;
 
-use crate::cli::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::runner::Target;
 
 /// The folders and files of a target's campaign.

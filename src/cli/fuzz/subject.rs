@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 
-use qcowfuzz::feedback::Recorder;
-use qcowfuzz::fuzzer::{Answer, Finding, Subject};
+use qcowfuzz::fuzzing::embedded::{Answer, Finding, Subject};
+use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
+use qcowfuzz::images::files::FileNames;
 
 use crate::cli::runner::{Found, Runner, Target};
 

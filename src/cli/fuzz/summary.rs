@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use qcowfuzz::corpus;
-use qcowfuzz::feedback::Counter;
-use qcowfuzz::feedback::layout::tally;
-use qcowfuzz::fuzzer::Progress;
-use qcowfuzz::observer::Rare;
+use qcowfuzz::disk::observer::Rare;
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::fuzzing::embedded::Progress;
+use qcowfuzz::fuzzing::feedback::Counter;
+use qcowfuzz::fuzzing::feedback::layout::tally;
 
-use crate::cli::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::runner::Target;
 
 use super::places::Places;

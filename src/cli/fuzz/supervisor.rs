@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
-use qcowfuzz::fuzzer::{Finding, Findings, Progress};
+use qcowfuzz::fuzzing::embedded::{Finding, Findings, Progress};
 
-use crate::cli::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::once::{NEVER, ended_by};
 use crate::cli::print::spinner;
 

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use qcowfuzz::corpus;
-use qcowfuzz::feedback::Recorder;
-use qcowfuzz::fuzzer::state::State;
-use qcowfuzz::fuzzer::{Findings, Fuzzer, Progress, Settings};
+use qcowfuzz::disk::limits::MAX_INPUT_BYTES;
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::fuzzing::embedded::state::State;
+use qcowfuzz::fuzzing::embedded::{Findings, Fuzzer, Progress, Settings};
+use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::limits::MAX_INPUT_BYTES;
+use qcowfuzz::images::files::FileNames;
 
+use crate::cli::exit::{Exit, Failure, Outcome};
 use crate::cli::runner::{Runner, Target};
-use crate::cli::{Exit, Failure, Outcome};
-use qcowfuzz::panics::PanicNotes;
+use qcowfuzz::findings::panics::PanicNotes;
 
 use super::places::Places;
 use super::slot::Slot;

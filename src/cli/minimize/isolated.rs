@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::cli::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::once::Scratch;
 use crate::cli::runner::Target;
 
-use super::Judge;
+use super::judge::Judge;
 
 /// Runs candidates as the input was run, and compares how that ends.
 pub struct Isolated {

@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-use qcowfuzz::corpus::{self, Existing};
-use qcowfuzz::explain::explain;
-use qcowfuzz::panics::{PanicNote, caught};
-use qcowfuzz::vm::Program;
+use qcowfuzz::findings::explain::explain;
+use qcowfuzz::findings::panics::{PanicNote, caught};
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::fuzzing::corpus::Existing;
+use qcowfuzz::programs::Program;
 
-use crate::cli::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::files;
 use crate::cli::once::Scratch;
 use crate::cli::runner::Target;
 
-use super::Judge;
+use super::judge::Judge;
 
 /// A command, and how it ended with the input.
 pub struct Predicate {

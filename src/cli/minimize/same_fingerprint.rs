@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
+use qcowfuzz::images::files::FileNames;
 
-use crate::cli::Failure;
 use crate::cli::examine::Examiner;
+use crate::cli::exit::Failure;
 use crate::cli::files;
 use crate::cli::runner::{Runner, Target};
 
-use super::Judge;
+use super::judge::Judge;
 
 /// Oracles that ask where the checksum of an input says: what is found depends on more than what it does.
 const DRAWN: [&str; 4] = ["window: ", "io: ", "snapshots: ", "hostile: "];

@@ -1,6 +1,7 @@
 //! The guest disk as the reference model, the walker and qemu-img see it: three rows to one scale, and the
 //! same in words, side by side.
 
+mod answer;
 mod picture;
 
 use std::iter;
@@ -8,29 +9,16 @@ use std::ops::Range;
 
 use maud::{Markup, html};
 
-use qcowfuzz::explain::Explanation;
-use qcowfuzz::export::Holes;
+use qcowfuzz::findings::explain::Explanation;
+use qcowfuzz::images::export::Holes;
 
 use crate::cli::account::Account;
 use crate::cli::output::Record;
 
-use super::Theirs;
 use super::links::{Links, spoken};
 use super::shown::{MOST_EXTENTS, shown};
-
-/// What somebody says of the disk.
-struct Answer<'a> {
-    /// Who, as it is written in keys.
-    key: &'static str,
-    /// Who, as people call them.
-    who: String,
-    /// Their extents.
-    records: &'a [Record],
-    /// What is to be said of these, or why there are none.
-    said: Option<String>,
-    /// Those that are shown, by their places.
-    chosen: Vec<(usize, &'a Record)>,
-}
+use super::theirs::Theirs;
+use answer::Answer;
 
 /// The section.
 pub fn section(account: &Account, theirs: &Theirs, links: &Links) -> Markup {

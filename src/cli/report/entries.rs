@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use maud::{Markup, html};
 
-use qcowfuzz::limits::MAX_EXPLAINED_ENTRIES;
+use qcowfuzz::disk::limits::MAX_EXPLAINED_ENTRIES;
 
 use crate::cli::evidence::{EntryTold, FileTold};
 

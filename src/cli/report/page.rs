@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use crate::cli::account::{Account, Verdict};
 
 use super::links::{Links, failing};
-use super::{Theirs, disk, entries, program, strip};
+use super::theirs::Theirs;
+use super::{disk, entries, program, strip};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");

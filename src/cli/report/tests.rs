@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use qcowfuzz::harness;
-use qcowfuzz::oracles::Violation;
-use qcowfuzz::vm::text::assemble;
+use qcowfuzz::harness::Failure;
+use qcowfuzz::harness::oracles::Violation;
+use qcowfuzz::programs::text::assemble;
 
 use super::*;
-use crate::cli::account::Verdict;
+use crate::cli::account::{Account, Verdict};
 use crate::cli::examine::Examiner;
 use crate::cli::output::Record;
 
@@ -27,7 +27,7 @@ fn account(operations: &str, operations_run: usize) -> Account {
         actual: "c & \"d\"",
         detail: "<img src=x>".to_string(),
     };
-    let failure = harness::Failure { violation, operations_run };
+    let failure = Failure { violation, operations_run };
     account.verdict = Verdict::Violation;
     account.fingerprint = Some(failure.violation.fingerprint());
     account.detail = Some(failure.violation.detail.clone());

@@ -9,14 +9,15 @@ use std::rc::Rc;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use qcowfuzz::corpus::{self, Existing};
-use qcowfuzz::feedback::Recorder;
-use qcowfuzz::feedback::coverage::{Features, prune_around};
+use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::fuzzing::corpus::Existing;
+use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::fuzzing::feedback::coverage::{Features, prune_around};
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
+use qcowfuzz::images::files::FileNames;
 
-use super::{counted, read_if_there};
-use crate::cli::Failure;
+use super::corpus::{counted, read_if_there};
+use crate::cli::exit::Failure;
 use crate::cli::files::THERE_ALREADY;
 use crate::cli::runner::{Runner, Target};
 

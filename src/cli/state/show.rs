@@ -5,13 +5,13 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use qcowfuzz::feedback::coverage::Covered;
-use qcowfuzz::feedback::layout::{schema_hash, values};
-use qcowfuzz::feedback::{Counter, Coverage};
-use qcowfuzz::observer::{Event, Rare, State, Vital};
+use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
+use qcowfuzz::fuzzing::feedback::coverage::Covered;
+use qcowfuzz::fuzzing::feedback::layout::{schema_hash, values};
+use qcowfuzz::fuzzing::feedback::{Counter, Coverage};
 
-use super::{Corpus, counted};
-use crate::cli::Failure;
+use super::corpus::{Corpus, counted};
+use crate::cli::exit::Failure;
 
 /// What one corpus covers.
 #[derive(Serialize)]

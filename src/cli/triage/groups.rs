@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use qcowfuzz::corpus;
-use qcowfuzz::regression::Regression;
+use qcowfuzz::findings::panics::is_recorded;
+use qcowfuzz::findings::regression::Regression;
+use qcowfuzz::fuzzing::corpus;
 
-use crate::cli::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::once::Ran;
 use crate::cli::runner::Target;
 
@@ -96,7 +97,9 @@ impl Groups {
             bug.inputs.push(input);
             return;
         }
-        let known = self.known_bugs.get(&fingerprint).map(|path| path.display().to_string());
+        let mut known = self.known_bugs.iter();
+        let known = known.find(|(recorded, _)| is_recorded(recorded, &fingerprint));
+        let known = known.map(|(_, path)| path.display().to_string());
         self.bugs.push(Bug { fingerprint, known, inputs: vec![input] });
     }
 

@@ -6,7 +6,7 @@ use crate::cli::output::Record;
 use crate::cli::report::scale::{Scale, WIDTH};
 use crate::cli::report::strip::{filled, rounded, swatch, ticks, zigzag};
 
-use super::Answer;
+use super::answer::Answer;
 
 /// Kinds of mapping: the name, how it is written where there is little room, and its style.
 const KINDS: [(&str, &str, &str); 7] = [

@@ -1,0 +1,81 @@
+//! A corpus folder, run: its inputs and what they cover.
+
+use std::io::{self};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use qcowfuzz::disk::error::Error;
+use qcowfuzz::fuzzing::feedback::attribution::{Attributed, Walk};
+use qcowfuzz::fuzzing::feedback::coverage::Features;
+use qcowfuzz::fuzzing::feedback::{Counter, Coverage, Recorder};
+use qcowfuzz::harness::Checks;
+use qcowfuzz::images::files::FileNames;
+
+use crate::cli::exit::Failure;
+use crate::cli::files::{self};
+use crate::cli::runner::{Runner, Target};
+
+/// The inputs of a folder, and what they cover.
+pub struct Corpus {
+    pub dir: String,
+    pub target: Target,
+    /// Path and length in bytes.
+    pub inputs: Vec<(PathBuf, usize)>,
+    pub features: Vec<Features>,
+    pub coverage: Coverage,
+    pub violations: usize,
+}
+
+impl Corpus {
+    pub fn read(dir: &Path, target: Target) -> Result<Self, Failure> {
+        let paths = qcowfuzz::fuzzing::corpus::files(dir)?;
+        let recorder = Rc::new(Recorder::new());
+        let mut runner = Runner::new(target, FileNames::default(), &recorder);
+        let (inputs, features, coverage) = Default::default();
+        let dir = dir.display().to_string();
+        let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
+        for path in paths {
+            // A campaign that runs there takes files away.
+            let Some(bytes) = read_if_there(&path)? else { continue };
+            recorder.begin_run();
+            let found = runner.run_guarded(&bytes, Checks::AtCheckpoints);
+            corpus.coverage.add(bytes.len(), &recorder);
+            corpus.features.push(Features::of(&recorder));
+            corpus.inputs.push((path, bytes.len()));
+            corpus.violations += usize::from(found.finding().is_some());
+        }
+        Ok(corpus)
+    }
+
+    /// The walk of `input` in which `edge` is made, where one is.
+    pub fn walk(&self, input: usize, edge: Counter) -> Result<Option<Walk>, Failure> {
+        let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
+        let attributed = Rc::new(Attributed::default());
+        let mut runner = Runner::new(self.target, FileNames::default(), &attributed);
+        runner.run_guarded(&files::read(path)?, Checks::AtCheckpoints);
+        Ok(attributed.first_walk(edge))
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.inputs.iter().map(|(_, length)| length).sum()
+    }
+
+    pub fn name(&self, input: usize) -> String {
+        let path = self.inputs.get(input).map(|(path, _)| path.as_path());
+        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+/// The bytes of an input, if it is still there.
+pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    match qcowfuzz::fuzzing::corpus::read(path, u64::MAX) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How many inputs, in words.
+pub fn counted(inputs: usize) -> String {
+    format!("{inputs} input{}", if inputs == 1 { "" } else { "s" })
+}

@@ -1,0 +1,334 @@
+//! Where everything lies in the files that a program builds.
+
+use std::ops::Range;
+
+use crate::disk::limits::MAX_EXPLAINED_RUNS;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::anatomy::{Anatomy, Element, Part};
+use crate::formats::qcow2::entry::L1Entry;
+use crate::formats::qcow2::head::Head;
+use crate::formats::qcow2::header::Geometry;
+use crate::formats::qcow2::units::ClusterSize;
+use crate::harness::oracles::recount::{Occupied, Recount, Role};
+use crate::images::files::Images;
+use crate::images::image::Image;
+use crate::programs::{Record, Vm};
+
+use super::entries::{self, Entry};
+use super::spelled::spelled;
+use super::steps::{Deed, Step};
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A qcow2 image.
+    Image,
+    /// A raw file at the bottom of a chain.
+    Raw,
+    /// The external data file of an image.
+    DataFile,
+}
+
+/// A file.
+#[derive(Clone, Debug)]
+pub struct FileView {
+    /// What it is.
+    pub kind: FileKind,
+    /// How many layers down.
+    pub depth: usize,
+    /// How long it is, as the build wrote it.
+    pub length_bytes: u64,
+    /// What a hostile program has cut it to.
+    pub cut_to_bytes: Option<u64>,
+    /// The geometry of an image; `None` of any other file, and of an image without a valid header.
+    pub geometry: Option<Geometry>,
+    /// Its cluster size; of a raw file, that of what was written to it.
+    pub cluster_bytes: u64,
+    /// All of it, in order.
+    pub runs: Vec<Run>,
+    /// The fields and entries of an image, part by part.
+    pub entries: Vec<Entry>,
+    /// Why it could not be taken apart in full.
+    pub fault: Option<String>,
+}
+
+/// Neighbouring bytes of a file that are the same to a reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which; the last run may end past the file's end.
+    pub bytes: Range<u64>,
+    /// What they are; `None` where nothing references them: a hole, or a leak where they have a count.
+    pub role: Option<Role>,
+    /// How many references there are to each cluster.
+    pub references: u64,
+    /// The count on disk of each cluster.
+    pub on_disk: u64,
+    /// The operations that wrote them, or that wrote what they map; in order.
+    pub operations: Vec<usize>,
+}
+
+/// What an operation wrote, and where.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    operation: usize,
+    guest: Range<u64>,
+    host: Option<Range<u64>>,
+    /// No snapshot was applied that was taken before.
+    in_effect: bool,
+}
+
+impl Trace {
+    /// Whether some of `guest` is what it made of it, or what came behind.
+    fn touches(&self, guest: &Range<u64>) -> bool {
+        self.in_effect && meet(&self.guest, guest)
+    }
+
+    /// Whether it wrote some of these bytes of the file.
+    fn lies_in(&self, bytes: &Range<u64>) -> bool {
+        self.host.as_ref().is_some_and(|host| meet(host, bytes))
+    }
+}
+
+/// The files of all layers, from the top down; `traces` are those of each.
+pub(super) fn view(images: &Images, vm: &Vm, traces: &[Vec<Trace>]) -> Vec<FileView> {
+    let (mut files, mut anatomy) = (Vec::new(), Anatomy::default());
+    let layers = images.layers().zip(vm.journals()).zip(traces);
+    for (depth, ((layer, journal), traces)) in layers.enumerate() {
+        if layer.raw {
+            let cluster_bytes = journal.cluster_size.bytes();
+            let traces = in_place(traces, layer.image.length_bytes());
+            files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &traces));
+            continue;
+        }
+        let view = image(&layer.image, &mut anatomy, depth, traces);
+        let cluster_bytes = view.cluster_bytes;
+        files.push(view);
+        if layer.has_data_file {
+            let file = &layer.data_file;
+            files.push(plain(FileKind::DataFile, file, depth, cluster_bytes, traces));
+        }
+    }
+    files
+}
+
+/// What the operations of a layer wrote, in order.
+pub(super) fn traces(steps: &[Step], height: usize) -> Vec<Trace> {
+    let operations = steps.iter().filter(|step| step.operation.is_some()).enumerate();
+    let of_layer = operations.filter(|(_, step)| step.height == height);
+    let deeds = of_layer.flat_map(|(index, step)| step.deeds.iter().map(move |deed| (index, deed)));
+    let mut traces: Vec<Trace> = Vec::new();
+    // Of each snapshot, what was in effect when it was taken.
+    let mut snapshots: Vec<Vec<bool>> = Vec::new();
+    for (operation, deed) in deeds {
+        match deed {
+            Deed::Mapped { guest, host, .. } => {
+                let (guest, host) = (guest.clone(), host.clone());
+                traces.push(Trace { operation, guest, host, in_effect: true });
+            }
+            Deed::Disk(Record::SnapshotTaken) => {
+                snapshots.push(traces.iter().map(|trace| trace.in_effect).collect());
+            }
+            Deed::Disk(Record::SnapshotDeleted { index }) if *index < snapshots.len() => {
+                snapshots.remove(*index);
+            }
+            Deed::Disk(Record::SnapshotApplied { index }) => {
+                let before = snapshots.get(*index).map(Vec::as_slice).unwrap_or_default();
+                for (at, trace) in traces.iter_mut().enumerate() {
+                    trace.in_effect = before.get(at).copied().unwrap_or(false);
+                }
+            }
+            _ => {}
+        }
+    }
+    traces
+}
+
+/// The same of a raw file, which maps nothing: guest bytes lie where they are.
+fn in_place(traces: &[Trace], length_bytes: u64) -> Vec<Trace> {
+    let place = |trace: &Trace| {
+        let host = trace.guest.start..trace.guest.end.min(length_bytes);
+        Trace { host: (!host.is_empty()).then_some(host), ..trace.clone() }
+    };
+    traces.iter().map(place).collect()
+}
+
+/// The operations that touched some of `guest`.
+pub(super) fn touching(traces: &[Trace], guest: &Range<u64>) -> Vec<usize> {
+    operations(traces, |trace| trace.touches(guest))
+}
+
+/// An image.
+pub(super) fn image(
+    image: &Image,
+    anatomy: &mut Anatomy,
+    depth: usize,
+    traces: &[Trace],
+) -> FileView {
+    let mut recount = Recount::bounded(MAX_EXPLAINED_RUNS);
+    let faults = [anatomy.read(image).err(), recount.recount(image).err()];
+    let fault = faults.into_iter().flatten().next().map(|error| error.to_string());
+    let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
+    let length_bytes = image.length_bytes();
+    let geometry = Head::read(image).ok().map(|head| head.header.geometry);
+    let mut view = FileView {
+        kind: FileKind::Image,
+        depth,
+        length_bytes,
+        cut_to_bytes: None,
+        geometry,
+        cluster_bytes: cluster_size.bytes(),
+        runs: Vec::new(),
+        entries: entries::of(image, anatomy, geometry.as_ref(), |guest| {
+            last_touching(traces, guest)
+        }),
+        fault,
+    };
+    let spans = table_spans(image, anatomy);
+    for occupied in recount.occupied() {
+        pieces(&occupied, cluster_size.bytes(), traces, |first, end| {
+            let bytes = cluster_size.saturating_bytes(first)..cluster_size.saturating_bytes(end);
+            let operations = match occupied.role {
+                Some(Role::Data | Role::Compressed) => {
+                    operations(traces, |trace| trace.lies_in(&bytes))
+                }
+                Some(Role::L2Table) => match spans.iter().find(|(at, _)| *at == bytes.start) {
+                    Some((_, span)) => touching(traces, span),
+                    None => Vec::new(),
+                },
+                _ => Vec::new(),
+            };
+            let Occupied { role, references, on_disk, .. } = occupied;
+            add(&mut view.runs, Run { bytes, role, references, on_disk, operations });
+        });
+    }
+    end(&mut view);
+    view
+}
+
+/// A file without structures.
+fn plain(
+    kind: FileKind,
+    file: &Image,
+    depth: usize,
+    cluster_bytes: u64,
+    traces: &[Trace],
+) -> FileView {
+    let length_bytes = file.length_bytes();
+    let (runs, entries) = (Vec::new(), Vec::new());
+    let mut view = FileView {
+        kind,
+        depth,
+        length_bytes,
+        cluster_bytes,
+        runs,
+        entries,
+        fault: None,
+        cut_to_bytes: None,
+        geometry: None,
+    };
+    let hosts = traces.iter().filter_map(|trace| trace.host.as_ref());
+    let mut edges: Vec<u64> = hosts.flat_map(|host| [host.start, host.end]).collect();
+    edges.extend([0, length_bytes]);
+    edges.sort_unstable();
+    edges.dedup();
+    for edge in edges.windows(2) {
+        let bytes = edge[0]..edge[1];
+        let operations = operations(traces, |trace| trace.lies_in(&bytes));
+        let there = kind == FileKind::Raw || !operations.is_empty();
+        let (role, on_disk) = (there.then_some(Role::Data), 0);
+        let references = u64::from(there);
+        add(&mut view.runs, Run { bytes, role, references, on_disk, operations });
+    }
+    end(&mut view);
+    view
+}
+
+/// Calls `take` with the clusters of a run, cut where what wrote them changes; tables one by one.
+fn pieces(occupied: &Occupied, cluster: u64, traces: &[Trace], mut take: impl FnMut(u64, u64)) {
+    let Occupied { first, end, role, .. } = *occupied;
+    let mut cuts = vec![first, end];
+    match role {
+        Some(Role::L2Table) => cuts.extend(first..end),
+        Some(Role::Data | Role::Compressed) => {
+            let hosts = traces.iter().filter_map(|trace| trace.host.as_ref());
+            let edges = hosts.flat_map(|host| [host.start / cluster, host.end.div_ceil(cluster)]);
+            cuts.extend(edges.filter(|edge| (first..end).contains(edge)));
+        }
+        _ => {}
+    }
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).for_each(|cut| take(cut[0], cut[1]));
+}
+
+/// Where the active L2 tables lie, and what each maps.
+fn table_spans(image: &Image, anatomy: &Anatomy) -> Vec<(u64, Range<u64>)> {
+    let span = |element: &Element| {
+        let table = L1Entry(image.number(element.at, element.width_bytes)).table()?;
+        Some((table.get(), element.guest.clone()))
+    };
+    anatomy.of(Part::L1).iter().filter_map(span).collect()
+}
+
+/// Adds a run, with a hole before it where there is one; one that is like the last belongs to it.
+fn add(runs: &mut Vec<Run>, run: Run) {
+    let before = runs.last().map_or(0, |last| last.bytes.end);
+    if before < run.bytes.start {
+        runs.push(hole(before..run.bytes.start));
+    }
+    if let Some(last) = runs.last_mut()
+        && last.bytes.end == run.bytes.start
+        && (Run { bytes: last.bytes.clone(), ..run.clone() }) == *last
+    {
+        last.bytes.end = run.bytes.end;
+        return;
+    }
+    runs.push(run);
+}
+
+/// Whatever lies behind the last run.
+fn end(view: &mut FileView) {
+    let last = view.runs.last().map_or(0, |last| last.bytes.end);
+    if last < view.length_bytes {
+        view.runs.push(hole(last..view.length_bytes));
+    }
+}
+
+fn hole(bytes: Range<u64>) -> Run {
+    Run { bytes, role: None, references: 0, on_disk: 0, operations: Vec::new() }
+}
+
+fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+fn operations(traces: &[Trace], wrote: impl Fn(&Trace) -> bool) -> Vec<usize> {
+    let mut operations: Vec<_> =
+        traces.iter().filter(|trace| wrote(trace)).map(|trace| trace.operation).collect();
+    operations.dedup();
+    operations
+}
+
+/// The last operation that touched some of `guest`; none where that is all of the disk.
+fn last_touching(traces: &[Trace], guest: &Range<u64>) -> Option<usize> {
+    if guest.end == u64::MAX {
+        return None;
+    }
+    let touching = traces.iter().rev().find(|trace| trace.touches(guest));
+    touching.map(|trace| trace.operation)
+}
+
+/// Notes what became of entries in images that were damaged since.
+pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
+    for view in files.iter_mut().filter(|view| view.kind == FileKind::Image) {
+        let Some(layer) = images.layers().nth(view.depth) else { continue };
+        let length_bytes = layer.image.length_bytes();
+        view.cut_to_bytes = (length_bytes != view.length_bytes).then_some(length_bytes);
+        let geometry = view.geometry;
+        for entry in &mut view.entries {
+            let now = layer.image.number(entry.at, entry.width_bytes);
+            let spelled = || spelled(entry.part, entry.name, now, geometry.as_ref());
+            entry.damaged = (now != entry.value).then(|| (now, spelled()));
+        }
+    }
+}

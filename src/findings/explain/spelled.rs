@@ -1,0 +1,102 @@
+//! The bits of fields and entries, in words.
+
+use crate::formats::qcow2::anatomy::Part;
+use crate::formats::qcow2::entry::{
+    COPIED, ClusterKind, L1Entry, L2Entry, OFFSET_MASK, SubclusterBitmap,
+};
+use crate::formats::qcow2::header::Geometry;
+use crate::formats::qcow2::refcount;
+use crate::formats::qcow2::units::SUBCLUSTERS;
+
+/// Names of the header's feature bits, from bit 0 on (specification, "Header").
+const FEATURES: [(&str, &[&str]); 3] = [
+    (
+        "incompatible_features",
+        &["dirty", "corrupt", "external data file", "compression type", "extended L2"],
+    ),
+    ("compatible_features", &["lazy refcounts"]),
+    ("autoclear_features", &["bitmaps", "raw external data"]),
+];
+
+/// What the value of a field or an entry says. Without a `geometry`, entries of L2 tables say nothing.
+pub fn spelled(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) -> String {
+    match part {
+        Part::L1 | Part::SnapshotTable => match L1Entry(value).table() {
+            Some(table) => {
+                let entry = format!("{}table at {table:#x}", flag(value, COPIED, "COPIED, "));
+                with_reserved(entry, value & !(COPIED | OFFSET_MASK))
+            }
+            None => with_reserved("no table".to_string(), value & !COPIED),
+        },
+        Part::L2 => geometry.map_or(String::new(), |geometry| l2(value, geometry)),
+        Part::Bitmap => {
+            let bitmap = SubclusterBitmap(value);
+            let [allocated, zero] = [bitmap.allocated(), bitmap.zero()].map(bits);
+            format!("allocated: {allocated}; zero: {zero}")
+        }
+        Part::RefcountTable => match refcount::block_offset(value) {
+            Some(block) => format!("block at {block:#x}"),
+            None => "no block".to_string(),
+        },
+        Part::BitmapTable => match (value & OFFSET_MASK, value & 1) {
+            (0, 1) => "all ones".to_string(),
+            (0, _) => "all zeros".to_string(),
+            (at, _) => format!("bits at {at:#x}"),
+        },
+        Part::Header => match FEATURES.iter().find(|(field, _)| *field == name) {
+            Some((_, names)) => features(value, names),
+            None => value.to_string(),
+        },
+        _ => value.to_string(),
+    }
+}
+
+fn l2(value: u64, geometry: &Geometry) -> String {
+    let copied = flag(value, COPIED, "COPIED, ");
+    let entry = match L2Entry(value).kind(geometry) {
+        Ok(ClusterKind::Unallocated) => "unallocated".to_string(),
+        Ok(ClusterKind::ZeroPlain) => "zero".to_string(),
+        Ok(ClusterKind::ZeroAllocated(host)) => format!("{copied}zero, allocated at {host:#x}"),
+        Ok(ClusterKind::Normal(host)) => format!("{copied}normal at {host:#x}"),
+        Ok(ClusterKind::Subclusters(host)) => format!("{copied}subclusters at {host:#x}"),
+        Ok(ClusterKind::UnallocatedSubclusters) => "subclusters, not allocated".to_string(),
+        Ok(ClusterKind::Compressed(run)) => {
+            let (at, sectors) = (run.offset, run.additional_sectors);
+            return format!("{copied}compressed at {at:#x}, {sectors} sectors more");
+        }
+        Err(fault) => return fault.to_string(),
+    };
+    let zero = u64::from(!geometry.extended_l2);
+    with_reserved(entry, value & !(COPIED | OFFSET_MASK | zero))
+}
+
+fn flag(value: u64, bit: u64, name: &'static str) -> &'static str {
+    if value & bit != 0 { name } else { "" }
+}
+
+fn with_reserved(entry: String, reserved: u64) -> String {
+    if reserved == 0 { entry } else { format!("{entry}; reserved bits {reserved:#x}") }
+}
+
+fn features(value: u64, names: &[&str]) -> String {
+    if value == 0 {
+        return "none".to_string();
+    }
+    let set = (0..64).filter(|bit| value & 1 << bit != 0);
+    let name =
+        |bit: usize| names.get(bit).map_or_else(|| format!("bit {bit}"), |it| it.to_string());
+    set.map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// The numbers of the bits that are set, as ranges.
+fn bits(word: u32) -> String {
+    let set = |bit: &u32| word & 1 << bit != 0;
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while let Some(first) = (at..SUBCLUSTERS).find(set) {
+        let last = (first..SUBCLUSTERS).take_while(set).last().unwrap_or(first);
+        ranges.push(if first == last { first.to_string() } else { format!("{first}–{last}") });
+        at = last + 1;
+    }
+    if ranges.is_empty() { "none".to_string() } else { ranges.join(", ") }
+}

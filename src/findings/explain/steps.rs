@@ -1,0 +1,268 @@
+//! What each operation is, and what it came to.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::disk::offsets::HostOffset;
+use crate::findings::watch::clusters_of;
+use crate::formats::qcow2::anatomy::{Anatomy, Part};
+use crate::images::damage::{Attack, Spot};
+use crate::images::files::Images;
+use crate::images::limits::Limits;
+use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::program::records;
+use crate::programs::{Effect, Operation, Program, Question, Record, Vm};
+
+/// A record of an input.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The program counter: the byte of the input at which the record begins.
+    pub counter: usize,
+    /// The record.
+    pub bytes: [u8; OPERATION_BYTES],
+    /// What it is decoded to, operands folded into their ranges; `None` where its opcode has no meaning yet, or
+    /// where the program is long enough without it.
+    pub operation: Option<Operation>,
+    /// What it did; `None` where it was not run.
+    pub effect: Option<Effect>,
+    /// The layer that it was about, counted from the lowest.
+    pub height: usize,
+    /// What came of it, operands clamped to the disk and to the limits.
+    pub deeds: Vec<Deed>,
+}
+
+/// What guest bytes are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapped {
+    /// Data.
+    Data,
+    /// Compressed data.
+    Compressed,
+    /// Zeros.
+    Zeros,
+    /// Nothing.
+    Unallocated,
+    /// In part something else: subclusters.
+    Subclusters,
+}
+
+/// Something that an operation came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Deed {
+    /// Guest bytes are something else now.
+    Mapped {
+        /// What.
+        what: Mapped,
+        /// Which; whole clusters, which may reach past the end of the disk.
+        guest: Range<u64>,
+        /// The bytes of the file that they have, if any.
+        host: Option<Range<u64>>,
+    },
+    /// The disk changes as a whole.
+    Disk(Record),
+    /// A layer begins.
+    Layer {
+        /// The size of its disk.
+        size_bytes: u64,
+        /// Its cluster size.
+        cluster_bytes: u64,
+    },
+    /// A question was asked.
+    Asked(Question),
+    /// What its operands came to, where the journal does not tell.
+    Clamped {
+        /// What it is, with its unit.
+        name: &'static str,
+        /// How much.
+        value: u64,
+    },
+    /// An attack on a field or an entry.
+    Aimed {
+        /// How many layers down.
+        depth: usize,
+        /// What it belongs to.
+        part: Part,
+        /// Where it lies.
+        at: HostOffset,
+    },
+}
+
+/// Runs the first `operations` of a program, and tells what each came to.
+pub(super) fn run(
+    input: &[u8],
+    program: &Program,
+    limits: Limits,
+    operations: usize,
+) -> (Vm, Vec<Step>) {
+    let mut vm = Vm::new();
+    vm.begin(&program.prologue, limits);
+    let (mut steps, mut index) = (Vec::new(), 0);
+    for (counter, bytes) in records(input) {
+        let operation = Operation::decode(bytes).filter(|_| index < program.operations.len());
+        let (effect, deeds) = match operation.filter(|_| index < operations) {
+            Some(operation) => {
+                let (effect, deeds) = step(&mut vm, operation);
+                (Some(effect), deeds)
+            }
+            None => (None, Vec::new()),
+        };
+        index += usize::from(operation.is_some());
+        let height = vm.journals().len() - 1;
+        steps.push(Step { counter, bytes: *bytes, operation, effect, height, deeds });
+    }
+    // What became a raw file maps nothing: a guest's bytes lie where they are.
+    let raw: Vec<bool> = vm.journals().map(|journal| journal.raw).collect();
+    for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
+        step.deeds.iter_mut().for_each(Deed::in_place);
+    }
+    (vm, steps)
+}
+
+impl Deed {
+    /// Of a file that maps nothing.
+    fn in_place(&mut self) {
+        if let Self::Mapped { host, .. } = self {
+            *host = None;
+        }
+    }
+}
+
+fn step(vm: &mut Vm, operation: Operation) -> (Effect, Vec<Deed>) {
+    let (before, layers) = (vm.journal().mark(), vm.journals().len());
+    let (asked, clamped) = (vm.questions().len(), vm.clamped(operation));
+    let effect = vm.step(operation);
+    let mut deeds = Vec::new();
+    if vm.journals().len() > layers {
+        let plan = vm.builder().plan();
+        let (size_bytes, cluster_bytes) = (plan.size_bytes, plan.geometry.cluster_size.bytes());
+        return (effect, vec![Deed::Layer { size_bytes, cluster_bytes }]);
+    }
+    let journal = vm.journal();
+    for record in journal.since(before) {
+        add(&mut deeds, deed(&record, journal.cluster_size.bytes()));
+    }
+    deeds.extend(vm.questions().iter().skip(asked).map(|question| Deed::Asked(*question)));
+    if effect != Effect::None {
+        deeds.extend(clamped.into_iter().map(|(name, value)| Deed::Clamped { name, value }));
+    }
+    (effect, deeds)
+}
+
+fn deed(record: &Record, cluster: u64) -> Deed {
+    let clusters = clusters_of(record).unwrap_or(0..0);
+    let bytes = |clusters: u64| clusters.saturating_mul(cluster);
+    let guest = bytes(clusters.start)..bytes(clusters.end);
+    let span = guest.end - guest.start;
+    let (what, host) = match *record {
+        Record::Written { host, .. } => (Mapped::Data, Some((host, span))),
+        Record::Compressed { host, length_bytes, .. } => {
+            (Mapped::Compressed, Some((host, u64::from(length_bytes))))
+        }
+        Record::Zeroed { kept, .. } => (Mapped::Zeros, kept.map(|host| (host, span))),
+        Record::Discarded { .. } => (Mapped::Unallocated, None),
+        Record::Subclusters { host, .. } => (Mapped::Subclusters, host.map(|host| (host, span))),
+        Record::Resized { .. }
+        | Record::SnapshotTaken
+        | Record::SnapshotDeleted { .. }
+        | Record::SnapshotApplied { .. } => return Deed::Disk(*record),
+    };
+    let host = host.map(|(host, length)| host.get()..host.get().saturating_add(length));
+    Deed::Mapped { what, guest, host }
+}
+
+/// Adds a deed; one that goes on where the last one ended, on the disk and in the file, belongs to it.
+fn add(deeds: &mut Vec<Deed>, deed: Deed) {
+    if let (
+        Some(Deed::Mapped { what: last_what, guest: last_guest, host: last_host }),
+        Deed::Mapped { what, guest, host },
+    ) = (deeds.last_mut(), &deed)
+        && last_what == what
+        && *what != Mapped::Compressed
+        && last_guest.end == guest.start
+    {
+        let goes_on = match (&mut *last_host, host) {
+            (None, None) => true,
+            (Some(last), Some(next)) if last.end == next.start => {
+                last.end = next.end;
+                true
+            }
+            _ => false,
+        };
+        if goes_on {
+            last_guest.end = guest.end;
+            return;
+        }
+    }
+    deeds.push(deed);
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = |range: &Range<u64>| {
+            format!("{:#x}+{:#x}", range.start, range.end.saturating_sub(range.start))
+        };
+        match self {
+            Self::Mapped { what, guest, host } => {
+                let what = match what {
+                    Mapped::Data => "data",
+                    Mapped::Compressed => "compressed",
+                    Mapped::Zeros => "zeros",
+                    Mapped::Unallocated => "unallocated",
+                    Mapped::Subclusters => "subclusters",
+                };
+                write!(f, "guest {} {what}", span(guest))?;
+                host.iter().try_for_each(|host| write!(f, " at host {}", span(host)))
+            }
+            Self::Disk(record) => match record {
+                Record::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
+                Record::SnapshotTaken => f.write_str("a snapshot more"),
+                Record::SnapshotDeleted { index } => write!(f, "without snapshot {index}"),
+                Record::SnapshotApplied { index } => write!(f, "as in snapshot {index}"),
+                // These map.
+                _ => Ok(()),
+            },
+            Self::Layer { size_bytes, cluster_bytes } => {
+                write!(
+                    f,
+                    "a disk of {size_bytes:#x} bytes in clusters of {cluster_bytes:#x} on top"
+                )
+            }
+            Self::Clamped { name, value } => write!(f, "{name}: {value}"),
+            Self::Aimed { depth, part, at } => {
+                let layer = if *depth == 0 { String::new() } else { format!(", {depth} down") };
+                write!(f, "on {} at host {at:#x}{layer}", part.name())
+            }
+            Self::Asked(Question::Walk(window)) => match window.length_bytes {
+                u64::MAX => write!(f, "walk from guest {:#x} on", window.start.get()),
+                length => write!(f, "walk of guest {:#x}+{length:#x}", window.start.get()),
+            },
+            Self::Asked(Question::Lookup(guest)) => {
+                write!(f, "look-up of guest {:#x}", guest.get())
+            }
+            Self::Asked(Question::Read { start, length_bytes }) => {
+                write!(f, "read of guest {:#x}+{length_bytes:#x}", start.get())
+            }
+        }
+    }
+}
+
+/// Adds to each attack what it is aimed at: elements are counted as they are before the first.
+pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
+    let made = |step: &&mut Step| {
+        let attack = step.operation.is_some_and(|operation| operation.is_attack());
+        attack && step.effect == Some(Effect::Changed)
+    };
+    let mut anatomy = Anatomy::default();
+    for (step, attack) in steps.iter_mut().filter(made).zip(attacks) {
+        let (Attack::Patch { spot, .. } | Attack::Trap { spot, .. }) = attack else { continue };
+        let Spot { part, depth, nth } = *spot;
+        let depth = usize::from(depth) % images.layers().len().max(1);
+        let Some(files) = images.layers().nth(depth).filter(|files| !files.raw) else { continue };
+        // What a program builds is sound.
+        if anatomy.read(&files.image).is_ok()
+            && let Some(element) = anatomy.element(part, nth)
+        {
+            step.deeds.push(Deed::Aimed { depth, part, at: element.at });
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Explanations of small programs, held against what is known of them.
+
+use super::*;
+use crate::formats::qcow2::anatomy::Part;
+use crate::harness::Walker;
+use crate::harness::oracles::recount::Role;
+use crate::programs::Effect;
+use crate::programs::text::assemble;
+
+const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none size=64<<12+0 \
+                     rng_seed=0 blocks=append table=append tolerance=0\n";
+
+fn explained(operations: &str, limits: Limits, until: usize) -> Explanation {
+    let input = assemble(&format!("{IMAGE}{operations}")).unwrap().encode();
+    explain(&input, limits, until, &FileNames::default())
+}
+
+fn deeds(explanation: &Explanation) -> Vec<Vec<String>> {
+    let told = |step: &Step| step.deeds.iter().map(ToString::to_string).collect();
+    explanation.steps.iter().map(told).collect()
+}
+
+#[test]
+fn operations_are_told_with_what_they_came_to() {
+    let explanation = explained(
+        "write at=end-1 clusters=9
+         zero at=end-1 clusters=2 keep=yes
+         write at=past+3 clusters=1
+         zero at=start+20 clusters=3 keep=no
+         snapshot
+         walk at=start+1 inside=5 length=1<<63
+         discard at=start+9 clusters=1
+         place policy=first",
+        Limits::WALKED,
+        usize::MAX,
+    );
+    // Clamped to the disk of 64 clusters; what goes on where the last one ended is one.
+    let told = deeds(&explanation);
+    assert_eq!(told[0], ["guest 0x3e000+0x2000 data at host 0x3000+0x2000"]);
+    assert_eq!(told[1], ["guest 0x3e000+0x2000 zeros at host 0x3000+0x2000"]);
+    assert_eq!(told[2], ["guest 0x3000+0x1000 data at host 0x5000+0x1000"]);
+    assert_eq!(told[3], ["guest 0x14000+0x3000 zeros"]);
+    assert_eq!(told[4], ["a snapshot more"]);
+    assert_eq!(told[5], ["walk of guest 0x1005+0x8000000000000000"]);
+    assert!(told[6].is_empty() && told[7].is_empty());
+    let effects: Vec<_> = explanation.steps.iter().map(|step| step.effect.unwrap()).collect();
+    assert_eq!(
+        (effects[5], effects[6], effects[7]),
+        (Effect::Asked, Effect::None, Effect::Changed)
+    );
+    let counters: Vec<_> = explanation.steps.iter().map(|step| step.counter).collect();
+    assert_eq!(counters[..3], [20, 28, 36]);
+}
+
+#[test]
+fn operands_are_clamped_where_the_journal_says_nothing() {
+    let explanation = explained(
+        "reserve gap=3<<2
+         bitmap granularity=9 flags=auto name=1
+         fill_bitmap index=7 entry=5 entries=9 fill=bits
+         spare table=2 l1=9<<0
+         beyond table=0 distance=5 clusters=9 kind=data
+         delete_bitmap index=9 leaving=nothing
+         end_file end=zeros tail=9<<1",
+        Limits::WALKED,
+        usize::MAX,
+    );
+    let told = deeds(&explanation);
+    assert_eq!(told[0], ["clusters: 12"]);
+    // One entry is all that the table has.
+    assert_eq!(told[2], ["bitmap: 0", "entry: 0", "entries: 1"]);
+    assert_eq!(told[3], ["refcount table clusters: 2", "L1 entries: 9"]);
+    assert_eq!(told[4], ["guest cluster: 69", "clusters: 9"]);
+    assert_eq!(told[5], ["bitmap: 0"]);
+    assert_eq!(told[6], ["bytes of tail: 18"]);
+}
+
+#[test]
+fn an_operation_that_goes_on_where_the_last_one_ended_is_told_alone() {
+    // Both are the data of no write, one after the other: one record of the journal.
+    let line = "preallocate at=last+0 clusters=2\n";
+    let explanation = explained(&line.repeat(2), Limits::WALKED, usize::MAX);
+    let told = deeds(&explanation);
+    assert_eq!(told[0], ["guest 0x0+0x2000 data at host 0x3000+0x2000"]);
+    assert_eq!(told[1], ["guest 0x2000+0x2000 data at host 0x5000+0x2000"]);
+}
+
+#[test]
+fn what_comes_behind_is_listed_and_not_run() {
+    let explanation =
+        explained("write at=start+0 clusters=1\nwrite at=start+5 clusters=1", Limits::WALKED, 1);
+    assert_eq!(explanation.steps.len(), 2);
+    assert!(explanation.steps[1].effect.is_none() && explanation.steps[1].operation.is_some());
+    let there = |extent: &&Extent| extent.mapping.data;
+    assert_eq!(explanation.expected.iter().filter(there).count(), 1);
+    // A record without a meaning is listed too.
+    let mut input = explanation.program.encode();
+    input[28] = 39;
+    let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
+    assert!(explanation.steps[1].operation.is_none() && explanation.steps.len() == 2);
+}
+
+#[test]
+fn every_byte_of_a_file_has_a_role_or_is_a_hole() {
+    let explanation = explained(
+        "write at=start+0 clusters=2
+         reserve gap=5<<0
+         compress at=start+4 clusters=2 shape=text skew=packed
+         snapshot
+         discard at=start+1 clusters=1
+         write at=start+0 clusters=1",
+        Limits::WALKED,
+        usize::MAX,
+    );
+    let [file] = explanation.files.as_slice() else { panic!("{}", explanation.files.len()) };
+    assert!(file.fault.is_none());
+    let mut at = 0;
+    for run in &file.runs {
+        assert_eq!(run.bytes.start, at, "{run:?}");
+        assert!(run.bytes.end > at);
+        assert_eq!(run.references, run.on_disk, "the build counts right: {run:?}");
+        at = run.bytes.end;
+    }
+    assert_eq!(at, file.length_bytes);
+    let of = |role| file.runs.iter().filter(|run| run.role == role).collect::<Vec<_>>();
+    assert_eq!(of(None).iter().map(|run| run.bytes.end - run.bytes.start).sum::<u64>(), 5 << 12);
+    assert_eq!(of(Some(Role::Header))[0].bytes, 0..1 << 12);
+    // Two in one host cluster, in the snapshot and in the active disk.
+    let [compressed] = of(Some(Role::Compressed))[..] else { panic!() };
+    assert_eq!((compressed.references, &compressed.operations[..]), (4, &[2][..]));
+    let writers: Vec<_> =
+        of(Some(Role::Data)).iter().flat_map(|run| run.operations.clone()).collect();
+    assert_eq!(writers, [0, 5]);
+    // Of the active table: whatever it maps.
+    let tables = of(Some(Role::L2Table));
+    assert!(tables.iter().any(|run| run.operations == [0, 2, 4, 5]), "{tables:?}");
+}
+
+#[test]
+fn entries_are_spelled_and_go_back_to_operations() {
+    let mut explanation = explained(
+        "write at=start+0 clusters=1
+         zero at=start+1 clusters=1 keep=no
+         compress at=start+2 clusters=1 shape=text skew=packed",
+        Limits::WALKED,
+        usize::MAX,
+    );
+    let watched = reads(&explanation.program, Limits::WALKED, usize::MAX);
+    explanation.note_reads(&watched);
+    let entries = &explanation.files[0].entries;
+    let l2: Vec<_> = entries.iter().filter(|entry| entry.part == Part::L2).collect();
+    let spelled: Vec<_> = l2.iter().map(|entry| &*entry.spelled).collect();
+    assert_eq!(spelled[..2], ["COPIED, normal at 0x3000", "zero"]);
+    assert!(spelled[2].starts_with("compressed at 0x4000, "), "{spelled:?}");
+    let operations: Vec<_> = l2.iter().map(|entry| entry.operation).collect();
+    assert_eq!(operations, [Some(0), Some(1), Some(2)]);
+    assert!(l2.iter().all(|entry| entry.read));
+    // Nobody reads refcounts to map a disk.
+    let counted = |entry: &&Entry| entry.part == Part::RefcountBlock;
+    assert!(entries.iter().filter(counted).all(|entry| !entry.read));
+    assert!(entries.iter().filter(counted).count() > 5);
+    let size = entries.iter().find(|entry| entry.name == "size").unwrap();
+    assert_eq!((size.value, &*size.spelled), (64 << 12, "262144"));
+    assert!(entries.iter().all(|entry| entry.damaged.is_none()));
+}
+
+#[test]
+fn what_a_snapshot_brings_back_goes_back_to_what_wrote_it() {
+    let explanation = explained(
+        "write at=start+0 clusters=1
+         snapshot
+         write at=start+0 clusters=1
+         write at=start+1 clusters=1
+         apply_snapshot index=0",
+        Limits::WALKED,
+        usize::MAX,
+    );
+    let file = &explanation.files[0];
+    let l2: Vec<_> = file.entries.iter().filter(|entry| entry.part == Part::L2).collect();
+    let [entry] = l2[..] else { panic!("{l2:?}") };
+    assert_eq!(entry.operation, Some(0), "{entry:?}");
+    let table = file.runs.iter().find(|run| run.role == Some(Role::L2Table)).unwrap();
+    assert_eq!(table.operations, [0]);
+}
+
+#[test]
+fn damage_is_told_beside_what_was_built() {
+    let explanation = explained(
+        "write at=start+0 clusters=2\npatch part=l2 depth=0 nth=2 transform=flip value=0",
+        Limits::HOSTILE,
+        usize::MAX,
+    );
+    let entries = &explanation.files[0].entries;
+    assert_eq!(deeds(&explanation)[1], ["on L2 table at host 0x2008"]);
+    let damaged: Vec<_> = entries.iter().filter(|entry| entry.damaged.is_some()).collect();
+    let [entry] = damaged[..] else { panic!("{damaged:?}") };
+    assert_eq!((entry.part, entry.value ^ entry.damaged.as_ref().unwrap().0), (Part::L2, 1));
+    assert_eq!(entry.damaged.as_ref().unwrap().1, "COPIED, zero, allocated at 0x4000");
+    let (actual, ended) = walk(&mut Walker::default(), explanation.built().1);
+    assert!(ended.is_none() && actual != explanation.expected);
+}
+
+#[test]
+fn layers_and_data_files_are_files_of_their_own() {
+    let explanation = explained(
+        "write at=start+0 clusters=1
+         overlay version=3 cluster_bits=16 refcount_order=4 features=none data_in=file size=same
+         write at=start+1 clusters=2",
+        Limits::WALKED,
+        usize::MAX,
+    );
+    let kinds: Vec<_> = explanation.files.iter().map(|file| (file.kind, file.depth)).collect();
+    assert_eq!(kinds, [(FileKind::Image, 0), (FileKind::DataFile, 0), (FileKind::Image, 1)]);
+    let told = deeds(&explanation);
+    assert_eq!(told[1], ["a disk of 0x40000 bytes in clusters of 0x10000 on top"]);
+    // Of each file, those of its own layer.
+    let of = |file: usize| -> Vec<usize> {
+        explanation.files[file].runs.iter().flat_map(|run| run.operations.clone()).collect()
+    };
+    assert_eq!((of(0), of(1), of(2)), (vec![2], vec![2], vec![0, 0]));
+    let (actual, ended) = walk(&mut Walker::default(), explanation.built().1);
+    assert_eq!((actual, ended), (explanation.expected, None));
+}
+
+#[test]
+fn a_file_of_any_content_is_explained() {
+    use crate::disk::offsets::HostOffset;
+    let mut image = Image::default();
+    image.write(HostOffset::ZERO, b"no image");
+    image.seal(8);
+    let view = explain_file(&image);
+    assert!(view.fault.unwrap().contains("not a qcow2 image"));
+    assert_eq!(view.runs.len(), 1);
+    let chain = [Layer { image: &image, data_file: None }.erased()];
+    let (extents, ended) = walk_chain(&mut Walker::default(), &chain);
+    assert!(extents.is_empty() && ended.unwrap().contains("not a qcow2 image"));
+}
+
+#[test]
+fn every_program_is_explained() {
+    use crate::programs::generate::{Wanted, generate};
+    for rng_seed in 0..150 {
+        let program = generate(rng_seed, Wanted { operations: 30, compressed: true });
+        let input = program.encode();
+        let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
+        let (actual, ended) = walk(&mut Walker::default(), explanation.built().1);
+        assert_eq!((actual, ended), (explanation.expected, None), "seed {rng_seed}");
+        for file in &explanation.files {
+            assert!(file.fault.is_none(), "seed {rng_seed}: {:?}", file.fault);
+            let ends = file.runs.windows(2).all(|runs| runs[0].bytes.end == runs[1].bytes.start);
+            assert!(ends, "seed {rng_seed}");
+        }
+    }
+}
+
+#[test]
+fn damaged_files_are_explained() {
+    use crate::disk::offsets::HostOffset;
+    use crate::disk::storage::Storage;
+    use crate::images::entropy::Entropy;
+    use crate::programs::generate::{Wanted, generate};
+    let mut entropy = Entropy::new(9);
+    let mut faults = 0;
+    for rng_seed in 0..300 {
+        let program = generate(rng_seed, Wanted { operations: 12, compressed: true });
+        let built = explain(&program.encode(), Limits::WALKED, 99, &FileNames::default());
+        let top = &built.built().1.top().image;
+        let mut bytes = vec![0; top.length_bytes().min(1 << 16) as usize];
+        top.read_at(HostOffset::ZERO, &mut bytes).unwrap();
+        let there: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+        for _ in 0..1 + entropy.below(6) {
+            let at = there[entropy.below(there.len() as u64) as usize];
+            bytes[at] = entropy.next_u64() as u8;
+        }
+        let mut image = Image::default();
+        image.write(HostOffset::ZERO, &bytes);
+        image.seal(bytes.len() as u64);
+        let view = explain_file(&image);
+        faults += usize::from(view.fault.is_some());
+        let follows = |runs: &[Run]| runs[0].bytes.end <= runs[1].bytes.start;
+        assert!(view.runs.windows(2).all(follows), "seed {rng_seed}");
+        let _ = walk_chain(
+            &mut Walker::default(),
+            &[Layer { image: &image, data_file: None }.erased()],
+        );
+    }
+    assert!((20..280).contains(&faults), "{faults}");
+}

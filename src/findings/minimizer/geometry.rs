@@ -1,0 +1,98 @@
+//! Makes the geometry what QEMU's own is, as far as the bug lets it, and the disk small.
+
+use crate::formats::qcow2::header::Version;
+use crate::images::qcow2::placement::Policy;
+use crate::programs::Program;
+use crate::programs::operand::{Base, DataIn, Features, Number, Operand, Size};
+use crate::programs::prologue::Prologue;
+
+use super::measure::{CLUSTER_BITS, REFCOUNT_ORDERS, bytes_of, is_signed, number, scalars};
+use super::operands::candidates;
+use super::search::Search;
+
+/// Disks of so many clusters are tried first.
+const CLUSTERS: [u16; 7] = [1, 2, 4, 8, 16, 64, 256];
+
+pub(super) fn reduce(search: &mut Search) {
+    let simple: [fn(&mut Prologue); 7] = [
+        |it| it.version = Version::V3,
+        |it| it.data_in = DataIn::Image,
+        |it| it.base = Base::Qcow2,
+        |it| it.blocks = Policy::Append,
+        |it| it.table = Policy::Append,
+        |it| it.tolerance = Number::LOWEST,
+        |it| it.rng_seed = 0,
+    ];
+    for change in simple {
+        propose(search, change);
+    }
+    features(search);
+    let _ = CLUSTER_BITS.into_iter().any(|bits| cluster_bits(search, bits));
+    let _ = REFCOUNT_ORDERS.into_iter().filter_map(Number::new).any(|order| {
+        search.best().prologue.refcount_order == order
+            || propose(search, |it| it.refcount_order = order)
+    });
+    size(search);
+    rng_seed(search);
+}
+
+fn propose(search: &mut Search, change: impl FnOnce(&mut Prologue)) -> bool {
+    let Program { mut prologue, operations } = search.best().clone();
+    change(&mut prologue);
+    search.propose(Program { prologue, operations })
+}
+
+fn features(search: &mut Search) {
+    propose(search, |it| it.features = Features::default());
+    for bit in 0..u8::BITS {
+        let mut bytes = bytes_of(search.best().prologue.features);
+        bytes.iter_mut().for_each(|byte| *byte &= !(1 << bit));
+        let fewer = Features::decode(&mut bytes.as_slice());
+        propose(search, |it| it.features = fewer);
+    }
+}
+
+/// With another cluster size, the disk has as many clusters as before, or as many bytes.
+fn cluster_bits(search: &mut Search, bits: u8) -> bool {
+    let before = search.best().prologue.cluster_bits.get();
+    let Some(number) = Number::new(bits) else { return false };
+    let by = i32::from(bits) - i32::from(before);
+    let scaled = search.best().prologue.size.scaled(by);
+    let as_many = |it: &mut Prologue| {
+        (it.cluster_bits, it.size) = (number, scaled.unwrap_or(it.size));
+    };
+    bits == before || propose(search, as_many) || propose(search, |it| it.cluster_bits = number)
+}
+
+fn size(search: &mut Search) {
+    // Whole clusters, as few as do.
+    let bits = search.best().prologue.cluster_bits.get();
+    let whole = CLUSTERS.into_iter().filter_map(|clusters| Size::new(clusters, bits, 0));
+    let _ = whole.into_iter().any(|size| propose(search, |it| it.size = size));
+    for scalar in scalars(Size::BYTES) {
+        loop {
+            let bytes = bytes_of(search.best().prologue.size);
+            let value = number(bytes.get(scalar.clone()).unwrap_or_default());
+            let smaller = candidates(value, is_signed(&bytes, &scalar));
+            let set = |search: &mut Search, value: u16| {
+                let mut bytes = bytes.clone();
+                let value = value.to_le_bytes();
+                let number = bytes.get_mut(scalar.clone()).unwrap_or_default();
+                number.copy_from_slice(value.get(..number.len()).unwrap_or_default());
+                let size = Size::decode(&mut bytes.as_slice());
+                propose(search, |it| it.size = size)
+            };
+            if !smaller.into_iter().any(|value| set(search, value)) {
+                break;
+            }
+        }
+    }
+}
+
+fn rng_seed(search: &mut Search) {
+    for value in candidates(search.best().prologue.rng_seed, false) {
+        if propose(search, |it| it.rng_seed = value) {
+            break;
+        }
+    }
+}

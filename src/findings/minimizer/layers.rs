@@ -1,0 +1,42 @@
+//! Drops the lowest layers of a chain: the image above takes the place of the first.
+
+use crate::programs::operand::Size;
+use crate::programs::prologue::Prologue;
+use crate::programs::{Operation, Program};
+
+use super::search::Search;
+
+pub(super) fn reduce(search: &mut Search) {
+    // From the top down: with a layer, all below it go.
+    let mut at = search.best().operations.len();
+    while at > 0 {
+        at -= 1;
+        if let Some(candidate) = without_below(search.best(), at, search)
+            && search.propose(candidate)
+        {
+            return;
+        }
+    }
+}
+
+/// The program whose first image is the one that the operation at `at` lays on top.
+fn without_below(program: &Program, at: usize, search: &Search) -> Option<Program> {
+    let Operation::Overlay { version, cluster_bits, refcount_order, features, data_in, .. } =
+        *program.operations.get(at)?
+    else {
+        return None;
+    };
+    let vm = search.run(program, at + 1)?;
+    let size = Size::of_bytes(vm.builder().plan().size_bytes)?;
+    let image = Prologue {
+        version,
+        cluster_bits,
+        refcount_order,
+        features,
+        data_in,
+        size,
+        ..program.prologue
+    };
+    let operations = program.operations.get(at + 1..)?.to_vec();
+    Some(Program { prologue: image, operations })
+}

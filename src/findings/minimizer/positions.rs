@@ -1,0 +1,41 @@
+//! Counts positions from the start of the disk, where the cluster that is meant lies near enough.
+
+use crate::programs::operand::{Anchor, At, Operand};
+use crate::programs::{Operation, Vm};
+
+use super::measure::bytes_of;
+use super::search::Search;
+
+pub(super) fn reduce(search: &mut Search) {
+    // From the end: what an operation means, those before it decide.
+    let mut at = search.best().operations.len();
+    while at > 0 {
+        at -= 1;
+        let Some(operation) = search.best().operations.get(at).copied() else { continue };
+        if is_plain(&operation) {
+            continue;
+        }
+        let Some(vm) = search.run(search.best(), at) else { return };
+        if let Some(plainer) = from_the_start(operation, &vm) {
+            search.propose_at(at, plainer);
+        }
+    }
+}
+
+/// Whether it has no position, or one that is counted from the start.
+fn is_plain(operation: &Operation) -> bool {
+    let record = operation.encode();
+    let place = operation.places().find(|place| place.name == "at");
+    place.and_then(|place| record.get(place.bytes.start).copied()).is_none_or(|anchor| anchor == 0)
+}
+
+/// The same operation, its position counted from the start.
+fn from_the_start(operation: Operation, vm: &Vm) -> Option<Operation> {
+    let place = operation.places().find(|place| place.name == "at")?;
+    let mut record = operation.encode();
+    let operand = record.get_mut(place.bytes)?;
+    let at = At::decode(&mut &*operand);
+    let steps = u16::try_from(vm.position(at)).ok()?;
+    operand.copy_from_slice(&bytes_of(At { anchor: Anchor::Start, steps }));
+    Operation::decode(&record)
+}

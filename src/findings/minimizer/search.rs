@@ -1,0 +1,220 @@
+//! The smallest program so far, and what is tried in its place.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::ControlFlow;
+
+use crate::findings::panics::caught;
+use crate::programs::{Operation, Program, Vm};
+
+use super::measure::Measure;
+
+use crate::images::limits::Limits;
+
+/// What is known beside the input.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// What the target's programs may cost.
+    pub limits: Limits,
+    /// How many programs are judged at most.
+    pub tries: u64,
+    /// With how many other seeds of placement a program is judged too that does not show the bug: for oracles
+    /// that ask where a program's checksum says, so that what a program does and what is asked of it are not the
+    /// same. 0 for all others.
+    pub rerolls: u16,
+    /// Whether programs may be run in this process: not where the bug is one that ends it.
+    pub runs_here: bool,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The reducer that is at work.
+    pub reducer: &'static str,
+    /// How many programs were judged.
+    pub tries: u64,
+    /// How many of them took the place of the one before.
+    pub kept: u64,
+    /// How many operations are left.
+    pub operations: usize,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Minimized {
+    /// The input; canonical, where anything was found that is.
+    pub input: Vec<u8>,
+    /// How many programs were judged.
+    pub tries: u64,
+    /// How many of them took the place of the one before.
+    pub kept: u64,
+    /// Nothing simpler was left to try: neither tries nor rounds ran out, and nobody stopped it.
+    pub complete: bool,
+}
+
+/// Seeds of placement that are tried where the canonical form of an input does not show what the input shows.
+const CANONICAL_REROLLS: u16 = 256;
+
+/// A search for simpler programs.
+pub(super) struct Search<'s> {
+    settings: Settings,
+    judge: &'s mut dyn FnMut(&[u8]) -> bool,
+    watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    /// The input as it is kept.
+    input: Vec<u8>,
+    best: Program,
+    measure: Measure,
+    /// What was judged and did not show the bug, by hashes: of inputs themselves there may be gigabytes.
+    rejected: BTreeSet<u64>,
+    progress: Progress,
+    stopped: bool,
+}
+
+impl<'s> Search<'s> {
+    pub(super) fn new(
+        input: &[u8],
+        settings: Settings,
+        judge: &'s mut dyn FnMut(&[u8]) -> bool,
+        watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Self {
+        let best = Program::decode(input);
+        let operations = best.operations.len();
+        Self {
+            settings,
+            judge,
+            watch,
+            input: input.to_vec(),
+            measure: Measure::of(&best),
+            best,
+            rejected: BTreeSet::new(),
+            progress: Progress { reducer: "", tries: 0, kept: 0, operations },
+            stopped: false,
+        }
+    }
+
+    /// The program that is to become simpler.
+    pub(super) fn best(&self) -> &Program {
+        &self.best
+    }
+
+    /// Runs a program as far as its first `operations`, where that can be done here: what the bug is in may be
+    /// what runs it.
+    pub(super) fn run(&self, program: &Program, operations: usize) -> Option<Vm> {
+        if !self.settings.runs_here || self.ended() {
+            return None;
+        }
+        let run = || {
+            let mut vm = Vm::new();
+            vm.begin(&program.prologue, self.settings.limits);
+            for operation in program.operations.iter().take(operations) {
+                vm.step(*operation);
+            }
+            vm
+        };
+        caught(run).ok()
+    }
+
+    /// Another reducer is at work.
+    pub(super) fn begin(&mut self, reducer: &'static str) {
+        self.progress.reducer = reducer;
+    }
+
+    /// How often a program took the place of the one before.
+    pub(super) fn kept(&self) -> u64 {
+        self.progress.kept
+    }
+
+    /// Nothing more is judged.
+    pub(super) fn ended(&self) -> bool {
+        self.stopped || self.progress.tries >= self.settings.tries
+    }
+
+    /// Puts the canonical form in the input's place. What an oracle draws from the checksum of an input is drawn
+    /// anew for it: where it does not show the bug, other seeds are tried.
+    pub(super) fn canonical(&mut self) {
+        let best = self.best.clone();
+        if self.input == best.encode() || self.judged(best.clone()) {
+            return;
+        }
+        let _ = (0..CANONICAL_REROLLS).any(|seed| self.judged(seeded(&best, seed)));
+    }
+
+    /// Has a program judged, if it is simpler. Returns whether it is the best one now.
+    pub(super) fn propose(&mut self, candidate: Program) -> bool {
+        if self.ended() || Measure::of(&candidate) >= self.measure {
+            return false;
+        }
+        let rerolls = self.settings.rerolls;
+        self.judged(candidate.clone())
+            || (0..rerolls).any(|seed| {
+                let seeded = seeded(&candidate, seed);
+                Measure::of(&seeded) < self.measure && self.judged(seeded)
+            })
+    }
+
+    /// The same, of a program in which one operation is another one.
+    pub(super) fn propose_at(&mut self, at: usize, operation: Operation) -> bool {
+        if self.ended() || self.best.operations.get(at).is_none_or(|before| *before == operation) {
+            return false;
+        }
+        let mut candidate = self.best.clone();
+        candidate.operations.get_mut(at).into_iter().for_each(|before| *before = operation);
+        self.propose(candidate)
+    }
+
+    /// The same, of a program in which some operations are left.
+    pub(super) fn propose_kept(&mut self, mut keep: impl FnMut(usize, &Operation) -> bool) -> bool {
+        if self.ended() {
+            return false;
+        }
+        let mut candidate = self.best.clone();
+        let mut at = 0;
+        candidate.operations.retain(|operation| {
+            at += 1;
+            keep(at - 1, operation)
+        });
+        candidate.operations.len() < self.best.operations.len() && self.propose(candidate)
+    }
+
+    fn judged(&mut self, candidate: Program) -> bool {
+        let input = candidate.encode();
+        let hash = hash(&input);
+        if self.ended() || self.rejected.contains(&hash) {
+            return false;
+        }
+        if (self.watch)(&self.progress).is_break() {
+            self.stopped = true;
+            return false;
+        }
+        self.progress.tries += 1;
+        if !(self.judge)(&input) {
+            self.rejected.insert(hash);
+            return false;
+        }
+        self.progress.kept += 1;
+        self.progress.operations = candidate.operations.len();
+        self.measure = Measure::of(&candidate);
+        (self.best, self.input) = (candidate, input);
+        true
+    }
+
+    /// What it came to, where `settled` says that no reducer got any further.
+    pub(super) fn finish(self, settled: bool) -> Minimized {
+        let complete = settled && !self.ended();
+        let Progress { tries, kept, .. } = self.progress;
+        Minimized { input: self.input, tries, kept, complete }
+    }
+}
+
+fn hash(input: &[u8]) -> u64 {
+    // Without random keys: the same in every process.
+    let mut hasher = DefaultHasher::new();
+    hasher.write(input);
+    hasher.finish()
+}
+
+fn seeded(program: &Program, rng_seed: u16) -> Program {
+    let mut seeded = program.clone();
+    seeded.prologue.rng_seed = rng_seed;
+    seeded
+}

@@ -1,0 +1,215 @@
+//! Minimizations whose outcome is known: what shows the bug is said in terms of what the program means.
+
+use super::*;
+use crate::formats::qcow2::header::Version;
+use crate::images::limits::Limits;
+use crate::programs::generate::{Wanted, generate};
+use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::text::assemble;
+use crate::programs::{Program, Record, Vm};
+
+const SETTINGS: Settings =
+    Settings { limits: Limits::WALKED, tries: 100_000, rerolls: 0, runs_here: true };
+
+/// Whether a program comes to something that `shows` of its journal, or of one below.
+fn journal_shows(input: &[u8], limits: Limits, shows: impl Fn(&Vm) -> bool) -> bool {
+    let program = Program::decode(input);
+    let mut vm = Vm::new();
+    vm.begin(&program.prologue, limits);
+    for operation in &program.operations {
+        vm.step(*operation);
+    }
+    shows(&vm)
+}
+
+fn keeps_zeros(vm: &Vm) -> bool {
+    let kept = |record: &Record| matches!(record, Record::Zeroed { kept: Some(_), .. });
+    vm.journals().any(|journal| journal.records.iter().any(kept))
+}
+
+/// Minimizes, and holds what holds for every minimization.
+fn minimized(input: &[u8], settings: Settings, shows: impl Fn(&[u8]) -> bool) -> Minimized {
+    assert!(shows(input));
+    let mut last = Measure::of(&Program::decode(input));
+    let judge = &mut |candidate: &[u8]| {
+        assert_eq!(Program::decode(candidate).encode(), candidate, "canonical inputs only");
+        let shown = shows(candidate);
+        let measure = Measure::of(&Program::decode(candidate));
+        // The canonical form of the input, maybe with another seed, is no step.
+        if shown && candidate != Program::decode(input).encode() {
+            assert!(measure < last, "{measure:?} after {last:?}");
+            last = measure;
+        }
+        shown
+    };
+    let minimized = minimize(input, settings, judge, &mut |_| ControlFlow::Continue(()));
+    assert!(shows(&minimized.input), "what is left still shows it");
+    minimized
+}
+
+fn text(minimized: &Minimized) -> Vec<String> {
+    Program::decode(&minimized.input).to_string().lines().map(str::to_string).collect()
+}
+
+#[test]
+fn what_is_not_needed_goes_and_the_rest_is_plain() {
+    let shows = |input: &[u8]| journal_shows(input, Limits::WALKED, keeps_zeros);
+    for rng_seed in 0..16 {
+        let mut program = generate(rng_seed, Wanted { operations: 120, compressed: true });
+        // Whatever comes last, something is kept.
+        let end =
+            "image version=3 cluster_bits=9 refcount_order=0 features=none size=0<<0+0 rng_seed=0 \
+                   blocks=append table=append tolerance=0
+                   resize size=77<<16+5
+                   write at=last-7 clusters=3
+                   zero at=last-2 clusters=2 keep=yes";
+        program.prologue.version = Version::V3;
+        program.operations.extend(assemble(end).unwrap().operations);
+        if !shows(&program.encode()) {
+            continue;
+        }
+        let minimized = minimized(&program.encode(), SETTINGS, shows);
+        assert!(minimized.complete && minimized.tries < 2000, "{}", minimized.tries);
+        let text = text(&minimized);
+        assert!(text[0].starts_with("image version=3 cluster_bits=16 refcount_order=4 features=none size=1<<16+0 rng_seed=0 blocks=append table=append tolerance=0"), "{text:?}");
+        let plain = ["write at=start+0 clusters=1", "zero at=start+0 clusters=1 keep=yes"];
+        assert_eq!(text[1..], plain, "seed {rng_seed}");
+        // Nothing is left to do, and it is the same again.
+        let again = self::minimized(&minimized.input, SETTINGS, shows);
+        assert_eq!((again.input, again.kept), (minimized.input, 0));
+    }
+}
+
+#[test]
+fn the_same_input_comes_to_the_same() {
+    let shows = |input: &[u8]| Program::decode(input).operations.len() > 5;
+    let input = generate(3, Wanted { operations: 60, compressed: true }).encode();
+    let [one, other] = [0, 1].map(|_| minimized(&input, SETTINGS, shows));
+    assert_eq!(one, other);
+    assert_eq!(Program::decode(&one.input).operations.len(), 6);
+}
+
+#[test]
+fn layers_go_where_only_the_one_on_top_matters() {
+    let program = assemble(
+        "image version=3 cluster_bits=9 refcount_order=0 features=none size=100<<9+0 rng_seed=0 \
+         blocks=append table=append tolerance=0
+         write at=start+3 clusters=9
+         overlay version=2 cluster_bits=12 refcount_order=4 features=none data_in=image size=+5<<12
+         write at=end-0 clusters=1
+         checkpoint
+         discard at=end-0 clusters=1",
+    );
+    // In a small disk, this layer's write would be elsewhere.
+    let shows = |vm: &Vm| {
+        let plan = vm.builder().plan();
+        let large = plan.size_bytes > 60_000 && plan.geometry.version == Version::V2;
+        let gone = |record: &Record| matches!(record, Record::Discarded { .. });
+        large && vm.journal().records.iter().any(gone)
+    };
+    let shows = |input: &[u8]| journal_shows(input, Limits::WALKED, shows);
+    let minimized = minimized(&program.unwrap().encode(), SETTINGS, shows);
+    let text = text(&minimized);
+    assert_eq!(text[1..], ["write at=start+0 clusters=1", "discard at=start+0 clusters=1"]);
+    assert!(text[0].starts_with("image version=2 cluster_bits=16"), "{text:?}");
+}
+
+#[test]
+fn attacks_become_flipped_bits_of_early_elements() {
+    use crate::images::damage::Attack;
+    let program = assemble(
+        "image version=3 cluster_bits=16 refcount_order=4 features=none size=16<<16+0 rng_seed=0 \
+         blocks=append table=append tolerance=0
+         write at=start+1 clusters=1
+         trap part=header depth=3 nth=1234 transform=misalign value=200 reads=9
+         truncate depth=0 cut=1<<4
+         patch part=l1 depth=0 nth=65000 transform=boundary value=999",
+    );
+    let on = |attack: &Attack| matches!(attack, Attack::Patch { .. });
+    let shows = |vm: &Vm| vm.attacks().iter().filter(|attack| on(attack)).count() == 1;
+    let shows = |input: &[u8]| journal_shows(input, Limits::HOSTILE, shows);
+    let settings = Settings { limits: Limits::HOSTILE, ..SETTINGS };
+    let minimized = minimized(&program.unwrap().encode(), settings, shows);
+    let text = text(&minimized);
+    assert_eq!(text[1..], ["patch part=l2 depth=0 nth=0 transform=flip value=0"]);
+}
+
+#[test]
+fn pairs_go_that_need_each_other() {
+    let program = assemble(
+        "image version=3 cluster_bits=16 refcount_order=4 features=none size=16<<16+0 rng_seed=0 \
+         blocks=append table=append tolerance=0
+         snapshot
+         write at=start+1 clusters=1
+         delete_snapshot index=0",
+    );
+    // Neither a snapshot alone nor a deletion of none.
+    let shows = |vm: &Vm| {
+        let records = &vm.journal().records;
+        let count = |of: fn(&Record) -> bool| records.iter().filter(|it| of(it)).count();
+        let taken = count(|it| matches!(it, Record::SnapshotTaken));
+        let deleted = count(|it| matches!(it, Record::SnapshotDeleted { .. }));
+        count(|it| matches!(it, Record::Written { .. })) > 0 && taken == deleted
+    };
+    let shows = |input: &[u8]| {
+        let count = Program::decode(input).operations.len();
+        count % 2 == 1 && journal_shows(input, Limits::WALKED, shows)
+    };
+    let minimized = minimized(&program.unwrap().encode(), SETTINGS, shows);
+    assert_eq!(text(&minimized)[1..], ["write at=start+0 clusters=1"]);
+}
+
+#[test]
+fn a_checksum_that_decides_is_drawn_again() {
+    let shows = |input: &[u8]| {
+        crc32fast::hash(input).is_multiple_of(5)
+            && journal_shows(input, Limits::WALKED, keeps_zeros)
+    };
+    let (mut alone, mut again, mut seen) = (0, 0, 0);
+    for rng_seed in 0..200 {
+        let input = generate(rng_seed, Wanted { operations: 40, compressed: false }).encode();
+        if !shows(&input) {
+            continue;
+        }
+        let length = |rerolls| {
+            let minimized = minimized(&input, Settings { rerolls, ..SETTINGS }, shows);
+            Program::decode(&minimized.input).operations.len()
+        };
+        (alone, again, seen) = (alone + length(0), again + length(12), seen + 1);
+    }
+    assert!(seen > 10 && again <= seen * 5 / 2 && alone > again, "{alone}, {again} of {seen}");
+}
+
+#[test]
+fn noise_around_a_program_goes() {
+    let mut input = generate(5, Wanted { operations: 1, compressed: false }).encode();
+    // An alias of the opcode, and a record that is cut short.
+    input[20] = 40;
+    input.extend([7; OPERATION_BYTES - 1]);
+    let shows = |input: &[u8]| !Program::decode(input).operations.is_empty();
+    let minimized = minimized(&input, SETTINGS, shows);
+    assert_eq!(Program::decode(&minimized.input).encode(), minimized.input);
+}
+
+#[test]
+fn what_cannot_be_shown_again_is_left_as_it_is() {
+    let input = generate(5, Wanted { operations: 9, compressed: false }).encode();
+    let minimized = minimize(&input, SETTINGS, &mut |_| false, &mut |_| ControlFlow::Continue(()));
+    assert_eq!((minimized.input, minimized.kept), (input, 0));
+}
+
+#[test]
+fn it_ends_when_it_is_told_to() {
+    let input = generate(5, Wanted { operations: 50, compressed: false }).encode();
+    let shows = |input: &[u8]| Program::decode(input).operations.len() > 3;
+    let limited = minimized(&input, Settings { tries: 4, ..SETTINGS }, shows);
+    assert!(!limited.complete && limited.tries == 4);
+    let mut left = 3;
+    let watch = &mut |progress: &Progress| {
+        left -= 1;
+        assert!(progress.tries < 3 && !progress.reducer.is_empty());
+        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let stopped = minimize(&input, SETTINGS, &mut |input| shows(input), watch);
+    assert!(!stopped.complete && stopped.tries == 2 && shows(&stopped.input));
+}

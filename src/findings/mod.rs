@@ -1,0 +1,8 @@
+//! From a violation to a fix: fingerprints of panics, crash states, the minimizer, explanations and regressions.
+
+pub mod crash_state;
+pub mod explain;
+pub mod minimizer;
+pub mod panics;
+pub mod regression;
+pub mod watch;

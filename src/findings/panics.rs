@@ -1,0 +1,244 @@
+//! Panics of the code under test: they are findings, and named as such.
+
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::path::Path;
+use std::sync::Mutex;
+
+/// Where a panic was, and what it said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PanicNote {
+    /// The crate of `function`. Empty if the build has no symbols.
+    pub crate_name: String,
+    /// The source file, from its crate on: where the crate lies differs from machine to machine.
+    pub file: String,
+    /// The function, without what it belongs to: what that is called depends on the compiler. Empty where the
+    /// build has no symbols.
+    pub function: String,
+    /// The innermost function outside of the standard library, as `walkers::qcow2::read::read_piece`: where that library
+    /// panicked, the caller tells bugs apart. Without symbols, only the module of `file`.
+    pub frame: String,
+    /// Place and message.
+    pub detail: String,
+}
+
+impl PanicNote {
+    /// What a panic hook is told of.
+    pub fn of(panic: &PanicHookInfo) -> Self {
+        let message = message(panic).unwrap_or("a panic without a message");
+        let file = panic.location().map_or("", |location| location.file()).to_string();
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let (path, frame) = innermost(&file);
+        let frame = frame.unwrap_or_else(|| module(&file));
+        let file = in_its_crate(&file).to_string();
+        let path = path.unwrap_or_default();
+        let (crate_name, function) = (first_segment(&path), last_segment(&path));
+        Self { crate_name, file, function, frame, detail: format!("{place}: {message}") }
+    }
+
+    /// Returns one line that is the same for the same bug: the crate and the function. Neither the line nor the file is
+    /// part of it, since both change when the code around the bug does. A build without symbols names the file instead.
+    pub fn fingerprint(&self) -> String {
+        let Self { crate_name, file, function, .. } = self;
+        match function.is_empty() {
+            true => format!("panic: {file}"),
+            false => format!("panic: {crate_name}, {function}"),
+        }
+    }
+}
+
+/// Reports whether `found` is the fingerprint that was `recorded`. Until version 0.1, the fingerprint of a panic named the
+/// file of the function (`panic: src/map/read.rs, read_piece`) where it names the crate now.
+pub fn is_recorded(recorded: &str, found: &str) -> bool {
+    let function = |fingerprint: &str, of_file: bool| {
+        let (place, function) = fingerprint.strip_prefix("panic: ")?.split_once(", ")?;
+        (place.ends_with(".rs") == of_file).then(|| function.to_string())
+    };
+    let renamed = || function(recorded, true).is_some_and(|it| function(found, false) == Some(it));
+    recorded == found || renamed()
+}
+
+/// What a panic says, where it says something.
+pub fn message<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
+    let payload = panic.payload();
+    let formatted = || payload.downcast_ref::<String>().map(String::as_str);
+    payload.downcast_ref::<&str>().copied().or_else(formatted)
+}
+
+/// The path of a source file from the last folder `src` on; without one, its name.
+fn in_its_crate(path: &str) -> &str {
+    let source = path.rfind("/src/").map(|at| at + 1).or(path.starts_with("src/").then_some(0));
+    let name = path.rfind('/').map_or(0, |at| at + 1);
+    path.get(source.unwrap_or(name)..).unwrap_or(path)
+}
+
+/// The module that a source file is, without its crate: `map::read` of `/home/me/qcowfuzz/src/map/read.rs`.
+fn module(path: &str) -> String {
+    let file = in_its_crate(path);
+    let file = file.strip_prefix("src/").unwrap_or(file);
+    let file = file.strip_suffix(".rs").unwrap_or(file);
+    file.strip_suffix("/mod").unwrap_or(file).replace('/', "::")
+}
+
+/// Whether a source file is one of the standard library, or of a crate that was built into it.
+fn is_standard(path: &str) -> bool {
+    path.starts_with("/rustc/")
+        || path.starts_with("/rust/deps/")
+        || path.contains("/lib/rustlib/src/rust/library/")
+}
+
+/// Two functions of the stack of a panic: the path of the innermost that lies in `file`, where a panic's location is that of
+/// the caller of what panics (an index, an `unwrap`); and the innermost outside of the standard library, with its
+/// module.
+fn innermost(file: &str) -> (Option<String>, Option<String>) {
+    let (mut panicking, mut function, mut frame) = (false, None, None);
+    backtrace::trace(|traced| {
+        backtrace::resolve_frame(traced, |symbol| {
+            let Some(name) = symbol.name().map(|name| format!("{name:#}")) else { return };
+            let path = symbol.filename().and_then(Path::to_str).unwrap_or_default();
+            if panicking && function.is_none() && Path::new(path).ends_with(file) {
+                function = Some(name.clone());
+            }
+            if panicking && frame.is_none() && !path.is_empty() && !is_standard(path) {
+                frame = Some(format!("{}::{}", module(path), last_segment(&name)));
+            }
+            // What lies above is the hook, and what it calls.
+            panicking |= name.contains("panicking");
+        });
+        function.is_none() || frame.is_none()
+    });
+    (function, frame)
+}
+
+/// The function's own name in a path: without the types around it, closures in it, and generics behind it.
+fn last_segment(path: &str) -> String {
+    let (mut depth, mut segments) = (0u32, vec![String::new()]);
+    let mut characters = path.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            ':' if depth == 0 && characters.peek() == Some(&':') => {
+                characters.next();
+                segments.push(String::new());
+            }
+            _ if depth == 0 => segments.last_mut().into_iter().for_each(|it| it.push(character)),
+            _ => {}
+        }
+    }
+    let named = |segment: &&String| !segment.is_empty() && !segment.starts_with('{');
+    segments.iter().rev().find(named).cloned().unwrap_or_default()
+}
+
+/// The crate in a function's path: the first name, whatever types and references are around it.
+fn first_segment(path: &str) -> String {
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    let start = path.trim_start_matches(|character: char| !is_word(character));
+    start.split(|character| !is_word(character)).next().unwrap_or_default().to_string()
+}
+
+static LAST_PANIC: Mutex<Option<PanicNote>> = Mutex::new(None);
+
+/// Keeps panics of the code under test from being printed: they are findings, and reported as such.
+pub struct PanicNotes;
+
+impl PanicNotes {
+    /// Until it is dropped.
+    pub fn take_over() -> Self {
+        std::panic::set_hook(Box::new(|panic| {
+            let note = PanicNote::of(panic);
+            if let Ok(mut last) = LAST_PANIC.lock() {
+                *last = Some(note);
+            }
+        }));
+        Self
+    }
+}
+
+impl Drop for PanicNotes {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            drop(std::panic::take_hook());
+        }
+    }
+}
+
+/// Runs the code under test.
+///
+/// # Errors
+/// It panicked; while there are [`PanicNotes`], the place is told.
+pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, PanicNote> {
+    let last = || LAST_PANIC.lock().ok().and_then(|mut last| last.take()).unwrap_or_default();
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_alike_on_every_machine() {
+        assert_eq!(in_its_crate("src/map/read.rs"), "src/map/read.rs");
+        assert_eq!(in_its_crate("/home/me/src/qcowfuzz/src/map/read.rs"), "src/map/read.rs");
+        assert_eq!(in_its_crate("/tmp/engine.rs"), "engine.rs");
+        assert_eq!(in_its_crate("engine.rs"), "engine.rs");
+    }
+
+    // One test: the hook is the process's.
+    #[test]
+    fn a_panic_is_named_by_its_function() {
+        #[inline(always)]
+        fn third(bytes: &[u8]) -> u8 {
+            bytes[2]
+        }
+        #[inline(never)]
+        fn too_much(bytes: usize) -> Vec<u8> {
+            let mut all = Vec::with_capacity(1);
+            all.reserve(std::hint::black_box(bytes));
+            all
+        }
+        let notes = PanicNotes::take_over();
+        let index = caught(|| third(&std::hint::black_box([1, 2]))).unwrap_err();
+        // This one is in a file of the standard library.
+        let capacity = caught(|| too_much(usize::MAX)).unwrap_err();
+        drop(notes);
+        assert_eq!(index.fingerprint(), "panic: qcowfuzz, third");
+        assert_eq!(index.frame, "findings::panics::third");
+        assert!(index.detail.contains("index out of bounds: the len is 2"), "{}", index.detail);
+        assert_eq!(capacity.frame, "findings::panics::too_much", "{capacity:?}");
+    }
+
+    #[test]
+    fn files_are_modules() {
+        for path in ["src/map/read.rs", "/home/me/src/qcowfuzz/src/map/read/mod.rs"] {
+            assert_eq!(module(path), "map::read");
+        }
+        assert_eq!(module("/tmp/engine.rs"), "engine");
+        let library = "/rustc/0123/library/alloc/src/raw_vec/mod.rs";
+        assert!(is_standard(library) && !is_standard("/home/me/src/map/read.rs"));
+    }
+
+    #[test]
+    fn functions_are_named_alike_by_every_compiler() {
+        for path in [
+            "qcowfuzz::walkers::qcow2::walk::Walk<S,O>::piece",
+            "<qcowfuzz::walkers::qcow2::walk::Walk<S, O>>::piece::<u8>",
+            "<qcowfuzz::walkers::qcow2::walk::Walk<S> as core::iter::Iterator>::piece",
+            "qcowfuzz::walkers::qcow2::walk::Walk<S>::piece::{{closure}}",
+            "qcowfuzz::walkers::qcow2::walk::piece::{closure#0}::{closure#1}",
+        ] {
+            assert_eq!(last_segment(path), "piece", "{path}");
+            assert_eq!(first_segment(path), "qcowfuzz", "{path}");
+        }
+    }
+
+    #[test]
+    fn recorded_fingerprints_with_a_file_are_understood() {
+        let found = "panic: qcowfuzz, read_piece";
+        assert!(is_recorded(found, found));
+        assert!(is_recorded("panic: src/map/read.rs, read_piece", found));
+        assert!(!is_recorded("panic: src/map/read.rs, read_layer", found));
+        assert!(!is_recorded(found, "panic: src/map/read.rs, read_piece"));
+        assert!(!is_recorded("panic: src/map/read.rs", found));
+        assert!(!is_recorded("model: kind, normal → unallocated", found));
+    }
+}

@@ -1,0 +1,101 @@
+//! Regressions: programs that showed a bug once, as text files with their stories. Dropped into
+//! `tests/regressions/`, `cargo test` runs them from then on.
+//!
+//! ```text
+//! ; model: kind, zero-allocated → zero-plain
+//! ; target: map_extents
+//! ;
+//! ; The walker forgot where ...
+//! image version=3 ...
+//! zero at=start+0 clusters=1 keep=yes
+//! ```
+
+use std::fmt;
+
+use crate::disk::error::Error;
+use crate::programs::Program;
+use crate::programs::text::assemble;
+
+/// A program that showed a bug.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Regression {
+    /// What was found.
+    pub fingerprint: String,
+    /// The fuzz target that found it.
+    pub target: String,
+    /// What was wrong, how it was found, and what became of it; lines of plain text.
+    pub story: String,
+    /// The program.
+    pub program: Program,
+}
+
+impl Regression {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// The line that is not what it should be, with what was expected.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let told = |line, what: &str| Error::Text { line, what: what.to_string() };
+        let mut head = text.lines().map_while(|line| line.strip_prefix(';')).map(str::trim);
+        let fingerprint = head.next().filter(|line| !line.is_empty());
+        let fingerprint = fingerprint.ok_or_else(|| {
+            told(1, "no comment, expected '; ' and the fingerprint that was found")
+        })?;
+        let target = head.next().and_then(|line| line.strip_prefix("target: "));
+        let target = target.ok_or_else(|| told(2, "expected '; target: ' and a fuzz target"))?;
+        let story: Vec<_> = head.skip_while(|line| line.is_empty()).collect();
+        if story.is_empty() {
+            return Err(told(3, "no story, expected comments that tell what was wrong"));
+        }
+        Ok(Self {
+            fingerprint: fingerprint.to_string(),
+            target: target.to_string(),
+            story: story.join("\n"),
+            program: assemble(text)?,
+        })
+    }
+
+    /// A name for it: a word of Rust, of the letters and digits of its fingerprint, and of the checksum of its
+    /// program, since others may have the same fingerprint.
+    pub fn name(&self) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' };
+        let words: String = self.fingerprint.chars().map(plain).collect();
+        let words = words.split_whitespace().collect::<Vec<_>>().join("_");
+        format!("bug_{words}_{:08x}", crc32fast::hash(&self.program.encode()))
+    }
+}
+
+/// The text of a file.
+impl fmt::Display for Regression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fingerprint, target, story, program } = self;
+        writeln!(f, "; {fingerprint}\n; target: {target}\n;")?;
+        story.lines().try_for_each(|line| writeln!(f, "; {line}"))?;
+        write!(f, "{program}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_and_regressions_turn_into_each_other() {
+        let story = "What was wrong.\n\nWhat became of it.";
+        let regression = Regression {
+            fingerprint: "model: kind, normal → zero-plain".to_string(),
+            target: "map_extents".to_string(),
+            story: story.to_string(),
+            program: Program::default(),
+        };
+        let text = regression.to_string();
+        assert_eq!(Regression::parse(&text).unwrap(), regression);
+        assert!(regression.name().starts_with("bug_model_kind_normal_zero_plain_"));
+        let lines: Vec<_> = text.lines().collect();
+        let told = |lines: &[&str]| Regression::parse(&lines.join("\n")).unwrap_err().to_string();
+        assert!(told(&lines[3..]).starts_with("line 2: expected '; target: '"));
+        assert!(told(&lines[6..]).starts_with("line 1: no comment"));
+        assert!(told(&[lines[0], lines[1], lines[6]]).starts_with("line 3: no story"));
+        assert!(told(&lines[..6]).contains("no image line"));
+    }
+}

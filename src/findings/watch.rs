@@ -1,0 +1,232 @@
+//! Watched entries: which fields and entries of an image the walker has read, and which operation of the
+//! program each goes back to. Of a chain, the image at the top.
+
+use std::cell::RefCell;
+use std::ops::{ControlFlow, Range};
+
+use smallvec::SmallVec;
+
+use crate::disk::error::StorageError;
+use crate::disk::extent::{Extent, Window};
+use crate::disk::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{Data, Layer, Storage};
+use crate::formats::qcow2::anatomy::{Anatomy, Element, Part};
+use crate::harness::Walker;
+use crate::harness::engine::{Engine, OpenDisk};
+use crate::images::files::{FileNames, Images};
+use crate::images::image::Image;
+use crate::images::limits::Limits;
+use crate::images::qcow2::Scratch;
+use crate::programs::{Effect, Operation, Program, Record, Vm};
+
+/// A field or an entry that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watched {
+    /// What it belongs to.
+    pub part: Part,
+    /// Its number, as [`Anatomy::element`] takes it.
+    pub nth: u16,
+    /// Where it lies.
+    pub at: HostOffset,
+    /// The last operation that touched what it maps; `None` where it maps nothing in particular.
+    pub operation: Option<usize>,
+}
+
+/// Runs programs and keeps what the walker reads. All buffers are reused.
+#[derive(Debug, Default)]
+pub struct Watch {
+    vm: Vm,
+    scratch: Scratch,
+    images: Images,
+    names: FileNames,
+    anatomy: Anatomy,
+    walker: Walker,
+    reads: RefCell<Vec<Range<u64>>>,
+    touched: Vec<(Range<u64>, usize)>,
+    watched: Vec<Watched>,
+}
+
+impl Watch {
+    /// Builds what `program` builds, walks it, and returns what was read, part by part.
+    pub fn run(&mut self, program: &Program, limits: Limits) -> &[Watched] {
+        self.build(program, limits);
+        self.walk();
+        let Self { anatomy, reads, touched, watched, .. } = self;
+        watched.clear();
+        let reads = reads.get_mut();
+        merge(reads);
+        // What a program builds is sound.
+        let read = anatomy.read(&self.images.top().image);
+        debug_assert!(read.is_ok(), "{read:?}");
+        for part in Part::ALL {
+            for (index, element) in anatomy.of(part).iter().enumerate() {
+                let Ok(nth) = u16::try_from(index * 2) else { break };
+                if was_read(reads, element) {
+                    let operation = touching(touched, &element.guest);
+                    watched.push(Watched { part, nth, at: element.at, operation });
+                }
+            }
+        }
+        watched
+    }
+
+    fn build(&mut self, program: &Program, limits: Limits) {
+        self.touched.clear();
+        self.vm.begin(&program.prologue, limits);
+        for (index, operation) in program.operations.iter().enumerate() {
+            let before = self.vm.journal().mark();
+            let effect = self.vm.step(*operation);
+            if let (Operation::Overlay { .. }, Effect::Changed) = (operation, effect) {
+                // What was at the top lies below now.
+                self.touched.clear();
+                continue;
+            }
+            let journal = self.vm.journal();
+            let cluster = journal.cluster_size.bytes();
+            for record in journal.since(before) {
+                if let Some(clusters) = clusters_of(&record) {
+                    let bytes = |number: u64| number.saturating_mul(cluster);
+                    self.touched.push((bytes(clusters.start)..bytes(clusters.end), index));
+                }
+            }
+        }
+        self.images.resize(0);
+        self.vm.build(&self.names, &mut self.scratch, &mut self.images, &());
+    }
+
+    fn walk(&mut self) {
+        self.reads.get_mut().clear();
+        let top = Reading { image: &self.images.top().image, reads: &self.reads };
+        let layers = self.images.layers().enumerate().map(|(depth, files)| {
+            let layer = files.layer().erased();
+            let image = if depth == 0 { &top as &dyn Storage } else { layer.image };
+            Layer { image, ..layer }
+        });
+        let chain: SmallVec<[Layer; MAX_LAYERS]> = layers.collect();
+        let mut left = MAX_WATCHED_EXTENTS;
+        let mut count = |_: Extent| {
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        if let Ok(mut disk) = self.walker.open(&chain) {
+            // Whatever comes of it: what was read was read.
+            let _ = disk.map(Window::ALL, &mut count);
+        }
+    }
+}
+
+/// The guest clusters that a record is about.
+pub(crate) fn clusters_of(record: &Record) -> Option<Range<u64>> {
+    match record {
+        Record::Written { cluster, clusters, .. } => {
+            Some(cluster.get()..cluster.get().saturating_add(*clusters))
+        }
+        Record::Compressed { cluster, .. }
+        | Record::Zeroed { cluster, .. }
+        | Record::Discarded { cluster }
+        | Record::Subclusters { cluster, .. } => {
+            Some(cluster.get()..cluster.get().saturating_add(1))
+        }
+        Record::Resized { .. }
+        | Record::SnapshotTaken
+        | Record::SnapshotDeleted { .. }
+        | Record::SnapshotApplied { .. } => None,
+    }
+}
+
+/// The last operation that touched some of `guest`.
+pub(crate) fn touching(touched: &[(Range<u64>, usize)], guest: &Range<u64>) -> Option<usize> {
+    let meets = |range: &Range<u64>| range.start < guest.end && guest.start < range.end;
+    // What depends on a field of the header goes back to no operation.
+    let everything = guest.end == u64::MAX;
+    let found = touched.iter().rev().find(|(range, _)| !everything && meets(range));
+    found.map(|(_, operation)| *operation)
+}
+
+/// Sorts ranges, and makes one of those that meet.
+fn merge(ranges: &mut Vec<Range<u64>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let meets = next.start <= last.end;
+        if meets {
+            last.end = last.end.max(next.end);
+        }
+        meets
+    });
+}
+
+fn was_read(reads: &[Range<u64>], element: &Element) -> bool {
+    let Range { start, end } = element.range();
+    let next = reads.partition_point(|range| range.end <= start.get());
+    reads.get(next).is_some_and(|range| range.start < end.get())
+}
+
+/// An image whose reads are noted.
+struct Reading<'r> {
+    image: &'r Image,
+    reads: &'r RefCell<Vec<Range<u64>>>,
+}
+
+impl Reading<'_> {
+    fn note(&self, offset: HostOffset, length: usize) {
+        let end = offset.get().saturating_add(length as u64);
+        self.reads.borrow_mut().push(offset.get()..end);
+    }
+}
+
+impl Storage for Reading<'_> {
+    fn length_bytes(&self) -> u64 {
+        self.image.length_bytes()
+    }
+
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        self.note(offset, into.len());
+        self.image.read_at(offset, into)
+    }
+
+    fn next_data<'a>(
+        &'a self,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        let data = self.image.next_data(from, until, scratch)?;
+        if let Some(Data { offset, bytes }) = &data {
+            self.note(*offset, bytes.len());
+        }
+        Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::text::assemble;
+
+    #[test]
+    fn what_is_read_goes_back_to_what_wrote_it() {
+        let program = assemble(
+            "image version=3 cluster_bits=16 refcount_order=4 features=none size=64<<20+0 \
+             rng_seed=0 blocks=append table=append tolerance=0
+             write at=start+4 clusters=2
+             snapshot
+             zero at=start+5 clusters=1 keep=no
+             discard at=start+4 clusters=1
+             write at=start+4 clusters=1",
+        );
+        let mut watch = Watch::default();
+        let watched = watch.run(&program.unwrap(), Limits::WALKED);
+        let of = |part| -> Vec<_> {
+            watched.iter().filter(|it| it.part == part).map(|it| it.operation).collect()
+        };
+        assert_eq!(of(Part::L2), [Some(4), Some(2)]);
+        assert_eq!(of(Part::L1), [Some(4)]);
+        // The header is read in full, the refcounts never, of a snapshot its entry.
+        assert_eq!(of(Part::Header).len(), 18);
+        assert!(of(Part::Header).iter().all(Option::is_none));
+        assert_eq!(of(Part::RefcountBlock), []);
+        assert_eq!(of(Part::Snapshot).len(), 9);
+        assert_eq!(of(Part::SnapshotTable), []);
+    }
+}

@@ -1,0 +1,309 @@
+//! Persistent dirty bitmaps (specification, "Bitmaps extension" and "Bitmaps"): the header extension,
+//! entries of the bitmap directory, entries of bitmap tables. The bounds are those of QEMU
+//! (`block/qcow2-bitmap.c`).
+
+use std::ops::RangeInclusive;
+
+use bytes::{Buf, BufMut};
+
+use super::error::MapError;
+use super::header::Geometry;
+use super::units::ClusterSize;
+use crate::disk::offsets::HostOffset;
+
+/// The length of the bitmaps extension.
+pub const EXTENSION_BYTES: usize = 24;
+/// The largest number of bitmaps that QEMU opens (`QCOW2_MAX_BITMAPS`).
+pub const MAX_BITMAPS: u32 = 65_535;
+/// The longest bitmap directory that QEMU opens (`QCOW2_MAX_BITMAP_DIRECTORY_SIZE`).
+pub const MAX_DIRECTORY_BYTES: u64 = 65_535 * 1024;
+/// The fixed part of a bitmap directory entry.
+pub const FIXED_BYTES: usize = 24;
+/// The longest name that QEMU opens (`BME_MAX_NAME_SIZE`).
+pub const MAX_NAME_BYTES: u16 = 1023;
+/// The largest bitmap that QEMU opens, in clusters of its table (`BME_MAX_PHYS_SIZE`).
+pub const MAX_DATA_BYTES: u64 = 512 << 20;
+/// log2 of how many guest bytes one bit may stand for.
+pub const GRANULARITY_BITS: RangeInclusive<u8> = 9..=31;
+
+/// Flag bit 0: the bitmap was not saved correctly, what it says may be wrong.
+pub const FLAG_IN_USE: u32 = 1 << 0;
+/// Flag bit 1: the bitmap must reflect all changes of the disk.
+pub const FLAG_AUTO: u32 = 1 << 1;
+/// The specification's bit 2 says something of extra data, which QEMU does not open.
+const FLAGS_KNOWN: u32 = FLAG_IN_USE | FLAG_AUTO;
+/// The one type: a dirty tracking bitmap.
+const TYPE_DIRTY_TRACKING: u8 = 1;
+
+/// Bits 9 to 55 of a table entry: where the cluster of bits lies.
+const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
+/// Bit 0 of a table entry without an offset: all bits are ones.
+const ALL_ONES: u64 = 1;
+const RESERVED_MASK: u64 = !(OFFSET_MASK | ALL_ONES);
+
+/// How many entries the table of a bitmap has: the specification's `bitmap_table_size`.
+pub fn table_entries_for(
+    virtual_size_bytes: u64,
+    granularity_bits: u8,
+    cluster_size: ClusterSize,
+) -> u64 {
+    cluster_size.clusters_for(bits_for(virtual_size_bytes, granularity_bits).div_ceil(8))
+}
+
+/// How many bits a bitmap of the whole disk has.
+pub fn bits_for(virtual_size_bytes: u64, granularity_bits: u8) -> u64 {
+    virtual_size_bytes.div_ceil(1u64.checked_shl(u32::from(granularity_bits)).unwrap_or(u64::MAX))
+}
+
+/// The header extension that says where the bitmap directory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapsExtension {
+    /// How many bitmaps there are.
+    pub bitmaps: u32,
+    /// The length of the directory, all its entries together.
+    pub directory_bytes: u64,
+    /// Where the directory lies.
+    pub directory_offset: HostOffset,
+}
+
+impl BitmapsExtension {
+    /// Reads and checks the content of the extension, as QEMU does at open (`block/qcow2.c`,
+    /// `qcow2_read_extensions`; `bitmap_list_load` for an empty directory).
+    ///
+    /// # Errors
+    /// A field that QEMU refuses.
+    pub fn parse(
+        content: &[u8; EXTENSION_BYTES],
+        cluster_size: ClusterSize,
+    ) -> Result<Self, MapError> {
+        let mut bytes = content.as_slice();
+        let bitmaps = bytes.get_u32();
+        let reserved = bytes.get_u32();
+        let directory_bytes = bytes.get_u64();
+        let directory_offset = bytes.get_u64();
+        if reserved != 0 {
+            return Err(bad("reserved", u64::from(reserved), "0"));
+        }
+        if bitmaps == 0 || bitmaps > MAX_BITMAPS {
+            return Err(bad("nb_bitmaps", u64::from(bitmaps), "1 to 65535"));
+        }
+        if directory_offset & cluster_size.mask() != 0 {
+            let expected = "a multiple of the cluster size";
+            return Err(bad("bitmap_directory_offset", directory_offset, expected));
+        }
+        if directory_bytes == 0 || directory_bytes > MAX_DIRECTORY_BYTES {
+            return Err(bad("bitmap_directory_size", directory_bytes, "1 to 67107840"));
+        }
+        // A file offset is a signed number.
+        if directory_offset > i64::MAX as u64 - directory_bytes {
+            let expected = "a directory that ends before 2^63";
+            return Err(bad("bitmap_directory_offset", directory_offset, expected));
+        }
+        let directory_offset = HostOffset::new(directory_offset);
+        Ok(Self { bitmaps, directory_bytes, directory_offset })
+    }
+
+    /// What a bitmaps extension of another length is.
+    pub(crate) fn bad_length(length_bytes: u32) -> MapError {
+        bad("length", u64::from(length_bytes), "24")
+    }
+
+    /// Writes the content of the extension.
+    pub fn write(&self, mut out: impl BufMut) {
+        out.put_u32(self.bitmaps);
+        out.put_u32(0);
+        out.put_u64(self.directory_bytes);
+        out.put_u64(self.directory_offset.get());
+    }
+}
+
+fn bad(field: &'static str, found: u64, expected: &'static str) -> MapError {
+    MapError::BitmapsExtension { field, found, expected }
+}
+
+/// The fixed part of a bitmap directory entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapEntry {
+    /// Where the bitmap table lies.
+    pub table_offset: HostOffset,
+    /// Its entries.
+    pub table_entries: u32,
+    /// Flag bits.
+    pub flags: u32,
+    /// The type: 1, a dirty tracking bitmap.
+    pub kind: u8,
+    /// log2 of how many guest bytes one bit stands for.
+    pub granularity_bits: u8,
+    /// The length of the name.
+    pub name_bytes: u16,
+    /// The length of the extra data that follows the fixed part.
+    pub extra_bytes: u32,
+}
+
+impl BitmapEntry {
+    /// A dirty tracking bitmap without extra data.
+    pub fn new(
+        table_offset: HostOffset,
+        table_entries: u32,
+        flags: u32,
+        granularity_bits: u8,
+        name_bytes: u16,
+    ) -> Self {
+        let kind = TYPE_DIRTY_TRACKING;
+        let extra_bytes = 0;
+        Self { table_offset, table_entries, flags, kind, granularity_bits, name_bytes, extra_bytes }
+    }
+
+    /// From the fixed part's bytes.
+    pub fn parse(fixed: &[u8; FIXED_BYTES]) -> Self {
+        let mut bytes = fixed.as_slice();
+        Self {
+            table_offset: HostOffset::new(bytes.get_u64()),
+            table_entries: bytes.get_u32(),
+            flags: bytes.get_u32(),
+            kind: bytes.get_u8(),
+            granularity_bits: bytes.get_u8(),
+            name_bytes: bytes.get_u16(),
+            extra_bytes: bytes.get_u32(),
+        }
+    }
+
+    /// The length of the whole entry, padded to 8.
+    pub fn length_bytes(&self) -> u64 {
+        let behind = u64::from(self.extra_bytes) + u64::from(self.name_bytes);
+        (FIXED_BYTES as u64 + behind).next_multiple_of(8)
+    }
+
+    /// Whether the bitmap was not saved correctly: nobody looks at its bits.
+    pub fn in_use(&self) -> bool {
+        self.flags & FLAG_IN_USE != 0
+    }
+
+    /// What QEMU refuses in it at open, if anything: `bitmap_list_load`, `check_dir_entry`, and
+    /// `load_bitmap_data` for the length of the table.
+    pub fn fault(&self, geometry: &Geometry, virtual_size_bytes: u64) -> Option<&'static str> {
+        let cluster_size = geometry.cluster_size;
+        let table = self.table_offset.get();
+        let entries = u64::from(self.table_entries);
+        let needed = table_entries_for(virtual_size_bytes, self.granularity_bits, cluster_size);
+        let faults = [
+            (self.extra_bytes != 0, "it has extra data, which are not supported"),
+            (self.kind != TYPE_DIRTY_TRACKING, "its type is not 1"),
+            (self.flags & !FLAGS_KNOWN != 0, "it has flags that are reserved"),
+            (!GRANULARITY_BITS.contains(&self.granularity_bits), "granularity_bits is not 9 to 31"),
+            (self.name_bytes > MAX_NAME_BYTES, "its name is longer than 1023 bytes"),
+            (table == 0, "it has no table"),
+            (table & cluster_size.mask() != 0, "its table is not on a cluster boundary"),
+            (table > i64::MAX as u64 - entries * 8, "its table does not end before 2^63"),
+            (entries == 0, "its table has no entries"),
+            (cluster_size.saturating_bytes(entries) > MAX_DATA_BYTES, "it is larger than 512 MiB"),
+            (!self.in_use() && entries != needed, "its table is not as long as the disk needs it"),
+        ];
+        faults.into_iter().find_map(|(there, what)| there.then_some(what))
+    }
+
+    /// Writes the fixed part.
+    pub fn write(&self, out: &mut impl BufMut) {
+        out.put_u64(self.table_offset.get());
+        out.put_u32(self.table_entries);
+        out.put_u32(self.flags);
+        out.put_u8(self.kind);
+        out.put_u8(self.granularity_bits);
+        out.put_u16(self.name_bytes);
+        out.put_u32(self.extra_bytes);
+    }
+}
+
+/// What an entry of a bitmap table stands for: a cluster of bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BitmapCluster {
+    /// All bits are zeroes.
+    AllZeroes,
+    /// All bits are ones.
+    AllOnes,
+    /// The bits lie in a host cluster.
+    Data(HostOffset),
+}
+
+/// An entry of a bitmap table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BitmapTableEntry(pub u64);
+
+impl BitmapTableEntry {
+    /// The entry for a cluster of bits.
+    pub fn new(cluster: BitmapCluster) -> Self {
+        Self(match cluster {
+            BitmapCluster::AllZeroes => 0,
+            BitmapCluster::AllOnes => ALL_ONES,
+            BitmapCluster::Data(host) => host.get() & OFFSET_MASK,
+        })
+    }
+
+    /// What it stands for.
+    ///
+    /// # Errors
+    /// Bits that contradict each other or are reserved.
+    pub fn cluster(self, cluster_size: ClusterSize) -> Result<BitmapCluster, &'static str> {
+        let offset = self.0 & OFFSET_MASK;
+        if self.0 & RESERVED_MASK != 0 {
+            return Err("a table entry has bits that are reserved");
+        }
+        match (offset, self.0 & ALL_ONES != 0) {
+            (0, false) => Ok(BitmapCluster::AllZeroes),
+            (0, true) => Ok(BitmapCluster::AllOnes),
+            (_, true) => Err("a table entry says all ones and has an offset"),
+            (_, false) if offset & cluster_size.mask() != 0 => {
+                Err("a cluster of bits is not on a cluster boundary")
+            }
+            (_, false) => Ok(BitmapCluster::Data(HostOffset::new(offset))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: ClusterSize = ClusterSize::SMALLEST;
+
+    #[test]
+    fn extensions_round_trip() {
+        let extension = BitmapsExtension {
+            bitmaps: 3,
+            directory_bytes: 96,
+            directory_offset: HostOffset::new(0x3000),
+        };
+        let mut content = [0; EXTENSION_BYTES];
+        extension.write(content.as_mut_slice());
+        assert_eq!(BitmapsExtension::parse(&content, SIZE), Ok(extension));
+    }
+
+    #[test]
+    fn entries_round_trip() {
+        let entry = BitmapEntry::new(HostOffset::new(0x400), 7, FLAG_AUTO, 16, 5);
+        let mut bytes = Vec::new();
+        entry.write(&mut bytes);
+        assert_eq!(BitmapEntry::parse(bytes.as_slice().try_into().unwrap()), entry);
+        assert_eq!(entry.length_bytes(), 32);
+    }
+
+    #[test]
+    fn table_entries_round_trip() {
+        let data = BitmapCluster::Data(HostOffset::new(0x600));
+        for cluster in [BitmapCluster::AllZeroes, BitmapCluster::AllOnes, data] {
+            assert_eq!(BitmapTableEntry::new(cluster).cluster(SIZE), Ok(cluster));
+        }
+        for word in [2, 0x100, 1 << 56, 1 << 63, 0x601] {
+            assert!(BitmapTableEntry(word).cluster(SIZE).is_err(), "{word:#x}");
+        }
+        assert!(BitmapTableEntry(0x600).cluster(ClusterSize::from_bits(10).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_table_is_as_long_as_the_disk_needs_it() {
+        // 512 bytes are 4096 bits, each of which stands for 512 bytes.
+        for (size, entries) in [(0, 0), (1, 1), (2 << 20, 1), ((2 << 20) + 1, 2)] {
+            assert_eq!(table_entries_for(size, 9, SIZE), entries, "{size}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Numbers of the format: magic, sizes, feature bits, extension types, and the limits at which QEMU refuses an image.
+
+/// `QFI\xfb`.
+pub const MAGIC: u32 = 0x5146_49FB;
+
+/// The length of a version 2 header, and the offset of what version 3 adds.
+pub const V2_LENGTH_BYTES: u32 = 72;
+
+/// The shortest version 3 header.
+pub const V3_LENGTH_BYTES: u32 = 104;
+
+/// The version 3 header with the compression type field, padded to 8.
+pub const V3_COMPRESSION_LENGTH_BYTES: u32 = 112;
+
+/// The largest L1 table that QEMU opens, in entries (`QCOW_MAX_L1_SIZE`, 32 MiB).
+pub const MAX_L1_ENTRIES: u32 = 4 << 20;
+
+/// The largest refcount table that QEMU opens (`QCOW_MAX_REFTABLE_SIZE`).
+pub const MAX_REFCOUNT_TABLE_BYTES: u64 = 8 << 20;
+
+/// The largest number of snapshots that QEMU opens (`QCOW_MAX_SNAPSHOTS`).
+pub const MAX_SNAPSHOTS: u32 = 65_536;
+
+/// The largest `refcount_order`: 64-bit refcounts.
+pub const MAX_REFCOUNT_ORDER: u32 = 6;
+
+/// The longest file that QEMU reads (`BDRV_MAX_LENGTH`): 2^63 less one byte, rounded down to 1 GiB.
+pub(super) const MAX_FILE_BYTES: u64 = (1 << 63) - (1 << 30);
+
+/// Incompatible feature bit 0: refcounts may be out of date.
+pub const INCOMPATIBLE_DIRTY: u64 = 1 << 0;
+
+/// Incompatible feature bit 1: the image is known to be damaged.
+pub const INCOMPATIBLE_CORRUPT: u64 = 1 << 1;
+
+/// Incompatible feature bit 2: guest data lies in another file.
+pub const INCOMPATIBLE_DATA_FILE: u64 = 1 << 2;
+
+/// Incompatible feature bit 3: the compression type is not zlib.
+pub const INCOMPATIBLE_COMPRESSION: u64 = 1 << 3;
+
+/// Incompatible feature bit 4: L2 entries are 16 bytes, with subcluster bitmaps.
+pub const INCOMPATIBLE_EXTENDED_L2: u64 = 1 << 4;
+
+/// The incompatible feature bits that are known.
+pub(super) const INCOMPATIBLE_KNOWN: u64 = (1 << 5) - 1;
+
+/// Compatible feature bit 0: refcounts are updated lazily.
+pub const COMPATIBLE_LAZY_REFCOUNTS: u64 = 1 << 0;
+
+/// Autoclear feature bit 0: the bitmaps extension is consistent.
+pub const AUTOCLEAR_BITMAPS: u64 = 1 << 0;
+
+/// Autoclear feature bit 1: the external data file is the disk, byte for byte.
+pub const AUTOCLEAR_RAW_DATA_FILE: u64 = 1 << 1;
+
+/// Header extension: the end of the area.
+pub const EXTENSION_END: u32 = 0;
+
+/// Header extension: the format of the backing file, in words.
+pub const EXTENSION_BACKING_FORMAT: u32 = 0xE279_2ACA;
+
+/// Header extension: the feature name table.
+pub const EXTENSION_FEATURE_NAMES: u32 = 0x6803_F857;
+
+/// Header extension: the bitmaps' directory.
+pub const EXTENSION_BITMAPS: u32 = 0x2385_2875;
+
+/// Header extension: where the header of the encryption lies.
+pub const EXTENSION_CRYPTO: u32 = 0x0537_BE77;
+
+/// Header extension: the name of the external data file.
+pub const EXTENSION_DATA_FILE: u32 = 0x4441_5441;

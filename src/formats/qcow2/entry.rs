@@ -1,0 +1,260 @@
+//! Entries of L1 and L2 tables (specification, "Cluster mapping").
+
+use super::header::{Geometry, Version};
+use super::units::ClusterSize;
+use crate::disk::offsets::HostOffset;
+
+/// Bits 9–55: a host offset in an L1 entry, or in an L2 entry that is not compressed.
+pub const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
+/// Bit 63: the cluster's refcount is exactly one.
+pub const COPIED: u64 = 1 << 63;
+/// Bit 62 of an L2 entry: compressed.
+const COMPRESSED: u64 = 1 << 62;
+/// Bit 0 of a standard L2 entry: reads as zeros.
+const ZERO: u64 = 1;
+
+/// An L1 table entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L1Entry(pub u64);
+
+impl L1Entry {
+    /// An entry that points to an L2 table.
+    pub fn new(table: HostOffset, copied: bool) -> Self {
+        Self(table.get() | if copied { COPIED } else { 0 })
+    }
+
+    /// Where the L2 table lies; `None` where there is none. Reserved bits are ignored.
+    #[inline]
+    pub fn table(self) -> Option<HostOffset> {
+        match self.0 & OFFSET_MASK {
+            0 => None,
+            offset => Some(HostOffset::new(offset)),
+        }
+    }
+
+    /// Whether the entry says that the table's refcount is exactly one.
+    pub fn copied(self) -> bool {
+        self.0 & COPIED != 0
+    }
+}
+
+/// What an L2 entry says of its cluster; under extended L2, together with the bitmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterKind {
+    /// No layer of this image has the cluster.
+    Unallocated,
+    /// Reads as zeros, without an allocation.
+    ZeroPlain,
+    /// Reads as zeros, with an allocation.
+    ZeroAllocated(HostOffset),
+    /// Data.
+    Normal(HostOffset),
+    /// Compressed data.
+    Compressed(CompressedRun),
+    /// Extended L2 only: an allocated cluster; the bitmap tells of each subcluster.
+    Subclusters(HostOffset),
+    /// Extended L2 only: no allocation; the bitmap tells which subclusters read as zeros.
+    UnallocatedSubclusters,
+}
+
+/// An L2 table entry, without the bitmap that follows it under extended L2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L2Entry(pub u64);
+
+impl L2Entry {
+    /// A cluster of data, or under extended L2 one whose bitmap tells.
+    pub fn normal(host: HostOffset, copied: bool) -> Self {
+        Self(host.get() | if copied { COPIED } else { 0 })
+    }
+
+    /// Reads as zeros; not under extended L2.
+    pub fn zero(host: Option<HostOffset>, copied: bool) -> Self {
+        let host = host.map_or(0, HostOffset::get);
+        Self(host | ZERO | if copied { COPIED } else { 0 })
+    }
+
+    /// A compressed cluster.
+    pub fn compressed(run: CompressedRun, cluster_size: ClusterSize) -> Self {
+        let shift = CompressedRun::offset_bits(cluster_size);
+        Self(COMPRESSED | (run.additional_sectors << shift) | run.offset.get())
+    }
+
+    /// Whether the entry says that the cluster's refcount is exactly one.
+    pub fn copied(self) -> bool {
+        self.0 & COPIED != 0
+    }
+
+    /// What the entry says. Reserved bits are ignored, as in QEMU (`block/qcow2.h`,
+    /// `qcow2_get_cluster_type`); so are offsets that are not on a cluster boundary: the caller
+    /// knows what to say of them.
+    ///
+    /// # Errors
+    /// The zero flag in a version 2 image.
+    #[inline]
+    pub fn kind(self, geometry: &Geometry) -> Result<ClusterKind, &'static str> {
+        let offset = self.0 & OFFSET_MASK;
+        let host = HostOffset::new(offset);
+        // In a data file, 0 is an offset like any other.
+        let allocated = offset != 0 || geometry.data_file && self.copied();
+        if self.0 & COMPRESSED != 0 {
+            return Ok(ClusterKind::Compressed(CompressedRun::from_entry(self.0, geometry)));
+        }
+        if geometry.extended_l2 {
+            return Ok(match allocated {
+                false => ClusterKind::UnallocatedSubclusters,
+                true => ClusterKind::Subclusters(host),
+            });
+        }
+        if self.0 & ZERO != 0 {
+            if geometry.version == Version::V2 {
+                return Err("the zero flag is set in a version 2 image");
+            }
+            return Ok(match offset {
+                0 => ClusterKind::ZeroPlain,
+                _ => ClusterKind::ZeroAllocated(host),
+            });
+        }
+        Ok(match allocated {
+            false => ClusterKind::Unallocated,
+            true => ClusterKind::Normal(host),
+        })
+    }
+}
+
+/// Where a compressed cluster's bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompressedRun {
+    /// The first byte; anywhere in a cluster.
+    pub offset: HostOffset,
+    /// How many 512-byte sectors follow the one in which the first byte lies.
+    pub additional_sectors: u64,
+}
+
+impl CompressedRun {
+    /// For `length_bytes` (at least 1) from `offset`.
+    pub fn new(offset: HostOffset, length_bytes: u64) -> Self {
+        let last = offset.get() + length_bytes.saturating_sub(1);
+        Self { offset, additional_sectors: (last / 512) - (offset.get() / 512) }
+    }
+
+    fn from_entry(entry: u64, geometry: &Geometry) -> Self {
+        let shift = Self::offset_bits(geometry.cluster_size);
+        let sector_bits = geometry.cluster_size.bits() - 8;
+        Self {
+            offset: HostOffset::new(entry & ((1 << shift) - 1)),
+            additional_sectors: (entry >> shift) & ((1 << sector_bits) - 1),
+        }
+    }
+
+    /// The specification's x: how many bits of the descriptor are the offset, 49 to 61.
+    const fn offset_bits(cluster_size: ClusterSize) -> u32 {
+        70 - cluster_size.bits()
+    }
+
+    /// How many bytes may belong to the payload: up to the end of the last sector. At most two
+    /// clusters.
+    pub fn length_bytes(self) -> u64 {
+        (self.additional_sectors + 1) * 512 - (self.offset.get() & 511)
+    }
+}
+
+/// The bitmap of an extended L2 entry: bit i, subcluster i is allocated; bit 32 + i, it reads as
+/// zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubclusterBitmap(pub u64);
+
+impl SubclusterBitmap {
+    /// Every subcluster allocated.
+    pub const ALL_ALLOCATED: Self = Self(0xFFFF_FFFF);
+    /// Every subcluster reads as zeros.
+    pub const ALL_ZERO: Self = Self(0xFFFF_FFFF << 32);
+
+    /// From the two halves.
+    pub fn new(allocated: u32, zero: u32) -> Self {
+        Self(u64::from(zero) << 32 | u64::from(allocated))
+    }
+
+    /// Bit i: subcluster i is allocated.
+    #[inline]
+    pub fn allocated(self) -> u32 {
+        (self.0 & 0xFFFF_FFFF) as u32
+    }
+
+    /// Bit i: subcluster i reads as zeros.
+    #[inline]
+    pub fn zero(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// What contradicts itself, for an entry with or without a host offset.
+    #[inline]
+    pub fn contradiction(self, has_host: bool) -> Option<&'static str> {
+        if has_host && self.allocated() & self.zero() != 0 {
+            Some("a subcluster is both allocated and zero")
+        } else if !has_host && self.allocated() != 0 {
+            Some("a subcluster is allocated, but the cluster is not")
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::qcow2::header::Compression;
+
+    fn geometry(bits: u32, extended_l2: bool) -> Geometry {
+        Geometry {
+            version: Version::V3,
+            cluster_size: ClusterSize::from_bits(bits).unwrap(),
+            refcount_order: 4,
+            extended_l2,
+            compression: Compression::Deflate,
+            data_file: false,
+        }
+    }
+
+    #[test]
+    fn compressed_descriptors_round_trip_at_every_cluster_size() {
+        for bits in 9..=21 {
+            let geometry = geometry(bits, false);
+            let cluster = geometry.cluster_size.bytes();
+            for (offset, length) in [(0x1000, 1), (0x1001, 511), (0x11FF, 1), (0x11FF, cluster)] {
+                let run = CompressedRun::new(HostOffset::new(offset), length);
+                let entry = L2Entry::compressed(run, geometry.cluster_size);
+                assert_eq!(entry.kind(&geometry), Ok(ClusterKind::Compressed(run)));
+                assert!(run.length_bytes() >= length && run.length_bytes() < length + 512);
+                assert!(!entry.copied());
+            }
+        }
+    }
+
+    #[test]
+    fn the_descriptor_of_the_specification() {
+        // 64 KiB clusters: x = 54; three sectors in all from 0x50200.
+        let entry = L2Entry(COMPRESSED | (2 << 54) | 0x5_0210);
+        let Ok(ClusterKind::Compressed(run)) = entry.kind(&geometry(16, false)) else { panic!() };
+        assert_eq!(run.offset, HostOffset::new(0x5_0210));
+        assert_eq!(run.length_bytes(), 3 * 512 - 0x10);
+    }
+
+    #[test]
+    fn kinds_follow_the_order_of_the_specification() {
+        let standard = geometry(16, false);
+        let host = HostOffset::new(0x5_0000);
+        assert_eq!(L2Entry(0).kind(&standard), Ok(ClusterKind::Unallocated));
+        assert_eq!(L2Entry(1).kind(&standard), Ok(ClusterKind::ZeroPlain));
+        assert_eq!(L2Entry(0x5_0001).kind(&standard), Ok(ClusterKind::ZeroAllocated(host)));
+        assert_eq!(L2Entry(0x5_0000).kind(&standard), Ok(ClusterKind::Normal(host)));
+        assert!(matches!(L2Entry(COMPRESSED | 1).kind(&standard), Ok(ClusterKind::Compressed(_))));
+        // Reserved bits 1–8 and 56–61 are masked; bit 0 means nothing under extended L2.
+        let reserved = 0x3F00_0000_0000_01FE;
+        assert_eq!(L2Entry(0x5_0000 | reserved).kind(&standard), Ok(ClusterKind::Normal(host)));
+        let extended = geometry(16, true);
+        assert_eq!(L2Entry(0x5_0001).kind(&extended), Ok(ClusterKind::Subclusters(host)));
+        assert_eq!(L2Entry(1).kind(&extended), Ok(ClusterKind::UnallocatedSubclusters));
+        let v2 = Geometry { version: Version::V2, ..standard };
+        assert!(L2Entry(1).kind(&v2).is_err());
+    }
+}

@@ -1,0 +1,444 @@
+//! The image header, versions 2 and 3 (specification, "Header" and "Header extensions").
+
+use bytes::{Buf, BufMut};
+
+use super::constants::{
+    AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_DATA_FILE,
+    INCOMPATIBLE_EXTENDED_L2, INCOMPATIBLE_KNOWN, MAGIC, MAX_FILE_BYTES, MAX_L1_ENTRIES,
+    MAX_REFCOUNT_ORDER, MAX_REFCOUNT_TABLE_BYTES, MAX_SNAPSHOTS, V2_LENGTH_BYTES,
+    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+};
+use super::error::MapError;
+use super::snapshot::FIXED_BYTES;
+use super::units::ClusterSize;
+use crate::disk::offsets::HostOffset;
+
+/// How compressed clusters are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// Raw deflate (the specification's "zlib", type 0).
+    #[default]
+    Deflate,
+    /// Zstandard (type 1).
+    Zstd,
+}
+
+/// A format that a backing file can have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// An image, perhaps with layers of its own below it.
+    #[default]
+    Qcow2,
+    /// Guest data from the first byte to the last.
+    Raw,
+}
+
+impl ImageFormat {
+    /// What the backing format extension calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Qcow2 => "qcow2",
+            Self::Raw => "raw",
+        }
+    }
+
+    /// The format that the extension calls by `name`, up to its first zero byte.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        let name = name.split(|byte| *byte == 0).next()?;
+        [Self::Qcow2, Self::Raw].into_iter().find(|format| format.name().as_bytes() == name)
+    }
+}
+
+/// The version of the format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// Version 2, `compat=0.10`: no feature bits, 16-bit refcounts, no zero clusters.
+    V2,
+    /// Version 3, `compat=1.1`.
+    #[default]
+    V3,
+}
+
+/// What decides the meaning of every structure of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// The version.
+    pub version: Version,
+    /// The cluster size.
+    pub cluster_size: ClusterSize,
+    /// log2 of the refcount width in bits, 0 to 6.
+    pub refcount_order: u32,
+    /// L2 entries have subcluster bitmaps; needs 16 KiB clusters.
+    pub extended_l2: bool,
+    /// How compressed clusters are compressed.
+    pub compression: Compression,
+    /// Guest data lie in another file, each byte at its guest offset.
+    pub data_file: bool,
+}
+
+impl Geometry {
+    /// The length of one L2 entry.
+    #[inline]
+    pub const fn l2_entry_bytes(&self) -> u64 {
+        if self.extended_l2 { 16 } else { 8 }
+    }
+
+    /// log2 of how many entries an L2 table has; it is always one cluster.
+    #[inline]
+    pub const fn l2_bits(&self) -> u32 {
+        self.cluster_size.bits() - if self.extended_l2 { 4 } else { 3 }
+    }
+
+    /// How many entries an L2 table has.
+    #[inline]
+    pub const fn l2_entries(&self) -> u64 {
+        1 << self.l2_bits()
+    }
+
+    /// log2 of how many guest bytes one L2 table maps, at most 39.
+    #[inline]
+    pub const fn l2_span_bits(&self) -> u32 {
+        self.l2_bits() + self.cluster_size.bits()
+    }
+
+    /// How many guest bytes one L2 table maps.
+    #[inline]
+    pub const fn l2_span_bytes(&self) -> u64 {
+        1 << self.l2_span_bits()
+    }
+
+    /// log2 of [`Geometry::cell_bytes`].
+    #[inline]
+    pub const fn cell_bits(&self) -> u32 {
+        self.cluster_size.bits() - if self.extended_l2 { 5 } else { 0 }
+    }
+
+    /// The smallest unit of mapping: a subcluster under extended L2, else a cluster.
+    #[inline]
+    pub const fn cell_bytes(&self) -> u64 {
+        1 << self.cell_bits()
+    }
+
+    /// How many L1 entries a disk of `virtual_size_bytes` needs.
+    #[inline]
+    pub const fn l1_entries_for(&self, virtual_size_bytes: u64) -> u64 {
+        virtual_size_bytes.div_ceil(self.l2_span_bytes())
+    }
+
+    /// How many clusters one refcount block counts: 64 (512-byte clusters, 64-bit counts) to 2^24.
+    #[inline]
+    pub const fn refcounts_per_block(&self) -> u64 {
+        (self.cluster_size.bytes() * 8) >> self.refcount_order
+    }
+
+    /// The largest refcount that can be stored.
+    #[inline]
+    pub const fn max_refcount(&self) -> u64 {
+        let bits = 1u32 << self.refcount_order;
+        if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+    }
+}
+
+/// The fields of a header that a reader needs, already checked as QEMU checks them at open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Version, cluster size, refcount width and the features that change structures.
+    pub geometry: Geometry,
+    /// The size as stored; the disk that QEMU shows is this rounded down to 512 bytes.
+    pub size_bytes: u64,
+    /// Entries of the active L1 table.
+    pub l1_entries: u32,
+    /// Where the active L1 table lies.
+    pub l1_offset: HostOffset,
+    /// Where the refcount table lies.
+    pub refcount_table_offset: HostOffset,
+    /// Its length in clusters.
+    pub refcount_table_clusters: u32,
+    /// How many snapshots there are.
+    pub snapshots: u32,
+    /// Where the snapshot table lies.
+    pub snapshots_offset: HostOffset,
+    /// Where the backing file's name lies; 0 for none.
+    pub backing_file_offset: HostOffset,
+    /// The length of that name.
+    pub backing_file_bytes: u32,
+    /// Incompatible feature bits.
+    pub incompatible: u64,
+    /// Compatible feature bits.
+    pub compatible: u64,
+    /// Autoclear feature bits.
+    pub autoclear: u64,
+    /// The header's own length; the extensions begin there.
+    pub header_length_bytes: u32,
+}
+
+/// How many bytes of a file [`Header::parse`] looks at.
+pub const PARSED_BYTES: usize = V3_COMPRESSION_LENGTH_BYTES as usize;
+
+impl Header {
+    /// Reads and checks the fixed part of a header from the first bytes of a file (zeros past its
+    /// end). The checks, and their order, are those of QEMU `block/qcow2.c`, `qcow2_do_open`.
+    ///
+    /// # Errors
+    /// A field that QEMU refuses, or a feature that is not supported (encryption).
+    pub fn parse(first_bytes: &[u8; PARSED_BYTES]) -> Result<Self, MapError> {
+        let raw = RawHeader::read(first_bytes);
+        let geometry = raw.checked_geometry()?;
+        raw.check_tables(&geometry)?;
+        Ok(Self {
+            geometry,
+            size_bytes: raw.size,
+            l1_entries: raw.l1_size,
+            l1_offset: HostOffset::new(raw.l1_table_offset),
+            refcount_table_offset: HostOffset::new(raw.refcount_table_offset),
+            refcount_table_clusters: raw.refcount_table_clusters,
+            snapshots: raw.nb_snapshots,
+            snapshots_offset: HostOffset::new(raw.snapshots_offset),
+            backing_file_offset: HostOffset::new(raw.backing_file_offset),
+            backing_file_bytes: raw.backing_file_size,
+            incompatible: raw.incompatible,
+            compatible: raw.compatible,
+            autoclear: raw.autoclear,
+            header_length_bytes: raw.header_length,
+        })
+    }
+
+    /// Where header extensions end: at the backing file's name, or at the end of cluster 0.
+    pub fn extension_area_end(&self) -> u64 {
+        match self.backing_file_offset.get() {
+            0 => self.geometry.cluster_size.bytes(),
+            name => name,
+        }
+    }
+
+    /// The size of the disk that a guest sees: QEMU counts whole 512-byte sectors.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes & !511
+    }
+
+    /// Writes the header's fixed part, `header_length_bytes` long; what lies past the fields that
+    /// are known is left zero. `out` must be that long.
+    pub fn write(&self, mut out: &mut [u8]) {
+        let v3 = self.geometry.version == Version::V3;
+        out.put_u32(MAGIC);
+        out.put_u32(if v3 { 3 } else { 2 });
+        out.put_u64(self.backing_file_offset.get());
+        out.put_u32(self.backing_file_bytes);
+        out.put_u32(self.geometry.cluster_size.bits());
+        out.put_u64(self.size_bytes);
+        out.put_u32(0);
+        out.put_u32(self.l1_entries);
+        out.put_u64(self.l1_offset.get());
+        out.put_u64(self.refcount_table_offset.get());
+        out.put_u32(self.refcount_table_clusters);
+        out.put_u32(self.snapshots);
+        out.put_u64(self.snapshots_offset.get());
+        if v3 {
+            out.put_u64(self.incompatible);
+            out.put_u64(self.compatible);
+            out.put_u64(self.autoclear);
+            out.put_u32(self.geometry.refcount_order);
+            out.put_u32(self.header_length_bytes);
+            if self.header_length_bytes > V3_LENGTH_BYTES {
+                out.put_u8(u8::from(self.geometry.compression == Compression::Zstd));
+            }
+        }
+    }
+}
+
+/// The fields as they are stored, before any of them is believed.
+struct RawHeader {
+    magic: u32,
+    version: u32,
+    backing_file_offset: u64,
+    backing_file_size: u32,
+    cluster_bits: u32,
+    size: u64,
+    crypt_method: u32,
+    l1_size: u32,
+    l1_table_offset: u64,
+    refcount_table_offset: u64,
+    refcount_table_clusters: u32,
+    nb_snapshots: u32,
+    snapshots_offset: u64,
+    incompatible: u64,
+    compatible: u64,
+    autoclear: u64,
+    refcount_order: u32,
+    header_length: u32,
+    compression_type: u8,
+}
+
+impl RawHeader {
+    fn read(first_bytes: &[u8; PARSED_BYTES]) -> Self {
+        let mut bytes = first_bytes.as_slice();
+        let mut raw = Self {
+            magic: bytes.get_u32(),
+            version: bytes.get_u32(),
+            backing_file_offset: bytes.get_u64(),
+            backing_file_size: bytes.get_u32(),
+            cluster_bits: bytes.get_u32(),
+            size: bytes.get_u64(),
+            crypt_method: bytes.get_u32(),
+            l1_size: bytes.get_u32(),
+            l1_table_offset: bytes.get_u64(),
+            refcount_table_offset: bytes.get_u64(),
+            refcount_table_clusters: bytes.get_u32(),
+            nb_snapshots: bytes.get_u32(),
+            snapshots_offset: bytes.get_u64(),
+            incompatible: 0,
+            compatible: 0,
+            autoclear: 0,
+            refcount_order: 4,
+            header_length: V2_LENGTH_BYTES,
+            compression_type: 0,
+        };
+        if raw.version >= 3 {
+            raw.incompatible = bytes.get_u64();
+            raw.compatible = bytes.get_u64();
+            raw.autoclear = bytes.get_u64();
+            raw.refcount_order = bytes.get_u32();
+            raw.header_length = bytes.get_u32();
+            if raw.header_length > V3_LENGTH_BYTES {
+                raw.compression_type = bytes.get_u8();
+            }
+        }
+        raw
+    }
+
+    fn checked_geometry(&self) -> Result<Geometry, MapError> {
+        if self.magic != MAGIC {
+            return Err(MapError::NotQcow2 { found: self.magic });
+        }
+        let version = match self.version {
+            2 => Version::V2,
+            3 => Version::V3,
+            other => return Err(bad("version", u64::from(other), "2 or 3")),
+        };
+        let cluster_size = ClusterSize::from_bits(self.cluster_bits).ok_or(bad(
+            "cluster_bits",
+            u64::from(self.cluster_bits),
+            "9 to 21",
+        ))?;
+        if version == Version::V3 {
+            self.check_v3_lengths(cluster_size)?;
+        }
+        self.check_backing_name(cluster_size)?;
+        if self.incompatible & !INCOMPATIBLE_KNOWN != 0 {
+            return Err(bad("incompatible_features", self.incompatible, "bits 0 to 4 only"));
+        }
+        let data_file = self.incompatible & INCOMPATIBLE_DATA_FILE != 0;
+        if self.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0 && !data_file {
+            let expected = "no raw external data without the external data file feature bit";
+            return Err(bad("autoclear_features", self.autoclear, expected));
+        }
+        let zstd_bit = self.incompatible & INCOMPATIBLE_COMPRESSION != 0;
+        let compression = match (self.compression_type, zstd_bit) {
+            (0, false) => Compression::Deflate,
+            (1, true) => Compression::Zstd,
+            (other, _) => {
+                let expected = "0 without, 1 with the compression type feature bit";
+                return Err(bad("compression_type", u64::from(other), expected));
+            }
+        };
+        let extended_l2 = self.incompatible & INCOMPATIBLE_EXTENDED_L2 != 0;
+        if extended_l2 && cluster_size.bits() < 14 {
+            let expected = "14 to 21 with extended L2 entries";
+            return Err(bad("cluster_bits", u64::from(self.cluster_bits), expected));
+        }
+        if self.refcount_order > MAX_REFCOUNT_ORDER {
+            return Err(bad("refcount_order", u64::from(self.refcount_order), "0 to 6"));
+        }
+        match self.crypt_method {
+            0 => {}
+            1 => return Err(MapError::Unsupported("encryption (AES)")),
+            2 => return Err(MapError::Unsupported("encryption (LUKS)")),
+            other => return Err(bad("crypt_method", u64::from(other), "0")),
+        }
+        let refcount_order = self.refcount_order;
+        let data_file = self.incompatible & INCOMPATIBLE_DATA_FILE != 0;
+        Ok(Geometry { version, cluster_size, refcount_order, extended_l2, compression, data_file })
+    }
+
+    fn check_v3_lengths(&self, cluster_size: ClusterSize) -> Result<(), MapError> {
+        let length = u64::from(self.header_length);
+        if self.header_length < V3_LENGTH_BYTES || length > cluster_size.bytes() {
+            return Err(bad("header_length", length, "104 to the cluster size"));
+        }
+        Ok(())
+    }
+
+    fn check_backing_name(&self, cluster_size: ClusterSize) -> Result<(), MapError> {
+        if self.backing_file_offset == 0 {
+            return Ok(());
+        }
+        let room = cluster_size.bytes().checked_sub(self.backing_file_offset).ok_or(bad(
+            "backing_file_offset",
+            self.backing_file_offset,
+            "within the first cluster",
+        ))?;
+        let length = u64::from(self.backing_file_size);
+        if length > room.min(1023) {
+            let expected = "at most 1023, within the first cluster";
+            return Err(bad("backing_file_size", length, expected));
+        }
+        Ok(())
+    }
+
+    fn check_tables(&self, geometry: &Geometry) -> Result<(), MapError> {
+        let cluster_size = geometry.cluster_size;
+        if self.size >= 1 << 63 {
+            return Err(bad("size", self.size, "less than 2^63"));
+        }
+        if self.refcount_table_clusters == 0 {
+            return Err(bad("refcount_table_clusters", 0, "at least 1"));
+        }
+        let table_bytes = cluster_size.saturating_bytes(u64::from(self.refcount_table_clusters));
+        if table_bytes > MAX_REFCOUNT_TABLE_BYTES {
+            let found = u64::from(self.refcount_table_clusters);
+            return Err(bad("refcount_table_clusters", found, "at most 8 MiB"));
+        }
+        check_offset(
+            "refcount_table_offset",
+            self.refcount_table_offset,
+            table_bytes,
+            cluster_size,
+        )?;
+        if self.nb_snapshots > MAX_SNAPSHOTS {
+            return Err(bad("nb_snapshots", u64::from(self.nb_snapshots), "at most 65536"));
+        }
+        let snapshot_bytes = u64::from(self.nb_snapshots) * FIXED_BYTES as u64;
+        check_offset("snapshots_offset", self.snapshots_offset, snapshot_bytes, cluster_size)?;
+        let l1_size = u64::from(self.l1_size);
+        if self.l1_size > MAX_L1_ENTRIES {
+            return Err(bad("l1_size", l1_size, "at most 4194304 entries"));
+        }
+        check_offset("l1_table_offset", self.l1_table_offset, l1_size * 8, cluster_size)?;
+        if l1_size < geometry.l1_entries_for(self.size) {
+            return Err(bad("l1_size", l1_size, "enough entries for the size"));
+        }
+        Ok(())
+    }
+}
+
+fn bad(field: &'static str, found: u64, expected: &'static str) -> MapError {
+    MapError::Header { field, found, expected }
+}
+
+/// A table lies on a cluster boundary, and its end is a file offset, which is a signed number. One that
+/// is there is read at open, as far as QEMU reads any file (`BDRV_MAX_LENGTH`).
+fn check_offset(
+    field: &'static str,
+    found: u64,
+    length_bytes: u64,
+    cluster_size: ClusterSize,
+) -> Result<(), MapError> {
+    if found & cluster_size.mask() != 0 {
+        return Err(bad(field, found, "a multiple of the cluster size"));
+    }
+    let end = if length_bytes > 0 { MAX_FILE_BYTES } else { i64::MAX as u64 };
+    if found > end.saturating_sub(length_bytes) {
+        return Err(bad(field, found, "a table that ends before 2^63"));
+    }
+    Ok(())
+}

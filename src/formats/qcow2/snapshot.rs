@@ -1,0 +1,165 @@
+//! Entries of the snapshot table (specification, "Snapshots").
+
+use bytes::{Buf, BufMut};
+
+use super::constants::MAX_L1_ENTRIES;
+use super::units::ClusterSize;
+use crate::disk::offsets::HostOffset;
+
+/// The fixed part of an entry.
+pub const FIXED_BYTES: usize = 40;
+/// The largest `extra_data_size` that QEMU opens (`QCOW_MAX_SNAPSHOT_EXTRA_DATA`).
+pub const MAX_EXTRA_BYTES: u32 = 1024;
+/// The shortest extra data that version 3 allows: the VM state's size and the disk's.
+pub const V3_EXTRA_BYTES: u32 = 16;
+/// The extra data that have a meaning: the two sizes and the instruction count.
+pub const KNOWN_EXTRA_BYTES: usize = 24;
+/// The longest snapshot table that QEMU opens (`QCOW_MAX_SNAPSHOTS_SIZE`).
+pub const MAX_TABLE_BYTES: u64 = 1024 * 65_536;
+
+/// The fixed part of a snapshot table entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotEntry {
+    /// Where the snapshot's L1 table lies.
+    pub l1_offset: HostOffset,
+    /// Its entries.
+    pub l1_entries: u32,
+    /// The length of the id string.
+    pub id_bytes: u16,
+    /// The length of the name.
+    pub name_bytes: u16,
+    /// When it was taken, in seconds since 1970.
+    pub date_seconds: u32,
+    /// And the nanoseconds of that second.
+    pub date_nanoseconds: u32,
+    /// How long the guest had run, in nanoseconds.
+    pub vm_clock_nanoseconds: u64,
+    /// The length of the VM state; 0 for none, and where it takes more than 32 bits.
+    pub vm_state_bytes: u32,
+    /// The length of the extra data that follows the fixed part.
+    pub extra_bytes: u32,
+}
+
+impl SnapshotEntry {
+    /// From the fixed part's bytes.
+    pub fn parse(fixed: &[u8; FIXED_BYTES]) -> Self {
+        let mut bytes = fixed.as_slice();
+        Self {
+            l1_offset: HostOffset::new(bytes.get_u64()),
+            l1_entries: bytes.get_u32(),
+            id_bytes: bytes.get_u16(),
+            name_bytes: bytes.get_u16(),
+            date_seconds: bytes.get_u32(),
+            date_nanoseconds: bytes.get_u32(),
+            vm_clock_nanoseconds: bytes.get_u64(),
+            vm_state_bytes: bytes.get_u32(),
+            extra_bytes: bytes.get_u32(),
+        }
+    }
+
+    /// The length of the whole entry without the padding that follows it.
+    pub fn unpadded_bytes(&self) -> u64 {
+        let strings = u64::from(self.id_bytes) + u64::from(self.name_bytes);
+        FIXED_BYTES as u64 + u64::from(self.extra_bytes) + strings
+    }
+
+    /// The length of the whole entry, padded to 8.
+    pub fn length_bytes(&self) -> u64 {
+        self.unpadded_bytes().next_multiple_of(8)
+    }
+
+    /// What is wrong with where the L1 table lies or how long it is, if anything: QEMU opens an image
+    /// with such a snapshot, and refuses to use it.
+    pub fn l1_fault(&self, cluster_size: ClusterSize) -> Option<&'static str> {
+        if self.l1_offset.get() & cluster_size.mask() != 0 {
+            return Some("the L1 table is not on a cluster boundary");
+        }
+        let long = self.l1_entries > MAX_L1_ENTRIES;
+        long.then_some("the L1 table has more than 4194304 entries")
+    }
+
+    /// Writes the fixed part.
+    pub fn write(&self, out: &mut impl BufMut) {
+        out.put_u64(self.l1_offset.get());
+        out.put_u32(self.l1_entries);
+        out.put_u16(self.id_bytes);
+        out.put_u16(self.name_bytes);
+        out.put_u32(self.date_seconds);
+        out.put_u32(self.date_nanoseconds);
+        out.put_u64(self.vm_clock_nanoseconds);
+        out.put_u32(self.vm_state_bytes);
+        out.put_u32(self.extra_bytes);
+    }
+}
+
+/// The extra data of an entry, as far as they have a meaning. What an entry is too short for is not
+/// there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotExtra {
+    /// The length of the VM state; takes the place of the fixed part's.
+    pub vm_state_bytes: Option<u64>,
+    /// The size of the disk; without it, the snapshot has the active disk's.
+    pub disk_bytes: Option<u64>,
+    /// How many instructions the guest had run.
+    pub instructions: Option<u64>,
+}
+
+impl SnapshotExtra {
+    /// From the first `extra_bytes` of `known`; a field that is cut is not there.
+    pub fn parse(known: &[u8; KNOWN_EXTRA_BYTES], extra_bytes: u32) -> Self {
+        let mut bytes = known.as_slice();
+        let mut field = |end: u32| {
+            let value = bytes.get_u64();
+            (extra_bytes >= end).then_some(value)
+        };
+        Self { vm_state_bytes: field(8), disk_bytes: field(16), instructions: field(24) }
+    }
+
+    /// The bytes of all fields; those that are not there are zeros.
+    pub fn bytes(&self) -> [u8; KNOWN_EXTRA_BYTES] {
+        let mut bytes = [0; KNOWN_EXTRA_BYTES];
+        let mut out = bytes.as_mut_slice();
+        for field in [self.vm_state_bytes, self.disk_bytes, self.instructions] {
+            out.put_u64(field.unwrap_or(0));
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_round_trip() {
+        let entry = SnapshotEntry {
+            l1_offset: HostOffset::new(0x30000),
+            l1_entries: 7,
+            id_bytes: 1,
+            name_bytes: 5,
+            date_seconds: 1_700_000_000,
+            date_nanoseconds: 999_999_999,
+            vm_clock_nanoseconds: 1 << 40,
+            vm_state_bytes: 4096,
+            extra_bytes: 16,
+        };
+        let mut bytes = Vec::new();
+        entry.write(&mut bytes);
+        assert_eq!(bytes.len(), FIXED_BYTES);
+        assert_eq!(SnapshotEntry::parse(bytes.as_slice().try_into().unwrap()), entry);
+        assert_eq!((entry.unpadded_bytes(), entry.length_bytes()), (62, 64));
+    }
+
+    #[test]
+    fn extra_data_that_are_cut_inside_a_field_do_not_have_it() {
+        let all = SnapshotExtra {
+            vm_state_bytes: Some(1 << 33),
+            disk_bytes: Some(7 << 20),
+            instructions: Some(u64::MAX),
+        };
+        assert_eq!(SnapshotExtra::parse(&all.bytes(), 24), all);
+        let cut = SnapshotExtra::parse(&all.bytes(), 23);
+        assert_eq!(cut, SnapshotExtra { instructions: None, ..all });
+        assert_eq!(SnapshotExtra::parse(&all.bytes(), 7), SnapshotExtra::default());
+    }
+}

@@ -1,0 +1,74 @@
+//! The snapshot table of an image, entry by entry. The walker opens an image with it, the recount
+//! looks into every snapshot.
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::header::Header;
+use crate::formats::qcow2::snapshot::{
+    FIXED_BYTES, KNOWN_EXTRA_BYTES, MAX_EXTRA_BYTES, MAX_TABLE_BYTES, SnapshotEntry, SnapshotExtra,
+};
+
+/// Where the longest file that QEMU reads ends (`BDRV_MAX_LENGTH`).
+pub const MAX_FILE_BYTES: u64 = (1 << 63) - (1 << 30);
+
+const PAST_END: &str = "it lies past the end of the longest file";
+
+/// Calls `take` with every entry of the snapshot table: its place in the table, where it lies, and
+/// its fixed part. Makes the checks that QEMU makes at open (`block/qcow2-snapshot.c`,
+/// `qcow2_do_read_snapshots`): the lengths of the extra data and of the table. It does not look at the
+/// snapshots' L1 tables then, and neither does this. Nothing is read but the fixed parts, of which a
+/// header allows 65,536.
+///
+/// Returns the length of the table.
+///
+/// # Errors
+/// An entry that QEMU refuses, a failing read, and what `take` returns.
+pub fn each_entry<S: Storage + ?Sized>(
+    storage: &S,
+    header: &Header,
+    mut take: impl FnMut(u32, HostOffset, &SnapshotEntry) -> Result<(), MapError>,
+) -> Result<u64, MapError> {
+    let table = header.snapshots_offset;
+    let readable = MAX_FILE_BYTES.saturating_sub(table.get());
+    let mut end = 0u64;
+    for index in 0..header.snapshots {
+        let start = end.next_multiple_of(8);
+        if start + FIXED_BYTES as u64 > readable {
+            return Err(MapError::Snapshot { index, what: PAST_END });
+        }
+        let at = table.saturating_add(start);
+        let mut fixed = [0; FIXED_BYTES];
+        storage.read_at(at, &mut fixed)?;
+        let entry = SnapshotEntry::parse(&fixed);
+        if entry.extra_bytes > MAX_EXTRA_BYTES {
+            let what = "more than 1024 bytes of extra data";
+            return Err(MapError::Snapshot { index, what });
+        }
+        // At most 64 MiB so far, and an entry has less than 256 KiB.
+        end = start + entry.unpadded_bytes();
+        if end > readable {
+            return Err(MapError::Snapshot { index, what: PAST_END });
+        }
+        if end > MAX_TABLE_BYTES {
+            let what = "the table up to it is longer than 64 MiB";
+            return Err(MapError::Snapshot { index, what });
+        }
+        take(index, at, &entry)?;
+    }
+    Ok(end)
+}
+
+/// The extra data of the entry at `at`.
+///
+/// # Errors
+/// A failing read.
+pub fn extra_of<S: Storage + ?Sized>(
+    storage: &S,
+    at: HostOffset,
+    entry: &SnapshotEntry,
+) -> Result<SnapshotExtra, MapError> {
+    let mut known = [0; KNOWN_EXTRA_BYTES];
+    storage.read_at(at.saturating_add(FIXED_BYTES as u64), &mut known)?;
+    Ok(SnapshotExtra::parse(&known, entry.extra_bytes))
+}

@@ -1,0 +1,146 @@
+//! Typed cluster numbers and the cluster size, with only the arithmetic that means something: a guest offset cannot be
+//! added to a host offset, nor a cluster number to a byte.
+
+use crate::disk::offsets::{GuestOffset, HostOffset, quantity};
+
+quantity! {
+    /// A cluster of the virtual disk, counted from 0.
+    GuestCluster
+}
+quantity! {
+    /// A cluster of the image file, counted from 0; cluster 0 holds the header.
+    HostCluster
+}
+
+/// A cluster size: a power of two from 512 bytes to 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterSize {
+    bits: u32,
+}
+
+impl ClusterSize {
+    /// The smallest `cluster_bits` that QEMU opens.
+    pub const MIN_BITS: u32 = 9;
+    /// The largest `cluster_bits` that QEMU opens.
+    pub const MAX_BITS: u32 = 21;
+
+    /// 512 bytes.
+    pub const SMALLEST: Self = Self { bits: Self::MIN_BITS };
+
+    /// From `cluster_bits`; `None` outside 9 to 21.
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        if bits < Self::MIN_BITS || bits > Self::MAX_BITS { None } else { Some(Self { bits }) }
+    }
+
+    /// `cluster_bits`, 9 to 21.
+    #[inline]
+    pub const fn bits(self) -> u32 {
+        self.bits
+    }
+
+    /// The size in bytes.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        1 << self.bits
+    }
+
+    /// The size in bytes, for buffers.
+    #[inline]
+    pub const fn bytes_usize(self) -> usize {
+        1 << self.bits
+    }
+
+    /// The bits of an offset that lie inside a cluster.
+    #[inline]
+    pub const fn mask(self) -> u64 {
+        self.bytes() - 1
+    }
+
+    /// How many whole clusters it takes to hold `bytes`.
+    #[inline]
+    pub const fn clusters_for(self, bytes: u64) -> u64 {
+        (bytes >> self.bits) + if bytes & self.mask() == 0 { 0 } else { 1 }
+    }
+
+    /// The host cluster that holds `offset`.
+    #[inline]
+    pub const fn host_cluster(self, offset: HostOffset) -> HostCluster {
+        HostCluster::new(offset.get() >> self.bits)
+    }
+
+    /// The guest cluster that holds `offset`.
+    #[inline]
+    pub const fn guest_cluster(self, offset: GuestOffset) -> GuestCluster {
+        GuestCluster::new(offset.get() >> self.bits)
+    }
+
+    /// The first byte of a host cluster; held at the last cluster of 64 bits.
+    #[inline]
+    pub const fn host_offset(self, cluster: HostCluster) -> HostOffset {
+        HostOffset::new(self.saturating_bytes(cluster.get()))
+    }
+
+    /// The first byte of a guest cluster; held at the last cluster of 64 bits.
+    #[inline]
+    pub const fn guest_offset(self, cluster: GuestCluster) -> GuestOffset {
+        GuestOffset::new(self.saturating_bytes(cluster.get()))
+    }
+
+    /// `clusters` in bytes; held at the last whole cluster of 64 bits.
+    #[inline]
+    pub const fn saturating_bytes(self, clusters: u64) -> u64 {
+        if clusters > u64::MAX >> self.bits { !self.mask() } else { clusters << self.bits }
+    }
+}
+
+/// How many subclusters a cluster has under extended L2.
+pub const SUBCLUSTERS: u32 = 32;
+
+/// Every `stride`-th subcluster from `first` on, `count` of them or as many as there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubclusterRange {
+    /// The first, 0 to 31.
+    pub first: u32,
+    /// How many, 1 to 32.
+    pub count: u32,
+    /// The distance from one to the next, 1 to 8.
+    pub stride: u32,
+}
+
+impl SubclusterRange {
+    /// The subclusters, in order.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        (self.first..SUBCLUSTERS).step_by(self.stride.max(1) as usize).take(self.count as usize)
+    }
+
+    /// Bit i for subcluster i.
+    pub fn mask(self) -> u32 {
+        self.iter().fold(0, |mask, subcluster| mask | 1 << subcluster)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_sizes_are_those_that_qemu_opens() {
+        assert!(ClusterSize::from_bits(8).is_none());
+        assert!(ClusterSize::from_bits(22).is_none());
+        for bits in 9..=21 {
+            let size = ClusterSize::from_bits(bits).unwrap();
+            assert_eq!(size.bytes(), 1 << bits);
+            assert_eq!(size.clusters_for(0), 0);
+            assert_eq!(size.clusters_for(1), 1);
+            assert_eq!(size.clusters_for(size.bytes()), 1);
+            assert_eq!(size.clusters_for(size.bytes() + 1), 2);
+        }
+    }
+
+    #[test]
+    fn offsets_saturate_instead_of_wrapping() {
+        let size = ClusterSize::from_bits(16).unwrap();
+        assert_eq!(size.host_offset(HostCluster::new(u64::MAX)).get(), !0xFFFF);
+        assert_eq!(HostOffset::new(u64::MAX).checked_add(1), None);
+    }
+}

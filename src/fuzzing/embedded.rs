@@ -1,0 +1,393 @@
+//! The embedded loop: a fuzzer that needs neither nightly nor a compiler's instrumentation, steered by what VM,
+//! allocator and walker did ([`crate::fuzzing::feedback`]), and nothing else.
+//!
+//! A step: choose a parent ([`pool`]), breed a child ([`crate::fuzzing::mutators`], the ones that pay more often:
+//! [`credit`]), run it, and judge what is new in it ([`scoring`]). That takes two passes: the first looks only,
+//! and where the child is interesting, it is run once more after others. Only if it says the same then, and if
+//! nobody covers the same, it is kept. What has memory here counts steps, never time: the same seed and the
+//! same corpus give the same campaign, also in pieces ([`state`]).
+
+pub mod credit;
+pub mod findings;
+pub mod pool;
+pub mod scoring;
+pub mod state;
+pub mod subject;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::ErrorKind;
+
+use serde::{Deserialize, Serialize};
+
+use crate::disk::error::Error;
+use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::fuzzing::corpus;
+use crate::fuzzing::corpus::Folder;
+use crate::fuzzing::feedback::Counter;
+use crate::fuzzing::feedback::coverage::Features;
+use crate::fuzzing::feedback::layout::tally;
+use crate::fuzzing::mutators::{Breeding, breed};
+use crate::harness::oracles::Violation;
+use crate::images::entropy::Entropy;
+use crate::images::limits::Limits;
+use crate::programs::Program;
+
+use credit::Credit;
+use pool::{Entry, Pool};
+use scoring::{INTERESTING, Known, Lineage};
+
+pub use findings::{Findings, Found};
+pub use subject::{Answer, Finding, Subject};
+
+/// Where an input comes from.
+enum Origin {
+    /// A file of the corpus.
+    File,
+    /// The entry at this place, of which it is a child.
+    Parent(usize),
+    /// Nowhere: there was nothing to begin with.
+    Nothing,
+}
+
+impl Origin {
+    fn parent(&self) -> Option<usize> {
+        match self {
+            Self::Parent(place) => Some(*place),
+            Self::File | Self::Nothing => None,
+        }
+    }
+}
+
+/// What is fixed for a campaign.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Everything that is random follows from it.
+    pub rng_seed: u64,
+    /// Those of the target.
+    pub limits: Limits,
+    /// How many operations a child has at most.
+    pub max_operations: usize,
+    /// Which code is fuzzed: where it is the same, the same input covers the same.
+    pub build: String,
+}
+
+/// How far a campaign is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// How many children were run.
+    pub runs: u64,
+    /// How many inputs are kept.
+    pub inputs: usize,
+    /// How many edges they cover, of [`EDGES`](crate::fuzzing::feedback::layout::EDGES).
+    pub edges: usize,
+    /// How many rare events, of [`Rare::COUNT`](crate::disk::observer::Rare::COUNT).
+    pub rare_events: usize,
+}
+
+/// A campaign.
+#[derive(Debug)]
+pub struct Fuzzer<S> {
+    subject: S,
+    settings: Settings,
+    corpus: Folder,
+    artifacts: Folder,
+    entropy: Entropy,
+    runs: u64,
+    pool: Pool,
+    known: Known,
+    credit: Credit,
+    found: Findings,
+    /// The place of each input that was kept, also of one that has a shorter one in its place now.
+    contents: BTreeMap<Vec<u8>, usize>,
+    /// What the kept inputs cover, each in a [`coverage_name`].
+    coverages: BTreeSet<String>,
+    /// Files of the corpus that were looked at.
+    seen: BTreeSet<OsString>,
+    /// What the last run covers.
+    features: Features,
+    programs: [Program; 2],
+}
+
+impl<S: Subject> Fuzzer<S> {
+    /// A campaign from what is in `corpus`; where nothing is, from a program that does nothing.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn begin(
+        subject: S,
+        settings: Settings,
+        corpus: Folder,
+        artifacts: Folder,
+    ) -> Result<Self, Error> {
+        let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
+        fuzzer.import()?;
+        let nothing = Program::default().encode();
+        if fuzzer.pool.entries().is_empty() {
+            fuzzer.consider(&nothing, &Origin::Nothing)?;
+        }
+        if fuzzer.pool.entries().is_empty() {
+            // A bug of all programs, perhaps; children have to come from something.
+            let features = std::mem::take(&mut fuzzer.features);
+            fuzzer.keep(&nothing, &Origin::Nothing, features, false)?;
+        }
+        Ok(fuzzer)
+    }
+
+    fn empty(subject: S, settings: Settings, corpus: Folder, artifacts: Folder) -> Self {
+        let entropy = Entropy::new(settings.rng_seed);
+        let (pool, known, credit, found) = Default::default();
+        let (contents, coverages, seen) = Default::default();
+        let (features, programs) = Default::default();
+        Self {
+            subject,
+            settings,
+            corpus,
+            artifacts,
+            entropy,
+            runs: 0,
+            pool,
+            known,
+            credit,
+            found,
+            contents,
+            coverages,
+            seen,
+            features,
+            programs,
+        }
+    }
+
+    /// Takes in the files of the corpus that were not looked at yet; returns how many were kept.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn import(&mut self) -> Result<usize, Error> {
+        let before = self.pool.entries().len();
+        for path in corpus::files(self.corpus.dir())? {
+            let name = path.file_name().unwrap_or_default().to_os_string();
+            if self.seen.contains(&name) {
+                continue;
+            }
+            match corpus::read(&path, MAX_INPUT_BYTES) {
+                // Somebody may be writing it: it is run as it is now, and looked at again.
+                Ok(input) if corpus::is_torn(&path, &input) => {
+                    if self.seen.insert(corpus::name(&input).into()) {
+                        self.consider(&input, &Origin::File)?;
+                    }
+                    continue;
+                }
+                Ok(input) => {
+                    self.consider(&input, &Origin::File)?;
+                }
+                // Whoever shares the corpus may take a file away at any time.
+                Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            self.seen.insert(name);
+        }
+        Ok(self.pool.entries().len() - before)
+    }
+
+    /// Breeds a child and runs it.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn step(&mut self) -> Result<(), Error> {
+        let place = self.pool.choose(&mut self.entropy);
+        let entries = self.pool.entries();
+        let other = &entries[self.entropy.below(entries.len() as u64) as usize];
+        let parent = &entries[place];
+        let [program, partner] = &mut self.programs;
+        program.decode_from(&parent.input);
+        partner.decode_from(&other.input);
+        let breeding = Breeding {
+            other: partner,
+            weights: &self.credit.weights(),
+            limits: self.settings.limits,
+            max_operations: self.settings.max_operations,
+            sound: parent.sound,
+        };
+        let used = breed(program, &breeding, self.entropy.next_u64());
+        let child = program.encode();
+        self.runs += 1;
+        let kept = self.consider(&child, &Origin::Parent(place))?;
+        self.pool.bred(place, kept, &self.known);
+        self.credit.child(used, kept);
+        Ok(())
+    }
+
+    /// Runs an input, and keeps it where it is interesting and no duplicate; tells whether it did.
+    fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
+        let answer = self.run(input);
+        match &answer {
+            Answer::Skipped => return Ok(false),
+            Answer::Found(finding) => {
+                self.record(finding, input)?;
+                return Ok(false);
+            }
+            Answer::Sound(_) => {}
+        }
+        if let Some(place) = self.contents.get(input) {
+            if self.pool.entries()[*place].features != self.features {
+                self.record(&not_the_same("counters"), input)?;
+            }
+            return Ok(false);
+        }
+        let parent = origin.parent();
+        let entry = parent.map(|place| &self.pool.entries()[place]);
+        let lineage = entry.map(|entry| (&entry.lineage, &entry.watermarks));
+        let first = self.pool.entries().is_empty();
+        if !first && self.known.score(&self.features, lineage) < INTERESTING {
+            if let Some(place) = parent {
+                self.shorten(place, input)?;
+            }
+            return Ok(false);
+        }
+        let features = std::mem::take(&mut self.features);
+        if let Some((finding, whose)) = self.contradiction(input, &answer, &features) {
+            self.record(&finding, &whose)?;
+            return Ok(false);
+        }
+        if self.coverages.contains(&coverage_name(&features)) {
+            return Ok(false);
+        }
+        self.keep(input, origin, features, true)?;
+        Ok(true)
+    }
+
+    fn run(&mut self, input: &[u8]) -> Answer {
+        self.subject.recorder().begin_run();
+        let answer = self.subject.run(input);
+        self.features.refill(self.subject.recorder());
+        answer
+    }
+
+    /// Runs an input once more, after one to three others: where one of them does not say what it said before,
+    /// or that something is found now, that, and which input it is.
+    fn contradiction(
+        &mut self,
+        input: &[u8],
+        answer: &Answer,
+        features: &Features,
+    ) -> Option<(Finding, Vec<u8>)> {
+        let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
+        let count = self.pool.entries().len() as u64;
+        for _ in 0..(1 + entropy.below(3)).min(count) {
+            let other = entropy.below(count) as usize;
+            if !self.pool.entries()[other].sound {
+                continue;
+            }
+            let whose = self.pool.entries()[other].input.clone();
+            match self.run(&whose) {
+                Answer::Found(finding) => return Some((finding, whose)),
+                Answer::Sound(_) if self.features != self.pool.entries()[other].features => {
+                    return Some((not_the_same("counters"), whose));
+                }
+                Answer::Sound(_) | Answer::Skipped => {}
+            }
+        }
+        let field = match self.run(input) == *answer {
+            false => "answer",
+            true if self.features != *features => "counters",
+            true => return None,
+        };
+        Some((not_the_same(field), input.to_vec()))
+    }
+
+    /// The second pass.
+    fn keep(
+        &mut self,
+        input: &[u8],
+        origin: &Origin,
+        features: Features,
+        sound: bool,
+    ) -> Result<(), Error> {
+        if !matches!(origin, Origin::File) {
+            let file = self.corpus.add("", input)?;
+            self.seen.insert(file.into());
+        }
+        let parent = origin.parent();
+        let from = parent.map(|place| &self.pool.entries()[place]);
+        let entry = Entry {
+            input: input.to_vec(),
+            sound,
+            parent,
+            depth: from.map_or(0, |entry| entry.depth.saturating_add(1)),
+            picks: 0,
+            kept: 0,
+            barren: 0,
+            watermarks: scoring::watermarks(&features, from.map(|entry| &entry.watermarks)),
+            weight: 0,
+            lineage: Lineage::of(from.map(|entry| &entry.lineage), &features),
+            features,
+        };
+        self.remember(&entry);
+        self.pool.add(entry, &self.known);
+        Ok(())
+    }
+
+    /// What the next entry covers is known from now on.
+    fn remember(&mut self, entry: &Entry) {
+        self.known.commit(&entry.features);
+        self.contents.insert(entry.input.clone(), self.pool.entries().len());
+        self.coverages.insert(coverage_name(&entry.features));
+    }
+
+    /// An input that covers what its parent covers takes its place where it is shorter. The parent's file
+    /// stays: it may be the user's.
+    fn shorten(&mut self, place: usize, input: &[u8]) -> Result<(), Error> {
+        let parent = &self.pool.entries()[place];
+        if input.len() < parent.input.len() && self.features == parent.features {
+            let file = self.corpus.add("", input)?;
+            self.seen.insert(file.into());
+            self.contents.insert(input.to_vec(), place);
+            self.pool.shorten(place, input.to_vec());
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, finding: &Finding, input: &[u8]) -> Result<(), Error> {
+        self.found.add(&self.artifacts, "crash-", finding, input)
+    }
+
+    /// How many children were run.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// What the inputs that are kept cover.
+    pub fn covered(&self) -> impl Iterator<Item = Counter> {
+        self.known.counters()
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        let (edges, rare_events) = tally(self.covered());
+        Progress { runs: self.runs, inputs: self.pool.entries().len(), edges, rare_events }
+    }
+
+    /// What was found.
+    pub fn found(&self) -> &Findings {
+        &self.found
+    }
+
+    /// The subject.
+    pub fn subject(&mut self) -> &mut S {
+        &mut self.subject
+    }
+}
+
+/// The same input, and not the same.
+fn not_the_same(field: &'static str) -> Finding {
+    let (expected, actual) = ("the same", "others");
+    let detail = "after other runs in the same process".to_string();
+    let violation = Violation { oracle: "determinism", field, expected, actual, detail };
+    Finding { fingerprint: violation.fingerprint(), detail: violation.detail }
+}
+
+/// What is covered, in a name of fixed length.
+fn coverage_name(features: &Features) -> String {
+    let bytes: Vec<u8> = features.iter().flat_map(|it| (it.index() as u32).to_le_bytes()).collect();
+    corpus::name(&bytes)
+}

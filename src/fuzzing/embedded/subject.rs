@@ -1,0 +1,82 @@
+//! What the embedded loop runs, and what it hears of it.
+
+use crate::fuzzing::feedback::Recorder;
+use crate::harness::Outcome;
+
+/// What is fuzzed.
+///
+/// ```
+/// use std::rc::Rc;
+///
+/// use qcowfuzz::fuzzing::corpus::Folder;
+/// use qcowfuzz::harness::{Checks, Harness, Walker};
+/// use qcowfuzz::fuzzing::feedback::Recorder;
+/// use qcowfuzz::fuzzing::embedded::{Answer, Finding, Fuzzer, Settings, Subject};
+/// use qcowfuzz::images::limits::Limits;
+///
+/// type Observed = Rc<Recorder>;
+/// // In the walker's place, your engine.
+/// struct Mine {
+///     harness: Harness<Walker<Observed>, Observed>,
+///     recorder: Observed,
+/// }
+///
+/// impl Subject for Mine {
+///     fn run(&mut self, input: &[u8]) -> Answer {
+///         match self.harness.run(input, Checks::AtCheckpoints) {
+///             Ok(outcome) => Answer::Sound(outcome),
+///             Err(failure) => Answer::Found(Finding {
+///                 fingerprint: failure.violation.fingerprint(),
+///                 detail: failure.violation.detail,
+///             }),
+///         }
+///     }
+///
+///     fn recorder(&self) -> &Recorder {
+///         &self.recorder
+///     }
+/// }
+///
+/// let recorder: Observed = Rc::default();
+/// let walker = Walker::observed(Rc::clone(&recorder));
+/// let harness = Harness::observed(walker, Rc::clone(&recorder));
+/// let subject = Mine { harness, recorder };
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let dir = dir.path();
+/// let folder = |name: &str| Folder::new(dir.join(name), dir.join("scratch"));
+/// let build = String::new();
+/// let settings = Settings { rng_seed: 1, limits: Limits::WALKED, max_operations: 60, build };
+/// let mut fuzzer = Fuzzer::begin(subject, settings, folder("corpus")?, folder("artifacts")?)?;
+/// for _ in 0..50 {
+///     fuzzer.step()?;
+/// }
+/// assert!(fuzzer.progress().edges > 20 && fuzzer.found().is_empty());
+/// # Ok::<(), qcowfuzz::disk::error::Error>(())
+/// ```
+pub trait Subject {
+    /// Runs an input, and has the [`recorder`](Subject::recorder) count what it does.
+    fn run(&mut self, input: &[u8]) -> Answer;
+
+    /// What counts; it was told that a run begins.
+    fn recorder(&self) -> &Recorder;
+}
+
+/// What became of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing was found.
+    Sound(Outcome),
+    /// Something was found.
+    Found(Finding),
+    /// It was not run: its process would not have survived.
+    Skipped,
+}
+
+/// Something that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Of which bug, in a line: the same for all inputs that show it.
+    pub fingerprint: String,
+    /// Where, and with which values.
+    pub detail: String,
+}

@@ -1,0 +1,117 @@
+//! Which walk an edge belongs to: not counted, which would take more counters than a fuzzer clears in a
+//! microsecond, but told to people.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::disk::observer::{Event, Observer, Rare, State, Vital, WindowClass};
+
+use super::{Counter, Recorder};
+
+/// A recorder that knows, for each edge of the walker, in which walks it was made.
+#[derive(Debug, Default)]
+pub struct Attributed {
+    recorder: Recorder,
+    /// The walk of this image that has begun last.
+    walk: Cell<Option<Walk>>,
+    walks: RefCell<BTreeMap<Counter, BTreeSet<Walk>>>,
+}
+
+/// A walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Walk {
+    /// How many walks of the same image there were before.
+    pub ordinal: u32,
+    /// What it is about.
+    pub window: WindowClass,
+}
+
+impl Attributed {
+    /// Forgets everything: what is counted from now on is the next run's.
+    pub fn begin_run(&self) {
+        self.recorder.begin_run();
+        self.walk.set(None);
+        self.walks.borrow_mut().clear();
+    }
+
+    /// The counters.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// The first walk of an image in which an edge was made; of several images, the first of any. `None` for
+    /// what no walk makes.
+    pub fn first_walk(&self, edge: Counter) -> Option<Walk> {
+        self.walks.borrow().get(&edge)?.first().copied()
+    }
+}
+
+impl Observer for Attributed {
+    fn begin(&self, state: State) {
+        self.recorder.begin(state);
+    }
+
+    fn event(&self, state: State, event: Event) {
+        let edge = self.recorder.count_event(state, event).and_then(Counter::at);
+        let walks = matches!(state, State::WalkL1 | State::WalkL2);
+        if let (true, Some(edge), Some(walk)) = (walks, edge, self.walk.get()) {
+            self.walks.borrow_mut().entry(edge).or_default().insert(walk);
+        }
+    }
+
+    fn rare(&self, rare: Rare) {
+        self.recorder.rare(rare);
+    }
+
+    fn vital(&self, vital: Vital, value: u64) {
+        self.recorder.vital(vital, value);
+    }
+
+    fn measured(&self) {
+        self.recorder.measured();
+        self.walk.set(None);
+    }
+
+    fn walk(&self, window: WindowClass) {
+        let ordinal = self.walk.get().map_or(0, |walk| walk.ordinal.saturating_add(1));
+        self.walk.set(Some(Walk { ordinal, window }));
+    }
+}
+
+impl fmt::Display for Walk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "walk {}, {}", self.ordinal.saturating_add(1), self.window.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edge_belongs_to_the_first_walk_that_makes_it() {
+        let attributed = Attributed::default();
+        let edge = |previous, event| Counter::Edge { state: State::WalkL1, previous, event };
+        let walked = |window, events: &[Event]| {
+            attributed.walk(window);
+            attributed.begin(State::WalkL1);
+            events.iter().for_each(|event| attributed.event(State::WalkL1, *event));
+        };
+        attributed.event(State::WalkL1, Event::Piece);
+        walked(WindowClass::Whole, &[Event::Piece]);
+        walked(WindowClass::Middle, &[Event::Piece, Event::Table]);
+        let told = |edge| attributed.first_walk(edge).map(|walk| walk.to_string());
+        let first = edge(Event::Start, Event::Piece);
+        let second = edge(Event::Piece, Event::Table);
+        assert_eq!(told(first).as_deref(), Some("walk 1, the whole disk"));
+        assert_eq!(told(second).as_deref(), Some("walk 2, the middle"));
+        assert_eq!(attributed.recorder().count(first), 2);
+        // In the next image, walks are counted from 1 again.
+        attributed.measured();
+        walked(WindowClass::End, &[Event::Piece, Event::Table]);
+        assert_eq!(told(second).as_deref(), Some("walk 1, the end"));
+        attributed.begin_run();
+        assert_eq!((told(first), attributed.recorder().count(first)), (None, 0));
+    }
+}

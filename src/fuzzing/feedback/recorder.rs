@@ -1,0 +1,183 @@
+//! Counts what it is told.
+
+use std::cell::Cell;
+
+use crate::disk::observer::{Event, Observer, Rare, State, Vital};
+
+use super::layout::{COUNTERS, Counter, edge, magnitude};
+
+/// In place of an event's index: the chain is broken, and events make no edge until one begins.
+const BROKEN: u8 = u8::MAX;
+
+/// The counters of one run. [`Recorder::begin_run`] begins the next.
+#[derive(Debug)]
+pub struct Recorder {
+    counters: Box<[Cell<u8>; COUNTERS]>,
+    /// In each state, the event before.
+    previous: [Cell<u8>; State::COUNT],
+    /// The vitals of this image so far, and of the one before it.
+    vitals: [Cell<u64>; Vital::COUNT],
+    before: [Cell<u64>; Vital::COUNT],
+    images: Cell<u32>,
+}
+
+impl Recorder {
+    /// All counters are 0.
+    pub fn new() -> Self {
+        Self {
+            counters: Box::new([const { Cell::new(0) }; COUNTERS]),
+            previous: [const { Cell::new(BROKEN) }; State::COUNT],
+            vitals: Default::default(),
+            before: Default::default(),
+            images: Cell::new(0),
+        }
+    }
+
+    /// Forgets everything: what is counted from now on is the next run's.
+    pub fn begin_run(&self) {
+        self.counters.iter().for_each(|counter| counter.set(0));
+        self.previous.iter().for_each(|previous| previous.set(BROKEN));
+        self.vitals.iter().chain(&self.before).for_each(|vital| vital.set(0));
+        self.images.set(0);
+    }
+
+    /// How often something was counted, 255 times at most.
+    pub fn count(&self, counter: Counter) -> u8 {
+        self.counters[counter.index()].get()
+    }
+
+    /// Calls `take` with the index of each counter that is not 0, in order, and its count.
+    pub fn each(&self, mut take: impl FnMut(usize, u8)) {
+        for (first, piece) in self.pieces() {
+            for (index, count) in (first..).zip(piece.iter().map(Cell::get)) {
+                if count != 0 {
+                    take(index, count);
+                }
+            }
+        }
+    }
+
+    /// Pieces of the counters in which not all are 0, with the index of the first. Most of them are.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (usize, &[Cell<u8>; 64])> {
+        let pieces = self.counters.as_chunks::<64>().0.iter().enumerate();
+        pieces
+            .filter(|(_, piece)| piece.iter().fold(0, |any, counter| any | counter.get()) != 0)
+            .map(|(at, piece)| (at * 64, piece))
+    }
+
+    /// Counts an event; returns the index of the edge that it makes, if it makes one.
+    #[inline(always)]
+    pub(super) fn count_event(&self, state: State, event: Event) -> Option<usize> {
+        let previous = &self.previous[state.index()];
+        if previous.get() == BROKEN {
+            return None;
+        }
+        let edge = edge(state, usize::from(previous.get()), event);
+        self.bump(edge);
+        previous.set(if event == Event::Failed { BROKEN } else { event.index() as u8 });
+        Some(edge)
+    }
+
+    #[inline(always)]
+    fn bump(&self, index: usize) {
+        let counter = &self.counters[index];
+        counter.set(counter.get().saturating_add(1));
+    }
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Observer for Recorder {
+    #[inline(always)]
+    fn begin(&self, state: State) {
+        self.previous[state.index()].set(Event::Start.index() as u8);
+    }
+
+    #[inline(always)]
+    fn event(&self, state: State, event: Event) {
+        self.count_event(state, event);
+    }
+
+    #[inline]
+    fn rare(&self, rare: Rare) {
+        self.bump(Counter::Rare(rare).index());
+    }
+
+    #[inline]
+    fn vital(&self, vital: Vital, value: u64) {
+        let so_far = &self.vitals[vital.index()];
+        so_far.set(so_far.get().max(value));
+    }
+
+    fn measured(&self) {
+        let later = self.images.replace(self.images.get().saturating_add(1)) > 0;
+        for ((vital, value), before) in Vital::ALL.iter().zip(&self.vitals).zip(&self.before) {
+            let (vital, value) = (*vital, value.replace(0));
+            let seen = Counter::Vital { vital, magnitude: magnitude(value) };
+            self.counters[seen.index()].set(1);
+            if later {
+                let change = magnitude(value.abs_diff(before.get()));
+                self.counters[Counter::Delta { vital, magnitude: change }.index()].set(1);
+            }
+            before.set(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edge_count(recorder: &Recorder, previous: Event, event: Event) -> u8 {
+        recorder.count(Counter::Edge { state: State::WalkL2, previous, event })
+    }
+
+    #[test]
+    fn chains_are_of_one_state_and_end_with_an_error() {
+        let recorder = Recorder::new();
+        recorder.event(State::WalkL2, Event::Piece);
+        recorder.begin(State::WalkL2);
+        recorder.event(State::WalkL2, Event::Piece);
+        recorder.event(State::Emit, Event::Normal);
+        recorder.event(State::WalkL2, Event::Normal);
+        recorder.event(State::WalkL2, Event::Failed);
+        recorder.event(State::WalkL2, Event::Normal);
+        let mut seen = Vec::new();
+        recorder.each(|index, count| seen.push((Counter::at(index).unwrap().to_string(), count)));
+        let expected = ["start → piece", "normal → failed", "piece → normal"];
+        let expected = expected.map(|edge| (format!("walk L2: {edge}"), 1));
+        assert_eq!(seen, expected);
+        recorder.begin_run();
+        recorder.each(|index, _| panic!("{index}"));
+    }
+
+    #[test]
+    fn counts_stop_at_255() {
+        let recorder = Recorder::new();
+        recorder.begin(State::WalkL2);
+        for _ in 0..1000 {
+            recorder.event(State::WalkL2, Event::Normal);
+        }
+        assert_eq!(edge_count(&recorder, Event::Normal, Event::Normal), 255);
+        assert_eq!(edge_count(&recorder, Event::Start, Event::Normal), 1);
+    }
+
+    #[test]
+    fn vitals_are_the_largest_of_an_image_and_change_between_two() {
+        let recorder = Recorder::new();
+        let vital = Vital::Extents;
+        let seen = |magnitude| recorder.count(Counter::Vital { vital, magnitude });
+        let changed = |magnitude| recorder.count(Counter::Delta { vital, magnitude });
+        recorder.vital(vital, 5);
+        recorder.vital(vital, 2);
+        recorder.measured();
+        assert_eq!((seen(3), seen(2), changed(3), changed(0)), (1, 0, 0, 0));
+        recorder.vital(vital, 2);
+        recorder.measured();
+        assert_eq!((seen(2), changed(2)), (1, 1));
+    }
+}

@@ -1,0 +1,21 @@
+//! Changes a few bytes anywhere, as fuzzers do that know nothing of programs.
+
+use crate::programs::Program;
+
+use super::context::Context;
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    let mut bytes = program.encode();
+    for _ in 0..1 + context.index(4) {
+        // Not the first: it says what the others mean.
+        let at = 1 + context.index(bytes.len() - 1);
+        bytes[at] = match context.entropy.below(3) {
+            0 => bytes[at] ^ 1 << context.entropy.below(8),
+            1 => bytes[context.index(bytes.len())],
+            _ => context.entropy.next_u64() as u8,
+        };
+    }
+    let before = std::mem::take(program);
+    program.decode_from(&bytes);
+    *program != before
+}

@@ -1,0 +1,24 @@
+//! Takes operations out.
+
+use crate::programs::Program;
+
+use super::context::Context;
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    if program.operations.is_empty() {
+        return false;
+    }
+    let most = if context.entropy.one_in(4) { program.operations.len() } else { 3 };
+    let range = context.range(program.operations.len(), most);
+    program.operations.drain(range);
+    true
+}
+
+/// Takes out what a program has too many of, anywhere.
+pub(super) fn to_length(program: &mut Program, context: &mut Context) {
+    while program.operations.len() > context.most {
+        let surplus = program.operations.len() - context.most;
+        let range = context.range(program.operations.len(), surplus);
+        program.operations.drain(range);
+    }
+}

@@ -1,0 +1,15 @@
+//! Puts operations in.
+
+use crate::programs::Program;
+
+use super::context::Context;
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    let count = (1 + context.index(3)).min(context.room(program));
+    let at = context.index(program.operations.len() + 1);
+    for _ in 0..count {
+        let operation = context.operation();
+        program.operations.insert(at, operation);
+    }
+    count > 0
+}

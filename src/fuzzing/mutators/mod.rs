@@ -1,0 +1,222 @@
+//! Mutations that know programs: one per file. Each is a pure function of the program and its entropy.
+//!
+//! libFuzzer's own mutations change bytes, which in a program are operands, and now and then an opcode.
+//! These here change operations: where there are some, what they are about, in which order they come; and
+//! what the walker read of the image that they build.
+
+mod bytes;
+mod context;
+mod crossover;
+mod delete;
+mod generated;
+mod geometry;
+mod insert;
+mod operand;
+mod payload;
+mod repeat;
+mod sniper;
+mod splice;
+mod swap;
+mod tail;
+
+use crate::disk::limits::MAX_OPERATIONS;
+use crate::images::entropy::Entropy;
+use crate::images::limits::Limits;
+use crate::programs::Program;
+use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::prologue::PROLOGUE_BYTES;
+
+pub use crossover::crossover;
+
+use context::Context;
+
+/// A mutation.
+#[derive(Clone, Copy)]
+pub struct Mutation {
+    /// What it is called.
+    pub name: &'static str,
+    /// How often it is chosen, relative to the others.
+    pub weight: u64,
+    /// Whether libFuzzer has its like, which is not chosen here then.
+    libfuzzers: bool,
+    /// Changes a program; false where there was nothing to change.
+    change: fn(&mut Program, &mut Context) -> bool,
+}
+
+/// All of them. The weights are a guess; that they pay together was measured (`docs/performance.md`).
+pub const MUTATIONS: &[Mutation] = &[
+    Mutation { name: "insert", weight: 4, libfuzzers: false, change: insert::change },
+    Mutation { name: "delete", weight: 2, libfuzzers: false, change: delete::change },
+    Mutation { name: "repeat", weight: 1, libfuzzers: false, change: repeat::change },
+    Mutation { name: "swap", weight: 1, libfuzzers: false, change: swap::change },
+    Mutation { name: "splice", weight: 1, libfuzzers: false, change: splice::change },
+    Mutation { name: "payload", weight: 1, libfuzzers: false, change: payload::change },
+    Mutation { name: "operand", weight: 6, libfuzzers: false, change: operand::change },
+    Mutation { name: "geometry", weight: 2, libfuzzers: false, change: geometry::change },
+    Mutation { name: "tail", weight: 1, libfuzzers: false, change: tail::change },
+    Mutation { name: "sniper", weight: 2, libfuzzers: false, change: sniper::change },
+    Mutation { name: "bytes", weight: 4, libfuzzers: true, change: bytes::change },
+    Mutation { name: "crossover", weight: 4, libfuzzers: true, change: crossover::change },
+];
+
+/// How often each of [`MUTATIONS`] is chosen, relative to the others.
+pub type Weights = [u64; MUTATIONS.len()];
+
+/// Those of [`MUTATIONS`] that changed a program, by their places in the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used(u32);
+
+impl Used {
+    /// Their places, in order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..MUTATIONS.len()).filter(move |place| self.0 & 1 << place != 0)
+    }
+}
+
+/// One time in so many, libFuzzer's own mutation of bytes is chosen.
+const BYTES_ONE_IN: u64 = 4;
+
+/// Mutates the program in `data[..size]` to one of at most `max_size` bytes, in place, and returns its
+/// length, which is not 0. The same `rng_seed` gives the same program. `limits` are those of the target;
+/// `bytes` mutates bytes, as libFuzzer does.
+pub fn mutate(
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    rng_seed: u32,
+    limits: Limits,
+    bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
+) -> usize {
+    const WEIGHTS: Weights = {
+        let (mut weights, mut at) = ([0; MUTATIONS.len()], 0);
+        while at < MUTATIONS.len() {
+            weights[at] = if MUTATIONS[at].libfuzzers { 0 } else { MUTATIONS[at].weight };
+            at += 1;
+        }
+        weights
+    };
+    let mut entropy = Entropy::new(u64::from(rng_seed));
+    let room = max_size.saturating_sub(PROLOGUE_BYTES) / OPERATION_BYTES;
+    if max_size < PROLOGUE_BYTES || entropy.one_in(BYTES_ONE_IN) {
+        return bytes(data, size, max_size);
+    }
+    let mut program = Program::decode(&data[..size]);
+    let most = room.min(MAX_OPERATIONS);
+    // It may be what libFuzzer has mutated before, and not run; nobody can tell.
+    let mut context = Context { entropy, limits, most, other: None, sound: true };
+    change(&mut program, &mut context, &WEIGHTS);
+    let encoded = program.encode();
+    let length = encoded.len().min(max_size);
+    data[..length].copy_from_slice(&encoded[..length]);
+    length
+}
+
+/// What a child is bred with, beside its parent.
+#[derive(Clone, Copy)]
+pub struct Breeding<'b> {
+    /// A program of which the child may get a part.
+    pub other: &'b Program,
+    /// How often each mutation is chosen.
+    pub weights: &'b Weights,
+    /// Those of the target.
+    pub limits: Limits,
+    /// How many operations the child has at most.
+    pub max_operations: usize,
+    /// The parent was run, and nothing was found: only then may a mutation run it again.
+    pub sound: bool,
+}
+
+/// Makes a child of a program, and tells how. The same `rng_seed` gives the same child.
+pub fn breed(program: &mut Program, breeding: &Breeding, rng_seed: u64) -> Used {
+    let Breeding { other, weights, limits, max_operations, sound } = *breeding;
+    let (entropy, most) = (Entropy::new(rng_seed), max_operations.min(MAX_OPERATIONS));
+    change(program, &mut Context { entropy, limits, most, other: Some(other), sound }, weights)
+}
+
+/// Changes a program by one to four mutations, of which at least one found something to change.
+fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Used {
+    if program.operations.len() > context.most {
+        delete::to_length(program, context);
+        context.sound = false;
+    }
+    let wanted = 1 << context.entropy.below(3).min(context.entropy.below(3));
+    let (mut changed, mut used) = (0, Used::default());
+    // Some mutation finds something in any program: a geometry does.
+    for _ in 0..wanted * 8 {
+        if let Some(place) = context.entropy.weighted(weights.iter().copied())
+            && (MUTATIONS[place].change)(program, context)
+        {
+            changed += 1;
+            used.0 |= 1 << place;
+            context.sound = false;
+        }
+        if changed == wanted {
+            break;
+        }
+    }
+    program.operations.truncate(context.most);
+    used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::generate::{Wanted, generate};
+
+    fn context(rng_seed: u64, other: &Program) -> Context<'_> {
+        let entropy = Entropy::new(rng_seed);
+        Context { entropy, limits: Limits::HOSTILE, most: 64, other: Some(other), sound: true }
+    }
+
+    #[test]
+    fn each_mutation_changes_most_programs_and_keeps_the_rest() {
+        let other = generate(77, Wanted { operations: 20, compressed: true });
+        for mutation in MUTATIONS {
+            let (mut changed, mut told) = (0, 0);
+            for rng_seed in 0..200 {
+                let before = generate(rng_seed, Wanted { operations: 20, compressed: true });
+                let mut after = before.clone();
+                told += u32::from((mutation.change)(&mut after, &mut context(rng_seed, &other)));
+                changed += u32::from(after != before);
+                assert!(after.operations.len() <= 64);
+                let mut again = before.clone();
+                (mutation.change)(&mut again, &mut context(rng_seed, &other));
+                assert_eq!(again, after, "{}", mutation.name);
+            }
+            assert!(changed > 60 && told >= changed, "{}: {changed} of {told}", mutation.name);
+        }
+    }
+
+    #[test]
+    fn any_bytes_of_any_length_are_mutated_within_bounds() {
+        let mut entropy = Entropy::new(2);
+        for rng_seed in 0..5000 {
+            let size = entropy.below(200) as usize;
+            let max_size = 1 + entropy.below(200) as usize;
+            let mut data = vec![0; size.max(max_size)];
+            data.fill_with(|| entropy.next_u64() as u8);
+            let mut again = data.clone();
+            let bytes = |_: &mut [u8], size: usize, most: usize| size.clamp(1, most);
+            let length = mutate(&mut data, size, max_size, rng_seed, Limits::WALKED, bytes);
+            assert!((1..=max_size).contains(&length));
+            assert_eq!(mutate(&mut again, size, max_size, rng_seed, Limits::WALKED, bytes), length);
+            assert_eq!(data, again);
+        }
+    }
+
+    #[test]
+    fn shrinking_keeps_operations_whole() {
+        let program = generate(5, Wanted { operations: 30, compressed: true });
+        let data = program.encode();
+        let size = data.len();
+        let mut shorter = 0;
+        for rng_seed in 0..50 {
+            let mut copy = data.clone();
+            let length =
+                mutate(&mut copy, size, size - 1, rng_seed, Limits::WALKED, |_, _, most| most);
+            assert!(length < size);
+            shorter += usize::from((length - PROLOGUE_BYTES).is_multiple_of(OPERATION_BYTES));
+        }
+        assert!(shorter > 25, "{shorter}");
+    }
+}

@@ -1,0 +1,118 @@
+//! Changes one operand of an operation, most often to a value at which the geometry changes its mind: edges
+//! of tables and of refcount blocks, the ends of the disk, powers of two, neighbours of the old value.
+
+use bytes::BufMut;
+
+use crate::formats::qcow2::header::Geometry;
+use crate::images::entropy::Entropy;
+use crate::programs::operation::Place;
+use crate::programs::{Operation, Program};
+
+use super::context::Context;
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    if program.operations.is_empty() {
+        return false;
+    }
+    let at = context.index(program.operations.len());
+    change_at(program, at, context)
+}
+
+/// The same, of the operation at `at`.
+pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Context) -> bool {
+    let before = program.operations[at];
+    let all: Vec<_> = before.places().collect();
+    if all.is_empty() {
+        return false;
+    }
+    let Place { name, bytes } = all[context.index(all.len())].clone();
+    let mut record = before.encode();
+    let geometry = program.prologue.plan().geometry;
+    let operand = &mut record[bytes];
+    match context.entropy.below(4) {
+        0 => operand.fill_with(|| context.entropy.next_u64() as u8),
+        1 => step(operand, &mut context.entropy),
+        _ => interesting(name, operand, &geometry, &mut context.entropy),
+    }
+    program.operations[at] = Operation::decode(&record).unwrap_or(before);
+    program.operations[at] != before
+}
+
+/// A little more or less, little-endian, in the last two bytes at most.
+fn step(operand: &mut [u8], entropy: &mut Entropy) {
+    let first = operand.len().saturating_sub(2);
+    let number = &mut operand[first..];
+    let mut word = [0; 2];
+    word[..number.len()].copy_from_slice(number);
+    let delta = 1 + entropy.below(4) as u16;
+    let old = u16::from_le_bytes(word);
+    let new = if entropy.one_in(2) { old.wrapping_add(delta) } else { old.wrapping_sub(delta) };
+    number.copy_from_slice(&new.to_le_bytes()[..number.len()]);
+}
+
+fn interesting(name: &str, operand: &mut [u8], geometry: &Geometry, entropy: &mut Entropy) {
+    let length = operand.len();
+    let mut out = &mut *operand;
+    match (name, length) {
+        ("at", 3) => {
+            // Around the start, the end, the last operation, the edges of tables, past the end.
+            let near = entropy.below(4) as u16;
+            let (anchor, steps) = match entropy.below(6) {
+                0 => (0, near),
+                1 => (1, near),
+                2 => (2, near.wrapping_sub(2)),
+                3 | 4 => (3, (entropy.below(4) as u16) << 5 | (14 + near)),
+                _ => (5, near),
+            };
+            out.put_u8(anchor);
+            out.put_u16_le(steps);
+        }
+        ("size", 5) => out.put_slice(&interesting_size(geometry, entropy)),
+        ("gap" | "l1" | "tail" | "cut", 2) => {
+            // As many clusters as a refcount block or an L2 table is for, or nearly.
+            let edge = match entropy.below(3) {
+                0 => geometry.refcounts_per_block().ilog2(),
+                1 => geometry.l2_bits(),
+                _ => geometry.cluster_size.bits(),
+            };
+            match entropy.below(3) {
+                0 => out.put_slice(&[1, edge.min(15) as u8]),
+                1 => out.put_slice(&[
+                    (1u64 << edge.min(8)).saturating_sub(2 + entropy.below(4)) as u8,
+                    0,
+                ]),
+                _ => out.put_slice(&[255, entropy.below(16) as u8]),
+            }
+        }
+        ("clusters" | "count" | "first" | "stride" | "index", 1) => {
+            out.put_u8([0, 1, 2, 7, 8, 15, 31, entropy.below(16) as u8][entropy.below(8) as usize]);
+        }
+        (_, 2) => {
+            let power = 1u16 << entropy.below(16);
+            out.put_u16_le([0, 1, u16::MAX, power, power - 1, 511][entropy.below(6) as usize]);
+        }
+        _ => operand.fill_with(|| {
+            let power = 1u8 << entropy.below(8);
+            [0, 1, u8::MAX, power, power - 1][entropy.below(5) as usize]
+        }),
+    }
+}
+
+/// The bytes of a size near an edge: of a cluster, an L2 table, an L1 table's cluster; whole or odd.
+pub(super) fn interesting_size(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 5] {
+    let shift = match entropy.below(4) {
+        0 => geometry.cluster_size.bits(),
+        1 => geometry.l2_span_bits(),
+        2 => geometry.l2_span_bits() + geometry.cluster_size.bits() - 3,
+        _ => entropy.below(48) as u32,
+    };
+    let units = [1, 2, 3, 1 + entropy.below(300) as u16][entropy.below(4) as usize];
+    let tails = [0, 0, 512, -512, 1, -1, 511, entropy.next_u64() as i16];
+    let tail = tails[entropy.below(8) as usize];
+    let mut bytes = [0; 5];
+    let mut out = bytes.as_mut_slice();
+    out.put_u8(shift.min(47) as u8);
+    out.put_u16_le(units);
+    out.put_i16_le(tail);
+    bytes
+}

@@ -1,0 +1,19 @@
+//! Says operations again, right behind themselves.
+
+use crate::programs::Program;
+
+use super::context::Context;
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    if program.operations.is_empty() {
+        return false;
+    }
+    let range = context.range(program.operations.len(), 4);
+    let said: Vec<_> = program.operations[range.clone()].to_vec();
+    let times = 1 << context.entropy.below(4);
+    let added = said.iter().copied().cycle().take(said.len() * times);
+    let added: Vec<_> = added.take(context.room(program)).collect();
+    let any = !added.is_empty();
+    program.operations.splice(range.end..range.end, added);
+    any
+}

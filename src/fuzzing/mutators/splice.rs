@@ -1,0 +1,18 @@
+//! Moves operations elsewhere.
+
+use crate::programs::Program;
+
+use super::context::Context;
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    let count = program.operations.len();
+    if count < 2 {
+        return false;
+    }
+    let before = program.operations.clone();
+    let range = context.range(count, 8.min(count - 1));
+    let moved: Vec<_> = program.operations.drain(range).collect();
+    let at = context.index(program.operations.len() + 1);
+    program.operations.splice(at..at, moved);
+    program.operations != before
+}

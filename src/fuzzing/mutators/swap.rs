@@ -1,0 +1,20 @@
+//! Exchanges two operations.
+
+use crate::programs::Program;
+
+use super::context::Context;
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    let count = program.operations.len();
+    if count < 2 {
+        return false;
+    }
+    let one = context.index(count);
+    // Neighbours half of the time: order matters most among them.
+    let other = match context.entropy.one_in(2) {
+        true => (one + 1) % count,
+        false => context.index(count),
+    };
+    program.operations.swap(one, other);
+    program.operations[one] != program.operations[other]
+}

@@ -1,0 +1,16 @@
+//! Puts a new end to a program.
+
+use crate::programs::Program;
+
+use super::context::Context;
+
+pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+    let kept = context.index(program.operations.len() + 1);
+    program.operations.truncate(kept);
+    let count = (1 + context.index(12)).min(context.room(program));
+    for _ in 0..count {
+        let operation = context.operation();
+        program.operations.push(operation);
+    }
+    true
+}

@@ -1,0 +1,14 @@
+//! One run and its verdict: the engine interface, the reference model, the oracles and the targets.
+
+pub mod engine;
+mod judge;
+pub mod model;
+pub mod oracles;
+mod pipeline;
+mod run;
+pub mod targets;
+mod walker;
+
+pub use pipeline::{Built, Checks, Failure, Outcome, Pipeline};
+pub use run::Harness;
+pub use walker::{Walker, WalkerDisk};

@@ -1,0 +1,497 @@
+//! The reference model: what the disk must look like, from the journal alone.
+//!
+//! A layer is a list of pieces, each with one state, in order. Every record paints a range of it: what
+//! was there is cut out, the new piece takes its place. A disk is a list of layers: what the first leaves
+//! unallocated is asked of the second, as far as that reaches, and so on. That is all.
+
+use std::ops::Range;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::disk::extent::{Extent, Mapping};
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::formats::qcow2::units::{ClusterSize, GuestCluster, SUBCLUSTERS};
+use crate::images::content::{Shape, SubclusterChange, WriteNumber};
+use crate::programs::journal::{Journal, Record};
+
+/// What a piece of the disk is. Host offsets are those of the piece's first byte.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum State {
+    /// Nothing is there.
+    Unallocated,
+    /// Nothing is there, but the cluster around it has a host cluster.
+    UnallocatedInside(HostOffset),
+    /// Zeros, without an allocation.
+    ZeroPlain,
+    /// Zeros, with an allocation.
+    ZeroAllocated(HostOffset),
+    /// The data of a write.
+    Normal(HostOffset, WriteNumber),
+    /// The data of a write, compressed.
+    Compressed(WriteNumber, Shape),
+}
+
+impl State {
+    /// The state of the same piece without its first `delta_bytes`.
+    fn advanced(self, delta_bytes: u64) -> Self {
+        let on = |host: HostOffset| host.saturating_add(delta_bytes);
+        match self {
+            Self::UnallocatedInside(host) => Self::UnallocatedInside(on(host)),
+            Self::ZeroAllocated(host) => Self::ZeroAllocated(on(host)),
+            Self::Normal(host, write) => Self::Normal(on(host), write),
+            Self::Unallocated | Self::ZeroPlain | Self::Compressed(..) => self,
+        }
+    }
+
+    /// The state when the cluster around the piece lies elsewhere; `host` is where the piece goes.
+    fn moved_to(self, host: HostOffset) -> Self {
+        match self {
+            Self::Unallocated | Self::UnallocatedInside(_) => Self::UnallocatedInside(host),
+            Self::ZeroPlain | Self::ZeroAllocated(_) => Self::ZeroAllocated(host),
+            Self::Normal(_, write) => Self::Normal(host, write),
+            Self::Compressed(..) => self,
+        }
+    }
+
+    /// What `qemu-img map` prints for it.
+    fn mapping(self) -> Mapping {
+        let (present, data, compressed, offset) = match self {
+            Self::Unallocated => (false, false, false, None),
+            Self::UnallocatedInside(host) => (false, false, false, Some(host)),
+            Self::ZeroPlain => (true, false, false, None),
+            Self::ZeroAllocated(host) => (true, false, false, Some(host)),
+            Self::Normal(host, _) => (true, true, false, Some(host)),
+            Self::Compressed(..) => (true, true, true, None),
+        };
+        Mapping { depth: 0, present, zero: !data, data, compressed, offset }
+    }
+}
+
+/// A piece of the disk: from `start` to the start of the next one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Piece {
+    /// The first guest byte.
+    pub start: u64,
+    /// What it is.
+    pub state: State,
+}
+
+/// A layer as it was.
+#[derive(Debug, Default)]
+struct Snapshot {
+    size_bytes: u64,
+    pieces: Vec<Piece>,
+}
+
+/// One layer as it must be: a list of pieces.
+#[derive(Debug)]
+struct Layer {
+    cluster_size: ClusterSize,
+    size_bytes: u64,
+    /// Whether the layer is a raw file, in which every byte is data at its own offset.
+    raw: bool,
+    /// Never empty; the first starts at 0, the last goes on for ever.
+    pieces: Vec<Piece>,
+    snapshots: Vec<Snapshot>,
+    /// Buffers of snapshots that are gone.
+    spare: Vec<Snapshot>,
+}
+
+/// For each layer, the index of a piece.
+type Found = SmallVec<[usize; 4]>;
+
+/// The disk as it must be: layers, which are asked in order.
+#[derive(Debug)]
+pub struct Model {
+    /// The image itself first, and behind the last that is in use spare ones.
+    layers: Vec<Layer>,
+    live: usize,
+    /// The parts of the disk that a guest sees, in order. Updated whenever the layers change.
+    visible: Vec<Visible>,
+}
+
+/// A part of the disk that a guest sees, and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Visible {
+    /// The first guest byte.
+    pub start: u64,
+    /// The byte past the last.
+    pub end: u64,
+    /// How many layers down it was found.
+    pub depth: u32,
+    /// The piece of that layer; it may begin earlier.
+    pub piece: Piece,
+    /// The byte past the last of that piece, which may lie past the end of the disk.
+    pub piece_end: u64,
+    /// The cluster size of that layer.
+    pub cluster_size: ClusterSize,
+    /// The size of that layer, to the byte: what a raw file lacks of its last sector is zeros.
+    pub size_bytes: u64,
+    /// Whether that layer is raw.
+    pub raw: bool,
+}
+
+impl Visible {
+    /// What it is.
+    pub fn state(&self) -> State {
+        self.piece.state.advanced(self.start - self.piece.start)
+    }
+
+    /// What `qemu-img map` prints for it.
+    fn mapping(&self) -> Mapping {
+        let here = HostOffset::new(self.start);
+        let state = match self.raw {
+            false => self.state(),
+            true if self.start < self.size_bytes => State::Normal(here, WriteNumber(0)),
+            // The rest of a sector that the file does not have.
+            true => State::ZeroAllocated(here),
+        };
+        Mapping { depth: self.depth, ..state.mapping() }
+    }
+}
+
+impl Model {
+    /// An empty disk of size 0.
+    pub fn new() -> Self {
+        Self { layers: vec![Layer::new()], live: 1, visible: Vec::new() }
+    }
+
+    /// Becomes the disk of `journals`, in the buffers that are there: the image's own journal first, each
+    /// of the others that of the layer below the one before it.
+    pub fn replay<'j>(&mut self, journals: impl Iterator<Item = &'j Journal>) {
+        self.live = 0;
+        for journal in journals {
+            if self.live == self.layers.len() {
+                self.layers.push(Layer::new());
+            }
+            self.layers[self.live].replay(journal);
+            self.live += 1;
+        }
+        self.update_visible();
+    }
+
+    /// How many snapshots the image itself has.
+    pub fn snapshot_count(&self) -> usize {
+        self.layers[0].snapshots.len()
+    }
+
+    /// The disk is what it was when the snapshot at `index` was taken, which there must be.
+    pub fn become_snapshot(&mut self, index: usize) {
+        self.layers[0].become_snapshot(index);
+        self.layers[0].join();
+        self.update_visible();
+    }
+
+    /// The size of the disk that a guest sees.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.layers[0].virtual_size_bytes()
+    }
+
+    /// What a guest sees, in order.
+    pub fn visible(&self) -> &[Visible] {
+        &self.visible
+    }
+
+    /// Returns the parts of the disk in `range`, clipped to it.
+    pub fn visible_in(&self, range: Range<u64>) -> impl Iterator<Item = Visible> {
+        let first = self.visible.partition_point(|visible| visible.end <= range.start);
+        let there = self.visible[first..].iter().take_while(move |part| part.start < range.end);
+        there.map(move |part| Visible {
+            start: part.start.max(range.start),
+            end: part.end.min(range.end),
+            ..*part
+        })
+    }
+
+    /// Returns the part of the disk from `guest` on; `None` past the end.
+    pub fn at(&self, guest: u64) -> Option<Visible> {
+        self.visible_in(guest..guest.saturating_add(1)).next()
+    }
+
+    /// Computes `visible` from the layers.
+    fn update_visible(&mut self) {
+        let size = self.virtual_size_bytes();
+        let mut visible = std::mem::take(&mut self.visible);
+        visible.clear();
+        let mut at = 0;
+        let mut found: Found = smallvec![0; self.live];
+        while at < size {
+            let part = self.ask(at, &mut found);
+            at = part.end;
+            visible.push(part);
+        }
+        self.visible = visible;
+    }
+
+    /// Asks one layer after the other, as far as each of them reaches. `found` is where the pieces of
+    /// earlier bytes were found.
+    #[inline]
+    fn ask(&self, guest: u64, found: &mut [usize]) -> Visible {
+        let layers = &self.layers[..self.live];
+        let mut end = self.virtual_size_bytes();
+        let mut depth = 0;
+        loop {
+            let layer = &layers[depth];
+            let (piece, piece_end) = layer.piece_at(guest, &mut found[depth]);
+            end = end.min(piece_end);
+            if layer.raw && guest < layer.size_bytes {
+                end = end.min(layer.size_bytes);
+            }
+            match layers.get(depth + 1).map(Layer::virtual_size_bytes) {
+                Some(size) if layer.leaves(piece.state) && guest < size => {
+                    end = end.min(size);
+                    depth += 1;
+                }
+                _ => {
+                    let Layer { cluster_size, size_bytes, raw, .. } = *layer;
+                    return Visible {
+                        start: guest,
+                        end,
+                        depth: depth as u32,
+                        piece,
+                        piece_end,
+                        cluster_size,
+                        size_bytes,
+                        raw,
+                    };
+                }
+            }
+        }
+    }
+
+    /// The extents of the whole disk, into `extents`.
+    pub fn extents(&self, extents: &mut Vec<Extent>) {
+        extents.clear();
+        for visible in &self.visible {
+            let mapping = visible.mapping();
+            let length_bytes = visible.end - visible.start;
+            if let Some(last) = extents.last_mut()
+                && last.mapping.advanced(last.length_bytes) == Some(mapping)
+            {
+                last.length_bytes += length_bytes;
+            } else {
+                let start = GuestOffset::new(visible.start);
+                extents.push(Extent { start, length_bytes, mapping });
+            }
+        }
+    }
+}
+
+impl Layer {
+    fn new() -> Self {
+        let nothing = Piece { start: 0, state: State::Unallocated };
+        Self {
+            cluster_size: ClusterSize::SMALLEST,
+            size_bytes: 0,
+            raw: false,
+            pieces: vec![nothing],
+            snapshots: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    fn replay(&mut self, journal: &Journal) {
+        self.cluster_size = journal.cluster_size;
+        self.size_bytes = journal.size_bytes;
+        self.raw = journal.raw;
+        self.spare.append(&mut self.snapshots);
+        self.pieces.clear();
+        self.pieces.push(Piece { start: 0, state: State::Unallocated });
+        for record in &journal.records {
+            self.apply(record);
+        }
+        self.join();
+    }
+
+    /// The size that the layer has for those above it: whole sectors. Of an image the last one must be
+    /// complete, a raw file is filled up.
+    fn virtual_size_bytes(&self) -> u64 {
+        match self.raw {
+            false => self.size_bytes / 512 * 512,
+            true => self.size_bytes.next_multiple_of(512),
+        }
+    }
+
+    /// Whether what is in this state is for the layer below to say.
+    fn leaves(&self, state: State) -> bool {
+        !self.raw && matches!(state, State::Unallocated | State::UnallocatedInside(_))
+    }
+
+    /// Makes one of neighbours that continue each other.
+    fn join(&mut self) {
+        self.pieces
+            .dedup_by(|next, here| here.state.advanced(next.start - here.start) == next.state);
+    }
+
+    /// The piece that holds the byte at `guest`, and the byte past its end. `found` is the index of a
+    /// piece that begins no later.
+    #[inline]
+    fn piece_at(&self, guest: u64, found: &mut usize) -> (Piece, u64) {
+        // It is mostly the next one.
+        loop {
+            match self.pieces.get(*found + 1) {
+                Some(next) if next.start <= guest => *found += 1,
+                next => return (self.pieces[*found], next.map_or(u64::MAX, |next| next.start)),
+            }
+        }
+    }
+
+    fn apply(&mut self, record: &Record) {
+        match *record {
+            Record::Written { cluster, clusters, host, write } => {
+                self.paint(cluster, clusters, State::Normal(host, write));
+            }
+            Record::Compressed { cluster, shape, write, .. } => {
+                self.paint(cluster, 1, State::Compressed(write, shape));
+            }
+            Record::Zeroed { cluster, kept: None } => self.paint(cluster, 1, State::ZeroPlain),
+            Record::Zeroed { cluster, kept: Some(host) } => {
+                self.paint(cluster, 1, State::ZeroAllocated(host));
+            }
+            Record::Discarded { cluster } => self.paint(cluster, 1, State::Unallocated),
+            Record::Subclusters { cluster, range, change, host } => {
+                if let Some(host) = host {
+                    self.move_cluster(cluster, host);
+                }
+                let length = self.cluster_size.bytes() / u64::from(SUBCLUSTERS);
+                for subcluster in range.iter() {
+                    let delta = u64::from(subcluster) * length;
+                    let start = self.cluster_size.guest_offset(cluster).get() + delta;
+                    let lies_at = host.map(|host| host.saturating_add(delta));
+                    let state = match (change, lies_at) {
+                        (SubclusterChange::Write(write), Some(host)) => State::Normal(host, write),
+                        (SubclusterChange::Zero, Some(host)) => State::ZeroAllocated(host),
+                        (SubclusterChange::Zero, None) => State::ZeroPlain,
+                        (_, Some(host)) => State::UnallocatedInside(host),
+                        (_, None) => State::Unallocated,
+                    };
+                    self.paint_bytes(start, start + length, state);
+                }
+            }
+            Record::Resized { size_bytes } => {
+                let first = size_bytes.next_multiple_of(self.cluster_size.bytes());
+                self.size_bytes = size_bytes;
+                let at = self.cut(first);
+                self.pieces.truncate(at);
+                self.pieces.push(Piece { start: first, state: State::Unallocated });
+            }
+            Record::SnapshotTaken => {
+                let mut snapshot = self.spare.pop().unwrap_or_default();
+                snapshot.size_bytes = self.size_bytes;
+                snapshot.pieces.clone_from(&self.pieces);
+                self.snapshots.push(snapshot);
+            }
+            Record::SnapshotDeleted { index } => self.spare.push(self.snapshots.remove(index)),
+            Record::SnapshotApplied { index } => self.become_snapshot(index),
+        }
+    }
+
+    /// The layer is what it was when the snapshot at `index` was taken, which there must be.
+    fn become_snapshot(&mut self, index: usize) {
+        let snapshot = &self.snapshots[index];
+        self.size_bytes = snapshot.size_bytes;
+        self.pieces.clone_from(&snapshot.pieces);
+    }
+
+    fn paint(&mut self, cluster: GuestCluster, clusters: u64, state: State) {
+        let start = self.cluster_size.guest_offset(cluster).get();
+        self.paint_bytes(start, start + clusters * self.cluster_size.bytes(), state);
+    }
+
+    fn paint_bytes(&mut self, start: u64, end: u64, state: State) {
+        let first = self.cut(start);
+        let past = self.cut(end);
+        self.pieces[first] = Piece { start, state };
+        self.pieces.drain(first + 1..past);
+    }
+
+    /// Everything in the cluster keeps what it is, but lies in the host cluster at `host` from now on.
+    fn move_cluster(&mut self, cluster: GuestCluster, host: HostOffset) {
+        let start = self.cluster_size.guest_offset(cluster).get();
+        let first = self.cut(start);
+        let past = self.cut(start + self.cluster_size.bytes());
+        for piece in &mut self.pieces[first..past] {
+            piece.state = piece.state.moved_to(host.saturating_add(piece.start - start));
+        }
+    }
+
+    /// Makes a piece start at `at`, if need be by cutting one in two; its index.
+    fn cut(&mut self, at: u64) -> usize {
+        let index = self.pieces.partition_point(|piece| piece.start < at);
+        if self.pieces.get(index).is_none_or(|piece| piece.start > at) {
+            // Not the first: that one starts at 0.
+            let before = self.pieces[index - 1];
+            let state = before.state.advanced(at - before.start);
+            self.pieces.insert(index, Piece { start: at, state });
+        }
+        index
+    }
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents_of(records: &[Record]) -> Vec<(u64, u64, Mapping)> {
+        let mut journal = Journal::new();
+        journal.begin(ClusterSize::from_bits(16).unwrap(), 10 << 16);
+        journal.records.extend(records);
+        let mut model = Model::new();
+        model.replay(std::iter::once(&journal));
+        let mut extents = Vec::new();
+        model.extents(&mut extents);
+        let plain = |extent: &Extent| (extent.start.get(), extent.length_bytes, extent.mapping);
+        extents.iter().map(plain).collect()
+    }
+
+    fn written(cluster: u64, clusters: u64, host: u64) -> Record {
+        let (cluster, host) = (GuestCluster::new(cluster), HostOffset::new(host << 16));
+        Record::Written { cluster, clusters, host, write: WriteNumber(1) }
+    }
+
+    #[test]
+    fn an_empty_disk_is_one_hole() {
+        assert_eq!(extents_of(&[]), [(0, 10 << 16, Mapping::HOLE)]);
+    }
+
+    #[test]
+    fn a_later_record_covers_an_earlier_one() {
+        let zeroed = Record::Zeroed { cluster: GuestCluster::new(3), kept: None };
+        let data = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };
+        let at = |host: u64| Mapping { offset: Some(HostOffset::new(host << 16)), ..data };
+        assert_eq!(
+            extents_of(&[written(2, 3, 7), zeroed]),
+            [
+                (0, 2 << 16, Mapping::HOLE),
+                (2 << 16, 1 << 16, at(7)),
+                (3 << 16, 1 << 16, Mapping { present: true, ..Mapping::HOLE }),
+                (4 << 16, 1 << 16, at(9)),
+                (5 << 16, 5 << 16, Mapping::HOLE),
+            ]
+        );
+    }
+
+    #[test]
+    fn neighbours_merge_where_they_are_contiguous_in_the_file() {
+        let contiguous = extents_of(&[written(0, 1, 4), written(1, 1, 5)]);
+        let apart = extents_of(&[written(0, 1, 4), written(1, 1, 6)]);
+        assert_eq!((contiguous.len(), apart.len()), (2, 3));
+    }
+
+    #[test]
+    fn a_smaller_disk_forgets_what_lay_past_it() {
+        let records = [
+            written(0, 10, 4),
+            Record::Resized { size_bytes: (2 << 16) + 100 },
+            Record::Resized { size_bytes: 10 << 16 },
+        ];
+        let extents = extents_of(&records);
+        assert_eq!((extents[0].1, extents[1].2), (3 << 16, Mapping::HOLE));
+    }
+}

@@ -1,0 +1,54 @@
+//! The visitor of the oracles: keeps extents, counts steps against fuel.
+
+use std::ops::ControlFlow;
+
+use crate::disk::extent::{Extent, Visitor};
+
+/// Collects the extents of one walk.
+#[derive(Debug)]
+pub struct Collector<'e> {
+    extents: &'e mut Vec<Extent>,
+    /// The walk is stopped after this many extents.
+    stop_after: usize,
+    fuel: u64,
+}
+
+impl<'e> Collector<'e> {
+    /// Collects into `extents`, which is emptied, until `fuel` steps are made.
+    pub fn new(extents: &'e mut Vec<Extent>, fuel: u64) -> Self {
+        extents.clear();
+        Self { extents, stop_after: usize::MAX, fuel }
+    }
+
+    /// Stops the walk after so many extents, at least 1.
+    pub fn stopping_after(self, extents: usize) -> Self {
+        Self { stop_after: extents, ..self }
+    }
+
+    /// Whether the walk was stopped because it made too many steps.
+    pub fn exhausted(&self) -> bool {
+        self.fuel == 0
+    }
+
+    #[inline]
+    fn burn(&mut self) -> ControlFlow<()> {
+        self.fuel = self.fuel.saturating_sub(1);
+        if self.fuel == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+impl Visitor for Collector<'_> {
+    #[inline]
+    fn extent(&mut self, extent: Extent) -> ControlFlow<()> {
+        self.extents.push(extent);
+        if self.extents.len() >= self.stop_after {
+            return ControlFlow::Break(());
+        }
+        self.burn()
+    }
+
+    #[inline]
+    fn step(&mut self) -> ControlFlow<()> {
+        self.burn()
+    }
+}

@@ -1,0 +1,352 @@
+//! Data read through the mapping are those that were written: the stamps at the edges of every piece,
+//! zeros where there are none. Does not check what lies between the edges of a piece, except where a
+//! program asks to read it; and of large compressed clusters nothing behind their first 16 KiB
+//! (`limits::MAX_INFLATED_BYTES`).
+
+use std::ops::Range;
+
+use crate::disk::limits::MAX_INFLATED_BYTES;
+use crate::disk::offsets::GuestOffset;
+use crate::formats::qcow2::units::SUBCLUSTERS;
+use crate::harness::engine::OpenDisk;
+use crate::harness::model::{Model, State, Visible};
+use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
+
+use super::{Verdict, unexpected_error, violation};
+
+const ORACLE: &str = "data";
+
+/// Reads both edges of every part of the disk that `is_new` passes, the first bytes of every compressed cluster in it,
+/// and over its edges with other layers.
+pub fn check(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    mut is_new: impl FnMut(&Visible) -> bool,
+) -> Verdict {
+    let mut before: Option<(&Visible, bool)> = None;
+    for visible in model.visible() {
+        let new = is_new(visible);
+        if new {
+            check_visible(disk, visible)?;
+        }
+        match before {
+            Some((before, new_before)) if before.depth != visible.depth && (new || new_before) => {
+                check_seam(disk, before, visible)?;
+            }
+            _ => {}
+        }
+        before = Some((visible, new));
+    }
+    Ok(())
+}
+
+fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
+    let Visible { start, end, piece, cluster_size, .. } = *visible;
+    let stamp_bytes = STAMP_BYTES as u64;
+    let mut edge = |at: u64| {
+        // The end of the disk, or a layer above, may cut what is there, and its stamp with it.
+        let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
+        if whole { check_edge(disk, visible, at) } else { Ok(()) }
+    };
+    match piece.state {
+        State::Compressed(..) => {
+            let first = start.next_multiple_of(cluster_size.bytes());
+            for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
+                edge(cluster)?;
+            }
+            // A layer above may leave the inside of a cluster only.
+            let cut = [
+                (start, start > piece.start),
+                (end.saturating_sub(stamp_bytes), end < visible.piece_end),
+            ];
+            for (at, cut) in cut {
+                if cut && !too_deep(visible, at + stamp_bytes) {
+                    edge(at)?;
+                }
+            }
+            Ok(())
+        }
+        State::Normal(..) | State::ZeroAllocated(_) => {
+            edge(start)?;
+            edge(end.saturating_sub(stamp_bytes))?;
+            // Where a layer above has what lies before, the first stamp comes later.
+            if start > piece.start {
+                edge(start.next_multiple_of(cluster_size.bytes()))
+            } else {
+                Ok(())
+            }
+        }
+        _ => edge(start),
+    }
+}
+
+/// Whether a read that ends at `end` in this part of the disk inflates more of a compressed cluster than the loop can
+/// afford.
+fn too_deep(visible: &Visible, end: u64) -> bool {
+    let last = end.saturating_sub(1) & visible.cluster_size.mask();
+    matches!(visible.piece.state, State::Compressed(..)) && last >= MAX_INFLATED_BYTES
+}
+
+/// Reads over the edge between two layers: half of it lies in either.
+fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> Verdict {
+    const HALF: usize = 8;
+    let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
+    let short = start.get() < before.start || after.end - after.start < HALF as u64;
+    // Compressed data before the seam are read at their own edges.
+    let inflated = matches!(before.piece.state, State::Compressed(..));
+    if short || inflated || too_deep(after, after.start + HALF as u64) {
+        return Ok(());
+    }
+    let (mut expected, mut actual) = ([0; 2 * HALF], [0xA5; 2 * HALF]);
+    let (first, second) = expected.split_at_mut(HALF);
+    expect_of(before, start, first);
+    expect_of(after, GuestOffset::new(after.start), second);
+    if let Err(error) = disk.read(start, &mut actual) {
+        return Err(unexpected_error(ORACLE, "two layers", &error));
+    }
+    if actual == expected {
+        return Ok(());
+    }
+    for (visible, half) in [(before, 0..HALF), (after, HALF..2 * HALF)] {
+        let at = start.get() + half.start as u64;
+        admit_in(visible, at, &mut expected[half.clone()], &actual[half]);
+    }
+    if actual == expected {
+        return Ok(());
+    }
+    violation(ORACLE, "two layers", ("what was written", "other bytes"), || {
+        format!("guest offset {start}: expected {expected:02x?}\nactual {actual:02x?}")
+    })
+}
+
+fn check_edge(disk: &mut impl OpenDisk, visible: &Visible, at: u64) -> Verdict {
+    let mut actual = [0xA5; STAMP_BYTES];
+    let guest = GuestOffset::new(at);
+    let state = visible.state();
+    if let Err(error) = disk.read(guest, &mut actual) {
+        return Err(unexpected_error(ORACLE, kind(&state), &error));
+    }
+    if own_stamp(visible, at) == Some(actual) {
+        return Ok(());
+    }
+    let mut expected = [0; STAMP_BYTES];
+    expect_of(visible, guest, &mut expected);
+    if actual == expected {
+        return Ok(());
+    }
+    admit_in(visible, at, &mut expected, &actual);
+    if actual == expected {
+        return Ok(());
+    }
+    mismatch(&state, &actual, || {
+        format!("guest offset {guest}: expected {expected:02x?}\nactual {actual:02x?}")
+    })
+}
+
+/// The stamp that a piece has at its own edge, or the zeros that it has everywhere; `None` where it takes
+/// a closer look.
+#[inline]
+fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
+    let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
+    let past = at + STAMP_BYTES as u64;
+    let edge = match piece.state {
+        State::Normal(..) => at == piece.start || past == piece_end,
+        State::Compressed(..) => at & cluster_size.mask() == 0,
+        _ => return Some([0; STAMP_BYTES]),
+    };
+    match piece.state {
+        State::Normal(_, write) | State::Compressed(write, _)
+            if edge && past <= size_bytes && write != WriteNumber::NONE =>
+        {
+            Some(stamp(GuestOffset::new(at), write))
+        }
+        _ => None,
+    }
+}
+
+/// What the oracle needs, reused from disk to disk.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    expected: Vec<u8>,
+    actual: Vec<u8>,
+}
+
+/// Whether reading a range would inflate more of a compressed cluster than the loop can afford.
+pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
+    let last = start.get().saturating_add(length_bytes as u64).saturating_sub(1);
+    let inflates_too_much =
+        |byte: u64| model.at(byte).is_some_and(|part| too_deep(&part, byte + 1));
+    [start.get(), last].into_iter().any(inflates_too_much)
+}
+
+/// Reads any range of the disk and compares every byte. Past the end it must be refused.
+pub fn check_range(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    start: GuestOffset,
+    length_bytes: usize,
+    buffers: &mut Buffers,
+) -> Verdict {
+    let Buffers { expected, actual } = buffers;
+    actual.clear();
+    actual.resize(length_bytes, 0xA5);
+    let past_end = start.get().saturating_add(length_bytes as u64) > model.virtual_size_bytes();
+    match (disk.read(start, actual), past_end) {
+        (Err(_), true) => return Ok(()),
+        (Ok(()), true) => {
+            return violation(ORACLE, "past the end", ("refused", "an answer"), || {
+                format!("{length_bytes} bytes at guest offset {start}")
+            });
+        }
+        (Err(error), false) => return Err(unexpected_error(ORACLE, "range", &error)),
+        (Ok(()), false) => {}
+    }
+    expected.clear();
+    expected.resize(length_bytes, 0);
+    expect(model, start, expected);
+    if expected == actual {
+        return Ok(());
+    }
+    admit_inner_stamps(model, start, expected, actual);
+    if expected == actual {
+        return Ok(());
+    }
+    let differing = expected.iter().zip(actual.iter()).position(|(one, other)| one != other);
+    let at = differing.unwrap_or(0);
+    let guest = start.get() + at as u64;
+    // The parts cover the whole disk, so there is one.
+    let state = model.at(guest).map_or(State::Unallocated, |part| part.state());
+    mismatch(&state, &actual[at..], || {
+        format!("guest offset {guest}: expected {:#04x}, actual {:#04x}", expected[at], actual[at])
+    })
+}
+
+/// Returns the parts of the disk in a range, each with its place in the range.
+fn parts_in(
+    model: &Model,
+    start: GuestOffset,
+    length_bytes: usize,
+) -> impl Iterator<Item = (Visible, Range<usize>)> {
+    let start = start.get();
+    let parts = model.visible_in(start..start.saturating_add(length_bytes as u64));
+    parts.map(move |part| {
+        let there = (part.start - start) as usize..(part.end - start) as usize;
+        (part, there)
+    })
+}
+
+/// What a guest reads from `start` on, by the model: stamps, shapes and zeros. `into` is zeroed and
+/// ends at the end of the disk at most.
+pub fn expect(model: &Model, start: GuestOffset, into: &mut [u8]) {
+    for (part, there) in parts_in(model, start, into.len()) {
+        expect_of(&part, GuestOffset::new(part.start), &mut into[there]);
+    }
+}
+
+/// Adds to what is expected from `start` on the stamps of the right write that `actual` has at inner
+/// edges of subclusters. Where a host cluster is shared with a snapshot in which the subclusters of one
+/// write are several pieces, the edges of those are stamped too.
+pub fn admit_inner_stamps(model: &Model, start: GuestOffset, expected: &mut [u8], actual: &[u8]) {
+    for (part, there) in parts_in(model, start, expected.len()) {
+        admit_in(&part, part.start, &mut expected[there.clone()], &actual[there]);
+    }
+}
+
+/// The same in one part of the disk, of which both are a part.
+fn admit_in(visible: &Visible, start: u64, expected: &mut [u8], actual: &[u8]) {
+    let State::Normal(_, write) = visible.piece.state else { return };
+    if write == WriteNumber::NONE {
+        return;
+    }
+    let cell = visible.cluster_size.bytes() / u64::from(SUBCLUSTERS);
+    let end = start.saturating_add(expected.len() as u64);
+    for at in (start / cell * cell..end).step_by(cell as usize) {
+        for edge in [at, at + cell - STAMP_BYTES as u64] {
+            let stamp = stamp(GuestOffset::new(edge), write);
+            if cut(actual, start, edge).is_some_and(|(cut, part)| cut == &stamp[part]) {
+                overlay(expected, start, edge, &stamp);
+            }
+        }
+    }
+}
+
+/// Of a stamp at `at`, what falls into `content`, which lies at `start`: the bytes there, and which
+/// part of the stamp they are.
+fn cut(content: &[u8], start: u64, at: u64) -> Option<(&[u8], Range<usize>)> {
+    let skipped = start.saturating_sub(at) as usize;
+    let target = at.saturating_sub(start) as usize;
+    let length = STAMP_BYTES.checked_sub(skipped)?.min(content.len().checked_sub(target)?);
+    Some((&content[target..target + length], skipped..skipped + length))
+}
+
+/// What a guest reads from `start` on in one part of the disk; `into` is zeroed and lies in it.
+fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
+    let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
+    if !matches!(piece.state, State::Normal(..) | State::Compressed(..)) {
+        return;
+    }
+    let start = start.get();
+    let stored = size_bytes.saturating_sub(start).min(into.len() as u64);
+    let into = &mut into[..stored as usize];
+    let end = start.saturating_add(into.len() as u64);
+    // Cluster by cluster, from the one that holds the first byte.
+    let mut at = (start & !cluster_size.mask()).max(piece.start);
+    while at < end {
+        let next = (at + 1).next_multiple_of(cluster_size.bytes()).min(piece_end);
+        match piece.state {
+            // An allocation that nobody has written to.
+            State::Normal(_, WriteNumber::NONE) => {}
+            State::Normal(_, write) => {
+                for edge in [at, next - STAMP_BYTES as u64] {
+                    if edge < end && edge + STAMP_BYTES as u64 > start {
+                        overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
+                    }
+                }
+            }
+            State::Compressed(write, shape) => {
+                overlay(into, start, at, &stamp(GuestOffset::new(at), write));
+                let behind = at + STAMP_BYTES as u64;
+                overlay(into, start, behind, shape.behind_stamp(cluster_size));
+            }
+            _ => {}
+        }
+        at = next;
+    }
+}
+
+/// Copies the part of `bytes`, which lie at `at`, that falls into `content`, which lies at `start`.
+fn overlay(content: &mut [u8], start: u64, at: u64, bytes: &[u8]) {
+    let skipped = start.saturating_sub(at) as usize;
+    let target = at.saturating_sub(start) as usize;
+    if skipped >= bytes.len() || target >= content.len() {
+        return;
+    }
+    let length = (bytes.len() - skipped).min(content.len() - target);
+    content[target..target + length].copy_from_slice(&bytes[skipped..skipped + length]);
+}
+
+fn mismatch(state: &State, actual: &[u8], told: impl FnOnce() -> String) -> Verdict {
+    let found = match actual {
+        [head @ .., _, _, _, _] if actual.len() == STAMP_BYTES => {
+            let checksum = crc32fast::hash(head).to_be_bytes();
+            match (actual.ends_with(&checksum), actual.iter().all(|byte| *byte == 0)) {
+                (true, _) => "another stamp",
+                (_, true) => "zeros",
+                _ => "other bytes",
+            }
+        }
+        _ => "other bytes",
+    };
+    violation(ORACLE, kind(state), ("what was written", found), told)
+}
+
+fn kind(state: &State) -> &'static str {
+    match state {
+        State::Unallocated => "unallocated",
+        State::UnallocatedInside(_) => "unallocated subcluster",
+        State::ZeroPlain => "zero-plain",
+        State::ZeroAllocated(_) => "zero-allocated",
+        State::Normal(..) => "normal",
+        State::Compressed(..) => "compressed",
+    }
+}

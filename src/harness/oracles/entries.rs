@@ -1,0 +1,316 @@
+//! The entries of L1 and L2 tables by themselves, as `qemu-img check` looks at them: reserved bits,
+//! alignment, flags that contradict each other; and how many clusters of the disk are allocated. Does
+//! not check counts: `recount` does. For files; images in the loop are held against the model.
+
+use std::ops::{ControlFlow, Range};
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::header::{Geometry, Header, PARSED_BYTES, Version};
+use crate::formats::qcow2::snapshot::{SnapshotEntry, V3_EXTRA_BYTES};
+use crate::formats::qcow2::{refcount, snapshot_table};
+
+/// Bits 0–8 and 56–62 of an L1 entry.
+const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
+/// Bits 1–8 and 56–61 of an L2 entry that is not compressed.
+const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
+
+/// Bits 0–8 of a refcount table entry.
+const REFCOUNT_TABLE_RESERVED: u64 = 0x1FF;
+
+/// Something that is wrong with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryReport {
+    /// Which kind of entry.
+    pub table: &'static str,
+    /// Where the entry lies.
+    pub at: HostOffset,
+    /// The entry as stored.
+    pub entry: u64,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+/// How many clusters the active tables map, also past the end of the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuestClusters {
+    /// Those with an allocation in the file, be it data or zeros.
+    pub allocated: u64,
+    /// Those that are compressed.
+    pub compressed: u64,
+    /// Compressed ones, and those that do not lie right behind the allocation before them in their
+    /// table.
+    pub fragmented: u64,
+}
+
+/// Looks at every entry of the image in `storage`, and calls `report` with what is wrong, until it
+/// breaks.
+///
+/// # Errors
+/// The header, the snapshot table or a refcount table entry is malformed, or a read failed.
+pub fn scan<S: Storage + ?Sized>(
+    storage: &S,
+    report: &mut impl FnMut(EntryReport) -> ControlFlow<()>,
+) -> Result<GuestClusters, MapError> {
+    let mut first_bytes = [0; PARSED_BYTES];
+    storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
+    let header = Header::parse(&first_bytes)?;
+    let geometry = header.geometry;
+    let counts = GuestClusters::default();
+    let mut scan = Scan { storage, geometry, report, counts, next: None, active: true };
+    if scan.refcount_table(&header)?.is_break()
+        || scan.l1(header.l1_offset, header.l1_entries)?.is_break()
+    {
+        return Ok(scan.counts);
+    }
+    scan.active = false;
+    let mut ended = false;
+    snapshot_table::each_entry(storage, &header, |_, at, entry| {
+        if !ended {
+            ended = scan.snapshot(at, entry)?.is_break();
+        }
+        Ok(())
+    })?;
+    Ok(scan.counts)
+}
+
+type Flow = Result<ControlFlow<()>, MapError>;
+
+struct Scan<'s, S: Storage + ?Sized, R> {
+    storage: &'s S,
+    geometry: Geometry,
+    report: &'s mut R,
+    counts: GuestClusters,
+    /// Where the next cluster of this table would lie, were it contiguous.
+    next: Option<HostOffset>,
+    /// Whether the tables are those of the active disk.
+    active: bool,
+}
+
+impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, R> {
+    fn refcount_table(&mut self, header: &Header) -> Flow {
+        let (storage, cluster_size) = (self.storage, self.geometry.cluster_size);
+        let clusters = u64::from(header.refcount_table_clusters);
+        let start = header.refcount_table_offset;
+        let table = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
+        each_entry(storage, table, 8, &mut vec![0; PIECE_BYTES], |at, bytes| {
+            let entry = word_at(bytes, 0).unwrap_or(0);
+            let Some(block) = refcount::block_offset(entry) else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            let impossible = if block.get() & cluster_size.mask() != 0 {
+                Some("is not on a cluster boundary")
+            } else {
+                (i64::try_from(block.get()).is_err()).then_some("lies past 2^63")
+            };
+            if let Some(what) = impossible {
+                let index = at.distance_from(start).unwrap_or(0) / 8;
+                return Err(MapError::RefcountBlock { index, host: block.get(), what });
+            }
+            if entry & REFCOUNT_TABLE_RESERVED == 0 {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let what = "reserved bits are set";
+            Ok((self.report)(EntryReport { table: "refcount table", at, entry, what }))
+        })
+    }
+
+    fn snapshot(&mut self, at: HostOffset, entry: &SnapshotEntry) -> Flow {
+        let short = self.geometry.version == Version::V3 && entry.extra_bytes < V3_EXTRA_BYTES;
+        if short {
+            let (word, what) = (u64::from(entry.extra_bytes), "less than 16 bytes of extra data");
+            let report = EntryReport { table: "snapshot", at, entry: word, what };
+            if (self.report)(report).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        if let Some(what) = entry.l1_fault(self.geometry.cluster_size) {
+            let word = entry.l1_offset.get();
+            return Ok((self.report)(EntryReport { table: "snapshot", at, entry: word, what }));
+        }
+        self.l1(entry.l1_offset, entry.l1_entries)
+    }
+
+    fn l1(&mut self, table: HostOffset, entries: u32) -> Flow {
+        let end = table.saturating_add(u64::from(entries) * 8);
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut l2_piece = vec![0; PIECE_BYTES];
+        each_entry(self.storage, table..end, 8, &mut piece, |at, bytes| {
+            let Some(word) = word_at(bytes, 0) else { return Ok(ControlFlow::Continue(())) };
+            self.l1_entry(at, word, &mut l2_piece)
+        })
+    }
+
+    fn l1_entry(&mut self, at: HostOffset, word: u64, piece: &mut [u8]) -> Flow {
+        let Some(l2) = L1Entry(word).table() else { return Ok(ControlFlow::Continue(())) };
+        let cluster_size = self.geometry.cluster_size;
+        let reserved = (word & L1_RESERVED != 0).then_some("reserved bits are set");
+        let unaligned = (l2.get() & cluster_size.mask() != 0)
+            .then_some("the L2 table is not on a cluster boundary");
+        for what in reserved.into_iter().chain(unaligned) {
+            if (self.report)(EntryReport { table: "L1", at, entry: word, what }).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        self.next = None;
+        let table = l2..l2.saturating_add(cluster_size.bytes());
+        let entry_bytes = self.geometry.l2_entry_bytes() as usize;
+        each_entry(self.storage, table, entry_bytes, piece, |at, bytes| {
+            Ok(match word_at(bytes, 0) {
+                Some(entry) => {
+                    self.l2_entry(at, entry, SubclusterBitmap(word_at(bytes, 8).unwrap_or(0)))
+                }
+                None => ControlFlow::Continue(()),
+            })
+        })
+    }
+
+    fn l2_entry(&mut self, at: HostOffset, word: u64, bitmap: SubclusterBitmap) -> ControlFlow<()> {
+        let entry = L2Entry(word);
+        let mut report = |what| (self.report)(EntryReport { table: "L2", at, entry: word, what });
+        let host = match entry.kind(&self.geometry) {
+            Err(what) => return report(what),
+            Ok(ClusterKind::Compressed(_)) if self.geometry.data_file => {
+                return report("a compressed cluster in an image with a data file");
+            }
+            Ok(ClusterKind::Compressed(_)) => {
+                self.counts.allocated += u64::from(self.active);
+                self.counts.compressed += u64::from(self.active);
+                self.counts.fragmented += u64::from(self.active);
+                if entry.copied() {
+                    return report("a compressed cluster is flagged as copied");
+                }
+                return ControlFlow::Continue(());
+            }
+            Ok(
+                ClusterKind::Normal(host)
+                | ClusterKind::ZeroAllocated(host)
+                | ClusterKind::Subclusters(host),
+            ) => Some(host),
+            Ok(_) => None,
+        };
+        if word & L2_RESERVED != 0 {
+            report("reserved bits are set")?;
+        }
+        if self.geometry.extended_l2
+            && let Some(what) = bitmap.contradiction(host.is_some())
+        {
+            report(what)?;
+        }
+        let Some(host) = host else { return ControlFlow::Continue(()) };
+        if host.get() & self.geometry.cluster_size.mask() != 0 {
+            report("the cluster is not on a cluster boundary")?;
+        }
+        if self.active {
+            self.counts.allocated += 1;
+            self.counts.fragmented += u64::from(self.next.is_some_and(|next| next != host));
+            self.next = host.checked_add(self.geometry.cluster_size.bytes());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The big-endian word at `at`.
+fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Calls `each` with the entries of a table that are not known to be zeros.
+fn each_entry<S: Storage + ?Sized>(
+    storage: &S,
+    table: Range<HostOffset>,
+    entry_bytes: usize,
+    piece: &mut [u8],
+    mut each: impl FnMut(HostOffset, &[u8]) -> Flow,
+) -> Flow {
+    let length = table.end.distance_from(table.start).unwrap_or(0);
+    let until = table.start.saturating_add(length.next_multiple_of(GRAIN_BYTES));
+    each_data(storage, table.start..until, piece, |data| {
+        let mut at = data.offset;
+        for bytes in data.bytes.chunks_exact(entry_bytes) {
+            if at < table.end && each(at, bytes)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            at = at.saturating_add(entry_bytes as u64);
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::{Harness, Walker};
+    use crate::images::image::Image;
+    use crate::programs::generate::{Wanted, generate};
+
+    /// The bytes of a small image with data, and its header.
+    fn small() -> (Vec<u8>, Header) {
+        let mut harness = Harness::new(Walker::default());
+        for rng_seed in 0.. {
+            let program = generate(rng_seed, Wanted { operations: 24, compressed: true });
+            let image: &Image = harness.build(&program.encode());
+            let length = image.length_bytes() as usize;
+            if length > 1 << 22 {
+                continue;
+            }
+            let mut bytes = vec![0; length];
+            image.read_at(HostOffset::ZERO, &mut bytes).unwrap();
+            let header = Header::parse(bytes.first_chunk().unwrap()).unwrap();
+            let plain = header.geometry.version == Version::V3 && !header.geometry.extended_l2;
+            if plain && scanned(&bytes).0.allocated > 4 {
+                return (bytes, header);
+            }
+        }
+        unreachable!("no seed has a small image");
+    }
+
+    fn scanned(bytes: &[u8]) -> (GuestClusters, Vec<&'static str>) {
+        let mut found = Vec::new();
+        let counts = scan(bytes, &mut |report| {
+            found.push(report.what);
+            ControlFlow::Continue(())
+        });
+        (counts.unwrap(), found)
+    }
+
+    /// Where the first entry lies that is not zero, from `at` on.
+    fn first_entry(bytes: &[u8], at: HostOffset) -> (usize, u64) {
+        let mut at = at.get() as usize;
+        while word_at(bytes, at).unwrap() == 0 {
+            at += 8;
+        }
+        (at, word_at(bytes, at).unwrap())
+    }
+
+    #[test]
+    fn each_planted_fault_is_found_and_sound_images_have_none() {
+        let (bytes, header) = small();
+        assert_eq!(scanned(&bytes).1, [""; 0]);
+        let (l1_at, l1) = first_entry(&bytes, header.l1_offset);
+        let (l2_at, _) = first_entry(&bytes, L1Entry(l1).table().unwrap());
+        let (block_at, block) = first_entry(&bytes, header.refcount_table_offset);
+        let reserved = "reserved bits are set";
+        let cases = [
+            (l1_at, l1 | 1 << 56, reserved),
+            (l1_at, l1 | 1, reserved),
+            (l2_at, 1 << 16 | 1 << 61, reserved),
+            (l2_at, 1 << 16 | 1 << 8, reserved),
+            (l2_at, 3 << 62 | 1 << 16, "a compressed cluster is flagged as copied"),
+            (block_at, block | 1, reserved),
+        ];
+        for (at, word, what) in cases {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 8].copy_from_slice(&word.to_be_bytes());
+            // Entries of a table that another one shares are looked at twice.
+            let found = scanned(&bytes).1;
+            assert!(!found.is_empty() && found.iter().all(|found| *found == what), "{found:?}");
+        }
+        let mut bytes = bytes.clone();
+        bytes[block_at..block_at + 8].copy_from_slice(&(1u64 << 63).to_be_bytes());
+        let unreadable = scan(bytes.as_slice(), &mut |_| ControlFlow::Continue(()));
+        assert!(matches!(unreadable, Err(MapError::RefcountBlock { index: 0, .. })));
+    }
+}

@@ -1,0 +1,64 @@
+//! Only combinations of flags that `qemu-img map` can print for one image (QEMU `block/qcow2.c`,
+//! `qcow2_co_block_status`), and offsets where it prints them, on sector boundaries where the extent
+//! starts on one. Does not check that the right combination was chosen.
+
+use crate::disk::extent::{Extent, Mapping};
+
+use super::{Verdict, violation};
+
+/// Checks each extent.
+pub fn check(extents: &[Extent]) -> Verdict {
+    for extent in extents {
+        let told = || format!("{extent}");
+        if extent.mapping.kind() == "impossible" {
+            let Mapping { present, zero, data, compressed, .. } = extent.mapping;
+            let field = match (present, zero, data, compressed) {
+                (_, true, true, _) | (_, false, false, _) => "zero and data",
+                (false, _, true, _) => "present and data",
+                (_, _, false, true) => "compressed and data",
+                _ => "offset",
+            };
+            return violation("flags", field, ("possible", "impossible"), told);
+        }
+        if let Some(offset) = extent.mapping.offset
+            && offset.get() % 512 != extent.start.get() % 512
+        {
+            return violation("flags", "offset", ("aligned like the guest's", "not"), told);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::offsets::{GuestOffset, HostOffset};
+
+    fn found(mapping: Mapping) -> Option<String> {
+        let extent = Extent { start: GuestOffset::ZERO, length_bytes: 512, mapping };
+        check(&[extent]).err().map(|violation| violation.fingerprint())
+    }
+
+    #[test]
+    fn exactly_the_possible_combinations_pass() {
+        let mut passing = 0;
+        for bits in 0..32u32 {
+            let bit = |n: u32| bits & 1 << n != 0;
+            let offset = bit(4).then_some(HostOffset::new(4096));
+            let (present, zero, data, compressed) = (bit(0), bit(1), bit(2), bit(3));
+            let mapping = Mapping { depth: 0, present, zero, data, compressed, offset };
+            passing += u32::from(found(mapping).is_none());
+        }
+        assert_eq!(passing, 6);
+    }
+
+    #[test]
+    fn impossible_flags_and_crooked_offsets_are_named() {
+        let zero_data = Mapping { data: true, ..Mapping::HOLE };
+        assert_eq!(found(zero_data).unwrap(), "flags: zero and data, possible → impossible");
+        let data = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };
+        assert_eq!(found(data).unwrap(), "flags: offset, possible → impossible");
+        let crooked = Mapping { offset: Some(HostOffset::new(4097)), ..data };
+        assert_eq!(found(crooked).unwrap(), "flags: offset, aligned like the guest's → not");
+    }
+}

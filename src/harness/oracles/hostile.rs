@@ -1,0 +1,120 @@
+//! Damaged images: whatever was done to them, opening, walking, looking up and reading come to an end
+//! within bounds, and where they answer, the answers tile the disk, are possible, and agree with each
+//! other. What no damage can have touched is mapped as it was meant. While bytes change under a reader,
+//! the answers only tile the disk. Does not check what is said of a damaged entry, nor the data.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::disk::extent::Extent;
+use crate::disk::limits::MAX_LAYERS;
+use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::Layer;
+use crate::harness::engine::Engine;
+use crate::images::damage::{Damage, DamagedFiles};
+use crate::images::entropy::Entropy;
+
+use super::raw::{Answers, Fuel, RawOutcome, walk};
+use super::{Verdict, Violation, model};
+
+const ORACLE: &str = "hostile";
+
+/// A damaged image, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'c, 'f> {
+    /// The files.
+    pub files: &'c DamagedFiles<'f>,
+    /// How many bytes of them are written.
+    pub written_bytes: u64,
+    /// The extents that were meant.
+    pub expected: &'c [Extent],
+    /// What was done to the files.
+    pub damage: &'c Damage,
+}
+
+/// Buffers, reused from image to image.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    whole: Vec<Extent>,
+    other: Vec<Extent>,
+    clipped: [Vec<Extent>; 2],
+}
+
+/// Judges what `engine` makes of a damaged image.
+///
+/// # Errors
+/// A violation.
+pub fn check<E: Engine>(
+    engine: &mut E,
+    case: &Case,
+    entropy: &mut Entropy,
+    buffers: &mut Buffers,
+) -> Result<RawOutcome, Box<Violation>> {
+    let chain: SmallVec<[Layer; MAX_LAYERS]> = case.files.layers().collect();
+    let Buffers { whole, other, clipped } = buffers;
+    let fuel = Fuel::of_chain(case.written_bytes, chain.len());
+    case.files.rearm();
+    let outcome = if case.damage.is_unsteady() {
+        whole.clear();
+        match engine.open(&chain) {
+            Ok(mut disk) => walk(&mut disk, whole, fuel)?.0,
+            Err(_) => RawOutcome::Refused,
+        }
+    } else {
+        Answers { whole, other, fuel }.judge(engine, &chain, entropy)?
+    };
+    if !case.damage.is_trapped() {
+        untouched(case, whole, clipped)?;
+    }
+    if engine.capabilities().snapshots {
+        case.files.rearm();
+        let index = entropy.below(4) as u32;
+        if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
+            walk(&mut disk, other, fuel)?;
+        }
+    }
+    Ok(outcome)
+}
+
+/// What lies between the touched ranges is as it was meant, as far as the walk went.
+fn untouched(case: &Case, actual: &[Extent], clipped: &mut [Vec<Extent>; 2]) -> Verdict {
+    let end_of =
+        |extents: &[Extent]| extents.last().and_then(Extent::end).map_or(0, |end| end.get());
+    let end = end_of(case.expected).min(end_of(actual));
+    let mut from = 0;
+    let last = end..end;
+    for touched in case.damage.touched().iter().filter(|touched| !touched.is_empty()).chain([&last])
+    {
+        let range = from..touched.start.min(end);
+        if !range.is_empty() {
+            let [expected, found] = &mut *clipped;
+            clip(case.expected, &range, expected);
+            clip(actual, &range, found);
+            model::check(expected, found).map_err(|mut violation| {
+                violation.oracle = ORACLE;
+                violation
+            })?;
+        }
+        from = from.max(touched.end);
+    }
+    Ok(())
+}
+
+/// The part of `extents`, which tile the beginning of a disk, that lies in `range`.
+fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
+    into.clear();
+    let first =
+        extents.partition_point(|extent| extent.end().is_some_and(|end| end.get() <= range.start));
+    for extent in &extents[first..] {
+        let start = extent.start.get();
+        if start >= range.end {
+            break;
+        }
+        let from = start.max(range.start);
+        let until = start.saturating_add(extent.length_bytes).min(range.end);
+        let Some(mapping) = extent.mapping.advanced(from - start) else { continue };
+        let start = GuestOffset::new(from);
+        into.push(Extent { start, length_bytes: until - from, mapping });
+    }
+}

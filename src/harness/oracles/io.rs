@@ -1,0 +1,64 @@
+//! A read that fails gives an error, and what was emitted before it is a correct prefix. Does not
+//! check reads of data, nor what the error says beyond being the storage's.
+
+use crate::disk::extent::{Extent, Window};
+use crate::disk::storage::Layer;
+use crate::harness::engine::{Engine, EngineError, OpenDisk};
+
+use super::collector::Collector;
+use super::metered::Meter;
+use super::{Verdict, partition, violation};
+
+const ORACLE: &str = "io";
+
+/// Opens and walks `chain`, whose reads `meter` counts, with the read number `fail_at` failing, which a
+/// whole walk makes.
+pub fn check<E: Engine>(
+    engine: &mut E,
+    chain: &[Layer],
+    meter: &Meter,
+    fail_at: u64,
+    whole: &[Extent],
+    fuel: u64,
+    buffer: &mut Vec<Extent>,
+) -> Verdict {
+    buffer.clear();
+    meter.restart(fail_at);
+    let answer = match engine.open(chain) {
+        Ok(mut disk) => disk.map(Window::ALL, &mut Collector::new(buffer, fuel)),
+        Err(error) => Err(error),
+    };
+    meter.restart(u64::MAX);
+    check_answer(&answer, whole, buffer)
+}
+
+fn check_answer(answer: &Result<(), EngineError>, whole: &[Extent], emitted: &[Extent]) -> Verdict {
+    match answer {
+        Ok(()) => {
+            return violation(ORACLE, "failed read", ("an error", "an answer"), || {
+                format!("{} of {} extents", emitted.len(), whole.len())
+            });
+        }
+        Err(EngineError::Map(error)) if error.storage().is_none() => {
+            let told = || error.to_string();
+            return violation(ORACLE, "failed read", ("a storage error", "another error"), told);
+        }
+        Err(_) => {}
+    }
+    let size = whole.last().and_then(Extent::end).map_or(0, |end| end.get());
+    partition::prefix(emitted, &(0..size))?;
+    for (index, (part, whole)) in emitted.iter().zip(whole).enumerate() {
+        let last = index + 1 == emitted.len();
+        let fits = if last {
+            part.length_bytes <= whole.length_bytes
+        } else {
+            part.length_bytes == whole.length_bytes
+        };
+        if part.mapping != whole.mapping || !fits {
+            return violation(ORACLE, "prefix", ("of the whole walk", "not"), || {
+                format!("extent {index}: {part}, the whole walk has {whole}")
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Point look-ups agree with the walk at both edges of every extent. Does not check either against
+//! the truth.
+
+use crate::disk::extent::Extent;
+use crate::disk::offsets::GuestOffset;
+use crate::harness::engine::OpenDisk;
+
+use super::{Verdict, differing_field, unexpected_error, violation};
+
+const ORACLE: &str = "lookup";
+
+/// Looks up the first and the last byte of every extent that `is_new` passes.
+pub fn check(
+    disk: &mut impl OpenDisk,
+    whole: &[Extent],
+    mut is_new: impl FnMut(&Extent) -> bool,
+) -> Verdict {
+    for extent in whole.iter().filter(|extent| is_new(extent)) {
+        check_byte(disk, extent.start, extent)?;
+        if extent.length_bytes > 1 {
+            check_byte(disk, extent.start.saturating_add(extent.length_bytes - 1), extent)?;
+        }
+    }
+    Ok(())
+}
+
+/// Looks up any byte: on the disk it agrees with the walk, past its end it is refused.
+pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent]) -> Verdict {
+    if guest.get() >= disk.virtual_size_bytes() {
+        return match disk.lookup(guest) {
+            Err(_) => Ok(()),
+            Ok(mapping) => violation(ORACLE, "past the end", ("refused", mapping.kind()), || {
+                format!("guest offset {guest}: {mapping}")
+            }),
+        };
+    }
+    let index = whole.partition_point(|extent| extent.start <= guest).saturating_sub(1);
+    match whole.get(index) {
+        Some(extent) => check_byte(disk, guest, extent),
+        None => Ok(()),
+    }
+}
+
+fn check_byte(disk: &mut impl OpenDisk, guest: GuestOffset, extent: &Extent) -> Verdict {
+    let actual = match disk.lookup(guest) {
+        Ok(actual) => actual,
+        Err(error) => return Err(unexpected_error(ORACLE, "byte", &error)),
+    };
+    let delta = guest.distance_from(extent.start).unwrap_or(0);
+    let expected = extent.mapping.advanced(delta).unwrap_or(extent.mapping);
+    match differing_field(&expected, &actual) {
+        None => Ok(()),
+        Some(field) => violation(ORACLE, field, (expected.kind(), actual.kind()), || {
+            format!("guest offset {guest}: the walk has {expected}\nthe look-up {actual}")
+        }),
+    }
+}

@@ -1,0 +1,43 @@
+//! No two neighbours could have been one extent. Does not check that they were rightly merged: the
+//! model does.
+
+use crate::disk::extent::Extent;
+
+use super::{Verdict, violation};
+
+/// Checks `extents`, which tile.
+pub fn check(extents: &[Extent]) -> Verdict {
+    for pair in extents.windows(2) {
+        let [here, next] = pair else { continue };
+        if here.mapping.continues_as(here.length_bytes, &next.mapping) {
+            let kind = here.mapping.kind();
+            return violation("maximal", kind, ("one extent", "two"), || {
+                format!("{here} and {next}")
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::extent::Mapping;
+    use crate::disk::offsets::{GuestOffset, HostOffset};
+
+    #[test]
+    fn a_merge_that_was_missed_is_found() {
+        let data = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };
+        let normal = |start: u64, host: u64| Extent {
+            start: GuestOffset::new(start),
+            length_bytes: 512,
+            mapping: Mapping { offset: Some(HostOffset::new(host)), ..data },
+        };
+        assert!(check(&[normal(0, 4096), normal(512, 8192)]).is_ok());
+        let found = check(&[normal(0, 4096), normal(512, 4608)]).unwrap_err();
+        assert_eq!(found.fingerprint(), "maximal: normal, one extent → two");
+        let hole = |start| Extent { mapping: Mapping::HOLE, ..normal(start, 0) };
+        assert!(check(&[hole(0), hole(512)]).is_err());
+        assert!(check(&[hole(0), normal(512, 512)]).is_ok());
+    }
+}

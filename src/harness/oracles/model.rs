@@ -1,0 +1,132 @@
+//! The extents equal the reference model's, field by field. Does not check where compressed data
+//! lie, which extents do not say: `data` and `refcounts` do.
+
+use crate::disk::extent::{Extent, Mapping};
+
+use super::{Verdict, differing_field, violation};
+
+const ORACLE: &str = "model";
+
+/// Compares the extents of the whole disk. Both tile it.
+///
+/// What is named is what is told of the first byte on which the two disagree, so that a wrong
+/// answer has one fingerprint whether or not it merges with what lies before it.
+pub fn check(expected: &[Extent], actual: &[Extent]) -> Verdict {
+    let differing = (0..expected.len().min(actual.len())).find(|&at| expected[at] != actual[at]);
+    let Some(at) = differing else {
+        return check_count(expected.len(), actual.len());
+    };
+    let (field, kinds) = first_difference(&expected[at..], &actual[at..]);
+    violation(ORACLE, field, kinds, || {
+        format!("expected {}\nactual   {}", expected[at], actual[at])
+    })
+}
+
+/// The field and the kinds of the first byte on which two lists of extents disagree. Their first
+/// extents begin at the same byte and are not equal.
+fn first_difference(
+    expected: &[Extent],
+    actual: &[Extent],
+) -> (&'static str, (&'static str, &'static str)) {
+    let behind = expected[0].length_bytes.min(actual[0].length_bytes);
+    let here = (Some(expected[0].mapping), Some(actual[0].mapping));
+    let there = (mapping_after(expected, behind), mapping_after(actual, behind));
+    for mappings in [here, there] {
+        if let (Some(expected), Some(actual)) = mappings
+            && let Some(field) = differing_field(&expected, &actual)
+        {
+            return (field, (expected.kind(), actual.kind()));
+        }
+    }
+    // One of them ends here, or has two extents where one would do.
+    let shorter = actual[0].length_bytes == behind;
+    ("length", (expected[0].mapping.kind(), if shorter { "shorter" } else { "longer" }))
+}
+
+/// What is told of the byte `behind` bytes into the list, which the first extent covers or ends at.
+fn mapping_after(extents: &[Extent], behind: u64) -> Option<Mapping> {
+    match extents {
+        [first, ..] if first.length_bytes > behind => first.mapping.advanced(behind),
+        [_, next, ..] => Some(next.mapping),
+        _ => None,
+    }
+}
+
+fn check_count(expected: usize, actual: usize) -> Verdict {
+    if expected == actual {
+        return Ok(());
+    }
+    let more = actual > expected;
+    violation(ORACLE, "extents", ("all", if more { "more" } else { "fewer" }), || {
+        format!("expected {expected} extents, actual {actual}")
+    })
+}
+
+/// The size of the disk.
+pub fn check_size(expected: u64, actual: u64) -> Verdict {
+    if expected == actual {
+        return Ok(());
+    }
+    let kind = if actual < expected { "smaller" } else { "larger" };
+    violation(ORACLE, "virtual size", ("the journal's", kind), || {
+        format!("expected {expected} bytes, actual {actual}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::offsets::{GuestOffset, HostOffset};
+
+    fn normal(start: u64, length_bytes: u64, host: u64) -> Extent {
+        let data = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };
+        let mapping = Mapping { offset: Some(HostOffset::new(host)), ..data };
+        Extent { start: GuestOffset::new(start), length_bytes, mapping }
+    }
+
+    #[test]
+    fn differences_are_named_by_field_and_kind() {
+        let expected = [normal(0, 512, 4096), normal(512, 512, 8192)];
+        let found = |actual: &[Extent]| check(&expected, actual).unwrap_err().fingerprint();
+        assert!(check(&expected, &expected).is_ok());
+        let hole = Extent { mapping: Mapping::HOLE, ..expected[0] };
+        assert_eq!(found(&[hole, expected[1]]), "model: kind, normal → unallocated");
+        let elsewhere = normal(512, 512, 8704);
+        assert_eq!(found(&[expected[0], elsewhere]), "model: offset, normal → normal");
+        assert_eq!(found(&[normal(0, 511, 4096)]), "model: length, normal → shorter");
+        assert_eq!(found(&expected[..1]), "model: extents, all → fewer");
+    }
+
+    #[test]
+    fn a_wrong_answer_is_named_alike_whether_it_merges_or_not() {
+        let zero = Mapping { present: true, ..Mapping::HOLE };
+        let allocated = Mapping { offset: Some(HostOffset::new(8192)), ..zero };
+        let extent = |start, length_bytes, mapping| Extent {
+            start: GuestOffset::new(start),
+            length_bytes,
+            mapping,
+        };
+        let expected = [extent(0, 512, zero), extent(512, 512, allocated), normal(1024, 512, 4096)];
+        let name = |actual: &[Extent]| check(&expected, actual).unwrap_err().fingerprint();
+        let apart = [expected[0], extent(512, 512, zero), expected[2]];
+        let merged = [extent(0, 1024, zero), expected[2]];
+        assert_eq!(name(&apart), "model: kind, zero-allocated → zero-plain");
+        assert_eq!(name(&merged), name(&apart));
+        // Merged with what lies behind: the first extent ends too early.
+        let early = [extent(0, 256, zero), normal(256, 512, 4096)];
+        assert_eq!(name(&early), "model: kind, zero-plain → normal");
+    }
+
+    #[test]
+    fn what_runs_on_in_the_wrong_place_has_the_wrong_offset() {
+        let expected = [normal(0, 512, 4096), normal(512, 512, 8192)];
+        let merged = [normal(0, 1024, 4096)];
+        let found = check(&expected, &merged).unwrap_err().fingerprint();
+        assert_eq!(found, "model: offset, normal → normal");
+    }
+
+    #[test]
+    fn sizes_are_compared() {
+        assert!(check_size(512, 1024).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! Files that are no program's: whatever they hold, opening, walking, looking up and reading come to
+//! an end within bounds, and where they answer, the answers tile the disk, are possible, and agree
+//! with each other. Does not check that they are right: there is nothing to hold them against.
+
+use crate::disk::extent::{Extent, Window};
+use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::Layer;
+use crate::harness::engine::{Engine, EngineError, OpenDisk};
+use crate::images::entropy::Entropy;
+
+use super::collector::Collector;
+use super::recount::Recount;
+use super::{Violation, bounds, flags, lookup, maximal, partition, window};
+
+/// What became of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawOutcome {
+    /// It was not opened.
+    Refused,
+    /// It was opened, and walking it failed somewhere.
+    Failed,
+    /// It was walked to its end, or as far as a run goes.
+    Walked,
+}
+
+/// The most extents of one walk: a table may be mapped many times over, so that a file of some
+/// kilobytes has millions.
+const MAX_EXTENTS: usize = 4096;
+/// How much of a file is recounted: a table may be named many times over, and libFuzzer ends a process
+/// that takes 2 GiB.
+const MAX_RECOUNTED: usize = 1 << 20;
+/// The steps that a walk may make for each byte of the file: an L1 entry names an L2 table of up to 64
+/// pieces (`map`).
+const STEPS_PER_BYTE: u64 = 16;
+/// What a layer below takes for one entry that is left to it: a piece of each table, and what is told.
+const STEPS_PER_LAYER: u64 = 4;
+/// The steps of a walk that are waited for: some tens of milliseconds.
+const MAX_STEPS: u64 = 1 << 22;
+/// How many extents are looked up and read.
+const MAX_ASKED: usize = 64;
+
+/// Buffers, reused from file to file.
+#[derive(Debug)]
+pub struct RawJudge {
+    recount: Recount,
+    whole: Vec<Extent>,
+    other: Vec<Extent>,
+}
+
+impl Default for RawJudge {
+    fn default() -> Self {
+        let (whole, other) = (Vec::new(), Vec::new());
+        Self { recount: Recount::bounded(MAX_RECOUNTED), whole, other }
+    }
+}
+
+impl RawJudge {
+    /// Judges what `engine` makes of a file with the bytes of `input`.
+    ///
+    /// # Errors
+    /// A violation.
+    pub fn judge<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        input: &[u8],
+    ) -> Result<RawOutcome, Box<Violation>> {
+        // It must come to an end; what it finds is what it is.
+        let _ = self.recount.recount(&input);
+        let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
+        let fuel = Fuel::of_file(input.len() as u64);
+        let answers = Answers { whole: &mut self.whole, other: &mut self.other, fuel };
+        answers.judge(engine, &[Layer::alone(&input)], entropy)
+    }
+}
+
+/// How many steps a walk may make of a file in which `bytes` are written.
+fn steps(bytes: u64) -> u64 {
+    let tables = bytes.saturating_mul(STEPS_PER_BYTE);
+    bounds::fuel(0).saturating_add(tables).saturating_add(MAX_EXTENTS as u64)
+}
+
+/// The steps of a walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fuel {
+    /// How many it may make.
+    steps: u64,
+    /// Whether one that makes more hangs. If not, it is only left alone.
+    enough: bool,
+}
+
+impl Fuel {
+    /// Enough for any one file in which `bytes` are written.
+    fn of_file(bytes: u64) -> Self {
+        Self { steps: steps(bytes), enough: true }
+    }
+
+    /// For a chain of `layers` in which `bytes` are written. Each entry of one table may name the same other
+    /// one, each of whose entries may leave its cluster to all layers below: of small files that can be
+    /// afforded, of others it cannot.
+    pub(super) fn of_chain(bytes: u64, layers: usize) -> Self {
+        let entries = bytes / 8;
+        let asked = entries.saturating_mul(entries).saturating_mul(layers as u64 * STEPS_PER_LAYER);
+        let below = if layers > 1 { asked } else { 0 };
+        let most = steps(bytes).saturating_add(below);
+        Self { steps: most.min(MAX_STEPS.max(steps(bytes))), enough: most <= MAX_STEPS }
+    }
+}
+
+/// What an engine answers about files of which nothing is known.
+pub(super) struct Answers<'a> {
+    /// The extents of the whole walk, up to a bound.
+    pub(super) whole: &'a mut Vec<Extent>,
+    pub(super) other: &'a mut Vec<Extent>,
+    pub(super) fuel: Fuel,
+}
+
+impl Answers<'_> {
+    /// Opens a chain, walks it, and asks about some of what comes back.
+    pub(super) fn judge<E: Engine>(
+        self,
+        engine: &mut E,
+        chain: &[Layer],
+        entropy: &mut Entropy,
+    ) -> Result<RawOutcome, Box<Violation>> {
+        let Self { whole, other, fuel } = self;
+        whole.clear();
+        let capabilities = engine.capabilities();
+        let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
+        let size = disk.virtual_size_bytes();
+        let (walked, complete) = walk(&mut disk, whole, fuel)?;
+        flags::check(whole)?;
+        maximal::check(whole)?;
+        let asked = &whole[..whole.len().min(MAX_ASKED)];
+        if capabilities.lookup {
+            lookup::check(&mut disk, asked, |_| true)?;
+        }
+        if capabilities.read {
+            read_edges(&mut disk, asked)?;
+        }
+        if complete {
+            let start = GuestOffset::new(entropy.below(size.max(1)));
+            let length_bytes = entropy.next_u64() >> entropy.below(64);
+            let some = Window { start, length_bytes };
+            window::check(&mut disk, some, whole, fuel.steps, other)?;
+        }
+        Ok(walked)
+    }
+}
+
+/// Walks a disk as far as a run goes; also says whether that is all of it. What was emitted tiles the disk
+/// or its beginning.
+pub(super) fn walk(
+    disk: &mut impl OpenDisk,
+    whole: &mut Vec<Extent>,
+    fuel: Fuel,
+) -> Result<(RawOutcome, bool), Box<Violation>> {
+    let size = disk.virtual_size_bytes();
+    let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);
+    let walked = disk.map(Window::ALL, &mut collector);
+    let exhausted = collector.exhausted();
+    bounds::check_steps(exhausted && fuel.enough, fuel.steps)?;
+    let complete = walked.is_ok() && !exhausted && whole.len() < MAX_EXTENTS;
+    if complete {
+        partition::check(whole, &(0..size))?;
+    } else {
+        partition::prefix(whole, &(0..size))?;
+    }
+    Ok((if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed }, complete))
+}
+
+/// Reads at the edges of extents. Compressed data may be broken; anything else must be readable.
+fn read_edges(disk: &mut impl OpenDisk, extents: &[Extent]) -> super::Verdict {
+    let mut bytes = [0; 64];
+    for extent in extents {
+        let length = usize::try_from(extent.length_bytes).unwrap_or(usize::MAX).min(bytes.len());
+        let last = extent.start.saturating_add(extent.length_bytes - length as u64);
+        for start in [extent.start, last] {
+            let answer: Result<(), EngineError> = disk.read(start, &mut bytes[..length]);
+            match answer {
+                Err(error) if !extent.mapping.compressed => {
+                    return Err(super::unexpected_error("data", "range", &error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}

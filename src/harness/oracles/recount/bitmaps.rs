@@ -1,0 +1,99 @@
+//! What bitmaps reference: their directory, their tables, their bits.
+
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::bitmap::{
+    BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, FIXED_BYTES,
+};
+use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::header::{Geometry, Header};
+
+use super::{Recount, Role};
+
+impl Recount {
+    /// Reads the directory, entry by entry, and the tables that it names, as QEMU does at open
+    /// (`bitmap_list_load`). That names differ is not checked.
+    pub(super) fn bitmaps<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        header: &Header,
+        extension: &BitmapsExtension,
+    ) -> Result<(), MapError> {
+        let BitmapsExtension { bitmaps, directory_bytes, directory_offset: mut at } = *extension;
+        let geometry = &header.geometry;
+        self.reference(geometry, at, directory_bytes, Role::BitmapDirectory);
+        let mut left = directory_bytes;
+        for index in 0..bitmaps {
+            if left < FIXED_BYTES as u64 {
+                let what = "it has fewer entries than the header says, or is cut short";
+                return Err(MapError::BitmapDirectory { what });
+            }
+            let mut fixed = [0; FIXED_BYTES];
+            storage.read_at(at, &mut fixed)?;
+            let entry = BitmapEntry::parse(&fixed);
+            let length = entry.length_bytes();
+            left = left.checked_sub(length).ok_or(MapError::BitmapDirectory {
+                what: "an entry reaches past the directory's end",
+            })?;
+            if let Some(what) = entry.fault(geometry, header.virtual_size_bytes()) {
+                return Err(MapError::Bitmap { index, what });
+            }
+            self.bitmap_table(storage, geometry, &entry, index)?;
+            self.check_bound()?;
+            at = at.saturating_add(length);
+        }
+        match left {
+            0 => Ok(()),
+            _ => Err(MapError::BitmapDirectory { what: "it is longer than the header says" }),
+        }
+    }
+
+    fn bitmap_table<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        geometry: &Geometry,
+        entry: &BitmapEntry,
+        index: u32,
+    ) -> Result<(), MapError> {
+        let (table, length) = (entry.table_offset, u64::from(entry.table_entries) * 8);
+        self.reference(geometry, table, length, Role::BitmapTable);
+        self.each_piece(storage, (table, length), 0, |recount, skipped, piece| {
+            recount.bitmap_entries = recount.bitmap_entries.saturating_add(piece.len() / 8);
+            for (at, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
+                if at >= u64::from(entry.table_entries) {
+                    break;
+                }
+                let word = BitmapTableEntry(u64::from_be_bytes(*bytes));
+                let cluster = word.cluster(geometry.cluster_size);
+                if let BitmapCluster::Data(host) =
+                    cluster.map_err(|what| MapError::Bitmap { index, what })?
+                {
+                    let cluster = geometry.cluster_size.bytes();
+                    recount.reference(geometry, host, cluster, Role::BitmapData);
+                }
+            }
+            recount.check_bound()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::{Harness, Walker};
+
+    #[test]
+    fn one_table_that_is_named_again_and_again_is_too_large() {
+        let program = "image version=3 cluster_bits=9 refcount_order=4 features=none \
+                       size=1<<24+0 rng_seed=0 blocks=append table=append tolerance=0\n\
+                       bitmap granularity=9 flags=auto name=8\n\
+                       bitmap granularity=9 flags=auto name=8\n\
+                       fill_bitmap index=0 entry=0 entries=8 fill=ones\n\
+                       fill_bitmap index=1 entry=0 entries=8 fill=ones\n";
+        let program = crate::programs::text::assemble(program).unwrap();
+        let mut harness = Harness::new(Walker::default());
+        let image = harness.build(&program.encode());
+        assert!(Recount::bounded(16).recount(image).is_ok());
+        let ones = Recount::bounded(15).recount(image).map(drop);
+        assert_eq!(ones, Err(MapError::TooLarge("too many entries of bitmap tables")));
+    }
+}

@@ -1,0 +1,136 @@
+//! The counts recomputed from the bytes equal the ones on disk, COPIED agrees in the active disk's
+//! tables, nothing is leaked, nothing overlaps but what may be shared, and nothing lies past the end
+//! of the file. Counts that the program left out of date must be found, each once, and no others. Does
+//! not check that the tables map what was meant: the model does.
+
+use std::ops::Range;
+
+use crate::disk::storage::Storage;
+use crate::images::files::Deviation;
+
+use super::recount::{Finding, Recount, Report, Role};
+use super::{Verdict, violation};
+
+const ORACLE: &str = "refcounts";
+
+/// Recounts the image in `storage`, whose counts are wrong for the clusters in `out_of_date`, sorted,
+/// and for no others.
+pub fn check<S: Storage + ?Sized>(
+    recount: &mut Recount,
+    storage: &S,
+    out_of_date: &[Deviation],
+) -> Verdict {
+    match recount.recount(storage) {
+        Ok(reports) => {
+            check_reports(reports, out_of_date)?;
+            check_out_of_date(reports, out_of_date)?;
+        }
+        Err(error) => {
+            return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
+        }
+    }
+    match recount.past_end().next() {
+        None => Ok(()),
+        Some((past, clusters)) => {
+            violation(ORACLE, role(Some(past)), ("in the file", "past its end"), || {
+                let (Range { start, end }, length) = (clusters, storage.length_bytes());
+                format!("clusters {start} to {end}, the file has {length} bytes")
+            })
+        }
+    }
+}
+
+/// The first report that no deviation explains.
+fn check_reports(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
+    let unexplained = |report: &&Report| !explained(report, out_of_date);
+    let Some(report) = reports.iter().find(unexplained) else { return Ok(()) };
+    let kinds = match report.finding {
+        Finding::Leak if report.references == 0 => ("free", "counted"),
+        Finding::Leak => ("the references", "more"),
+        Finding::Corruption => ("the references", "fewer"),
+        Finding::Copied if report.references == 1 => ("not copied", "copied"),
+        Finding::Copied => ("copied", "not copied"),
+        Finding::Overlap => ("a cluster of its own", "an overlap"),
+    };
+    violation(ORACLE, role(report.role), kinds, || format!("{report}; {} in all", reports.len()))
+}
+
+/// Whether all clusters of a report are out of date as it says.
+fn explained(report: &Report, out_of_date: &[Deviation]) -> bool {
+    let first = out_of_date.partition_point(|one| one.cluster < report.cluster);
+    let mut cluster = report.cluster.get();
+    let end = cluster.saturating_add(report.clusters);
+    for one in &out_of_date[first..] {
+        let as_left = match report.finding {
+            Finding::Leak | Finding::Corruption => one.references == report.references,
+            Finding::Copied => one.flags > 0,
+            Finding::Overlap => false,
+        };
+        if cluster == end
+            || one.cluster.get() != cluster
+            || one.on_disk != report.on_disk
+            || !as_left
+        {
+            break;
+        }
+        cluster += 1;
+    }
+    cluster == end
+}
+
+/// Every deviation is found: the count once, and COPIED as often as it disagrees with it.
+fn check_out_of_date(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
+    for one in out_of_date {
+        let about = |report: &&Report| {
+            let from = report.cluster.get();
+            (from..from.saturating_add(report.clusters)).contains(&one.cluster.get())
+        };
+        let of = |copied: bool| {
+            let kind = move |report: &&Report| (report.finding == Finding::Copied) == copied;
+            reports.iter().filter(about).filter(kind).count() as u64
+        };
+        for (what, found, expected) in
+            [("out-of-date count", of(false), 1), ("out-of-date flag", of(true), one.flags)]
+        {
+            if found != expected {
+                let kinds = ("as it was left", "otherwise");
+                return violation(ORACLE, what, kinds, || {
+                    let Deviation { cluster, references, on_disk, .. } = one;
+                    let left =
+                        format!("cluster {cluster}: references {references}, refcount {on_disk}");
+                    format!("{left}: {found} reports, expected {expected}")
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn role(role: Option<Role>) -> &'static str {
+    role.map_or("unreferenced cluster", Role::name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::offsets::HostOffset;
+    use crate::harness::{Harness, Walker};
+
+    #[test]
+    fn a_file_that_ends_too_early_is_found() {
+        let text = "image version=3 cluster_bits=9 refcount_order=4 features=none size=90<<9+0 \
+                    rng_seed=0 blocks=first table=first tolerance=0\nreserve gap=9<<0\n\
+                    write at=start+0 clusters=9";
+        let program = crate::programs::text::assemble(text).unwrap();
+        let mut harness = Harness::new(Walker::default());
+        let image = harness.build(&program.encode());
+        let mut file = vec![0; image.length_bytes() as usize];
+        image.read_at(HostOffset::ZERO, &mut file).unwrap();
+        let mut recount = Recount::new();
+        assert!(check(&mut recount, file.as_slice(), &[]).is_ok());
+        // The refcount structures lie in the gap, data at the end. One cluster may be missing.
+        file.truncate(file.len() - 1024);
+        let found = check(&mut recount, file.as_slice(), &[]).unwrap_err();
+        assert_eq!(found.fingerprint(), "refcounts: data, in the file → past its end");
+    }
+}

@@ -1,0 +1,73 @@
+//! A snapshot is the disk as it was when it was taken: its size, its extents, the data at the edges of
+//! its pieces, whatever has become of the active disk. One snapshot of each image is looked at. Does
+//! not check what a snapshot holds beside the disk, nor more than one window and two look-ups in it.
+
+use crate::disk::extent::{Extent, Window};
+use crate::disk::storage::Layer;
+use crate::harness::engine::{Capabilities, Engine, OpenDisk};
+use crate::harness::model::Model;
+
+use super::collector::Collector;
+use super::{Verdict, bounds, data, lookup, model, unexpected_error, window};
+
+const ORACLE: &str = "snapshots";
+
+/// Buffers, reused from snapshot to snapshot.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    expected: Vec<Extent>,
+    actual: Vec<Extent>,
+    other: Vec<Extent>,
+}
+
+/// Opens the snapshot at `index` and holds it against the model, which becomes the snapshot's disk.
+/// `table_bytes` are those of all snapshots' tables, and of the layers below.
+pub fn check<E: Engine>(
+    engine: &mut E,
+    chain: &[Layer],
+    index: usize,
+    model: &mut Model,
+    table_bytes: u64,
+    buffers: &mut Buffers,
+) -> Verdict {
+    model.become_snapshot(index);
+    model.extents(&mut buffers.expected);
+    let fuel = bounds::fuel(table_bytes);
+    check_disk(engine, chain, index, model, fuel, buffers).map_err(|mut found| {
+        found.oracle = ORACLE;
+        found.detail = format!("snapshot {index} of the table\n{}", found.detail);
+        found
+    })
+}
+
+fn check_disk<E: Engine>(
+    engine: &mut E,
+    chain: &[Layer],
+    index: usize,
+    model: &Model,
+    fuel: u64,
+    buffers: &mut Buffers,
+) -> Verdict {
+    let Buffers { expected, actual, other } = buffers;
+    let Capabilities { lookup: engine_looks_up, read: reads, .. } = engine.capabilities();
+    let number = u32::try_from(index).unwrap_or(u32::MAX);
+    let disk = &mut match engine.open_snapshot(chain, number) {
+        Ok(disk) => disk,
+        Err(error) => return Err(unexpected_error(ORACLE, "open", &error)),
+    };
+    model::check_size(model.virtual_size_bytes(), disk.virtual_size_bytes())?;
+    actual.clear();
+    if let Err(error) = disk.map(Window::ALL, &mut Collector::new(actual, fuel)) {
+        return Err(unexpected_error(ORACLE, "walk", &error));
+    }
+    model::check(expected, actual)?;
+    // One of its extents is looked at more closely: which one follows from the table.
+    let Some(extent) = actual.get(index % actual.len().max(1)).copied() else { return Ok(()) };
+    if engine_looks_up {
+        lookup::check(disk, &[extent], |_| true)?;
+    }
+    let start = extent.start.saturating_add(extent.length_bytes / 2);
+    let some = Window { start, length_bytes: extent.length_bytes };
+    window::check(disk, some, actual, fuel, other)?;
+    if reads { data::check(disk, model, |_| true) } else { Ok(()) }
+}

@@ -1,0 +1,84 @@
+//! Our own walker, the first engine under test.
+
+use crate::disk::extent::{Mapping, Visitor, Window};
+use crate::disk::observer::Observer;
+use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::{Layer, Storage};
+use crate::walkers::qcow2 as map;
+use crate::walkers::qcow2::Scratch;
+
+use super::engine::{Capabilities, Engine, EngineError, OpenDisk};
+
+/// The engine of [`crate::walkers::qcow2`]. What it does is told to its observer.
+#[derive(Debug)]
+pub struct Walker<O: Observer = ()> {
+    scratch: Scratch,
+    observer: O,
+}
+
+impl Default for Walker {
+    /// Nobody observes.
+    fn default() -> Self {
+        Self::observed(())
+    }
+}
+
+impl<O: Observer> Walker<O> {
+    /// Tells `observer` what happens.
+    pub fn observed(observer: O) -> Self {
+        Self { scratch: Scratch::default(), observer }
+    }
+}
+
+impl<O: Observer> Engine for Walker<O> {
+    type Disk<'s>
+        = WalkerDisk<'s, O>
+    where
+        O: 's;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::ALL
+    }
+
+    fn begin_run(&mut self) {
+        self.scratch.forget();
+    }
+
+    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<WalkerDisk<'s, O>, EngineError> {
+        let disk = map::Disk::open_observed(chain, &self.observer)?;
+        Ok(WalkerDisk { disk, scratch: &mut self.scratch })
+    }
+
+    fn open_snapshot<'s>(
+        &'s mut self,
+        chain: &[Layer<'s>],
+        index: u32,
+    ) -> Result<WalkerDisk<'s, O>, EngineError> {
+        let disk = map::Disk::open_observed(chain, &self.observer)?.into_snapshot(index)?;
+        Ok(WalkerDisk { disk, scratch: &mut self.scratch })
+    }
+}
+
+/// An image that our walker has opened.
+pub struct WalkerDisk<'s, O: Observer = ()> {
+    disk: map::Disk<'s, dyn Storage + 's, &'s O>,
+    scratch: &'s mut Scratch,
+}
+
+impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.disk.virtual_size_bytes()
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+        Ok(map::map_extents(&self.disk, window, self.scratch, visitor)?)
+    }
+
+    fn lookup(&mut self, guest: GuestOffset) -> Result<Mapping, EngineError> {
+        Ok(map::lookup(&self.disk, guest)?)
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
+        Ok(map::read(&self.disk, guest, into, self.scratch)?)
+    }
+}

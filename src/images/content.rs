@@ -1,0 +1,161 @@
+//! What guest data are: stamps, sixteen bytes at the edges of each piece that say where it belongs
+//! and who wrote it, so that data read back through a mapping proves the mapping; and the shapes of
+//! what lies behind the stamp of a compressed cluster.
+
+use std::sync::OnceLock;
+
+use bytes::BufMut;
+
+use crate::disk::offsets::GuestOffset;
+use crate::formats::qcow2::units::ClusterSize;
+use crate::images::entropy::Entropy;
+
+/// The length of a stamp.
+pub const STAMP_BYTES: usize = 16;
+
+/// Which write of a program put data in place, from 1; 0 is no write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteNumber(pub u32);
+
+impl WriteNumber {
+    /// No write: what is allocated and was never written reads as zeros.
+    pub const NONE: Self = Self(0);
+}
+
+/// The stamp that lies at `guest` in data of write `write`: the guest offset, the write number, and
+/// the crc32 of both.
+#[inline]
+pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
+    let mut bytes = [0; STAMP_BYTES];
+    let mut out = bytes.as_mut_slice();
+    out.put_u64(guest.get());
+    out.put_u32(write.0);
+    let checksum = crc32fast::hash(&bytes[..12]);
+    bytes[12..].copy_from_slice(&checksum.to_be_bytes());
+    bytes
+}
+
+/// How much of a compressed cluster most shapes fill; what lies behind is zeros. What cannot be
+/// compressed is paid for in every run.
+pub const SHAPED_BYTES: usize = 8 << 10;
+
+/// How much of a compressed cluster those shapes fill that cannot be compressed at all: whole clusters of
+/// up to 64 KiB, QEMU's default.
+pub const NOISE_BYTES: usize = 64 << 10;
+
+/// How far back deflate can copy from (RFC 1951 §2).
+pub const MAX_DISTANCE: usize = 32 << 10;
+
+/// How much is repeated by [`Shape::Far`].
+const REPEATED_BYTES: usize = 256;
+
+/// What a compressed cluster holds behind its stamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Zeros: the smallest payload.
+    #[default]
+    Zeros,
+    /// A repeated line of text, then zeros.
+    Text,
+    /// 32 bytes of noise, then zeros.
+    Speck,
+    /// Noise in the first eighth, then zeros.
+    Eighth,
+    /// Noise in the first half, then zeros.
+    Half,
+    /// Noise in three quarters: the payload is larger than half the cluster.
+    Most,
+    /// Bytes of two values in random order: a dynamic code of one bit each.
+    Coins,
+    /// Text with noise strewn in.
+    Mixed,
+    /// Noise throughout: the payload is a little longer than the cluster.
+    Noise,
+    /// Noise but for the last eighth: the payload is nearly as long as the cluster.
+    Nearly,
+    /// A piece of noise at the start, and again as far behind as deflate can copy.
+    Far,
+}
+
+impl Shape {
+    /// Every shape, in the order of the encoding.
+    pub const ALL: [Self; 11] = [
+        Self::Zeros,
+        Self::Text,
+        Self::Speck,
+        Self::Eighth,
+        Self::Half,
+        Self::Most,
+        Self::Coins,
+        Self::Mixed,
+        Self::Noise,
+        Self::Nearly,
+        Self::Far,
+    ];
+
+    /// What lies behind the stamp of a cluster of this shape, up to the zeros that fill the rest. Made once in a
+    /// process: at most 64 KiB for each shape and cluster size.
+    pub fn behind_stamp(self, cluster_size: ClusterSize) -> &'static [u8] {
+        const SIZES: usize = (ClusterSize::MAX_BITS - ClusterSize::MIN_BITS + 1) as usize;
+        static MADE: [[OnceLock<Box<[u8]>>; SIZES]; Shape::ALL.len()] =
+            [const { [const { OnceLock::new() }; SIZES] }; Shape::ALL.len()];
+        let size = (cluster_size.bits() - ClusterSize::MIN_BITS) as usize;
+        MADE[self as usize][size].get_or_init(|| {
+            let behind = cluster_size.bytes_usize() - STAMP_BYTES;
+            self.filling(self.filled_bytes(behind)).into()
+        })
+    }
+
+    /// How much of `length` bytes the shape fills; what lies behind is zeros.
+    fn filled_bytes(self, length: usize) -> usize {
+        length.min(match self {
+            Self::Noise | Self::Nearly => NOISE_BYTES,
+            Self::Far => MAX_DISTANCE + REPEATED_BYTES,
+            _ => SHAPED_BYTES,
+        })
+    }
+
+    /// What fills `length` bytes.
+    fn filling(self, length: usize) -> Vec<u8> {
+        const LINE: &[u8] = b"a line of text that repeats and repeats; ";
+        let mut entropy = Entropy::new(self as u64);
+        let mut content = vec![0; length];
+        let noisy = match self {
+            Self::Zeros | Self::Text | Self::Coins | Self::Mixed => 0,
+            Self::Speck => 32.min(length),
+            Self::Eighth => length / 8,
+            Self::Half => length / 2,
+            Self::Most => length / 4 * 3,
+            Self::Noise => length,
+            Self::Nearly => length / 8 * 7,
+            Self::Far => REPEATED_BYTES.min(length / 2),
+        };
+        for piece in content[..noisy].chunks_mut(8) {
+            piece.copy_from_slice(&entropy.next_u64().to_le_bytes()[..piece.len()]);
+        }
+        if matches!(self, Self::Text | Self::Mixed) {
+            content.iter_mut().zip(LINE.iter().cycle()).for_each(|(to, from)| *to = *from);
+        }
+        if self == Self::Mixed {
+            content.iter_mut().step_by(61).for_each(|byte| *byte = entropy.next_u64() as u8);
+        }
+        if self == Self::Far {
+            content.copy_within(..noisy, length - noisy);
+        }
+        if self == Self::Coins {
+            content.fill_with(|| b'a' + entropy.below(2) as u8);
+        }
+        content
+    }
+}
+
+/// What becomes of subclusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubclusterChange {
+    /// Data, by this write.
+    Write(WriteNumber),
+    /// They read as zeros.
+    Zero,
+    /// They are unallocated.
+    Unallocate,
+}

@@ -1,0 +1,207 @@
+//! Attacks, made on the files of a program.
+
+use std::ops::Range;
+
+use crate::disk::limits::MAX_LAYERS;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::anatomy::{Anatomy, EVERYTHING, Element};
+use crate::formats::qcow2::entry::OFFSET_MASK;
+use crate::formats::qcow2::units::ClusterSize;
+use crate::images::files::Images;
+use crate::images::image::Image;
+
+use super::attacks::{Attack, Spot, Transform};
+use super::traps::{Failing, Trap};
+
+/// What was done to the files of a program. All buffers are reused from program to program.
+#[derive(Debug, Default)]
+pub struct Damage {
+    anatomies: [Anatomy; MAX_LAYERS],
+    touched: Vec<Range<u64>>,
+    pub(super) traps: Vec<Trap>,
+    pub(super) failing: Vec<Failing>,
+}
+
+impl Damage {
+    /// Does all `attacks` to `images`, in order. Elements are counted as they were before the first.
+    pub fn apply(&mut self, images: &mut Images, attacks: &[Attack]) {
+        self.touched.clear();
+        self.traps.clear();
+        self.failing.clear();
+        if attacks.is_empty() {
+            return;
+        }
+        for (anatomy, files) in self.anatomies.iter_mut().zip(images.layers()) {
+            if files.raw {
+                *anatomy = Anatomy::default();
+                continue;
+            }
+            // What a program builds is sound.
+            let read = anatomy.read(&files.image);
+            debug_assert!(read.is_ok(), "{read:?}");
+        }
+        for attack in attacks {
+            self.attack(images, *attack);
+        }
+        self.touched.sort_unstable_by_key(|range| range.start);
+    }
+
+    /// Which guest bytes may be mapped otherwise than was meant: sorted by their start.
+    pub fn touched(&self) -> &[Range<u64>] {
+        &self.touched
+    }
+
+    /// Whether an image changes while it is read.
+    pub fn is_trapped(&self) -> bool {
+        !self.traps.is_empty()
+    }
+
+    /// Whether the same question may be answered otherwise, or not at all, when it is asked again.
+    pub fn is_unsteady(&self) -> bool {
+        self.is_trapped() || !self.failing.is_empty()
+    }
+
+    fn attack(&mut self, images: &mut Images, attack: Attack) {
+        let layers = images.layers().len();
+        let depth_of = |depth: u8| usize::from(depth) % layers;
+        match attack {
+            Attack::Patch { spot, transform, value } => {
+                let depth = depth_of(spot.depth);
+                self.patch(&mut images.at_depth_mut(depth).image, depth, spot, transform, value);
+            }
+            Attack::Trap { spot, transform, value, reads } => {
+                let depth = depth_of(spot.depth);
+                let anatomy = &self.anatomies[depth];
+                let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
+                let image = &images.at_depth_mut(depth).image;
+                let value = changed(anatomy, image, &element, transform, value);
+                let (range, bytes) = (element.range(), value.to_be_bytes());
+                self.traps.push(Trap { depth, range, bytes, reads });
+                self.touched.push(element.guest);
+            }
+            Attack::FailRead { part, depth, reads } => {
+                let depth = depth_of(depth);
+                let elements = self.anatomies[depth].of(part).iter();
+                let mut ranges: Vec<_> = elements.map(Element::range).collect();
+                ranges.sort_unstable_by_key(|range| range.start);
+                if !ranges.is_empty() {
+                    self.failing.push(Failing { depth, ranges, reads });
+                }
+            }
+            Attack::Truncate { depth, bytes } => self.truncate(images, depth_of(depth), bytes),
+        }
+    }
+
+    fn patch(
+        &mut self,
+        image: &mut Image,
+        depth: usize,
+        spot: Spot,
+        transform: Transform,
+        value: u16,
+    ) {
+        let anatomy = &self.anatomies[depth];
+        let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
+        if transform != Transform::Swap {
+            let changed = changed(anatomy, image, &element, transform, value);
+            put(image, &element, changed);
+            self.touched.push(element.guest);
+            return;
+        }
+        let Some(other) = anatomy.element(spot.part, spot.nth.wrapping_add(2)) else { return };
+        let (one, two) = (value_of(image, &element), value_of(image, &other));
+        put(image, &element, two);
+        put(image, &other, one);
+        self.touched.extend([element.guest, other.guest]);
+    }
+
+    /// What lies past the end reads as zeros: an entry there is empty.
+    fn truncate(&mut self, images: &mut Images, depth: usize, bytes: u64) {
+        let files = images.at_depth_mut(depth);
+        let length = files.image.length_bytes().saturating_sub(bytes);
+        if files.raw {
+            // It is as long as the disk that it holds.
+            self.touched.push(EVERYTHING);
+        }
+        let elements = self.anatomies[depth].elements().iter();
+        let lost = elements.filter(|element| element.range().end.get() > length);
+        self.touched.extend(lost.map(|element| element.guest.clone()));
+        files.image.cut(length);
+    }
+}
+
+fn value_of(image: &Image, element: &Element) -> u64 {
+    image.number(element.at, element.width_bytes)
+}
+
+fn put(image: &mut Image, element: &Element, value: u64) {
+    let width = usize::from(element.width_bytes);
+    image.overwrite(element.at, &value.to_be_bytes()[8 - width..]);
+}
+
+/// What becomes of the value of an element.
+fn changed(
+    anatomy: &Anatomy,
+    image: &Image,
+    element: &Element,
+    transform: Transform,
+    value: u16,
+) -> u64 {
+    let bits = u32::from(element.width_bytes) * 8;
+    let old = value_of(image, element);
+    let number = u64::from(value);
+    let signed = i64::from(value.cast_signed());
+    let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
+    let cluster = cluster_size.bytes();
+    // What is no offset has no flags to keep.
+    let pointing = |to: u64| if bits == 64 { old & !OFFSET_MASK | to & OFFSET_MASK } else { to };
+    let new = match transform {
+        Transform::Flip => old ^ 1 << (u32::from(value) % bits),
+        Transform::Boundary => boundary(value, bits, cluster),
+        Transform::Add => old.wrapping_add_signed(signed),
+        Transform::AddClusters => {
+            old.wrapping_add_signed(signed.wrapping_mul(cluster.cast_signed()))
+        }
+        Transform::Structure => {
+            let all = anatomy.elements();
+            let other = all.get(usize::from(value) % all.len().max(1));
+            pointing(other.map_or(0, |other| other.at.get() & !cluster_size.mask()))
+        }
+        Transform::Own => pointing(element.at.get() & !cluster_size.mask()),
+        Transform::PastEnd => {
+            let end = cluster_size.clusters_for(image.length_bytes());
+            pointing(cluster_size.saturating_bytes(end.saturating_add(number)))
+        }
+        Transform::Misalign => old.wrapping_add((number % 64 + 1) * 512),
+        Transform::Set | Transform::Swap => number,
+    };
+    if bits == 64 { new } else { new & ((1 << bits) - 1) }
+}
+
+/// Values at which readers go wrong, for an element of so many bits.
+fn boundary(number: u16, bits: u32, cluster: u64) -> u64 {
+    let most = u64::MAX >> (64 - bits);
+    let values = [
+        0,
+        most,
+        most >> 1,
+        (most >> 1) + 1,
+        1,
+        most - 1,
+        OFFSET_MASK & most,
+        most & !511,
+        cluster,
+        cluster - 1,
+        cluster + 1,
+        4 << 20,
+        (4 << 20) + 1,
+        8 << 20,
+        65_536,
+        1 << 30,
+        (1 << 40) - 512,
+        1 << 56,
+        (1 << 62) | 1,
+        1 << 62,
+    ];
+    values[usize::from(number) % values.len()] & most
+}

@@ -1,0 +1,440 @@
+//! The bytes of one image, sparse: what was written is kept, the rest is a hole. A 2 MiB cluster or
+//! a far host offset costs what is written in it. All buffers are reused from image to image.
+
+use std::cell::Cell;
+
+use crate::disk::error::StorageError;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage;
+use crate::disk::storage::{Data, GRAIN_BYTES, Storage};
+
+/// A sparse image in memory.
+#[derive(Debug, Default)]
+pub struct Image {
+    length_bytes: u64,
+    /// Sorted by offset and disjoint once sealed.
+    segments: Vec<Segment>,
+    /// The contents of the segments that own them.
+    bytes: Vec<u8>,
+    /// The contents of the segments that refer to static data.
+    referred: Vec<&'static [u8]>,
+    /// Guesses where look-ups end, by offset. They are checked at every use, so that they may be of
+    /// another image.
+    guesses: Guesses,
+}
+
+/// Look-ups come in clumps: the same table entries are read again and again.
+#[derive(Debug)]
+struct Guesses([Cell<u32>; Guesses::SLOTS]);
+
+impl Guesses {
+    const SLOTS: usize = 256;
+
+    /// The guess for `offset`: offsets within 64 bytes share one.
+    #[inline]
+    fn slot(&self, offset: u64) -> &Cell<u32> {
+        // Fibonacci hashing; the upper eight bits are below SLOTS.
+        &self.0[((offset >> 6).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize]
+    }
+}
+
+impl Default for Guesses {
+    fn default() -> Self {
+        Self([const { Cell::new(0) }; Self::SLOTS])
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    offset: u64,
+    /// Where its content begins in [`Image::bytes`]. If the bit [`REFERRED`] is set: the content's index in
+    /// [`Image::referred`].
+    position: u32,
+    length: u32,
+}
+
+/// Marks a position as an index into [`Image::referred`]. [`Image::bytes`] never grows so long (`limits`).
+const REFERRED: u32 = 1 << 31;
+/// Shorter data are copied, because another segment costs as much.
+const MIN_REFERRED_BYTES: usize = 256;
+
+impl Segment {
+    fn end(&self) -> u64 {
+        self.offset + u64::from(self.length)
+    }
+}
+
+impl Image {
+    /// Forgets everything but the buffers.
+    pub fn clear(&mut self) {
+        self.length_bytes = 0;
+        self.segments.clear();
+        self.bytes.clear();
+        self.referred.clear();
+    }
+
+    /// A zeroed place for `length_bytes` at `offset`, to be filled. What is written must not
+    /// overlap, except that the same range may be written again with the same bytes.
+    #[inline]
+    pub fn place(&mut self, offset: HostOffset, length_bytes: usize) -> &mut [u8] {
+        let position = self.bytes.len();
+        self.note(offset, self.next_position(), length_bytes);
+        self.bytes.resize(position + length_bytes, 0);
+        &mut self.bytes[position..]
+    }
+
+    /// Writes `bytes` at `offset`; see [`Image::place`].
+    #[inline]
+    pub fn write(&mut self, offset: HostOffset, bytes: &[u8]) {
+        self.note(offset, self.next_position(), bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Writes `parts`, then `rest`, one after the other from `offset` on; see [`Image::place`]. Refers to a long `rest`
+    /// instead of copying it. Only the same parts may be written there again.
+    pub fn write_parts(&mut self, offset: HostOffset, parts: &[&[u8]], rest: &'static [u8]) {
+        let (copied, referred) = match rest.len() < MIN_REFERRED_BYTES {
+            true => (rest, &[][..]),
+            false => (&[][..], rest),
+        };
+        let length = parts.iter().map(|part| part.len()).sum::<usize>() + copied.len();
+        self.note(offset, self.next_position(), length);
+        for part in parts.iter().chain([&copied]) {
+            self.bytes.extend_from_slice(part);
+        }
+        if !referred.is_empty() {
+            // There are at most as many as segments.
+            let position = REFERRED | u32::try_from(self.referred.len()).unwrap_or(u32::MAX);
+            self.referred.push(referred);
+            self.note(offset.saturating_add(length as u64), position, referred.len());
+        }
+    }
+
+    /// Where in its own bytes an image keeps what is copied next.
+    #[inline]
+    fn next_position(&self) -> u32 {
+        // An image holds at most some MiB (`limits`), so positions fit.
+        u32::try_from(self.bytes.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Notes a segment.
+    #[inline]
+    fn note(&mut self, offset: HostOffset, position: u32, length_bytes: usize) {
+        let length = u32::try_from(length_bytes).unwrap_or(u32::MAX);
+        self.segments.push(Segment { offset: offset.get(), position, length });
+    }
+
+    /// Cuts off what was written past `length_bytes`.
+    pub fn truncate(&mut self, length_bytes: u64) {
+        self.segments.retain_mut(|segment| {
+            let left = length_bytes.saturating_sub(segment.offset);
+            segment.length = segment.length.min(u32::try_from(left).unwrap_or(u32::MAX));
+            segment.length > 0
+        });
+    }
+
+    /// Ends the writing: from now on the image can be read. The file is `length_bytes` long, and at
+    /// least as long as what was written.
+    pub fn seal(&mut self, length_bytes: u64) {
+        if !self.segments.is_sorted_by_key(|segment| segment.offset) {
+            self.segments.sort_unstable_by_key(|segment| (segment.offset, segment.position));
+        }
+        self.segments.dedup_by_key(|segment| segment.offset);
+        debug_assert!(
+            self.segments.windows(2).all(|pair| pair[0].end() <= pair[1].offset),
+            "structures overlap in the image"
+        );
+        self.length_bytes = length_bytes.max(self.segments.last().map_or(0, Segment::end));
+    }
+
+    /// Writes over what is there, once the writing has ended. What lay in a hole before is written now; the
+    /// file becomes no longer.
+    pub fn overwrite(&mut self, offset: HostOffset, bytes: &[u8]) {
+        let length = self.length_bytes.saturating_sub(offset.get());
+        let there = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
+        let mut at = offset.get();
+        let mut left = &bytes[..there];
+        while !left.is_empty() {
+            let index = self.first_past(at);
+            let next = self.segments.get(index).copied();
+            let until = match next {
+                Some(segment) if segment.offset <= at => segment.end(),
+                Some(segment) => segment.offset,
+                None => u64::MAX,
+            };
+            let count = usize::try_from(until - at).unwrap_or(usize::MAX).min(left.len());
+            let (piece, rest) = left.split_at(count);
+            match next {
+                Some(segment) if segment.offset <= at => {
+                    let position = self.own(index) + (at - segment.offset) as usize;
+                    self.bytes[position..position + count].copy_from_slice(piece);
+                }
+                _ => {
+                    let position = self.next_position();
+                    self.bytes.extend_from_slice(piece);
+                    let length = count as u32;
+                    self.segments.insert(index, Segment { offset: at, position, length });
+                }
+            }
+            at += count as u64;
+            left = rest;
+        }
+    }
+
+    /// Cuts the file to `length_bytes`, once the writing has ended.
+    pub fn cut(&mut self, length_bytes: u64) {
+        self.truncate(length_bytes);
+        self.length_bytes = self.length_bytes.min(length_bytes);
+    }
+
+    /// The big-endian number of `width_bytes`, 1 to 8, at `at`; what lies past the end reads as zeros.
+    pub fn number(&self, at: HostOffset, width_bytes: u8) -> u64 {
+        let mut bytes = [0; 8];
+        let width = usize::from(width_bytes).min(8);
+        // What is in memory can always be read.
+        let _ = self.read_at(at, &mut bytes[8 - width..]);
+        u64::from_be_bytes(bytes)
+    }
+
+    /// What is written, in the order of the file.
+    pub fn written(&self) -> impl Iterator<Item = Data<'_>> {
+        self.segments.iter().map(|segment| Data {
+            offset: HostOffset::new(segment.offset),
+            bytes: self.content(segment),
+        })
+    }
+
+    #[inline]
+    fn content(&self, segment: &Segment) -> &[u8] {
+        let length = segment.length as usize;
+        match segment.position & REFERRED {
+            0 => &self.bytes[segment.position as usize..][..length],
+            _ => &self.referred[(segment.position ^ REFERRED) as usize][..length],
+        }
+    }
+
+    /// Returns where the content of a segment begins in [`Image::bytes`]. Copies it there first if the image only refers
+    /// to it.
+    fn own(&mut self, index: usize) -> usize {
+        let position = self.next_position();
+        let segment = &mut self.segments[index];
+        if segment.position & REFERRED != 0 {
+            let content = self.referred[(segment.position ^ REFERRED) as usize];
+            segment.position = position;
+            self.bytes.extend_from_slice(&content[..segment.length as usize]);
+        }
+        segment.position as usize
+    }
+
+    /// The index of the first segment that ends past `offset`.
+    #[inline]
+    fn first_past(&self, offset: u64) -> usize {
+        let slot = self.guesses.slot(offset);
+        let guess = slot.get() as usize;
+        let ends_past = |segment: &Segment| segment.end() > offset;
+        if self.segments.get(guess).is_some_and(ends_past)
+            && (guess == 0 || !ends_past(&self.segments[guess - 1]))
+        {
+            return guess;
+        }
+        let index = self.segments.partition_point(|segment| !ends_past(segment));
+        slot.set(u32::try_from(index).unwrap_or(0));
+        index
+    }
+}
+
+/// Copies a slice onto one of the same length. Nearly all are table entries and stamps, for which a
+/// copy of a known length is a move or two.
+#[inline]
+fn copy_short(from: &[u8], to: &mut [u8]) {
+    match to.len() {
+        8 => to[..8].copy_from_slice(&from[..8]),
+        16 => to[..16].copy_from_slice(&from[..16]),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+impl Storage for Image {
+    fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    #[inline]
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        let start = offset.get();
+        let end = start.saturating_add(into.len() as u64);
+        let first = self.first_past(start);
+        if let Some(segment) = self.segments.get(first)
+            && segment.offset <= start
+            && end <= segment.end()
+        {
+            let source = (start - segment.offset) as usize;
+            copy_short(&self.content(segment)[source..source + into.len()], into);
+            return Ok(());
+        }
+        let mut filled = 0;
+        for segment in &self.segments[first..] {
+            if segment.offset >= end {
+                break;
+            }
+            // Both differences are at most the length of `into` or of a segment.
+            let target = segment.offset.saturating_sub(start) as usize;
+            let source = start.saturating_sub(segment.offset) as usize;
+            let bytes = &self.content(segment)[source..];
+            let length = bytes.len().min(into.len() - target);
+            into[filled..target].fill(0);
+            into[target..target + length].copy_from_slice(&bytes[..length]);
+            filled = target + length;
+        }
+        into[filled..].fill(0);
+        Ok(())
+    }
+
+    #[inline]
+    fn next_data<'a>(
+        &'a self,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        let Some(segment) = self.segments.get(self.first_past(from.get())) else {
+            return Ok(None);
+        };
+        if segment.offset >= until.get() {
+            return Ok(None);
+        }
+        let first = segment.offset.max(from.get());
+        let last = segment.end().min(until.get());
+        if (first - from.get()).is_multiple_of(GRAIN_BYTES) && (last - first) % GRAIN_BYTES == 0 {
+            let content = self.content(segment);
+            let start = (first - segment.offset) as usize;
+            let bytes = &content[start..start + (last - first) as usize];
+            return Ok(Some(Data { offset: HostOffset::new(first), bytes }));
+        }
+        storage::read_widened(self, from, HostOffset::new(first), until, scratch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::entropy::Entropy;
+
+    fn image(segments: &[(u64, &[u8])]) -> Image {
+        let mut image = Image::default();
+        for (offset, bytes) in segments {
+            image.write(HostOffset::new(*offset), bytes);
+        }
+        image.seal(0);
+        image
+    }
+
+    #[test]
+    fn what_is_overwritten_is_as_in_a_flat_file() {
+        let mut entropy = Entropy::new(9);
+        for _ in 0..200 {
+            let mut flat = vec![0u8; 512];
+            let mut image = Image::default();
+            for slot in 0..8 {
+                let (offset, length) =
+                    (slot * 64 + entropy.below(8), entropy.below(40) as usize + 1);
+                flat[offset as usize..offset as usize + length].fill(slot as u8 + 1);
+                image.write(HostOffset::new(offset), &vec![slot as u8 + 1; length]);
+            }
+            image.seal(512);
+            for round in 0..20 {
+                let start = entropy.below(530);
+                let bytes = vec![100 + round; entropy.below(100) as usize];
+                image.overwrite(HostOffset::new(start), &bytes);
+                for (to, from) in flat.iter_mut().skip(start as usize).zip(&bytes) {
+                    *to = *from;
+                }
+            }
+            let length = entropy.below(512);
+            image.cut(length);
+            flat[length as usize..].fill(0);
+            let mut into = vec![9; 512];
+            image.read_at(HostOffset::ZERO, &mut into).unwrap();
+            assert_eq!(into, flat);
+            assert_eq!(image.length_bytes(), length);
+        }
+    }
+
+    #[test]
+    fn what_is_referred_to_reads_as_what_is_copied() {
+        static REST: [u8; 2 * MIN_REFERRED_BYTES] = [7; 2 * MIN_REFERRED_BYTES];
+        for length in [0, 1, MIN_REFERRED_BYTES - 1, MIN_REFERRED_BYTES, REST.len()] {
+            let (mut copied, mut referred) = (Image::default(), Image::default());
+            // Twice, as a payload that is shared with a snapshot.
+            for _ in 0..2 {
+                copied.write(HostOffset::new(40), &[&[1, 2, 3], &REST[..length]].concat());
+                referred.write_parts(HostOffset::new(40), &[&[1], &[2, 3]], &REST[..length]);
+            }
+            let both = &mut [copied, referred];
+            let same = |both: &mut [Image; 2], told| {
+                let [copied, referred] = both.each_ref().map(|image| {
+                    let mut into = vec![9; 700];
+                    image.read_at(HostOffset::new(30), &mut into).unwrap();
+                    (into, image.length_bytes())
+                });
+                assert_eq!(copied, referred, "{length} bytes, {told}");
+            };
+            both.iter_mut().for_each(|image| image.seal(0));
+            same(both, "sealed");
+            both.iter_mut().for_each(|image| image.overwrite(HostOffset::new(50), &[8; 20]));
+            same(both, "overwritten");
+            both.iter_mut().for_each(|image| image.cut(60));
+            same(both, "cut");
+        }
+        assert_eq!(REST, [7; 2 * MIN_REFERRED_BYTES]);
+    }
+
+    #[test]
+    fn unwritten_bytes_are_zeros() {
+        let image = image(&[(1 << 50, &[1; 16]), (8, &[2; 4])]);
+        assert_eq!(image.length_bytes(), (1 << 50) + 16);
+        let mut into = [9u8; 8];
+        image.read_at(HostOffset::new(6), &mut into).unwrap();
+        assert_eq!(into, [0, 0, 2, 2, 2, 2, 0, 0]);
+        image.read_at(HostOffset::new((1 << 50) + 12), &mut into).unwrap();
+        assert_eq!(into, [1, 1, 1, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn reads_agree_with_a_flat_copy_in_any_order() {
+        let mut entropy = Entropy::new(7);
+        for _ in 0..200 {
+            let mut flat = vec![0u8; 2048];
+            let mut image = Image::default();
+            let mut offsets: Vec<u64> = (0..32).filter(|_| entropy.one_in(2)).collect();
+            offsets.sort_by_key(|offset| offset.wrapping_mul(0x9E37_79B9) & 31);
+            for slot in offsets {
+                let offset = slot * 64 + entropy.below(8) * 4;
+                let bytes = vec![slot as u8 + 1; 1 + entropy.below(32) as usize];
+                flat[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
+                image.write(HostOffset::new(offset), &bytes);
+            }
+            image.seal(2048);
+            for _ in 0..50 {
+                let start = entropy.below(2048);
+                let length = entropy.below(2048 - start) as usize;
+                let mut into = vec![0xAA; length];
+                image.read_at(HostOffset::new(start), &mut into).unwrap();
+                assert_eq!(into, flat[start as usize..start as usize + length]);
+            }
+            let mut seen = vec![0u8; 2048];
+            let mut from = HostOffset::new(entropy.below(4) * 16);
+            seen[..from.get() as usize].copy_from_slice(&flat[..from.get() as usize]);
+            let mut scratch = [0u8; 48];
+            while let Some(data) =
+                image.next_data(from, HostOffset::new(2048), &mut scratch).unwrap()
+            {
+                assert_eq!(data.bytes.len() % 16, 0);
+                let at = data.offset.get() as usize;
+                seen[at..at + data.bytes.len()].copy_from_slice(data.bytes);
+                from = data.offset.checked_add(data.bytes.len() as u64).unwrap();
+            }
+            assert_eq!(seen, flat);
+        }
+    }
+}

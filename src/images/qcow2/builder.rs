@@ -1,0 +1,332 @@
+//! The image that a program builds, and the operations on its clusters.
+
+use crate::disk::offsets::HostOffset;
+use crate::formats::qcow2::entry::SubclusterBitmap;
+use crate::formats::qcow2::header::{Compression, Geometry, Version};
+use crate::formats::qcow2::units::{ClusterSize, GuestCluster, HostCluster, SUBCLUSTERS};
+use crate::images::content::WriteNumber;
+use crate::images::limits::Limits;
+
+use super::placement::{Placement, Policy};
+use super::plan::{MAX_SIZE_BYTES, Plan};
+use super::state::{Bitmaps, FileState, L1, PayloadEnd, Place, Snapshots};
+use super::tables::{Entry, Extended, TableId, Tables};
+
+/// An image being built. All buffers are reused from image to image.
+#[derive(Debug)]
+pub struct Builder {
+    pub(super) plan: Plan,
+    pub(super) limits: Limits,
+    pub(super) placement: Placement,
+    pub(super) tables: Tables,
+    pub(super) active: L1,
+    pub(super) snapshots: Snapshots,
+    pub(super) bitmaps: Bitmaps,
+    pub(super) payload_end: Option<PayloadEnd>,
+    pub(super) file: FileState,
+    /// Entries that are about to go: a buffer.
+    pub(super) touched: Vec<(u64, Entry)>,
+}
+
+impl Builder {
+    /// Without an image; call [`Builder::begin`].
+    pub fn new() -> Self {
+        let geometry = Geometry {
+            version: Version::V3,
+            cluster_size: ClusterSize::SMALLEST,
+            refcount_order: 4,
+            extended_l2: false,
+            compression: Compression::Deflate,
+            data_file: false,
+        };
+        let plan = Plan::new(geometry, 0);
+        Self {
+            plan,
+            limits: Limits::WALKED,
+            placement: Placement::default(),
+            tables: Tables::default(),
+            active: L1::default(),
+            snapshots: Snapshots::default(),
+            bitmaps: Bitmaps::default(),
+            payload_end: None,
+            file: FileState::default(),
+            touched: Vec::new(),
+        }
+    }
+
+    /// Begins an empty image. A size that `limits` does not allow is cut.
+    pub fn begin(&mut self, plan: Plan, limits: Limits) {
+        self.plan = plan;
+        self.limits = limits;
+        self.plan.size_bytes = plan.size_bytes.min(self.max_size_bytes());
+        self.placement.reset(plan.rng_seed, limits.file_clusters(&plan.geometry));
+        self.tables.clear();
+        self.active.clear();
+        self.snapshots.clear();
+        self.bitmaps.clear();
+        self.payload_end = None;
+        self.file = FileState::default();
+        self.placement.allocate(1, Policy::Append);
+        // The file has room for an L1 table of any size that `limits` allows.
+        let entries = plan.geometry.l1_entries_for(self.plan.size_bytes);
+        let grown = self.grow_l1(entries);
+        debug_assert!(grown);
+    }
+
+    /// The largest disk that the geometry and the limits allow: a full L1 table, and less than 2^63; with
+    /// a data file, no more than an entry's 56 bits of offset can say.
+    pub fn max_size_bytes(&self) -> u64 {
+        let geometry = &self.plan.geometry;
+        let entries = self.limits.l1_entries(geometry);
+        let largest = u128::from(entries) * u128::from(geometry.l2_span_bytes());
+        let told = if geometry.data_file { 1 << 56 } else { MAX_SIZE_BYTES };
+        u64::try_from(largest).unwrap_or(u64::MAX).min(told)
+    }
+
+    /// What was fixed at the beginning; the size follows resizes.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How many guest clusters the disk has, the last of them perhaps cut.
+    pub fn guest_clusters(&self) -> u64 {
+        self.plan.geometry.cluster_size.clusters_for(self.plan.size_bytes)
+    }
+
+    /// Decides where clusters go from now on.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.placement.policy = policy;
+    }
+
+    /// Leaves `clusters` free at the end of the file.
+    pub fn leave_gap(&mut self, clusters: u64) {
+        self.placement.leave_gap(clusters);
+    }
+
+    /// Writes a whole cluster. In place where it is allocated and not shared.
+    ///
+    /// Returns where it lies now; `None` where the file is full, and nothing was changed.
+    #[inline]
+    pub fn write(&mut self, cluster: GuestCluster, write: WriteNumber) -> Option<HostOffset> {
+        let (table, index) = self.table_for_change(cluster)?;
+        let old = self.tables.get(table, index);
+        let host = match self.own_host(old) {
+            Some(host) => host,
+            None => {
+                let host = self.allocate_cluster(cluster)?;
+                self.release(old);
+                host
+            }
+        };
+        let entry = self.data_entry(host, write);
+        self.tables.set(table, index, entry);
+        Some(host)
+    }
+
+    /// Makes a whole cluster read as zeros; with `keep`, a host cluster that it has stays allocated.
+    /// A version 2 image has no zero clusters.
+    ///
+    /// Returns the host cluster that was kept, if any; `None` where nothing was changed.
+    pub fn zero(&mut self, cluster: GuestCluster, keep: bool) -> Option<Option<HostOffset>> {
+        if self.plan.geometry.version == Version::V2 {
+            return None;
+        }
+        let (table, index) = self.table_for_change(cluster)?;
+        let old = self.tables.get(table, index);
+        let (kept, writes) = match old {
+            // With an offset of 0, which a data file has, the entry would say that there is none.
+            Entry::Zero(Some(host)) | Entry::Normal(host, _)
+                if keep && host != HostOffset::ZERO =>
+            {
+                (Some(host), Default::default())
+            }
+            Entry::Extended(Extended { host: Some(host), writes, .. }) if keep => {
+                (Some(host), writes)
+            }
+            _ => {
+                self.release(old);
+                (None, Default::default())
+            }
+        };
+        let entry = if self.plan.geometry.extended_l2 {
+            Entry::Extended(Extended { host: kept, bitmap: SubclusterBitmap::ALL_ZERO, writes })
+        } else {
+            Entry::Zero(kept)
+        };
+        self.tables.set(table, index, entry);
+        Some(kept)
+    }
+
+    /// Makes a whole cluster unallocated; false where it was, or nothing could be changed.
+    pub fn discard(&mut self, cluster: GuestCluster) -> bool {
+        let Some((table, index)) = self.find(cluster) else {
+            return false;
+        };
+        if self.tables.get(table, index) == Entry::Unallocated {
+            return false;
+        }
+        let Some((table, index)) = self.table_for_change(cluster) else {
+            return false;
+        };
+        let old = self.tables.get(table, index);
+        self.release(old);
+        self.tables.set(table, index, Entry::Unallocated);
+        true
+    }
+
+    /// The entry of a cluster whose data in `host` are all of one write.
+    #[inline]
+    pub(super) fn data_entry(&mut self, host: HostOffset, write: WriteNumber) -> Entry {
+        if self.plan.geometry.extended_l2 {
+            let writes = self.tables.add_writes();
+            *self.tables.writes_mut(writes) = [write; SUBCLUSTERS as usize];
+            let bitmap = SubclusterBitmap::ALL_ALLOCATED;
+            Entry::Extended(Extended { host: Some(host), bitmap, writes })
+        } else {
+            Entry::Normal(host, write)
+        }
+    }
+
+    /// The host cluster of an entry, where data can be written to it in place.
+    #[inline]
+    pub(super) fn own_host(&self, entry: Entry) -> Option<HostOffset> {
+        let host = match entry {
+            Entry::Zero(host) => host?,
+            Entry::Normal(host, _) => host,
+            Entry::Extended(extended) => extended.host?,
+            Entry::Unallocated | Entry::Compressed(_) => return None,
+        };
+        (self.host_references(host) == 1).then_some(host)
+    }
+
+    /// A host cluster for the data of `cluster`; in a data file, the one that is kept for it.
+    #[inline]
+    pub(super) fn allocate_cluster(&mut self, cluster: GuestCluster) -> Option<HostOffset> {
+        if self.plan.geometry.data_file {
+            let guest = self.plan.geometry.cluster_size.guest_offset(cluster);
+            return Some(HostOffset::new(guest.get()));
+        }
+        let first = self.placement.allocate(1, self.placement.policy)?;
+        Some(self.host_offset(first))
+    }
+
+    /// An empty L2 table.
+    #[inline]
+    pub(super) fn add_table(&mut self) -> Option<TableId> {
+        let host = self.placement.allocate(1, self.placement.policy)?;
+        Some(self.tables.add(HostCluster::new(host)))
+    }
+
+    /// Finds a place for a table of `length_bytes` and frees the `old` one; a place is the first cluster
+    /// and how many, which are 0 where a table is empty. `None` where the file is full, and nothing was
+    /// freed.
+    pub(super) fn replace_place(&mut self, old: Place, length_bytes: u64) -> Option<Place> {
+        let clusters = self.plan.geometry.cluster_size.clusters_for(length_bytes);
+        let first = match clusters {
+            0 => 0,
+            _ => self.placement.allocate(clusters, self.placement.policy)?,
+        };
+        self.free_place(old);
+        Some((first, clusters))
+    }
+
+    pub(super) fn free_place(&mut self, (first, clusters): Place) {
+        if clusters > 0 {
+            self.placement.clusters.free(first, clusters);
+        }
+    }
+
+    #[inline]
+    pub(super) fn host_offset(&self, cluster: u64) -> HostOffset {
+        self.plan.geometry.cluster_size.host_offset(HostCluster::new(cluster))
+    }
+
+    #[inline]
+    pub(super) fn host_references(&self, host: HostOffset) -> u64 {
+        // Only snapshots share clusters of data, and there are none with a data file.
+        if self.snapshots.is_empty() {
+            return 1;
+        }
+        let cluster = self.plan.geometry.cluster_size.host_cluster(host);
+        self.placement.clusters.references(cluster.get())
+    }
+
+    /// The clusters of the file that an entry references.
+    pub(super) fn referenced(&self, entry: Entry) -> std::ops::Range<u64> {
+        if self.plan.geometry.data_file {
+            return 0..0;
+        }
+        let cluster_size = self.plan.geometry.cluster_size;
+        let of = |host: HostOffset| cluster_size.host_cluster(host).get();
+        match entry {
+            Entry::Normal(host, _) | Entry::Zero(Some(host)) => of(host)..of(host) + 1,
+            Entry::Extended(Extended { host: Some(host), .. }) => of(host)..of(host) + 1,
+            Entry::Compressed(run) => {
+                let last = run.offset.saturating_add(u64::from(run.length_bytes) - 1);
+                of(run.offset)..of(last) + 1
+            }
+            Entry::Unallocated | Entry::Zero(None) | Entry::Extended(_) => 0..0,
+        }
+    }
+
+    pub(super) fn release(&mut self, entry: Entry) {
+        for cluster in self.referenced(entry) {
+            self.release_cluster(cluster);
+        }
+    }
+
+    pub(super) fn release_cluster(&mut self, cluster: u64) {
+        let left = self.placement.clusters.drop_reference(cluster);
+        if left == 0 && self.payload_end.is_some_and(|end| end.cluster == cluster) {
+            // The cluster may become anything now.
+            self.payload_end = None;
+        }
+    }
+
+    /// The table that maps `cluster`, and the entry's index in it.
+    #[inline]
+    pub(super) fn find(&self, cluster: GuestCluster) -> Option<(TableId, u64)> {
+        let (l1_index, index) = self.indexes(cluster);
+        Some((self.active.get(l1_index)?, index))
+    }
+
+    /// A cluster's index in the L1 table, and in its L2 table.
+    #[inline]
+    pub(super) fn indexes(&self, cluster: GuestCluster) -> (u64, u64) {
+        let geometry = &self.plan.geometry;
+        (cluster.get() >> geometry.l2_bits(), cluster.get() & (geometry.l2_entries() - 1))
+    }
+
+    /// The same, for a change: a table is made where there is none, and copied where it is shared.
+    #[inline]
+    pub(super) fn table_for_change(&mut self, cluster: GuestCluster) -> Option<(TableId, u64)> {
+        let (l1_index, index) = self.indexes(cluster);
+        let table = match self.active.get(l1_index) {
+            Some(table) if self.table_is_shared(table) => {
+                let host = self.placement.allocate(1, self.placement.policy)?;
+                let copy = self.tables.copy(table, HostCluster::new(host));
+                self.placement.clusters.drop_reference(self.tables.host(table).get());
+                self.active.set(l1_index, copy);
+                copy
+            }
+            Some(table) => table,
+            None => {
+                let table = self.add_table()?;
+                self.active.set(l1_index, table);
+                table
+            }
+        };
+        Some((table, index))
+    }
+
+    pub(super) fn table_is_shared(&self, table: TableId) -> bool {
+        !self.snapshots.is_empty()
+            && self.placement.clusters.references(self.tables.host(table).get()) > 1
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,105 @@
+//! What building looks like from outside: how it stands between two operations of a program, and what
+//! there is to measure of an image.
+
+use crate::disk::observer::{Event, Observer, Rare, State, Vital};
+
+use super::builder::Builder;
+use super::header::style::HeaderFlags;
+use super::placement::Tally;
+use super::serialise::Scratch;
+
+/// How far a builder has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    tally: Tally,
+    tables: usize,
+    copied: usize,
+}
+
+impl Census {
+    /// Tells what has happened since `before`.
+    pub fn tell(&self, before: &Self, observer: &impl Observer) {
+        if self.copied > before.copied {
+            observer.event(State::Build, Event::SharedTable);
+            observer.rare(Rare::TableCopied);
+        }
+        if self.tables > before.tables {
+            observer.event(State::Build, Event::Table);
+        }
+        if self == before {
+            observer.event(State::Build, Event::InPlace);
+        }
+        self.tally.tell(&before.tally, State::Build, observer);
+    }
+}
+
+impl Builder {
+    /// How far it has come since [`Builder::begin`].
+    #[inline]
+    pub fn census(&self) -> Census {
+        Census {
+            tally: self.placement.tally(),
+            tables: self.tables.count(),
+            copied: self.tables.copied(),
+        }
+    }
+
+    /// Tells what is to be measured of the image that was built last with `scratch`, which is this one.
+    pub fn tell_vitals<O: Observer>(&self, scratch: &Scratch, observer: &O) {
+        if !O::OBSERVES {
+            return;
+        }
+        let Scratch { placement, refcounts, out_of_date, .. } = scratch;
+        let clusters = &placement.clusters;
+        let pairs = clusters.runs().windows(2);
+        let holes = pairs.filter(|pair| pair[0].end < pair[1].first).count();
+        let deviations = out_of_date.deviations();
+        let leaked = deviations.iter().filter(|one| one.on_disk > one.references).count();
+        let uncounted = deviations.iter().filter(|one| one.on_disk < one.references).count();
+        for (vital, value) in [
+            (Vital::Tables, self.tables.count() as u64),
+            (Vital::Blocks, refcounts.block_count() as u64),
+            (Vital::TableClusters, refcounts.table().1),
+            (Vital::Holes, holes as u64),
+            (Vital::FileClusters, clusters.end()),
+            (Vital::Snapshots, self.snapshot_count() as u64),
+            (Vital::Bitmaps, self.bitmap_count() as u64),
+            (Vital::Leaked, leaked as u64),
+            (Vital::Uncounted, uncounted as u64),
+        ] {
+            observer.vital(vital, value);
+        }
+    }
+
+    /// Tells what is rare in an image that was built with `scratch`.
+    pub(super) fn tell_rare<O: Observer>(&self, scratch: &Scratch, observer: &O) {
+        if !O::OBSERVES {
+            return;
+        }
+        let Scratch { placement, out_of_date, .. } = scratch;
+        let clusters = &placement.clusters;
+        let deviations = out_of_date.deviations().len();
+        let size = self.plan.size_bytes;
+        let sizes = self.snapshots.live().iter().map(|snapshot| snapshot.size_bytes);
+        let most = self.plan.geometry.max_refcount();
+        let payload = self.payload_end.map(|end| end.cluster);
+        for (rare, fires) in [
+            (Rare::EmptyDisk, size == 0),
+            (Rare::OddTail, size & self.plan.geometry.cluster_size.mask() != 0),
+            (Rare::HugeDisk, size >= 1 << 60),
+            (Rare::OutOfDate, deviations > 0),
+            (Rare::DataFile, self.plan.geometry.data_file),
+            (Rare::SnapshotSize, sizes.into_iter().any(|other| other != size)),
+            (
+                Rare::CountAtMaximum,
+                most > 1 && clusters.runs().iter().any(|run| run.references == most),
+            ),
+            (Rare::CompressedAtEnd, payload.is_some_and(|last| last + 1 == clusters.end())),
+        ] {
+            if fires {
+                observer.rare(rare);
+            }
+        }
+        debug_assert!(deviations == 0 || self.plan.has(HeaderFlags::OUT_OF_DATE));
+    }
+}

@@ -1,0 +1,129 @@
+//! Compressed clusters: several to a host cluster, at any byte, across a cluster boundary.
+
+use crate::disk::offsets::HostOffset;
+use crate::formats::qcow2::units::GuestCluster;
+use crate::images::content::{Shape, WriteNumber};
+
+use super::builder::Builder;
+use super::payload::{self, Kind};
+use super::state::PayloadEnd;
+use super::tables::{Compressed, Entry};
+
+/// How a compressed cluster is placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// Right behind the last payload, in the same host cluster and over its boundary where the next
+    /// one is free; else at the start of a new one.
+    #[default]
+    Packed,
+    /// In new clusters, from a byte inside the first one on; folded into the cluster.
+    Fresh {
+        /// The byte.
+        skew_bytes: u64,
+    },
+}
+
+/// A compressed cluster to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct CompressedWrite {
+    /// What it holds, and how it is coded.
+    pub kind: Kind,
+    /// Where it goes.
+    pub packing: Packing,
+    /// Which write it is.
+    pub write: WriteNumber,
+}
+
+/// A compressed cluster that was written.
+#[derive(Clone, Copy, Debug)]
+pub struct CompressedPlace {
+    /// Where the payload begins.
+    pub offset: HostOffset,
+    /// Its length.
+    pub length_bytes: u32,
+    /// What it holds: another shape than was wanted where that one does not fit.
+    pub shape: Shape,
+}
+
+impl Builder {
+    /// What becomes of a cluster that is to be compressed as `wanted`, and how many bytes of the file
+    /// that writes.
+    pub fn fitting_payload(&self, wanted: Kind) -> (Kind, u64) {
+        let (kind, payload) = payload::fitting(&self.plan.geometry, wanted);
+        (kind, payload.length_bytes() as u64)
+    }
+
+    /// Writes a whole cluster compressed. Returns what was written; `None` where the file is full or the
+    /// data lie in another one, and nothing was changed.
+    pub fn write_compressed(
+        &mut self,
+        cluster: GuestCluster,
+        wanted: CompressedWrite,
+    ) -> Option<CompressedPlace> {
+        if self.plan.geometry.data_file {
+            return None;
+        }
+        let (table, index) = self.table_for_change(cluster)?;
+        let geometry = self.plan.geometry;
+        let (kind, payload) = payload::fitting(&geometry, wanted.kind);
+        let length = payload.claimed_bytes();
+        let length_bytes = u32::try_from(length).ok()?;
+        let length = u64::from(length_bytes);
+        let offset = match wanted.packing {
+            Packing::Packed => self.pack(length).or_else(|| self.place_fresh(length, 0))?,
+            Packing::Fresh { skew_bytes } => self.place_fresh(length, skew_bytes)?,
+        };
+        let old = self.tables.get(table, index);
+        let last = offset.saturating_add(u64::from(length_bytes) - 1);
+        let end = geometry.cluster_size.host_cluster(last).get();
+        self.payload_end = Some(PayloadEnd { cluster: end, offset: last.saturating_add(1) });
+        self.release(old);
+        let entry = Compressed { offset, length_bytes, write: wanted.write, kind };
+        self.tables.set(table, index, Entry::Compressed(entry));
+        Some(CompressedPlace { offset, length_bytes, shape: kind.shape })
+    }
+
+    /// Room behind the last payload, counted: the cluster in which it ended is referenced once more,
+    /// the ones that the new one spills into are allocated.
+    fn pack(&mut self, length_bytes: u64) -> Option<HostOffset> {
+        let end = self.payload_end?;
+        let cluster_size = self.plan.geometry.cluster_size;
+        if end.offset.get() & cluster_size.mask() == 0 {
+            return None;
+        }
+        if self.placement.clusters.references(end.cluster) >= self.plan.geometry.max_refcount() {
+            return None;
+        }
+        let past = end.offset.saturating_add(length_bytes);
+        if past.get() > self.descriptor_reach() {
+            return None;
+        }
+        let last = cluster_size.host_cluster(end.offset.saturating_add(length_bytes - 1)).get();
+        let spilled = last - end.cluster;
+        if spilled > 0 && !self.placement.allocate_at(end.cluster + 1, spilled) {
+            return None;
+        }
+        self.placement.clusters.add_reference(end.cluster);
+        Some(end.offset)
+    }
+
+    /// The host offset that a descriptor cannot say: it has 70 - cluster_bits bits (specification,
+    /// "Compressed Clusters Descriptor").
+    fn descriptor_reach(&self) -> u64 {
+        1 << (70 - self.plan.geometry.cluster_size.bits())
+    }
+
+    fn place_fresh(&mut self, length_bytes: u64, skew_bytes: u64) -> Option<HostOffset> {
+        let cluster_size = self.plan.geometry.cluster_size;
+        // A payload and its skew take less than four clusters.
+        let room = cluster_size.saturating_bytes(self.placement.append_at() + 4);
+        if room > self.descriptor_reach() {
+            return None;
+        }
+        let skew = skew_bytes & cluster_size.mask();
+        let clusters = cluster_size.clusters_for(skew + length_bytes);
+        let first = self.placement.allocate(clusters, self.placement.policy)?;
+        let first = cluster_size.host_offset(crate::formats::qcow2::units::HostCluster::new(first));
+        Some(first.saturating_add(skew))
+    }
+}

@@ -1,0 +1,129 @@
+//! The header of an image: its fixed part, the fields that no reader knows, the extensions, and the
+//! name of the backing file.
+//!
+//! All of it lies in the first cluster, which may have 512 bytes. Where not all of what is wanted fits,
+//! the layout is cut to what does, in this order, each step as far as it must go and no further:
+//! unknown extensions are left out, the last first; then the feature name table's rows of features
+//! that nobody knows; then the whole table; then the header becomes shorter; then the backing file's
+//! name goes right behind the extensions. What a reader needs (names, formats, directories) is never
+//! left out while the rest still can be: see [`Builder::check_names`].
+
+mod extensions;
+mod layout;
+pub mod names;
+pub mod style;
+
+use crate::disk::offsets::HostOffset;
+use crate::formats::qcow2::constants::{
+    AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, INCOMPATIBLE_COMPRESSION,
+    INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_DIRTY, INCOMPATIBLE_EXTENDED_L2,
+};
+use crate::formats::qcow2::header::{Compression, Header, PARSED_BYTES};
+use crate::images::image::Image;
+
+use super::builder::Builder;
+use super::refcounts::Refcounts;
+
+use layout::Layout;
+use names::{Names, NamesTooLong};
+use style::{HeaderFlags, HeaderStyle};
+
+/// How many bytes of what nobody looks at are written at each end of it: a header may be as long as a
+/// cluster.
+const JUNK_BYTES: u64 = 24;
+
+impl Builder {
+    /// Decides how the header is written from now on; of a version 2 header there is less to decide.
+    /// False where it was to be written like that already.
+    pub fn set_header(&mut self, style: HeaderStyle) -> bool {
+        self.plan.style.replace(style) != Some(style)
+    }
+
+    /// Whether an image with these names can be built. One that cannot has no names.
+    ///
+    /// # Errors
+    /// They do not fit, with everything left out that can be.
+    pub fn check_names(&self, names: &Names) -> Result<(), NamesTooLong> {
+        Layout::new(&self.plan, self.bitmaps_extension(), names).map(drop)
+    }
+
+    pub(super) fn write_header(&self, names: &Names, image: &mut Image, refcounts: &Refcounts) {
+        let nameless = Names { backing: b"", data_file: b"" };
+        let (names, layout) = match Layout::new(&self.plan, self.bitmaps_extension(), names) {
+            Ok(layout) => (names, layout),
+            // What is left is less than 300 bytes.
+            Err(_) => (
+                &nameless,
+                Layout::new(&self.plan, self.bitmaps_extension(), &nameless).unwrap_or_default(),
+            ),
+        };
+        let header = self.header(refcounts, &layout, names);
+        let length = u64::from(layout.header_bytes);
+        let known = length.min(PARSED_BYTES as u64);
+        header.write(image.place(HostOffset::ZERO, known as usize));
+        if self.plan.has(HeaderFlags::JUNK) && length > known {
+            let front = (length - known).min(JUNK_BYTES);
+            let back = (length - known - front).min(JUNK_BYTES);
+            image.place(HostOffset::new(known), front as usize).fill(0x5A);
+            if back > 0 {
+                image.place(HostOffset::new(length - back), back as usize).fill(0x5A);
+            }
+        }
+        let mut at = HostOffset::new(length);
+        for extension in layout.extensions() {
+            at = extension.write(image, at, names, self.plan.has(HeaderFlags::JUNK));
+        }
+        if layout.end {
+            image.place(at, 8);
+        }
+        if layout.name_bytes > 0 {
+            image.write(HostOffset::new(layout.name_offset), names.backing);
+        }
+    }
+
+    fn header(&self, refcounts: &Refcounts, layout: &Layout, names: &Names) -> Header {
+        let Self { plan, active, .. } = self;
+        let geometry = plan.geometry;
+        let (table, table_clusters) = refcounts.table();
+        let [incompatible, compatible, autoclear] = self.features();
+        let backing_file_bytes = if layout.name_bytes > 0 { names.backing.len() } else { 0 };
+        Header {
+            geometry,
+            size_bytes: plan.size_bytes,
+            l1_entries: u32::try_from(active.entries).unwrap_or(u32::MAX),
+            l1_offset: self.l1_offset(active),
+            refcount_table_offset: geometry.cluster_size.host_offset(table),
+            refcount_table_clusters: u32::try_from(table_clusters).unwrap_or(u32::MAX),
+            snapshots: self.snapshot_count() as u32,
+            snapshots_offset: self.snapshot_table(),
+            backing_file_offset: HostOffset::new(layout.name_offset),
+            backing_file_bytes: u32::try_from(backing_file_bytes).unwrap_or(u32::MAX),
+            incompatible,
+            compatible,
+            autoclear,
+            header_length_bytes: layout.header_bytes,
+        }
+    }
+
+    /// The incompatible, compatible and autoclear feature bits.
+    fn features(&self) -> [u64; 3] {
+        let Self { plan, .. } = self;
+        let bit = |there: bool, bit: u64| if there { bit } else { 0 };
+        let stale = plan.has(HeaderFlags::OUT_OF_DATE);
+        let zstd = plan.geometry.compression == Compression::Zstd;
+        let incompatible = bit(zstd, INCOMPATIBLE_COMPRESSION)
+            | bit(plan.geometry.extended_l2, INCOMPATIBLE_EXTENDED_L2)
+            | bit(plan.data_file.is_some(), INCOMPATIBLE_DATA_FILE)
+            | bit(stale || plan.has(HeaderFlags::DIRTY), INCOMPATIBLE_DIRTY)
+            | bit(plan.has(HeaderFlags::CORRUPT), INCOMPATIBLE_CORRUPT);
+        let mut entropy = plan.style.unwrap_or_default().entropy();
+        // Those that nobody knows: the lowest, the highest, and any between.
+        let mut unknown = |lowest: u32| entropy.next_u64() << lowest | 1 << lowest | 1 << 63;
+        let compatible = bit(plan.header.lazy_refcounts || stale, COMPATIBLE_LAZY_REFCOUNTS)
+            | bit(plan.has(HeaderFlags::COMPATIBLE_BITS), unknown(1));
+        let autoclear = bit(plan.has_raw_data_file(), AUTOCLEAR_RAW_DATA_FILE)
+            | bit(plan.has(HeaderFlags::AUTOCLEAR_BITS), unknown(2))
+            | self.bitmaps_autoclear();
+        [incompatible, compatible, autoclear]
+    }
+}

@@ -1,0 +1,112 @@
+//! The active L1 table: its growth, resizing, and what becomes of tables that are dropped.
+
+use crate::formats::qcow2::units::GuestCluster;
+
+use super::builder::Builder;
+use super::tables::{Entry, TableId};
+
+impl Builder {
+    /// Gives the active L1 table room for `entries`; false where the file is full.
+    pub(super) fn grow_l1(&mut self, entries: u64) -> bool {
+        let clusters = self.plan.geometry.cluster_size.clusters_for(entries * 8);
+        if clusters > self.active.place.1 {
+            let Some(place) = self.replace_place(self.active.place, entries * 8) else {
+                return false;
+            };
+            self.active.place = place;
+        }
+        self.active.entries = self.active.entries.max(entries);
+        true
+    }
+
+    /// Changes the size of the disk; what lies past the last cluster of the smaller disk is discarded.
+    /// The L1 table grows where it must, and never shrinks.
+    ///
+    /// Returns the new size, which the limits may have cut; `None` where the file is full, a snapshot does
+    /// not allow it, or the limits do not allow a bitmap that long.
+    pub fn resize(&mut self, size_bytes: u64) -> Option<u64> {
+        let size_bytes = size_bytes.min(self.max_size_bytes());
+        if !self.may_resize(size_bytes) || !self.bitmaps_allow(size_bytes) {
+            return None;
+        }
+        if !self.grow_l1(self.plan.geometry.l1_entries_for(size_bytes)) {
+            return None;
+        }
+        let new_clusters = self.plan.geometry.cluster_size.clusters_for(size_bytes);
+        if let Some(first) = self.discarded_from(new_clusters)
+            && !self.discard_from(first)
+        {
+            return None;
+        }
+        self.file.beyond = false;
+        // What lay behind the old disk must not be a part of the new one.
+        self.drop_vm_state();
+        self.plan.size_bytes = size_bytes;
+        self.resize_bitmaps();
+        Some(size_bytes)
+    }
+
+    /// Discards all guest clusters from `first` on; false where the file is full, and nothing was
+    /// discarded.
+    fn discard_from(&mut self, first: u64) -> bool {
+        let entries = self.plan.geometry.l2_entries();
+        let keep = first.div_ceil(entries);
+        if !first.is_multiple_of(entries)
+            && self.active.get(first / entries).is_some()
+            && !self.discard_end_of_table(GuestCluster::new(first))
+        {
+            return false;
+        }
+        self.release_tables_from(self.active.tables.partition_point(|(index, _)| *index < keep));
+        true
+    }
+
+    /// Discards the entries of one table from `first` on.
+    fn discard_end_of_table(&mut self, first: GuestCluster) -> bool {
+        let Some((table, from)) = self.table_for_change(first) else {
+            return false;
+        };
+        let mut touched = std::mem::take(&mut self.touched);
+        for (page_first, page) in self.tables.pages(table) {
+            let entries = (page_first..).zip(page);
+            touched
+                .extend(entries.filter(|(index, _)| *index >= from).map(|(n, entry)| (n, *entry)));
+        }
+        for (index, entry) in touched.drain(..) {
+            self.release(entry);
+            self.tables.set(table, index, Entry::Unallocated);
+        }
+        self.touched = touched;
+        true
+    }
+
+    /// Drops the active disk's tables but for the first `kept`.
+    pub(super) fn release_tables_from(&mut self, kept: usize) {
+        for at in kept..self.active.tables.len() {
+            self.release_table(self.active.tables[at].1);
+        }
+        self.active.tables.truncate(kept);
+    }
+
+    /// Drops one reference of a table, and of all that it references.
+    pub(super) fn release_table(&mut self, table: TableId) {
+        self.for_each_entry(table, Self::release);
+        self.release_cluster(self.tables.host(table).get());
+    }
+
+    /// Calls `change` with each entry of a table.
+    pub(super) fn for_each_entry(
+        &mut self,
+        table: TableId,
+        mut change: impl FnMut(&mut Self, Entry),
+    ) {
+        // Taken out for the while: `change` counts references, it does not touch tables.
+        let tables = std::mem::take(&mut self.tables);
+        for (_, page) in tables.pages(table) {
+            for entry in page.iter().filter(|entry| **entry != Entry::Unallocated) {
+                change(self, *entry);
+            }
+        }
+        self.tables = tables;
+    }
+}

@@ -1,0 +1,39 @@
+//! The image that a program builds: which clusters are mapped where, and the bytes that say so.
+//!
+//! [`Builder`] is what a writer of qcow2 would be, reduced to the mapping. It is total: what cannot
+//! be done (the file is full, a count is at its maximum) has no effect and says so. Building the
+//! image's bytes does not change it, so that a program can be built and verified at any point.
+
+mod bitmaps;
+mod builder;
+mod census;
+pub mod clusters;
+mod compressed;
+pub mod file;
+mod header;
+mod l1;
+mod out_of_date;
+pub mod payload;
+pub mod placement;
+mod plan;
+mod raw;
+pub mod refcounts;
+mod serialise;
+mod snapshot_table;
+mod snapshots;
+mod sparse_table;
+mod state;
+mod subclusters;
+pub mod tables;
+mod vm_state;
+
+pub use builder::Builder;
+pub use census::Census;
+pub use compressed::{CompressedPlace, CompressedWrite, Packing};
+pub use header::names::{Names, NamesTooLong};
+pub use header::style::{
+    BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle,
+};
+pub use plan::{MAX_SIZE_BYTES, Plan};
+pub use serialise::Scratch;
+pub use state::{FileEnd, Fill, Leaving, NewBitmap, SnapshotDetails, VmState};

@@ -1,0 +1,202 @@
+//! Payloads of raw deflate (RFC 1951).
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use miniz_oxide::deflate::core::{
+    CompressorOxide, TDEFLFlush, compress_to_output, create_comp_flags_from_zip_params,
+};
+
+use crate::images::content::{MAX_DISTANCE, STAMP_BYTES};
+
+use super::coding::{Coding, Content};
+
+/// miniz's numbers of zlib's strategies.
+const DEFAULT: i32 = 0;
+const FIXED_CODES: i32 = 4;
+
+/// A stored block that is not the last and is empty: what a flush leaves behind.
+const FLUSH: [u8; 5] = [0, 0, 0, 0xFF, 0xFF];
+/// A block of fixed codes that is the last and is empty.
+const EMPTY_LAST: [u8; 2] = [3, 0];
+
+/// The payload of a cluster, and where its stamp lies.
+pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
+    let mut bytes = Vec::new();
+    stored_block(&[0; STAMP_BYTES], false, &mut bytes);
+    let stamp_at = bytes.len() - STAMP_BYTES;
+    let (filled, zeros) = content.parts();
+    let out = &mut bytes;
+    let mut in_two = |level, strategy| {
+        part(level, strategy, filled, TDEFLFlush::Full, out);
+        zeros_part(strategy, zeros.len(), TDEFLFlush::Finish, out);
+    };
+    match coding {
+        Coding::Usual | Coding::Trailing | Coding::Largest => in_two(6, DEFAULT),
+        Coding::Fixed => in_two(6, FIXED_CODES),
+        Coding::Quick => in_two(1, DEFAULT),
+        Coding::Dynamic => in_two(9, DEFAULT),
+        Coding::Stored => {
+            let mut blocks = content.rest.chunks(usize::from(u16::MAX)).peekable();
+            while let Some(block) = blocks.next() {
+                stored_block(block, blocks.peek().is_none(), out);
+            }
+        }
+        Coding::Window => far_matches(content.rest, out),
+        Coding::Longer => {
+            part(6, DEFAULT, filled, TDEFLFlush::Full, out);
+            // Another cluster of something that is not there.
+            let mut longer = zeros.to_vec();
+            longer.resize(zeros.len() + content.cluster_bytes(), b'!');
+            part(1, DEFAULT, &longer, TDEFLFlush::Finish, out);
+        }
+        Coding::Pieces => pieces(filled, zeros.len(), out),
+        Coding::Ended => {
+            part(6, DEFAULT, filled, TDEFLFlush::Full, out);
+            zeros_part(DEFAULT, zeros.len(), TDEFLFlush::Full, out);
+            out.extend(EMPTY_LAST);
+        }
+    }
+    (bytes, stamp_at)
+}
+
+/// Appends `content` as blocks that end on a byte.
+fn part(level: i32, strategy: i32, content: &[u8], flush: TDEFLFlush, out: &mut Vec<u8>) {
+    let flags = create_comp_flags_from_zip_params(level, -15, strategy);
+    let mut stream = CompressorOxide::new(flags);
+    // The callback takes everything, so that the stream cannot stop.
+    compress_to_output(&mut stream, content, flush, |piece| {
+        out.extend_from_slice(piece);
+        true
+    });
+}
+
+/// Appends `length` zeros, for which the fastest level is as good as any. Most of a large cluster is zeros, in nearly all
+/// its payloads: they are compressed once in a process.
+fn zeros_part(strategy: i32, length: usize, flush: TDEFLFlush, out: &mut Vec<u8>) {
+    type Made = BTreeMap<(i32, usize, bool), Vec<u8>>;
+    static MADE: Mutex<Made> = Mutex::new(Made::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let part = made.entry((strategy, length, flush == TDEFLFlush::Finish)).or_insert_with(|| {
+        let mut bytes = Vec::new();
+        part(1, strategy, &vec![0; length], flush, &mut bytes);
+        bytes
+    });
+    out.extend_from_slice(part);
+}
+
+/// Appends a stored block, at most 65,535 bytes; the stream is on a byte.
+fn stored_block(content: &[u8], last: bool, out: &mut Vec<u8>) {
+    let length = u16::try_from(content.len()).unwrap_or(u16::MAX);
+    out.push(u8::from(last));
+    out.extend(length.to_le_bytes());
+    out.extend((!length).to_le_bytes());
+    out.extend(content);
+}
+
+/// Blocks of every kind in turn, each with a flush behind it.
+fn pieces(filled: &[u8], zeros: usize, out: &mut Vec<u8>) {
+    out.extend(FLUSH);
+    for (turn, piece) in filled.chunks(filled.len().div_ceil(7).max(1)).enumerate() {
+        match turn % 4 {
+            0 => stored_block(piece, false, out),
+            1 => part(6, FIXED_CODES, piece, TDEFLFlush::Full, out),
+            2 => part(9, DEFAULT, piece, TDEFLFlush::Full, out),
+            _ => part(1, DEFAULT, piece, TDEFLFlush::Sync, out),
+        }
+        out.extend(FLUSH);
+    }
+    zeros_part(DEFAULT, zeros, TDEFLFlush::Finish, out);
+}
+
+/// Appends `rest` as one block of fixed codes whose matches lie as far back as there is something
+/// alike. The stamp before it is no part of any.
+fn far_matches(rest: &[u8], out: &mut Vec<u8>) {
+    let mut bits = Bits { out, kept: 0, count: 0 };
+    // The last block, fixed codes.
+    bits.put(0b011, 3);
+    let mut at = 0;
+    while at < rest.len() {
+        let alike = |distance: usize| {
+            let pairs = rest[at..].iter().zip(&rest[at - distance..]);
+            (pairs.take(258).take_while(|(here, there)| here == there).count(), distance)
+        };
+        let distances = [at.min(MAX_DISTANCE), 1];
+        let mut found =
+            distances.into_iter().filter(|distance| (1..=at).contains(distance)).map(alike);
+        match found.find(|(length, _)| *length >= 3) {
+            Some((length, distance)) => {
+                bits.match_of(length as u32, distance as u32);
+                at += length;
+            }
+            None => {
+                bits.literal(u32::from(rest[at]));
+                at += 1;
+            }
+        }
+    }
+    // The end of the block, and what is left of its last byte.
+    bits.literal(256);
+    bits.put(0, 7);
+}
+
+/// Bits, packed from the lowest on (RFC 1951 §3.1.1).
+struct Bits<'a> {
+    out: &'a mut Vec<u8>,
+    kept: u32,
+    count: u32,
+}
+
+impl Bits<'_> {
+    /// Appends the lowest `count` bits, at most 16.
+    fn put(&mut self, bits: u32, count: u32) {
+        self.kept |= bits << self.count;
+        self.count += count;
+        while self.count >= 8 {
+            self.out.push((self.kept & 0xFF) as u8);
+            self.kept >>= 8;
+            self.count -= 8;
+        }
+    }
+
+    /// Appends a code: its highest bit comes first.
+    fn code(&mut self, code: u32, count: u32) {
+        self.put(code.reverse_bits() >> (32 - count), count);
+    }
+
+    /// A symbol below 288 in its fixed code (RFC 1951 §3.2.6).
+    fn literal(&mut self, symbol: u32) {
+        match symbol {
+            0..=143 => self.code(0x30 + symbol, 8),
+            144..=255 => self.code(0x190 + symbol - 144, 9),
+            256..=279 => self.code(symbol - 256, 7),
+            _ => self.code(0xC0 + symbol - 280, 8),
+        }
+    }
+
+    /// A match of 3 to 258 bytes, 1 to 32,768 bytes back (RFC 1951 §3.2.5).
+    fn match_of(&mut self, length: u32, distance: u32) {
+        match length {
+            258 => self.literal(285),
+            3..=10 => self.literal(254 + length),
+            _ => {
+                let (group, extra, bits) = grouped(length - 3, 4);
+                self.literal(257 + group);
+                self.put(extra, bits);
+            }
+        }
+        let (group, extra, bits) = grouped(distance - 1, 2);
+        self.code(group, 5);
+        self.put(extra, bits);
+    }
+}
+
+/// Deflate's grouping of numbers: `per` groups for each power of two, the first ones of one number
+/// each. The group, what is said inside it, and in how many bits.
+fn grouped(value: u32, per: u32) -> (u32, u32, u32) {
+    if value < per * 2 {
+        return (value, 0, 0);
+    }
+    let bits = value.ilog2() - per.ilog2();
+    (bits * per + (value >> bits), value & ((1 << bits) - 1), bits)
+}

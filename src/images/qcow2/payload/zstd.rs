@@ -1,0 +1,175 @@
+//! Payloads of zstd (RFC 8878).
+
+use zstd_safe::{CCtx, CParameter, Strategy};
+
+use crate::images::content::STAMP_BYTES;
+
+use super::coding::{Coding, Content};
+
+const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+/// A frame that is skipped, and holds five bytes.
+const SKIPPED: [u8; 13] = [0x50, 0x2A, 0x4D, 0x18, 5, 0, 0, 0, b'q', b'c', b'o', b'w', b'2'];
+/// The highest of the ordinary levels. It is asked for with the lazy strategy: in the C code of the optimal
+/// parser, which it would use, a build with ASan reports a stack variable out of its scope, and ends. The
+/// blocks are of the same kinds.
+const HIGH_LEVEL: i32 = 19;
+/// The largest block.
+const BLOCK_BYTES: usize = 128 << 10;
+
+/// What a frame's header says of its content.
+enum Sized {
+    /// The length, in eight bytes; one segment.
+    InEight(usize),
+    /// The length, in the smallest field that holds it; one segment.
+    InSmallest(usize),
+    /// Nothing; a window of this logarithm.
+    Window(u32),
+}
+
+/// The payload of a cluster, and where its stamp lies.
+pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
+    let rest = content.rest;
+    let cluster = content.cluster_bytes();
+    let one_frame = |sized| begin(&sized, false);
+    let frame = match coding {
+        Coding::Usual | Coding::Longer | Coding::Trailing | Coding::Largest => {
+            one_frame(Sized::InEight(cluster))
+        }
+        Coding::Stored | Coding::Fixed | Coding::Quick | Coding::Dynamic => {
+            one_frame(Sized::InSmallest(cluster))
+        }
+        // RFC 8878 recommends that decoders take 8 MiB. Of larger clusters, the window is not larger
+        // than what a reader may keep: else the loop would inflate them whole.
+        Coding::Window if cluster <= 64 << 10 => one_frame(Sized::Window(23)),
+        Coding::Window => one_frame(Sized::Window(21)),
+        Coding::Pieces | Coding::Ended => begin(&Sized::InSmallest(STAMP_BYTES), true),
+    };
+    let (mut bytes, stamp_at) = frame;
+    match coding {
+        Coding::Usual | Coding::Trailing | Coding::Largest | Coding::Window => {
+            bytes.extend(blocks_of(&frame_of(rest, 3, false)));
+        }
+        Coding::Stored => {
+            let mut blocks = rest.chunks(BLOCK_BYTES).peekable();
+            while let Some(block) = blocks.next() {
+                raw_block(block, blocks.peek().is_none(), &mut bytes);
+            }
+        }
+        Coding::Fixed => runs(rest, &mut bytes),
+        Coding::Quick => bytes.extend(blocks_of(&frame_of(rest, 1, false))),
+        Coding::Dynamic => bytes.extend(blocks_of(&frame_of(rest, HIGH_LEVEL, false))),
+        Coding::Longer => {
+            bytes.extend(blocks_of(&frame_of(rest, 3, false)));
+            bytes.extend(frame_of(&vec![b'!'; cluster], 3, false));
+        }
+        Coding::Pieces => pieces(content, &mut bytes),
+        Coding::Ended => bytes.extend(frame_of(rest, 3, true)),
+    }
+    (bytes, stamp_at)
+}
+
+/// A frame's header, and a raw block with room for the stamp; where that is.
+fn begin(sized: &Sized, last: bool) -> (Vec<u8>, usize) {
+    let mut bytes = MAGIC.to_vec();
+    match *sized {
+        Sized::InEight(length) => {
+            bytes.push(0b1110_0000);
+            bytes.extend((length as u64).to_le_bytes());
+        }
+        Sized::InSmallest(length @ 0..256) => bytes.extend([0b0010_0000, length as u8]),
+        Sized::InSmallest(length @ 256..65_792) => {
+            bytes.push(0b0110_0000);
+            bytes.extend(((length - 256) as u16).to_le_bytes());
+        }
+        Sized::InSmallest(length) => {
+            bytes.push(0b1010_0000);
+            bytes.extend((length as u32).to_le_bytes());
+        }
+        Sized::Window(log) => bytes.extend([0, ((log - 10) << 3) as u8]),
+    }
+    raw_block(&[0; STAMP_BYTES], last, &mut bytes);
+    let stamp_at = bytes.len() - STAMP_BYTES;
+    (bytes, stamp_at)
+}
+
+/// Appends a block as it is, or repeated from a byte.
+fn block(kind: u32, size: usize, content: &[u8], last: bool, out: &mut Vec<u8>) {
+    let header = (size as u32) << 3 | kind << 1 | u32::from(last);
+    out.extend(&header.to_le_bytes()[..3]);
+    out.extend(content);
+}
+
+fn raw_block(content: &[u8], last: bool, out: &mut Vec<u8>) {
+    block(0, content.len(), content, last, out);
+}
+
+/// Appends `rest` as raw blocks and, where a byte is repeated, RLE blocks.
+fn runs(rest: &[u8], out: &mut Vec<u8>) {
+    /// Shorter runs are not worth a block.
+    const RUN_BYTES: usize = 64;
+    let mut blocks: Vec<(bool, &[u8])> = Vec::new();
+    let mut left = rest;
+    while !left.is_empty() {
+        let run = |bytes: &[u8]| bytes.iter().take_while(|byte| **byte == bytes[0]).count();
+        let plain = (0..left.len())
+            .find(|at| run(&left[*at..(at + RUN_BYTES).min(left.len())]) == RUN_BYTES)
+            .unwrap_or(left.len());
+        let (raw, behind) = left.split_at(plain);
+        let repeated = if behind.is_empty() { 0 } else { run(behind) };
+        let (repeated, behind) = behind.split_at(repeated);
+        blocks.extend(raw.chunks(BLOCK_BYTES).map(|block| (false, block)));
+        blocks.extend(repeated.chunks(BLOCK_BYTES).map(|block| (true, block)));
+        left = behind;
+    }
+    let count = blocks.len();
+    for (at, (repeated, content)) in blocks.into_iter().enumerate() {
+        match repeated {
+            true => block(1, content.len(), &content[..1], at + 1 == count, out),
+            false => raw_block(content, at + 1 == count, out),
+        }
+    }
+}
+
+/// Frames of several levels, with an empty one and one that is skipped among them.
+fn pieces(content: &Content, out: &mut Vec<u8>) {
+    let (filled, zeros) = content.parts();
+    out.extend(SKIPPED);
+    for (piece, level) in filled.chunks(filled.len().div_ceil(3).max(1)).zip([1, HIGH_LEVEL, 3]) {
+        out.extend(frame_of(piece, level, false));
+        out.extend(frame_of(&[], 1, false));
+    }
+    if !zeros.is_empty() {
+        out.extend(frame_of(zeros, 1, true));
+    }
+}
+
+/// `content` as one frame of zstd's own making, with its content size.
+fn frame_of(content: &[u8], level: i32, checksum: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(zstd_safe::compress_bound(content.len()));
+    // A level that there is, a flag, and a buffer of the size that zstd asks for: nothing can fail.
+    if !checksum && level < HIGH_LEVEL {
+        let _ = zstd_safe::compress(&mut out, content, level);
+        return out;
+    }
+    let mut context = CCtx::create();
+    let _ = context.set_parameter(CParameter::CompressionLevel(level));
+    let _ = context.set_parameter(CParameter::ChecksumFlag(checksum));
+    if level == HIGH_LEVEL {
+        let _ = context.set_parameter(CParameter::Strategy(Strategy::ZSTD_btlazy2));
+    }
+    let _ = context.compress2(&mut out, content);
+    out
+}
+
+/// What follows a frame's header (RFC 8878 §3.1.1.1).
+fn blocks_of(frame: &[u8]) -> &[u8] {
+    let descriptor = frame.get(4).copied().unwrap_or(0);
+    let single_segment = descriptor & 0b10_0000 != 0;
+    let window = usize::from(!single_segment);
+    let content_size = match descriptor >> 6 {
+        0 => usize::from(single_segment),
+        flag => 1 << flag,
+    };
+    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 0b11)];
+    &frame[5 + window + dictionary + content_size..]
+}

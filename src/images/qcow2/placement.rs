@@ -1,0 +1,230 @@
+//! Where the next host cluster goes: the program decides, with entropy of its own.
+
+use crate::disk::observer::{Event, Observer, Rare, State};
+use crate::images::entropy::Entropy;
+
+use super::clusters::Clusters;
+
+/// Where clusters are placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// At the end of the file.
+    #[default]
+    Append,
+    /// In the first hole that is large enough, else at the end.
+    FirstHole,
+    /// In a hole that the entropy chooses, else at the end.
+    RandomHole,
+    /// By turns at the end and in a hole: entropy tosses a coin.
+    Mixed,
+}
+
+/// How often clusters were placed, by what became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// At the end of the file.
+    appended: u64,
+    /// In a hole.
+    filled: u64,
+    /// At the end, though a hole was wanted.
+    no_hole: u64,
+}
+
+impl Tally {
+    /// Tells what became of clusters since `before`.
+    #[inline]
+    pub fn tell(&self, before: &Self, state: State, observer: &impl Observer) {
+        if self.appended > before.appended {
+            observer.event(state, Event::Appended);
+        }
+        if self.filled > before.filled {
+            observer.event(state, Event::Filled);
+        }
+        if self.no_hole > before.no_hole {
+            observer.event(state, Event::NoHole);
+            observer.rare(Rare::NoHole);
+        }
+    }
+}
+
+/// The allocator of one file.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// What is allocated.
+    pub clusters: Clusters,
+    /// Where clusters go that no structure has a policy of its own for.
+    pub policy: Policy,
+    entropy: Entropy,
+    /// Appended clusters go no lower than this: gaps that were reserved lie below.
+    append_at: u64,
+    /// The longest file, in clusters.
+    limit: u64,
+    tally: Tally,
+}
+
+impl Placement {
+    /// Begins an empty file of at most `limit` clusters, reusing the buffers.
+    pub fn reset(&mut self, rng_seed: u64, limit: u64) {
+        self.clusters.clear();
+        self.policy = Policy::Append;
+        self.entropy = Entropy::new(rng_seed);
+        self.append_at = 0;
+        self.limit = limit;
+        self.tally = Tally::default();
+    }
+
+    /// Becomes a copy of `other`, in the buffers that are there.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.clusters.copy_from(&other.clusters);
+        self.policy = other.policy;
+        self.entropy = other.entropy.clone();
+        self.append_at = other.append_at;
+        self.limit = other.limit;
+        self.tally = other.tally;
+    }
+
+    /// Lets the file grow as long as it needs to.
+    pub fn lift_limit(&mut self) {
+        self.limit = u64::MAX;
+    }
+
+    /// What became of clusters since the file began.
+    #[inline]
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Where the next appended cluster goes.
+    pub fn append_at(&self) -> u64 {
+        self.append_at.max(self.clusters.end())
+    }
+
+    /// Leaves a gap of `clusters` at the end of the file. The gap is cut so that the file keeps room.
+    pub fn leave_gap(&mut self, clusters: u64) {
+        let end = self.append_at();
+        // A quarter of the file stays free behind a gap, for what is still to come.
+        let room = (self.limit / 4 * 3).saturating_sub(end);
+        self.append_at = end + clusters.min(room);
+    }
+
+    /// Allocates `clusters` adjacent ones by `policy`; `None` where the file is full.
+    #[inline]
+    pub fn allocate(&mut self, clusters: u64, policy: Policy) -> Option<u64> {
+        self.allocate_with_tolerance(clusters, 0, policy)
+    }
+
+    /// Allocates `clusters` adjacent ones that are followed by at least `tolerance` free ones, where
+    /// the policy finds such a place.
+    pub fn allocate_with_tolerance(
+        &mut self,
+        clusters: u64,
+        tolerance: u64,
+        policy: Policy,
+    ) -> Option<u64> {
+        let wanted = clusters + tolerance;
+        let wants_hole = match policy {
+            Policy::Append => false,
+            Policy::FirstHole | Policy::RandomHole => true,
+            Policy::Mixed => self.entropy.one_in(2),
+        };
+        let hole = match policy {
+            Policy::FirstHole => self.hole_from(0, wanted),
+            _ if wants_hole => self.random_hole(wanted),
+            _ => None,
+        };
+        let first = match hole {
+            Some(first) => {
+                self.tally.filled += 1;
+                first
+            }
+            None => {
+                let first = self.append_at();
+                if first + clusters > self.limit {
+                    return None;
+                }
+                match wants_hole {
+                    true => self.tally.no_hole += 1,
+                    false => self.tally.appended += 1,
+                }
+                self.append_at = first + clusters;
+                first
+            }
+        };
+        self.clusters.allocate(first, clusters);
+        Some(first)
+    }
+
+    /// Allocates `clusters` from `first` on; false where one of them is taken or past the limit.
+    pub fn allocate_at(&mut self, first: u64, clusters: u64) -> bool {
+        let possible = first + clusters <= self.limit && self.clusters.is_free(first, clusters);
+        if possible {
+            self.clusters.allocate(first, clusters);
+        }
+        possible
+    }
+
+    fn random_hole(&mut self, wanted: u64) -> Option<u64> {
+        let runs = self.clusters.runs().len();
+        let index = self.entropy.below(runs as u64) as usize;
+        let (first, length) = match self.clusters.hole_after(index) {
+            Some((first, length)) if length >= wanted => (first, length),
+            _ => {
+                return self.hole_from(index + 1, wanted).or_else(|| self.hole_from(0, wanted));
+            }
+        };
+        // Anywhere in it; behind other clusters or with a new hole before it.
+        Some(first + self.entropy.below(length - wanted + 1))
+    }
+
+    /// The first hole of at least `wanted` clusters after the run at `index` or a later one.
+    fn hole_from(&self, index: usize, wanted: u64) -> Option<u64> {
+        (index..self.clusters.runs().len().saturating_sub(1)).find_map(|index| {
+            let (first, length) = self.clusters.hole_after(index)?;
+            (length >= wanted).then_some(first)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_holes() -> Placement {
+        let mut placement = Placement::default();
+        placement.reset(1, 1000);
+        assert_eq!(placement.allocate(1, Policy::Append), Some(0));
+        placement.leave_gap(2);
+        assert_eq!(placement.allocate(1, Policy::Append), Some(3));
+        placement.leave_gap(5);
+        assert_eq!(placement.allocate(1, Policy::Append), Some(9));
+        placement
+    }
+
+    #[test]
+    fn holes_are_found_by_size() {
+        assert_eq!(with_holes().allocate(2, Policy::FirstHole), Some(1));
+        assert_eq!(with_holes().allocate(3, Policy::FirstHole), Some(4));
+        assert_eq!(with_holes().allocate(6, Policy::FirstHole), Some(10));
+        assert_eq!(with_holes().allocate_with_tolerance(2, 3, Policy::FirstHole), Some(4));
+    }
+
+    #[test]
+    fn random_holes_reach_every_free_cluster() {
+        let mut placement = with_holes();
+        for _ in 0..7 {
+            assert!(placement.allocate(1, Policy::RandomHole).unwrap() < 9);
+        }
+        assert_eq!(placement.allocate(1, Policy::RandomHole), Some(10));
+    }
+
+    #[test]
+    fn a_full_file_is_not_overrun() {
+        let mut placement = with_holes();
+        placement.leave_gap(u64::MAX / 2);
+        assert_eq!(placement.append_at(), 750);
+        assert_eq!(placement.allocate(251, Policy::Append), None);
+        assert_eq!(placement.allocate(250, Policy::Append), Some(750));
+        assert_eq!(placement.allocate(1, Policy::Append), None);
+        assert_eq!(placement.allocate(1, Policy::FirstHole), Some(1));
+    }
+}

@@ -1,0 +1,69 @@
+//! What a program fixes before its first operation.
+
+use crate::formats::qcow2::header::{Geometry, Version};
+
+use super::header::style::{BackingPlan, DataFilePlan, HeaderFlags, HeaderOptions, HeaderStyle};
+use super::refcounts::RefcountPlacement;
+
+/// The size of the largest disk: whole sectors, less than 2^63 bytes.
+pub const MAX_SIZE_BYTES: u64 = (1 << 63) - 512;
+
+/// What a program fixes before its first operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Version, cluster size, refcount width, extended L2, compression.
+    pub geometry: Geometry,
+    /// The disk's size as the header stores it.
+    pub size_bytes: u64,
+    /// What the header says beyond that.
+    pub header: HeaderOptions,
+    /// How it is written, where the program decides that.
+    pub style: Option<HeaderStyle>,
+    /// The backing file.
+    pub backing: Option<BackingPlan>,
+    /// The external data file.
+    pub data_file: Option<DataFilePlan>,
+    /// Where the refcount structures go.
+    pub refcounts: RefcountPlacement,
+    /// The seed of all placement by entropy.
+    pub rng_seed: u64,
+}
+
+impl Plan {
+    /// The size of the disk as readers have it, in whole sectors.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes & !511
+    }
+
+    /// Whether the guest data lie in an external data file that is the disk, byte for byte.
+    pub(super) fn has_raw_data_file(&self) -> bool {
+        self.data_file.is_some_and(|data_file| data_file.raw)
+    }
+
+    /// A plain image in one file, placed at its end.
+    pub fn new(geometry: Geometry, size_bytes: u64) -> Self {
+        Self {
+            geometry,
+            size_bytes,
+            header: HeaderOptions::default(),
+            style: None,
+            backing: None,
+            data_file: None,
+            refcounts: RefcountPlacement::default(),
+            rng_seed: 0,
+        }
+    }
+
+    /// Whether the program wants this of the header. Feature bits and unknown fields need version 3.
+    pub(super) fn has(&self, flag: HeaderFlags) -> bool {
+        const ANY_VERSION: HeaderFlags = HeaderFlags::FEATURE_NAMES
+            .with(HeaderFlags::UNKNOWN_NAMES)
+            .with(HeaderFlags::JUNK)
+            .with(HeaderFlags::NO_END)
+            .with(HeaderFlags::NAME_AT_END)
+            .with(HeaderFlags::EMPTY_NAME)
+            .with(HeaderFlags::NO_FORMAT);
+        let possible = self.geometry.version == Version::V3 || ANY_VERSION.has(flag);
+        possible && self.style.is_some_and(|style| style.flags.has(flag))
+    }
+}

@@ -1,0 +1,54 @@
+//! The lowest layer of a chain as a raw file: what a guest reads, byte for byte.
+
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::images::content::{WriteNumber, stamp};
+use crate::images::files::LayerFiles;
+use crate::images::image::Image;
+
+use super::builder::Builder;
+use super::serialise::write_stamps;
+use super::tables::{Compressed, Entry, Extended};
+
+impl Builder {
+    /// Writes what a guest reads. The file is as long as the disk, to the byte.
+    pub fn build_raw(&self, files: &mut LayerFiles) {
+        (files.raw, files.has_data_file) = (true, false);
+        files.data_file.clear();
+        files.out_of_date.clear();
+        let image = &mut files.image;
+        image.clear();
+        let geometry = &self.plan.geometry;
+        for (l1_index, table) in self.active.tables() {
+            let first_guest = l1_index * geometry.l2_span_bytes();
+            for (first, page) in self.tables.pages(*table) {
+                for (index, entry) in (first..).zip(page) {
+                    let guest = first_guest + index * geometry.cluster_size.bytes();
+                    self.write_read(image, GuestOffset::new(guest), *entry);
+                }
+            }
+        }
+        image.truncate(self.plan.size_bytes);
+        image.seal(self.plan.size_bytes);
+    }
+
+    /// Writes what a guest reads of one cluster, where that is not zeros.
+    fn write_read(&self, image: &mut Image, guest: GuestOffset, entry: Entry) {
+        let geometry = &self.plan.geometry;
+        let at = HostOffset::new(guest.get());
+        match entry {
+            Entry::Normal(_, WriteNumber::NONE) => {}
+            Entry::Normal(_, write) => {
+                write_stamps(image, guest, at, geometry.cluster_size.bytes(), write);
+            }
+            Entry::Compressed(Compressed { write, kind, .. }) => {
+                let filling = kind.shape.behind_stamp(geometry.cluster_size);
+                image.write_parts(at, &[&stamp(guest, write)], filling);
+            }
+            Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
+                let writes = self.tables.writes(writes);
+                self.write_subclusters(image, (guest, at), bitmap, writes, bitmap.allocated());
+            }
+            Entry::Unallocated | Entry::Zero(_) | Entry::Extended(_) => {}
+        }
+    }
+}

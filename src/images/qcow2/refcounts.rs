@@ -1,0 +1,416 @@
+//! Refcount blocks and the refcount table, allocated by the iterative algorithm for self-referencing
+//! structures (QEMU `docs/devel/image-fuzzer`, "Fuzzing of self-referencing structures", here as a
+//! true fixpoint).
+//!
+//! Every allocated cluster must be counted in a block, and blocks and table are clusters themselves.
+//! So: blocks for all clusters; where a new block lies may need a block of its own, repeated until
+//! none is missing. Then a run of adjacent clusters for the table, with a tolerance for growth; its
+//! clusters may need new blocks, and these a longer table, which grows into the tolerance or, where
+//! that is used up, moves to a longer run.
+//!
+//! It ends. A block is made at most once for each index. The table is first made as long as it must be
+//! and grows in place while the clusters behind it are free. Where they are not, it moves, with room for
+//! a sixteenth more: at the end of the file that makes the file longer by little more than the table
+//! itself, and the table by what counts so many clusters. A table cluster counts 64 × 64 clusters at the
+//! least (512-byte clusters, 64-bit counts), so that this is less than the room; spare clusters are a
+//! constant more. (Without the room, a table of 4,096 clusters needs a longer one wherever it is moved
+//! to.) What is not needed is freed.
+
+use crate::disk::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
+use crate::disk::observer::{Event, Observer, Rare, State, Vital};
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::GRAIN_BYTES;
+use crate::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
+use crate::formats::qcow2::header::Geometry;
+use crate::formats::qcow2::refcount;
+use crate::formats::qcow2::units::HostCluster;
+use crate::images::image::Image;
+
+use super::clusters::Run;
+use super::placement::{Placement, Policy};
+use super::sparse_table;
+
+/// How the program wants the refcount structures placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefcountPlacement {
+    /// Where blocks go.
+    pub blocks: Policy,
+    /// Where the table goes.
+    pub table: Policy,
+    /// How many free clusters the table wants behind it, 0 to [`MAX_TABLE_TOLERANCE`].
+    pub tolerance: u64,
+    /// How many clusters more the table has than it must have, as far as QEMU opens so many.
+    pub spare: u64,
+}
+
+/// Where the refcount structures of one image lie.
+#[derive(Debug, Default)]
+pub struct Refcounts {
+    /// Block index and host cluster, sorted by index.
+    blocks: Vec<(u64, u64)>,
+    /// Indexes of blocks that may be missing.
+    pending: Vec<u64>,
+    table_first: u64,
+    table_clusters: u64,
+}
+
+impl Refcounts {
+    /// Allocates blocks and table for all that `placement` has allocated, and for themselves.
+    /// `placement` must not be limited: an image cannot do without them.
+    pub fn allocate(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        wanted: RefcountPlacement,
+        observer: &impl Observer,
+    ) {
+        observer.begin(State::AllocateBlocks);
+        self.blocks.clear();
+        let per_block = geometry.refcounts_per_block();
+        for run in placement.clusters.runs() {
+            self.pending.extend(run.first / per_block..=(run.end - 1) / per_block);
+        }
+        // Popped from the back: the blocks are inserted in order.
+        self.pending.dedup();
+        self.pending.reverse();
+        self.allocate_blocks(placement, per_block, wanted.blocks, observer);
+        self.allocate_table(placement, geometry, wanted, observer);
+    }
+
+    /// Makes every pending block, and those that the new ones need.
+    fn allocate_blocks(
+        &mut self,
+        placement: &mut Placement,
+        per_block: u64,
+        policy: Policy,
+        observer: &impl Observer,
+    ) {
+        let mut round = 0;
+        while let Some(index) = self.pending.pop() {
+            let at = match self.blocks.last() {
+                Some((last, _)) if *last < index => self.blocks.len(),
+                _ => match self.blocks.binary_search_by_key(&index, |(index, _)| *index) {
+                    Ok(_) => {
+                        round = 0;
+                        observer.event(State::AllocateBlocks, Event::Counted);
+                        continue;
+                    }
+                    Err(at) => at,
+                },
+            };
+            let before = placement.tally();
+            let Some(cluster) = placement.allocate(1, policy) else {
+                return;
+            };
+            self.blocks.insert(at, (index, cluster));
+            self.pending.push(cluster / per_block);
+            round += 1;
+            observer.event(State::AllocateBlocks, Event::Block);
+            placement.tally().tell(&before, State::AllocateBlocks, observer);
+            observer.vital(Vital::BlockRounds, round);
+            if cluster / per_block == index {
+                observer.event(State::AllocateBlocks, Event::CountsItself);
+                if index > 0 {
+                    observer.rare(Rare::BlockCountsItself);
+                }
+            }
+            if round > 2 {
+                observer.rare(Rare::ManyRounds);
+            }
+        }
+    }
+
+    fn allocate_table(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        wanted: RefcountPlacement,
+        observer: &impl Observer,
+    ) {
+        observer.begin(State::AllocateTable);
+        let tolerance = wanted.tolerance.min(MAX_TABLE_TOLERANCE);
+        for round in 0..MAX_TABLE_ROUNDS {
+            let needed = self.wanted_table_clusters(geometry, wanted);
+            let clusters = needed + if round == 0 { 0 } else { needed / 16 + 1 };
+            let before = placement.tally();
+            let first = placement.allocate_with_tolerance(clusters, tolerance, wanted.table);
+            let Some(first) = first else { return };
+            observer.event(State::AllocateTable, Event::Table);
+            placement.tally().tell(&before, State::AllocateTable, observer);
+            (self.table_first, self.table_clusters) = (first, clusters);
+            let run = first..first + clusters;
+            self.count_clusters(placement, geometry, wanted.blocks, run, observer);
+            if self.extend_table(placement, geometry, wanted, observer) {
+                self.trim_table(placement, geometry, wanted, observer);
+                if self.table_clusters > 1 {
+                    observer.rare(Rare::LongTable);
+                }
+                return;
+            }
+            observer.event(State::AllocateTable, Event::Moved);
+            observer.rare(Rare::TableMoved);
+            placement.clusters.free(self.table_first, self.table_clusters);
+        }
+        unreachable!("the refcount table does not converge");
+    }
+
+    /// Extends the table cluster by cluster until it is as long as it should be; false where the next
+    /// cluster is taken.
+    fn extend_table(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        wanted: RefcountPlacement,
+        observer: &impl Observer,
+    ) -> bool {
+        while self.wanted_table_clusters(geometry, wanted) > self.table_clusters {
+            let next = self.table_first + self.table_clusters;
+            if !placement.clusters.is_free(next, 1) {
+                return false;
+            }
+            placement.clusters.allocate(next, 1);
+            self.table_clusters += 1;
+            observer.event(State::AllocateTable, Event::Extended);
+            observer.rare(Rare::TableExtended);
+            self.count_clusters(placement, geometry, wanted.blocks, next..next + 1, observer);
+        }
+        true
+    }
+
+    /// Frees what the table does not need.
+    fn trim_table(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        wanted: RefcountPlacement,
+        observer: &impl Observer,
+    ) {
+        let needed = self.wanted_table_clusters(geometry, wanted);
+        if needed < self.table_clusters {
+            observer.event(State::AllocateTable, Event::Trimmed);
+            observer.rare(Rare::TableTrimmed);
+            placement.clusters.free(self.table_first + needed, self.table_clusters - needed);
+            self.table_clusters = needed;
+        }
+    }
+
+    fn count_clusters(
+        &mut self,
+        placement: &mut Placement,
+        geometry: &Geometry,
+        policy: Policy,
+        clusters: std::ops::Range<u64>,
+        observer: &impl Observer,
+    ) {
+        let per_block = geometry.refcounts_per_block();
+        let before = self.blocks.len();
+        self.pending.extend(clusters.start / per_block..=(clusters.end - 1) / per_block);
+        self.allocate_blocks(placement, per_block, policy, observer);
+        if self.blocks.len() > before {
+            observer.event(State::AllocateTable, Event::Block);
+            observer.rare(Rare::TableNeedsBlock);
+        }
+    }
+
+    /// What holds all blocks, and the spare clusters as far as QEMU opens so many.
+    fn wanted_table_clusters(&self, geometry: &Geometry, wanted: RefcountPlacement) -> u64 {
+        let entries = self.blocks.last().map_or(1, |(index, _)| index + 1);
+        let needed = geometry.cluster_size.clusters_for(entries * 8);
+        let most = MAX_REFCOUNT_TABLE_BYTES / geometry.cluster_size.bytes();
+        needed.max(most.min(needed + wanted.spare))
+    }
+
+    /// How many blocks there are.
+    pub fn block_count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Where the table lies: its first cluster, and how many.
+    pub fn table(&self) -> (HostCluster, u64) {
+        (HostCluster::new(self.table_first), self.table_clusters)
+    }
+
+    /// Writes table and blocks.
+    pub fn serialise(&self, image: &mut Image, geometry: &Geometry, runs: &[Run]) {
+        self.serialise_table(image, geometry);
+        let per_block = geometry.refcounts_per_block();
+        let mut runs = runs;
+        for (index, host) in &self.blocks {
+            let host = geometry.cluster_size.host_offset(HostCluster::new(*host));
+            let (first, end) = (index * per_block, (index + 1) * per_block);
+            let skipped = runs.partition_point(|run| run.end <= first);
+            runs = &runs[skipped..];
+            serialise_block(image, geometry, host, first..end, runs);
+        }
+    }
+
+    fn serialise_table(&self, image: &mut Image, geometry: &Geometry) {
+        let table = geometry.cluster_size.host_offset(HostCluster::new(self.table_first));
+        sparse_table::write(image, table, &self.blocks, |host| {
+            geometry.cluster_size.host_offset(HostCluster::new(host)).get()
+        });
+    }
+}
+
+/// Pieces of a block nearer than this are written as one.
+const JOIN_BYTES: u64 = 64;
+
+/// Writes the counts of `clusters` into the block at `host`. `runs` begins with the first that ends
+/// past the block's first cluster.
+fn serialise_block(
+    image: &mut Image,
+    geometry: &Geometry,
+    host: HostOffset,
+    clusters: std::ops::Range<u64>,
+    runs: &[Run],
+) {
+    let order = geometry.refcount_order;
+    let inside = |run: &Run| run.first.max(clusters.start)..run.end.min(clusters.end);
+    let piece = |run: &Run| {
+        let range = inside(run);
+        let bits = (range.start - clusters.start) << order..(range.end - clusters.start) << order;
+        bits.start / 8 / GRAIN_BYTES * GRAIN_BYTES
+            ..bits.end.div_ceil(8).next_multiple_of(GRAIN_BYTES)
+    };
+    let mut left = runs;
+    while let Some(first) = left.first().filter(|run| run.first < clusters.end) {
+        let mut bytes = piece(first);
+        let mut group = 1;
+        while let Some(next) = left.get(group).filter(|run| run.first < clusters.end)
+            && piece(next).start <= bytes.end + JOIN_BYTES
+        {
+            bytes.end = piece(next).end;
+            group += 1;
+        }
+        let content =
+            image.place(host.saturating_add(bytes.start), (bytes.end - bytes.start) as usize);
+        let first_entry = (bytes.start * 8) >> order;
+        for run in &left[..group] {
+            let range = inside(run);
+            let index = |cluster: u64| (cluster - clusters.start - first_entry) as usize;
+            let entries = index(range.start)..index(range.end);
+            refcount::set_run(content, order, entries, run.references);
+        }
+        left = &left[group..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::storage::Storage;
+    use crate::formats::qcow2::header::{Compression, Version};
+    use crate::formats::qcow2::units::ClusterSize;
+    use crate::images::entropy::Entropy;
+
+    fn geometry(bits: u32, refcount_order: u32) -> Geometry {
+        Geometry {
+            version: Version::V3,
+            cluster_size: ClusterSize::from_bits(bits).unwrap(),
+            refcount_order,
+            extended_l2: false,
+            compression: Compression::Deflate,
+            data_file: false,
+        }
+    }
+
+    /// Every count on disk is the allocator's, and every cluster of the structures is counted.
+    fn assert_counted(refcounts: &Refcounts, placement: &Placement, geometry: &Geometry) {
+        let mut image = Image::default();
+        refcounts.serialise(&mut image, geometry, placement.clusters.runs());
+        image.seal(0);
+        let on_disk = |cluster: u64| {
+            let (table, clusters) = refcounts.table();
+            let index = cluster / geometry.refcounts_per_block();
+            if index >= clusters * geometry.cluster_size.bytes() / 8 {
+                return 0;
+            }
+            let mut entry = [0; 8];
+            let table = geometry.cluster_size.host_offset(table);
+            image.read_at(table.checked_add(index * 8).unwrap(), &mut entry).unwrap();
+            let Some(block) = refcount::block_offset(u64::from_be_bytes(entry)) else {
+                return 0;
+            };
+            let mut bytes = vec![0; geometry.cluster_size.bytes_usize()];
+            image.read_at(block, &mut bytes).unwrap();
+            let inside = (cluster % geometry.refcounts_per_block()) as usize;
+            refcount::get(&bytes, geometry.refcount_order, inside).unwrap()
+        };
+        for run in placement.clusters.runs() {
+            for cluster in [run.first, (run.first + run.end) / 2, run.end - 1] {
+                assert_eq!(on_disk(cluster), run.references, "cluster {cluster}");
+            }
+            assert_eq!(on_disk(run.end), placement.clusters.references(run.end));
+        }
+        for (index, host) in &refcounts.blocks {
+            assert_eq!(placement.clusters.references(*host), 1, "block {index}");
+        }
+        let (table, clusters) = refcounts.table();
+        assert!((0..clusters).all(|n| placement.clusters.references(table.get() + n) == 1));
+    }
+
+    #[test]
+    fn every_allocated_cluster_is_counted_once_wherever_things_lie() {
+        let mut entropy = Entropy::new(11);
+        let policies = [Policy::Append, Policy::FirstHole, Policy::RandomHole, Policy::Mixed];
+        let mut refcounts = Refcounts::default();
+        for round in 0..400 {
+            let bits = [9, 10, 12, 16][round % 4];
+            let geometry = geometry(bits, entropy.below(7) as u32);
+            let mut placement = Placement::default();
+            placement.reset(round as u64, u64::MAX);
+            placement.allocate(1, Policy::Append);
+            for _ in 0..entropy.below(20) {
+                let magnitude = entropy.below(14);
+                placement.leave_gap(entropy.below(1 << magnitude));
+                placement.allocate(1 + entropy.below(100), Policy::Append);
+            }
+            let wanted = RefcountPlacement {
+                blocks: policies[entropy.below(4) as usize],
+                table: policies[entropy.below(4) as usize],
+                tolerance: entropy.below(4),
+                spare: entropy.below(4),
+            };
+            refcounts.allocate(&mut placement, &geometry, wanted, &());
+            assert_counted(&refcounts, &placement, &geometry);
+        }
+    }
+
+    #[test]
+    fn a_table_of_thousands_of_clusters_comes_to_rest() {
+        // Found by the fuzzer: moved to the end of the file, such a table needs a longer one, for ever.
+        let geometry = geometry(9, 6);
+        let mut refcounts = Refcounts::default();
+        for policy in [Policy::Append, Policy::FirstHole, Policy::RandomHole, Policy::Mixed] {
+            let mut placement = Placement::default();
+            placement.reset(0, u64::MAX / 4);
+            placement.allocate(20, Policy::Append);
+            placement.leave_gap(40_000_000);
+            placement.allocate(1, Policy::Append);
+            let wanted =
+                RefcountPlacement { blocks: policy, table: policy, tolerance: 1, spare: 15 };
+            placement.lift_limit();
+            refcounts.allocate(&mut placement, &geometry, wanted, &());
+            assert_counted(&refcounts, &placement, &geometry);
+            assert!(refcounts.table().1 > 4096);
+        }
+    }
+
+    #[test]
+    fn the_table_grows_any_number_of_times() {
+        // 64 counts a block, 64 blocks a table cluster: everything is full, so that the table's own
+        // blocks make it longer.
+        let geometry = geometry(9, 6);
+        let mut refcounts = Refcounts::default();
+        for clusters in [1, 63, 64, 4_031, 4_032, 4_096, 100_000, 1_000_000] {
+            let mut placement = Placement::default();
+            placement.reset(0, u64::MAX);
+            placement.allocate(clusters, Policy::Append);
+            let wanted = RefcountPlacement::default();
+            refcounts.allocate(&mut placement, &geometry, wanted, &());
+            assert_counted(&refcounts, &placement, &geometry);
+            let counted = refcounts.table().1 * 64 * 64;
+            assert!(counted >= placement.clusters.end());
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! From the builder's state to the image's bytes.
+
+use std::ops::Range;
+
+use bytes::BufMut;
+
+use crate::disk::observer::{Event, Observer, Rare, State};
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::formats::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
+use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
+use crate::images::files::LayerFiles;
+use crate::images::image::Image;
+
+use super::builder::Builder;
+use super::header::names::Names;
+use super::header::style::HeaderFlags;
+use super::out_of_date::OutOfDate;
+use super::payload::payload;
+use super::placement::Placement;
+use super::refcounts::Refcounts;
+use super::sparse_table;
+use super::state::L1;
+use super::tables::{Compressed, Entry, Extended, TableId, Tables};
+
+/// Buffers for [`Builder::build`], reused from image to image.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pub(super) placement: Placement,
+    pub(super) refcounts: Refcounts,
+    pub(super) out_of_date: OutOfDate,
+    written_tables: Vec<bool>,
+}
+
+/// Where an image is written to.
+pub(super) struct Writer<'w> {
+    pub(super) files: &'w mut LayerFiles,
+    /// Which L2 tables are written.
+    written: &'w mut [bool],
+}
+
+impl Writer<'_> {
+    /// Where guest data go.
+    fn data(&mut self) -> &mut Image {
+        match self.files.has_data_file {
+            true => &mut self.files.data_file,
+            false => &mut self.files.image,
+        }
+    }
+}
+
+impl Builder {
+    /// Allocates the refcount structures for what has been built so far and writes the whole image, and
+    /// its data file. The builder itself is not changed: the next build places them anew. Other files
+    /// have `names`; see [`Builder::check_names`].
+    pub fn build(
+        &self,
+        names: &Names,
+        scratch: &mut Scratch,
+        files: &mut LayerFiles,
+        observer: &impl Observer,
+    ) {
+        let placement = &mut scratch.placement;
+        placement.copy_from(&self.placement);
+        placement.lift_limit();
+        let geometry = &self.plan.geometry;
+        scratch.refcounts.allocate(placement, geometry, self.plan.refcounts, observer);
+        files.raw = false;
+        files.has_data_file = self.plan.data_file.is_some();
+        files.data_file.clear();
+        scratch.out_of_date.clear();
+        if self.plan.has(HeaderFlags::OUT_OF_DATE) {
+            self.leave_out_of_date(placement, &mut scratch.out_of_date);
+        }
+        files.out_of_date.clear();
+        files.out_of_date.extend_from_slice(scratch.out_of_date.deviations());
+        let image = &mut files.image;
+        image.clear();
+        observer.begin(State::Serialise);
+        self.write_header(names, image, &scratch.refcounts);
+        scratch.written_tables.clear();
+        scratch.written_tables.resize(self.tables.count(), false);
+        let mut writer = Writer { files, written: &mut scratch.written_tables };
+        self.write_l1(&mut writer, &self.active, true, observer);
+        self.write_snapshots(&mut writer, observer);
+        let LayerFiles { image, data_file, .. } = files;
+        self.write_bitmaps(image);
+        let runs = scratch.out_of_date.runs().unwrap_or(placement.clusters.runs());
+        scratch.refcounts.serialise(image, geometry, runs);
+        self.seal(image, placement);
+        // A raw one is as long as the disk, any other as long as what was written.
+        let raw = self.plan.has_raw_data_file();
+        let disk_bytes = self.plan.virtual_size_bytes();
+        if raw {
+            data_file.truncate(disk_bytes);
+        }
+        data_file.seal(if raw { disk_bytes } else { 0 });
+        self.tell_rare(scratch, observer);
+    }
+
+    pub(super) fn l1_offset(&self, l1: &L1) -> HostOffset {
+        self.host_offset(l1.place.0)
+    }
+
+    /// Writes an L1 table and the tables below it that are not written yet. COPIED is said in the
+    /// active disk's tables only: elsewhere it means nothing (specification, "L1 table entry").
+    pub(super) fn write_l1(
+        &self,
+        to: &mut Writer,
+        l1: &L1,
+        active: bool,
+        observer: &impl Observer,
+    ) {
+        let cluster_size = self.plan.geometry.cluster_size;
+        sparse_table::write(&mut to.files.image, self.l1_offset(l1), l1.tables(), |table| {
+            let copied = active && !self.table_is_shared(table);
+            L1Entry::new(cluster_size.host_offset(self.tables.host(table)), copied).0
+        });
+        for (index, table) in l1.tables() {
+            if std::mem::replace(&mut to.written[Tables::index(*table)], true) {
+                observer.event(State::Serialise, Event::SharedTable);
+                observer.rare(Rare::SharedTable);
+            } else {
+                observer.event(State::Serialise, Event::Table);
+                self.write_l2(to, *index, *table, active);
+            }
+        }
+    }
+
+    fn write_l2(&self, to: &mut Writer, l1_index: u64, table: TableId, active: bool) {
+        let geometry = &self.plan.geometry;
+        let entry_bytes = geometry.l2_entry_bytes();
+        let host = geometry.cluster_size.host_offset(self.tables.host(table));
+        let table_guest = l1_index * geometry.l2_span_bytes();
+        for (first, page) in self.tables.pages(table) {
+            let length = page.len() * entry_bytes as usize;
+            let out = to.files.image.place(host.saturating_add(first * entry_bytes), length);
+            for (entry, mut out) in page.iter().zip(out.chunks_exact_mut(entry_bytes as usize)) {
+                if *entry != Entry::Unallocated {
+                    let (word, bitmap) = self.encode(*entry, active);
+                    out.put_u64(word);
+                    if geometry.extended_l2 {
+                        out.put_u64(bitmap.0);
+                    }
+                }
+            }
+            for (index, entry) in (first..).zip(page) {
+                if *entry != Entry::Unallocated {
+                    let guest = table_guest + index * geometry.cluster_size.bytes();
+                    self.write_content(to.data(), GuestOffset::new(guest), *entry);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn encode(&self, entry: Entry, active: bool) -> (u64, SubclusterBitmap) {
+        let copied = |host: HostOffset| active && self.host_references(host) == 1;
+        let word = match entry {
+            Entry::Unallocated => L2Entry(0),
+            Entry::Zero(host) => L2Entry::zero(host, host.is_some_and(copied)),
+            Entry::Normal(host, _) => L2Entry::normal(host, copied(host)),
+            Entry::Compressed(Compressed { offset, length_bytes, .. }) => {
+                let run = CompressedRun::new(offset, u64::from(length_bytes));
+                L2Entry::compressed(run, self.plan.geometry.cluster_size)
+            }
+            Entry::Extended(Extended { host, bitmap, .. }) => {
+                let word = host.map_or(L2Entry(0), |host| L2Entry::normal(host, copied(host)));
+                return (word.0, bitmap);
+            }
+        };
+        (word.0, SubclusterBitmap::default())
+    }
+
+    #[inline]
+    fn write_content(&self, image: &mut Image, guest: GuestOffset, entry: Entry) {
+        match entry {
+            Entry::Unallocated
+            | Entry::Zero(None)
+            | Entry::Extended(Extended { host: None, .. }) => {}
+            // What lies where zeros are read is not zeros: who reads through the flag is found out.
+            // A cluster that is shared holds somebody's data already.
+            Entry::Zero(Some(host)) => {
+                // A raw data file says zeros where a guest reads zeros.
+                if self.host_references(host) == 1 && !self.plan.has_raw_data_file() {
+                    let length = self.plan.geometry.cluster_size.bytes();
+                    write_stamps(image, guest, host, length, WriteNumber::default());
+                }
+            }
+            // Allocated, and never written.
+            Entry::Normal(_, WriteNumber::NONE) => {}
+            Entry::Normal(host, write) => {
+                let length = self.plan.geometry.cluster_size.bytes();
+                write_stamps(image, guest, host, length, write);
+            }
+            Entry::Compressed(Compressed { offset, kind, write, .. }) => {
+                let stamp = stamp(guest, write);
+                let (parts, behind) = payload(&self.plan.geometry, kind).stamped(&stamp);
+                image.write_parts(offset, &parts, behind);
+            }
+            Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
+                // A raw data file says zeros where a guest reads zeros.
+                let said = if self.plan.has_raw_data_file() { bitmap.allocated() } else { !0 };
+                let writes = self.tables.writes(writes);
+                self.write_subclusters(image, (guest, host), bitmap, writes, said);
+            }
+        }
+    }
+
+    /// Writes the data of a cluster with subclusters, of those runs that begin with one of `said`: what
+    /// a guest finds at `guest` lies at `host`.
+    pub(super) fn write_subclusters(
+        &self,
+        image: &mut Image,
+        (guest, host): (GuestOffset, HostOffset),
+        bitmap: SubclusterBitmap,
+        writes: &[WriteNumber],
+        said: u32,
+    ) {
+        let length = self.plan.geometry.cell_bytes();
+        for run in written_runs(bitmap, writes).filter(|run| said & 1 << run.start != 0) {
+            let delta = run.start as u64 * length;
+            let (guest, host) = (guest.saturating_add(delta), host.saturating_add(delta));
+            write_stamps(image, guest, host, run.len() as u64 * length, writes[run.start]);
+        }
+    }
+}
+
+/// Runs of subclusters that were written by the same write and say the same: each is one piece of
+/// data, with stamps at its edges only. What was written stays in the file, allocated now or not.
+fn written_runs(
+    bitmap: SubclusterBitmap,
+    writes: &[WriteNumber],
+) -> impl Iterator<Item = Range<usize>> {
+    let (allocated, zero) = (bitmap.allocated(), bitmap.zero());
+    let says = move |at: usize| (allocated & 1 << at != 0, zero & 1 << at != 0, writes[at]);
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = (at..writes.len()).find(|at| writes[*at] != WriteNumber::default())?;
+        at = start + (start..writes.len()).take_while(|next| says(*next) == says(start)).count();
+        Some(start..at)
+    })
+}
+
+/// Stamps the first and the last bytes of a piece of data.
+#[inline]
+pub(super) fn write_stamps(
+    image: &mut Image,
+    guest: GuestOffset,
+    host: HostOffset,
+    length_bytes: u64,
+    write: WriteNumber,
+) {
+    image.write(host, &stamp(guest, write));
+    let last = length_bytes - STAMP_BYTES as u64;
+    image.write(host.saturating_add(last), &stamp(guest.saturating_add(last), write));
+}

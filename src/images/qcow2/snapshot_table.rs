@@ -1,0 +1,92 @@
+//! The bytes of the snapshot table.
+
+use bytes::BufMut;
+
+use crate::disk::observer::{Event, Observer, State};
+use crate::disk::offsets::HostOffset;
+use crate::formats::qcow2::snapshot::{KNOWN_EXTRA_BYTES, SnapshotEntry, SnapshotExtra};
+
+use super::builder::Builder;
+use super::serialise::Writer;
+use super::state::Snapshot;
+
+/// What lies in extra data that nobody knows.
+const UNKNOWN_EXTRA: u8 = 0xE7;
+
+impl Snapshot {
+    /// The fixed part of its entry.
+    pub(super) fn entry(&self, l1_offset: HostOffset) -> SnapshotEntry {
+        let number = self.number;
+        let timed = self.details.timed;
+        SnapshotEntry {
+            l1_offset,
+            l1_entries: u32::try_from(self.l1.entries).unwrap_or(u32::MAX),
+            id_bytes: self.details.id_bytes,
+            name_bytes: self.details.name_bytes,
+            date_seconds: if timed { 0xF000_0000 + number } else { 0 },
+            date_nanoseconds: if timed { 1_000_000_000 - number } else { 0 },
+            vm_clock_nanoseconds: if timed { u64::MAX - u64::from(number) } else { 0 },
+            // What does not fit is said by the extra data alone.
+            vm_state_bytes: u32::try_from(self.vm_state_bytes).unwrap_or(0),
+            extra_bytes: self.details.extra_bytes,
+        }
+    }
+
+    fn extra(&self) -> SnapshotExtra {
+        SnapshotExtra {
+            vm_state_bytes: Some(self.vm_state_bytes),
+            disk_bytes: Some(self.size_bytes),
+            // All ones say that there is no count.
+            instructions: self.details.timed.then_some(u64::MAX - u64::from(self.number)),
+        }
+    }
+
+    /// Whether its entry has room for the size of its disk.
+    pub(super) fn says_size(&self) -> bool {
+        self.details.extra_bytes >= 16
+    }
+
+    /// How many digits its number has.
+    pub(super) fn digits(&self) -> u16 {
+        self.number.checked_ilog10().unwrap_or(0) as u16 + 1
+    }
+
+    /// Writes the whole entry.
+    fn write(&self, l1_offset: HostOffset, mut out: &mut [u8]) {
+        let entry = self.entry(l1_offset);
+        entry.write(&mut out);
+        let extra_bytes = entry.extra_bytes as usize;
+        let known = extra_bytes.min(KNOWN_EXTRA_BYTES);
+        out.put_slice(&self.extra().bytes()[..known]);
+        out.put_bytes(UNKNOWN_EXTRA, extra_bytes - known);
+        write_number(&mut out, self.number, entry.id_bytes);
+        write_number(&mut out, self.number, entry.name_bytes);
+    }
+}
+
+impl Builder {
+    /// Writes the snapshot table, and the tables of snapshots that are not written yet.
+    pub(super) fn write_snapshots(&self, to: &mut Writer, observer: &impl Observer) {
+        let mut at = self.snapshot_table();
+        for snapshot in self.snapshots.live() {
+            let l1_offset = self.l1_offset(&snapshot.l1);
+            let length = snapshot.entry(l1_offset).length_bytes();
+            snapshot.write(l1_offset, to.files.image.place(at, length as usize));
+            at = at.saturating_add(length);
+            observer.event(State::Serialise, Event::Snapshot);
+            self.write_l1(to, &snapshot.l1, false, observer);
+        }
+    }
+}
+
+/// Writes a number in decimal, with zeros before it, as far as `length_bytes` go.
+fn write_number(out: &mut &mut [u8], number: u32, length_bytes: u16) {
+    let digits = length_bytes.min(MAX_DIGITS);
+    out.put_bytes(b'0', usize::from(length_bytes - digits));
+    for digit in (0..u32::from(digits)).rev() {
+        out.put_u8(b'0' + (number / 10u32.pow(digit) % 10) as u8);
+    }
+}
+
+/// The digits of the largest number.
+const MAX_DIGITS: u16 = 10;

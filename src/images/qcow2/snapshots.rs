@@ -1,0 +1,194 @@
+//! Internal snapshots: L1 tables that share L2 tables and data with the active one.
+
+use crate::disk::offsets::HostOffset;
+use crate::formats::qcow2::header::Version;
+use crate::formats::qcow2::snapshot::V3_EXTRA_BYTES;
+
+use super::builder::Builder;
+use super::state::{L1, Snapshot, SnapshotDetails};
+use super::tables::{Entry, TableId};
+
+impl Builder {
+    /// How many snapshots there are.
+    pub fn snapshot_count(&self) -> usize {
+        self.snapshots.live
+    }
+
+    /// Takes a snapshot; false where there are too many, a refcount would pass its maximum, the file is
+    /// full or the data lie in another one, and nothing was changed.
+    ///
+    /// VM state that the active disk still has from a snapshot that it became is shared like the disk.
+    /// It is replaced where the new snapshot has some of its own; the active disk has none then.
+    pub fn snapshot(&mut self, details: SnapshotDetails) -> bool {
+        if self.snapshots.live >= self.limits.snapshots || self.plan.geometry.data_file {
+            return false;
+        }
+        let shared = match details.vm_state {
+            Some(_) => self.disk_tables(),
+            None => self.active.tables().len(),
+        };
+        for at in 0..shared {
+            self.reference_table(self.active.tables()[at].1);
+        }
+        if !self.countable() || !self.add_snapshot(details, shared) {
+            for at in 0..shared {
+                self.release_table(self.active.tables()[at].1);
+            }
+            return false;
+        }
+        if details.vm_state.is_some() {
+            self.drop_vm_state();
+        }
+        true
+    }
+
+    /// Notes the first `shared` tables of the active disk as a new snapshot's, saves its VM state and
+    /// makes room for its L1 table and the longer snapshot table; false where the file is full.
+    fn add_snapshot(&mut self, details: SnapshotDetails, shared: usize) -> bool {
+        if self.snapshots.live == self.snapshots.all.len() {
+            self.snapshots.all.push(Snapshot::default());
+        }
+        let live = self.snapshots.live;
+        let mut l1 = std::mem::take(&mut self.snapshots.all[live].l1);
+        l1.copy_entries(&self.active, shared);
+        let vm_state_bytes = match details.vm_state {
+            Some(state) => self.save_vm_state(&mut l1, state),
+            None => Some(0),
+        };
+        let placed = vm_state_bytes.is_some() && self.place_l1(&mut l1);
+        let snapshot = &mut self.snapshots.all[live];
+        *snapshot = Snapshot {
+            l1,
+            size_bytes: self.plan.size_bytes,
+            number: self.snapshots.taken + 1,
+            vm_state_bytes: vm_state_bytes.unwrap_or(0),
+            details,
+        };
+        self.complete_details(live);
+        self.snapshots.live += 1;
+        if placed && self.replace_snapshot_table() {
+            self.snapshots.taken += 1;
+            return true;
+        }
+        self.snapshots.live -= 1;
+        let l1 = std::mem::take(&mut self.snapshots.all[live].l1);
+        for (_, table) in &l1.tables()[shared..] {
+            self.release_table(*table);
+        }
+        self.free_place(l1.place);
+        self.snapshots.all[live].l1 = l1;
+        false
+    }
+
+    /// Makes what the format forbids what it allows.
+    fn complete_details(&mut self, index: usize) {
+        let (others, rest) = self.snapshots.all.split_at_mut(index);
+        let Some(snapshot) = rest.first_mut() else { return };
+        let digits = snapshot.digits();
+        let details = &mut snapshot.details;
+        if self.plan.geometry.version == Version::V3 {
+            details.extra_bytes = details.extra_bytes.max(V3_EXTRA_BYTES);
+        }
+        if details.id_bytes > 0 || others.iter().any(|other| other.details.id_bytes == 0) {
+            details.id_bytes = details.id_bytes.max(digits);
+        }
+        if details.name_bytes > 0 {
+            details.name_bytes = details.name_bytes.max(digits);
+        }
+    }
+
+    /// Makes the active disk what it was when the snapshot at `index` was taken; its size with it.
+    /// False where there is none, a refcount would pass its maximum or the file is full, and nothing
+    /// was changed. As QEMU does it, both are referenced for a moment.
+    pub fn apply_snapshot(&mut self, index: usize) -> bool {
+        let Some(snapshot) = self.snapshots.live().get(index) else { return false };
+        let size_bytes = snapshot.size_bytes;
+        if !self.may_resize(size_bytes) || !self.bitmaps_allow(size_bytes) {
+            return false;
+        }
+        let l1 = std::mem::take(&mut self.snapshots.all[index].l1);
+        for (_, table) in l1.tables() {
+            self.reference_table(*table);
+        }
+        let possible = self.countable() && self.grow_l1(l1.entries);
+        if possible {
+            self.release_tables_from(0);
+            self.active.become_entries(&l1);
+            self.plan.size_bytes = size_bytes;
+            self.resize_bitmaps();
+            // Its tables may map clusters past the end of what was its disk.
+            self.note_beyond();
+        } else {
+            for (_, table) in l1.tables() {
+                self.release_table(*table);
+            }
+        }
+        self.snapshots.all[index].l1 = l1;
+        possible
+    }
+
+    /// Whether the disk may have this size: a snapshot that does not say its size has the active
+    /// disk's.
+    pub(super) fn may_resize(&self, size_bytes: u64) -> bool {
+        self.plan.size_bytes == size_bytes || self.snapshots.live().iter().all(Snapshot::says_size)
+    }
+
+    /// Deletes the snapshot at `index`; false where there is none or the file is full.
+    pub fn delete_snapshot(&mut self, index: usize) -> bool {
+        if index >= self.snapshots.live {
+            return false;
+        }
+        self.snapshots.all[index..self.snapshots.live].rotate_left(1);
+        self.snapshots.live -= 1;
+        if !self.replace_snapshot_table() {
+            self.snapshots.live += 1;
+            self.snapshots.all[index..self.snapshots.live].rotate_right(1);
+            return false;
+        }
+        let l1 = std::mem::take(&mut self.snapshots.all[self.snapshots.live].l1);
+        for (_, table) in l1.tables() {
+            self.release_table(*table);
+        }
+        self.free_place(l1.place);
+        self.snapshots.all[self.snapshots.live].l1 = l1;
+        true
+    }
+
+    /// Whether every count can be stored.
+    fn countable(&self) -> bool {
+        let max_refcount = self.plan.geometry.max_refcount();
+        self.placement.clusters.runs().iter().all(|run| run.references <= max_refcount)
+    }
+
+    /// Adds one reference of a table, and of all that it references.
+    fn reference_table(&mut self, table: TableId) {
+        self.placement.clusters.add_reference(self.tables.host(table).get());
+        self.for_each_entry(table, Self::add_references);
+    }
+
+    fn add_references(&mut self, entry: Entry) {
+        for cluster in self.referenced(entry) {
+            self.placement.clusters.add_reference(cluster);
+        }
+    }
+
+    /// Places an L1 table that has no place yet; false where the file is full.
+    fn place_l1(&mut self, l1: &mut L1) -> bool {
+        let place = self.replace_place(l1.place, l1.entries * 8);
+        l1.place = place.unwrap_or(l1.place);
+        place.is_some()
+    }
+
+    /// Allocates a table for the snapshots that there are now, and frees the old one.
+    fn replace_snapshot_table(&mut self) -> bool {
+        let bytes = self.snapshots.table_bytes();
+        let place = self.replace_place(self.snapshots.table, bytes);
+        self.snapshots.table = place.unwrap_or(self.snapshots.table);
+        place.is_some()
+    }
+
+    /// Where the snapshot table lies; 0 where there is none.
+    pub(super) fn snapshot_table(&self) -> HostOffset {
+        self.host_offset(self.snapshots.table.0)
+    }
+}

@@ -1,0 +1,13 @@
+//! What a [`Builder`](super::Builder) keeps of an image between operations.
+
+mod bitmaps;
+mod file;
+mod l1;
+mod place;
+mod snapshots;
+
+pub use bitmaps::{Bitmap, Bitmaps, Bits, Fill, Leaving, NewBitmap};
+pub use file::{FileEnd, FileState, PayloadEnd};
+pub use l1::L1;
+pub use place::Place;
+pub use snapshots::{Snapshot, SnapshotDetails, Snapshots, VmState};

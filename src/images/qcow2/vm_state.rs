@@ -1,0 +1,56 @@
+//! The state of a guest's memory and devices: a snapshot maps it behind the disk, from the first L1
+//! table entry on that the disk has no use for.
+
+use crate::formats::qcow2::units::GuestCluster;
+
+use super::builder::Builder;
+use super::state::{L1, VmState};
+
+/// How much of the last cluster a VM state leaves: it ends at any byte.
+const UNUSED_BYTES: u64 = 5;
+
+impl Builder {
+    /// How many tables of the active disk map what a guest sees; VM state lies in those behind them.
+    pub(super) fn disk_tables(&self) -> usize {
+        let end = self.plan.geometry.l1_entries_for(self.plan.size_bytes);
+        self.active.tables().partition_point(|(index, _)| *index < end)
+    }
+
+    /// Drops the VM state that the active disk has.
+    pub(super) fn drop_vm_state(&mut self) {
+        self.release_tables_from(self.disk_tables());
+    }
+
+    /// Writes a VM state behind the disk of `l1`, which becomes long enough. Clusters for which no L1
+    /// table could be long enough are left out.
+    ///
+    /// Returns how long the state is; `None` where the file is full. The tables are in `l1` then too.
+    pub(super) fn save_vm_state(&mut self, l1: &mut L1, state: VmState) -> Option<u64> {
+        let geometry = self.plan.geometry;
+        let first = geometry.l1_entries_for(self.plan.size_bytes);
+        let most = self.limits.l1_entries(&geometry);
+        let mut length = 0;
+        for cluster in (0..state.clusters).map(|at| at << state.spread_bits) {
+            let l1_index = first + (cluster >> geometry.l2_bits());
+            if l1_index >= most {
+                break;
+            }
+            let table = match l1.get(l1_index) {
+                Some(table) => table,
+                None => {
+                    let table = self.add_table()?;
+                    l1.set(l1_index, table);
+                    table
+                }
+            };
+            l1.entries = l1.entries.max(l1_index + 1);
+            let index = cluster & (geometry.l2_entries() - 1);
+            let guest = GuestCluster::new((l1_index << geometry.l2_bits()) + index);
+            let host = self.allocate_cluster(guest)?;
+            let entry = self.data_entry(host, state.write);
+            self.tables.set(table, index, entry);
+            length = geometry.cluster_size.saturating_bytes(cluster + 1) - UNUSED_BYTES;
+        }
+        Some(length)
+    }
+}

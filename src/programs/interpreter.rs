@@ -1,0 +1,200 @@
+//! Runs programs: operands become clusters of the disk at hand, operations change the image that is
+//! being built, the journal records what was meant.
+
+mod attacks;
+mod bitmaps;
+mod chain;
+mod clamped;
+mod disk;
+mod files;
+mod payloads;
+mod question;
+mod questions;
+mod snapshots;
+
+use crate::formats::qcow2::units::SubclusterRange;
+use crate::images::damage::Attack;
+use crate::images::limits::Limits;
+use crate::images::qcow2::{Builder, HeaderStyle, Plan, SnapshotDetails};
+
+use super::journal::Journal;
+use super::operand::Base;
+use super::operation::Operation;
+use super::prologue::{ImageOperands, Prologue};
+
+pub use question::Question;
+
+/// What an operation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: the file is full, a bound is reached, or the image was that way before.
+    None,
+    /// It changed the image that is being built, or where things will go.
+    Changed,
+    /// It asked a question.
+    Asked,
+    /// The image is to be built and verified now.
+    Checkpoint,
+}
+
+/// A layer on which another one lies.
+#[derive(Debug, Default)]
+struct Layer {
+    builder: Builder,
+    journal: Journal,
+}
+
+/// The virtual machine. All buffers are reused from program to program.
+#[derive(Debug)]
+pub struct Vm {
+    /// The image at the top of the chain.
+    builder: Builder,
+    limits: Limits,
+    journal: Journal,
+    /// The layers below it, from the bottom up, and behind them spare ones whose buffers are reused.
+    below: Vec<Layer>,
+    layers_below: usize,
+    base: Base,
+    questions: Vec<Question>,
+    attacks: Vec<Attack>,
+    /// Where the last operation ended.
+    last: u64,
+    writes: u32,
+    /// How many clusters operations may still touch.
+    touchable: u64,
+    /// How many bytes of payload `compress_as` may still place.
+    payload_bytes: u64,
+    checkpoints: u32,
+}
+
+impl Vm {
+    /// Without a program; call [`Vm::begin`].
+    pub fn new() -> Self {
+        Self {
+            builder: Builder::new(),
+            limits: Limits::WALKED,
+            journal: Journal::new(),
+            below: Vec::new(),
+            layers_below: 0,
+            base: Base::Qcow2,
+            questions: Vec::new(),
+            attacks: Vec::new(),
+            last: 0,
+            writes: 0,
+            touchable: 0,
+            payload_bytes: 0,
+            checkpoints: 0,
+        }
+    }
+
+    /// Begins a program: an empty image, an empty journal.
+    pub fn begin(&mut self, prologue: &Prologue, limits: Limits) {
+        (self.layers_below, self.base) = (0, prologue.base);
+        self.limits = limits;
+        self.begin_layer(prologue.plan());
+        self.questions.clear();
+        self.attacks.clear();
+        (self.last, self.writes, self.checkpoints) = (0, 0, 0);
+        self.touchable = limits.touched_clusters;
+        self.payload_bytes = limits.payload_bytes;
+    }
+
+    fn begin_layer(&mut self, plan: Plan) {
+        self.builder.begin(plan, self.limits);
+        let plan = self.builder.plan();
+        self.journal.begin(plan.geometry.cluster_size, plan.size_bytes);
+    }
+
+    /// The image so far; of a chain, the one at the top.
+    pub fn builder(&self) -> &Builder {
+        &self.builder
+    }
+
+    /// What was meant of that image so far.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Runs one operation.
+    pub fn step(&mut self, operation: Operation) -> Effect {
+        match operation {
+            Operation::Write { at, clusters } => self.write(at, clusters),
+            Operation::Compress { at, clusters, shape, skew } => {
+                self.compress(at, clusters, shape, skew)
+            }
+            Operation::Zero { at, clusters, keep } => self.zero(at, clusters, keep),
+            Operation::Discard { at, clusters } => self.discard(at, clusters),
+            Operation::Subclusters { at, change, first, count, stride } => {
+                let [first, count, stride] =
+                    [first.get(), count.get(), stride.get()].map(u32::from);
+                self.subclusters(at, SubclusterRange { first, count, stride }, change)
+            }
+            Operation::Place { policy } => self.place(policy),
+            Operation::Reserve { gap } => self.reserve(gap),
+            Operation::Snapshot {} => self.snapshot(SnapshotDetails::PLAIN),
+            Operation::DeleteSnapshot { index } => self.delete_snapshot(index),
+            Operation::Resize { size } => self.resize(size),
+            Operation::Walk { at, inside, length } => self.walk(at, inside, length),
+            Operation::Lookup { at, inside } => self.lookup(at, inside),
+            Operation::Read { at, inside, length } => self.read(at, inside, length),
+            Operation::Checkpoint {} => self.checkpoint(),
+            Operation::Overlay {
+                version,
+                cluster_bits,
+                refcount_order,
+                features,
+                data_in,
+                size,
+            } => {
+                let image =
+                    ImageOperands { version, cluster_bits, refcount_order, features, data_in };
+                self.overlay(image, size)
+            }
+            Operation::Header { length, order, unknown, bytes, flags } => {
+                let (unknown, unknown_bytes) = (unknown.get(), bytes);
+                let style = HeaderStyle { length, order, unknown, unknown_bytes, flags };
+                effect(self.builder.set_header(style))
+            }
+            Operation::Bitmap { granularity, flags, name } => self.bitmap(granularity, flags, name),
+            Operation::FillBitmap { index, entry, entries, fill } => {
+                self.fill_bitmap(index, entry, entries, fill)
+            }
+            Operation::DeleteBitmap { index, leaving } => self.delete_bitmap(index, leaving),
+            Operation::ApplySnapshot { index } => self.apply_snapshot(index),
+            Operation::SnapshotWith { extra, vm, spread, id, name } => {
+                self.snapshot_with(extra, (vm, spread), (id, name))
+            }
+            Operation::CompressAs { at, shape, coding, skew } => {
+                self.compress_as(at, shape, coding, skew)
+            }
+            Operation::EndFile { end, tail } => self.end_file(end, tail),
+            Operation::Spare { table, l1 } => self.spare(table, l1),
+            Operation::Preallocate { at, clusters } => self.preallocate(at, clusters),
+            Operation::Beyond { table, distance, clusters, kind } => {
+                self.beyond(table, distance, clusters, kind)
+            }
+            Operation::Patch { .. }
+            | Operation::Trap { .. }
+            | Operation::FailRead { .. }
+            | Operation::Truncate { .. } => self.attack(operation),
+        }
+    }
+
+    fn checkpoint(&mut self) -> Effect {
+        self.checkpoints += 1;
+        match self.checkpoints <= self.limits.checkpoints {
+            true => Effect::Checkpoint,
+            false => Effect::None,
+        }
+    }
+}
+
+impl Default for Vm {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn effect(changed: bool) -> Effect {
+    if changed { Effect::Changed } else { Effect::None }
+}

@@ -1,0 +1,115 @@
+//! Operations that change what a guest reads.
+
+use crate::formats::qcow2::units::{GuestCluster, SubclusterRange};
+use crate::images::content::{SubclusterChange, WriteNumber};
+use crate::programs::journal::Record;
+use crate::programs::operand::{Anchor, At, Change, Count, Keep, Size};
+
+use super::{Effect, Vm, effect};
+
+impl Vm {
+    pub(super) fn write(&mut self, at: At, clusters: Count) -> Effect {
+        let write = self.next_write();
+        self.for_clusters(at, clusters, |vm, cluster| {
+            let host = vm.builder.write(cluster, write);
+            if let Some(host) = host {
+                vm.journal.written(cluster, host, write);
+            }
+            host.is_some()
+        })
+    }
+
+    pub(super) fn zero(&mut self, at: At, clusters: Count, keep: Keep) -> Effect {
+        self.for_clusters(at, clusters, |vm, cluster| {
+            let zeroed = vm.builder.zero(cluster, keep == Keep::Yes);
+            if let Some(kept) = zeroed {
+                vm.journal.records.push(Record::Zeroed { cluster, kept });
+            }
+            zeroed.is_some()
+        })
+    }
+
+    pub(super) fn discard(&mut self, at: At, clusters: Count) -> Effect {
+        self.for_clusters(at, clusters, |vm, cluster| {
+            let discarded = vm.builder.discard(cluster);
+            if discarded {
+                vm.journal.records.push(Record::Discarded { cluster });
+            }
+            discarded
+        })
+    }
+
+    pub(super) fn subclusters(&mut self, at: At, range: SubclusterRange, change: Change) -> Effect {
+        let change = match change {
+            Change::Write => SubclusterChange::Write(self.next_write()),
+            Change::Zero => SubclusterChange::Zero,
+            Change::Unallocate => SubclusterChange::Unallocate,
+        };
+        self.for_clusters(at, Count::ONE, |vm, cluster| {
+            let changed = vm.builder.change_subclusters(cluster, range, change);
+            if let Some(host) = changed {
+                vm.journal.records.push(Record::Subclusters { cluster, range, change, host });
+            }
+            changed.is_some()
+        })
+    }
+
+    pub(super) fn resize(&mut self, size: Size) -> Effect {
+        let wanted = size.bytes(self.builder.max_size_bytes());
+        let Some(size_bytes) = self.builder.resize(wanted) else { return Effect::None };
+        self.journal.records.push(Record::Resized { size_bytes });
+        Effect::Changed
+    }
+
+    /// The cluster of the disk that an operation that builds at `at` begins with.
+    pub fn position(&self, at: At) -> u64 {
+        self.cluster(at).checked_rem(self.builder.guest_clusters()).unwrap_or(0)
+    }
+
+    /// Calls `change` with each cluster of the range that lies on the disk.
+    #[inline]
+    pub(super) fn for_clusters(
+        &mut self,
+        at: At,
+        clusters: Count,
+        mut change: impl FnMut(&mut Self, GuestCluster) -> bool,
+    ) -> Effect {
+        let disk = self.builder.guest_clusters();
+        if disk == 0 {
+            return Effect::None;
+        }
+        let first = self.position(at);
+        let end = (first + clusters.get().min(self.touchable)).min(disk);
+        let mut changed = false;
+        for cluster in first..end {
+            changed |= change(self, GuestCluster::new(cluster));
+        }
+        self.touchable -= end - first;
+        self.last = end;
+        effect(changed)
+    }
+
+    /// The cluster that `at` means; it may lie past the end of the disk.
+    pub(super) fn cluster(&self, at: At) -> u64 {
+        let disk = self.builder.guest_clusters();
+        let steps = u64::from(at.steps);
+        match at.anchor {
+            Anchor::Start => steps,
+            Anchor::End => disk.saturating_sub(1).saturating_sub(steps),
+            Anchor::Last => self.last.saturating_add_signed(i64::from(at.steps.cast_signed())),
+            Anchor::Table => {
+                let entries = self.builder.plan().geometry.l2_entries();
+                let tables = disk.div_ceil(entries).max(1);
+                let (table, distance) = at.table();
+                (table % tables * entries).saturating_add_signed(distance)
+            }
+            Anchor::Part => ((u128::from(disk) * u128::from(steps)) >> 16) as u64,
+            Anchor::Past => disk.saturating_add(steps),
+        }
+    }
+
+    pub(super) fn next_write(&mut self) -> WriteNumber {
+        self.writes += 1;
+        WriteNumber(self.writes)
+    }
+}

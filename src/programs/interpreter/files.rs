@@ -1,0 +1,140 @@
+//! Operations that decide how the file is laid out, and make of it more than its disk needs.
+
+use std::ops::Range;
+
+use crate::formats::qcow2::units::GuestCluster;
+use crate::images::content::WriteNumber;
+use crate::images::qcow2::payload::Kind;
+use crate::images::qcow2::placement::Policy;
+use crate::images::qcow2::{CompressedWrite, FileEnd, Packing};
+use crate::programs::operand::{At, Count, Gap, Hidden, Number};
+
+use super::{Effect, Vm, effect};
+
+impl Vm {
+    /// Decides where host clusters go from now on.
+    pub(super) fn place(&mut self, policy: Policy) -> Effect {
+        self.builder.set_policy(policy);
+        Effect::Changed
+    }
+
+    /// Leaves a gap at the end of the file.
+    pub(super) fn reserve(&mut self, gap: Gap) -> Effect {
+        self.builder.leave_gap(gap.units());
+        effect(gap.units() > 0)
+    }
+
+    /// Decides how the file ends.
+    pub(super) fn end_file(&mut self, end: FileEnd, tail: Gap) -> Effect {
+        self.builder.end_file(end, tail.units());
+        Effect::Changed
+    }
+
+    /// Makes tables longer than they must be.
+    pub(super) fn spare(&mut self, table: Number<0, 15>, l1: Gap) -> Effect {
+        effect(self.builder.spare(u64::from(table.get()), l1.units()))
+    }
+
+    /// Allocates clusters. They read as zeros: the data of no write.
+    pub(super) fn preallocate(&mut self, at: At, clusters: Count) -> Effect {
+        self.for_clusters(at, clusters, |vm, cluster| {
+            let host = vm.builder.preallocate(cluster);
+            if let Some(host) = host {
+                vm.journal.written(cluster, host, WriteNumber::NONE);
+            }
+            host.is_some()
+        })
+    }
+
+    /// Puts clusters past the end of the disk, where the L1 table has room. The journal knows nothing of
+    /// them: no guest sees them.
+    pub(super) fn beyond(
+        &mut self,
+        table: Number<0, 15>,
+        distance: u16,
+        clusters: Count,
+        kind: Hidden,
+    ) -> Effect {
+        let write = self.next_write();
+        let Some(range) = self.clusters_beyond(table, distance, clusters) else {
+            return Effect::None;
+        };
+        self.touchable -= range.end - range.start;
+        let mut changed = false;
+        for cluster in range.map(GuestCluster::new) {
+            changed |= match kind {
+                Hidden::Data => self.builder.write(cluster, write).is_some(),
+                Hidden::Compressed => {
+                    let (kind, packing) = (Kind::default(), Packing::Packed);
+                    let wanted = CompressedWrite { kind, packing, write };
+                    self.builder.write_compressed(cluster, wanted).is_some()
+                }
+                Hidden::Zeros => self.builder.zero(cluster, false).is_some(),
+                Hidden::Allocated => self.builder.preallocate(cluster).is_some(),
+            };
+        }
+        if changed {
+            self.builder.note_beyond();
+        }
+        effect(changed)
+    }
+
+    /// The clusters that are meant, as many as may still be touched.
+    pub(super) fn clusters_beyond(
+        &self,
+        table: Number<0, 15>,
+        distance: u16,
+        clusters: Count,
+    ) -> Option<Range<u64>> {
+        let room = self.builder.beyond(u64::from(table.get()))?;
+        let first = room.start + u64::from(distance) % (room.end - room.start);
+        Some(first..(first + clusters.get().min(self.touchable)).min(room.end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::harness::{Checks, Harness, Walker};
+    use crate::programs::text::assemble;
+
+    /// How many operations had an effect, of a program that is found right.
+    fn effective(lines: &str) -> usize {
+        let image = "image version=3 cluster_bits=9 refcount_order=4 features=none size=64<<9+0 \
+                     rng_seed=0 blocks=append table=append tolerance=0\n";
+        let program = assemble(&format!("{image}{lines}")).unwrap();
+        let run = Harness::new(Walker::default()).run(&program.encode(), Checks::AfterEach);
+        run.unwrap_or_else(|failure| panic!("{}", failure.violation)).effective
+    }
+
+    #[test]
+    fn only_what_is_vacant_is_preallocated() {
+        let line = "preallocate at=start+0 clusters=1\n";
+        assert_eq!(effective(&line.repeat(2)), 1);
+        for before in [
+            "write at=start+0 clusters=1\n",
+            "compress at=start+0 clusters=1 shape=text skew=packed\n",
+            "write at=start+0 clusters=1\nzero at=start+0 clusters=1 keep=yes\n",
+        ] {
+            assert_eq!(effective(&format!("{before}{line}")), before.lines().count());
+        }
+        let zeros = "zero at=start+0 clusters=1 keep=no\n";
+        assert_eq!(effective(&format!("{zeros}{line}")), 2);
+    }
+
+    #[test]
+    fn nothing_is_put_past_the_end_where_no_table_has_room() {
+        // The disk takes all of its only L2 table.
+        let beyond = "beyond table=0 distance=9 clusters=2 kind=data\n";
+        assert_eq!(effective(beyond), 0);
+        let spare = "spare table=0 l1=1<<0\n";
+        assert_eq!(effective(&format!("{spare}{beyond}")), 2);
+        let smaller = "resize size=63<<9+0\n";
+        assert_eq!(effective(&format!("{smaller}{beyond}")), 2);
+        // What the disk grows over is gone, whatever it was.
+        for kind in ["data", "compressed", "zeros", "allocated"] {
+            let beyond = format!("beyond table=1 distance=9 clusters=2 kind={kind}\n");
+            let grown = "resize size=128<<9+0\nresize size=200<<9+0\n";
+            assert_eq!(effective(&format!("{spare}{beyond}{grown}")), 4);
+        }
+    }
+}

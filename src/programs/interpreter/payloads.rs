@@ -1,0 +1,85 @@
+//! Operations that write compressed clusters.
+
+use crate::images::content::Shape;
+use crate::images::qcow2::payload::{Coding, Kind};
+use crate::images::qcow2::{CompressedPlace, CompressedWrite, Packing};
+use crate::programs::journal::Record;
+use crate::programs::operand::{AnyShape, At, Count, Skew};
+
+use super::{Effect, Vm};
+
+impl Vm {
+    /// Writes clusters compressed, in the usual coding.
+    pub(super) fn compress(&mut self, at: At, clusters: Count, shape: Shape, skew: Skew) -> Effect {
+        let kind = Kind { shape, coding: Coding::Usual };
+        let (packing, write) = (self.packing(skew), self.next_write());
+        self.place_payloads(at, clusters, CompressedWrite { kind, packing, write })
+    }
+
+    /// Where a payload goes.
+    fn packing(&self, skew: Skew) -> Packing {
+        let bytes = self.builder.plan().geometry.cluster_size.bytes();
+        match skew {
+            Skew::Packed => Packing::Packed,
+            Skew::Fresh(steps) => Packing::Fresh { skew_bytes: Skew::bytes(steps, bytes) },
+        }
+    }
+
+    /// Writes one cluster in any coding, as long as there is room for such payloads.
+    pub(super) fn compress_as(
+        &mut self,
+        at: At,
+        shape: AnyShape,
+        coding: Coding,
+        skew: Skew,
+    ) -> Effect {
+        let wanted = Kind { shape: shape.0, coding };
+        let (kind, payload_bytes) = self.builder.fitting_payload(wanted);
+        let Some(left) = self.payload_bytes.checked_sub(payload_bytes) else {
+            return Effect::None;
+        };
+        let (packing, write) = (self.packing(skew), self.next_write());
+        let effect = self.place_payloads(at, Count::ONE, CompressedWrite { kind, packing, write });
+        if effect != Effect::None {
+            self.payload_bytes = left;
+        }
+        effect
+    }
+
+    fn place_payloads(&mut self, at: At, clusters: Count, wanted: CompressedWrite) -> Effect {
+        self.for_clusters(at, clusters, |vm, cluster| {
+            let placed = vm.builder.write_compressed(cluster, wanted);
+            if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
+                let write = wanted.write;
+                let record = Record::Compressed { cluster, host, length_bytes, shape, write };
+                vm.journal.records.push(record);
+            }
+            placed.is_some()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::images::limits::Limits;
+    use crate::programs::text::assemble;
+    use crate::programs::{Effect, Vm};
+
+    #[test]
+    fn large_payloads_are_placed_until_there_is_no_room_for_them() {
+        let image = "image version=3 cluster_bits=16 refcount_order=4 features=none size=64<<16+0 \
+                     rng_seed=0 blocks=append table=append tolerance=0\n";
+        let line = "compress_as at=last+0 shape=noise coding=stored skew=packed\n";
+        let small = "compress_as at=last+0 shape=zeros coding=quick skew=packed\n";
+        let program = assemble(&format!("{image}{}{small}", line.repeat(20))).unwrap();
+        let mut vm = Vm::new();
+        vm.begin(&program.prologue, Limits::WALKED);
+        let effects: Vec<_> = program.operations.iter().map(|one| vm.step(*one)).collect();
+        // Each is a little longer than 64 KiB; what is left is enough for a small one.
+        let placed = effects.iter().take_while(|effect| **effect == Effect::Changed).count();
+        assert_eq!(placed, 15);
+        assert!(effects[15..20].iter().all(|effect| *effect == Effect::None));
+        assert_eq!(effects[20], Effect::Changed);
+        assert_eq!(vm.journal.records.len(), 16);
+    }
+}

@@ -1,0 +1,65 @@
+//! Operations on snapshots.
+
+use crate::images::qcow2::{SnapshotDetails, VmState};
+use crate::programs::journal::Record;
+use crate::programs::operand::{Extra, Length, Number};
+
+use super::{Effect, Vm, effect};
+
+impl Vm {
+    pub(super) fn snapshot(&mut self, details: SnapshotDetails) -> Effect {
+        let taken = self.builder.snapshot(details);
+        if taken {
+            self.journal.records.push(Record::SnapshotTaken);
+        }
+        effect(taken)
+    }
+
+    /// Takes a snapshot that says and holds more.
+    pub(super) fn snapshot_with(
+        &mut self,
+        extra: Extra,
+        (vm, spread): (Number<0, 15>, Number<0, 31>),
+        (id, name): (Number<0, 254>, Length),
+    ) -> Effect {
+        let vm_state = self.vm_state(vm.get(), spread.get());
+        self.snapshot(SnapshotDetails {
+            extra_bytes: u32::from(extra.get()),
+            vm_state,
+            id_bytes: u16::from(id.get()),
+            name_bytes: name.get(),
+            timed: true,
+        })
+    }
+
+    pub(super) fn delete_snapshot(&mut self, index: Number<0, 15>) -> Effect {
+        let index = self.snapshot_at(index);
+        let deleted = self.builder.delete_snapshot(index);
+        if deleted {
+            self.journal.records.push(Record::SnapshotDeleted { index });
+        }
+        effect(deleted)
+    }
+
+    pub(super) fn apply_snapshot(&mut self, index: Number<0, 15>) -> Effect {
+        let index = self.snapshot_at(index);
+        let applied = self.builder.apply_snapshot(index);
+        if applied {
+            self.journal.records.push(Record::SnapshotApplied { index });
+        }
+        effect(applied)
+    }
+
+    /// The snapshot that `index` means, among those that there are.
+    fn snapshot_at(&self, index: Number<0, 15>) -> usize {
+        usize::from(index.get()) % self.builder.snapshot_count().max(1)
+    }
+
+    /// A VM state of so many clusters, as far as they may still be touched.
+    fn vm_state(&mut self, clusters: u8, spread: u8) -> Option<VmState> {
+        let clusters = u64::from(clusters).min(self.touchable);
+        self.touchable -= clusters;
+        let (spread_bits, write) = (u32::from(spread), self.next_write());
+        (clusters > 0).then_some(VmState { clusters, spread_bits, write })
+    }
+}

@@ -1,0 +1,64 @@
+//! Features of an image, in the bits of one byte.
+
+use std::fmt;
+
+use bytes::{Buf, BufMut};
+
+use super::encoding::{Operand, parse_bits, print_bits};
+
+/// Features of the image that are there or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features(u8);
+
+impl Features {
+    /// L2 entries with subcluster bitmaps.
+    pub const EXTENDED_L2: Self = Self(1);
+    /// Compression by zstd.
+    pub const ZSTD: Self = Self(2);
+    /// The lazy refcounts bit.
+    pub const LAZY_REFCOUNTS: Self = Self(4);
+    /// The compression type field also where it says zlib.
+    pub const COMPRESSION_FIELD: Self = Self(8);
+    /// The feature name table.
+    pub const FEATURE_NAMES: Self = Self(16);
+    /// A header extension that nobody knows.
+    pub const UNKNOWN_EXTENSION: Self = Self(32);
+    const NAMES: [&'static str; 6] = [
+        "extended_l2",
+        "zstd",
+        "lazy_refcounts",
+        "compression_field",
+        "feature_names",
+        "unknown_extension",
+    ];
+    const ALL: u8 = 63;
+
+    /// Whether all of `other` are there.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These and `other`.
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl Operand for Features {
+    const BYTES: usize = 1;
+    const EXPECTED: &'static str = "none, or names with commas: extended_l2, zstd, lazy_refcounts, \
+                                    compression_field, feature_names, unknown_extension";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        Self(bytes.get_u8() & Self::ALL)
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(self.0);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print_bits(u16::from(self.0), &Self::NAMES, f)
+    }
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(u8::try_from(parse_bits(text, &Self::NAMES)?).ok()?))
+    }
+}

@@ -1,0 +1,24 @@
+//! Operands: how each is decoded from any bytes, encoded, printed and parsed. Every operand folds all
+//! values of its bytes into its range; the folds are frozen, because corpus files mean what they
+//! mean through them.
+
+mod bitmap;
+mod encoding;
+mod features;
+mod file;
+mod header;
+mod number;
+mod payload;
+mod position;
+mod size;
+mod word;
+
+pub use bitmap::BitmapFlags;
+pub use encoding::Operand;
+pub use features::Features;
+pub use file::Hidden;
+pub use number::{Extra, Length, NameLength, Number};
+pub use payload::AnyShape;
+pub use position::{Anchor, At, Count, Inside};
+pub use size::{Gap, Magnitude, Relative, Size, Skew};
+pub use word::{Base, Change, DataIn, Keep};

@@ -1,0 +1,272 @@
+//! Operands that say how much: sizes, magnitudes, gaps, and how far into a cluster a payload is moved.
+
+use std::fmt;
+
+use bytes::{Buf, BufMut};
+
+use super::encoding::Operand;
+
+/// How a compressed payload is placed: half of all bytes pack it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Skew {
+    /// Right behind the last payload.
+    #[default]
+    Packed,
+    /// In new clusters, from a byte inside the first one on: a 32,768th of the cluster for each step,
+    /// with the lowest nine bits of the number added. Below 32,768.
+    Fresh(u16),
+}
+
+impl Skew {
+    /// The byte inside a cluster of `cluster_bytes`, a power of two.
+    pub fn bytes(steps: u16, cluster_bytes: u64) -> u64 {
+        let scaled = (u64::from(steps) * cluster_bytes) >> 15;
+        (scaled + u64::from(steps & 511)) & (cluster_bytes - 1)
+    }
+}
+
+impl Operand for Skew {
+    const BYTES: usize = 2;
+    const EXPECTED: &'static str = "packed, or fresh+N, N 0 to 32767";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        match bytes.get_u16_le() {
+            value if value & 1 == 0 => Self::Packed,
+            value => Self::Fresh(value >> 1),
+        }
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u16_le(match self {
+            Self::Packed => 0,
+            Self::Fresh(steps) => steps << 1 | 1,
+        });
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Packed => f.write_str("packed"),
+            Self::Fresh(steps) => write!(f, "fresh+{steps}"),
+        }
+    }
+    fn parse(text: &str) -> Option<Self> {
+        if text == "packed" {
+            return Some(Self::Packed);
+        }
+        let steps = text.strip_prefix("fresh+")?.parse().ok()?;
+        (steps < 1 << 15).then_some(Self::Fresh(steps))
+    }
+}
+
+/// A length of any magnitude: 0 to 1,023, shifted left by 0 to 63; past 64 bits, the largest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Magnitude(u16);
+
+impl Magnitude {
+    /// The value.
+    pub fn get(self) -> u64 {
+        let (units, shift) = (u64::from(self.0 >> 6), u32::from(self.0 & 63));
+        if units.leading_zeros() < shift { u64::MAX } else { units << shift }
+    }
+}
+
+impl Operand for Magnitude {
+    const BYTES: usize = 2;
+    const EXPECTED: &'static str = "UNITS<<SHIFT, UNITS 0 to 1023, SHIFT 0 to 63";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        Self(bytes.get_u16_le())
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u16_le(self.0);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}<<{}", self.0 >> 6, self.0 & 63)
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let (units, shift) = text.split_once("<<")?;
+        let (units, shift): (u16, u16) = (units.parse().ok()?, shift.parse().ok()?);
+        (units < 1024 && shift < 64).then_some(Self(units << 6 | shift))
+    }
+}
+
+/// A disk size: 16 bits, shifted left by 0 to 47, and a signed tail that makes it odd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    units: u16,
+    shift: u8,
+    tail_bytes: i16,
+}
+
+impl Size {
+    const SHIFTS: u8 = 48;
+
+    /// `units << shift`, `tail_bytes` more; `None` where the shift is above 47.
+    pub const fn new(units: u16, shift: u8, tail_bytes: i16) -> Option<Self> {
+        if shift >= Self::SHIFTS { None } else { Some(Self { units, shift, tail_bytes }) }
+    }
+
+    /// The size that is so many bytes; `None` where none is.
+    pub fn of_bytes(bytes: u64) -> Option<Self> {
+        let of_shift = |shift: u8| {
+            let units = u16::try_from(bytes >> shift).ok()?;
+            let tail = i16::try_from(bytes - (u64::from(units) << shift)).ok()?;
+            Self::new(units, shift, tail)
+        };
+        // Units as small as they can be without a tail, else any.
+        let whole = (0..Self::SHIFTS).rev().filter_map(of_shift).find(|size| size.tail_bytes == 0);
+        whole.or_else(|| (0..Self::SHIFTS).find_map(of_shift))
+    }
+
+    /// The same with `by` more shifts, fewer where it is negative; `None` where there are none.
+    pub fn scaled(self, by: i32) -> Option<Self> {
+        let shift = i32::from(self.shift).checked_add(by)?;
+        Self::new(self.units, u8::try_from(shift).ok()?, self.tail_bytes)
+    }
+
+    /// The size in bytes, at most `max_bytes`; the tail is applied to what was cut.
+    pub fn bytes(self, max_bytes: u64) -> u64 {
+        let whole = (u64::from(self.units) << self.shift).min(max_bytes);
+        whole.saturating_add_signed(i64::from(self.tail_bytes)).min(max_bytes)
+    }
+}
+
+impl Operand for Size {
+    const BYTES: usize = 5;
+    const EXPECTED: &'static str =
+        "UNITS<<SHIFT+TAIL, UNITS 0 to 65535, SHIFT 0 to 47, TAIL -32768 to 32767";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        let shift = bytes.get_u8() % Self::SHIFTS;
+        Self { shift, units: bytes.get_u16_le(), tail_bytes: bytes.get_i16_le() }
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(self.shift);
+        out.put_u16_le(self.units);
+        out.put_i16_le(self.tail_bytes);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}<<{}{:+}", self.units, self.shift, self.tail_bytes)
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let (units, rest) = text.split_once("<<")?;
+        let (shift, tail) = rest.split_at(rest.find(['+', '-']).unwrap_or(rest.len()));
+        let tail = if tail.is_empty() { 0 } else { tail.parse().ok()? };
+        Self::new(units.parse().ok()?, shift.parse().ok()?, tail)
+    }
+}
+
+/// A gap, in clusters or of whatever it is: 0 to 255 units, shifted left by 0 to 15.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    units: u8,
+    shift: u8,
+}
+
+impl Gap {
+    const SHIFTS: u8 = 16;
+
+    /// The number of units.
+    pub fn units(self) -> u64 {
+        u64::from(self.units) << self.shift
+    }
+}
+
+impl Operand for Gap {
+    const BYTES: usize = 2;
+    const EXPECTED: &'static str = "UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 15";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        Self { units: bytes.get_u8(), shift: bytes.get_u8() % Self::SHIFTS }
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(self.units);
+        out.put_u8(self.shift);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}<<{}", self.units, self.shift)
+    }
+    fn parse(text: &str) -> Option<Self> {
+        let (units, shift) = text.split_once("<<")?;
+        let (units, shift) = (units.parse().ok()?, shift.parse().ok()?);
+        (shift < Self::SHIFTS).then_some(Self { units, shift })
+    }
+}
+
+/// The size of an overlay, by the size of what lies below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relative {
+    /// As large.
+    #[default]
+    Same,
+    /// Smaller by `units << shift` bytes, down to nothing. Units are below 256, the shift is below 64.
+    Less(u8, u8),
+    /// Larger by `units << shift` bytes.
+    More(u8, u8),
+    /// A part of it, in 16,384ths.
+    Part(u16),
+}
+
+impl Relative {
+    const PARTS: u16 = 1 << 14;
+
+    /// The size in bytes; the disk below has `bytes`.
+    pub fn bytes(self, bytes: u64) -> u64 {
+        let difference =
+            |units: u8, shift: u8| u64::try_from(u128::from(units) << shift).unwrap_or(u64::MAX);
+        match self {
+            Self::Same => bytes,
+            Self::Less(units, shift) => bytes.saturating_sub(difference(units, shift)),
+            Self::More(units, shift) => bytes.saturating_add(difference(units, shift)),
+            Self::Part(part) => ((u128::from(bytes) * u128::from(part)) >> 14) as u64,
+        }
+    }
+}
+
+impl Operand for Relative {
+    const BYTES: usize = 2;
+    const EXPECTED: &'static str = "same, -UNITS<<SHIFT, +UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 63, or part+N, N 0 to 16383";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        let value = bytes.get_u16_le();
+        let [low, _] = (value >> 2).to_le_bytes();
+        let shift = (value >> 10) as u8;
+        match value & 3 {
+            0 => Self::Same,
+            1 => Self::Less(low, shift),
+            2 => Self::More(low, shift),
+            _ => Self::Part(value >> 2),
+        }
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        let pair = |units: u8, shift: u8| u16::from(shift) << 10 | u16::from(units) << 2;
+        out.put_u16_le(match self {
+            Self::Same => 0,
+            Self::Less(units, shift) => pair(units, shift) | 1,
+            Self::More(units, shift) => pair(units, shift) | 2,
+            Self::Part(part) => part << 2 | 3,
+        });
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same => f.write_str("same"),
+            Self::Less(units, shift) => write!(f, "-{units}<<{shift}"),
+            Self::More(units, shift) => write!(f, "+{units}<<{shift}"),
+            Self::Part(part) => write!(f, "part+{part}"),
+        }
+    }
+    fn parse(text: &str) -> Option<Self> {
+        if text == "same" {
+            return Some(Self::Same);
+        }
+        if let Some(part) = text.strip_prefix("part+") {
+            let part = part.parse().ok()?;
+            return (part < Self::PARTS).then_some(Self::Part(part));
+        }
+        let (units, shift) = text.get(1..)?.split_once("<<")?;
+        let (units, shift): (u8, u8) = (units.parse().ok()?, shift.parse().ok()?);
+        match text.chars().next()? {
+            '-' if shift < 64 => Some(Self::Less(units, shift)),
+            '+' if shift < 64 => Some(Self::More(units, shift)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Operands that choose among words.
+
+use std::fmt;
+
+use bytes::{Buf, BufMut};
+
+use crate::formats::qcow2::anatomy::Part;
+use crate::formats::qcow2::header::Version;
+use crate::images::damage::Transform;
+use crate::images::qcow2::placement::Policy;
+use crate::images::qcow2::{Fill, Leaving};
+
+use super::encoding::Operand;
+
+/// Defines how a plain enum is an operand of one byte: its values and their words, in the order of
+/// the encoding. With a fold that is larger than the number of values, the first of them has the rest.
+macro_rules! words {
+    ($kind:ty, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
+        words!($kind, fold [$($value),+].len(), $expected, $($value = $word),+);
+    };
+    ($kind:ty, fold $fold:expr, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
+        impl Operand for $kind {
+            const BYTES: usize = 1;
+            const EXPECTED: &'static str = $expected;
+
+            fn decode(bytes: &mut &[u8]) -> Self {
+                const VALUES: &[$kind] = &[$($value),+];
+                let index = usize::from(bytes.get_u8()) % $fold;
+                VALUES.get(index).copied().unwrap_or(VALUES[0])
+            }
+            fn encode(self, out: &mut impl BufMut) {
+                const VALUES: &[$kind] = &[$($value),+];
+                let at = VALUES.iter().position(|value| *value == self).unwrap_or(0);
+                out.put_u8(at as u8);
+            }
+            fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($value => $word),+ })
+            }
+            fn parse(text: &str) -> Option<Self> {
+                match text { $($word => Some($value),)+ _ => None }
+            }
+        }
+    };
+}
+
+/// Whether an allocation is kept by what is zeroed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// It is freed.
+    #[default]
+    No,
+    /// It is kept.
+    Yes,
+}
+
+/// What an operation does to subclusters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Change {
+    /// Data are written.
+    #[default]
+    Write,
+    /// They read as zeros.
+    Zero,
+    /// They become unallocated.
+    Unallocate,
+}
+
+/// Where the guest data of an image lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataIn {
+    /// In the image.
+    #[default]
+    Image,
+    /// In an external data file.
+    File,
+    /// In an external data file that is a raw image of the disk.
+    RawFile,
+}
+
+/// What becomes of the lowest layer of a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Base {
+    /// It stays the image that it is.
+    #[default]
+    Qcow2,
+    /// With an overlay on it, it is a raw file with what a guest reads.
+    Raw,
+}
+
+words!(
+    DataIn,
+    fold 8,
+    "image, file or raw_file",
+    DataIn::Image = "image",
+    DataIn::File = "file",
+    DataIn::RawFile = "raw_file"
+);
+words!(Base, fold 4, "qcow2 or raw", Base::Qcow2 = "qcow2", Base::Raw = "raw");
+words!(
+    Part,
+    fold 16,
+    "l2, bitmap, l1, header, extension, refcount_table, refcount_block, snapshot, snapshot_table, \
+     bitmap_directory, bitmap_table or payload",
+    Part::L2 = "l2",
+    Part::Bitmap = "bitmap",
+    Part::L1 = "l1",
+    Part::Header = "header",
+    Part::Extension = "extension",
+    Part::RefcountTable = "refcount_table",
+    Part::RefcountBlock = "refcount_block",
+    Part::Snapshot = "snapshot",
+    Part::SnapshotTable = "snapshot_table",
+    Part::BitmapDirectory = "bitmap_directory",
+    Part::BitmapTable = "bitmap_table",
+    Part::Payload = "payload",
+);
+words!(
+    Transform,
+    fold 16,
+    "flip, boundary, add, add_clusters, structure, own, past_end, misalign, swap or set",
+    Transform::Flip = "flip",
+    Transform::Boundary = "boundary",
+    Transform::Add = "add",
+    Transform::AddClusters = "add_clusters",
+    Transform::Structure = "structure",
+    Transform::Own = "own",
+    Transform::PastEnd = "past_end",
+    Transform::Misalign = "misalign",
+    Transform::Swap = "swap",
+    Transform::Set = "set",
+);
+words!(Keep, "no or yes", Keep::No = "no", Keep::Yes = "yes");
+words!(
+    Change,
+    "write, zero or unallocate",
+    Change::Write = "write",
+    Change::Zero = "zero",
+    Change::Unallocate = "unallocate",
+);
+words!(
+    Policy,
+    "append, first, random or mixed",
+    Policy::Append = "append",
+    Policy::FirstHole = "first",
+    Policy::RandomHole = "random",
+    Policy::Mixed = "mixed",
+);
+words!(
+    Fill,
+    "zeroes, ones or bits",
+    Fill::Zeroes = "zeroes",
+    Fill::Ones = "ones",
+    Fill::Bits = "bits",
+);
+words!(
+    Leaving,
+    "nothing, bit or extension",
+    Leaving::Nothing = "nothing",
+    Leaving::Bit = "bit",
+    Leaving::Extension = "extension",
+);
+
+/// The format's version. Three quarters of all bytes are version 3, which has more to it.
+impl Operand for Version {
+    const BYTES: usize = 1;
+    const EXPECTED: &'static str = "2 or 3";
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        if bytes.get_u8() % 4 == 1 { Self::V2 } else { Self::V3 }
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u8(u8::from(self == Self::V2));
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self == Self::V2 { "2" } else { "3" })
+    }
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "2" => Some(Self::V2),
+            "3" => Some(Self::V3),
+            _ => None,
+        }
+    }
+}
+
+pub(super) use words;

@@ -1,0 +1,196 @@
+//! A program: what libFuzzer's input means.
+
+use std::fmt;
+
+use arbitrary::{Arbitrary, Unstructured};
+
+use crate::disk::limits::MAX_OPERATIONS;
+
+use super::operation::{OPERATION_BYTES, Operation};
+use super::prologue::{PROLOGUE_BYTES, Prologue};
+
+/// Encodings from this first byte on are those of versions to come; they are read as a program that
+/// does nothing. All bytes below mean this version.
+const UNKNOWN_ENCODINGS: u8 = 240;
+
+/// A program, decoded. Its `Debug` is its text, which assembles to the same program.
+#[derive(Clone, Default, PartialEq)]
+pub struct Program {
+    /// What is fixed before the first operation.
+    pub prologue: Prologue,
+    /// The operations, in order.
+    pub operations: Vec<Operation>,
+}
+
+impl Program {
+    /// Decodes any bytes. A record that is cut short ends the program; a record without a meaning is
+    /// skipped; a prologue that is cut short is filled with zeros.
+    pub fn decode(input: &[u8]) -> Self {
+        let mut program = Self::default();
+        program.decode_from(input);
+        program
+    }
+
+    /// The same, in the buffer that is there.
+    pub fn decode_from(&mut self, input: &[u8]) {
+        self.operations.clear();
+        let (&version, rest) = input.split_first().unwrap_or((&0, &[]));
+        let mut prologue = [0; PROLOGUE_BYTES - 1];
+        let known = rest.len().min(prologue.len());
+        prologue[..known].copy_from_slice(&rest[..known]);
+        if version >= UNKNOWN_ENCODINGS {
+            self.prologue = Prologue::default();
+            return;
+        }
+        self.prologue = Prologue::decode(&prologue);
+        let records = records(input).filter_map(|(_, record)| Operation::decode(record));
+        self.operations.extend(records.take(MAX_OPERATIONS));
+    }
+
+    /// The canonical bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes =
+            Vec::with_capacity(PROLOGUE_BYTES + self.operations.len() * OPERATION_BYTES);
+        bytes.push(0);
+        bytes.extend(self.prologue.encode());
+        for operation in &self.operations {
+            bytes.extend(operation.encode());
+        }
+        bytes
+    }
+}
+
+/// The records of an input, each with its program counter: the byte of the input at which it begins. One that is
+/// cut short is none.
+pub fn records(input: &[u8]) -> impl Iterator<Item = (usize, &[u8; OPERATION_BYTES])> {
+    let known = input.first().is_some_and(|version| *version < UNKNOWN_ENCODINGS);
+    let behind = input.get(PROLOGUE_BYTES..).filter(|_| known).unwrap_or_default();
+    let (records, _) = behind.as_chunks::<OPERATION_BYTES>();
+    (PROLOGUE_BYTES..).step_by(OPERATION_BYTES).zip(records)
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.prologue)?;
+        self.operations.iter().try_for_each(|operation| writeln!(f, "{operation}"))
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<'a> Arbitrary<'a> for Program {
+    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let length = u.len();
+        Ok(Self::decode(u.bytes(length)?))
+    }
+
+    fn arbitrary_take_rest(u: Unstructured<'a>) -> arbitrary::Result<Self> {
+        Ok(Self::decode(u.take_rest()))
+    }
+}
+
+/// The bytes of a program, as a fuzz target takes them: nothing is decoded until it is run, and its
+/// `Debug` is the program's text, which is what `cargo fuzz fmt` prints.
+#[derive(Clone, Copy)]
+pub struct Input<'a>(pub &'a [u8]);
+
+impl fmt::Debug for Input<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Program::decode(self.0), f)
+    }
+}
+
+impl<'a> Arbitrary<'a> for Input<'a> {
+    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let length = u.len();
+        Ok(Self(u.bytes(length)?))
+    }
+
+    fn arbitrary_take_rest(u: Unstructured<'a>) -> arbitrary::Result<Self> {
+        Ok(Self(u.take_rest()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::entropy::Entropy;
+
+    fn random_bytes(entropy: &mut Entropy) -> Vec<u8> {
+        let length = entropy.below(400) as usize;
+        (0..length).map(|_| entropy.next_u64() as u8).collect()
+    }
+
+    #[test]
+    fn decoding_is_total_and_canonical() {
+        let mut entropy = Entropy::new(1);
+        for _ in 0..5000 {
+            let bytes = random_bytes(&mut entropy);
+            let program = Program::decode(&bytes);
+            let encoded = program.encode();
+            assert_eq!(Program::decode(&encoded), program);
+            assert_eq!(Program::decode(&encoded).encode(), encoded);
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_changes_at_most_one_operation() {
+        let mut entropy = Entropy::new(2);
+        let (mut changes, mut local) = (0u32, 0u32);
+        for _ in 0..500 {
+            let bytes = random_bytes(&mut entropy);
+            if bytes.len() < 60 {
+                continue;
+            }
+            let before = Program::decode(&bytes);
+            for _ in 0..20 {
+                let mut changed = bytes.clone();
+                let at = entropy.below(bytes.len() as u64) as usize;
+                changed[at] ^= 1 << entropy.below(8);
+                let after = Program::decode(&changed);
+                // An operation that appears or goes is one change too.
+                let lcs = longest_common(&before.operations, &after.operations);
+                let operations = before.operations.len().max(after.operations.len()) - lcs;
+                let prologue = usize::from(before.prologue != after.prologue);
+                changes += 1;
+                local += u32::from(operations + prologue <= 1);
+            }
+        }
+        assert!(local * 100 >= changes * 95, "{local} of {changes} changes were local");
+    }
+
+    fn longest_common(a: &[Operation], b: &[Operation]) -> usize {
+        let head = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+        let tails = a[head..].iter().rev().zip(b[head..].iter().rev());
+        head + tails.take_while(|(x, y)| x == y).count()
+    }
+
+    #[test]
+    fn every_field_of_the_prologue_reaches_all_of_its_values() {
+        for (at, values) in [(2, 13), (3, 7), (4, 64), (12, 4), (13, 4), (14, 4)] {
+            let mut seen = std::collections::HashSet::new();
+            for byte in 0..=255u8 {
+                let mut bytes = [0; PROLOGUE_BYTES];
+                bytes[at] = byte;
+                seen.insert(format!("{}", Program::decode(&bytes).prologue));
+            }
+            assert_eq!(seen.len(), values, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn cut_and_unknown_programs_are_programs() {
+        assert_eq!(Program::decode(&[]), Program::default());
+        assert_eq!(Program::decode(&[255; 100]), Program::default());
+        let mut bytes = Program::default().encode();
+        bytes.extend([0; OPERATION_BYTES + 3]);
+        assert_eq!(Program::decode(&bytes).operations.len(), 1);
+        // Opcode 39 has no meaning yet.
+        bytes[PROLOGUE_BYTES] = 39;
+        assert_eq!(Program::decode(&bytes).operations.len(), 0);
+    }
+}

@@ -1,0 +1,185 @@
+//! The prologue: what a program fixes before its first operation, and the plan of an image that follows
+//! from it. As with operations, decoding, encoding and text follow from one table.
+
+use std::fmt;
+
+use crate::formats::qcow2::header::{Compression, Geometry, ImageFormat, Version};
+use crate::formats::qcow2::units::ClusterSize;
+use crate::images::qcow2::placement::Policy;
+use crate::images::qcow2::refcounts::RefcountPlacement;
+use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, MAX_SIZE_BYTES, Plan};
+
+use super::operand::{Base, DataIn, Features, Number, Operand, Relative, Size};
+use super::text::{TextError, TextOperands, print_operand};
+
+/// How long a prologue is. The last bytes are kept for fields to come.
+pub const PROLOGUE_BYTES: usize = 20;
+
+macro_rules! prologue {
+    (
+        $($(#[$doc:meta])* $field:ident: $kind:ty = $default:expr,)+
+        ; $($(#[$more_doc:meta])* $more:ident: $more_kind:ty = $more_default:expr,)+
+    ) => {
+        /// What a program fixes before its first operation.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct Prologue {
+            $($(#[$doc])* pub $field: $kind,)+
+            $($(#[$more_doc])* pub $more: $more_kind,)+
+        }
+
+        impl Prologue {
+            /// From the bytes behind the encoding's version, of any values; missing ones are zeros.
+            pub fn decode(bytes: &[u8; PROLOGUE_BYTES - 1]) -> Self {
+                const _: () =
+                    assert!(0 $(+ <$kind>::BYTES)+ $(+ <$more_kind>::BYTES)+ < PROLOGUE_BYTES);
+                let mut bytes = bytes.as_slice();
+                Self {
+                    $($field: Operand::decode(&mut bytes),)+
+                    $($more: Operand::decode(&mut bytes),)+
+                }
+            }
+
+            /// The canonical bytes behind the encoding's version.
+            pub fn encode(&self) -> [u8; PROLOGUE_BYTES - 1] {
+                let mut bytes = [0; PROLOGUE_BYTES - 1];
+                let mut out = bytes.as_mut_slice();
+                $(Operand::encode(self.$field, &mut out);)+
+                $(Operand::encode(self.$more, &mut out);)+
+                let _ = out;
+                bytes
+            }
+
+            pub(super) fn parse(mut operands: TextOperands) -> Result<Self, TextError> {
+                let prologue = Self {
+                    $($field: operands.take(stringify!($field))?,)+
+                    $($more: operands.take_or(stringify!($more), $more_default)?,)+
+                };
+                operands.finish()?;
+                Ok(prologue)
+            }
+        }
+
+        impl Default for Prologue {
+            fn default() -> Self {
+                Self { $($field: $default,)+ $($more: $more_default,)+ }
+            }
+        }
+
+        impl fmt::Display for Prologue {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("image")?;
+                $(print_operand(f, stringify!($field), self.$field)?;)+
+                $(if self.$more != $more_default {
+                    print_operand(f, stringify!($more), self.$more)?;
+                })+
+                Ok(())
+            }
+        }
+    };
+}
+
+prologue! {
+    /// The version of the format.
+    version: Version = Version::V3,
+    /// The cluster size.
+    cluster_bits: Number<9, 21> = Number::LOWEST,
+    /// The refcount width; a version 2 image has order 4 whatever is said here.
+    refcount_order: Number<0, 6> = Number::LOWEST,
+    /// Features; a version 2 image has none, and extended L2 needs 16 KiB clusters.
+    features: Features = Features::default(),
+    /// The size of the disk.
+    size: Size = Size::default(),
+    /// The seed of all placement by entropy.
+    rng_seed: u16 = 0,
+    /// Where refcount blocks go.
+    blocks: Policy = Policy::Append,
+    /// Where the refcount table goes.
+    table: Policy = Policy::Append,
+    /// How many free clusters the refcount table wants behind it.
+    tolerance: Number<0, 3> = Number::LOWEST,
+    ;
+    // What follows need not be said in the text.
+    /// Where the data lie; in the image, where nothing is said and in a version 2 image.
+    data_in: DataIn = DataIn::Image,
+    /// What becomes of the lowest layer of a chain.
+    base: Base = Base::Qcow2,
+}
+
+impl Prologue {
+    /// The plan of the image, with everything that the version or the cluster size forbids left out.
+    pub fn plan(&self) -> Plan {
+        let Self { version, cluster_bits, refcount_order, features, data_in, .. } = *self;
+        let image = ImageOperands { version, cluster_bits, refcount_order, features, data_in };
+        Plan {
+            refcounts: RefcountPlacement {
+                blocks: self.blocks,
+                table: self.table,
+                tolerance: u64::from(self.tolerance.get()),
+                spare: 0,
+            },
+            rng_seed: u64::from(self.rng_seed),
+            ..image.plan(self.size.bytes(MAX_SIZE_BYTES), None)
+        }
+    }
+}
+
+/// What a program says of any image: of the first one in its prologue, of each further one where it
+/// lays it on top.
+pub(super) struct ImageOperands {
+    pub(super) version: Version,
+    pub(super) cluster_bits: Number<9, 21>,
+    pub(super) refcount_order: Number<0, 6>,
+    pub(super) features: Features,
+    pub(super) data_in: DataIn,
+}
+
+impl ImageOperands {
+    /// The plan of an overlay of the image of `below`, with refcount structures placed alike. The image
+    /// below becomes a file in `format`.
+    pub(super) fn plan_over(&self, below: &Plan, format: ImageFormat, size: Relative) -> Plan {
+        let size_bytes = size.bytes(below.size_bytes).min(MAX_SIZE_BYTES);
+        Plan {
+            refcounts: below.refcounts,
+            rng_seed: below.rng_seed.wrapping_add(1),
+            ..self.plan(size_bytes, Some(BackingPlan { format, told: true }))
+        }
+    }
+
+    /// A raw data file conflicts with backing files (specification, "Autoclear features"): with one, the
+    /// data file is not raw.
+    fn plan(&self, size_bytes: u64, backing: Option<BackingPlan>) -> Plan {
+        let geometry = self.geometry();
+        let raw = self.data_in == DataIn::RawFile && backing.is_none();
+        Plan {
+            header: self.header_options(),
+            backing,
+            data_file: geometry.data_file.then_some(DataFilePlan { raw }),
+            ..Plan::new(geometry, size_bytes)
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        let v3 = self.version == Version::V3;
+        let bits = u32::from(self.cluster_bits.get());
+        let zstd = v3 && self.features.has(Features::ZSTD);
+        Geometry {
+            version: self.version,
+            // The operand's range is that of cluster sizes.
+            cluster_size: ClusterSize::from_bits(bits).unwrap_or(ClusterSize::SMALLEST),
+            refcount_order: if v3 { u32::from(self.refcount_order.get()) } else { 4 },
+            extended_l2: v3 && self.features.has(Features::EXTENDED_L2) && bits >= 14,
+            compression: if zstd { Compression::Zstd } else { Compression::Deflate },
+            data_file: v3 && self.data_in != DataIn::Image,
+        }
+    }
+
+    fn header_options(&self) -> HeaderOptions {
+        let has = |feature| self.version == Version::V3 && self.features.has(feature);
+        HeaderOptions {
+            lazy_refcounts: has(Features::LAZY_REFCOUNTS),
+            compression_field: has(Features::COMPRESSION_FIELD),
+            feature_names: has(Features::FEATURE_NAMES),
+            unknown_extension: has(Features::UNKNOWN_EXTENSION),
+        }
+    }
+}

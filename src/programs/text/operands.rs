@@ -1,0 +1,71 @@
+//! The operands of a line: `name=value`, in any order.
+
+use std::fmt;
+
+use crate::programs::operand::Operand;
+
+/// Why a line of text is not a record.
+pub(in crate::programs) enum TextError {
+    UnknownName(String),
+    Operand { name: &'static str, found: String, expected: &'static str },
+    Missing(&'static str),
+    Unexpected(String),
+}
+
+/// The operands of one line, taken out one by one.
+pub(in crate::programs) struct TextOperands<'a> {
+    left: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> TextOperands<'a> {
+    /// From words of the form `name=value`.
+    pub(in crate::programs) fn new(
+        words: impl Iterator<Item = &'a str>,
+    ) -> Result<Self, TextError> {
+        let split = |word: &'a str| {
+            word.split_once('=').ok_or_else(|| TextError::Unexpected(word.to_string()))
+        };
+        Ok(Self { left: words.map(split).collect::<Result<_, _>>()? })
+    }
+
+    /// The operand `name`, which must be there.
+    pub(in crate::programs) fn take<T: Operand>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<T, TextError> {
+        let at = self.left.iter().position(|(found, _)| *found == name);
+        let (_, value) = self.left.remove(at.ok_or(TextError::Missing(name))?);
+        let expected = T::EXPECTED;
+        T::parse(value).ok_or(TextError::Operand { name, found: value.to_string(), expected })
+    }
+
+    /// The same, where `default` need not be said.
+    pub(in crate::programs) fn take_or<T: Operand>(
+        &mut self,
+        name: &'static str,
+        default: T,
+    ) -> Result<T, TextError> {
+        match self.take(name) {
+            Err(TextError::Missing(_)) => Ok(default),
+            found => found,
+        }
+    }
+
+    /// Nothing may be left.
+    pub(in crate::programs) fn finish(self) -> Result<(), TextError> {
+        match self.left.first() {
+            Some((name, value)) => Err(TextError::Unexpected(format!("{name}={value}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes an operand with its name.
+pub(in crate::programs) fn print_operand<T: Operand>(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: T,
+) -> fmt::Result {
+    write!(f, " {name}=")?;
+    value.print(f)
+}

@@ -1,0 +1,268 @@
+//! The files of an image and of all images below it, opened by the names that the images say.
+//!
+//! Names are those of plain files, relative ones by the directory of the image that says them. (QEMU
+//! 10.0.2 takes the name of a data file by the current directory instead, which gives another file
+//! wherever the command is started from.) Anything with a protocol (`json:`, `nbd://`, `file:`) is
+//! refused: an image must not choose what is opened beyond a file of this machine.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::disk::error::Error;
+use crate::disk::limits::MAX_FILE_LAYERS;
+use crate::disk::storage::{FileId, FileStorage, Layer, Storage};
+use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
+use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::head::{Field, Head, probe};
+use crate::formats::qcow2::header::ImageFormat;
+
+/// The files of a chain of images, the image itself first.
+#[derive(Debug)]
+pub struct FileChain {
+    layers: Vec<FileLayer>,
+}
+
+#[derive(Debug)]
+struct FileLayer {
+    path: PathBuf,
+    image: FileStorage,
+    data_file: Option<DataFile>,
+}
+
+#[derive(Debug)]
+struct DataFile {
+    path: PathBuf,
+    /// `None` where names are not followed.
+    storage: Option<FileStorage>,
+}
+
+impl FileLayer {
+    fn files(&self) -> Layer<'_, FileStorage> {
+        let data_file = self.data_file.as_ref().and_then(|file| file.storage.as_ref());
+        Layer { image: &self.image, data_file }
+    }
+}
+
+/// Which names are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Follow {
+    All,
+    Nothing,
+}
+
+const BACKING_FILE: &str = "backing file";
+const DATA_FILE: &str = "data file";
+
+/// Why a chain could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    /// The image itself could not be opened.
+    #[error(transparent)]
+    File(#[from] Error),
+    /// A file that an image names could not be opened.
+    #[error("{path}: the {what} that it names: {error}", path = path.display())]
+    Named {
+        /// The image that says the name.
+        path: PathBuf,
+        /// What the file is for.
+        what: &'static str,
+        /// Why it could not be opened.
+        error: Error,
+    },
+    /// An image is malformed, or of a format that is not supported.
+    #[error("{path}: {error}", path = path.display())]
+    Image {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: MapError,
+    },
+    /// A name is more than that of a file.
+    #[error(
+        "{path}: the backing file '{name}' names a protocol, expected the name of a file",
+        path = path.display()
+    )]
+    Protocol {
+        /// The image that says the name.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// An image lies below itself.
+    #[error("{path}: the backing file '{name}' is a file above it in the chain", path = path.display())]
+    Loop {
+        /// The image that says the name.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// There are too many images.
+    #[error("{path}: more than {MAX_FILE_LAYERS} images in the chain", path = path.display())]
+    TooDeep {
+        /// The last image that was opened.
+        path: PathBuf,
+    },
+}
+
+/// What an image says of one below it.
+struct Below {
+    path: PathBuf,
+    name: String,
+    format: Option<ImageFormat>,
+}
+
+impl FileChain {
+    /// Opens the image at `path`, its data file, and whatever it and the images below it name.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, an image that is malformed, a name that is refused, a loop, or more
+    /// than [`MAX_FILE_LAYERS`] images.
+    pub fn open(path: &Path) -> Result<Self, ChainError> {
+        let mut chain = Self { layers: Vec::new() };
+        let mut seen: Vec<FileId> = Vec::new();
+        let mut next = Some(Below {
+            path: path.to_path_buf(),
+            name: path.display().to_string(),
+            format: Some(ImageFormat::Qcow2),
+        });
+        while let Some(below) = next.take() {
+            let above = chain.layers.last().map(|layer| layer.path.clone());
+            let image = FileStorage::open(&below.path).map_err(|error| match &above {
+                None => ChainError::File(error),
+                Some(path) => ChainError::Named { path: path.clone(), what: BACKING_FILE, error },
+            })?;
+            let (id, name) = (image.id(), below.name.clone());
+            let (layer, named) = layer(below, image, Follow::All)?;
+            // Only what names something can lie below itself.
+            if let Some(path) = above.filter(|_| named.is_some() && seen.contains(&id)) {
+                return Err(ChainError::Loop { path, name });
+            }
+            seen.push(id);
+            if chain.layers.len() == MAX_FILE_LAYERS {
+                return Err(ChainError::TooDeep { path: layer.path });
+            }
+            chain.layers.push(layer);
+            next = named;
+        }
+        Ok(chain)
+    }
+
+    /// Opens the image at `path` alone, whatever it names.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the image is malformed.
+    pub fn alone(path: &Path) -> Result<Self, ChainError> {
+        let image = FileStorage::open(path)?;
+        let (name, format) = (String::new(), Some(ImageFormat::Qcow2));
+        let (layer, _) =
+            layer(Below { path: path.to_path_buf(), name, format }, image, Follow::Nothing)?;
+        Ok(Self { layers: vec![layer] })
+    }
+
+    /// The layers, as a disk is opened with them.
+    pub fn layers(&self) -> Vec<Layer<'_, FileStorage>> {
+        self.layers.iter().map(FileLayer::files).collect()
+    }
+
+    /// The file in which the data of the layer at `depth` lie.
+    pub fn data_path(&self, depth: u32) -> Option<&Path> {
+        let layer = self.layers.get(usize::try_from(depth).ok()?)?;
+        Some(layer.data_file.as_ref().map_or(&layer.path, |file| &file.path))
+    }
+
+    /// The image of the layer at `depth`.
+    pub fn image_path(&self, depth: u32) -> Option<&Path> {
+        Some(&self.layers.get(usize::try_from(depth).ok()?)?.path)
+    }
+}
+
+/// The layer whose image is open, and the one that it names.
+fn layer(
+    below: Below,
+    image: FileStorage,
+    follow: Follow,
+) -> Result<(FileLayer, Option<Below>), ChainError> {
+    let Below { path, format, .. } = below;
+    let told = |error| ChainError::Image { path: path.clone(), error };
+    let format = match format {
+        Some(format) => format,
+        // QEMU knows these by their names alone (`block/dmg.c`, `dmg_probe`).
+        None if path.as_os_str().as_encoded_bytes().ends_with(b".dmg") => {
+            return Err(told(MapError::Unsupported("backing file in the format dmg")));
+        }
+        None => probe(&image).map_err(told)?,
+    };
+    if format == ImageFormat::Raw {
+        return Ok((FileLayer { path, image, data_file: None }, None));
+    }
+    let head = Head::read(&image).map_err(told)?;
+    let data_file = match head.header.incompatible & INCOMPATIBLE_DATA_FILE {
+        0 => None,
+        _ => Some(data_file(&path, &image, &head, follow)?),
+    };
+    let named = match head.backing_name {
+        Some(field) if follow == Follow::All => {
+            let format = head.backing_format_in(&image).map_err(told)?;
+            let name = plain(&path, name(&path, &image, field)?)?;
+            let path = beside(&path, &name);
+            Some(Below { path, name: name.to_string_lossy().into_owned(), format })
+        }
+        _ => None,
+    };
+    Ok((FileLayer { path, image, data_file }, named))
+}
+
+/// The data file of the image at `path`.
+fn data_file(
+    path: &Path,
+    image: &FileStorage,
+    head: &Head,
+    follow: Follow,
+) -> Result<DataFile, ChainError> {
+    let Some(field) = head.data_file else {
+        let error = MapError::Missing("name of the external data file");
+        return Err(ChainError::Image { path: path.to_path_buf(), error });
+    };
+    // QEMU opens these literally, colons and all.
+    let file = beside(path, &name(path, image, field)?);
+    let storage = match follow {
+        Follow::Nothing => None,
+        Follow::All => Some(FileStorage::open(&file).map_err(|error| {
+            let path = path.to_path_buf();
+            ChainError::Named { path, what: DATA_FILE, error }
+        })?),
+    };
+    Ok(DataFile { path: file, storage })
+}
+
+/// The name in `field`, up to its first zero byte.
+fn name(path: &Path, image: &FileStorage, field: Field) -> Result<OsString, ChainError> {
+    let mut bytes = vec![0; usize::try_from(field.length_bytes).unwrap_or(0)];
+    image
+        .read_at(field.offset, &mut bytes)
+        .map_err(|error| ChainError::Image { path: path.to_path_buf(), error: error.into() })?;
+    let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(OsStr::from_bytes(name).to_os_string())
+}
+
+/// The name of a backing file, where it is nothing else: as QEMU sees it, a colon before the first slash
+/// makes a protocol of what stands before it (`block.c`, `path_has_protocol`).
+fn plain(path: &Path, name: OsString) -> Result<OsString, ChainError> {
+    let mut bytes = name.as_bytes().iter();
+    match bytes.find(|byte| matches!(byte, b':' | b'/')) {
+        Some(b':') => {
+            let name = name.to_string_lossy().into_owned();
+            Err(ChainError::Protocol { path: path.to_path_buf(), name })
+        }
+        _ => Ok(name),
+    }
+}
+
+/// The file called `name` by the image at `image`.
+fn beside(image: &Path, name: &OsStr) -> PathBuf {
+    match image.parent() {
+        Some(directory) => directory.join(name),
+        None => PathBuf::from(name),
+    }
+}

@@ -1,0 +1,272 @@
+//! Opening an image, and the images below it.
+
+use smallvec::SmallVec;
+
+use crate::disk::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
+use crate::disk::observer::{Event, Observer, Rare, State};
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{Layer, Storage};
+use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
+use crate::formats::qcow2::head::{Head, probe};
+use crate::formats::qcow2::header::{Geometry, Header, ImageFormat};
+use crate::formats::qcow2::snapshot::SnapshotEntry;
+use crate::formats::qcow2::snapshot_table;
+
+use super::latest::LatestEntries;
+use crate::formats::qcow2::error::MapError;
+
+/// An opened image: its header, checked, where its bytes come from, and the layers below it. Whatever is
+/// done with it is told to `observer`.
+///
+/// Each qcow2 layer keeps the L1 and the L2 entry that [`lookup`](super::lookup()) and [`read`](super::read()) read last. So
+/// they may miss a change of the file, and threads cannot share a disk.
+#[derive(Debug)]
+pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
+    top: Qcow2<'s, S>,
+    below: SmallVec<[Below<'s, S>; MAX_LAYERS - 1]>,
+    pub(super) observer: O,
+}
+
+/// A layer that is a qcow2 image.
+#[derive(Debug)]
+pub(super) struct Qcow2<'s, S: Storage + ?Sized> {
+    pub(super) image: &'s S,
+    /// Where guest data lie: in the image itself, or in its external data file. `None` where that is
+    /// not at hand.
+    pub(super) data: Option<&'s S>,
+    pub(super) header: Header,
+    /// The table entries that were read last through `header`; to be reset when `header` changes.
+    pub(super) latest: LatestEntries,
+}
+
+/// A layer that is nothing but guest data.
+#[derive(Debug)]
+pub(super) struct Raw<'s, S: Storage + ?Sized> {
+    pub(super) image: &'s S,
+}
+
+/// A layer below the first.
+#[derive(Debug)]
+enum Below<'s, S: Storage + ?Sized> {
+    Qcow2(Qcow2<'s, S>),
+    Raw(Raw<'s, S>),
+}
+
+impl<'s, S: Storage + ?Sized> Below<'s, S> {
+    /// Opens a layer in a format, which is guessed where nobody says it.
+    fn open(
+        layer: &Layer<'s, S>,
+        format: Option<ImageFormat>,
+        observer: &impl Observer,
+    ) -> Result<(Self, Named), MapError> {
+        let format = match format {
+            Some(format) => format,
+            None => probe(layer.image)?,
+        };
+        if format == ImageFormat::Raw {
+            observer.rare(Rare::RawLayer);
+            return Ok((Self::Raw(Raw { image: layer.image }), None));
+        }
+        let (qcow2, named) = Qcow2::open(layer, observer)?;
+        match qcow2.data {
+            Some(_) => Ok((Self::Qcow2(qcow2), named)),
+            None => Err(MapError::Missing("external data file")),
+        }
+    }
+}
+
+/// A layer of a chain.
+pub(super) enum LayerRef<'d, 's, S: Storage + ?Sized> {
+    Qcow2(&'d Qcow2<'s, S>),
+    Raw(&'d Raw<'s, S>),
+}
+
+impl<'s, S: Storage + ?Sized> Disk<'s, S> {
+    /// [`Disk::open_observed`], and nobody observes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(chain: &[Layer<'s, S>]) -> Result<Self, MapError> {
+        Self::open_observed(chain, ())
+    }
+
+    /// Opens the image in `image` by itself: what a backing file has is a hole, and what lies in an
+    /// external data file is mapped but cannot be read. For files whose names are not to be followed.
+    ///
+    /// # Errors
+    /// As [`Disk::open`], except for what is named.
+    pub fn open_alone(image: &'s S) -> Result<Self, MapError> {
+        let (top, _) = Qcow2::open(&Layer::alone(image), &())?;
+        Ok(Self { top, below: SmallVec::new(), observer: () })
+    }
+}
+
+impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
+    /// Opens the image at the top of `chain`, with the checks that QEMU makes, and all images below it
+    /// that are named, each by the one above. What a layer does not name is not looked at.
+    ///
+    /// # Errors
+    /// What is not a qcow2 image, is malformed in its header or its snapshot table, uses a feature that is
+    /// not supported (encryption, a backing format other than qcow2 and raw), or names a file that
+    /// `chain` lacks.
+    pub fn open_observed(chain: &[Layer<'s, S>], observer: O) -> Result<Self, MapError> {
+        let (first, rest) = chain.split_first().ok_or(MapError::Missing("image"))?;
+        let (top, mut next) = Qcow2::open(first, &observer)?;
+        if top.data.is_none() {
+            return Err(MapError::Missing("external data file"));
+        }
+        let mut below = SmallVec::new();
+        for depth in 1.. {
+            let Some(format) = next.take() else { break };
+            let layer = rest.get(below.len()).ok_or(MapError::Missing("backing file"))?;
+            // The walk goes down as many calls.
+            if below.len() >= MAX_FILE_LAYERS {
+                return Err(MapError::TooLarge("too many images in the chain"));
+            }
+            let opened =
+                Below::open(layer, format, &observer).map_err(|error| error.below_by(depth))?;
+            below.push(opened.0);
+            next = opened.1;
+        }
+        Ok(Self { top, below, observer })
+    }
+
+    /// Becomes the disk as it was when the snapshot at `index` of the snapshot table was taken, on the
+    /// layers below as they are.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or it is malformed, or a read failed. Where QEMU would read what an L1
+    /// table is too short for as zeros, this is an error too.
+    pub fn into_snapshot(mut self, index: u32) -> Result<Self, MapError> {
+        let mut found = Err(MapError::Snapshot { index, what: "there is no such snapshot" });
+        let Qcow2 { image, header, .. } = &self.top;
+        snapshot_table::each_entry(*image, header, |at_index, at, entry| {
+            if at_index == index {
+                found = self.top.snapshot_header(index, at, entry);
+            }
+            Ok(())
+        })?;
+        self.top.header = found?;
+        self.top.latest = LatestEntries::default();
+        Ok(self)
+    }
+
+    /// The header of the image at the top.
+    pub fn header(&self) -> &Header {
+        &self.top.header
+    }
+
+    /// How many layers there are, the image itself among them.
+    pub fn layers(&self) -> usize {
+        1 + self.below.len()
+    }
+
+    /// The size of the disk that a guest sees, a multiple of 512.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.top.header.virtual_size_bytes()
+    }
+
+    /// The layer that is `depth` images down.
+    #[inline]
+    pub(super) fn layer(&self, depth: usize) -> Option<LayerRef<'_, 's, S>> {
+        let Some(at) = depth.checked_sub(1) else { return Some(LayerRef::Qcow2(&self.top)) };
+        Some(match self.below.get(at)? {
+            Below::Qcow2(layer) => LayerRef::Qcow2(layer),
+            Below::Raw(layer) => LayerRef::Raw(layer),
+        })
+    }
+
+    /// How many bytes the layer under the one at `depth` has; `None` where there is none.
+    #[inline]
+    pub(super) fn size_below(&self, depth: usize) -> Option<u64> {
+        Some(match self.below.get(depth)? {
+            Below::Qcow2(layer) => layer.header.virtual_size_bytes(),
+            Below::Raw(layer) => layer.size_bytes(),
+        })
+    }
+}
+
+/// What a layer says of the one below: nothing, or that there is one, in this format if it says so.
+type Named = Option<Option<ImageFormat>>;
+
+impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
+    fn open(layer: &Layer<'s, S>, observer: &impl Observer) -> Result<(Self, Named), MapError> {
+        observer.begin(State::Open);
+        let opened = Self::open_layer(layer, observer);
+        if opened.is_err() {
+            observer.event(State::Open, Event::Failed);
+            observer.rare(Rare::OpenFails);
+        }
+        opened
+    }
+
+    fn open_layer(
+        layer: &Layer<'s, S>,
+        observer: &impl Observer,
+    ) -> Result<(Self, Named), MapError> {
+        let head = Head::read(layer.image)?;
+        observer.event(State::Open, Event::Header);
+        if head.bitmaps.is_some() {
+            observer.event(State::Open, Event::Bitmap);
+        }
+        let named = match head.backing_name {
+            None => None,
+            Some(_) => {
+                observer.event(State::Open, Event::Backing);
+                Some(head.backing_format_in(layer.image)?)
+            }
+        };
+        let header = head.header;
+        snapshot_table::each_entry(layer.image, &header, |_, _, _| {
+            observer.event(State::Open, Event::Snapshot);
+            Ok(())
+        })?;
+        let data = match header.incompatible & INCOMPATIBLE_DATA_FILE {
+            0 => Some(layer.image),
+            _ => {
+                observer.event(State::Open, Event::DataFile);
+                layer.data_file
+            }
+        };
+        Ok((Self { image: layer.image, data, header, latest: LatestEntries::default() }, named))
+    }
+
+    /// The header that the image would have were the snapshot its disk.
+    fn snapshot_header(
+        &self,
+        index: u32,
+        at: HostOffset,
+        entry: &SnapshotEntry,
+    ) -> Result<Header, MapError> {
+        let geometry = self.geometry();
+        let extra = snapshot_table::extra_of(self.image, at, entry)?;
+        let size_bytes = extra.disk_bytes.unwrap_or(self.header.virtual_size_bytes());
+        let fault = if size_bytes >= 1 << 63 {
+            Some("the size of its disk is 2^63 or more")
+        } else if u64::from(entry.l1_entries) < geometry.l1_entries_for(size_bytes) {
+            Some("the L1 table is too short for the size of its disk")
+        } else {
+            entry.l1_fault(geometry.cluster_size)
+        };
+        match fault {
+            Some(what) => Err(MapError::Snapshot { index, what }),
+            None => {
+                let (l1_offset, l1_entries) = (entry.l1_offset, entry.l1_entries);
+                Ok(Header { size_bytes, l1_offset, l1_entries, ..self.header.clone() })
+            }
+        }
+    }
+
+    /// What decides the meaning of the tables.
+    #[inline]
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.header.geometry
+    }
+}
+
+impl<S: Storage + ?Sized> Raw<'_, S> {
+    /// QEMU counts whole sectors (`block.c`, `bdrv_getlength`), the last one filled with zeros.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.image.length_bytes().checked_next_multiple_of(512).unwrap_or(!511)
+    }
+}

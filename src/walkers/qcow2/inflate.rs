@@ -1,0 +1,428 @@
+//! Inflates compressed clusters, as far as is needed. Keeps what was inflated last, in some MiB of memory.
+
+mod kept;
+
+use std::fmt;
+
+use miniz_oxide::inflate::TINFLStatus;
+use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+
+use crate::disk::error::StorageError;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::entry::CompressedRun;
+use crate::formats::qcow2::header::{Compression, Geometry};
+
+use crate::formats::qcow2::error::MapError;
+use kept::{Kept, Known, Payload};
+
+/// Why a cluster could not be inflated.
+pub(super) enum InflateError {
+    Storage(StorageError),
+    Payload(&'static str),
+}
+
+impl InflateError {
+    /// As the error of the cluster at `guest`.
+    pub(super) fn at(self, guest: u64) -> MapError {
+        match self {
+            Self::Storage(error) => error.into(),
+            Self::Payload(what) => MapError::Compressed { guest, what },
+        }
+    }
+}
+
+/// Decoders and their buffers, reused from cluster to cluster, and what was inflated last.
+#[derive(Default)]
+pub(super) struct Inflater {
+    input: Vec<u8>,
+    deflate: Box<DecompressorOxide>,
+    zstd: Option<DCtx<'static>>,
+    kept: Kept,
+}
+
+impl fmt::Debug for Inflater {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inflater").finish_non_exhaustive()
+    }
+}
+
+/// The largest window for which zstd may keep a buffer of its own: that of the largest cluster.
+/// Frames with a larger one are inflated whole, which takes no such buffer.
+const ZSTD_WINDOW_LOG: u32 = 21;
+
+impl Inflater {
+    /// Forgets what was inflated.
+    pub(super) fn forget(&mut self) {
+        self.kept.forget();
+    }
+
+    /// Returns the first `end` bytes of the cluster whose payload is `run`; `end` is at most a cluster.
+    pub(super) fn inflate<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        geometry: &Geometry,
+        run: CompressedRun,
+        end: usize,
+    ) -> Result<&[u8], InflateError> {
+        let cluster = geometry.cluster_size.bytes_usize();
+        // At most two clusters: the descriptor has no room for more.
+        let length = usize::try_from(run.length_bytes()).unwrap_or(0).min(2 * cluster);
+        let Geometry { compression, .. } = *geometry;
+        let payload = Payload { offset: run.offset, length, cluster, compression };
+        let Self { input, kept, .. } = self;
+        grow(input, length);
+        let known = kept.find(&payload, end, |bytes| {
+            let input = &mut input[..bytes.len()];
+            storage.read_at(payload.offset, input).map_err(InflateError::Storage)?;
+            Ok(input == bytes)
+        })?;
+        let Known { index, content_bytes } = match known {
+            Some(known) => known,
+            None => Known { index: kept.add(payload), content_bytes: 0 },
+        };
+        if content_bytes < end {
+            // A guest that reads on gets twice as much inflated each time: all its reads together inflate at most
+            // twice the cluster. Damage behind what it reads must not be noticed.
+            let ahead = (2 * content_bytes).min(cluster);
+            if ahead <= end || self.inflate_into(storage, &payload, index, ahead).is_err() {
+                self.inflate_into(storage, &payload, index, end)?;
+            }
+        }
+        Ok(&self.kept.content(index)[..end])
+    }
+
+    /// Inflates the first `end` bytes of a cluster into an entry of what is kept.
+    fn inflate_into<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        payload: &Payload,
+        index: usize,
+        end: usize,
+    ) -> Result<(), InflateError> {
+        let length = payload.length;
+        let mut taken = if end == payload.cluster { length } else { first_taken(payload, end) };
+        loop {
+            let input = &mut self.input[..taken];
+            storage.read_at(payload.offset, input).map_err(InflateError::Storage)?;
+            match self.inflate_from(payload, index, taken, end) {
+                Err(_) if taken < length => taken = (taken * READ_ON).min(length),
+                Err(error) => {
+                    self.kept.spoil(index);
+                    return Err(error);
+                }
+                Ok(content_bytes) => {
+                    self.kept.note(index, &self.input[..taken], content_bytes);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Inflates the first `end` bytes of a cluster, or more, from the first `taken` bytes of its payload. Returns how
+    /// many bytes it inflated.
+    fn inflate_from(
+        &mut self,
+        payload: &Payload,
+        index: usize,
+        taken: usize,
+        end: usize,
+    ) -> Result<usize, InflateError> {
+        let cluster = payload.cluster;
+        let input = &self.input[..taken];
+        match payload.compression {
+            Compression::Deflate => {
+                let room = self.kept.room(index, end);
+                deflate(&mut self.deflate, input, room, end == cluster)?;
+                Ok(end)
+            }
+            Compression::Zstd => {
+                let zstd = self.zstd.get_or_insert_with(DCtx::create);
+                if end < cluster && zstd_prefix(zstd, input, self.kept.room(index, end)) {
+                    return Ok(end);
+                }
+                zstd_whole(zstd, input, self.kept.room(index, cluster))?;
+                Ok(cluster)
+            }
+        }
+    }
+}
+
+/// How much of a payload is read first for the first `end` bytes of its cluster, which mostly lie in the beginning of
+/// it: what they take if they are stored as they are. [`READ_ON`] times as much is read until it is enough.
+fn first_taken(payload: &Payload, end: usize) -> usize {
+    let header_bytes = match payload.compression {
+        // Of a stored block (RFC 1951 §3.2.4).
+        Compression::Deflate => 5,
+        // Of a frame with its content size and of a raw block (RFC 8878 §3.1.1).
+        Compression::Zstd => 16,
+    };
+    (header_bytes + end).min(payload.length)
+}
+
+/// Each attempt inflates from the start.
+const READ_ON: usize = 4;
+
+fn grow(buffer: &mut Vec<u8>, length: usize) {
+    if buffer.len() < length {
+        buffer.resize(length, 0);
+    }
+}
+
+/// Fills `output`. What the stream holds beyond it is ignored, as in QEMU (`block/qcow2-threads.c`,
+/// `qcow2_zlib_decompress`). Of a `whole` cluster, zlib looks on until there is a byte for which there
+/// is no room: a stream that is broken before that is an error.
+fn deflate(
+    decoder: &mut DecompressorOxide,
+    input: &[u8],
+    output: &mut [u8],
+    whole: bool,
+) -> Result<(), InflateError> {
+    decoder.init();
+    let wanted = output.len();
+    let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+    let (status, _, written) = decompress(decoder, input, output, 0, flags);
+    if written != wanted {
+        let what = "the deflate stream ends or breaks before the cluster is full";
+        return Err(InflateError::Payload(what));
+    }
+    match status {
+        TINFLStatus::Failed if whole => {
+            Err(InflateError::Payload("the deflate stream breaks behind the cluster"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fills `output`, the beginning of a cluster, without inflating the rest; false where that takes
+/// more than one frame or a window that is too large.
+fn zstd_prefix(decoder: &mut DCtx<'static>, input: &[u8], output: &mut [u8]) -> bool {
+    let wanted = output.len();
+    let ready = decoder.reset(ResetDirective::SessionOnly).is_ok()
+        && decoder.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG)).is_ok();
+    let mut input = InBuffer::around(input);
+    let mut output = OutBuffer::around(output);
+    while ready && output.pos() < wanted {
+        let before = (input.pos(), output.pos());
+        match decoder.decompress_stream(&mut output, &mut input) {
+            // The end of a frame, or no progress.
+            Ok(0) | Err(_) => break,
+            Ok(_) if before == (input.pos(), output.pos()) => break,
+            Ok(_) => {}
+        }
+    }
+    output.pos() == wanted
+}
+
+/// Fills `output`, a whole cluster, from as many frames as it takes. A frame that holds more is an
+/// error, as in QEMU (`block/qcow2-threads.c`, `qcow2_zstd_decompress`).
+fn zstd_whole(
+    decoder: &mut DCtx<'static>,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), InflateError> {
+    let broken = InflateError::Payload("no zstd frames that fill the cluster exactly");
+    let (mut input, mut output) = (input, output);
+    while !output.is_empty() {
+        let Ok(frame_bytes) = zstd_safe::find_frame_compressed_size(input) else {
+            return Err(broken);
+        };
+        let Some((frame, rest)) = input.split_at_checked(frame_bytes) else { return Err(broken) };
+        if window_bytes(frame).is_some_and(|window| window > MAX_WINDOW_BYTES) {
+            return Err(broken);
+        }
+        let Ok(written) = decoder.decompress(output, frame) else { return Err(broken) };
+        output = &mut output[written..];
+        input = rest;
+    }
+    Ok(())
+}
+
+/// The largest window for which zstd inflates a frame that does not say its content's size, as QEMU
+/// has it do.
+const MAX_WINDOW_BYTES: u64 = 1 << 27;
+
+/// The window of a frame that does not say its content's size (RFC 8878 §3.1.1.1.2).
+fn window_bytes(frame: &[u8]) -> Option<u64> {
+    let Ok(None) = zstd_safe::get_frame_content_size(frame) else { return None };
+    let descriptor = frame.get(5)?;
+    let base = 1u64 << (10 + (descriptor >> 3));
+    Some(base + base / 8 * u64::from(descriptor & 7))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::disk::offsets::HostOffset;
+    use crate::formats::qcow2::header::Version;
+    use crate::formats::qcow2::units::ClusterSize;
+    use crate::images::entropy::Entropy;
+
+    fn geometry(cluster_bits: u32, compression: Compression) -> Geometry {
+        Geometry {
+            version: Version::V3,
+            cluster_size: ClusterSize::from_bits(cluster_bits).unwrap(),
+            refcount_order: 4,
+            extended_l2: false,
+            compression,
+            data_file: false,
+        }
+    }
+
+    fn inflate(compression: Compression, payload: &[u8], end: usize) -> Option<Vec<u8>> {
+        let geometry = geometry(12, compression);
+        let run = CompressedRun::new(HostOffset::ZERO, payload.len() as u64);
+        Inflater::default().inflate(payload, &geometry, run, end).ok().map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn deflate_is_cut_and_must_not_be_short() {
+        let content: Vec<u8> = (0..8192u32).map(|n| (n / 7) as u8).collect();
+        let longer = miniz_oxide::deflate::compress_to_vec(&content, 6);
+        assert_eq!(inflate(Compression::Deflate, &longer, 4096).unwrap(), content[..4096]);
+        assert_eq!(inflate(Compression::Deflate, &longer, 10).unwrap(), content[..10]);
+        let shorter = miniz_oxide::deflate::compress_to_vec(&content[..4095], 6);
+        assert!(inflate(Compression::Deflate, &shorter, 4096).is_none());
+        assert_eq!(inflate(Compression::Deflate, &shorter, 100).unwrap(), content[..100]);
+        assert!(inflate(Compression::Deflate, &[0xFF; 64], 1).is_none());
+    }
+
+    #[test]
+    fn what_breaks_behind_a_deflated_cluster_breaks_the_whole_cluster_only() {
+        let content = [7; 4096];
+        let mut stream = miniz_oxide::deflate::compress_to_vec(&content, 0);
+        // One stored block, which is not the last any more, and one of no kind.
+        stream[0] = 0;
+        stream.extend([0b111, 0, 0]);
+        assert_eq!(inflate(Compression::Deflate, &stream, 4095).unwrap(), content[..4095]);
+        assert!(inflate(Compression::Deflate, &stream, 4096).is_none());
+        // Bytes behind the end are no part of the stream.
+        stream[0] = 1;
+        assert_eq!(inflate(Compression::Deflate, &stream, 4096).unwrap(), content);
+    }
+
+    #[test]
+    fn zstd_windows_are_bounded_where_no_content_size_is_said() {
+        let framed = |window_log: u8, sized: bool| {
+            let mut frame = vec![0x28, 0xB5, 0x2F, 0xFD, if sized { 0x80 } else { 0 }];
+            frame.push((window_log - 10) << 3);
+            if sized {
+                frame.extend(4096u32.to_le_bytes());
+            }
+            // One RLE block, the last.
+            frame.extend(&(4096u32 << 3 | 0b011).to_le_bytes()[..3]);
+            frame.push(b'r');
+            frame
+        };
+        let read = |window_log, sized| inflate(Compression::Zstd, &framed(window_log, sized), 4096);
+        for (window_log, sized) in [(12, false), (21, false), (23, false), (27, false), (31, true)]
+        {
+            assert_eq!(read(window_log, sized).unwrap(), [b'r'; 4096], "{window_log} {sized}");
+        }
+        assert!(read(28, false).is_none());
+        assert!(read(31, false).is_none());
+    }
+
+    #[test]
+    fn zstd_frames_must_fill_the_cluster_exactly() {
+        let content: Vec<u8> = (0..8192u32).map(|n| (n / 7) as u8).collect();
+        let frame = |bytes: &[u8]| {
+            let mut out = Vec::with_capacity(zstd_safe::compress_bound(bytes.len()));
+            zstd_safe::compress(&mut out, bytes, 3).unwrap();
+            out
+        };
+        let exact = frame(&content[..4096]);
+        assert_eq!(inflate(Compression::Zstd, &exact, 4096).unwrap(), content[..4096]);
+        assert_eq!(inflate(Compression::Zstd, &exact, 10).unwrap(), content[..10]);
+        let two = [frame(&content[..1000]), frame(&content[1000..4096])].concat();
+        assert_eq!(inflate(Compression::Zstd, &two, 4096).unwrap(), content[..4096]);
+        assert_eq!(inflate(Compression::Zstd, &two, 1500).unwrap(), content[..1500]);
+        assert!(inflate(Compression::Zstd, &frame(&content), 4096).is_none());
+        assert!(inflate(Compression::Zstd, &frame(&content[..4095]), 4096).is_none());
+        assert!(inflate(Compression::Zstd, &[7; 64], 16).is_none());
+    }
+
+    /// Reads in any order, of any of several files in turn, give what an inflater gives that keeps nothing.
+    #[test]
+    fn what_is_kept_is_never_out_of_date() {
+        let mut entropy = Entropy::new(5);
+        let content = |step: u32| (0..65536u32).map(|n| (n / step % 251) as u8).collect::<Vec<_>>();
+        let files: Vec<(Compression, Vec<u8>)> = (1..=40)
+            .map(|step| match step % 2 {
+                0 => {
+                    let mut frame = Vec::with_capacity(1 << 17);
+                    zstd_safe::compress(&mut frame, &content(step), 3).unwrap();
+                    (Compression::Zstd, frame)
+                }
+                _ => {
+                    (Compression::Deflate, miniz_oxide::deflate::compress_to_vec(&content(step), 6))
+                }
+            })
+            .collect();
+        let mut inflater = Inflater::default();
+        let mut failed = 0;
+        for _ in 0..1000 {
+            let (compression, file) = &files[entropy.below(files.len() as u64) as usize];
+            let mut file = file.clone();
+            if entropy.one_in(4) {
+                // The file has changed since.
+                let at = entropy.below(file.len() as u64) as usize;
+                file[at] ^= 1 << entropy.below(8);
+            }
+            // Longer than the payload, as descriptors say: all lie at the same place and are as long.
+            file.resize(1 << 15, 0);
+            let run = CompressedRun::new(HostOffset::ZERO, file.len() as u64);
+            let end = match entropy.below(4) {
+                0 => 16,
+                1 => 1 << 16,
+                _ => 1 + entropy.below(1 << 16) as usize,
+            };
+            let geometry = geometry(16, *compression);
+            let mut fresh = Inflater::default();
+            let fresh = fresh.inflate(file.as_slice(), &geometry, run, end);
+            let kept = inflater.inflate(file.as_slice(), &geometry, run, end);
+            failed += usize::from(fresh.is_err());
+            assert_eq!(kept.ok(), fresh.ok());
+        }
+        assert!((20..400).contains(&failed), "{failed}");
+    }
+
+    #[test]
+    fn a_cluster_is_inflated_once_until_it_is_forgotten() {
+        /// Counts its reads: each attempt to inflate makes one, and so does the comparison with what is kept.
+        struct Counted(Vec<u8>, Cell<u32>);
+        impl Storage for Counted {
+            fn length_bytes(&self) -> u64 {
+                self.0.as_slice().length_bytes()
+            }
+            fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+                self.1.set(self.1.get() + 1);
+                self.0.as_slice().read_at(offset, into)
+            }
+        }
+        let geometry = geometry(12, Compression::Deflate);
+        let content: Vec<u8> = (0..4096u32).map(|n| (n * n / 7) as u8).collect();
+        let file = Counted(miniz_oxide::deflate::compress_to_vec(&content, 6), Cell::new(0));
+        let run = CompressedRun::new(HostOffset::ZERO, file.0.len() as u64);
+        let mut inflater = Inflater::default();
+        let reads_of = |inflater: &mut Inflater, end| {
+            assert_eq!(inflater.inflate(&file, &geometry, run, end).ok(), Some(&content[..end]));
+            file.1.replace(0)
+        };
+        let first = reads_of(&mut inflater, 40);
+        assert!(first > 1, "{first}");
+        assert_eq!(reads_of(&mut inflater, 40), 1);
+        assert_eq!(reads_of(&mut inflater, 7), 1);
+        // Pieces of 40 bytes: twice as much is inflated each time, so that most of them are there.
+        let pieces = (80..=4096).step_by(40);
+        let (count, reads) = pieces
+            .map(|end| reads_of(&mut inflater, end))
+            .fold((0, 0), |(n, sum), one| (n + 1, sum + one));
+        assert!(reads < count + 30, "{reads} reads for {count} pieces");
+        inflater.forget();
+        assert_eq!(reads_of(&mut inflater, 40), first);
+    }
+}

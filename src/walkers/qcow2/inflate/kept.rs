@@ -1,0 +1,186 @@
+//! The clusters that were inflated last. A guest that reads a compressed cluster piece by piece, or several layers
+//! above that leave pieces of it, would have it inflated from its start for each piece.
+//!
+//! A payload is known by its bytes, not by its place: the caller compares them with those of the file at each use.
+//! So what is kept is never out of date, whichever disks are read in turn and whatever becomes of their files.
+
+use smallvec::SmallVec;
+
+use crate::disk::offsets::HostOffset;
+use crate::formats::qcow2::header::Compression;
+
+/// How many clusters are kept at most.
+const MAX_ENTRIES: usize = 32;
+/// How many bytes all buffers take at most, but for the cluster that was inflated last.
+const MAX_KEPT_BYTES: usize = 4 << 20;
+/// The longest payload that is kept. A longer one is inflated again for each read.
+const MAX_INPUT_BYTES: usize = 256 << 10;
+
+/// Where a payload lies, and what it must become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Payload {
+    pub(super) offset: HostOffset,
+    /// The bytes that may belong to it.
+    pub(super) length: usize,
+    /// The size of a cluster, in bytes.
+    pub(super) cluster: usize,
+    pub(super) compression: Compression,
+}
+
+/// The first bytes of a payload, and how much of the cluster they suffice for.
+#[derive(Clone, Copy, Debug)]
+struct Prefix {
+    input_bytes: usize,
+    content_bytes: usize,
+}
+
+/// A cluster, or the beginning of one.
+#[derive(Debug)]
+struct Entry {
+    payload: Payload,
+    /// The payload, as far as it was read.
+    input: Vec<u8>,
+    content: Vec<u8>,
+    /// Ascending in both. Empty if nothing is known.
+    prefixes: SmallVec<[Prefix; 4]>,
+    /// The number of the last use.
+    used: u64,
+}
+
+/// Inflated clusters, and for each the payload that it came from.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// The ones in use first, behind them spare ones whose buffers are reused.
+    entries: Vec<Entry>,
+    live: usize,
+    uses: u64,
+}
+
+/// A cluster of which the beginning is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) index: usize,
+    /// How much of the cluster is known.
+    pub(super) content_bytes: usize,
+}
+
+impl Kept {
+    /// Forgets everything but the buffers.
+    pub(super) fn forget(&mut self) {
+        (self.live, self.uses) = (0, 0);
+    }
+
+    /// Finds a payload that begins with bytes that `is_prefix` confirms to be in the file. Of a payload that
+    /// suffices for the first `end` bytes of the cluster, no more is compared than these take.
+    ///
+    /// # Errors
+    /// As `is_prefix`.
+    pub(super) fn find<E>(
+        &mut self,
+        payload: &Payload,
+        end: usize,
+        mut is_prefix: impl FnMut(&[u8]) -> Result<bool, E>,
+    ) -> Result<Option<Known>, E> {
+        for (index, entry) in self.entries[..self.live].iter_mut().enumerate() {
+            if entry.payload != *payload {
+                continue;
+            }
+            let sufficient = entry.prefixes.iter().find(|prefix| prefix.content_bytes >= end);
+            let Some(prefix) = sufficient.or(entry.prefixes.last()) else { continue };
+            let Prefix { input_bytes, content_bytes } = *prefix;
+            if is_prefix(&entry.input[..input_bytes])? {
+                self.uses += 1;
+                entry.used = self.uses;
+                return Ok(Some(Known { index, content_bytes }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes room for a payload, instead of the one whose last use is longest ago if need be; its index.
+    pub(super) fn add(&mut self, payload: Payload) -> usize {
+        let index = match self.live {
+            MAX_ENTRIES => self.oldest(),
+            live => {
+                self.live = live + 1;
+                live
+            }
+        };
+        self.uses += 1;
+        let used = self.uses;
+        match self.entries.get_mut(index) {
+            Some(entry) => {
+                (entry.payload, entry.used) = (payload, used);
+                entry.prefixes.clear();
+            }
+            None => {
+                let (input, content) = Default::default();
+                let prefixes = SmallVec::new();
+                self.entries.push(Entry { payload, input, content, prefixes, used });
+            }
+        }
+        index
+    }
+
+    fn oldest(&self) -> usize {
+        let live = self.entries[..self.live].iter().enumerate();
+        live.min_by_key(|(_, entry)| entry.used).map_or(0, |(index, _)| index)
+    }
+
+    /// Room for the first `content_bytes` of the cluster of an entry. The entry knows nothing until [`Kept::note`].
+    pub(super) fn room(&mut self, index: usize, content_bytes: usize) -> &mut [u8] {
+        let entry = &mut self.entries[index];
+        if entry.content.len() < content_bytes {
+            entry.content.resize(content_bytes, 0);
+            self.free_others(index);
+        }
+        &mut self.entries[index].content[..content_bytes]
+    }
+
+    /// Frees the buffers of other entries while all together take too much: spare ones and the oldest first.
+    fn free_others(&mut self, index: usize) {
+        let bytes = |entry: &Entry| entry.input.capacity() + entry.content.capacity();
+        let mut all: usize = self.entries.iter().map(bytes).sum();
+        while all > MAX_KEPT_BYTES {
+            let live = self.live;
+            let others = self.entries.iter_mut().enumerate();
+            let freeable = others.filter(|(at, entry)| *at != index && bytes(entry) > 0);
+            let age = |(at, entry): &(usize, &mut Entry)| (*at < live, entry.used);
+            let Some((_, entry)) = freeable.min_by_key(age) else { return };
+            all -= bytes(entry);
+            entry.prefixes.clear();
+            (entry.input, entry.content) = Default::default();
+        }
+    }
+
+    /// Notes that `input`, the beginning of the payload of an entry, suffices for the first `content_bytes` of the
+    /// cluster, which are in its room.
+    pub(super) fn note(&mut self, index: usize, input: &[u8], content_bytes: usize) {
+        if input.len() > MAX_INPUT_BYTES {
+            return self.spoil(index);
+        }
+        let Entry { input: kept, prefixes, .. } = &mut self.entries[index];
+        // A file may have changed since it was compared.
+        prefixes.retain(|prefix| {
+            prefix.content_bytes < content_bytes
+                && input.get(..prefix.input_bytes) == kept.get(..prefix.input_bytes)
+        });
+        let input_bytes = input.len();
+        prefixes.push(Prefix { input_bytes, content_bytes });
+        if kept.len() < input_bytes {
+            kept.resize(input_bytes, 0);
+        }
+        kept[..input_bytes].copy_from_slice(input);
+        self.free_others(index);
+    }
+
+    /// Forgets what an entry knows: its room holds anything now.
+    pub(super) fn spoil(&mut self, index: usize) {
+        self.entries[index].prefixes.clear();
+    }
+
+    /// The room of an entry.
+    pub(super) fn content(&self, index: usize) -> &[u8] {
+        &self.entries[index].content
+    }
+}

@@ -1,0 +1,198 @@
+//! `lookup`: the mapping of one guest byte, by a direct path through the tables. What one L2 entry
+//! means is said here, for it and for the walk.
+
+use crate::disk::extent::Mapping;
+use crate::disk::observer::Observer;
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use crate::formats::qcow2::header::Geometry;
+
+use super::disk::{Disk, LayerRef, Qcow2, Raw};
+use crate::formats::qcow2::error::MapError;
+
+/// The mapping of the byte at `guest`; its `offset` is that of the byte itself.
+///
+/// # Errors
+/// A byte past the end of the disk, a malformed entry on the way, or a failing read.
+pub fn lookup<S: Storage + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
+    guest: GuestOffset,
+) -> Result<Mapping, MapError> {
+    let virtual_size = disk.virtual_size_bytes();
+    if guest.get() >= virtual_size {
+        return Err(MapError::PastEnd { guest: guest.get(), virtual_size });
+    }
+    let mut answer = Mapping::HOLE;
+    for depth in 0..disk.layers() {
+        let found = match disk.layer(depth) {
+            Some(LayerRef::Qcow2(layer)) => lookup_in(layer, guest),
+            Some(LayerRef::Raw(layer)) => lookup_raw(layer, guest),
+            None => break,
+        };
+        let located = |error: MapError| error.below_by(u32::try_from(depth).unwrap_or(u32::MAX));
+        answer = at_depth(found.map_err(located)?, depth);
+        if answer.present || disk.size_below(depth).is_none_or(|size| guest.get() >= size) {
+            break;
+        }
+    }
+    Ok(answer)
+}
+
+fn lookup_raw<S: Storage + ?Sized>(
+    layer: &Raw<S>,
+    guest: GuestOffset,
+) -> Result<Mapping, MapError> {
+    let from = HostOffset::new(guest.get());
+    Ok(raw_mapping(from, layer.image.stored(from, from.saturating_add(1))?.stored))
+}
+
+/// The mapping of a byte in one layer, which reaches so far.
+fn lookup_in<S: Storage + ?Sized>(
+    layer: &Qcow2<S>,
+    guest: GuestOffset,
+) -> Result<Mapping, MapError> {
+    let Some((entry, bitmap)) = l2_entry(layer, guest)? else { return Ok(Mapping::HOLE) };
+    let geometry = layer.geometry();
+    let inside = guest.get() & geometry.cluster_size.mask();
+    let host = match checked_kind(entry, geometry, guest.get())? {
+        ClusterKind::Subclusters(host) => Some(host),
+        ClusterKind::UnallocatedSubclusters => None,
+        kind => {
+            let mapping = mapping_of(kind);
+            return Ok(mapping.advanced(inside).unwrap_or(mapping));
+        }
+    };
+    check_bitmap(bitmap, host, guest.get())?;
+    let subcluster = (inside >> geometry.cell_bits()) as u32;
+    Ok(subcluster_mapping(bitmap, host, subcluster, inside))
+}
+
+/// The L2 entry of the cluster that holds `guest`, with its bitmap (0 where there is none); `None`
+/// where there is no L2 table. The layer reaches so far.
+pub(super) fn l2_entry<S: Storage + ?Sized>(
+    layer: &Qcow2<S>,
+    guest: GuestOffset,
+) -> Result<Option<(L2Entry, SubclusterBitmap)>, MapError> {
+    let cluster = layer.geometry().cluster_size.guest_cluster(guest);
+    layer.latest.l2.get_or_read(cluster, || read_l2_entry(layer, guest))
+}
+
+fn read_l2_entry<S: Storage + ?Sized>(
+    layer: &Qcow2<S>,
+    guest: GuestOffset,
+) -> Result<Option<(L2Entry, SubclusterBitmap)>, MapError> {
+    let geometry = layer.geometry();
+    let mut word = [0; 8];
+    let l1_index = guest.get() >> geometry.l2_span_bits();
+    let table = layer.latest.l1.get_or_read(l1_index, || {
+        layer.image.read_at(layer.header.l1_offset.saturating_add(l1_index * 8), &mut word)?;
+        Ok(L1Entry(u64::from_be_bytes(word)).table())
+    })?;
+    let Some(table) = table else { return Ok(None) };
+    if table.get() & geometry.cluster_size.mask() != 0 {
+        return Err(unaligned("L2 table", guest.get(), table));
+    }
+    let l2_index = geometry.cluster_size.guest_cluster(guest).get() & (geometry.l2_entries() - 1);
+    let at = table.saturating_add(l2_index * geometry.l2_entry_bytes());
+    let mut entry = [0; 16];
+    let length = if geometry.extended_l2 { 16 } else { 8 };
+    layer.image.read_at(at, &mut entry[..length])?;
+    let [word, bitmap] = *entry.as_chunks::<8>().0 else { return Ok(None) };
+    let bitmap = SubclusterBitmap(u64::from_be_bytes(bitmap));
+    Ok(Some((L2Entry(u64::from_be_bytes(word)), bitmap)))
+}
+
+/// What an entry says, with its host offset checked. `guest` is who asked.
+#[inline]
+pub(super) fn checked_kind(
+    entry: L2Entry,
+    geometry: &Geometry,
+    guest: u64,
+) -> Result<ClusterKind, MapError> {
+    let kind = entry.kind(geometry).map_err(|what| MapError::InvalidEntry { guest, what })?;
+    match kind {
+        ClusterKind::ZeroAllocated(host)
+        | ClusterKind::Normal(host)
+        | ClusterKind::Subclusters(host) => {
+            if host.get() & geometry.cluster_size.mask() != 0 {
+                return Err(unaligned("cluster", guest, host));
+            }
+            if geometry.data_file && host.get() != guest & !geometry.cluster_size.mask() {
+                let what = "the cluster's place in the data file is not its guest offset";
+                return Err(MapError::InvalidEntry { guest, what });
+            }
+        }
+        ClusterKind::Compressed(_) if geometry.data_file => {
+            let what = "a compressed cluster in an image with a data file";
+            return Err(MapError::InvalidEntry { guest, what });
+        }
+        _ => {}
+    }
+    Ok(kind)
+}
+
+/// The mapping as that of a layer.
+#[inline]
+pub(super) fn at_depth(mapping: Mapping, depth: usize) -> Mapping {
+    Mapping { depth: u32::try_from(depth).unwrap_or(u32::MAX), ..mapping }
+}
+
+/// The mapping of a byte of a raw layer: data, or a hole of the file.
+pub(super) fn raw_mapping(host: HostOffset, stored: bool) -> Mapping {
+    let there = Mapping { present: true, zero: !stored, data: stored, ..Mapping::HOLE };
+    Mapping { offset: Some(host), ..there }
+}
+
+/// The mapping of the first byte of a cluster for which no bitmap tells.
+#[inline]
+pub(super) fn mapping_of(kind: ClusterKind) -> Mapping {
+    let allocated = Mapping { present: true, ..Mapping::HOLE };
+    match kind {
+        ClusterKind::Unallocated
+        | ClusterKind::Subclusters(_)
+        | ClusterKind::UnallocatedSubclusters => Mapping::HOLE,
+        ClusterKind::ZeroPlain => allocated,
+        // The canary, a planted bug that the fuzzer must find (README, "Find a bug in five minutes").
+        ClusterKind::ZeroAllocated(_) if cfg!(qcowfuzz_canary) => allocated,
+        ClusterKind::ZeroAllocated(host) => Mapping { offset: Some(host), ..allocated },
+        ClusterKind::Normal(host) => {
+            Mapping { zero: false, data: true, offset: Some(host), ..allocated }
+        }
+        ClusterKind::Compressed(_) => {
+            Mapping { zero: false, data: true, compressed: true, ..allocated }
+        }
+    }
+}
+
+/// The mapping `delta_bytes` into an extended cluster, which lie in its subcluster `subcluster`.
+#[inline]
+pub(super) fn subcluster_mapping(
+    bitmap: SubclusterBitmap,
+    host: Option<HostOffset>,
+    subcluster: u32,
+    delta_bytes: u64,
+) -> Mapping {
+    let bit = 1 << subcluster;
+    let offset = host.map(|host| host.saturating_add(delta_bytes));
+    let data = bitmap.allocated() & bit != 0;
+    let present = data || bitmap.zero() & bit != 0;
+    Mapping { depth: 0, present, zero: !data, data, compressed: false, offset }
+}
+
+/// Checks a bitmap against itself; `guest` is who asked.
+#[inline]
+pub(super) fn check_bitmap(
+    bitmap: SubclusterBitmap,
+    host: Option<HostOffset>,
+    guest: u64,
+) -> Result<(), MapError> {
+    match bitmap.contradiction(host.is_some()) {
+        None => Ok(()),
+        Some(what) => Err(MapError::InvalidEntry { guest, what }),
+    }
+}
+
+pub(super) fn unaligned(structure: &'static str, guest: u64, host: HostOffset) -> MapError {
+    MapError::Unaligned { structure, guest, host: host.get() }
+}

@@ -1,0 +1,115 @@
+//! `read`: guest data, through the mapping.
+
+use crate::disk::observer::Observer;
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::entry::ClusterKind;
+
+use super::disk::{Disk, LayerRef, Qcow2};
+use super::inflate::Inflater;
+use super::lookup::{check_bitmap, checked_kind, l2_entry, mapping_of, subcluster_mapping};
+use super::scratch::Scratch;
+use crate::formats::qcow2::error::MapError;
+
+/// Fills `into` with the guest's bytes from `guest` on. Of a compressed cluster, as much is inflated
+/// as it takes: damage behind that is not noticed.
+///
+/// # Errors
+/// Bytes past the end of the disk, a malformed entry, data that do not inflate, or a failing read;
+/// `into` may then hold anything.
+pub fn read<S: Storage + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
+    guest: GuestOffset,
+    into: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), MapError> {
+    let virtual_size = disk.virtual_size_bytes();
+    let end = guest.checked_add(into.len() as u64);
+    if end.is_none_or(|end| end.get() > virtual_size) {
+        return Err(MapError::PastEnd { guest: guest.get(), virtual_size });
+    }
+    read_layer(disk, 0, guest, into, &mut scratch.inflater)
+}
+
+/// Fills `into` from the layer at `depth` and those below it. What lies past the layer's end is zeros.
+fn read_layer<S: Storage + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
+    depth: usize,
+    guest: GuestOffset,
+    into: &mut [u8],
+    inflater: &mut Inflater,
+) -> Result<(), MapError> {
+    let layer = match disk.layer(depth) {
+        Some(LayerRef::Qcow2(layer)) => layer,
+        Some(LayerRef::Raw(layer)) => {
+            return Ok(layer.image.read_at(HostOffset::new(guest.get()), into)?);
+        }
+        None => {
+            into.fill(0);
+            return Ok(());
+        }
+    };
+    let cell = layer.geometry().cell_bytes();
+    let mut left = into;
+    let mut guest = guest;
+    while !left.is_empty() {
+        let until_edge = cell - (guest.get() & (cell - 1));
+        let length = usize::try_from(until_edge).unwrap_or(usize::MAX).min(left.len());
+        let (piece, rest) = left.split_at_mut(length);
+        if !read_piece(layer, guest, piece, inflater)? {
+            let there = disk.size_below(depth).unwrap_or(0).saturating_sub(guest.get());
+            let there = usize::try_from(there).unwrap_or(usize::MAX).min(piece.len());
+            let (below, past) = piece.split_at_mut(there);
+            past.fill(0);
+            if !below.is_empty() {
+                read_layer(disk, depth + 1, guest, below, inflater).map_err(MapError::below)?;
+            }
+        }
+        guest = guest.saturating_add(length as u64);
+        left = rest;
+    }
+    Ok(())
+}
+
+/// Reads what lies in one cell; false, with `into` as it was, where the layer has nothing there.
+fn read_piece<S: Storage + ?Sized>(
+    layer: &Qcow2<S>,
+    guest: GuestOffset,
+    into: &mut [u8],
+    inflater: &mut Inflater,
+) -> Result<bool, MapError> {
+    let Some((entry, bitmap)) = l2_entry(layer, guest)? else { return Ok(false) };
+    let geometry = layer.geometry();
+    let inside = guest.get() & geometry.cluster_size.mask();
+    let mapping = match checked_kind(entry, geometry, guest.get())? {
+        ClusterKind::Compressed(run) => {
+            let first = guest.get() - inside;
+            let end = inside as usize + into.len();
+            let content = inflater
+                .inflate(layer.image, geometry, run, end)
+                .map_err(|error| error.at(first))?;
+            into.copy_from_slice(&content[inside as usize..]);
+            return Ok(true);
+        }
+        ClusterKind::UnallocatedSubclusters => {
+            check_bitmap(bitmap, None, guest.get())?;
+            subcluster_mapping(bitmap, None, (inside >> geometry.cell_bits()) as u32, inside)
+        }
+        ClusterKind::Subclusters(host) => {
+            check_bitmap(bitmap, Some(host), guest.get())?;
+            subcluster_mapping(bitmap, Some(host), (inside >> geometry.cell_bits()) as u32, inside)
+        }
+        kind => {
+            let mapping = mapping_of(kind);
+            mapping.advanced(inside).unwrap_or(mapping)
+        }
+    };
+    match mapping.offset.filter(|_| mapping.data) {
+        Some(host) => {
+            layer.data.ok_or(MapError::Missing("external data file"))?.read_at(host, into)?;
+        }
+        None if mapping.present => into.fill(0),
+        None => {}
+    }
+    Ok(mapping.present)
+}
