@@ -7,7 +7,7 @@ use std::sync::Mutex;
 /// Where a panic was, and what it said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PanicNote {
-    /// The crate of `function`. Empty if the build has no symbols.
+    /// The crate of `function`. Empty if the build has no symbols with paths.
     pub crate_name: String,
     /// The source file, from its crate on: where the crate lies differs from machine to machine.
     pub file: String,
@@ -27,11 +27,10 @@ impl PanicNote {
         let message = message(panic).unwrap_or("a panic without a message");
         let file = panic.location().map_or("", |location| location.file()).to_string();
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        let (path, frame) = innermost(&file);
+        let Stack { function, crate_name, frame } = Stack::of_panic(&file);
         let frame = frame.unwrap_or_else(|| module(&file));
         let file = in_its_crate(&file).to_string();
-        let path = path.unwrap_or_default();
-        let (crate_name, function) = (first_segment(&path), last_segment(&path));
+        let (crate_name, function) = (crate_name.unwrap_or_default(), function.unwrap_or_default());
         Self { crate_name, file, function, frame, detail: format!("{place}: {message}") }
     }
 
@@ -39,9 +38,10 @@ impl PanicNote {
     /// part of it, since both change when the code around the bug does. A build without symbols names the file instead.
     pub fn fingerprint(&self) -> String {
         let Self { crate_name, file, function, .. } = self;
-        match function.is_empty() {
-            true => format!("panic: {file}"),
-            false => format!("panic: {crate_name}, {function}"),
+        match (function.is_empty(), crate_name.is_empty()) {
+            (true, _) => format!("panic: {file}"),
+            (false, true) => format!("panic: {file}, {function}"),
+            (false, false) => format!("panic: {crate_name}, {function}"),
         }
     }
 }
@@ -86,27 +86,65 @@ fn is_standard(path: &str) -> bool {
         || path.contains("/lib/rustlib/src/rust/library/")
 }
 
-/// Two functions of the stack of a panic: the path of the innermost that lies in `file`, where a panic's location is that of
-/// the caller of what panics (an index, an `unwrap`); and the innermost outside of the standard library, with its
-/// module.
-fn innermost(file: &str) -> (Option<String>, Option<String>) {
-    let (mut panicking, mut function, mut frame) = (false, None, None);
-    backtrace::trace(|traced| {
-        backtrace::resolve_frame(traced, |symbol| {
-            let Some(name) = symbol.name().map(|name| format!("{name:#}")) else { return };
-            let path = symbol.filename().and_then(Path::to_str).unwrap_or_default();
-            if panicking && function.is_none() && Path::new(path).ends_with(file) {
-                function = Some(name.clone());
-            }
-            if panicking && frame.is_none() && !path.is_empty() && !is_standard(path) {
-                frame = Some(format!("{}::{}", module(path), last_segment(&name)));
-            }
-            // What lies above is the hook, and what it calls.
-            panicking |= name.contains("panicking");
+/// What the stack of a panic says about its place.
+#[derive(Debug, Default)]
+struct Stack {
+    /// The innermost function in the file of the panic's location, which is the caller of the function that panicked (an
+    /// index, an `unwrap`).
+    function: Option<String>,
+    /// The crate of that function.
+    crate_name: Option<String>,
+    /// The innermost function outside of the standard library, with its module.
+    frame: Option<String>,
+}
+
+impl Stack {
+    /// Reads the stack of a panic at a location in `file`.
+    fn of_panic(file: &str) -> Self {
+        let (mut stack, mut root, mut panicking) = (Self::default(), None, false);
+        backtrace::trace(|traced| {
+            backtrace::resolve_frame(traced, |symbol| {
+                let Some(name) = symbol.name().map(|name| format!("{name:#}")) else { return };
+                let path = symbol.filename().and_then(Path::to_str).unwrap_or_default();
+                // The frames above are those of the hook, and of its callees.
+                if panicking {
+                    stack.add(file, &mut root, &name, path);
+                }
+                panicking |= name.contains("panicking");
+            });
+            !stack.is_complete()
         });
-        function.is_none() || frame.is_none()
-    });
-    (function, frame)
+        stack
+    }
+
+    /// Adds the next frame outward: its function and its source file. `root` is the folder of the crate, once known.
+    fn add(&mut self, file: &str, root: &mut Option<String>, name: &str, path: &str) {
+        if self.function.is_none() && Path::new(path).ends_with(file) {
+            self.function = Some(last_segment(name));
+            *root = Some(crate_root(path).to_string());
+        }
+        // An inlined function may have its own name only. Then a caller in the same crate names the crate.
+        let in_crate = root.as_ref().is_some_and(|root| crate_root(path) == root);
+        if self.crate_name.is_none() && in_crate && name.contains("::") {
+            self.crate_name =
+                Some(first_segment(name)).filter(|it| !STANDARD.contains(&it.as_str()));
+        }
+        if self.frame.is_none() && !path.is_empty() && !is_standard(path) {
+            self.frame = Some(format!("{}::{}", module(path), last_segment(name)));
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.function.is_some() && self.crate_name.is_some() && self.frame.is_some()
+    }
+}
+
+/// The crates of the standard library, whose types can come first in a function's path.
+const STANDARD: [&str; 3] = ["core", "alloc", "std"];
+
+/// The folder of a source file's crate: the path up to the last folder `src`.
+fn crate_root(path: &str) -> &str {
+    path.strip_suffix(in_its_crate(path)).unwrap_or(path)
 }
 
 /// The function's own name in a path: without the types around it, closures in it, and generics behind it.
