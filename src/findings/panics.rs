@@ -125,9 +125,8 @@ impl Stack {
         }
         // An inlined function may have its own name only. Then a caller in the same crate names the crate.
         let in_crate = root.as_ref().is_some_and(|root| crate_root(path) == root);
-        if self.crate_name.is_none() && in_crate && name.contains("::") {
-            self.crate_name =
-                Some(first_segment(name)).filter(|it| !STANDARD.contains(&it.as_str()));
+        if self.crate_name.is_none() && in_crate {
+            self.crate_name = crate_of(name);
         }
         if self.frame.is_none() && !path.is_empty() && !is_standard(path) {
             self.frame = Some(format!("{}::{}", module(path), last_segment(name)));
@@ -149,6 +148,12 @@ fn crate_root(path: &str) -> &str {
 
 /// The function's own name in a path: without the types around it, closures in it, and generics behind it.
 fn last_segment(path: &str) -> String {
+    let named = |segment: &&String| !segment.is_empty() && !segment.starts_with('{');
+    segments(path).iter().rev().find(named).cloned().unwrap_or_default()
+}
+
+/// The parts of a path between `::`, without what lies in angle brackets.
+fn segments(path: &str) -> Vec<String> {
     let (mut depth, mut segments) = (0u32, vec![String::new()]);
     let mut characters = path.chars().peekable();
     while let Some(character) = characters.next() {
@@ -163,15 +168,17 @@ fn last_segment(path: &str) -> String {
             _ => {}
         }
     }
-    let named = |segment: &&String| !segment.is_empty() && !segment.starts_with('{');
-    segments.iter().rev().find(named).cloned().unwrap_or_default()
+    segments
 }
 
-/// The crate in a function's path: the first name, whatever types and references are around it.
-fn first_segment(path: &str) -> String {
+/// The crate in a function's path: the first name, whatever types and references are around it. `None` if the path is
+/// the function's own name, with or without generics.
+fn crate_of(path: &str) -> Option<String> {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let start = path.trim_start_matches(|character: char| !is_word(character));
-    start.split(|character| !is_word(character)).next().unwrap_or_default().to_string()
+    let first = start.split(|character| !is_word(character)).next().unwrap_or_default();
+    let named = segments(path).len() > 1 && !first.is_empty() && !STANDARD.contains(&first);
+    named.then(|| first.to_string())
 }
 
 static LAST_PANIC: Mutex<Option<PanicNote>> = Mutex::new(None);
@@ -265,7 +272,11 @@ mod tests {
             "qcowfuzz::walkers::qcow2::walk::piece::{closure#0}::{closure#1}",
         ] {
             assert_eq!(last_segment(path), "piece", "{path}");
-            assert_eq!(first_segment(path), "qcowfuzz", "{path}");
+            assert_eq!(crate_of(path).as_deref(), Some("qcowfuzz"), "{path}");
+        }
+        for path in ["piece", "piece<dyn qcowfuzz::disk::Storage>", "<alloc::vec::Vec<u8>>::piece"]
+        {
+            assert_eq!(crate_of(path), None, "{path}");
         }
     }
 
