@@ -114,6 +114,10 @@ impl Stack {
             });
             !stack.is_complete()
         });
+        // A build may have the functions' own names only. Then the folder names the crate.
+        if let Some(root) = root.filter(|_| stack.crate_name.is_none()) {
+            stack.crate_name = crate_in(&root);
+        }
         stack
     }
 
@@ -140,6 +144,20 @@ impl Stack {
 
 /// The crates of the standard library, whose types can come first in a function's path.
 const STANDARD: [&str; 3] = ["core", "alloc", "std"];
+
+/// The crate whose sources lie in a folder: this one, or one that is called as the folder, without a version.
+fn crate_in(root: &str) -> Option<String> {
+    let root = root.trim_end_matches('/');
+    if root == env!("CARGO_MANIFEST_DIR") {
+        return Some(env!("CARGO_CRATE_NAME").to_string());
+    }
+    let folder = root.rsplit('/').next().filter(|folder| !folder.is_empty())?;
+    let name = match folder.rsplit_once('-') {
+        Some((name, version)) if version.starts_with(|it: char| it.is_ascii_digit()) => name,
+        _ => folder,
+    };
+    Some(name.replace('-', "_"))
+}
 
 /// The folder of a source file's crate: the path up to the last folder `src`.
 fn crate_root(path: &str) -> &str {
@@ -278,6 +296,17 @@ mod tests {
         {
             assert_eq!(crate_of(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn folders_name_crates() {
+        let crate_of_file = |path: &str| crate_in(crate_root(path));
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src/walkers/qcow2/read.rs");
+        assert_eq!(crate_of_file(own).as_deref(), Some("qcowfuzz"));
+        let registry = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/my-disk-0.1.4/src/a/b.rs";
+        assert_eq!(crate_of_file(registry).as_deref(), Some("my_disk"));
+        assert_eq!(crate_of_file("/home/me/my-disk/src/lib.rs").as_deref(), Some("my_disk"));
+        assert_eq!(crate_of_file("src/lib.rs"), None);
     }
 
     #[test]
