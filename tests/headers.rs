@@ -6,8 +6,8 @@ use qcowfuzz::formats::qcow2::constants::{
     COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_END,
     EXTENSION_FEATURE_NAMES,
 };
+use qcowfuzz::formats::qcow2::geometry::ImageFormat;
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::header::ImageFormat;
 use qcowfuzz::images::entropy::Entropy;
 use qcowfuzz::images::files::LayerFiles;
 use qcowfuzz::images::limits::Limits;

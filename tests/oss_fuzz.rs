@@ -5,14 +5,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::formats::qcow2::bitmap::{EXTENSION_BYTES, FLAG_AUTO, FLAG_IN_USE, MAX_BITMAPS};
-use qcowfuzz::formats::qcow2::constants::*;
-use qcowfuzz::formats::qcow2::entry::{
-    COPIED, CompressedRun, L2Entry, OFFSET_MASK, SubclusterBitmap,
+use qcowfuzz::formats::qcow2::bitmap::MAX_BITMAPS;
+use qcowfuzz::formats::qcow2::constants::{
+    BITMAP_AUTO, BITMAP_IN_USE, BITMAPS_EXTENSION_BYTES, COPIED, OFFSET_MASK,
+    SNAPSHOT_KNOWN_EXTRA_BYTES, SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES, *,
 };
-use qcowfuzz::formats::qcow2::header::ImageFormat;
-use qcowfuzz::formats::qcow2::snapshot::{KNOWN_EXTRA_BYTES, V3_EXTRA_BYTES};
+use qcowfuzz::formats::qcow2::geometry::ImageFormat;
 use qcowfuzz::formats::qcow2::units::ClusterSize;
 
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
@@ -53,21 +51,20 @@ fn entries() -> Vec<(String, Vec<u8>)> {
         ("EXTENSION_BITMAPS", EXTENSION_BITMAPS),
         ("EXTENSION_CRYPTO", EXTENSION_CRYPTO),
         ("EXTENSION_DATA_FILE", EXTENSION_DATA_FILE),
-        ("BITMAP_FLAG_IN_USE", FLAG_IN_USE),
-        ("BITMAP_FLAG_AUTO", FLAG_AUTO),
+        ("BITMAP_FLAG_IN_USE", BITMAP_IN_USE),
+        ("BITMAP_FLAG_AUTO", BITMAP_AUTO),
         ("SNAPSHOT_V3_EXTRA_BYTES", V3_EXTRA_BYTES),
-        ("SNAPSHOT_KNOWN_EXTRA_BYTES", KNOWN_EXTRA_BYTES as u32),
+        ("SNAPSHOT_KNOWN_EXTRA_BYTES", SNAPSHOT_KNOWN_EXTRA_BYTES as u32),
     ] {
         add(name, &value.to_be_bytes());
     }
     // The end of the extensions has no content; the other one whose length is fixed is the bitmaps'.
     for (name, kind, length) in [
         ("EXTENSION_END", EXTENSION_END, 0),
-        ("EXTENSION_BITMAPS_HEAD", EXTENSION_BITMAPS, EXTENSION_BYTES as u32),
+        ("EXTENSION_BITMAPS_HEAD", EXTENSION_BITMAPS, BITMAPS_EXTENSION_BYTES as u32),
     ] {
         add(name, &[kind.to_be_bytes(), length.to_be_bytes()].concat());
     }
-    let payload = CompressedRun::new(HostOffset::new(0), 1);
     for (name, value) in [
         ("INCOMPATIBLE_DIRTY", INCOMPATIBLE_DIRTY),
         ("INCOMPATIBLE_CORRUPT", INCOMPATIBLE_CORRUPT),
@@ -79,10 +76,10 @@ fn entries() -> Vec<(String, Vec<u8>)> {
         ("AUTOCLEAR_RAW_DATA_FILE", AUTOCLEAR_RAW_DATA_FILE),
         ("ENTRY_COPIED", COPIED),
         ("ENTRY_OFFSET_MASK", OFFSET_MASK),
-        ("ENTRY_COMPRESSED", L2Entry::compressed(payload, ClusterSize::SMALLEST).0),
-        ("ENTRY_ZERO", L2Entry::zero(None, false).0),
-        ("SUBCLUSTERS_ALL_ALLOCATED", SubclusterBitmap::ALL_ALLOCATED.0),
-        ("SUBCLUSTERS_ALL_ZERO", SubclusterBitmap::ALL_ZERO.0),
+        ("ENTRY_COMPRESSED", L2_COMPRESSED),
+        ("ENTRY_ZERO", L2_ZERO),
+        ("SUBCLUSTERS_ALL_ALLOCATED", 0xFFFF_FFFF),
+        ("SUBCLUSTERS_ALL_ZERO", 0xFFFF_FFFF << 32),
     ] {
         add(name, &value.to_be_bytes());
     }

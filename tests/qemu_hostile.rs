@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 mod qemu;
 
+use qcowfuzz::formats::qcow2::layout::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;

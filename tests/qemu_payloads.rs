@@ -14,7 +14,7 @@ use miniz_oxide::deflate::core::{
 use qcowfuzz::disk::extent::Window;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{FileStorage, Layer};
-use qcowfuzz::formats::qcow2::header::Compression;
+use qcowfuzz::formats::qcow2::geometry::Compression;
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::images::entropy::Entropy;
 use qcowfuzz::images::export;

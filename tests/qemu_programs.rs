@@ -6,6 +6,7 @@ mod qemu;
 #[path = "qemu/snapshots.rs"]
 mod snapshots;
 
+use qcowfuzz::formats::qcow2::layout::Layout;
 use std::fmt;
 use std::fs::{self, File};
 use std::ops::AddAssign;

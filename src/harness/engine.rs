@@ -8,7 +8,7 @@ use crate::disk::extent::{Mapping, Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::header::{Compression, Geometry};
+use crate::formats::qcow2::geometry::{Compression, Geometry};
 
 /// What an engine says that it can do. A feature that it refuses is policy, not a bug; what it does
 /// not declare is not asked of it, and what it declares must hold.

@@ -1,5 +1,6 @@
 //! The oracles in their order, with their buffers.
 
+use crate::formats::qcow2::layout::Layout;
 use smallvec::SmallVec;
 
 use crate::disk::extent::{Extent, Window};

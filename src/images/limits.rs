@@ -2,7 +2,8 @@
 
 use crate::disk::limits::MAX_LAYERS;
 use crate::formats::qcow2::constants::{MAX_L1_ENTRIES, MAX_REFCOUNT_TABLE_BYTES};
-use crate::formats::qcow2::header::Geometry;
+use crate::formats::qcow2::geometry::Geometry;
+use crate::images::qcow2::Sizes;
 
 /// What one run may cost: a set for each fuzz target that runs programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::{Buf, BufMut};
 
 use crate::formats::qcow2::anatomy::Part;
-use crate::formats::qcow2::header::Version;
+use crate::formats::qcow2::geometry::Version;
 use crate::images::content::Shape;
 use crate::images::damage::Transform;
 use crate::images::qcow2::payload::Coding;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::formats::qcow2::header::{Compression, Geometry, ImageFormat, Version};
+use crate::formats::qcow2::geometry::{Compression, Geometry, ImageFormat, Version};
 use crate::formats::qcow2::units::ClusterSize;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;

@@ -14,8 +14,8 @@ use crate::disk::limits::MAX_FILE_LAYERS;
 use crate::disk::storage::{FileId, FileStorage, Layer, Storage};
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::geometry::ImageFormat;
 use crate::formats::qcow2::head::{Field, Head, probe};
-use crate::formats::qcow2::header::ImageFormat;
 
 /// The files of a chain of images, the image itself first.
 #[derive(Debug)]

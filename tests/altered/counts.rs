@@ -1,7 +1,8 @@
 //! Bugs in refcounts and COPIED flags.
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::formats::qcow2::entry::{COPIED, ClusterKind};
+use qcowfuzz::formats::qcow2::constants::COPIED;
+use qcowfuzz::formats::qcow2::entry::ClusterKind;
 
 use super::{Altered, Case, Mapped, case};
 

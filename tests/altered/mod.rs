@@ -9,11 +9,14 @@ pub mod snapshots;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage};
 use qcowfuzz::formats::qcow2::bitmap::BitmapsExtension;
+use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
 use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use qcowfuzz::formats::qcow2::geometry::Geometry;
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::header::{Geometry, Header};
+use qcowfuzz::formats::qcow2::header::Header;
+use qcowfuzz::formats::qcow2::layout::Layout;
 use qcowfuzz::formats::qcow2::refcount;
-use qcowfuzz::formats::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry};
+use qcowfuzz::formats::qcow2::snapshot::SnapshotEntry;
 use qcowfuzz::images::image::Image;
 
 /// A bug in the bytes, and what must be found where an image has it.
@@ -130,7 +133,7 @@ impl Altered {
     }
 
     pub fn first_snapshot(&self) -> Option<SnapshotEntry> {
-        let mut fixed = [0; FIXED_BYTES];
+        let mut fixed = [0; SNAPSHOT_FIXED_BYTES];
         self.original.read_at(self.header.snapshots_offset, &mut fixed).unwrap();
         (self.header.snapshots > 0).then(|| SnapshotEntry::parse(&fixed))
     }

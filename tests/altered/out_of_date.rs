@@ -1,7 +1,8 @@
 //! Bugs in counts that are meant to be out of date, and beside them.
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::formats::qcow2::entry::{COPIED, ClusterKind};
+use qcowfuzz::formats::qcow2::constants::COPIED;
+use qcowfuzz::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::images::files::Deviation;
 
 use super::Altered;

@@ -1,7 +1,8 @@
 //! Bugs in what a snapshot is.
 
+use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
 use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
-use qcowfuzz::formats::qcow2::snapshot::FIXED_BYTES;
+use qcowfuzz::formats::qcow2::layout::Layout;
 
 use super::{Altered, Case, case, words};
 
@@ -10,7 +11,7 @@ pub const CASES: &[Case] = &[
         "the size of a snapshot's disk is altered",
         |it| {
             it.first_snapshot()?;
-            let at = it.header.snapshots_offset.get() + FIXED_BYTES as u64 + 8;
+            let at = it.header.snapshots_offset.get() + SNAPSHOT_FIXED_BYTES as u64 + 8;
             let size = (0..8).fold(0, |size, byte| size << 8 | u64::from(it.byte(at + byte)));
             it.write_word(at, size.checked_sub(512)?);
             Some(())

@@ -2,10 +2,12 @@
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXED_BYTES};
-use qcowfuzz::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, EXTENSION_BITMAPS};
+use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry};
+use qcowfuzz::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES, EXTENSION_BITMAPS,
+};
+use qcowfuzz::formats::qcow2::geometry::Version;
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::header::Version;
 use qcowfuzz::images::entropy::Entropy;
 use qcowfuzz::images::qcow2::Leaving;
 use qcowfuzz::programs::Prologue;
@@ -121,7 +123,7 @@ impl Bitmaps {
         };
         let mut at = extension.directory_offset;
         for _ in 0..extension.bitmaps {
-            let mut fixed = [0; FIXED_BYTES];
+            let mut fixed = [0; BITMAP_FIXED_BYTES];
             image.read_at(at, &mut fixed).unwrap();
             let entry = BitmapEntry::parse(&fixed);
             let mut table = vec![0; entry.table_entries as usize * 8];

@@ -1,6 +1,6 @@
 //! Backing chains and external data files.
 
-use qcowfuzz::formats::qcow2::header::{ImageFormat, Version};
+use qcowfuzz::formats::qcow2::geometry::{ImageFormat, Version};
 use qcowfuzz::images::entropy::Entropy;
 use qcowfuzz::images::qcow2::Builder;
 use qcowfuzz::programs::Prologue;

@@ -1,5 +1,6 @@
 //! What there is of a file beyond what its disk holds.
 
+use qcowfuzz::formats::qcow2::layout::Layout;
 use std::ops::ControlFlow;
 
 use qcowfuzz::disk::error::StorageError;

@@ -7,8 +7,9 @@ use qcowfuzz::formats::qcow2::constants::{
     COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE,
     EXTENSION_END, EXTENSION_FEATURE_NAMES, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
+use qcowfuzz::formats::qcow2::geometry::Version;
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::header::{Header, Version};
+use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::images::entropy::Entropy;
 use qcowfuzz::images::files::{Deviation, LayerFiles};
 use qcowfuzz::images::image::Image;

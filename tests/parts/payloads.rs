@@ -1,6 +1,6 @@
 //! How compressed clusters are coded, and how long their payloads are.
 
-use qcowfuzz::formats::qcow2::header::Compression;
+use qcowfuzz::formats::qcow2::geometry::Compression;
 use qcowfuzz::images::content::Shape;
 use qcowfuzz::images::qcow2::payload::Coding;
 use qcowfuzz::programs::{Effect, Operation, Record};
@@ -132,7 +132,7 @@ pub const PARTS: &[Part] = &[
         name: ZSTD_CODINGS,
         prepare: |prologue| {
             use qcowfuzz::programs::operand::Features;
-            prologue.version = qcowfuzz::formats::qcow2::header::Version::V3;
+            prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3;
             prologue.features = prologue.features.with(Features::ZSTD);
         },
         lines: |_| "compress_as at=start+8 shape=far coding=pieces skew=packed".to_string(),

@@ -1,5 +1,6 @@
 //! Snapshots.
 
+use qcowfuzz::formats::qcow2::layout::Layout;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -7,8 +8,9 @@ use qcowfuzz::disk::error::StorageError;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{GRAIN_BYTES, Storage, each_data};
 use qcowfuzz::formats::qcow2::entry::L1Entry;
+use qcowfuzz::formats::qcow2::geometry::{Geometry, Version};
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::header::{Geometry, Header, Version};
+use qcowfuzz::formats::qcow2::header::Header;
 use qcowfuzz::formats::qcow2::refcount::{block_offset, for_each_run};
 use qcowfuzz::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra};
 use qcowfuzz::formats::qcow2::snapshot_table::{each_entry, extra_of};

@@ -13,7 +13,8 @@ use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::formats::qcow2::error::MapError;
-use qcowfuzz::formats::qcow2::header::{Geometry, Header, PARSED_BYTES};
+use qcowfuzz::formats::qcow2::geometry::Geometry;
+use qcowfuzz::formats::qcow2::header::{Header, PARSED_BYTES};
 use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
 

@@ -3,6 +3,7 @@
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::formats::qcow2::error::MapError;
+use qcowfuzz::formats::qcow2::layout::Layout;
 use qcowfuzz::harness::engine::EngineError;
 
 use super::{Case, Facts, Fault, Walked, cut};

@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry, FIXED_BYTES};
-use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEntry};
+use qcowfuzz::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES};
 use qcowfuzz::formats::qcow2::error::MapError;
 use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::harness::oracles::recount::Recount;
@@ -258,7 +258,7 @@ fn bitmaps(path: &Path) -> Vec<Read> {
     let mut at = extension.directory_offset.get() as usize;
     let mut found = Vec::new();
     for _ in 0..extension.bitmaps {
-        let (fixed, rest) = bytes[at..].split_first_chunk::<FIXED_BYTES>().unwrap();
+        let (fixed, rest) = bytes[at..].split_first_chunk::<BITMAP_FIXED_BYTES>().unwrap();
         let entry = BitmapEntry::parse(fixed);
         let name = String::from_utf8(rest[..usize::from(entry.name_bytes)].to_vec()).unwrap();
         let table = entry.table_offset.get() as usize;

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
+use qcowfuzz::formats::qcow2::geometry::Version;
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::header::Version;
-use qcowfuzz::formats::qcow2::snapshot::{FIXED_BYTES, SnapshotEntry, SnapshotExtra};
+use qcowfuzz::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra};
 use qcowfuzz::formats::qcow2::snapshot_table::{each_entry, extra_of};
 use serde_json::{Value, json};
 
@@ -62,7 +63,7 @@ pub fn list(storage: &dyn Storage) -> Checked<Vec<Listed>> {
     };
     each_entry(storage, &header, |_, at, entry| {
         let extra = extra_of(storage, at, entry)?;
-        let at = at.saturating_add(FIXED_BYTES as u64 + u64::from(entry.extra_bytes));
+        let at = at.saturating_add(SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes));
         let id = text(at, entry.id_bytes);
         let name = text(at.saturating_add(u64::from(entry.id_bytes)), entry.name_bytes);
         all.push(Listed { entry: *entry, extra, id, name });

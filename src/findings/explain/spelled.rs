@@ -1,10 +1,9 @@
 //! The bits of fields and entries, in words.
 
 use crate::formats::qcow2::anatomy::Part;
-use crate::formats::qcow2::entry::{
-    COPIED, ClusterKind, L1Entry, L2Entry, OFFSET_MASK, SubclusterBitmap,
-};
-use crate::formats::qcow2::header::Geometry;
+use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
+use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::refcount;
 use crate::formats::qcow2::units::SUBCLUSTERS;
 

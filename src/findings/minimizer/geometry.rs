@@ -1,6 +1,6 @@
 //! Makes the geometry what QEMU's own is, as far as the bug lets it, and the disk small.
 
-use crate::formats::qcow2::header::Version;
+use crate::formats::qcow2::geometry::Version;
 use crate::images::qcow2::placement::Policy;
 use crate::programs::Program;
 use crate::programs::operand::{Base, DataIn, Features, Number, Operand, Size};

@@ -1,7 +1,7 @@
 //! Minimizations whose outcome is known: what shows the bug is said in terms of what the program means.
 
 use super::*;
-use crate::formats::qcow2::header::Version;
+use crate::formats::qcow2::geometry::Version;
 use crate::images::limits::Limits;
 use crate::programs::generate::{Wanted, generate};
 use crate::programs::operation::OPERATION_BYTES;

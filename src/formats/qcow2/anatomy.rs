@@ -4,9 +4,12 @@
 
 mod fields;
 
+use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
+use crate::formats::qcow2::layout::Layout;
 use std::ops::{ControlFlow, Range};
 
 use super::constants::EXTENSION_END;
+use super::geometry::{Geometry, Version};
 use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
@@ -14,9 +17,9 @@ use crate::formats::qcow2::bitmap::BitmapEntry;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::head::Head;
-use crate::formats::qcow2::header::{Geometry, Header, Version};
+use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::units::ClusterSize;
-use crate::formats::qcow2::{bitmap, refcount, snapshot_table};
+use crate::formats::qcow2::{refcount, snapshot_table};
 
 use fields::{DIRECTORY_FIELDS, HEADER_FIELDS, HEADER_FIELDS_V2, SNAPSHOT_FIELDS, SNAPSHOT_FIXED};
 
@@ -370,7 +373,7 @@ impl Anatomy {
         let Some(extension) = head.bitmaps else { return Ok(()) };
         let mut at = extension.directory_offset;
         for _ in 0..extension.bitmaps {
-            let mut fixed = [0; bitmap::FIXED_BYTES];
+            let mut fixed = [0; BITMAP_FIXED_BYTES];
             storage.read_at(at, &mut fixed)?;
             for (name, inside, width) in DIRECTORY_FIELDS {
                 let at = at.saturating_add(inside);

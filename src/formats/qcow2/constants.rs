@@ -71,3 +71,45 @@ pub const EXTENSION_CRYPTO: u32 = 0x0537_BE77;
 
 /// Header extension: the name of the external data file.
 pub const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
+
+/// Bits 9–55: a host offset in an L1 entry, or in an L2 entry that is not compressed.
+pub const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
+
+/// Bit 63: the cluster's refcount is exactly one.
+pub const COPIED: u64 = 1 << 63;
+
+/// Bit 62 of an L2 entry: compressed.
+pub const L2_COMPRESSED: u64 = 1 << 62;
+
+/// Bit 0 of a standard L2 entry: reads as zeros.
+pub const L2_ZERO: u64 = 1;
+
+/// The fixed part of an entry.
+pub const SNAPSHOT_FIXED_BYTES: usize = 40;
+
+/// The shortest extra data that version 3 allows: the VM state's size and the disk's.
+pub const SNAPSHOT_V3_EXTRA_BYTES: u32 = 16;
+
+/// The extra data that have a meaning: the two sizes and the instruction count.
+pub const SNAPSHOT_KNOWN_EXTRA_BYTES: usize = 24;
+
+/// The length of the bitmaps extension.
+pub const BITMAPS_EXTENSION_BYTES: usize = 24;
+
+/// The fixed part of a bitmap directory entry.
+pub const BITMAP_FIXED_BYTES: usize = 24;
+
+/// The longest name that QEMU opens (`BME_MAX_NAME_SIZE`).
+pub const MAX_BITMAP_NAME_BYTES: u16 = 1023;
+
+/// Flag bit 0: the bitmap was not saved correctly, what it says may be wrong.
+pub const BITMAP_IN_USE: u32 = 1 << 0;
+
+/// Flag bit 1: the bitmap must reflect all changes of the disk.
+pub const BITMAP_AUTO: u32 = 1 << 1;
+
+/// The one type: a dirty tracking bitmap.
+pub const BITMAP_DIRTY_TRACKING: u8 = 1;
+
+/// Bit 0 of a table entry without an offset: all bits are ones.
+pub const BITMAP_ALL_ONES: u64 = 1;

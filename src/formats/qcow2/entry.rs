@@ -1,28 +1,15 @@
 //! Entries of L1 and L2 tables (specification, "Cluster mapping").
 
-use super::header::{Geometry, Version};
+use super::constants::{COPIED, L2_COMPRESSED, L2_ZERO, OFFSET_MASK};
+use super::geometry::{Geometry, Version};
 use super::units::ClusterSize;
 use crate::disk::offsets::HostOffset;
-
-/// Bits 9–55: a host offset in an L1 entry, or in an L2 entry that is not compressed.
-pub const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
-/// Bit 63: the cluster's refcount is exactly one.
-pub const COPIED: u64 = 1 << 63;
-/// Bit 62 of an L2 entry: compressed.
-const COMPRESSED: u64 = 1 << 62;
-/// Bit 0 of a standard L2 entry: reads as zeros.
-const ZERO: u64 = 1;
 
 /// An L1 table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L1Entry(pub u64);
 
 impl L1Entry {
-    /// An entry that points to an L2 table.
-    pub fn new(table: HostOffset, copied: bool) -> Self {
-        Self(table.get() | if copied { COPIED } else { 0 })
-    }
-
     /// Where the L2 table lies; `None` where there is none. Reserved bits are ignored.
     #[inline]
     pub fn table(self) -> Option<HostOffset> {
@@ -62,23 +49,6 @@ pub enum ClusterKind {
 pub struct L2Entry(pub u64);
 
 impl L2Entry {
-    /// A cluster of data, or under extended L2 one whose bitmap tells.
-    pub fn normal(host: HostOffset, copied: bool) -> Self {
-        Self(host.get() | if copied { COPIED } else { 0 })
-    }
-
-    /// Reads as zeros; not under extended L2.
-    pub fn zero(host: Option<HostOffset>, copied: bool) -> Self {
-        let host = host.map_or(0, HostOffset::get);
-        Self(host | ZERO | if copied { COPIED } else { 0 })
-    }
-
-    /// A compressed cluster.
-    pub fn compressed(run: CompressedRun, cluster_size: ClusterSize) -> Self {
-        let shift = CompressedRun::offset_bits(cluster_size);
-        Self(COMPRESSED | (run.additional_sectors << shift) | run.offset.get())
-    }
-
     /// Whether the entry says that the cluster's refcount is exactly one.
     pub fn copied(self) -> bool {
         self.0 & COPIED != 0
@@ -96,7 +66,7 @@ impl L2Entry {
         let host = HostOffset::new(offset);
         // In a data file, 0 is an offset like any other.
         let allocated = offset != 0 || geometry.data_file && self.copied();
-        if self.0 & COMPRESSED != 0 {
+        if self.0 & L2_COMPRESSED != 0 {
             return Ok(ClusterKind::Compressed(CompressedRun::from_entry(self.0, geometry)));
         }
         if geometry.extended_l2 {
@@ -105,7 +75,7 @@ impl L2Entry {
                 true => ClusterKind::Subclusters(host),
             });
         }
-        if self.0 & ZERO != 0 {
+        if self.0 & L2_ZERO != 0 {
             if geometry.version == Version::V2 {
                 return Err("the zero flag is set in a version 2 image");
             }
@@ -131,12 +101,6 @@ pub struct CompressedRun {
 }
 
 impl CompressedRun {
-    /// For `length_bytes` (at least 1) from `offset`.
-    pub fn new(offset: HostOffset, length_bytes: u64) -> Self {
-        let last = offset.get() + length_bytes.saturating_sub(1);
-        Self { offset, additional_sectors: (last / 512) - (offset.get() / 512) }
-    }
-
     fn from_entry(entry: u64, geometry: &Geometry) -> Self {
         let shift = Self::offset_bits(geometry.cluster_size);
         let sector_bits = geometry.cluster_size.bits() - 8;
@@ -164,16 +128,6 @@ impl CompressedRun {
 pub struct SubclusterBitmap(pub u64);
 
 impl SubclusterBitmap {
-    /// Every subcluster allocated.
-    pub const ALL_ALLOCATED: Self = Self(0xFFFF_FFFF);
-    /// Every subcluster reads as zeros.
-    pub const ALL_ZERO: Self = Self(0xFFFF_FFFF << 32);
-
-    /// From the two halves.
-    pub fn new(allocated: u32, zero: u32) -> Self {
-        Self(u64::from(zero) << 32 | u64::from(allocated))
-    }
-
     /// Bit i: subcluster i is allocated.
     #[inline]
     pub fn allocated(self) -> u32 {
@@ -202,7 +156,7 @@ impl SubclusterBitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::qcow2::header::Compression;
+    use crate::formats::qcow2::geometry::Compression;
 
     fn geometry(bits: u32, extended_l2: bool) -> Geometry {
         Geometry {
@@ -216,24 +170,9 @@ mod tests {
     }
 
     #[test]
-    fn compressed_descriptors_round_trip_at_every_cluster_size() {
-        for bits in 9..=21 {
-            let geometry = geometry(bits, false);
-            let cluster = geometry.cluster_size.bytes();
-            for (offset, length) in [(0x1000, 1), (0x1001, 511), (0x11FF, 1), (0x11FF, cluster)] {
-                let run = CompressedRun::new(HostOffset::new(offset), length);
-                let entry = L2Entry::compressed(run, geometry.cluster_size);
-                assert_eq!(entry.kind(&geometry), Ok(ClusterKind::Compressed(run)));
-                assert!(run.length_bytes() >= length && run.length_bytes() < length + 512);
-                assert!(!entry.copied());
-            }
-        }
-    }
-
-    #[test]
     fn the_descriptor_of_the_specification() {
         // 64 KiB clusters: x = 54; three sectors in all from 0x50200.
-        let entry = L2Entry(COMPRESSED | (2 << 54) | 0x5_0210);
+        let entry = L2Entry(L2_COMPRESSED | (2 << 54) | 0x5_0210);
         let Ok(ClusterKind::Compressed(run)) = entry.kind(&geometry(16, false)) else { panic!() };
         assert_eq!(run.offset, HostOffset::new(0x5_0210));
         assert_eq!(run.length_bytes(), 3 * 512 - 0x10);
@@ -247,7 +186,10 @@ mod tests {
         assert_eq!(L2Entry(1).kind(&standard), Ok(ClusterKind::ZeroPlain));
         assert_eq!(L2Entry(0x5_0001).kind(&standard), Ok(ClusterKind::ZeroAllocated(host)));
         assert_eq!(L2Entry(0x5_0000).kind(&standard), Ok(ClusterKind::Normal(host)));
-        assert!(matches!(L2Entry(COMPRESSED | 1).kind(&standard), Ok(ClusterKind::Compressed(_))));
+        assert!(matches!(
+            L2Entry(L2_COMPRESSED | 1).kind(&standard),
+            Ok(ClusterKind::Compressed(_))
+        ));
         // Reserved bits 1–8 and 56–61 are masked; bit 0 means nothing under extended L2.
         let reserved = 0x3F00_0000_0000_01FE;
         assert_eq!(L2Entry(0x5_0000 | reserved).kind(&standard), Ok(ClusterKind::Normal(host)));

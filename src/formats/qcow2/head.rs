@@ -2,14 +2,15 @@
 //! an image with it, the recount begins with it. And what a file without a word about its format is.
 
 use super::constants::{
-    AUTOCLEAR_BITMAPS, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_CRYPTO,
-    EXTENSION_DATA_FILE, EXTENSION_END, MAGIC,
+    AUTOCLEAR_BITMAPS, BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS,
+    EXTENSION_CRYPTO, EXTENSION_DATA_FILE, EXTENSION_END, MAGIC,
 };
+use super::geometry::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::qcow2::bitmap::{BitmapsExtension, EXTENSION_BYTES};
+use crate::formats::qcow2::bitmap::BitmapsExtension;
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::header::{Header, ImageFormat, PARSED_BYTES};
+use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 
 /// The longest name of a format that QEMU opens.
 pub const MAX_FORMAT_BYTES: usize = 15;
@@ -176,13 +177,13 @@ impl Head {
         at: u64,
         length_bytes: u32,
     ) -> Result<(), MapError> {
-        if usize::try_from(length_bytes) != Ok(EXTENSION_BYTES) {
+        if usize::try_from(length_bytes) != Ok(BITMAPS_EXTENSION_BYTES) {
             return Err(BitmapsExtension::bad_length(length_bytes));
         }
         if self.header.autoclear & AUTOCLEAR_BITMAPS == 0 {
             return Ok(());
         }
-        let mut content = [0; EXTENSION_BYTES];
+        let mut content = [0; BITMAPS_EXTENSION_BYTES];
         storage.read_at(HostOffset::new(at), &mut content)?;
         let cluster_size = self.header.geometry.cluster_size;
         self.bitmaps = Some(BitmapsExtension::parse(&content, cluster_size)?);

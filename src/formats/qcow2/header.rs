@@ -1,143 +1,18 @@
 //! The image header, versions 2 and 3 (specification, "Header" and "Header extensions").
 
-use bytes::{Buf, BufMut};
+use bytes::Buf;
 
 use super::constants::{
     AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_DATA_FILE,
     INCOMPATIBLE_EXTENDED_L2, INCOMPATIBLE_KNOWN, MAGIC, MAX_FILE_BYTES, MAX_L1_ENTRIES,
-    MAX_REFCOUNT_ORDER, MAX_REFCOUNT_TABLE_BYTES, MAX_SNAPSHOTS, V2_LENGTH_BYTES,
-    V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+    MAX_REFCOUNT_ORDER, MAX_REFCOUNT_TABLE_BYTES, MAX_SNAPSHOTS, SNAPSHOT_FIXED_BYTES,
+    V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
 use super::error::MapError;
-use super::snapshot::FIXED_BYTES;
+use super::geometry::{Compression, Geometry, Version};
+use super::layout::Layout;
 use super::units::ClusterSize;
 use crate::disk::offsets::HostOffset;
-
-/// How compressed clusters are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Compression {
-    /// Raw deflate (the specification's "zlib", type 0).
-    #[default]
-    Deflate,
-    /// Zstandard (type 1).
-    Zstd,
-}
-
-/// A format that a backing file can have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ImageFormat {
-    /// An image, perhaps with layers of its own below it.
-    #[default]
-    Qcow2,
-    /// Guest data from the first byte to the last.
-    Raw,
-}
-
-impl ImageFormat {
-    /// What the backing format extension calls it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Qcow2 => "qcow2",
-            Self::Raw => "raw",
-        }
-    }
-
-    /// The format that the extension calls by `name`, up to its first zero byte.
-    pub fn named(name: &[u8]) -> Option<Self> {
-        let name = name.split(|byte| *byte == 0).next()?;
-        [Self::Qcow2, Self::Raw].into_iter().find(|format| format.name().as_bytes() == name)
-    }
-}
-
-/// The version of the format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Version {
-    /// Version 2, `compat=0.10`: no feature bits, 16-bit refcounts, no zero clusters.
-    V2,
-    /// Version 3, `compat=1.1`.
-    #[default]
-    V3,
-}
-
-/// What decides the meaning of every structure of an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// The version.
-    pub version: Version,
-    /// The cluster size.
-    pub cluster_size: ClusterSize,
-    /// log2 of the refcount width in bits, 0 to 6.
-    pub refcount_order: u32,
-    /// L2 entries have subcluster bitmaps; needs 16 KiB clusters.
-    pub extended_l2: bool,
-    /// How compressed clusters are compressed.
-    pub compression: Compression,
-    /// Guest data lie in another file, each byte at its guest offset.
-    pub data_file: bool,
-}
-
-impl Geometry {
-    /// The length of one L2 entry.
-    #[inline]
-    pub const fn l2_entry_bytes(&self) -> u64 {
-        if self.extended_l2 { 16 } else { 8 }
-    }
-
-    /// log2 of how many entries an L2 table has; it is always one cluster.
-    #[inline]
-    pub const fn l2_bits(&self) -> u32 {
-        self.cluster_size.bits() - if self.extended_l2 { 4 } else { 3 }
-    }
-
-    /// How many entries an L2 table has.
-    #[inline]
-    pub const fn l2_entries(&self) -> u64 {
-        1 << self.l2_bits()
-    }
-
-    /// log2 of how many guest bytes one L2 table maps, at most 39.
-    #[inline]
-    pub const fn l2_span_bits(&self) -> u32 {
-        self.l2_bits() + self.cluster_size.bits()
-    }
-
-    /// How many guest bytes one L2 table maps.
-    #[inline]
-    pub const fn l2_span_bytes(&self) -> u64 {
-        1 << self.l2_span_bits()
-    }
-
-    /// log2 of [`Geometry::cell_bytes`].
-    #[inline]
-    pub const fn cell_bits(&self) -> u32 {
-        self.cluster_size.bits() - if self.extended_l2 { 5 } else { 0 }
-    }
-
-    /// The smallest unit of mapping: a subcluster under extended L2, else a cluster.
-    #[inline]
-    pub const fn cell_bytes(&self) -> u64 {
-        1 << self.cell_bits()
-    }
-
-    /// How many L1 entries a disk of `virtual_size_bytes` needs.
-    #[inline]
-    pub const fn l1_entries_for(&self, virtual_size_bytes: u64) -> u64 {
-        virtual_size_bytes.div_ceil(self.l2_span_bytes())
-    }
-
-    /// How many clusters one refcount block counts: 64 (512-byte clusters, 64-bit counts) to 2^24.
-    #[inline]
-    pub const fn refcounts_per_block(&self) -> u64 {
-        (self.cluster_size.bytes() * 8) >> self.refcount_order
-    }
-
-    /// The largest refcount that can be stored.
-    #[inline]
-    pub const fn max_refcount(&self) -> u64 {
-        let bits = 1u32 << self.refcount_order;
-        if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
-    }
-}
 
 /// The fields of a header that a reader needs, already checked as QEMU checks them at open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,35 +89,6 @@ impl Header {
     /// The size of the disk that a guest sees: QEMU counts whole 512-byte sectors.
     pub fn virtual_size_bytes(&self) -> u64 {
         self.size_bytes & !511
-    }
-
-    /// Writes the header's fixed part, `header_length_bytes` long; what lies past the fields that
-    /// are known is left zero. `out` must be that long.
-    pub fn write(&self, mut out: &mut [u8]) {
-        let v3 = self.geometry.version == Version::V3;
-        out.put_u32(MAGIC);
-        out.put_u32(if v3 { 3 } else { 2 });
-        out.put_u64(self.backing_file_offset.get());
-        out.put_u32(self.backing_file_bytes);
-        out.put_u32(self.geometry.cluster_size.bits());
-        out.put_u64(self.size_bytes);
-        out.put_u32(0);
-        out.put_u32(self.l1_entries);
-        out.put_u64(self.l1_offset.get());
-        out.put_u64(self.refcount_table_offset.get());
-        out.put_u32(self.refcount_table_clusters);
-        out.put_u32(self.snapshots);
-        out.put_u64(self.snapshots_offset.get());
-        if v3 {
-            out.put_u64(self.incompatible);
-            out.put_u64(self.compatible);
-            out.put_u64(self.autoclear);
-            out.put_u32(self.geometry.refcount_order);
-            out.put_u32(self.header_length_bytes);
-            if self.header_length_bytes > V3_LENGTH_BYTES {
-                out.put_u8(u8::from(self.geometry.compression == Compression::Zstd));
-            }
-        }
     }
 }
 
@@ -407,7 +253,7 @@ impl RawHeader {
         if self.nb_snapshots > MAX_SNAPSHOTS {
             return Err(bad("nb_snapshots", u64::from(self.nb_snapshots), "at most 65536"));
         }
-        let snapshot_bytes = u64::from(self.nb_snapshots) * FIXED_BYTES as u64;
+        let snapshot_bytes = u64::from(self.nb_snapshots) * SNAPSHOT_FIXED_BYTES as u64;
         check_offset("snapshots_offset", self.snapshots_offset, snapshot_bytes, cluster_size)?;
         let l1_size = u64::from(self.l1_size);
         if self.l1_size > MAX_L1_ENTRIES {

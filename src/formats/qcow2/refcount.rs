@@ -66,100 +66,37 @@ pub fn for_each_run(bytes: &[u8], refcount_order: u32, mut run: impl FnMut(u64, 
     }
 }
 
-/// Stores `count` in the `entries` of the block part `bytes`, which must still be zero there.
-#[inline]
-pub fn set_run(bytes: &mut [u8], refcount_order: u32, entries: std::ops::Range<usize>, count: u64) {
-    let per_word = 64usize >> refcount_order;
-    let word = uniform_word(refcount_order, count);
-    let mut index = entries.start;
-    while index < entries.end {
-        let whole = index.is_multiple_of(per_word) && entries.end - index >= per_word;
-        let at = index / per_word * 8;
-        match bytes.get_mut(at..at + 8) {
-            Some(bytes) if whole => {
-                bytes.copy_from_slice(&word);
-                index += per_word;
-            }
-            _ => {
-                set(bytes, refcount_order, index, count);
-                index += 1;
-            }
-        }
-    }
-}
-
-/// Stores `count` at `index` of the block part `bytes`, whose entry there must still be zero.
-/// Nothing is stored past the end; bits of `count` beyond the width are dropped.
-#[inline]
-pub fn set(bytes: &mut [u8], refcount_order: u32, index: usize, count: u64) {
-    if refcount_order < 3 {
-        let per_byte_bits = 3 - refcount_order;
-        let slot = index & ((1 << per_byte_bits) - 1);
-        let width = 1 << refcount_order;
-        if let Some(byte) = bytes.get_mut(index >> per_byte_bits) {
-            *byte |= ((count & ((1 << width) - 1)) as u8) << (slot * width);
-        }
-        return;
-    }
-    let width = 1usize << (refcount_order - 3);
-    if let Some(entry) = bytes.get_mut(index * width..(index + 1) * width) {
-        entry.copy_from_slice(&count.to_be_bytes()[8 - width..]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn counts_round_trip_at_every_order() {
-        for order in 0..=6 {
-            let bits = 1u32 << order;
-            let max = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
-            let mut block = [0u8; 64];
-            let entries = 64 * 8 / bits as usize;
-            for index in 0..entries {
-                set(&mut block, order, index, (index as u64 * 7 + 1) & max);
-            }
-            for index in 0..entries {
-                assert_eq!(get(&block, order, index), Some((index as u64 * 7 + 1) & max));
-            }
-            assert_eq!(get(&block, order, entries), None);
-        }
+    fn counts_lie_where_the_specification_says() {
+        // Narrow counts are packed from the least significant bit; wide ones are big-endian.
+        assert_eq!(get(&[0, 0b10], 0, 9), Some(1));
+        assert_eq!(get(&[0b1000_0000], 1, 3), Some(2));
+        assert_eq!(get(&[0xA0], 2, 1), Some(0xA));
+        assert_eq!(get(&[0, 200], 3, 1), Some(200));
+        assert_eq!(get(&[0, 0, 0x12, 0x34], 4, 1), Some(0x1234));
+        assert_eq!(get(&[0xFF; 8], 6, 0), Some(u64::MAX));
+        assert_eq!(get(&[0xFF; 8], 6, 1), None);
     }
 
     #[test]
     fn runs_agree_with_single_counts() {
         for order in 0..=6 {
-            let entries = (64 * 8) >> order;
-            for (start, end, count) in [(0, entries, 1), (3, entries - 2, 1), (1, 6, 2), (5, 5, 1)]
+            for pattern in [[0; 8], uniform_word(order, 1), [0x11; 8], [0, 0, 0, 0, 0, 0, 0, 0xF0]]
             {
-                let (start, end): (usize, usize) = (start, end);
-                let count = if order == 0 { 1 } else { count };
-                let (mut runs, mut singles) = ([0; 64], [0; 64]);
-                set_run(&mut runs, order, start..end, count);
-                (start..end).for_each(|index| set(&mut singles, order, index, count));
-                assert_eq!(runs, singles, "order {order}, {start}..{end}");
-                let mut seen = Vec::new();
-                for_each_run(&runs, order, |first, length, count| {
-                    seen.extend((first..first + length).map(|index| (index as usize, count)));
+                let part = [[0; 8], pattern, uniform_word(order, 1)].concat();
+                let entries = (part.len() * 8) >> order;
+                let singles = (0..entries).filter_map(|at| Some((at, get(&part, order, at)?)));
+                let singles: Vec<_> = singles.filter(|(_, count)| *count > 0).collect();
+                let mut runs = Vec::new();
+                for_each_run(&part, order, |first, length, count| {
+                    runs.extend((first..first + length).map(|index| (index as usize, count)));
                 });
-                assert_eq!(seen, (start..end).map(|index| (index, count)).collect::<Vec<_>>());
+                assert_eq!(runs, singles, "order {order}, {pattern:?}");
             }
         }
-    }
-
-    #[test]
-    fn narrow_counts_are_packed_from_the_least_significant_bit() {
-        let mut block = [0u8; 2];
-        set(&mut block, 0, 0, 1);
-        set(&mut block, 0, 9, 1);
-        assert_eq!(block, [0b1, 0b10]);
-        let mut block = [0u8; 2];
-        set(&mut block, 2, 1, 0xA);
-        assert_eq!(block, [0xA0, 0]);
-        let mut block = [0u8; 4];
-        set(&mut block, 4, 1, 0x1234);
-        assert_eq!(block, [0, 0, 0x12, 0x34]);
     }
 }

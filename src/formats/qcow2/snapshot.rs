@@ -1,19 +1,14 @@
 //! Entries of the snapshot table (specification, "Snapshots").
 
-use bytes::{Buf, BufMut};
+use bytes::Buf;
 
-use super::constants::MAX_L1_ENTRIES;
+use super::constants::{MAX_L1_ENTRIES, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
 use super::units::ClusterSize;
 use crate::disk::offsets::HostOffset;
 
-/// The fixed part of an entry.
-pub const FIXED_BYTES: usize = 40;
 /// The largest `extra_data_size` that QEMU opens (`QCOW_MAX_SNAPSHOT_EXTRA_DATA`).
 pub const MAX_EXTRA_BYTES: u32 = 1024;
-/// The shortest extra data that version 3 allows: the VM state's size and the disk's.
-pub const V3_EXTRA_BYTES: u32 = 16;
-/// The extra data that have a meaning: the two sizes and the instruction count.
-pub const KNOWN_EXTRA_BYTES: usize = 24;
+
 /// The longest snapshot table that QEMU opens (`QCOW_MAX_SNAPSHOTS_SIZE`).
 pub const MAX_TABLE_BYTES: u64 = 1024 * 65_536;
 
@@ -42,7 +37,7 @@ pub struct SnapshotEntry {
 
 impl SnapshotEntry {
     /// From the fixed part's bytes.
-    pub fn parse(fixed: &[u8; FIXED_BYTES]) -> Self {
+    pub fn parse(fixed: &[u8; SNAPSHOT_FIXED_BYTES]) -> Self {
         let mut bytes = fixed.as_slice();
         Self {
             l1_offset: HostOffset::new(bytes.get_u64()),
@@ -60,7 +55,7 @@ impl SnapshotEntry {
     /// The length of the whole entry without the padding that follows it.
     pub fn unpadded_bytes(&self) -> u64 {
         let strings = u64::from(self.id_bytes) + u64::from(self.name_bytes);
-        FIXED_BYTES as u64 + u64::from(self.extra_bytes) + strings
+        SNAPSHOT_FIXED_BYTES as u64 + u64::from(self.extra_bytes) + strings
     }
 
     /// The length of the whole entry, padded to 8.
@@ -76,19 +71,6 @@ impl SnapshotEntry {
         }
         let long = self.l1_entries > MAX_L1_ENTRIES;
         long.then_some("the L1 table has more than 4194304 entries")
-    }
-
-    /// Writes the fixed part.
-    pub fn write(&self, out: &mut impl BufMut) {
-        out.put_u64(self.l1_offset.get());
-        out.put_u32(self.l1_entries);
-        out.put_u16(self.id_bytes);
-        out.put_u16(self.name_bytes);
-        out.put_u32(self.date_seconds);
-        out.put_u32(self.date_nanoseconds);
-        out.put_u64(self.vm_clock_nanoseconds);
-        out.put_u32(self.vm_state_bytes);
-        out.put_u32(self.extra_bytes);
     }
 }
 
@@ -106,23 +88,13 @@ pub struct SnapshotExtra {
 
 impl SnapshotExtra {
     /// From the first `extra_bytes` of `known`; a field that is cut is not there.
-    pub fn parse(known: &[u8; KNOWN_EXTRA_BYTES], extra_bytes: u32) -> Self {
+    pub fn parse(known: &[u8; SNAPSHOT_KNOWN_EXTRA_BYTES], extra_bytes: u32) -> Self {
         let mut bytes = known.as_slice();
         let mut field = |end: u32| {
             let value = bytes.get_u64();
             (extra_bytes >= end).then_some(value)
         };
         Self { vm_state_bytes: field(8), disk_bytes: field(16), instructions: field(24) }
-    }
-
-    /// The bytes of all fields; those that are not there are zeros.
-    pub fn bytes(&self) -> [u8; KNOWN_EXTRA_BYTES] {
-        let mut bytes = [0; KNOWN_EXTRA_BYTES];
-        let mut out = bytes.as_mut_slice();
-        for field in [self.vm_state_bytes, self.disk_bytes, self.instructions] {
-            out.put_u64(field.unwrap_or(0));
-        }
-        bytes
     }
 }
 
@@ -131,35 +103,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_round_trip() {
+    fn entries_are_padded() {
         let entry = SnapshotEntry {
-            l1_offset: HostOffset::new(0x30000),
-            l1_entries: 7,
             id_bytes: 1,
             name_bytes: 5,
-            date_seconds: 1_700_000_000,
-            date_nanoseconds: 999_999_999,
-            vm_clock_nanoseconds: 1 << 40,
-            vm_state_bytes: 4096,
             extra_bytes: 16,
+            ..SnapshotEntry::default()
         };
-        let mut bytes = Vec::new();
-        entry.write(&mut bytes);
-        assert_eq!(bytes.len(), FIXED_BYTES);
-        assert_eq!(SnapshotEntry::parse(bytes.as_slice().try_into().unwrap()), entry);
         assert_eq!((entry.unpadded_bytes(), entry.length_bytes()), (62, 64));
     }
 
     #[test]
     fn extra_data_that_are_cut_inside_a_field_do_not_have_it() {
-        let all = SnapshotExtra {
-            vm_state_bytes: Some(1 << 33),
-            disk_bytes: Some(7 << 20),
-            instructions: Some(u64::MAX),
-        };
-        assert_eq!(SnapshotExtra::parse(&all.bytes(), 24), all);
-        let cut = SnapshotExtra::parse(&all.bytes(), 23);
-        assert_eq!(cut, SnapshotExtra { instructions: None, ..all });
-        assert_eq!(SnapshotExtra::parse(&all.bytes(), 7), SnapshotExtra::default());
+        let known: [u8; SNAPSHOT_KNOWN_EXTRA_BYTES] =
+            std::array::from_fn(|at| u8::from(at % 8 == 7));
+        let [one, cut] = [24, 23].map(|extra_bytes| SnapshotExtra::parse(&known, extra_bytes));
+        assert_eq!(
+            (one.vm_state_bytes, one.disk_bytes, one.instructions),
+            (Some(1), Some(1), Some(1))
+        );
+        assert_eq!(cut, SnapshotExtra { instructions: None, ..one });
+        assert_eq!(SnapshotExtra::parse(&known, 7), SnapshotExtra::default());
     }
 }

@@ -1,12 +1,13 @@
 //! The snapshot table of an image, entry by entry. The walker opens an image with it, the recount
 //! looks into every snapshot.
 
+use super::constants::{SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot::{
-    FIXED_BYTES, KNOWN_EXTRA_BYTES, MAX_EXTRA_BYTES, MAX_TABLE_BYTES, SnapshotEntry, SnapshotExtra,
+    MAX_EXTRA_BYTES, MAX_TABLE_BYTES, SnapshotEntry, SnapshotExtra,
 };
 
 /// Where the longest file that QEMU reads ends (`BDRV_MAX_LENGTH`).
@@ -34,11 +35,11 @@ pub fn each_entry<S: Storage + ?Sized>(
     let mut end = 0u64;
     for index in 0..header.snapshots {
         let start = end.next_multiple_of(8);
-        if start + FIXED_BYTES as u64 > readable {
+        if start + SNAPSHOT_FIXED_BYTES as u64 > readable {
             return Err(MapError::Snapshot { index, what: PAST_END });
         }
         let at = table.saturating_add(start);
-        let mut fixed = [0; FIXED_BYTES];
+        let mut fixed = [0; SNAPSHOT_FIXED_BYTES];
         storage.read_at(at, &mut fixed)?;
         let entry = SnapshotEntry::parse(&fixed);
         if entry.extra_bytes > MAX_EXTRA_BYTES {
@@ -68,7 +69,7 @@ pub fn extra_of<S: Storage + ?Sized>(
     at: HostOffset,
     entry: &SnapshotEntry,
 ) -> Result<SnapshotExtra, MapError> {
-    let mut known = [0; KNOWN_EXTRA_BYTES];
-    storage.read_at(at.saturating_add(FIXED_BYTES as u64), &mut known)?;
+    let mut known = [0; SNAPSHOT_KNOWN_EXTRA_BYTES];
+    storage.read_at(at.saturating_add(SNAPSHOT_FIXED_BYTES as u64), &mut known)?;
     Ok(SnapshotExtra::parse(&known, entry.extra_bytes))
 }

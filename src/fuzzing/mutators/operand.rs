@@ -1,9 +1,10 @@
 //! Changes one operand of an operation, most often to a value at which the geometry changes its mind: edges
 //! of tables and of refcount blocks, the ends of the disk, powers of two, neighbours of the old value.
 
+use crate::images::qcow2::Sizes;
 use bytes::BufMut;
 
-use crate::formats::qcow2::header::Geometry;
+use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
 use crate::programs::operation::Place;
 use crate::programs::{Operation, Program};
@@ -102,8 +103,8 @@ fn interesting(name: &str, operand: &mut [u8], geometry: &Geometry, entropy: &mu
 pub(super) fn interesting_size(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 5] {
     let shift = match entropy.below(4) {
         0 => geometry.cluster_size.bits(),
-        1 => geometry.l2_span_bits(),
-        2 => geometry.l2_span_bits() + geometry.cluster_size.bits() - 3,
+        1 => geometry.l2_span_bytes().ilog2(),
+        2 => geometry.l2_span_bytes().ilog2() + geometry.cluster_size.bits() - 3,
         _ => entropy.below(48) as u32,
     };
     let units = [1, 2, 3, 1 + entropy.below(300) as u16][entropy.below(4) as usize];

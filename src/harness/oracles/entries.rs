@@ -2,14 +2,17 @@
 //! alignment, flags that contradict each other; and how many clusters of the disk are allocated. Does
 //! not check counts: `recount` does. For files; images in the loop are held against the model.
 
+use crate::formats::qcow2::layout::Layout;
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
+use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::header::{Geometry, Header, PARSED_BYTES, Version};
-use crate::formats::qcow2::snapshot::{SnapshotEntry, V3_EXTRA_BYTES};
+use crate::formats::qcow2::geometry::{Geometry, Version};
+use crate::formats::qcow2::header::{Header, PARSED_BYTES};
+use crate::formats::qcow2::snapshot::SnapshotEntry;
 use crate::formats::qcow2::{refcount, snapshot_table};
 
 /// Bits 0–8 and 56–62 of an L1 entry.

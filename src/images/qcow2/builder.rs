@@ -1,11 +1,12 @@
 //! The image that a program builds, and the operations on its clusters.
 
+use super::encoding::entries::Subclusters;
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::entry::SubclusterBitmap;
-use crate::formats::qcow2::header::{Compression, Geometry, Version};
+use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::formats::qcow2::units::{ClusterSize, GuestCluster, HostCluster, SUBCLUSTERS};
 use crate::images::content::WriteNumber;
 use crate::images::limits::Limits;
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::placement::{Placement, Policy};
 use super::plan::{MAX_SIZE_BYTES, Plan};
@@ -149,7 +150,7 @@ impl Builder {
             }
         };
         let entry = if self.plan.geometry.extended_l2 {
-            Entry::Extended(Extended { host: kept, bitmap: SubclusterBitmap::ALL_ZERO, writes })
+            Entry::Extended(Extended { host: kept, bitmap: Subclusters::ALL_ZERO, writes })
         } else {
             Entry::Zero(kept)
         };
@@ -180,7 +181,7 @@ impl Builder {
         if self.plan.geometry.extended_l2 {
             let writes = self.tables.add_writes();
             *self.tables.writes_mut(writes) = [write; SUBCLUSTERS as usize];
-            let bitmap = SubclusterBitmap::ALL_ALLOCATED;
+            let bitmap = Subclusters::ALL_ALLOCATED;
             Entry::Extended(Extended { host: Some(host), bitmap, writes })
         } else {
             Entry::Normal(host, write)

@@ -2,6 +2,7 @@
 //! there is to measure of an image.
 
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::header::style::HeaderFlags;

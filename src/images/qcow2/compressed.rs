@@ -3,6 +3,7 @@
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::units::GuestCluster;
 use crate::images::content::{Shape, WriteNumber};
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::payload::{self, Kind};

@@ -1,6 +1,7 @@
 //! What there is of a file beyond what its disk holds: how it ends, allocations that nobody has written
 //! to, tables that are larger than they must be, clusters past the end of the disk.
 
+use crate::images::qcow2::encoding::sizes::Sizes;
 use std::ops::Range;
 
 use crate::disk::offsets::HostOffset;

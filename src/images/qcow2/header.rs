@@ -13,12 +13,14 @@ mod layout;
 pub mod names;
 pub mod style;
 
+use super::encoding::header::FixedPart;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS, INCOMPATIBLE_COMPRESSION,
     INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_DIRTY, INCOMPATIBLE_EXTENDED_L2,
+    V3_COMPRESSION_LENGTH_BYTES,
 };
-use crate::formats::qcow2::header::{Compression, Header, PARSED_BYTES};
+use crate::formats::qcow2::geometry::Compression;
 use crate::images::image::Image;
 
 use super::builder::Builder;
@@ -57,10 +59,10 @@ impl Builder {
                 Layout::new(&self.plan, self.bitmaps_extension(), &nameless).unwrap_or_default(),
             ),
         };
-        let header = self.header(refcounts, &layout, names);
+        let fixed_part = self.fixed_part(refcounts, &layout, names);
         let length = u64::from(layout.header_bytes);
-        let known = length.min(PARSED_BYTES as u64);
-        header.write(image.place(HostOffset::ZERO, known as usize));
+        let known = length.min(u64::from(V3_COMPRESSION_LENGTH_BYTES));
+        fixed_part.write(image.place(HostOffset::ZERO, known as usize));
         if self.plan.has(HeaderFlags::JUNK) && length > known {
             let front = (length - known).min(JUNK_BYTES);
             let back = (length - known - front).min(JUNK_BYTES);
@@ -81,13 +83,13 @@ impl Builder {
         }
     }
 
-    fn header(&self, refcounts: &Refcounts, layout: &Layout, names: &Names) -> Header {
+    fn fixed_part(&self, refcounts: &Refcounts, layout: &Layout, names: &Names) -> FixedPart {
         let Self { plan, active, .. } = self;
         let geometry = plan.geometry;
         let (table, table_clusters) = refcounts.table();
         let [incompatible, compatible, autoclear] = self.features();
         let backing_file_bytes = if layout.name_bytes > 0 { names.backing.len() } else { 0 };
-        Header {
+        FixedPart {
             geometry,
             size_bytes: plan.size_bytes,
             l1_entries: u32::try_from(active.entries).unwrap_or(u32::MAX),

@@ -1,6 +1,7 @@
 //! The active L1 table: its growth, resizing, and what becomes of tables that are dropped.
 
 use crate::formats::qcow2::units::GuestCluster;
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::tables::{Entry, TableId};

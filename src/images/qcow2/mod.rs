@@ -9,6 +9,7 @@ mod builder;
 mod census;
 pub mod clusters;
 mod compressed;
+mod encoding;
 pub mod file;
 mod header;
 mod l1;
@@ -30,6 +31,7 @@ mod vm_state;
 pub use builder::Builder;
 pub use census::Census;
 pub use compressed::{CompressedPlace, CompressedWrite, Packing};
+pub use encoding::sizes::Sizes;
 pub use header::names::{Names, NamesTooLong};
 pub use header::style::{
     BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle,

@@ -5,6 +5,7 @@
 use crate::formats::qcow2::units::HostCluster;
 use crate::images::entropy::Entropy;
 use crate::images::files::Deviation;
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::clusters::{Clusters, Run};

@@ -1,6 +1,6 @@
 //! What a program fixes before its first operation.
 
-use crate::formats::qcow2::header::{Geometry, Version};
+use crate::formats::qcow2::geometry::{Geometry, Version};
 
 use super::header::style::{BackingPlan, DataFilePlan, HeaderFlags, HeaderOptions, HeaderStyle};
 use super::refcounts::RefcountPlacement;

@@ -4,6 +4,7 @@ use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{WriteNumber, stamp};
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::serialise::write_stamps;
@@ -46,7 +47,7 @@ impl Builder {
             }
             Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
                 let writes = self.tables.writes(writes);
-                self.write_subclusters(image, (guest, at), bitmap, writes, bitmap.allocated());
+                self.write_subclusters(image, (guest, at), bitmap, writes, bitmap.allocated);
             }
             Entry::Unallocated | Entry::Zero(_) | Entry::Extended(_) => {}
         }

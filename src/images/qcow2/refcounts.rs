@@ -16,15 +16,16 @@
 //! constant more. (Without the room, a table of 4,096 clusters needs a longer one wherever it is moved
 //! to.) What is not needed is freed.
 
+use super::encoding::refcounts::put_run;
 use crate::disk::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::GRAIN_BYTES;
 use crate::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
-use crate::formats::qcow2::header::Geometry;
-use crate::formats::qcow2::refcount;
+use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::units::HostCluster;
 use crate::images::image::Image;
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::clusters::Run;
 use super::placement::{Placement, Policy};
@@ -289,7 +290,7 @@ fn serialise_block(
             let range = inside(run);
             let index = |cluster: u64| (cluster - clusters.start - first_entry) as usize;
             let entries = index(range.start)..index(range.end);
-            refcount::set_run(content, order, entries, run.references);
+            put_run(content, order, entries, run.references);
         }
         left = &left[group..];
     }
@@ -299,7 +300,8 @@ fn serialise_block(
 mod tests {
     use super::*;
     use crate::disk::storage::Storage;
-    use crate::formats::qcow2::header::{Compression, Version};
+    use crate::formats::qcow2::geometry::{Compression, Version};
+    use crate::formats::qcow2::refcount;
     use crate::formats::qcow2::units::ClusterSize;
     use crate::images::entropy::Entropy;
 

@@ -1,12 +1,13 @@
 //! From the builder's state to the image's bytes.
 
+use crate::images::qcow2::encoding::sizes::Sizes;
 use std::ops::Range;
 
 use bytes::BufMut;
 
+use super::encoding::entries::{self, Subclusters};
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::formats::qcow2::entry::{CompressedRun, L1Entry, L2Entry, SubclusterBitmap};
 use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
@@ -113,7 +114,7 @@ impl Builder {
         let cluster_size = self.plan.geometry.cluster_size;
         sparse_table::write(&mut to.files.image, self.l1_offset(l1), l1.tables(), |table| {
             let copied = active && !self.table_is_shared(table);
-            L1Entry::new(cluster_size.host_offset(self.tables.host(table)), copied).0
+            entries::l1_entry(cluster_size.host_offset(self.tables.host(table)), copied)
         });
         for (index, table) in l1.tables() {
             if std::mem::replace(&mut to.written[Tables::index(*table)], true) {
@@ -139,7 +140,7 @@ impl Builder {
                     let (word, bitmap) = self.encode(*entry, active);
                     out.put_u64(word);
                     if geometry.extended_l2 {
-                        out.put_u64(bitmap.0);
+                        out.put_u64(bitmap.bitmap());
                     }
                 }
             }
@@ -153,22 +154,21 @@ impl Builder {
     }
 
     #[inline]
-    fn encode(&self, entry: Entry, active: bool) -> (u64, SubclusterBitmap) {
+    fn encode(&self, entry: Entry, active: bool) -> (u64, Subclusters) {
         let copied = |host: HostOffset| active && self.host_references(host) == 1;
         let word = match entry {
-            Entry::Unallocated => L2Entry(0),
-            Entry::Zero(host) => L2Entry::zero(host, host.is_some_and(copied)),
-            Entry::Normal(host, _) => L2Entry::normal(host, copied(host)),
+            Entry::Unallocated => 0,
+            Entry::Zero(host) => entries::zeros(host, host.is_some_and(copied)),
+            Entry::Normal(host, _) => entries::allocated(host, copied(host)),
             Entry::Compressed(Compressed { offset, length_bytes, .. }) => {
-                let run = CompressedRun::new(offset, u64::from(length_bytes));
-                L2Entry::compressed(run, self.plan.geometry.cluster_size)
+                entries::compressed(offset, length_bytes, self.plan.geometry.cluster_size)
             }
             Entry::Extended(Extended { host, bitmap, .. }) => {
-                let word = host.map_or(L2Entry(0), |host| L2Entry::normal(host, copied(host)));
-                return (word.0, bitmap);
+                let word = host.map_or(0, |host| entries::allocated(host, copied(host)));
+                return (word, bitmap);
             }
         };
-        (word.0, SubclusterBitmap::default())
+        (word, Subclusters::default())
     }
 
     #[inline]
@@ -199,7 +199,7 @@ impl Builder {
             }
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
                 // A raw data file says zeros where a guest reads zeros.
-                let said = if self.plan.has_raw_data_file() { bitmap.allocated() } else { !0 };
+                let said = if self.plan.has_raw_data_file() { bitmap.allocated } else { !0 };
                 let writes = self.tables.writes(writes);
                 self.write_subclusters(image, (guest, host), bitmap, writes, said);
             }
@@ -212,7 +212,7 @@ impl Builder {
         &self,
         image: &mut Image,
         (guest, host): (GuestOffset, HostOffset),
-        bitmap: SubclusterBitmap,
+        bitmap: Subclusters,
         writes: &[WriteNumber],
         said: u32,
     ) {
@@ -227,11 +227,8 @@ impl Builder {
 
 /// Runs of subclusters that were written by the same write and say the same: each is one piece of
 /// data, with stamps at its edges only. What was written stays in the file, allocated now or not.
-fn written_runs(
-    bitmap: SubclusterBitmap,
-    writes: &[WriteNumber],
-) -> impl Iterator<Item = Range<usize>> {
-    let (allocated, zero) = (bitmap.allocated(), bitmap.zero());
+fn written_runs(bitmap: Subclusters, writes: &[WriteNumber]) -> impl Iterator<Item = Range<usize>> {
+    let (allocated, zero) = (bitmap.allocated, bitmap.zero);
     let says = move |at: usize| (allocated & 1 << at != 0, zero & 1 << at != 0, writes[at]);
     let mut at = 0;
     std::iter::from_fn(move || {

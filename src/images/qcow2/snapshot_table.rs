@@ -2,9 +2,9 @@
 
 use bytes::BufMut;
 
+use super::encoding::snapshots::SnapshotFields;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::snapshot::{KNOWN_EXTRA_BYTES, SnapshotEntry, SnapshotExtra};
 
 use super::builder::Builder;
 use super::serialise::Writer;
@@ -14,11 +14,11 @@ use super::state::Snapshot;
 const UNKNOWN_EXTRA: u8 = 0xE7;
 
 impl Snapshot {
-    /// The fixed part of its entry.
-    pub(super) fn entry(&self, l1_offset: HostOffset) -> SnapshotEntry {
+    /// Its entry, but for the strings.
+    pub(super) fn entry(&self, l1_offset: HostOffset) -> SnapshotFields {
         let number = self.number;
         let timed = self.details.timed;
-        SnapshotEntry {
+        SnapshotFields {
             l1_offset,
             l1_entries: u32::try_from(self.l1.entries).unwrap_or(u32::MAX),
             id_bytes: self.details.id_bytes,
@@ -26,18 +26,11 @@ impl Snapshot {
             date_seconds: if timed { 0xF000_0000 + number } else { 0 },
             date_nanoseconds: if timed { 1_000_000_000 - number } else { 0 },
             vm_clock_nanoseconds: if timed { u64::MAX - u64::from(number) } else { 0 },
-            // What does not fit is said by the extra data alone.
-            vm_state_bytes: u32::try_from(self.vm_state_bytes).unwrap_or(0),
-            extra_bytes: self.details.extra_bytes,
-        }
-    }
-
-    fn extra(&self) -> SnapshotExtra {
-        SnapshotExtra {
-            vm_state_bytes: Some(self.vm_state_bytes),
-            disk_bytes: Some(self.size_bytes),
+            vm_state_bytes: self.vm_state_bytes,
+            disk_bytes: self.size_bytes,
             // All ones say that there is no count.
-            instructions: self.details.timed.then_some(u64::MAX - u64::from(self.number)),
+            instructions: if timed { u64::MAX - u64::from(number) } else { 0 },
+            extra_bytes: self.details.extra_bytes,
         }
     }
 
@@ -52,15 +45,11 @@ impl Snapshot {
     }
 
     /// Writes the whole entry.
-    fn write(&self, l1_offset: HostOffset, mut out: &mut [u8]) {
+    fn write(&self, l1_offset: HostOffset, out: &mut [u8]) {
         let entry = self.entry(l1_offset);
-        entry.write(&mut out);
-        let extra_bytes = entry.extra_bytes as usize;
-        let known = extra_bytes.min(KNOWN_EXTRA_BYTES);
-        out.put_slice(&self.extra().bytes()[..known]);
-        out.put_bytes(UNKNOWN_EXTRA, extra_bytes - known);
-        write_number(&mut out, self.number, entry.id_bytes);
-        write_number(&mut out, self.number, entry.name_bytes);
+        let mut strings = entry.write(out, UNKNOWN_EXTRA);
+        write_number(&mut strings, self.number, entry.id_bytes);
+        write_number(&mut strings, self.number, entry.name_bytes);
     }
 }
 

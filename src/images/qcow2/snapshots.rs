@@ -1,8 +1,9 @@
 //! Internal snapshots: L1 tables that share L2 tables and data with the active one.
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::header::Version;
-use crate::formats::qcow2::snapshot::V3_EXTRA_BYTES;
+use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
+use crate::formats::qcow2::geometry::Version;
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::state::{L1, Snapshot, SnapshotDetails};

@@ -1,7 +1,7 @@
 //! Changes to the subclusters of one cluster, under extended L2.
 
+use super::encoding::entries::Subclusters;
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::entry::SubclusterBitmap;
 use crate::formats::qcow2::units::{GuestCluster, SubclusterRange};
 use crate::images::content::SubclusterChange;
 
@@ -28,22 +28,24 @@ impl Builder {
             Entry::Extended(extended) => extended,
             Entry::Zero(_) | Entry::Normal(..) | Entry::Compressed(_) => return None,
         };
-        let (allocated, zero) = (old.bitmap.allocated(), old.bitmap.zero());
+        let (allocated, zero) = (old.bitmap.allocated, old.bitmap.zero);
         let mask = range.mask();
         let new = match change {
             SubclusterChange::Write(write) => {
                 let mut owned = self.with_own_host(cluster, old)?;
                 let writes = self.tables.writes_mut(owned.writes);
                 range.iter().for_each(|subcluster| writes[subcluster as usize] = write);
-                owned.bitmap = SubclusterBitmap::new(allocated | mask, zero & !mask);
+                owned.bitmap = Subclusters { allocated: allocated | mask, zero: zero & !mask };
                 owned
             }
-            SubclusterChange::Zero => {
-                Extended { bitmap: SubclusterBitmap::new(allocated & !mask, zero | mask), ..old }
-            }
-            SubclusterChange::Unallocate => {
-                Extended { bitmap: SubclusterBitmap::new(allocated & !mask, zero & !mask), ..old }
-            }
+            SubclusterChange::Zero => Extended {
+                bitmap: Subclusters { allocated: allocated & !mask, zero: zero | mask },
+                ..old
+            },
+            SubclusterChange::Unallocate => Extended {
+                bitmap: Subclusters { allocated: allocated & !mask, zero: zero & !mask },
+                ..old
+            },
         };
         self.tables.set(table, index, Entry::Extended(new));
         Some(new.host)

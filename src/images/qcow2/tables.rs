@@ -1,8 +1,8 @@
 //! The L2 tables of an image that is being built, in pages of sixteen entries: what is not touched
 //! costs nothing.
 
+use super::encoding::entries::Subclusters;
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::entry::SubclusterBitmap;
 use crate::formats::qcow2::units::{HostCluster, SUBCLUSTERS};
 use crate::images::content::WriteNumber;
 
@@ -48,7 +48,7 @@ pub struct Extended {
     /// The host cluster, where there is one.
     pub host: Option<HostOffset>,
     /// Which subclusters are allocated, and which read as zeros.
-    pub bitmap: SubclusterBitmap,
+    pub bitmap: Subclusters,
     /// Who wrote each subcluster; meaningful where `host` is there.
     pub writes: WritesId,
 }

@@ -2,6 +2,7 @@
 //! table entry on that the disk has no use for.
 
 use crate::formats::qcow2::units::GuestCluster;
+use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::state::{L1, VmState};

@@ -1,7 +1,7 @@
 //! Chains of images: the one at the top is being built, the others lie below it as they are.
 
 use crate::disk::observer::{Observer, Rare, Vital};
-use crate::formats::qcow2::header::ImageFormat;
+use crate::formats::qcow2::geometry::ImageFormat;
 use crate::images::files::{FileNames, Images};
 use crate::images::qcow2::{Builder, Names, NamesTooLong, Scratch};
 use crate::programs::journal::Journal;

@@ -2,6 +2,7 @@
 
 use crate::formats::qcow2::units::{GuestCluster, SubclusterRange};
 use crate::images::content::{SubclusterChange, WriteNumber};
+use crate::images::qcow2::Sizes;
 use crate::programs::journal::Record;
 use crate::programs::operand::{Anchor, At, Change, Count, Keep, Size};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
-use crate::formats::qcow2::bitmap::MAX_NAME_BYTES;
+use crate::formats::qcow2::constants::MAX_BITMAP_NAME_BYTES;
 
 use super::encoding::Operand;
 
@@ -126,7 +126,7 @@ up_to!(
 up_to!(
     /// How long a bitmap's name is in bytes: as much as QEMU opens.
     NameLength,
-    MAX_NAME_BYTES,
+    MAX_BITMAP_NAME_BYTES,
     "0 to 1023"
 );
 up_to!(

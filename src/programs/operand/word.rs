@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use crate::formats::qcow2::anatomy::Part;
-use crate::formats::qcow2::header::Version;
+use crate::formats::qcow2::geometry::Version;
 use crate::images::damage::Transform;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{Fill, Leaving};

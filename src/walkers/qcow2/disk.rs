@@ -1,5 +1,6 @@
 //! Opening an image, and the images below it.
 
+use crate::formats::qcow2::layout::Layout;
 use smallvec::SmallVec;
 
 use crate::disk::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
@@ -7,8 +8,9 @@ use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
+use crate::formats::qcow2::geometry::{Geometry, ImageFormat};
 use crate::formats::qcow2::head::{Head, probe};
-use crate::formats::qcow2::header::{Geometry, Header, ImageFormat};
+use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot::SnapshotEntry;
 use crate::formats::qcow2::snapshot_table;
 

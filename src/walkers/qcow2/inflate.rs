@@ -12,7 +12,7 @@ use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 use crate::disk::error::StorageError;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::CompressedRun;
-use crate::formats::qcow2::header::{Compression, Geometry};
+use crate::formats::qcow2::geometry::{Compression, Geometry};
 
 use crate::formats::qcow2::error::MapError;
 use kept::{Kept, Known, Payload};
@@ -257,9 +257,15 @@ mod tests {
 
     use super::*;
     use crate::disk::offsets::HostOffset;
-    use crate::formats::qcow2::header::Version;
+    use crate::formats::qcow2::geometry::Version;
     use crate::formats::qcow2::units::ClusterSize;
     use crate::images::entropy::Entropy;
+
+    /// A payload of so many bytes at the beginning of a file.
+    fn run_of(length_bytes: usize) -> CompressedRun {
+        let additional_sectors = (length_bytes as u64).saturating_sub(1) / 512;
+        CompressedRun { offset: HostOffset::ZERO, additional_sectors }
+    }
 
     fn geometry(cluster_bits: u32, compression: Compression) -> Geometry {
         Geometry {
@@ -274,7 +280,7 @@ mod tests {
 
     fn inflate(compression: Compression, payload: &[u8], end: usize) -> Option<Vec<u8>> {
         let geometry = geometry(12, compression);
-        let run = CompressedRun::new(HostOffset::ZERO, payload.len() as u64);
+        let run = run_of(payload.len());
         Inflater::default().inflate(payload, &geometry, run, end).ok().map(<[u8]>::to_vec)
     }
 
@@ -374,7 +380,7 @@ mod tests {
             }
             // Longer than the payload, as descriptors say: all lie at the same place and are as long.
             file.resize(1 << 15, 0);
-            let run = CompressedRun::new(HostOffset::ZERO, file.len() as u64);
+            let run = run_of(file.len());
             let end = match entropy.below(4) {
                 0 => 16,
                 1 => 1 << 16,
@@ -406,7 +412,7 @@ mod tests {
         let geometry = geometry(12, Compression::Deflate);
         let content: Vec<u8> = (0..4096u32).map(|n| (n * n / 7) as u8).collect();
         let file = Counted(miniz_oxide::deflate::compress_to_vec(&content, 6), Cell::new(0));
-        let run = CompressedRun::new(HostOffset::ZERO, file.0.len() as u64);
+        let run = run_of(file.0.len());
         let mut inflater = Inflater::default();
         let reads_of = |inflater: &mut Inflater, end| {
             assert_eq!(inflater.inflate(&file, &geometry, run, end).ok(), Some(&content[..end]));

@@ -6,7 +6,8 @@ use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
-use crate::formats::qcow2::header::Geometry;
+use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::qcow2::layout::Layout;
 
 use super::disk::{Disk, LayerRef, Qcow2, Raw};
 use crate::formats::qcow2::error::MapError;

@@ -4,6 +4,7 @@ use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::ClusterKind;
+use crate::formats::qcow2::layout::Layout;
 
 use super::disk::{Disk, LayerRef, Qcow2};
 use super::inflate::Inflater;

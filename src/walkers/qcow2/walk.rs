@@ -1,6 +1,7 @@
 //! `map_extents`: all extents of a window, front to back, one L2 table piece of each layer in memory at
 //! a time.
 
+use crate::formats::qcow2::layout::Layout;
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::extent::{Extent, Mapping, Visitor, Window};

@@ -2,10 +2,12 @@
 
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::bitmap::{
-    BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, FIXED_BYTES,
+    BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension,
 };
+use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::header::{Geometry, Header};
+use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::qcow2::header::Header;
 
 use super::{Recount, Role};
 
@@ -23,11 +25,11 @@ impl Recount {
         self.reference(geometry, at, directory_bytes, Role::BitmapDirectory);
         let mut left = directory_bytes;
         for index in 0..bitmaps {
-            if left < FIXED_BYTES as u64 {
+            if left < BITMAP_FIXED_BYTES as u64 {
                 let what = "it has fewer entries than the header says, or is cut short";
                 return Err(MapError::BitmapDirectory { what });
             }
-            let mut fixed = [0; FIXED_BYTES];
+            let mut fixed = [0; BITMAP_FIXED_BYTES];
             storage.read_at(at, &mut fixed)?;
             let entry = BitmapEntry::parse(&fixed);
             let length = entry.length_bytes();

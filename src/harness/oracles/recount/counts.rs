@@ -3,7 +3,9 @@
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::header::{Geometry, Header};
+use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::qcow2::header::Header;
+use crate::formats::qcow2::layout::Layout;
 use crate::formats::qcow2::refcount;
 
 use super::{Counted, Recount, Role};

@@ -6,8 +6,8 @@ mod serialise;
 #[cfg(test)]
 mod tests;
 
-use crate::formats::qcow2::bitmap::{bits_for, table_entries_for};
-use crate::formats::qcow2::header::Version;
+use super::encoding::bitmaps::{bits_of_disk, table_entries};
+use crate::formats::qcow2::geometry::Version;
 use crate::images::content::WriteNumber;
 
 use super::builder::Builder;
@@ -203,11 +203,11 @@ impl Builder {
 
     /// How many entries the table of a bitmap of the disk needs; QEMU counts whole sectors of it.
     fn table_entries(&self, granularity_bits: u8, size_bytes: u64) -> u64 {
-        table_entries_for(size_bytes & !511, granularity_bits, self.plan.geometry.cluster_size)
+        table_entries(size_bytes & !511, granularity_bits, self.plan.geometry.cluster_size)
     }
 
     fn bits_allowed(&self, granularity_bits: u8, size_bytes: u64) -> bool {
-        bits_for(size_bytes & !511, granularity_bits) <= self.limits.bitmap_bits
+        bits_of_disk(size_bytes & !511, granularity_bits) <= self.limits.bitmap_bits
     }
 
     /// Allocates a directory for the bitmaps that there are now, and frees the old one.

@@ -1,10 +1,10 @@
 //! Bitmaps as bytes: the header extension, the directory, the tables, the bits.
 
 use crate::disk::offsets::GuestOffset;
-use crate::formats::qcow2::bitmap::{BitmapCluster, BitmapTableEntry, BitmapsExtension, bits_for};
 use crate::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
 use crate::images::content::{WriteNumber, stamp};
 use crate::images::image::Image;
+use crate::images::qcow2::encoding::bitmaps::{Directory, ONES, bits_at, bits_of_disk};
 
 use crate::images::qcow2::builder::Builder;
 use crate::images::qcow2::sparse_table;
@@ -33,13 +33,13 @@ impl Builder {
     }
 
     /// The header extension, of the bitmaps that there are or that somebody has left.
-    pub(in crate::images::qcow2) fn bitmaps_extension(&self) -> Option<BitmapsExtension> {
+    pub(in crate::images::qcow2) fn bitmaps_extension(&self) -> Option<Directory> {
         match self.bitmaps.live {
             0 => self.bitmaps.extension_left,
-            live => Some(BitmapsExtension {
+            live => Some(Directory {
                 bitmaps: live as u32,
-                directory_bytes: self.bitmaps.directory_bytes(),
-                directory_offset: self.host_offset(self.bitmaps.directory.0),
+                length_bytes: self.bitmaps.directory_bytes(),
+                offset: self.host_offset(self.bitmaps.directory.0),
             }),
         }
     }
@@ -51,16 +51,11 @@ impl Builder {
             let table = self.host_offset(bitmap.table.0);
             let entry = bitmap.entry(table);
             let length = entry.length_bytes();
-            let mut out = image.place(at, length as usize);
-            entry.write(&mut out);
-            bitmap.write_name(&mut out[..usize::from(bitmap.name_bytes)]);
+            bitmap.write_name(entry.write(image.place(at, length as usize)));
             at = at.saturating_add(length);
-            sparse_table::write(image, table, &bitmap.entries, |bits| {
-                let cluster = match bits {
-                    Bits::Ones => BitmapCluster::AllOnes,
-                    Bits::Stamp(cluster, _) => BitmapCluster::Data(self.host_offset(cluster)),
-                };
-                BitmapTableEntry::new(cluster).0
+            sparse_table::write(image, table, &bitmap.entries, |bits| match bits {
+                Bits::Ones => ONES,
+                Bits::Stamp(cluster, _) => bits_at(self.host_offset(cluster)),
             });
             for (index, bits) in &bitmap.entries {
                 if let Bits::Stamp(cluster, write) = bits {
@@ -82,7 +77,7 @@ impl Builder {
         let granularity_bits = bitmap.granularity_bits;
         let before = index * self.plan.geometry.cluster_size.bytes() * 8;
         let bits =
-            bits_for(self.plan.virtual_size_bytes(), granularity_bits).saturating_sub(before);
+            bits_of_disk(self.plan.virtual_size_bytes(), granularity_bits).saturating_sub(before);
         let mut bytes = stamp(GuestOffset::new(before << granularity_bits), write);
         // The checksum first: few bits may be all that there are.
         bytes.reverse();

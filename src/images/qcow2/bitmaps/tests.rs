@@ -1,7 +1,7 @@
 //! What `qemu_images.rs` and the recount cannot see: which way a bound is met.
 
 use super::*;
-use crate::formats::qcow2::header::{Compression, Geometry};
+use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::formats::qcow2::units::ClusterSize;
 use crate::images::limits::Limits;
 use crate::images::qcow2::Plan;

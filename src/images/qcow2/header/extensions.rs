@@ -3,13 +3,13 @@
 use bytes::BufMut;
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::bitmap;
-use crate::formats::qcow2::bitmap::BitmapsExtension;
 use crate::formats::qcow2::constants::{
-    EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE, EXTENSION_FEATURE_NAMES,
+    BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE,
+    EXTENSION_FEATURE_NAMES,
 };
-use crate::formats::qcow2::header::ImageFormat;
+use crate::formats::qcow2::geometry::ImageFormat;
 use crate::images::image::Image;
+use crate::images::qcow2::encoding::bitmaps::Directory;
 
 use super::names::Names;
 
@@ -21,7 +21,7 @@ pub(super) enum Extension {
     /// The name of the external data file, of that many bytes.
     DataFile(u32),
     /// Where the bitmaps' directory lies.
-    Bitmaps(BitmapsExtension),
+    Bitmaps(Directory),
     /// The feature name table, and whether it has rows of features that nobody knows.
     FeatureNames { unknown: bool },
     /// An extension that no reader knows.
@@ -76,7 +76,7 @@ impl Extension {
         let rows = |count: usize| (count * ROW_BYTES) as u32;
         match self {
             Self::BackingFormat(format) => format.name().len() as u32,
-            Self::Bitmaps(_) => bitmap::EXTENSION_BYTES as u32,
+            Self::Bitmaps(_) => BITMAPS_EXTENSION_BYTES as u32,
             Self::DataFile(length_bytes)
             | Self::Unknown { length_bytes, .. }
             | Self::Filler(length_bytes) => length_bytes,
@@ -119,7 +119,7 @@ impl Extension {
         match self {
             Self::BackingFormat(format) => out.put_slice(format.name().as_bytes()),
             Self::DataFile(_) => out.put_slice(names.data_file),
-            Self::Bitmaps(bitmaps) => bitmaps.write(out),
+            Self::Bitmaps(bitmaps) => out.put_slice(&bitmaps.extension()),
             Self::FeatureNames { unknown } => {
                 let more = if unknown { UNKNOWN.as_slice() } else { &[] };
                 for (mut row, (field, bit, name)) in

@@ -1,10 +1,10 @@
 //! Where everything lies in the first cluster, and what there is no room for.
 
-use crate::formats::qcow2::bitmap::BitmapsExtension;
 use crate::formats::qcow2::constants::{
     V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
-use crate::formats::qcow2::header::{Compression, Version};
+use crate::formats::qcow2::geometry::{Compression, Version};
+use crate::images::qcow2::encoding::bitmaps::Directory;
 use crate::images::qcow2::plan::Plan;
 
 use super::extensions::Extension;
@@ -69,7 +69,7 @@ impl Layout {
     /// The names do not fit.
     pub(super) fn new(
         plan: &Plan,
-        bitmaps: Option<BitmapsExtension>,
+        bitmaps: Option<Directory>,
         names: &Names,
     ) -> Result<Self, NamesTooLong> {
         let mut layout = Self::default();
@@ -108,7 +108,7 @@ impl Layout {
 
     /// All extensions that are wanted. An extension to come is one more line here, and a variant of
     /// [`Extension`].
-    fn list(&mut self, plan: &Plan, bitmaps: Option<BitmapsExtension>, names: &Names) {
+    fn list(&mut self, plan: &Plan, bitmaps: Option<Directory>, names: &Names) {
         let style = plan.style.unwrap_or_default();
         let unknown_names = plan.has(HeaderFlags::UNKNOWN_NAMES);
         let untold = plan.has(HeaderFlags::NO_FORMAT);

@@ -1,6 +1,6 @@
 //! What a program decides about a header.
 
-use crate::formats::qcow2::header::ImageFormat;
+use crate::formats::qcow2::geometry::ImageFormat;
 use crate::images::entropy::Entropy;
 
 /// What the header says beyond the geometry. A version 2 header has room for none of it.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::formats::qcow2::header::Version;
+use crate::formats::qcow2::geometry::Version;
 
 fn geometry(bits: u32, compression: Compression) -> Geometry {
     Geometry {

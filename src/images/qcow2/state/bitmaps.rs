@@ -1,10 +1,9 @@
 //! The bitmaps that an image has, and what is left of them.
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::bitmap::{
-    BitmapEntry, BitmapsExtension, FLAG_AUTO, FLAG_IN_USE, MAX_NAME_BYTES,
-};
+use crate::formats::qcow2::constants::{BITMAP_AUTO, BITMAP_IN_USE, MAX_BITMAP_NAME_BYTES};
 use crate::images::content::WriteNumber;
+use crate::images::qcow2::encoding::bitmaps::{BitmapFields, Directory};
 
 use super::place::Place;
 
@@ -59,7 +58,7 @@ pub struct Bitmaps {
     pub made: u32,
     /// Where there are no bitmaps: what is left of them.
     pub bit_left: bool,
-    pub extension_left: Option<BitmapsExtension>,
+    pub extension_left: Option<Directory>,
 }
 
 impl Bitmaps {
@@ -80,7 +79,7 @@ impl Bitmaps {
     pub fn name_bytes(&self, wanted: u16) -> u16 {
         let digits = (self.made + 1).ilog10() as u16 + 1;
         let unnamed = self.live().iter().any(|one| one.name_bytes == 0);
-        if wanted == 0 && !unnamed { 0 } else { wanted.clamp(digits, MAX_NAME_BYTES) }
+        if wanted == 0 && !unnamed { 0 } else { wanted.clamp(digits, MAX_BITMAP_NAME_BYTES) }
     }
 }
 
@@ -99,12 +98,13 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    pub fn entry(&self, table_offset: HostOffset) -> BitmapEntry {
-        let in_use = if self.in_use { FLAG_IN_USE } else { 0 };
-        let auto = if self.auto { FLAG_AUTO } else { 0 };
-        let entries = u32::try_from(self.table_entries).unwrap_or(u32::MAX);
+    pub fn entry(&self, table_offset: HostOffset) -> BitmapFields {
+        let in_use = if self.in_use { BITMAP_IN_USE } else { 0 };
+        let auto = if self.auto { BITMAP_AUTO } else { 0 };
+        let table_entries = u32::try_from(self.table_entries).unwrap_or(u32::MAX);
         let Self { granularity_bits, name_bytes, .. } = *self;
-        BitmapEntry::new(table_offset, entries, in_use | auto, granularity_bits, name_bytes)
+        let flags = in_use | auto;
+        BitmapFields { table_offset, table_entries, flags, granularity_bits, name_bytes }
     }
 
     /// Takes out the entries from `first` on, one after the other, and gives their clusters.

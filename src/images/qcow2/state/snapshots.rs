@@ -1,7 +1,7 @@
 //! The internal snapshots that an image has.
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::snapshot::V3_EXTRA_BYTES;
+use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
 use crate::images::content::WriteNumber;
 
 use super::l1::L1;

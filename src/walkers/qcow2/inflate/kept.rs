@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::header::Compression;
+use crate::formats::qcow2::geometry::Compression;
 
 /// How many clusters are kept at most.
 const MAX_ENTRIES: usize = 32;

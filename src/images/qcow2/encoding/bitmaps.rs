@@ -1,0 +1,86 @@
+//! Persistent dirty bitmaps (specification, "Bitmaps extension" and "Bitmaps").
+
+use crate::disk::offsets::HostOffset;
+use crate::formats::qcow2::constants::{
+    BITMAP_ALL_ONES, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAPS_EXTENSION_BYTES,
+};
+use crate::formats::qcow2::units::ClusterSize;
+
+use super::{padded, put};
+
+/// The content of the bitmaps extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// The number of bitmaps.
+    pub bitmaps: u32,
+    /// The length of the directory, all its entries together.
+    pub length_bytes: u64,
+    /// Where it lies.
+    pub offset: HostOffset,
+}
+
+impl Directory {
+    /// Returns the content of the header extension.
+    pub fn extension(&self) -> [u8; BITMAPS_EXTENSION_BYTES] {
+        let mut content = [0; BITMAPS_EXTENSION_BYTES];
+        put(&mut content, 0, &self.bitmaps.to_be_bytes());
+        // At 4, the reserved field stays 0.
+        put(&mut content, 8, &self.length_bytes.to_be_bytes());
+        put(&mut content, 16, &self.offset.get().to_be_bytes());
+        content
+    }
+}
+
+/// An entry of the bitmap directory, without its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapFields {
+    /// Where the bitmap table lies.
+    pub table_offset: HostOffset,
+    /// Its entries.
+    pub table_entries: u32,
+    /// Flag bits.
+    pub flags: u32,
+    /// log2 of how many guest bytes one bit stands for.
+    pub granularity_bits: u8,
+    /// The length of the name.
+    pub name_bytes: u16,
+}
+
+impl BitmapFields {
+    /// Returns the length of the whole entry, with its padding.
+    pub fn length_bytes(&self) -> u64 {
+        padded(BITMAP_FIXED_BYTES as u64 + u64::from(self.name_bytes))
+    }
+
+    /// Writes the fixed part to the beginning of `out`, and returns the place of the name.
+    pub fn write<'o>(&self, out: &'o mut [u8]) -> &'o mut [u8] {
+        let (fixed, behind) = out.split_at_mut(BITMAP_FIXED_BYTES);
+        put(fixed, 0, &self.table_offset.get().to_be_bytes());
+        put(fixed, 8, &self.table_entries.to_be_bytes());
+        put(fixed, 12, &self.flags.to_be_bytes());
+        put(fixed, 16, &[BITMAP_DIRTY_TRACKING, self.granularity_bits]);
+        put(fixed, 18, &self.name_bytes.to_be_bytes());
+        // At 20, the length of the extra data stays 0.
+        &mut behind[..usize::from(self.name_bytes)]
+    }
+}
+
+/// The bitmap table entry of a cluster of bits that are all ones.
+pub const ONES: u64 = BITMAP_ALL_ONES;
+
+/// Returns the bitmap table entry of a cluster of bits.
+pub fn bits_at(host: HostOffset) -> u64 {
+    host.get()
+}
+
+/// Returns how many bits a bitmap of a whole disk has.
+pub fn bits_of_disk(size_bytes: u64, granularity_bits: u8) -> u64 {
+    let whole = size_bytes >> granularity_bits;
+    whole + u64::from(size_bytes != whole << granularity_bits)
+}
+
+/// Returns how many entries the table of such a bitmap has.
+pub fn table_entries(size_bytes: u64, granularity_bits: u8, cluster_size: ClusterSize) -> u64 {
+    let bits_per_cluster = cluster_size.bytes() * 8;
+    bits_of_disk(size_bytes, granularity_bits).div_ceil(bits_per_cluster)
+}

@@ -1,0 +1,77 @@
+//! Sizes that follow from a geometry.
+
+use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::qcow2::units::SUBCLUSTERS;
+
+/// Sizes that follow from a geometry, for the code that builds images.
+pub trait Sizes {
+    /// The length of one L2 entry.
+    fn l2_entry_bytes(&self) -> u64;
+
+    /// log2 of how many entries an L2 table has; it is always one cluster.
+    fn l2_bits(&self) -> u32;
+
+    /// How many entries an L2 table has.
+    fn l2_entries(&self) -> u64;
+
+    /// How many guest bytes one L2 table maps, at most 2^39.
+    fn l2_span_bytes(&self) -> u64;
+
+    /// The smallest unit of mapping: a subcluster under extended L2, else a cluster.
+    fn cell_bytes(&self) -> u64;
+
+    /// How many L1 entries a disk of `size_bytes` needs.
+    fn l1_entries_for(&self, size_bytes: u64) -> u64;
+
+    /// How many clusters one refcount block counts: 64 (512-byte clusters, 64-bit counts) to 2^24.
+    fn refcounts_per_block(&self) -> u64;
+
+    /// The largest refcount that can be stored.
+    fn max_refcount(&self) -> u64;
+}
+
+impl Sizes for Geometry {
+    #[inline]
+    fn l2_entry_bytes(&self) -> u64 {
+        // The entry, and the bitmap of its subclusters.
+        8 + if self.extended_l2 { 8 } else { 0 }
+    }
+
+    #[inline]
+    fn l2_bits(&self) -> u32 {
+        // An entry of 8 bytes is a cluster of 2^3; the bitmap doubles it.
+        self.cluster_size.bits() - 3 - u32::from(self.extended_l2)
+    }
+
+    #[inline]
+    fn l2_entries(&self) -> u64 {
+        1 << self.l2_bits()
+    }
+
+    #[inline]
+    fn l2_span_bytes(&self) -> u64 {
+        self.l2_entries() << self.cluster_size.bits()
+    }
+
+    #[inline]
+    fn cell_bytes(&self) -> u64 {
+        let cells = if self.extended_l2 { SUBCLUSTERS } else { 1 };
+        self.cluster_size.bytes() >> cells.ilog2()
+    }
+
+    #[inline]
+    fn l1_entries_for(&self, size_bytes: u64) -> u64 {
+        size_bytes.div_ceil(self.l2_span_bytes())
+    }
+
+    #[inline]
+    fn refcounts_per_block(&self) -> u64 {
+        let block_bits = self.cluster_size.bytes() * 8;
+        block_bits >> self.refcount_order
+    }
+
+    #[inline]
+    fn max_refcount(&self) -> u64 {
+        u64::MAX >> (64 - (1 << self.refcount_order))
+    }
+}
