@@ -23,7 +23,7 @@ use qcowfuzz::images::image::Image;
 use qcowfuzz::programs::generate::{Wanted, generate};
 use qcowfuzz::programs::operand::Operand;
 use qcowfuzz::programs::{Operation, Program};
-use qcowfuzz::walkers::qcow2 as map;
+use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
 
 /// How many images are judged.
@@ -49,7 +49,7 @@ fn ours(path: &Path) -> Walked {
             extents.push(extent);
             ControlFlow::Continue(())
         };
-        map::map_extents(&disk, Window::ALL, &mut Scratch::new(), &mut keep)
+        qcow2::map_extents(&disk, Window::ALL, &mut Scratch::new(), &mut keep)
     });
     Walked { refused: result.err().map(|error: MapError| error.to_string()), extents }
 }

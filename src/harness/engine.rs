@@ -1,5 +1,5 @@
-//! Engines: what can be put in the walker's place. The oracles reach every implementation through
-//! these two traits, our own walker first. `examples/engine.rs` puts a small reader in its place.
+//! The engine interface: to fuzz your own implementation, implement these two traits. The oracles call every implementation
+//! through them, our own walker included. `examples/engine.rs` implements them for a small reader.
 
 use std::borrow::Cow;
 
@@ -10,28 +10,28 @@ use crate::disk::storage::Layer;
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 
-/// What an engine says that it can do. A feature that it refuses is policy, not a bug; what it does
-/// not declare is not asked of it, and what it declares must hold.
+/// The features that an engine declares. The harness calls only the capabilities that an engine declares, and passes it only
+/// images with features that it declares. A violation in any of these is a bug of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// [`OpenDisk::lookup`] is there.
+    /// The engine implements [`OpenDisk::lookup`].
     pub lookup: bool,
-    /// [`OpenDisk::read`] is there.
+    /// The engine implements [`OpenDisk::read`].
     pub read: bool,
-    /// [`Engine::open_snapshot`] is there.
+    /// The engine implements [`Engine::open_snapshot`].
     pub snapshots: bool,
-    /// Images with extended L2 entries.
+    /// The engine opens images with extended L2 entries.
     pub extended_l2: bool,
-    /// Images with zstd-compressed clusters.
+    /// The engine opens images with zstd-compressed clusters.
     pub zstd: bool,
-    /// Images with backing files: qcow2 on qcow2, and qcow2 on raw.
+    /// The engine opens images with backing files: qcow2 on qcow2, and qcow2 on raw.
     pub backing_files: bool,
-    /// Images with external data files.
+    /// The engine opens images with external data files.
     pub data_files: bool,
 }
 
 impl Capabilities {
-    /// Everything.
+    /// All capabilities.
     pub const ALL: Self = Self {
         lookup: true,
         read: true,
@@ -42,7 +42,7 @@ impl Capabilities {
         data_files: true,
     };
 
-    /// The walk of one file, and nothing else.
+    /// No capability: only [`OpenDisk::map`] of images in one file.
     pub const NONE: Self = Self {
         lookup: false,
         read: false,
@@ -53,7 +53,7 @@ impl Capabilities {
         data_files: false,
     };
 
-    /// Whether images of `geometry` are supported.
+    /// Reports whether the engine opens images of `geometry`.
     pub fn cover(&self, geometry: &Geometry) -> bool {
         (self.extended_l2 || !geometry.extended_l2)
             && (self.zstd || geometry.compression != Compression::Zstd)
@@ -63,28 +63,27 @@ impl Capabilities {
 
 /// An implementation that opens qcow2 images.
 pub trait Engine {
-    /// What it makes of an image.
+    /// An image that the engine has opened.
     type Disk<'s>: OpenDisk
     where
         Self: 's;
 
-    /// What it supports.
+    /// Returns the features that the engine declares.
     fn capabilities(&self) -> Capabilities;
 
-    /// Begins a run: the images of another input come next. An engine that keeps anything from image to image, to
-    /// be faster, forgets it here. So the coverage of a run, like its verdict, depends on its input alone.
+    /// Begins a run: the next images belong to another input. An engine that caches anything from image to image clears the
+    /// cache here, so that the coverage of a run depends on its input alone, as its verdict does.
     fn begin_run(&mut self) {}
 
-    /// Opens the image at the top of `chain`: its files first, then those of the images below it, each
-    /// the backing file of the one before. An engine that declares no [`Capabilities::backing_files`]
-    /// gets one layer.
+    /// Opens the image at the top of `chain`. The first layer holds the files of this image; each next layer is the backing
+    /// file of the layer before it. An engine that does not declare [`Capabilities::backing_files`] gets one layer.
     ///
     /// # Errors
     /// The image is refused, or cannot be read.
     fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<Self::Disk<'s>, EngineError>;
 
-    /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0, as a disk of the
-    /// size that it was taken of. What it lacks is in the layers below, as they are.
+    /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0. The disk has the size that it had
+    /// when the snapshot was taken. Ranges that the snapshot does not map come from the layers below.
     ///
     /// # Errors
     /// As for [`Engine::open`], and where there is no such snapshot.
@@ -100,23 +99,23 @@ pub trait Engine {
 
 /// An image that an engine has opened.
 pub trait OpenDisk {
-    /// The size of the disk that a guest sees.
+    /// Returns the size of the disk that a guest sees.
     fn virtual_size_bytes(&self) -> u64;
 
     /// Calls `visitor` with the extents of `window`, in order, until it breaks. The extents are
     /// maximal and clipped to the window and the disk.
     ///
     /// # Errors
-    /// The image is malformed where the window is, or cannot be read. What was emitted stays.
+    /// The image is malformed in the window, or cannot be read. The extents that were emitted before stay valid.
     fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError>;
 
-    /// The mapping of one byte; its `offset` is that of the byte.
+    /// Returns the mapping of one byte; its `offset` is the host offset of this byte.
     ///
     /// # Errors
-    /// As for [`OpenDisk::map`], and a byte past the end.
+    /// As for [`OpenDisk::map`]; or the byte lies past the end of the disk.
     fn lookup(&mut self, guest: GuestOffset) -> Result<Mapping, EngineError>;
 
-    /// Reads the guest's bytes.
+    /// Fills `into` with the guest's bytes from `guest` on.
     ///
     /// # Errors
     /// As for [`OpenDisk::lookup`].
@@ -126,16 +125,16 @@ pub trait OpenDisk {
 /// Why an engine did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// Our walker's answer, or one in its terms.
+    /// An error of our walker, or of an engine that uses its error type.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Any other answer, in the engine's own words.
+    /// Any other error, in the engine's own words.
     #[error("{0}")]
     Other(Cow<'static, str>),
 }
 
 impl EngineError {
-    /// Whether it is the storage that failed.
+    /// Returns the error of the storage, if the storage failed.
     pub fn storage(&self) -> Option<StorageError> {
         match self {
             Self::Map(error) => error.storage(),

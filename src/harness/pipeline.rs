@@ -7,7 +7,7 @@ use crate::harness::oracles::{Verdict, Violation};
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::limits::Limits;
-use crate::images::qcow2 as build;
+use crate::images::qcow2;
 use crate::images::qcow2::Builder;
 use crate::programs::{Effect, Program, Vm};
 
@@ -53,7 +53,7 @@ pub struct Failure {
 pub struct Pipeline {
     program: Program,
     vm: Vm,
-    scratch: build::Scratch,
+    scratch: qcow2::Scratch,
     images: Images,
     damage: Damage,
     names: FileNames,

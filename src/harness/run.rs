@@ -1,5 +1,5 @@
-//! One run: bytes become a program, the program an image, the image extents, and the oracles judge
-//! them. Everything that calls the pipeline (libFuzzer, tests, replay, benchmarks) calls this.
+//! The harness: runs a program, has an engine open the images that it builds, and has the oracles judge the answers.
+//! libFuzzer, tests, `replay` and benchmarks call it.
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
@@ -13,7 +13,7 @@ use crate::programs::{Program, Vm};
 use super::judge::Judge;
 use super::{Checks, Failure, Outcome, Pipeline};
 
-/// An engine and everything that judging it takes. What happens is told to its observer.
+/// An engine, with the buffers for running programs and judging its answers. It reports events to its observer.
 #[derive(Debug)]
 pub struct Harness<E, O: Observer = ()> {
     engine: E,
@@ -23,29 +23,29 @@ pub struct Harness<E, O: Observer = ()> {
 }
 
 impl<E: Engine> Harness<E> {
-    /// Puts `engine` in the walker's place.
+    /// Creates a harness that judges `engine`.
     pub fn new(engine: E) -> Self {
         Self::observed(engine, ())
     }
 }
 
 impl<E: Engine, O: Observer> Harness<E, O> {
-    /// Puts `engine` in the walker's place, and tells `observer` what VM, build and oracles do. What the
-    /// engine does, it tells itself, if at all.
+    /// Creates a harness that judges `engine`, and reports events of VM, build and oracles to `observer`. The engine reports
+    /// its own events, if it has any.
     pub fn observed(engine: E, observer: O) -> Self {
         let (pipeline, judge) = (Pipeline::default(), Judge::default());
         Self { engine, observer, pipeline, judge }
     }
 
-    /// The same, for images that are to become files: they call each other by `names`.
+    /// Uses `names` for the files of images that name each other.
     pub fn named(self, names: FileNames) -> Self {
         Self { pipeline: Pipeline::named(names), ..self }
     }
 
-    /// Runs the program that `input` is.
+    /// Decodes `input` as a program, runs it, and judges each image that it builds.
     ///
     /// # Errors
-    /// A violation.
+    /// The first violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { engine, observer, pipeline, judge } = self;
         // Whatever is left open is decided by the input alone.
@@ -64,8 +64,8 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         Ok(Outcome { unsupported, ..outcome })
     }
 
-    /// Runs the program that `input` is without judging it, and returns the image that it builds; of a
-    /// chain, the one at the top.
+    /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds; of a chain, the
+    /// one at the top.
     pub fn build(&mut self, input: &[u8]) -> &Image {
         // Nothing can be found where nothing is judged.
         let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), &(), |_| Ok(()));
@@ -73,37 +73,37 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         self.image()
     }
 
-    /// The program of the last run.
+    /// Returns the program of the last run.
     pub fn program(&self) -> &Program {
         self.pipeline.program()
     }
 
-    /// The virtual machine as the last run left it: the builder, and the journal.
+    /// Returns the virtual machine as the last run left it, with its builders and journals.
     pub fn vm(&self) -> &Vm {
         self.pipeline.vm()
     }
 
-    /// How many operations had run when the last run ended; of a panic, the one in which it was is counted too.
+    /// Returns how many operations had run when the last run ended. After a panic, the operation that panicked is counted.
     pub fn operations_run(&self) -> usize {
         self.pipeline.operations_run()
     }
 
-    /// The files that were built last.
+    /// Returns the files that were built last.
     pub fn images(&self) -> &Images {
         self.pipeline.images()
     }
 
-    /// The image that was built last; of a chain, the one at the top.
+    /// Returns the image that was built last; of a chain, the one at the top.
     pub fn image(&self) -> &Image {
         &self.images().top().image
     }
 
-    /// The extents that were expected of the last image that was judged.
+    /// Returns the extents that the model expected of the image that was judged last.
     pub fn expected(&self) -> &[Extent] {
         self.judge.expected()
     }
 
-    /// The extents that the engine gave for it.
+    /// Returns the extents that the engine emitted for it.
     pub fn actual(&self) -> &[Extent] {
         self.judge.whole()
     }

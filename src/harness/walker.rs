@@ -4,12 +4,12 @@ use crate::disk::extent::{Mapping, Visitor, Window};
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
-use crate::walkers::qcow2 as map;
+use crate::walkers::qcow2;
 use crate::walkers::qcow2::Scratch;
 
 use super::engine::{Capabilities, Engine, EngineError, OpenDisk};
 
-/// The engine of [`crate::walkers::qcow2`]. What it does is told to its observer.
+/// Our walker as an engine; it reports events to its observer.
 #[derive(Debug)]
 pub struct Walker<O: Observer = ()> {
     scratch: Scratch,
@@ -17,14 +17,14 @@ pub struct Walker<O: Observer = ()> {
 }
 
 impl Default for Walker {
-    /// Nobody observes.
+    /// Creates a walker without an observer.
     fn default() -> Self {
         Self::observed(())
     }
 }
 
 impl<O: Observer> Walker<O> {
-    /// Tells `observer` what happens.
+    /// Creates a walker that reports events to `observer`.
     pub fn observed(observer: O) -> Self {
         Self { scratch: Scratch::default(), observer }
     }
@@ -45,7 +45,7 @@ impl<O: Observer> Engine for Walker<O> {
     }
 
     fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let disk = map::Disk::open_observed(chain, &self.observer)?;
+        let disk = qcow2::Disk::open_observed(chain, &self.observer)?;
         Ok(WalkerDisk { disk, scratch: &mut self.scratch })
     }
 
@@ -54,14 +54,14 @@ impl<O: Observer> Engine for Walker<O> {
         chain: &[Layer<'s>],
         index: u32,
     ) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let disk = map::Disk::open_observed(chain, &self.observer)?.into_snapshot(index)?;
+        let disk = qcow2::Disk::open_observed(chain, &self.observer)?.into_snapshot(index)?;
         Ok(WalkerDisk { disk, scratch: &mut self.scratch })
     }
 }
 
 /// An image that our walker has opened.
 pub struct WalkerDisk<'s, O: Observer = ()> {
-    disk: map::Disk<'s, dyn Storage + 's, &'s O>,
+    disk: qcow2::Disk<'s, dyn Storage + 's, &'s O>,
     scratch: &'s mut Scratch,
 }
 
@@ -71,14 +71,14 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     }
 
     fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
-        Ok(map::map_extents(&self.disk, window, self.scratch, visitor)?)
+        Ok(qcow2::map_extents(&self.disk, window, self.scratch, visitor)?)
     }
 
     fn lookup(&mut self, guest: GuestOffset) -> Result<Mapping, EngineError> {
-        Ok(map::lookup(&self.disk, guest)?)
+        Ok(qcow2::lookup(&self.disk, guest)?)
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        Ok(map::read(&self.disk, guest, into, self.scratch)?)
+        Ok(qcow2::read(&self.disk, guest, into, self.scratch)?)
     }
 }

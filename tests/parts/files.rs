@@ -13,7 +13,7 @@ use qcowfuzz::images::image::Image;
 use qcowfuzz::images::qcow2::FileEnd;
 use qcowfuzz::images::qcow2::placement::Policy;
 use qcowfuzz::programs::{Effect, Operation, Prologue, Record};
-use qcowfuzz::walkers::qcow2 as map;
+use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, map_extents};
 
 use super::{ANYWHERE, Part, Trace};
@@ -226,6 +226,6 @@ fn hidden(trace: &Trace) -> (bool, bool) {
         }
         ControlFlow::Continue(())
     };
-    map_extents(&disk, beyond, &mut map::Scratch::new(), see).unwrap();
+    map_extents(&disk, beyond, &mut qcow2::Scratch::new(), see).unwrap();
     (in_last, further)
 }

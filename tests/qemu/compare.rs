@@ -9,7 +9,7 @@ use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::formats::qcow2::head::Head;
 use qcowfuzz::harness::oracles::recount::{Finding, Recount};
 use qcowfuzz::images::entropy::Entropy;
-use qcowfuzz::walkers::qcow2 as map;
+use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
 
 use super::differences::{self, Difference};
@@ -26,7 +26,7 @@ pub fn walk<S: Storage + ?Sized>(
         extents.push(extent);
         ControlFlow::Continue(())
     };
-    map::map_extents(&disk, window, &mut Scratch::new(), &mut keep)?;
+    qcow2::map_extents(&disk, window, &mut Scratch::new(), &mut keep)?;
     Ok(extents)
 }
 
@@ -35,7 +35,7 @@ pub fn read<S: Storage + ?Sized>(chain: &[Layer<S>], window: Window) -> Checked<
     let told = |error| format!("our read of {window:?}: {error}");
     let disk = Disk::open(chain).map_err(told)?;
     let mut bytes = vec![0xA5; window.length_bytes as usize];
-    map::read(&disk, window.start, &mut bytes, &mut Scratch::new()).map_err(told)?;
+    qcow2::read(&disk, window.start, &mut bytes, &mut Scratch::new()).map_err(told)?;
     Ok(bytes)
 }
 

@@ -1,9 +1,10 @@
-//! Numbers of the format: magic, sizes, feature bits, extension types, and the limits at which QEMU refuses an image.
+//! Numbers of the format: magic, lengths, feature bits, extension types, bits of table entries, and the limits at which QEMU
+//! refuses an image. The code that reads images and the build share them.
 
 /// `QFI\xfb`.
 pub const MAGIC: u32 = 0x5146_49FB;
 
-/// The length of a version 2 header, and the offset of what version 3 adds.
+/// The length of a version 2 header, and the offset of the fields that version 3 adds.
 pub const V2_LENGTH_BYTES: u32 = 72;
 
 /// The shortest version 3 header.
@@ -75,7 +76,7 @@ pub const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 /// Bits 9–55: a host offset in an L1 entry, or in an L2 entry that is not compressed.
 pub const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
 
-/// Bit 63: the cluster's refcount is exactly one.
+/// Bit 63 of an L1 entry, or of an L2 entry: the refcount of the cluster is exactly one.
 pub const COPIED: u64 = 1 << 63;
 
 /// Bit 62 of an L2 entry: compressed.
@@ -84,32 +85,33 @@ pub const L2_COMPRESSED: u64 = 1 << 62;
 /// Bit 0 of a standard L2 entry: reads as zeros.
 pub const L2_ZERO: u64 = 1;
 
-/// The fixed part of an entry.
+/// The length of the fixed part of a snapshot table entry.
 pub const SNAPSHOT_FIXED_BYTES: usize = 40;
 
-/// The shortest extra data that version 3 allows: the VM state's size and the disk's.
+/// The length of the shortest extra data that version 3 allows in a snapshot table entry: the sizes of the VM state and of
+/// the disk.
 pub const SNAPSHOT_V3_EXTRA_BYTES: u32 = 16;
 
-/// The extra data that have a meaning: the two sizes and the instruction count.
+/// The length of the extra data that have a meaning: the two sizes and the instruction count.
 pub const SNAPSHOT_KNOWN_EXTRA_BYTES: usize = 24;
 
 /// The length of the bitmaps extension.
 pub const BITMAPS_EXTENSION_BYTES: usize = 24;
 
-/// The fixed part of a bitmap directory entry.
+/// The length of the fixed part of a bitmap directory entry.
 pub const BITMAP_FIXED_BYTES: usize = 24;
 
-/// The longest name that QEMU opens (`BME_MAX_NAME_SIZE`).
+/// The longest name of a bitmap that QEMU opens (`BME_MAX_NAME_SIZE`).
 pub const MAX_BITMAP_NAME_BYTES: u16 = 1023;
 
-/// Flag bit 0: the bitmap was not saved correctly, what it says may be wrong.
+/// Flag bit 0 of a bitmap: it was not saved correctly, and its bits may be wrong.
 pub const BITMAP_IN_USE: u32 = 1 << 0;
 
-/// Flag bit 1: the bitmap must reflect all changes of the disk.
+/// Flag bit 1 of a bitmap: it must reflect all changes of the disk.
 pub const BITMAP_AUTO: u32 = 1 << 1;
 
-/// The one type: a dirty tracking bitmap.
+/// The only type of a bitmap: dirty tracking.
 pub const BITMAP_DIRTY_TRACKING: u8 = 1;
 
-/// Bit 0 of a table entry without an offset: all bits are ones.
+/// Bit 0 of a bitmap table entry without an offset: all bits of the cluster are ones.
 pub const BITMAP_ALL_ONES: u64 = 1;
