@@ -5,10 +5,10 @@ mod entries;
 mod links;
 mod page;
 mod program;
+mod qemu_result;
 mod scale;
 mod shown;
 mod strip;
-mod theirs;
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ use super::runner::Target;
 #[cfg(test)]
 mod tests;
 
-use theirs::Theirs;
+use qemu_result::QemuResult;
 
 /// Explain what an input of a fuzz target does, on one page for a browser
 #[derive(Debug, clap::Args)]
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let names = FileNames::default();
         Examiner::new(*target, Checks::AtCheckpoints, names).examine(input, &bytes)
     };
-    let page = page::page(&account, &Theirs::of(&account, *target));
+    let page = page::page(&account, &QemuResult::of(&account, *target));
     files::write(html, existing, page.as_bytes())?;
     say(html.display())?;
     Ok(Exit::Nothing)

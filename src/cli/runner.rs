@@ -15,7 +15,7 @@ use qcowfuzz::findings::panics::PanicNote;
 use qcowfuzz::images::files::Images;
 use qcowfuzz::programs::Vm;
 
-/// What a program has built, and the machine that knows what images call each other.
+/// The virtual machine that ran a program, and the images that the program built.
 pub type Built<'b> = (&'b Vm, &'b Images);
 
 /// What an input is for. A target that is added here gets its arm in [`Runner`].

@@ -27,7 +27,7 @@ impl PanicNote {
         let message = message(panic).unwrap_or("a panic without a message");
         let file = panic.location().map_or("", |location| location.file()).to_string();
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        let Stack { function, crate_name, frame } = Stack::of_panic(&file);
+        let Stack { function, crate_name, frame, .. } = Stack::of_panic(&file);
         let frame = frame.unwrap_or_else(|| module(&file));
         let file = in_its_crate(&file).to_string();
         let (crate_name, function) = (crate_name.unwrap_or_default(), function.unwrap_or_default());
@@ -46,8 +46,8 @@ impl PanicNote {
     }
 }
 
-/// Reports whether `found` is the fingerprint that was `recorded`. Until version 0.1, the fingerprint of a panic named the
-/// file of the function (`panic: src/map/read.rs, read_piece`) where it names the crate now.
+/// Reports whether `found` is the fingerprint that was `recorded`. Earlier versions named the source file of a panic
+/// (`panic: src/map/read.rs, read_piece`) instead of the crate.
 pub fn is_recorded(recorded: &str, found: &str) -> bool {
     let function = |fingerprint: &str, of_file: bool| {
         let (place, function) = fingerprint.strip_prefix("panic: ")?.split_once(", ")?;
@@ -57,7 +57,7 @@ pub fn is_recorded(recorded: &str, found: &str) -> bool {
     recorded == found || renamed()
 }
 
-/// What a panic says, where it says something.
+/// Returns the message of a panic, if it has one.
 pub fn message<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
     let payload = panic.payload();
     let formatted = || payload.downcast_ref::<String>().map(String::as_str);
@@ -92,6 +92,8 @@ struct Stack {
     /// The innermost function in the file of the panic's location, which is the caller of the function that panicked (an
     /// index, an `unwrap`).
     function: Option<String>,
+    /// The folder of that function's crate.
+    root: Option<String>,
     /// The crate of that function.
     crate_name: Option<String>,
     /// The innermost function outside of the standard library, with its module.
@@ -101,34 +103,34 @@ struct Stack {
 impl Stack {
     /// Reads the stack of a panic at a location in `file`.
     fn of_panic(file: &str) -> Self {
-        let (mut stack, mut root, mut panicking) = (Self::default(), None, false);
+        let (mut stack, mut panicking) = (Self::default(), false);
         backtrace::trace(|traced| {
             backtrace::resolve_frame(traced, |symbol| {
                 let Some(name) = symbol.name().map(|name| format!("{name:#}")) else { return };
                 let path = symbol.filename().and_then(Path::to_str).unwrap_or_default();
                 // The frames above are those of the hook, and of its callees.
                 if panicking {
-                    stack.add(file, &mut root, &name, path);
+                    stack.add(file, &name, path);
                 }
                 panicking |= name.contains("panicking");
             });
             !stack.is_complete()
         });
         // A build may have the functions' own names only. Then the folder names the crate.
-        if let Some(root) = root.filter(|_| stack.crate_name.is_none()) {
-            stack.crate_name = crate_in(&root);
+        if stack.crate_name.is_none() {
+            stack.crate_name = stack.root.as_deref().and_then(crate_in);
         }
         stack
     }
 
-    /// Adds the next frame outward: its function and its source file. `root` is the folder of the crate, once known.
-    fn add(&mut self, file: &str, root: &mut Option<String>, name: &str, path: &str) {
+    /// Adds the next frame outward: its function and its source file.
+    fn add(&mut self, file: &str, name: &str, path: &str) {
         if self.function.is_none() && Path::new(path).ends_with(file) {
             self.function = Some(last_segment(name));
-            *root = Some(crate_root(path).to_string());
+            self.root = Some(crate_root(path).to_string());
         }
         // An inlined function may have its own name only. Then a caller in the same crate names the crate.
-        let in_crate = root.as_ref().is_some_and(|root| crate_root(path) == root);
+        let in_crate = self.root.as_deref() == Some(crate_root(path));
         if self.crate_name.is_none() && in_crate {
             self.crate_name = crate_of(name);
         }

@@ -2,7 +2,7 @@
 
 use crate::cli::exit::Failure;
 
-/// Who says whether a candidate shows the bug.
+/// Reports whether a candidate shows the bug.
 pub trait Judge {
     /// Whether a candidate does. After a failure, none does.
     fn keeps(&mut self, candidate: &[u8]) -> bool;

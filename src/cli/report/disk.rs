@@ -16,14 +16,14 @@ use crate::cli::account::Account;
 use crate::cli::output::Record;
 
 use super::links::{Links, spoken};
+use super::qemu_result::QemuResult;
 use super::shown::{MOST_EXTENTS, shown};
-use super::theirs::Theirs;
 use answer::Answer;
 
 /// The section.
-pub fn section(account: &Account, theirs: &Theirs, links: &Links) -> Markup {
+pub fn section(account: &Account, result: &QemuResult, links: &Links) -> Markup {
     let evidence = &account.evidence;
-    let mut answers = [expected(account), actual(account), qemu(theirs)];
+    let mut answers = [expected(account), actual(account), qemu(result)];
     let left = choose(&mut answers, evidence.first_difference);
     let first = evidence.first_difference.and_then(|at| {
         let lists = [&evidence.expected, &evidence.actual];
@@ -83,12 +83,12 @@ fn actual(account: &Account) -> Answer<'_> {
     Answer { key: "actual", who: "Walker".into(), records, said, chosen: Vec::new() }
 }
 
-fn qemu(theirs: &Theirs) -> Answer<'_> {
-    let who = match &theirs.version {
+fn qemu(result: &QemuResult) -> Answer<'_> {
+    let who = match &result.version {
         Some(version) => format!("qemu-img {version}"),
         None => "qemu-img".to_string(),
     };
-    let (records, said) = match &theirs.answer {
+    let (records, said) = match &result.answer {
         Ok(map) if map.records.is_empty() => (&[][..], Some("no extents.".to_string())),
         Ok(map) if map.holes == Holes::Keep => {
             let said = "the files are too long to be written out; of clusters that hold nothing it may say that \

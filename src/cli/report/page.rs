@@ -8,14 +8,14 @@ use sha2::{Digest, Sha256};
 use crate::cli::account::{Account, Verdict};
 
 use super::links::{Links, failing};
-use super::theirs::Theirs;
+use super::qemu_result::QemuResult;
 use super::{disk, entries, program, strip};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// The whole page.
-pub fn page(account: &Account, theirs: &Theirs) -> String {
+pub fn page(account: &Account, result: &QemuResult) -> String {
     let evidence = &account.evidence;
     let links = Links::new(&evidence.steps);
     let failing = failing(&evidence.steps).and_then(|at| evidence.steps.get(at)?.number);
@@ -41,7 +41,7 @@ pub fn page(account: &Account, theirs: &Theirs) -> String {
                     }
                     (program::section(account))
                     (strip::section(&evidence.files, &links, failing))
-                    (disk::section(account, theirs, &links))
+                    (disk::section(account, result, &links))
                     (entries::section(&evidence.files, &links, failing))
                     (vitals(account))
                 }

@@ -37,8 +37,8 @@ fn account(operations: &str, operations_run: usize) -> Account {
     account
 }
 
-fn silent() -> Theirs {
-    Theirs { version: None, answer: Err("not asked".to_string()) }
+fn silent() -> QemuResult {
+    QemuResult { version: None, answer: Err("not asked".to_string()) }
 }
 
 /// What stands in the attributes of elements with this class or name.

@@ -11,7 +11,7 @@ use super::measure::Measure;
 
 use crate::images::limits::Limits;
 
-/// What is known beside the input.
+/// The settings of a minimization.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// What the target's programs may cost.

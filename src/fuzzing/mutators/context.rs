@@ -1,4 +1,4 @@
-//! What a mutation may use.
+//! The context of a mutation: random numbers, the limits of the target, another program.
 
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;

@@ -10,7 +10,7 @@ pub(super) struct Trap {
     pub(super) depth: usize,
     /// Where they lie.
     pub(super) range: Range<HostOffset>,
-    /// What they become, as many of the last as the range has.
+    /// Their new values: the last bytes of this array, as many as the range is long.
     pub(super) bytes: [u8; 8],
     pub(super) reads: u8,
 }

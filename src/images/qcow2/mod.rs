@@ -10,7 +10,7 @@ mod census;
 pub mod clusters;
 mod compressed;
 mod encoding;
-pub mod file;
+mod file;
 mod header;
 mod l1;
 mod out_of_date;

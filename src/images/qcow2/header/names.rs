@@ -1,6 +1,6 @@
 //! The names that an image contains of other files.
 
-/// What other files are called: where an image goes decides that, not the program.
+/// The names of other files. The caller decides them by where it writes the image; the program does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Names<'a> {
     /// The backing file.

@@ -4,15 +4,15 @@ use crate::cli::account::Account;
 use crate::cli::qemu;
 use crate::cli::runner::Target;
 
-/// What qemu-img has to say of the disk.
-pub struct Theirs {
-    /// Which one there is.
+/// The answer of qemu-img about the disk.
+pub struct QemuResult {
+    /// The version of qemu-img.
     pub version: Option<String>,
-    /// Its extents, or in words why there are none.
+    /// Its extents, or the reason why there are none.
     pub answer: Result<qemu::Map, String>,
 }
 
-impl Theirs {
+impl QemuResult {
     pub fn of(account: &Account, target: Target) -> Self {
         let answer = qemu::asked(account, target);
         Self { version: answer.is_ok().then(qemu::version).flatten(), answer }
