@@ -7,7 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::findings::regression::Regression;
+use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::RawImage;
+use qcowfuzz::harness::{Checks, Walker};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -99,9 +101,9 @@ fn every_bug_has_its_smallest_input() {
         if target == "raw_image" {
             let input = fs::read(path.with_extension("bin")).unwrap();
             assert!(input.len() <= 512, "{}", path.display());
-            RawImage::default()
-                .run(&input)
-                .unwrap_or_else(|found| panic!("{}: {found}", path.display()));
+            RawImage::new(Walker::default())
+                .run(&input, Checks::AtCheckpoints)
+                .unwrap_or_else(|found| panic!("{}: {}", path.display(), found.violation));
             continue;
         }
         // `tests/regressions.rs` runs it.

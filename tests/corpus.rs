@@ -9,11 +9,10 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::formats::qcow2::anatomy::Part;
 use qcowfuzz::fuzzing::libfuzzer;
-use qcowfuzz::harness::targets::Hostile;
-use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::harness::target::Target;
+use qcowfuzz::harness::targets::{Hostile, TargetKind};
+use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::programs::{Operation, Program, text};
-
-const TARGETS: [&str; 4] = ["map_extents", "refcounts", "hostile", "raw_image"];
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
@@ -42,7 +41,7 @@ fn seed(target: &str, program: &Program) -> Vec<u8> {
     }
     let mut hostile = Hostile::new(Walker::default());
     libfuzzer::report(hostile.run(&program.encode(), Checks::AtCheckpoints));
-    let image = &hostile.images().top().image;
+    let image = &hostile.pipeline().unwrap().images().top().image;
     let mut file = vec![0; usize::try_from(image.length_bytes()).unwrap()];
     image.read_at(HostOffset::ZERO, &mut file).unwrap();
     let used = file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -53,7 +52,7 @@ fn seed(target: &str, program: &Program) -> Vec<u8> {
 #[test]
 fn seeds_are_what_their_texts_say() {
     let bless = std::env::var_os("QCOWFUZZ_BLESS").is_some();
-    for target in TARGETS {
+    for target in TargetKind::ALL.map(TargetKind::name) {
         let mut named = BTreeSet::new();
         for (name, program) in texts(target) {
             let path = corpus().join(target).join(&name);
@@ -84,13 +83,13 @@ fn seeds_find_nothing() {
         assert!(outcome.effective * 4 >= outcome.operations * 3, "{name}: {outcome:?}");
     }
     for (_, program) in texts("hostile") {
-        libfuzzer::report(libfuzzer::hostile(&program.encode()));
+        libfuzzer::report(libfuzzer::run(TargetKind::Hostile, &program.encode()));
     }
     for (_, program) in texts("refcounts") {
-        libfuzzer::report(libfuzzer::refcounts(&program.encode()));
+        libfuzzer::report(libfuzzer::run(TargetKind::Refcounts, &program.encode()));
     }
     for (_, program) in texts("raw_image") {
-        libfuzzer::report(libfuzzer::raw_image(&seed("raw_image", &program)));
+        libfuzzer::report(libfuzzer::run(TargetKind::RawImage, &seed("raw_image", &program)));
     }
 }
 
@@ -98,7 +97,9 @@ fn seeds_find_nothing() {
 fn raw_images_reach_every_outcome() {
     let mut outcomes = [0; 3];
     for (_, program) in texts("raw_image") {
-        outcomes[libfuzzer::raw_image(&seed("raw_image", &program)).unwrap() as usize] += 1;
+        let ran = libfuzzer::run(TargetKind::RawImage, &seed("raw_image", &program));
+        let Outcome { refused, failed, .. } = ran.unwrap();
+        outcomes[refused * 2 + failed] += 1;
     }
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }

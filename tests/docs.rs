@@ -314,7 +314,7 @@ fn the_walk_through_shows_a_seed() {
     let line: usize = place.split(':').next().unwrap().parse().unwrap();
     let source = text_of("src/fuzzing/libfuzzer.rs");
     let source = source.lines().nth(line - 1).unwrap();
-    assert_eq!(source.trim(), r#"panic!("{}", (*found).as_ref());"#);
+    assert_eq!(source.trim(), r#"panic!("{}", failure.violation);"#);
     let seed = text_of("corpus/text/map_extents/data_file_raw.txt");
     let (_, shown) = readme.split_once(": found after ").unwrap();
     let operations =

@@ -8,60 +8,45 @@ use std::rc::Rc;
 use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
 use qcowfuzz::fuzzing::feedback::layout::schema_hash;
 use qcowfuzz::fuzzing::feedback::{Counter, Log, Recorder};
-use qcowfuzz::harness::targets::{Hostile, RawImage, Refcounts};
+use qcowfuzz::harness::target::Target;
+use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::files::FileNames;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
-type Observed = Rc<Recorder>;
-
-/// All targets, on one recorder.
+/// All targets, with one recorder.
 struct Targets {
-    recorder: Observed,
-    map_extents: Harness<Walker<Observed>, Observed>,
-    refcounts: Refcounts<Observed>,
-    hostile: Hostile<Walker<Observed>, Observed>,
-    raw_image: RawImage<Observed>,
+    recorder: Rc<Recorder>,
+    targets: [Box<dyn Target>; TargetKind::ALL.len()],
 }
 
 impl Targets {
     fn new() -> Self {
         let recorder = Rc::new(Recorder::new());
-        let observer = || Rc::clone(&recorder);
-        Self {
-            map_extents: Harness::observed(Walker::observed(observer()), observer()),
-            refcounts: Refcounts::observed(observer()),
-            hostile: Hostile::observed(Walker::observed(observer()), observer()),
-            raw_image: RawImage::observed(observer()),
-            recorder,
-        }
+        let create = |kind: TargetKind| kind.create(FileNames::default(), &recorder);
+        Self { targets: TargetKind::ALL.map(create), recorder }
     }
 
-    /// The counters of one run, and a word on how it ended.
-    fn run(&mut self, target: &str, input: &[u8]) -> (Vec<(usize, u8)>, String) {
+    /// Returns the counters of one run, and how it ended.
+    fn run(&mut self, target: TargetKind, input: &[u8]) -> (Vec<(usize, u8)>, String) {
         self.recorder.begin_run();
-        let checks = Checks::AtCheckpoints;
-        let ended = match target {
-            "map_extents" => format!("{:?}", self.map_extents.run(input, checks)),
-            "refcounts" => format!("{:?}", self.refcounts.run(input, checks)),
-            "hostile" => format!("{:?}", self.hostile.run(input, checks)),
-            _ => format!("{:?}", self.raw_image.run(input)),
-        };
+        let target = &mut self.targets[target as usize];
+        let ended = format!("{:?}", target.run(input, Checks::AtCheckpoints));
         let mut counts = Vec::new();
         self.recorder.each(|index, count| counts.push((index, count)));
         (counts, ended)
     }
 }
 
-const TARGETS: [&str; 4] = ["map_extents", "refcounts", "hostile", "raw_image"];
-
 /// The committed seeds of a target: those that have a text.
-fn seeds(target: &str) -> Vec<Vec<u8>> {
+fn seeds(target: TargetKind) -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let texts = fs::read_dir(corpus.join("text").join(target)).unwrap();
+    let texts = fs::read_dir(corpus.join("text").join(target.name())).unwrap();
     let mut names: Vec<_> = texts.map(|text| text.unwrap().path()).collect();
     names.sort();
-    let seed = |text: &Path| fs::read(corpus.join(target).join(text.file_stem().unwrap())).unwrap();
+    let seed =
+        |text: &Path| fs::read(corpus.join(target.name()).join(text.file_stem().unwrap())).unwrap();
     names.iter().map(|text| seed(text)).collect()
 }
 
@@ -78,7 +63,7 @@ fn others() -> Vec<Vec<u8>> {
 #[test]
 fn counters_are_the_same_again_and_after_any_other_runs() {
     let mut entropy = Entropy::new(3);
-    for target in TARGETS {
+    for target in TargetKind::ALL {
         let mut all = seeds(target);
         all.extend(others());
         let fresh: Vec<_> = all.iter().map(|input| Targets::new().run(target, input)).collect();
@@ -89,7 +74,7 @@ fn counters_are_the_same_again_and_after_any_other_runs() {
             for _ in 0..1 + entropy.below(3) {
                 let other = entropy.below(all.len() as u64) as usize;
                 // Another target in between, too.
-                used.run(TARGETS[entropy.below(4) as usize], &all[at]);
+                used.run(TargetKind::ALL[entropy.below(4) as usize], &all[at]);
                 assert_eq!(used.run(target, &all[other]), fresh[other]);
             }
             assert_eq!(used.run(target, &all[at]), fresh[at], "after others");
@@ -100,11 +85,12 @@ fn counters_are_the_same_again_and_after_any_other_runs() {
 #[test]
 fn being_observed_changes_nothing() {
     let mut alone = Harness::new(Walker::default());
-    let mut observed = Targets::new();
+    let observer = || Rc::new(Recorder::new());
+    let mut observed = Harness::observed(Walker::observed(observer()), observer());
     for input in others() {
-        let (_, ended) = observed.run("map_extents", &input);
-        assert_eq!(format!("{:?}", alone.run(&input, Checks::AtCheckpoints)), ended);
-        assert_eq!(alone.actual(), observed.map_extents.actual());
+        let checks = Checks::AtCheckpoints;
+        assert_eq!(alone.run(&input, checks), observed.run(&input, checks));
+        assert_eq!(alone.actual(), observed.actual());
     }
 }
 
@@ -112,7 +98,7 @@ fn being_observed_changes_nothing() {
 fn reached() -> BTreeSet<Counter> {
     let mut targets = Targets::new();
     let mut reached = BTreeSet::new();
-    for target in TARGETS {
+    for target in TargetKind::ALL {
         for seed in seeds(target) {
             let (counts, _) = targets.run(target, &seed);
             reached.extend(counts.iter().map(|(index, _)| Counter::at(*index).unwrap()));
@@ -166,7 +152,7 @@ fn a_counter_that_moves_is_noticed() {
 
 #[test]
 fn the_log_tells_what_the_counters_count() {
-    for input in seeds("map_extents") {
+    for input in seeds(TargetKind::MapExtents) {
         let (log, recorder) = (Rc::new(Log::new()), Rc::new(Recorder::new()));
         let run = |observed: bool| match observed {
             true => Harness::observed(Walker::observed(Rc::clone(&log)), Rc::clone(&log))

@@ -7,10 +7,11 @@ use std::path::Path;
 use std::rc::Rc;
 
 use qcowfuzz::disk::observer::{Observer, Rare};
+use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::state::State;
-use qcowfuzz::fuzzing::embedded::{Answer, Finding, Fuzzer, Settings, Subject};
+use qcowfuzz::fuzzing::embedded::{Answer, Fuzzer, Settings, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::limits::Limits;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use planted::{Case, Fault, Faulty, chains, extents, hostile, points, snapshots, walks};
 use qcowfuzz::harness::engine::Engine;
+use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::Hostile;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::programs::generate::{Wanted, generate};
@@ -87,7 +88,12 @@ fn the_seeds_of_hostile_have_every_outcome() {
     let (mut walked, mut refused, mut failed) = (0, 0, 0);
     for seed in hostile_seeds() {
         let outcome = hostile.run(&seed, Checks::AtCheckpoints).unwrap();
-        assert_eq!(outcome.effective, outcome.operations, "{}", hostile.program());
+        assert_eq!(
+            outcome.effective,
+            outcome.operations,
+            "{}",
+            hostile.pipeline().unwrap().program()
+        );
         refused += outcome.refused;
         failed += outcome.failed;
         walked += outcome.images - outcome.refused - outcome.failed;

@@ -14,6 +14,7 @@ use std::path::Path;
 use qcowfuzz::disk::extent::{Extent, Mapping, Window};
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::formats::qcow2::anatomy::Part;
+use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::Hostile;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::entropy::Entropy;
@@ -179,7 +180,7 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
         if let Err(failure) = hostile.run(&program.encode(), Checks::AtCheckpoints) {
             panic!("{}\n{program}", failure.violation);
         }
-        let image = &hostile.images().top().image;
+        let image = &hostile.pipeline().unwrap().images().top().image;
         if image.length_bytes() > MAX_FILE_BYTES {
             continue;
         }

@@ -5,7 +5,7 @@
 /// Its story: what was wrong, and what became of it.
 #[test]
 fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
-    use qcowfuzz::harness::Checks;
+    use qcowfuzz::harness::{Checks, target::Target};
     let text = "\
         image version=3 cluster_bits=16 refcount_order=4 features=none size=100<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
         write at=start+4 clusters=8\n\
@@ -17,7 +17,7 @@ fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
     ";
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::Harness::new(qcowfuzz::harness::Walker::default());
-    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
     // Guest offset, length, status, host offset.
@@ -46,7 +46,7 @@ fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
 /// Its story: what was wrong, and what became of it.
 #[test]
 fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
-    use qcowfuzz::harness::Checks;
+    use qcowfuzz::harness::{Checks, target::Target};
     let text = "\
         image version=3 cluster_bits=17 refcount_order=4 features=none size=500<<20+0 rng_seed=4 blocks=append table=mixed tolerance=0\n\
         write at=start+0 clusters=9\n\
@@ -61,7 +61,7 @@ fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
     ";
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::targets::Refcounts::<()>::default();
-    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
 }
@@ -71,7 +71,7 @@ fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
 /// Its story: what was wrong, and what became of it.
 #[test]
 fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
-    use qcowfuzz::harness::Checks;
+    use qcowfuzz::harness::{Checks, target::Target};
     let text = "\
         image version=3 cluster_bits=16 refcount_order=4 features=none size=300<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
         write at=start+1 clusters=3\n\
@@ -84,7 +84,7 @@ fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
     ";
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
     let mut target = qcowfuzz::harness::targets::Hostile::new(qcowfuzz::harness::Walker::default());
-    let found = target.run(&input, Checks::AtCheckpoints).err();
+    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
 }

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::findings::regression::Regression;
-use qcowfuzz::harness::targets::{Hostile, Refcounts};
-use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Failure, Outcome};
+use qcowfuzz::images::files::FileNames;
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -24,12 +25,9 @@ fn read(path: &Path) -> Regression {
 
 fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>> {
     let input = regression.program.encode();
-    match &*regression.target {
-        "map_extents" => Harness::new(Walker::default()).run(&input, checks),
-        "refcounts" => Refcounts::<()>::default().run(&input, checks),
-        "hostile" => Hostile::new(Walker::default()).run(&input, checks),
-        other => panic!("no target {other} runs programs"),
-    }
+    let target = TargetKind::named(&regression.target).filter(|kind| kind.runs_programs());
+    let target = target.unwrap_or_else(|| panic!("no target {} runs programs", regression.target));
+    target.create(FileNames::default(), &()).run(&input, checks)
 }
 
 #[test]

@@ -1,7 +1,10 @@
-//! Any bytes as a file: see `qcowfuzz::fuzzing::libfuzzer::raw_image`.
+//! Any bytes as a file: the target `raw_image` of `qcowfuzz::harness::targets`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use qcowfuzz::fuzzing::libfuzzer;
+use qcowfuzz::harness::targets::TargetKind;
 
-fuzz_target!(init: libfuzzer::name_panics(), |input: &[u8]| libfuzzer::report(libfuzzer::raw_image(input)));
+const TARGET: TargetKind = TargetKind::RawImage;
+
+fuzz_target!(init: libfuzzer::name_panics(), |input: &[u8]| libfuzzer::report(libfuzzer::run(TARGET, input)));

@@ -5,13 +5,15 @@ mod whole;
 use std::io::{self, Write};
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use qcowfuzz::disk::observer::Observer;
-use qcowfuzz::harness::oracles::raw::RawOutcome;
+use qcowfuzz::harness::target::{Expectation, Inputs};
+use qcowfuzz::harness::{Outcome, Pipeline};
 
 use super::evidence::Evidence;
-use super::runner::{Found, Runner, Target};
+use qcowfuzz::findings::runner::{Finding, Ran, Runner};
+use qcowfuzz::harness::targets::TargetKind;
 
 /// The judgement in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -31,13 +33,32 @@ pub enum Verdict {
     Violation,
 }
 
+impl Verdict {
+    /// Returns the verdict of a run without a finding.
+    fn of(outcome: &Outcome, inputs: Inputs) -> Self {
+        match inputs {
+            Inputs::Programs if outcome.unsupported => Self::Unsupported,
+            Inputs::Programs => Self::Ok,
+            Inputs::Files if outcome.refused > 0 => Self::Refused,
+            Inputs::Files if outcome.failed > 0 => Self::Failed,
+            Inputs::Files => Self::Walked,
+        }
+    }
+}
+
+/// Serialises a target by its name.
+fn target_name<S: Serializer>(target: &TargetKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(target.name())
+}
+
 /// All that is told of one input, in the order in which it is told.
 #[derive(Debug, Serialize)]
 pub struct Account {
     /// The file.
     pub input: String,
     /// What it is for.
-    pub target: &'static str,
+    #[serde(serialize_with = "target_name")]
+    pub target: TargetKind,
     /// The judgement.
     pub verdict: Verdict,
     /// The one line that is the same for the same bug.
@@ -79,14 +100,14 @@ impl Account {
     /// What the last run of `runner` came to, without what explains it.
     pub fn new(
         input: &Path,
-        target: Target,
-        runner: &Runner<impl Observer + Clone>,
-        found: &Found,
+        target: TargetKind,
+        runner: &Runner<impl Observer + Clone + 'static>,
+        ran: &Ran,
     ) -> Self {
-        let program = runner.program();
+        let program = runner.pipeline().map(Pipeline::program);
         let mut account = Self {
             input: input.display().to_string(),
-            target: target.name(),
+            target,
             verdict: Verdict::Violation,
             fingerprint: None,
             detail: None,
@@ -100,43 +121,40 @@ impl Account {
             steady: true,
             evidence: Evidence::default(),
         };
-        match found {
-            Found::Nothing(outcome) => {
-                account.verdict =
-                    if outcome.unsupported { Verdict::Unsupported } else { Verdict::Ok };
-                account.effective = Some(outcome.effective);
-                account.images = Some(outcome.images);
-                if target == Target::Hostile {
+        match ran {
+            Ran::Sound(outcome) => {
+                account.verdict = Verdict::of(outcome, target.definition().inputs);
+                if target.runs_programs() {
+                    account.effective = Some(outcome.effective);
+                    account.images = Some(outcome.images);
+                }
+                if target.definition().expectation == Expectation::UntouchedExtents {
                     account.refused = Some(outcome.refused);
                     account.failed = Some(outcome.failed);
                 }
             }
-            Found::File(outcome) => {
-                account.verdict = match outcome {
-                    RawOutcome::Refused => Verdict::Refused,
-                    RawOutcome::Failed => Verdict::Failed,
-                    RawOutcome::Walked => Verdict::Walked,
-                }
+            Ran::Violation(failure) => {
+                account.operations_run = program.map(|_| failure.operations_run);
             }
-            Found::Failure(failure) => account.operations_run = Some(failure.operations_run),
-            Found::Panic(_) => {
-                account.operations_run = program.map(|_| runner.operations_run());
+            Ran::Panic(_) => {
+                account.operations_run = runner.pipeline().map(Pipeline::operations_run);
             }
-            Found::Violation(_) => {}
         }
-        (account.fingerprint, account.detail) = found.finding().unzip();
+        (account.fingerprint, account.detail) =
+            ran.finding().map(|it| (it.fingerprint, it.detail)).unzip();
         account
     }
 
     /// The same input came to something else when it was run again.
-    pub fn differs(&mut self, again: &Found) {
-        let told = |finding: Option<(String, String)>| {
-            finding.map_or("nothing".to_string(), |(fingerprint, detail)| {
+    pub fn differs(&mut self, again: &Ran) {
+        let described = |finding: Option<Finding>| {
+            finding.map_or("nothing".to_string(), |Finding { fingerprint, detail }| {
                 format!("{fingerprint} ({detail})")
             })
         };
         let first = self.fingerprint.take().zip(self.detail.take());
-        let (first, again) = (told(first), told(again.finding()));
+        let first = first.map(|(fingerprint, detail)| Finding { fingerprint, detail });
+        let (first, again) = (described(first), described(again.finding()));
         (self.verdict, self.steady) = (Verdict::Violation, false);
         self.fingerprint = Some("determinism: run, the same → others".to_string());
         self.detail = Some(format!("found first: {first}; found when it was run again: {again}"));

@@ -1,5 +1,6 @@
 //! `bundle`: an input and all that there is to tell of it, in one archive: what one attaches to a bug report.
 
+use qcowfuzz::harness::target::Expectation;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -15,12 +16,14 @@ use qcowfuzz::images::files::FileNames;
 use super::account::{Account, Verdict};
 use super::examine::Examiner;
 use super::exit::{Exit, Failure, Outcome};
+use super::files::Built;
 use super::files::{self, Existing};
 use super::once::survived;
 use super::output::{QemuMap, Record, Row};
 use super::print::say;
 use super::qemu;
-use super::runner::{Built, Target};
+use super::target;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// Pack an input with all that is known of it into an archive: what one attaches to a bug report
 #[derive(Debug, clap::Args)]
@@ -42,8 +45,8 @@ pub struct Arguments {
     #[arg(short, value_name = "F.tar")]
     output: PathBuf,
     /// The fuzz target that the input is for
-    #[arg(long, value_enum, default_value_t)]
-    target: Target,
+    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
+    target: TargetKind,
     /// Replace the output if it is there already
     #[arg(long)]
     force: bool,
@@ -87,7 +90,7 @@ impl Archive {
         Self { folder: folder.into(), tar: Builder::new(Vec::new()) }
     }
 
-    fn contents(&mut self, account: &Account, target: Target, input: &[u8]) -> io::Result<()> {
+    fn contents(&mut self, account: &Account, target: TargetKind, input: &[u8]) -> io::Result<()> {
         self.file("input", input)?;
         if let Some(program) = &account.program {
             self.file("program.txt", program.as_bytes())?;
@@ -101,8 +104,7 @@ impl Archive {
         if !evidence.expected.is_empty() {
             self.map("map-model.json", &evidence.expected)?;
         }
-        // Of refcounts nothing is walked.
-        if target != Target::Refcounts {
+        if target.definition().expectation != Expectation::NotWalked {
             self.map("map-walker.json", &evidence.actual)?;
         }
         match qemu::asked(account, target) {
@@ -131,7 +133,7 @@ impl Archive {
     }
 
     /// The image at the top, and the files that it names.
-    fn images(&mut self, built: Built, target: Target) -> io::Result<()> {
+    fn images(&mut self, built: Built, target: TargetKind) -> io::Result<()> {
         let names = FileNames::default();
         let length: u64 = built.1.files(&names).map(|(_, image)| image.length_bytes()).sum();
         if length > MAX_PACKED_BYTES {
@@ -186,7 +188,7 @@ fn versions() -> String {
 /// A script that shows the bug again.
 fn reproduce(account: &Account) -> String {
     let fingerprint = account.judgement().replace('\'', "'\\''");
-    REPRODUCE.replace("FINGERPRINT", &fingerprint).replace("TARGET", account.target)
+    REPRODUCE.replace("FINGERPRINT", &fingerprint).replace("TARGET", account.target.name())
 }
 
 const REPRODUCE: &str = r#"#!/bin/sh

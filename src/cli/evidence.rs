@@ -18,8 +18,10 @@ use qcowfuzz::images::image::Image;
 use qcowfuzz::programs::Effect;
 
 use super::output::Record;
-use super::runner::{Runner, Target};
 use qcowfuzz::findings::panics;
+use qcowfuzz::findings::runner::Runner;
+use qcowfuzz::harness::target::Expectation;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// What explains an input.
 #[derive(Debug, Default, Serialize)]
@@ -139,23 +141,22 @@ impl Evidence {
     /// Gathers what explains `input`, which `runner` has run last; `log` was told what happened. Images call other
     /// files by `names`. Whatever panics is left out.
     pub fn gather(
-        target: Target,
+        target: TargetKind,
         input: &[u8],
         runner: &Runner<Rc<Log>>,
         log: &Log,
         names: &FileNames,
     ) -> Self {
-        let operations = runner.operations_run();
-        let mut evidence = match target {
-            Target::RawImage => Self::of_file(input),
-            _ => Self::of_program(target, input, operations, names),
+        let mut evidence = match runner.pipeline() {
+            None => Self::of_file(input),
+            Some(pipeline) => Self::of_program(target, input, pipeline.operations_run(), names),
         };
         let vitals = log.vitals().into_iter();
         evidence.vitals = vitals.map(|(vital, value)| (vital.name(), value)).collect();
         evidence
     }
 
-    fn of_program(target: Target, input: &[u8], operations: usize, names: &FileNames) -> Self {
+    fn of_program(target: TargetKind, input: &[u8], operations: usize, names: &FileNames) -> Self {
         let limits = target.limits();
         // Where the build panics, as far as it comes without.
         let explained = (0..=operations).rev().find_map(|operations| {
@@ -163,8 +164,8 @@ impl Evidence {
             panics::caught(explained).ok().map(|explanation| (operations, explanation))
         });
         let Some((operations, mut explanation)) = explained else { return Self::default() };
-        // Of refcounts nothing is walked.
-        let walked = (target != Target::Refcounts).then(|| {
+        let is_walked = target.definition().expectation != Expectation::NotWalked;
+        let walked = is_walked.then(|| {
             let program = &explanation.program;
             let reads = panics::caught(|| explain::reads(program, limits, operations));
             explanation.note_reads(&reads.unwrap_or_default());

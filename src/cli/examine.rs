@@ -9,11 +9,12 @@ use qcowfuzz::images::files::FileNames;
 
 use super::account::Account;
 use super::evidence::Evidence;
-use super::runner::{Runner, Target};
+use qcowfuzz::findings::runner::Runner;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// How inputs are run.
 pub struct Examiner {
-    target: Target,
+    target: TargetKind,
     checks: Checks,
     names: FileNames,
     log: Rc<Log>,
@@ -24,7 +25,7 @@ pub struct Examiner {
 
 impl Examiner {
     /// For inputs of `target`. Images call other files by `names`.
-    pub fn new(target: Target, checks: Checks, names: FileNames) -> Self {
+    pub fn new(target: TargetKind, checks: Checks, names: FileNames) -> Self {
         let log: Rc<Log> = Rc::default();
         let runner = Runner::new(target, names.clone(), &log);
         let again = Runner::new(target, names.clone(), &());
@@ -35,7 +36,7 @@ impl Examiner {
     /// while there are panic notes.
     pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Account {
         let mut account = self.judge(input, bytes);
-        account.program = self.runner.program().map(ToString::to_string);
+        account.program = self.runner.pipeline().map(|it| it.program().to_string());
         let Self { target, runner, log, names, .. } = self;
         account.evidence = Evidence::gather(*target, bytes, runner, log, names);
         account.operations_run.into_iter().for_each(|run| account.evidence.mark(run));
@@ -46,10 +47,10 @@ impl Examiner {
     pub fn judge(&mut self, input: &Path, bytes: &[u8]) -> Account {
         let Self { target, checks, log, runner, again, .. } = self;
         log.begin_run();
-        let found = runner.run_guarded(bytes, *checks);
-        let second = again.run_guarded(bytes, *checks);
-        let mut account = Account::new(input, *target, runner, &found);
-        if format!("{found:?}") != format!("{second:?}") {
+        let first = runner.run(bytes, *checks);
+        let second = again.run(bytes, *checks);
+        let mut account = Account::new(input, *target, runner, &first);
+        if first != second {
             account.differs(&second);
         }
         account

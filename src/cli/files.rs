@@ -10,13 +10,17 @@ use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::images::export;
 use qcowfuzz::images::export::Holes;
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::files::{FileNames, Images};
 use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::Vm;
 
 use super::exit::Failure;
-use super::runner::{Built, Target};
+use qcowfuzz::harness::targets::TargetKind;
 
 pub use qcowfuzz::fuzzing::corpus::Existing;
+
+/// The virtual machine that ran a program, and the images that the program built.
+pub type Built<'b> = (&'b Vm, &'b Images);
 
 /// The longest image whose holes are written out.
 pub const MAX_FILLED_BYTES: u64 = 1 << 30;
@@ -46,7 +50,7 @@ pub fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// There is nothing to be done with an input that shows nothing.
-pub fn nothing_found(path: &Path, target: Target) -> Failure {
+pub fn nothing_found(path: &Path, target: TargetKind) -> Failure {
     let what = "nothing was found in it, expected an input with a violation";
     Failure::at(path, format_args!("{what} (--target {})", target.name()))
 }

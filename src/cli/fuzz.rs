@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use super::exit::{Exit, Failure, Outcome};
 use super::print::print;
-use super::runner::Target;
+use super::target;
+use qcowfuzz::harness::targets::TargetKind;
 
 use job::Plan;
 use places::Places;
@@ -48,8 +49,8 @@ Examples: qcowfuzz fuzz --seconds 60
           qcowfuzz fuzz --target hostile --runs 100000 --jobs 1 --dir /tmp/campaign")]
 pub struct Arguments {
     /// The fuzz target
-    #[arg(long, value_enum, default_value_t)]
-    target: Target,
+    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
+    target: TargetKind,
     /// End after so many seconds
     #[arg(long, value_name = "N", conflicts_with = "runs")]
     seconds: Option<u64>,
@@ -89,7 +90,7 @@ pub struct Arguments {
 /// Runs a campaign.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { target, dir, .. } = arguments;
-    target.must_run_programs("--target")?;
+    target::reject_files(*target, "--target")?;
     let jobs = match arguments.jobs {
         Some(jobs) => usize::from(jobs),
         None => available_parallelism().map_or(1, NonZero::get),

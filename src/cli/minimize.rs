@@ -22,7 +22,8 @@ use qcowfuzz::programs::Program;
 use super::exit::{Exit, Failure, Outcome};
 use super::files;
 use super::print::{print, spinner};
-use super::runner::Target;
+use super::target;
+use qcowfuzz::harness::targets::TargetKind;
 
 use isolated::Isolated;
 use predicate::Predicate;
@@ -57,8 +58,8 @@ pub struct Arguments {
     #[arg(short, value_name = "F")]
     output: PathBuf,
     /// The fuzz target that the input is for
-    #[arg(long, value_enum, default_value_t)]
-    target: Target,
+    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
+    target: TargetKind,
     /// Let this command judge, by its exit code
     #[arg(long, value_name = "CMD")]
     predicate: Option<String>,
@@ -83,7 +84,7 @@ pub struct Arguments {
 /// Minimizes an input.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, output, target, .. } = arguments;
-    target.must_run_programs("minimize")?;
+    target::reject_files(*target, "minimize")?;
     let existing = files::not_the_input(output, input, arguments.force)?;
     let bytes = files::read_input(input)?;
     let _silence = PanicNotes::take_over();

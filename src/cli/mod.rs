@@ -23,9 +23,9 @@ mod qemu;
 mod regress;
 mod replay;
 mod report;
-mod runner;
 mod size;
 mod state;
+mod target;
 mod terminal;
 mod triage;
 

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use qcowfuzz::fuzzing::corpus;
 
 use super::exit::Failure;
-use super::runner::Target;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// How often a process is looked at that does not end.
 const TICK: Duration = Duration::from_millis(2);
@@ -38,7 +38,7 @@ pub const NEVER: &str = "none";
 
 /// Refuses an input that ends its process, for the sake of a command that would end with it. `path` is where the
 /// `input` came from.
-pub fn survived(path: &Path, input: &[u8], target: Target) -> Result<(), Failure> {
+pub fn survived(path: &Path, input: &[u8], target: TargetKind) -> Result<(), Failure> {
     match Scratch::new()?.run(input, target, PATIENCE)? {
         Ran { ended: true, fingerprint: Some(fingerprint), .. } => {
             let what =
@@ -65,7 +65,7 @@ impl Scratch {
     }
 
     /// Runs an input that is no file, or may be none that can be read twice.
-    pub fn run(&self, input: &[u8], target: Target, timeout: Duration) -> Result<Ran, Failure> {
+    pub fn run(&self, input: &[u8], target: TargetKind, timeout: Duration) -> Result<Ran, Failure> {
         let path = self.0.path().join("input");
         corpus::replace(&path, self.0.path(), input)?;
         once(&path, target, timeout)
@@ -82,7 +82,7 @@ struct Told {
 }
 
 /// Runs the input at `path`.
-pub fn once(path: &Path, target: Target, timeout: Duration) -> Result<Ran, Failure> {
+pub fn once(path: &Path, target: TargetKind, timeout: Duration) -> Result<Ran, Failure> {
     let told = |error| Failure::at(path, error);
     let bytes = path.metadata().map_err(told)?.len();
     let program = std::env::current_exe().map_err(told)?;

@@ -1,5 +1,6 @@
 //! What `qemu-img map` says of the files that a program builds.
 
+use qcowfuzz::harness::target::Expectation;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
@@ -16,10 +17,11 @@ use qcowfuzz::images::export::Holes;
 use qcowfuzz::images::files::{FileNames, Images, LayerFiles};
 
 use super::account::Account;
+use super::files::Built;
 use super::files::{self, Existing};
 use super::once::wait;
 use super::output::Record;
-use super::runner::{Built, Target};
+use qcowfuzz::harness::targets::TargetKind;
 
 /// What the image at the top is called: the names of the others, made of it, are [`FileNames::default`].
 const TOP: &str = "layer";
@@ -70,12 +72,12 @@ fn map(built: Built) -> Result<Map, String> {
 ///
 /// # Errors
 /// As for [`map`], and in words why it is not asked.
-pub fn asked(account: &Account, target: Target) -> Result<Map, String> {
-    match (target, account.evidence.explanation()) {
-        (Target::RawImage, _) => {
+pub fn asked(account: &Account, target: TargetKind) -> Result<Map, String> {
+    match (target.definition().expectation, account.evidence.explanation()) {
+        (Expectation::Unknown, _) => {
             Err("not asked: the input is a file, and whatever it names is nobody's to open".into())
         }
-        (Target::Refcounts, _) => {
+        (Expectation::NotWalked, _) => {
             Err("not asked: of refcounts the counts are judged, and no disk is walked".into())
         }
         (_, Some(explanation)) => map(explanation.built()),

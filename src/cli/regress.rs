@@ -8,14 +8,17 @@ use qcowfuzz::findings::explain::explain;
 use qcowfuzz::findings::panics::{PanicNotes, caught};
 use qcowfuzz::findings::regression::Regression;
 use qcowfuzz::harness::Checks;
+use qcowfuzz::harness::target::Expectation;
 use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::limits::Limits;
 use qcowfuzz::programs::Program;
 
 use super::examine::Examiner;
 use super::exit::{Exit, Failure, Outcome};
 use super::files;
 use super::once::survived;
-use super::runner::Target;
+use super::target;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// Print an input as a regression test: Rust to paste, or a file for tests/regressions/
 #[derive(Debug, clap::Args)]
@@ -36,8 +39,8 @@ pub struct Arguments {
     #[arg(value_name = "INPUT")]
     input: PathBuf,
     /// The fuzz target that the input is for
-    #[arg(long, value_enum, default_value_t)]
-    target: Target,
+    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
+    target: TargetKind,
     /// Print a file for tests/regressions/
     #[arg(long)]
     text: bool,
@@ -59,7 +62,7 @@ pub struct Arguments {
 /// Prints the test.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, target, .. } = arguments;
-    target.must_run_programs("regress")?;
+    target::reject_files(*target, "regress")?;
     let bytes = files::read_input(input)?;
     survived(input, &bytes, *target)?;
     let _silence = PanicNotes::take_over();
@@ -116,25 +119,21 @@ fn test(regression: &Regression, arguments: &Arguments, out: &mut impl Write) ->
     writeln!(out, "/// {fingerprint}\n///")?;
     story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
     writeln!(out, "#[test]\nfn {}() {{", regression.name())?;
-    writeln!(out, "    use qcowfuzz::harness::Checks;")?;
+    writeln!(out, "    use qcowfuzz::harness::{{Checks, target::Target}};")?;
     writeln!(out, "    let text = \"\\")?;
     for line in program.to_string().lines() {
         writeln!(out, "        {line}\\n\\")?;
     }
     writeln!(out, "    \";")?;
     writeln!(out, "    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();")?;
-    let engine = &arguments.engine;
-    let target = match arguments.target {
-        Target::MapExtents | Target::RawImage => format!("harness::Harness::new({engine})"),
-        Target::Refcounts => "harness::targets::Refcounts::<()>::default()".to_string(),
-        Target::Hostile => format!("harness::targets::Hostile::new({engine})"),
-    };
+    let definition = arguments.target.definition();
+    let target = definition.constructor.replace("{engine}", &arguments.engine);
     writeln!(out, "    let mut target = qcowfuzz::{target};")?;
-    writeln!(out, "    let found = target.run(&input, Checks::AtCheckpoints).err();")?;
+    writeln!(out, "    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();")?;
     writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
     writeln!(out, "    assert_eq!(found, None);")?;
-    if arguments.target == Target::MapExtents {
-        expected(program, out)?;
+    if definition.expectation == Expectation::Extents {
+        expected(program, definition.limits, out)?;
     }
     writeln!(out, "}}")
 }
@@ -143,8 +142,8 @@ fn test(regression: &Regression, arguments: &Arguments, out: &mut impl Write) ->
 const MOST_EXTENTS: usize = 32;
 
 /// Writes what the reference model expects.
-fn expected(program: &Program, out: &mut impl Write) -> io::Result<()> {
-    let (limits, names) = (Target::MapExtents.limits(), FileNames::default());
+fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Result<()> {
+    let names = FileNames::default();
     // What the build panics over has no extents to be expected.
     let explained = caught(|| explain(&program.encode(), limits, usize::MAX, &names));
     let Ok(explained) = explained else { return Ok(()) };

@@ -12,7 +12,8 @@ use super::examine::Examiner;
 use super::exit::{Exit, Failure, Outcome};
 use super::files::{self, Existing};
 use super::once::end_with_input;
-use super::runner::Target;
+use super::target;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
 #[derive(Debug, clap::Args)]
@@ -32,8 +33,8 @@ pub struct Arguments {
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
     /// The fuzz target that the inputs are for
-    #[arg(long, value_enum, default_value_t)]
-    target: Target,
+    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
+    target: TargetKind,
     /// Build and verify after every operation, not only at checkpoints and at the end; of programs only
     #[arg(long)]
     check_each: bool,
@@ -87,7 +88,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
             true => write!(out, "\nevents:\n{}", examiner.log()),
             false => Ok(()),
         });
-        if let (Some(path), Some(built)) = (&arguments.dump_image, examiner.runner().built()) {
+        if let (Some(path), Some(pipeline)) = (&arguments.dump_image, examiner.runner().pipeline())
+        {
+            let built = (pipeline.vm(), pipeline.images());
             files::dump(path, Existing::forced(arguments.force), built)?;
         }
         match printed.map_err(|error| Failure::output(&error)) {
@@ -112,7 +115,7 @@ fn refuse(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { inputs, target, check_each, dump_image, events, .. } = arguments;
     let of_programs = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
     if let Some((option, _)) = of_programs.iter().find(|(_, given)| *given) {
-        target.must_run_programs(option)?;
+        target::reject_files(*target, option)?;
     }
     if *events && inputs.len() > 1 {
         let many = "--events: of several inputs no events are told, expected one input";

@@ -21,7 +21,8 @@ use super::exit::{Exit, Failure, Outcome};
 use super::files;
 use super::once::survived;
 use super::print::say;
-use super::runner::Target;
+use super::target;
+use qcowfuzz::harness::targets::TargetKind;
 
 #[cfg(test)]
 mod tests;
@@ -51,8 +52,8 @@ pub struct Arguments {
     #[arg(long, value_name = "F")]
     html: PathBuf,
     /// The fuzz target that the input is for
-    #[arg(long, value_enum, default_value_t)]
-    target: Target,
+    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
+    target: TargetKind,
     /// Replace a file that is there already
     #[arg(long)]
     force: bool,

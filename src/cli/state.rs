@@ -17,8 +17,9 @@ use show::Show;
 use super::exit::{Exit, Failure, Outcome};
 use super::files::{self, Existing};
 use super::print::print;
-use super::runner::Target;
+use super::target;
 use qcowfuzz::findings::panics::PanicNotes;
+use qcowfuzz::harness::targets::TargetKind;
 
 use corpus::{Corpus, counted};
 
@@ -38,8 +39,8 @@ pub struct Arguments {
     #[command(subcommand)]
     what: What,
     /// The fuzz target that the inputs are for
-    #[arg(long, value_enum, default_value_t, global = true)]
-    target: Target,
+    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT, global = true)]
+    target: TargetKind,
     /// Print one JSON object
     #[arg(long, global = true)]
     json: bool,

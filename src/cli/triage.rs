@@ -15,8 +15,9 @@ use qcowfuzz::fuzzing::corpus;
 use super::exit::{Exit, Failure, Outcome};
 use super::once::{Ran, once};
 use super::print::print;
-use super::runner::Target;
+use super::target;
 use super::terminal::{complain, shown};
+use qcowfuzz::harness::targets::TargetKind;
 
 use groups::{Groups, Input, Known, known};
 
@@ -35,8 +36,8 @@ pub struct Arguments {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// The fuzz target that they are for [default: the one that the folder is called after, else map_extents]
-    #[arg(long, value_enum)]
-    target: Option<Target>,
+    #[arg(long, value_parser = target::parser())]
+    target: Option<TargetKind>,
     /// Where the known bugs are: the text files of 'qcowfuzz regress --text' [default: tests/regressions, if it is there]
     #[arg(long, value_name = "DIR")]
     known: Option<PathBuf>,
@@ -86,9 +87,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// The target that a folder is called after.
-fn called_after(dir: &Path) -> Target {
+fn called_after(dir: &Path) -> TargetKind {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
-    <Target as clap::ValueEnum>::from_str(&name, false).unwrap_or_default()
+    TargetKind::named(&name).unwrap_or_default()
 }
 
 /// Such as `.gitkeep`.
@@ -97,7 +98,7 @@ fn hidden(path: &Path) -> bool {
 }
 
 /// Runs all inputs, as many at a time as there are cores; what each came to, in order.
-fn run_all(paths: &[PathBuf], target: Target, timeout: Duration) -> Vec<Result<Ran, String>> {
+fn run_all(paths: &[PathBuf], target: TargetKind, timeout: Duration) -> Vec<Result<Ran, String>> {
     let next = AtomicUsize::new(0);
     let all: Mutex<Vec<(usize, Result<Ran, String>)>> = Mutex::default();
     let workers = available_parallelism().map_or(1, NonZero::get).min(paths.len());

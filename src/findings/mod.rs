@@ -5,4 +5,5 @@ pub mod explain;
 pub mod minimizer;
 pub mod panics;
 pub mod regression;
+pub mod runner;
 pub mod watch;

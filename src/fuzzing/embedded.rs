@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::error::Error;
 use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::findings::runner::Finding;
 use crate::fuzzing::corpus;
 use crate::fuzzing::corpus::Folder;
 use crate::fuzzing::feedback::Counter;
@@ -38,7 +39,7 @@ use pool::{Entry, Pool};
 use scoring::{INTERESTING, Known, Lineage};
 
 pub use findings::{Findings, Found};
-pub use subject::{Answer, Finding, Subject};
+pub use subject::{Answer, Subject};
 
 /// Where an input comes from.
 enum Origin {

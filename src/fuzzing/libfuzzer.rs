@@ -1,5 +1,5 @@
-//! The functions that libFuzzer's targets call: one for each target, on buffers that each thread keeps, with feedback in
-//! libFuzzer's extra counters; and the end of a process that found a violation.
+//! The functions that the libFuzzer binaries call: one runs an input, with feedback in libFuzzer's extra counters; the others
+//! end a process that found a violation.
 
 use std::cell::RefCell;
 use std::panic::PanicHookInfo;
@@ -9,71 +9,29 @@ use crate::findings::crash_state::CrashState;
 use crate::findings::panics;
 use crate::findings::panics::PanicNote;
 use crate::fuzzing::feedback::{Recorder, extra};
-use crate::harness::oracles::Violation;
-use crate::harness::oracles::raw::RawOutcome;
-use crate::harness::{Checks, Failure, Harness, Outcome, Walker};
-
-use crate::harness::targets::{Hostile, RawImage, Refcounts};
-
-/// Who observes the targets of a thread.
-type Observed = Rc<Recorder>;
-
-/// Valid images, and all that is known of them: the input is a program, our walker is the engine.
-///
-/// # Errors
-/// A violation.
-pub fn map_extents(input: &[u8]) -> Result<Outcome, Box<Failure>> {
-    thread_local! {
-        static HARNESS: RefCell<Harness<Walker<Observed>, Observed>> = RefCell::new({
-            let walker = Walker::observed(RECORDER.with(Rc::clone));
-            Harness::observed(walker, RECORDER.with(Rc::clone))
-        });
-    }
-    recorded(|| HARNESS.with_borrow_mut(|harness| harness.run(input, Checks::AtCheckpoints)))
-}
-
-/// The allocator alone, in geometries that no walk could afford: the input is a program, and only the
-/// refcounts of its images are judged.
-///
-/// # Errors
-/// A violation.
-pub fn refcounts(input: &[u8]) -> Result<Outcome, Box<Failure>> {
-    thread_local! {
-        static REFCOUNTS: RefCell<Refcounts<Observed>> =
-            RefCell::new(Refcounts::observed(RECORDER.with(Rc::clone)));
-    }
-    recorded(|| REFCOUNTS.with_borrow_mut(|target| target.run(input, Checks::AtCheckpoints)))
-}
-
-/// Damaged images: the input is a program that builds an image and then attacks it.
-///
-/// # Errors
-/// A violation.
-pub fn hostile(input: &[u8]) -> Result<Outcome, Box<Failure>> {
-    thread_local! {
-        static HOSTILE: RefCell<Hostile<Walker<Observed>, Observed>> = RefCell::new({
-            let walker = Walker::observed(RECORDER.with(Rc::clone));
-            Hostile::observed(walker, RECORDER.with(Rc::clone))
-        });
-    }
-    recorded(|| HOSTILE.with_borrow_mut(|target| target.run(input, Checks::AtCheckpoints)))
-}
-
-/// Any bytes: the input is the file.
-///
-/// # Errors
-/// A violation.
-pub fn raw_image(input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
-    thread_local! {
-        static RAW_IMAGE: RefCell<RawImage<Observed>> =
-            RefCell::new(RawImage::observed(RECORDER.with(Rc::clone)));
-    }
-    recorded(|| RAW_IMAGE.with_borrow_mut(|target| target.run(input)))
-}
+use crate::harness::target::Target;
+use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, Failure, Outcome};
+use crate::images::files::FileNames;
 
 thread_local! {
-    /// What the targets of a thread are observed by.
-    static RECORDER: Observed = Rc::default();
+    /// The recorder that observes the targets of a thread.
+    static RECORDER: Rc<Recorder> = Rc::default();
+    /// The targets that a thread has run, with their buffers.
+    static TARGETS: RefCell<[Option<Box<dyn Target>>; TargetKind::ALL.len()]> = RefCell::default();
+}
+
+/// Runs an input of the target `kind` and judges it. Each thread keeps the buffers of its targets.
+///
+/// # Errors
+/// The first violation.
+pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
+    recorded(|| {
+        TARGETS.with_borrow_mut(|targets| {
+            let create = || kind.create(FileNames::default(), &RECORDER.with(Rc::clone));
+            targets[kind as usize].get_or_insert_with(create).run(input, Checks::AtCheckpoints)
+        })
+    })
 }
 
 /// Counts what a run does, and nothing of the one before, and gives libFuzzer the counters.
@@ -90,9 +48,9 @@ fn recorded<T>(run: impl FnOnce() -> T) -> T {
 ///
 /// # Panics
 /// Where there is one.
-pub fn report<T>(result: Result<T, Box<impl AsRef<Violation>>>) {
-    if let Err(found) = result {
-        panic!("{}", (*found).as_ref());
+pub fn report(result: Result<Outcome, Box<Failure>>) {
+    if let Err(failure) = result {
+        panic!("{}", failure.violation);
     }
 }
 
@@ -126,6 +84,7 @@ fn reported<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::{Harness, Walker};
     use crate::images::entropy::Entropy;
     use crate::programs::generate::{Wanted, generate};
 
@@ -139,8 +98,8 @@ mod tests {
         let mut entropy = Entropy::new(1);
         for rng_seed in 0..1000 {
             let wanted = Wanted { operations: 24, compressed: rng_seed % 2 == 0 };
-            report(map_extents(&generate(rng_seed, wanted).encode()));
-            report(map_extents(&random_bytes(&mut entropy)));
+            report(run(TargetKind::MapExtents, &generate(rng_seed, wanted).encode()));
+            report(run(TargetKind::MapExtents, &random_bytes(&mut entropy)));
         }
     }
 
@@ -149,8 +108,8 @@ mod tests {
         let mut entropy = Entropy::new(2);
         for rng_seed in 0..200 {
             let wanted = Wanted { operations: 24, compressed: true };
-            report(refcounts(&generate(rng_seed, wanted).encode()));
-            report(refcounts(&random_bytes(&mut entropy)));
+            report(run(TargetKind::Refcounts, &generate(rng_seed, wanted).encode()));
+            report(run(TargetKind::Refcounts, &random_bytes(&mut entropy)));
         }
     }
 
@@ -165,8 +124,8 @@ mod tests {
                 program.extend([0, entropy.below(40) as u8, 0]);
                 program.extend([entropy.next_u64() as u8, entropy.next_u64() as u8, 0]);
             }
-            report(hostile(&program));
-            report(hostile(&random_bytes(&mut entropy)));
+            report(run(TargetKind::Hostile, &program));
+            report(run(TargetKind::Hostile, &random_bytes(&mut entropy)));
         }
     }
 
@@ -184,9 +143,9 @@ mod tests {
                 let at = there[entropy.below(there.len() as u64) as usize];
                 file[at] = entropy.next_u64() as u8;
             }
-            match raw_image(&file) {
-                Ok(outcome) => outcomes[outcome as usize] += 1,
-                Err(violation) => panic!("seed {rng_seed}: {violation}"),
+            match run(TargetKind::RawImage, &file) {
+                Ok(Outcome { refused, failed, .. }) => outcomes[refused * 2 + failed] += 1,
+                Err(failure) => panic!("seed {rng_seed}: {}", failure.violation),
             }
         }
         assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");

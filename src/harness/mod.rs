@@ -6,6 +6,7 @@ pub mod model;
 pub mod oracles;
 mod pipeline;
 mod run;
+pub mod target;
 pub mod targets;
 mod walker;
 

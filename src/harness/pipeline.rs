@@ -170,9 +170,3 @@ impl Built<'_> {
         (layers == 1 || capabilities.backing_files) && images.into_iter().all(covered)
     }
 }
-
-impl AsRef<Violation> for Failure {
-    fn as_ref(&self) -> &Violation {
-        &self.violation
-    }
-}

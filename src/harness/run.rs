@@ -73,6 +73,11 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         self.image()
     }
 
+    /// Returns the pipeline with the program, the virtual machine and the images of the last run.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
     /// Returns the program of the last run.
     pub fn program(&self) -> &Program {
         self.pipeline.program()
@@ -81,11 +86,6 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// Returns the virtual machine as the last run left it, with its builders and journals.
     pub fn vm(&self) -> &Vm {
         self.pipeline.vm()
-    }
-
-    /// Returns how many operations had run when the last run ended. After a panic, the operation that panicked is counted.
-    pub fn operations_run(&self) -> usize {
-        self.pipeline.operations_run()
     }
 
     /// Returns the files that were built last.

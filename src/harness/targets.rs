@@ -1,10 +1,82 @@
-//! The fuzz targets: what each makes of an input, on buffers that are reused from run to run. The target `map_extents` is
-//! [`Harness`](crate::harness::Harness).
+//! The fuzz targets: a file for each, and the list of them.
 
 mod hostile;
+mod map_extents;
 mod raw_image;
 mod refcounts;
 
 pub use hostile::Hostile;
 pub use raw_image::RawImage;
 pub use refcounts::Refcounts;
+
+use crate::disk::observer::Observer;
+use crate::images::files::FileNames;
+use crate::images::limits::Limits;
+
+use super::target::{Definition, Inputs, Target};
+use super::{Harness, Walker};
+
+/// The fuzz targets of this project. Our walker is the engine of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TargetKind {
+    /// Programs that build valid images. All oracles judge them.
+    #[default]
+    MapExtents,
+    /// Programs with larger limits. Only the refcounts of their images are judged.
+    Refcounts,
+    /// Programs that damage the images that they build.
+    Hostile,
+    /// Image files of any content.
+    RawImage,
+}
+
+impl TargetKind {
+    /// All targets.
+    pub const ALL: [Self; 4] = [Self::MapExtents, Self::Refcounts, Self::Hostile, Self::RawImage];
+
+    /// Returns the target of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Returns what is fixed about the target.
+    pub const fn definition(self) -> &'static Definition {
+        match self {
+            Self::MapExtents => &map_extents::DEFINITION,
+            Self::Refcounts => &refcounts::DEFINITION,
+            Self::Hostile => &hostile::DEFINITION,
+            Self::RawImage => &raw_image::DEFINITION,
+        }
+    }
+
+    /// Creates the target. Images name each other by `names`; VM, build, walker and oracles report events to `observer`.
+    pub fn create<O>(self, names: FileNames, observer: &O) -> Box<dyn Target>
+    where
+        O: Observer + Clone + 'static,
+    {
+        let walker = || Walker::observed(observer.clone());
+        match self {
+            Self::MapExtents => {
+                Box::new(Harness::observed(walker(), observer.clone()).named(names))
+            }
+            Self::Refcounts => Box::new(Refcounts::observed(observer.clone()).named(names)),
+            Self::Hostile => Box::new(Hostile::observed(walker(), observer.clone()).named(names)),
+            Self::RawImage => Box::new(RawImage::new(walker())),
+        }
+    }
+
+    /// Returns the name: on the command line, of the libFuzzer binary and of the corpus folder.
+    pub const fn name(self) -> &'static str {
+        self.definition().name
+    }
+
+    /// Returns the limits of its programs.
+    pub const fn limits(self) -> Limits {
+        self.definition().limits
+    }
+
+    /// Reports whether its inputs are programs.
+    pub fn runs_programs(self) -> bool {
+        self.definition().inputs == Inputs::Programs
+    }
+}

@@ -11,15 +11,15 @@ use qcowfuzz::harness::{Checks, Failure};
 use qcowfuzz::images::files::FileNames;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
-/// What is told of a program of three operations, had `found` come out.
-fn report(target: Target, found: &Found) -> Account {
+/// What is told of a program of three operations, if the run ended as `ran`.
+fn report(target: TargetKind, ran: &Ran) -> Account {
     let log: Rc<Log> = Rc::default();
     let mut runner = Runner::new(target, FileNames::default(), &log);
     let input = generate(1, Wanted { operations: 3, compressed: false }).encode();
-    let ran = runner.run_guarded(&input, Checks::AtCheckpoints);
-    assert!(matches!(ran, Found::Nothing(_) | Found::File(_)), "{ran:?}");
-    let mut account = Account::new(Path::new("input"), target, &runner, found);
-    account.program = runner.program().map(ToString::to_string);
+    let sound = runner.run(&input, Checks::AtCheckpoints);
+    assert!(matches!(sound, Ran::Sound(_)), "{sound:?}");
+    let mut account = Account::new(Path::new("input"), target, &runner, ran);
+    account.program = runner.pipeline().map(|it| it.program().to_string());
     account.evidence = Evidence::gather(target, &input, &runner, &log, &FileNames::default());
     account.operations_run.into_iter().for_each(|run| account.evidence.mark(run));
     account
@@ -35,15 +35,15 @@ fn violation(oracle: &'static str) -> Violation {
     }
 }
 
-fn failure(oracle: &'static str) -> Found {
-    Found::Failure(Box::new(Failure { violation: violation(oracle), operations_run: 2 }))
+fn failure(oracle: &'static str) -> Ran {
+    Ran::Violation(Box::new(Failure { violation: violation(oracle), operations_run: 2 }))
 }
 
-fn panicked() -> Found {
+fn panicked() -> Ran {
     let detail = "src/map/walk.rs:7:1: index out of bounds".to_string();
     let [file, function] = ["src/map/walk.rs", "piece"].map(str::to_string);
     let crate_name = "qcowfuzz".to_string();
-    Found::Panic(PanicNote { crate_name, file, function, detail, ..PanicNote::default() })
+    Ran::Panic(PanicNote { crate_name, file, function, detail, ..PanicNote::default() })
 }
 
 fn json(report: &Account) -> serde_json::Value {
@@ -60,7 +60,7 @@ fn whole(report: &Account) -> String {
 
 #[test]
 fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
-    let mut report = report(Target::MapExtents, &failure("model"));
+    let mut report = report(TargetKind::MapExtents, &failure("model"));
     assert_eq!(report.verdict, Verdict::Violation);
     let told = whole(&report);
     let lines: Vec<_> = told.lines().collect();
@@ -87,7 +87,7 @@ fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
 
 #[test]
 fn what_explains_a_program_is_told_in_sections() {
-    let report = report(Target::MapExtents, &failure("model"));
+    let report = report(TargetKind::MapExtents, &failure("model"));
     let told = whole(&report);
     for section in ["\nimage: ", "\n             0x0        1 × header\n", "\nread by the walker: "]
     {
@@ -102,7 +102,7 @@ fn what_explains_a_program_is_told_in_sections() {
 
 #[test]
 fn what_is_not_the_same_twice_is_a_violation() {
-    let mut report = report(Target::MapExtents, &failure("model"));
+    let mut report = report(TargetKind::MapExtents, &failure("model"));
     report.differs(&panicked());
     assert_eq!(report.judgement(), "determinism: run, the same → others");
     let detail = report.detail.clone().unwrap();
@@ -112,7 +112,7 @@ fn what_is_not_the_same_twice_is_a_violation() {
 #[test]
 fn a_violation_of_refcounts_has_a_program_and_no_extents() {
     // Even an oracle of walks has no lists here.
-    let report = report(Target::Refcounts, &failure("model"));
+    let report = report(TargetKind::Refcounts, &failure("model"));
     let told = whole(&report);
     assert!(told.starts_with("model: kind, normal → unallocated\ninput: found after 2 of 3 "));
     assert!(told.contains(" <-- found after this\n") && !told.contains("read by"), "{told}");
@@ -126,7 +126,7 @@ fn a_violation_of_refcounts_has_a_program_and_no_extents() {
 
 #[test]
 fn a_violation_in_a_file_is_told_without_a_program() {
-    let report = report(Target::RawImage, &Found::Violation(Box::new(violation("lookup"))));
+    let report = report(TargetKind::RawImage, &failure("lookup"));
     let told = whole(&report);
     let start = "lookup: kind, normal → unallocated\ninput: found in this file\nwhere\n";
     assert!(told.starts_with(start) && !told.contains("operation"), "{told}");
@@ -139,9 +139,11 @@ fn a_violation_in_a_file_is_told_without_a_program() {
 fn a_panic_is_a_violation() {
     let program = "panic: qcowfuzz, piece\ninput: found after 3 of 3 operations\n";
     let file = "panic: qcowfuzz, piece\ninput: found in this file\n";
-    for (target, start) in
-        [(Target::MapExtents, program), (Target::Refcounts, program), (Target::RawImage, file)]
-    {
+    for (target, start) in [
+        (TargetKind::MapExtents, program),
+        (TargetKind::Refcounts, program),
+        (TargetKind::RawImage, file),
+    ] {
         let report = report(target, &panicked());
         assert_eq!(report.verdict, Verdict::Violation);
         let told = whole(&report);

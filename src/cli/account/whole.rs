@@ -1,5 +1,6 @@
 //! Everything that is told of one input, for people: a section for each question that they have.
 
+use qcowfuzz::harness::target::Expectation;
 use std::io::{self, Write};
 
 use crate::cli::evidence::{EntryTold, FileTold, RunTold, StepTold};
@@ -75,8 +76,8 @@ fn differences(account: &Account, out: &mut impl Write) -> io::Result<()> {
     let Some(first) = evidence.first_difference else { return Ok(()) };
     writeln!(out, "\nextents around the first difference (guest, status, host):")?;
     // Damage may make anything of a disk.
-    let [expected, actual] = match account.target {
-        "hostile" => ["were nothing damaged", "the walker"],
+    let [expected, actual] = match account.target.definition().expectation {
+        Expectation::UntouchedExtents => ["were nothing damaged", "the walker"],
         _ => ["expected", "actual"],
     };
     writeln!(out, "        {expected:44}{actual}")?;

@@ -12,7 +12,7 @@ use qcowfuzz::fuzzing::embedded::state::State;
 use qcowfuzz::fuzzing::embedded::{Findings, Progress};
 
 use crate::cli::exit::Failure;
-use crate::cli::runner::Target;
+use qcowfuzz::harness::targets::TargetKind;
 
 use super::places::Places;
 use super::slot::Running;
@@ -21,7 +21,7 @@ use super::worker::Message;
 /// What a campaign is to do.
 pub struct Plan<'p> {
     pub places: &'p Places,
-    pub target: Target,
+    pub target: TargetKind,
     pub jobs: usize,
     pub rng_seed: u64,
     pub max_operations: usize,

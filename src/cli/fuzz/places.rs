@@ -8,7 +8,7 @@ use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::state::State;
 
 use crate::cli::exit::Failure;
-use crate::cli::runner::Target;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// The folders and files of a target's campaign.
 #[derive(Clone, Debug)]
@@ -18,13 +18,13 @@ pub struct Places {
     shared: Option<PathBuf>,
     state: PathBuf,
     scratch: PathBuf,
-    target: Target,
+    target: TargetKind,
 }
 
 impl Places {
     /// Those of `target` under `dir`, which are made where they are not there; the inputs are in `shared`, if that is
     /// a folder.
-    pub fn new(dir: PathBuf, shared: Option<PathBuf>, target: Target) -> Result<Self, Failure> {
+    pub fn new(dir: PathBuf, shared: Option<PathBuf>, target: TargetKind) -> Result<Self, Failure> {
         let state = dir.join("state").join(target.name());
         let scratch = state.join("scratch");
         std::fs::create_dir_all(&scratch).map_err(|error| Failure::at(&scratch, error))?;

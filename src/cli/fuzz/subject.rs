@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 
-use qcowfuzz::fuzzing::embedded::{Answer, Finding, Subject};
+use qcowfuzz::fuzzing::embedded::{Answer, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::files::FileNames;
 
-use crate::cli::runner::{Found, Runner, Target};
+use qcowfuzz::findings::runner::{Ran, Runner};
+use qcowfuzz::harness::targets::TargetKind;
 
 use super::slot::Slot;
 
@@ -26,7 +27,7 @@ pub struct Supervised {
 
 impl Supervised {
     /// Runs inputs of `target`, but for `killers`.
-    pub fn new(target: Target, slot: Slot, killers: BTreeSet<Vec<u8>>) -> Self {
+    pub fn new(target: TargetKind, slot: Slot, killers: BTreeSet<Vec<u8>>) -> Self {
         let recorder = Rc::new(Recorder::new());
         let runner = Runner::new(target, FileNames::default(), &recorder);
         Self { runner, recorder, slot, killers, skipped: false, failed: None }
@@ -53,13 +54,10 @@ impl Subject for Supervised {
         if let Err(error) = self.slot.enter(input) {
             self.failed = Some(error);
         }
-        let found = self.runner.run_guarded(input, Checks::AtCheckpoints);
-        match (found.finding(), found) {
-            (None, Found::Nothing(outcome)) => Answer::Sound(outcome),
-            (finding, _) => {
-                let (fingerprint, detail) = finding.unwrap_or_default();
-                Answer::Found(Finding { fingerprint, detail })
-            }
+        let ran = self.runner.run(input, Checks::AtCheckpoints);
+        match (ran.finding(), ran) {
+            (None, Ran::Sound(outcome)) => Answer::Sound(outcome),
+            (finding, _) => Answer::Found(finding.unwrap_or_default()),
         }
     }
 

@@ -12,7 +12,7 @@ use qcowfuzz::fuzzing::feedback::Counter;
 use qcowfuzz::fuzzing::feedback::layout::tally;
 
 use crate::cli::exit::Failure;
-use crate::cli::runner::Target;
+use qcowfuzz::harness::targets::TargetKind;
 
 use super::places::Places;
 use super::supervisor::Finished;
@@ -46,7 +46,7 @@ impl Summary {
     /// Of what has finished.
     pub fn new(
         places: &Places,
-        target: Target,
+        target: TargetKind,
         jobs: usize,
         elapsed: Duration,
         finished: &Finished,

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
-use qcowfuzz::fuzzing::embedded::{Finding, Findings, Progress};
+use qcowfuzz::findings::runner::Finding;
+use qcowfuzz::fuzzing::embedded::{Findings, Progress};
 
 use crate::cli::exit::Failure;
 use crate::cli::once::{NEVER, ended_by};

@@ -20,8 +20,10 @@ use qcowfuzz::harness::Checks;
 use qcowfuzz::images::files::FileNames;
 
 use crate::cli::exit::{Exit, Failure, Outcome};
-use crate::cli::runner::{Runner, Target};
+use crate::cli::target;
 use qcowfuzz::findings::panics::PanicNotes;
+use qcowfuzz::findings::runner::Runner;
+use qcowfuzz::harness::targets::TargetKind;
 
 use super::places::Places;
 use super::slot::Slot;
@@ -30,8 +32,8 @@ use super::subject::Supervised;
 /// A job of 'fuzz', which starts it
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    #[arg(long, value_enum)]
-    target: Target,
+    #[arg(long, value_parser = target::parser())]
+    target: TargetKind,
     #[arg(long)]
     dir: PathBuf,
     /// Where the inputs are, if not there
@@ -101,7 +103,7 @@ fn work(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.only {
         let input = corpus::read(path, MAX_INPUT_BYTES)?;
         Runner::new(arguments.target, FileNames::default(), &Rc::new(Recorder::new()))
-            .run_guarded(&input, Checks::AtCheckpoints);
+            .run(&input, Checks::AtCheckpoints);
         return Ok(());
     }
     let state = places.state(arguments.job);

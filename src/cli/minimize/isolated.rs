@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::cli::exit::Failure;
 use crate::cli::once::Scratch;
-use crate::cli::runner::Target;
+use qcowfuzz::harness::targets::TargetKind;
 
 use super::judge::Judge;
 
 /// Runs candidates as the input was run, and compares how that ends.
 pub struct Isolated {
-    target: Target,
+    target: TargetKind,
     timeout: Duration,
     scratch: Scratch,
     /// How it ended with the input.
@@ -21,7 +21,11 @@ pub struct Isolated {
 
 impl Isolated {
     /// Runs the input; `None` where it comes to its own end.
-    pub fn new(input: &[u8], target: Target, timeout: Duration) -> Result<Option<Self>, Failure> {
+    pub fn new(
+        input: &[u8],
+        target: TargetKind,
+        timeout: Duration,
+    ) -> Result<Option<Self>, Failure> {
         let scratch = Scratch::new()?;
         let ran = scratch.run(input, target, timeout)?;
         let Some(fingerprint) = ran.fingerprint.filter(|_| ran.ended) else { return Ok(None) };

@@ -12,14 +12,14 @@ use qcowfuzz::programs::Program;
 use crate::cli::exit::Failure;
 use crate::cli::files;
 use crate::cli::once::Scratch;
-use crate::cli::runner::Target;
+use qcowfuzz::harness::targets::TargetKind;
 
 use super::judge::Judge;
 
 /// A command, and how it ended with the input.
 pub struct Predicate {
     command: String,
-    target: Target,
+    target: TargetKind,
     as_image: bool,
     /// Candidates are written here.
     scratch: Scratch,
@@ -55,7 +55,7 @@ impl Predicate {
     /// it tells nothing.
     pub fn new(
         command: &str,
-        target: Target,
+        target: TargetKind,
         as_image: bool,
         path: &Path,
         input: &[u8],

@@ -8,7 +8,8 @@ use qcowfuzz::images::files::FileNames;
 use crate::cli::examine::Examiner;
 use crate::cli::exit::Failure;
 use crate::cli::files;
-use crate::cli::runner::{Runner, Target};
+use qcowfuzz::findings::runner::Runner;
+use qcowfuzz::harness::targets::TargetKind;
 
 use super::judge::Judge;
 
@@ -27,7 +28,7 @@ pub struct SameFingerprint {
 
 impl SameFingerprint {
     /// For the fingerprint of the input at `path`.
-    pub fn new(path: &Path, target: Target, input: &[u8]) -> Result<Self, Failure> {
+    pub fn new(path: &Path, target: TargetKind, input: &[u8]) -> Result<Self, Failure> {
         let names = FileNames::default();
         let mut examiner = Examiner::new(target, Checks::AtCheckpoints, names.clone());
         let account = examiner.judge(path, input);
@@ -44,8 +45,8 @@ impl Judge for SameFingerprint {
         let found = match &mut self.twice {
             Some(examiner) => examiner.judge(Path::new("candidate"), candidate).fingerprint,
             None => {
-                let found = self.runner.run_guarded(candidate, Checks::AtCheckpoints).finding();
-                found.map(|(fingerprint, _)| fingerprint)
+                let found = self.runner.run(candidate, Checks::AtCheckpoints).finding();
+                found.map(|found| found.fingerprint)
             }
         };
         found.as_ref() == Some(&self.fingerprint)

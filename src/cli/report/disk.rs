@@ -4,6 +4,7 @@
 mod answer;
 mod picture;
 
+use qcowfuzz::harness::target::Expectation;
 use std::iter;
 use std::ops::Range;
 
@@ -61,10 +62,14 @@ fn expected(account: &Account) -> Answer<'_> {
     let records = &account.evidence.expected;
     let damaged = account.evidence.files.iter().flat_map(|file| &file.entries);
     let cut = account.evidence.files.iter().any(|file| file.cut_to_bytes.is_some());
-    let said = match (account.target, records.is_empty()) {
-        ("raw_image", _) => Some("nothing is expected of a file that nobody meant.".to_string()),
+    let said = match (account.target.definition().expectation, records.is_empty()) {
+        (Expectation::Unknown, _) => {
+            Some("nothing is expected of a file that nobody meant.".to_string())
+        }
         (_, true) => Some("no extents.".to_string()),
-        ("hostile", false) if cut || damaged.into_iter().any(|entry| entry.damaged.is_some()) => {
+        (Expectation::UntouchedExtents, false)
+            if cut || damaged.into_iter().any(|entry| entry.damaged.is_some()) =>
+        {
             Some("what the disk would be without the damage.".to_string())
         }
         _ => None,
@@ -74,9 +79,11 @@ fn expected(account: &Account) -> Answer<'_> {
 
 fn actual(account: &Account) -> Answer<'_> {
     let records = &account.evidence.actual;
-    let said = match (&account.evidence.walk_ended, account.target) {
+    let said = match (&account.evidence.walk_ended, account.target.definition().expectation) {
         (Some(ended), _) => Some(format!("the walk ended early: {ended}.")),
-        (None, "refcounts") => Some("not asked: of refcounts no disk is walked.".to_string()),
+        (None, Expectation::NotWalked) => {
+            Some("not asked: of refcounts no disk is walked.".to_string())
+        }
         _ if records.is_empty() => Some("no extents.".to_string()),
         _ => None,
     };

@@ -73,7 +73,7 @@ fn heading(account: &Account) -> Markup {
             dl {
                 dt { "Input" } dd { (input) }
                 dt { "Run" } dd { (account.course()) }
-                dt { "Target" } dd { (target) }
+                dt { "Target" } dd { (target.name()) }
                 dt { "Made by" } dd { "qcowfuzz " (env!("CARGO_PKG_VERSION")) }
             }
             nav aria-label="Sections" {

@@ -2,7 +2,7 @@
 
 use crate::cli::account::Account;
 use crate::cli::qemu;
-use crate::cli::runner::Target;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// The answer of qemu-img about the disk.
 pub struct QemuResult {
@@ -13,7 +13,7 @@ pub struct QemuResult {
 }
 
 impl QemuResult {
-    pub fn of(account: &Account, target: Target) -> Self {
+    pub fn of(account: &Account, target: TargetKind) -> Self {
         let answer = qemu::asked(account, target);
         Self { version: answer.is_ok().then(qemu::version).flatten(), answer }
     }

@@ -18,7 +18,7 @@ const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=n
 fn account(operations: &str, operations_run: usize) -> Account {
     let input = assemble(&format!("{IMAGE}\n{operations}")).unwrap().encode();
     let mut examiner =
-        Examiner::new(Target::MapExtents, Checks::AtCheckpoints, FileNames::default());
+        Examiner::new(TargetKind::MapExtents, Checks::AtCheckpoints, FileNames::default());
     let mut account = examiner.examine(Path::new("<script>alert(1)</script>"), &input);
     let violation = Violation {
         oracle: "model",
@@ -110,7 +110,7 @@ fn a_large_input_gives_a_page_that_opens_and_says_what_is_left_out() {
     let image = IMAGE.replace("33<<12", "8000<<12");
     let input = assemble(&format!("{image}\n{operations}")).unwrap().encode();
     let mut examiner =
-        Examiner::new(Target::MapExtents, Checks::AtCheckpoints, FileNames::default());
+        Examiner::new(TargetKind::MapExtents, Checks::AtCheckpoints, FileNames::default());
     let mut account = examiner.examine(Path::new("large"), &input);
     assert!(
         account.evidence.expected.len() > 2000 && account.evidence.files[0].entries.len() > 2000

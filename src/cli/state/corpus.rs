@@ -13,12 +13,13 @@ use qcowfuzz::images::files::FileNames;
 
 use crate::cli::exit::Failure;
 use crate::cli::files::{self};
-use crate::cli::runner::{Runner, Target};
+use qcowfuzz::findings::runner::Runner;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// The inputs of a folder, and what they cover.
 pub struct Corpus {
     pub dir: String,
-    pub target: Target,
+    pub target: TargetKind,
     /// Path and length in bytes.
     pub inputs: Vec<(PathBuf, usize)>,
     pub features: Vec<Features>,
@@ -27,7 +28,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    pub fn read(dir: &Path, target: Target) -> Result<Self, Failure> {
+    pub fn read(dir: &Path, target: TargetKind) -> Result<Self, Failure> {
         let paths = qcowfuzz::fuzzing::corpus::files(dir)?;
         let recorder = Rc::new(Recorder::new());
         let mut runner = Runner::new(target, FileNames::default(), &recorder);
@@ -38,7 +39,7 @@ impl Corpus {
             // A campaign that runs there takes files away.
             let Some(bytes) = read_if_there(&path)? else { continue };
             recorder.begin_run();
-            let found = runner.run_guarded(&bytes, Checks::AtCheckpoints);
+            let found = runner.run(&bytes, Checks::AtCheckpoints);
             corpus.coverage.add(bytes.len(), &recorder);
             corpus.features.push(Features::of(&recorder));
             corpus.inputs.push((path, bytes.len()));
@@ -52,7 +53,7 @@ impl Corpus {
         let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
         let attributed = Rc::new(Attributed::default());
         let mut runner = Runner::new(self.target, FileNames::default(), &attributed);
-        runner.run_guarded(&files::read(path)?, Checks::AtCheckpoints);
+        runner.run(&files::read(path)?, Checks::AtCheckpoints);
         Ok(attributed.first_walk(edge))
     }
 

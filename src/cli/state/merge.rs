@@ -19,7 +19,8 @@ use qcowfuzz::images::files::FileNames;
 use super::corpus::{counted, read_if_there};
 use crate::cli::exit::Failure;
 use crate::cli::files::THERE_ALREADY;
-use crate::cli::runner::{Runner, Target};
+use qcowfuzz::findings::runner::Runner;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// What was merged.
 #[derive(Debug, Serialize)]
@@ -70,7 +71,7 @@ struct Gathered {
 
 impl Merged {
     /// Adds to the folder `output` what it lacks of `dirs`.
-    pub fn of(dirs: &[PathBuf], output: &Path, target: Target) -> Result<Self, Failure> {
+    pub fn of(dirs: &[PathBuf], output: &Path, target: TargetKind) -> Result<Self, Failure> {
         std::fs::create_dir_all(output).map_err(|error| Failure::at(output, error))?;
         let mut gathered = Gathered::default();
         gathered.read(output, target, true)?;
@@ -160,7 +161,7 @@ impl Merged {
 
 impl Gathered {
     /// Runs the inputs of a folder. `there` is true of the one that is added to.
-    fn read(&mut self, dir: &Path, target: Target, there: bool) -> Result<(), Failure> {
+    fn read(&mut self, dir: &Path, target: TargetKind, there: bool) -> Result<(), Failure> {
         let recorder = Rc::new(Recorder::new());
         let mut runner = Runner::new(target, FileNames::default(), &recorder);
         for path in corpus::files(dir)? {
@@ -178,7 +179,7 @@ impl Gathered {
             let content = corpus::name(&bytes);
             let Some(name) = self.name_for(name, &content, &path, there) else { continue };
             recorder.begin_run();
-            let found = runner.run_guarded(&bytes, Checks::AtCheckpoints).finding().is_some();
+            let found = runner.run(&bytes, Checks::AtCheckpoints).finding().is_some();
             let find = corpus::is_find(&path);
             if found {
                 self.with_violation.push(path.clone());

@@ -11,7 +11,7 @@ use qcowfuzz::fuzzing::corpus;
 
 use crate::cli::exit::Failure;
 use crate::cli::once::Ran;
-use crate::cli::runner::Target;
+use qcowfuzz::harness::targets::TargetKind;
 
 /// The fingerprints of the known bugs, and the file of each.
 pub type Known = BTreeMap<String, PathBuf>;
@@ -73,7 +73,7 @@ pub struct Input {
 
 impl Groups {
     /// Of no inputs yet.
-    pub fn new(dir: &Path, target: Target, known_bugs: Known) -> Self {
+    pub fn new(dir: &Path, target: TargetKind, known_bugs: Known) -> Self {
         Self {
             dir: dir.display().to_string(),
             target: target.name(),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk::error::Error;
 use crate::fuzzing::corpus::Folder;
 
-use super::subject::Finding;
+use crate::findings::runner::Finding;
 
 /// All that was found with one fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
 //! What the embedded loop runs, and what it hears of it.
 
+use crate::findings::runner::Finding;
 use crate::fuzzing::feedback::Recorder;
 use crate::harness::Outcome;
 
@@ -11,7 +12,8 @@ use crate::harness::Outcome;
 /// use qcowfuzz::fuzzing::corpus::Folder;
 /// use qcowfuzz::harness::{Checks, Harness, Walker};
 /// use qcowfuzz::fuzzing::feedback::Recorder;
-/// use qcowfuzz::fuzzing::embedded::{Answer, Finding, Fuzzer, Settings, Subject};
+/// use qcowfuzz::findings::runner::Finding;
+/// use qcowfuzz::fuzzing::embedded::{Answer, Fuzzer, Settings, Subject};
 /// use qcowfuzz::images::limits::Limits;
 ///
 /// type Observed = Rc<Recorder>;
@@ -70,13 +72,4 @@ pub enum Answer {
     Found(Finding),
     /// It was not run: its process would not have survived.
     Skipped,
-}
-
-/// Something that was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Of which bug, in a line: the same for all inputs that show it.
-    pub fingerprint: String,
-    /// Where, and with which values.
-    pub detail: String,
 }

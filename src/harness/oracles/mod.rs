@@ -92,9 +92,3 @@ pub(crate) fn differing_field(expected: &Mapping, actual: &Mapping) -> Option<&'
         Some("flags")
     }
 }
-
-impl AsRef<Violation> for Violation {
-    fn as_ref(&self) -> &Violation {
-        self
-    }
-}

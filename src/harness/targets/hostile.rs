@@ -1,4 +1,4 @@
-//! What the target `hostile` runs on.
+//! The target `hostile`: programs that damage the images that they build.
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
@@ -6,14 +6,24 @@ use crate::harness::engine::Engine;
 use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
 use crate::harness::oracles::raw::RawOutcome;
+use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::{Built, Checks, Failure, Outcome, Pipeline};
 use crate::images::damage::DamagedFiles;
 use crate::images::entropy::Entropy;
-use crate::images::files::{FileNames, Images};
+use crate::images::files::FileNames;
 use crate::images::limits::Limits;
-use crate::programs::{Program, Vm};
 
-/// Programs whose images are damaged; see [`libfuzzer::hostile`](crate::fuzzing::libfuzzer::hostile).
+/// What is fixed about the target.
+pub(super) const DEFINITION: Definition = Definition {
+    name: "hostile",
+    about: "A program whose image is damaged: whatever it is then, reading it stays within bounds",
+    inputs: Inputs::Programs,
+    limits: Limits::HOSTILE,
+    expectation: Expectation::UntouchedExtents,
+    constructor: "harness::targets::Hostile::new({engine})",
+};
+
+/// Runs programs that damage the images that they build, and judges how the engine reads these images.
 #[derive(Debug)]
 pub struct Hostile<E, O: Observer = ()> {
     engine: E,
@@ -25,30 +35,28 @@ pub struct Hostile<E, O: Observer = ()> {
 }
 
 impl<E: Engine> Hostile<E> {
-    /// Puts `engine` in the walker's place.
+    /// Creates the target with `engine` under test.
     pub fn new(engine: E) -> Self {
         Self::observed(engine, ())
     }
 }
 
 impl<E: Engine, O: Observer> Hostile<E, O> {
-    /// Puts `engine` in the walker's place, and tells `observer` what VM and build do.
+    /// Creates the target with `engine` under test. VM and build report events to `observer`.
     pub fn observed(engine: E, observer: O) -> Self {
         let (pipeline, buffers) = Default::default();
         let (model, expected) = Default::default();
         Self { engine, observer, pipeline, model, expected, buffers }
     }
 
-    /// The same, for images that are to become files: they call each other by `names`.
+    /// Uses `names` for the files of images that name each other.
     pub fn named(self, names: FileNames) -> Self {
         Self { pipeline: Pipeline::named(names), ..self }
     }
+}
 
-    /// Runs the program that `input` is.
-    ///
-    /// # Errors
-    /// A violation.
-    pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
+impl<E: Engine, O: Observer> Target for Hostile<E, O> {
+    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { engine, observer, pipeline, model, expected, buffers } = self;
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let (mut refused, mut failed, mut unsupported) = (0, 0, false);
@@ -75,23 +83,7 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
         Ok(Outcome { refused, failed, unsupported, ..outcome })
     }
 
-    /// The program of the last run.
-    pub fn program(&self) -> &Program {
-        self.pipeline.program()
-    }
-
-    /// The virtual machine as the last run left it.
-    pub fn vm(&self) -> &Vm {
-        self.pipeline.vm()
-    }
-
-    /// How many operations had run when the last run ended; of a panic, the one in which it was is counted too.
-    pub fn operations_run(&self) -> usize {
-        self.pipeline.operations_run()
-    }
-
-    /// The files that were built last, as the program damaged them.
-    pub fn images(&self) -> &Images {
-        self.pipeline.images()
+    fn pipeline(&self) -> Option<&Pipeline> {
+        Some(&self.pipeline)
     }
 }

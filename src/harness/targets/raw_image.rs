@@ -1,35 +1,49 @@
-//! What the target `raw_image` runs on.
+//! The target `raw_image`: image files of any content.
 
-use crate::disk::observer::Observer;
-use crate::harness::Walker;
-use crate::harness::oracles::Violation;
+use crate::harness::engine::Engine;
 use crate::harness::oracles::raw::{RawJudge, RawOutcome};
+use crate::harness::target::{Definition, Expectation, Inputs, Target};
+use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::images::limits::Limits;
 
-/// Files of any content; see [`libfuzzer::raw_image`](crate::fuzzing::libfuzzer::raw_image).
+/// What is fixed about the target.
+pub(super) const DEFINITION: Definition = Definition {
+    name: "raw_image",
+    about: "An image file of any content: the walker's answers are held against each other",
+    inputs: Inputs::Files,
+    limits: Limits::WALKED,
+    expectation: Expectation::Unknown,
+    constructor: "harness::targets::RawImage::new({engine})",
+};
+
+/// Judges how the engine reads files of any content.
 #[derive(Debug)]
-pub struct RawImage<O: Observer = ()> {
-    walker: Walker<O>,
+pub struct RawImage<E> {
+    engine: E,
     judge: RawJudge,
 }
 
-impl Default for RawImage {
-    /// Nobody observes.
-    fn default() -> Self {
-        Self::observed(())
+impl<E: Engine> RawImage<E> {
+    /// Creates the target with `engine` under test.
+    pub fn new(engine: E) -> Self {
+        Self { engine, judge: RawJudge::default() }
     }
 }
 
-impl<O: Observer> RawImage<O> {
-    /// Tells `observer` what the walker does.
-    pub fn observed(observer: O) -> Self {
-        Self { walker: Walker::observed(observer), judge: RawJudge::default() }
+impl<E: Engine> Target for RawImage<E> {
+    fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
+        let judged = self.judge.judge(&mut self.engine, input);
+        let outcome = judged
+            .map_err(|violation| Box::new(Failure { violation: *violation, operations_run: 0 }))?;
+        let (refused, failed) = match outcome {
+            RawOutcome::Refused => (1, 0),
+            RawOutcome::Failed => (0, 1),
+            RawOutcome::Walked => (0, 0),
+        };
+        Ok(Outcome { images: 1, refused, failed, ..Outcome::default() })
     }
 
-    /// Judges what the walker makes of the file that `input` is.
-    ///
-    /// # Errors
-    /// A violation.
-    pub fn run(&mut self, input: &[u8]) -> Result<RawOutcome, Box<Violation>> {
-        self.judge.judge(&mut self.walker, input)
+    fn pipeline(&self) -> Option<&Pipeline> {
+        None
     }
 }

@@ -1,14 +1,24 @@
-//! What the target `refcounts` runs on.
+//! The target `refcounts`: the allocator alone, in geometries that no walk could afford.
 
 use crate::disk::observer::Observer;
 use crate::harness::oracles::recount::Recount;
 use crate::harness::oracles::refcounts;
+use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
-use crate::images::files::{FileNames, Images};
+use crate::images::files::FileNames;
 use crate::images::limits::Limits;
-use crate::programs::{Program, Vm};
 
-/// Programs of which only the refcounts are judged; see [`libfuzzer::refcounts`](crate::fuzzing::libfuzzer::refcounts).
+/// What is fixed about the target.
+pub(super) const DEFINITION: Definition = Definition {
+    name: "refcounts",
+    about: "A program, with larger limits: its image is built, and only its refcounts are judged",
+    inputs: Inputs::Programs,
+    limits: Limits::ALLOCATED,
+    expectation: Expectation::NotWalked,
+    constructor: "harness::targets::Refcounts::<()>::default()",
+};
+
+/// Runs programs and judges only the refcounts of the images that they build.
 #[derive(Debug, Default)]
 pub struct Refcounts<O: Observer = ()> {
     pipeline: Pipeline,
@@ -17,21 +27,19 @@ pub struct Refcounts<O: Observer = ()> {
 }
 
 impl<O: Observer> Refcounts<O> {
-    /// Tells `observer` what happens.
+    /// Creates the target. VM and build report events to `observer`.
     pub fn observed(observer: O) -> Self {
         Self { pipeline: Pipeline::default(), recount: Recount::default(), observer }
     }
 
-    /// The same, for images that are to become files: they call each other by `names`.
+    /// Uses `names` for the files of images that name each other.
     pub fn named(self, names: FileNames) -> Self {
         Self { pipeline: Pipeline::named(names), ..self }
     }
+}
 
-    /// Runs the program that `input` is.
-    ///
-    /// # Errors
-    /// A violation.
-    pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
+impl<O: Observer> Target for Refcounts<O> {
+    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount, observer } = self;
         pipeline.run(input, Limits::ALLOCATED, checks, observer, |built| {
             let top = built.images.top();
@@ -39,23 +47,7 @@ impl<O: Observer> Refcounts<O> {
         })
     }
 
-    /// The program of the last run.
-    pub fn program(&self) -> &Program {
-        self.pipeline.program()
-    }
-
-    /// The virtual machine as the last run left it.
-    pub fn vm(&self) -> &Vm {
-        self.pipeline.vm()
-    }
-
-    /// How many operations had run when the last run ended; of a panic, the one in which it was is counted too.
-    pub fn operations_run(&self) -> usize {
-        self.pipeline.operations_run()
-    }
-
-    /// The files that were built last.
-    pub fn images(&self) -> &Images {
-        self.pipeline.images()
+    fn pipeline(&self) -> Option<&Pipeline> {
+        Some(&self.pipeline)
     }
 }

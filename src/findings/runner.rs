@@ -1,0 +1,85 @@
+//! Runs inputs of a target and turns a panic of the code under test into a finding.
+
+use crate::disk::observer::Observer;
+use crate::harness::target::Target;
+use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::images::files::FileNames;
+
+use super::panics;
+use super::panics::PanicNote;
+
+/// The result of a run.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// No oracle found a violation.
+    Sound(Outcome),
+    /// An oracle found a violation.
+    Violation(Box<Failure>),
+    /// The code under test panicked.
+    Panic(PanicNote),
+}
+
+/// A violation or a panic, as reports name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finding {
+    /// One line that is the same for all inputs that show the bug.
+    pub fingerprint: String,
+    /// The place and the values, for people.
+    pub detail: String,
+}
+
+impl Ran {
+    /// Returns the finding, if there is one.
+    pub fn finding(&self) -> Option<Finding> {
+        let (fingerprint, detail) = match self {
+            Self::Sound(_) => return None,
+            Self::Violation(failure) => {
+                (failure.violation.fingerprint(), failure.violation.detail.clone())
+            }
+            Self::Panic(note) => (note.fingerprint(), note.detail.clone()),
+        };
+        Some(Finding { fingerprint, detail })
+    }
+}
+
+/// Runs inputs of a target. It reuses the target's buffers from run to run.
+pub struct Runner<O> {
+    kind: TargetKind,
+    names: FileNames,
+    observer: O,
+    target: Box<dyn Target>,
+    /// The last run panicked, so the target's buffers are in an unknown state.
+    panicked: bool,
+}
+
+impl<O: Observer + Clone + 'static> Runner<O> {
+    /// Creates a runner for inputs of the target `kind`. Images name each other by `names`; the target reports events to
+    /// `observer`.
+    pub fn new(kind: TargetKind, names: FileNames, observer: &O) -> Self {
+        let target = kind.create(names.clone(), observer);
+        Self { kind, names, observer: observer.clone(), target, panicked: false }
+    }
+
+    /// Runs an input. If it panics, [`Runner::pipeline`] shows how far the run came.
+    pub fn run(&mut self, input: &[u8], checks: Checks) -> Ran {
+        if std::mem::take(&mut self.panicked) {
+            self.target = self.kind.create(self.names.clone(), &self.observer);
+        }
+        let target = &mut self.target;
+        match panics::caught(|| target.run(input, checks)) {
+            Ok(Ok(outcome)) => Ran::Sound(outcome),
+            Ok(Err(failure)) => Ran::Violation(failure),
+            Err(note) => {
+                self.panicked = true;
+                Ran::Panic(note)
+            }
+        }
+    }
+
+    /// Returns the pipeline with the program, the virtual machine and the images of the last run; `None` if inputs are
+    /// files.
+    pub fn pipeline(&self) -> Option<&Pipeline> {
+        self.target.pipeline()
+    }
+}

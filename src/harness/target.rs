@@ -1,0 +1,57 @@
+//! The interface of the fuzz targets, and what is fixed about each.
+
+use crate::images::limits::Limits;
+
+use super::{Checks, Failure, Outcome, Pipeline};
+
+/// A fuzz target: runs the inputs of one kind and judges each run. It reuses its buffers from run to run.
+pub trait Target {
+    /// Runs `input` and judges the run. A target whose inputs are files judges the file once, whatever `checks` says.
+    ///
+    /// # Errors
+    /// The first violation.
+    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>>;
+
+    /// Returns the pipeline with the program, the virtual machine and the images of the last run; `None` if inputs are
+    /// files.
+    fn pipeline(&self) -> Option<&Pipeline>;
+}
+
+/// What is fixed about a target.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition {
+    /// The name on the command line, of the libFuzzer binary and of the corpus folder.
+    pub name: &'static str,
+    /// The description in help texts: one line.
+    pub about: &'static str,
+    /// The kind of its inputs.
+    pub inputs: Inputs,
+    /// The limits of its programs.
+    pub limits: Limits,
+    /// What the harness expects of the walk of an image.
+    pub expectation: Expectation,
+    /// The Rust expression that creates the target in a regression test. `{engine}` stands for the engine.
+    pub constructor: &'static str,
+}
+
+/// The kind of a target's inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inputs {
+    /// Programs, which build images.
+    Programs,
+    /// Image files of any content.
+    Files,
+}
+
+/// What the harness expects of the walk of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expectation {
+    /// The extents of the reference model.
+    Extents,
+    /// The extents of the reference model in the guest ranges that no attack has touched.
+    UntouchedExtents,
+    /// Nothing: the target judges the refcounts, and no image is walked.
+    NotWalked,
+    /// Nothing: no journal says what a file means.
+    Unknown,
+}
