@@ -120,7 +120,6 @@ fn a_violation_is_the_same_each_time() {
 
 /// An engine that says of every look-up that it failed.
 mod liar {
-    use std::borrow::Cow;
 
     use qcowfuzz::disk::extent::{Mapping, Visitor, Window};
     use qcowfuzz::disk::offsets::GuestOffset;
@@ -155,7 +154,7 @@ mod liar {
         }
 
         fn lookup(&mut self, _: GuestOffset) -> Result<Mapping, EngineError> {
-            Err(EngineError::Other(Cow::Borrowed("no")))
+            Err(EngineError::Other("no".into()))
         }
 
         fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {

@@ -18,7 +18,7 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::formats::qcow2::constants::MAX_L1_ENTRIES;
-use qcowfuzz::harness::oracles::recount::Recount;
+use qcowfuzz::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::programs::Record;
 use qcowfuzz::programs::generate::{Wanted, generate};

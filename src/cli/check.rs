@@ -9,8 +9,8 @@ use serde_json::ser::PrettyFormatter;
 
 use qcowfuzz::disk::storage::{FileStorage, Storage};
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::harness::oracles::entries;
-use qcowfuzz::harness::oracles::recount::Recount;
+use qcowfuzz::harness::oracles::qcow2::entries;
+use qcowfuzz::harness::oracles::qcow2::recount::Recount;
 
 use super::exit::{Exit, Failure, Outcome};
 use super::findings::Findings;

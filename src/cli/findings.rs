@@ -4,8 +4,8 @@ use std::io::{self, BufWriter, StderrLock, Write};
 use std::ops::Range;
 
 use qcowfuzz::formats::qcow2::units::HostCluster;
-use qcowfuzz::harness::oracles::entries::EntryReport;
-use qcowfuzz::harness::oracles::recount::{Finding, Report, Role};
+use qcowfuzz::harness::oracles::qcow2::entries::EntryReport;
+use qcowfuzz::harness::oracles::qcow2::recount::{Finding, Report, Role};
 
 /// Tells and counts.
 pub struct Findings {

@@ -129,7 +129,10 @@ fn test(regression: &Regression, arguments: &Arguments, out: &mut impl Write) ->
     let definition = arguments.target.definition();
     let target = definition.constructor.replace("{engine}", &arguments.engine);
     writeln!(out, "    let mut target = qcowfuzz::{target};")?;
-    writeln!(out, "    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();")?;
+    writeln!(
+        out,
+        "    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();"
+    )?;
     writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
     writeln!(out, "    assert_eq!(found, None);")?;
     if definition.expectation == Expectation::Extents {

@@ -1,14 +1,14 @@
 //! The engine interface: to fuzz your own implementation, implement these two traits. The oracles call every implementation
 //! through them, our own walker included. `examples/engine.rs` implements them for a small reader.
 
-use std::borrow::Cow;
+use std::error::Error;
 
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Mapping, Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
-use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::geometry::{Compression, Geometry};
+
+use super::case::Features;
 
 /// The features that an engine declares. The harness calls only the capabilities that an engine declares, and passes it only
 /// images with features that it declares. A violation in any of these is a bug of the engine.
@@ -53,15 +53,17 @@ impl Capabilities {
         data_files: false,
     };
 
-    /// Reports whether the engine opens images of `geometry`.
-    pub fn cover(&self, geometry: &Geometry) -> bool {
-        (self.extended_l2 || !geometry.extended_l2)
-            && (self.zstd || geometry.compression != Compression::Zstd)
-            && (self.data_files || !geometry.data_file)
+    /// Reports whether the engine opens a chain with these features.
+    pub fn cover(&self, features: &Features) -> bool {
+        let Features { extended_l2, zstd, data_files, backing_files } = *features;
+        (self.extended_l2 || !extended_l2)
+            && (self.zstd || !zstd)
+            && (self.data_files || !data_files)
+            && (self.backing_files || !backing_files)
     }
 }
 
-/// An implementation that opens qcow2 images.
+/// An implementation that opens disk images.
 pub trait Engine {
     /// An image that the engine has opened.
     type Disk<'s>: OpenDisk
@@ -123,28 +125,25 @@ pub trait OpenDisk {
 }
 
 /// Why an engine did not answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// An error of our walker, or of an engine that uses its error type.
+    /// The storage failed.
     #[error(transparent)]
-    Map(#[from] MapError),
-    /// Any other error, in the engine's own words.
-    #[error("{0}")]
-    Other(Cow<'static, str>),
+    Storage(#[from] StorageError),
+    /// The image is malformed.
+    #[error(transparent)]
+    Malformed(Box<dyn Error + Send + Sync>),
+    /// Any other error, or one whose kind the engine does not report.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
 }
 
 impl EngineError {
     /// Returns the error of the storage, if the storage failed.
     pub fn storage(&self) -> Option<StorageError> {
         match self {
-            Self::Map(error) => error.storage(),
-            Self::Other(_) => None,
+            Self::Storage(error) => Some(*error),
+            Self::Malformed(_) | Self::Other(_) => None,
         }
-    }
-}
-
-impl From<StorageError> for EngineError {
-    fn from(error: StorageError) -> Self {
-        Self::Map(error.into())
     }
 }

@@ -1,5 +1,6 @@
 //! One run and its verdict: the engine interface, the reference model, the oracles and the targets.
 
+pub mod case;
 pub mod engine;
 mod judge;
 pub mod model;
@@ -10,6 +11,6 @@ pub mod target;
 pub mod targets;
 mod walker;
 
-pub use pipeline::{Built, Checks, Failure, Outcome, Pipeline};
+pub use pipeline::{Checks, Failure, Outcome, Pipeline};
 pub use run::Harness;
 pub use walker::{Walker, WalkerDisk};

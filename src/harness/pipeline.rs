@@ -2,13 +2,14 @@
 //! passes them to a judge.
 
 use crate::disk::observer::{Observer, State, Vital};
-use crate::harness::engine::Capabilities;
+use crate::formats::qcow2::geometry::{Compression, Geometry};
+use crate::formats::qcow2::layout::Layout;
+use crate::harness::case::{Case, Features};
 use crate::harness::oracles::{Verdict, Violation};
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::limits::Limits;
 use crate::images::qcow2;
-use crate::images::qcow2::Builder;
 use crate::programs::{Effect, Program, Vm};
 
 /// When the image is built and verified, beside a program's checkpoints and its end.
@@ -60,20 +61,6 @@ pub struct Pipeline {
     operations_run: usize,
 }
 
-/// What there is to judge.
-#[derive(Clone, Copy, Debug)]
-pub struct Built<'b> {
-    /// The files, damaged where the program wants it.
-    pub images: &'b Images,
-    /// The virtual machine: the builder, and the journal.
-    pub vm: &'b Vm,
-    /// What was done to the files, and will be while they are read.
-    pub damage: &'b Damage,
-    /// Whether every oracle judges all of the image: the last one of a program, and each one under
-    /// [`Checks::AfterEach`]. Of the others the oracles judge what is new since the last one.
-    pub in_full: bool,
-}
-
 impl Pipeline {
     /// Images call each other by `names`, for files that are to be written.
     pub fn named(names: FileNames) -> Self {
@@ -91,7 +78,7 @@ impl Pipeline {
         limits: Limits,
         checks: Checks,
         observer: &impl Observer,
-        mut judge: impl FnMut(Built) -> Verdict,
+        mut judge: impl FnMut(&Case) -> Verdict,
     ) -> Result<Outcome, Box<Failure>> {
         observer.begin(State::Build);
         self.program.decode_from(input);
@@ -128,7 +115,7 @@ impl Pipeline {
                 let Self { images, vm, damage, operations_run, .. } = self;
                 let operations_run = *operations_run;
                 let in_full = end || checks == Checks::AfterEach;
-                judge(Built { images, vm, damage, in_full }).map_err(|violation| {
+                judge(&case(vm, images, damage, in_full)).map_err(|violation| {
                     Box::new(Failure { violation: *violation, operations_run })
                 })?;
                 observer.measured();
@@ -159,14 +146,25 @@ impl Pipeline {
     }
 }
 
-impl Built<'_> {
-    /// Whether an engine supports every layer.
-    pub fn supported_by(&self, capabilities: &Capabilities) -> bool {
-        let vm = self.vm;
-        let layers = vm.builders().len();
-        // Of a raw layer, nothing but its bytes is left.
-        let images = vm.builders().zip(vm.journals()).filter(|(_, journal)| !journal.raw);
-        let covered = |(builder, _): (&Builder, _)| capabilities.cover(&builder.plan().geometry);
-        (layers == 1 || capabilities.backing_files) && images.into_iter().all(covered)
+/// Returns the case of the images that `vm` has built.
+fn case<'c>(vm: &'c Vm, images: &'c Images, damage: &'c Damage, in_full: bool) -> Case<'c> {
+    let mut features = Features { backing_files: images.layers().len() > 1, ..Features::default() };
+    // A raw layer has no structures: an engine reads only its bytes.
+    for (builder, _) in vm.builders().zip(vm.journals()).filter(|(_, journal)| !journal.raw) {
+        let Geometry { extended_l2, compression, data_file, .. } = builder.plan().geometry;
+        features.extended_l2 |= extended_l2;
+        features.zstd |= compression == Compression::Zstd;
+        features.data_files |= data_file;
+    }
+    let cell_bytes = vm.builders().map(|builder| builder.plan().geometry.cell_bytes()).min();
+    Case {
+        images,
+        journals: vm.journals().collect(),
+        questions: vm.questions(),
+        damage,
+        features,
+        cell_bytes: cell_bytes.unwrap_or(1),
+        table_span_bits: vm.builder().plan().geometry.l2_span_bits(),
+        in_full,
     }
 }

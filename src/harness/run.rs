@@ -4,6 +4,7 @@
 use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
+use crate::harness::oracles::qcow2::structures::Structures;
 use crate::images::entropy::Entropy;
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
@@ -19,6 +20,7 @@ pub struct Harness<E, O: Observer = ()> {
     engine: E,
     observer: O,
     pipeline: Pipeline,
+    structures: Structures,
     judge: Judge,
 }
 
@@ -33,8 +35,8 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// Creates a harness that judges `engine`, and reports events of VM, build and oracles to `observer`. The engine reports
     /// its own events, if it has any.
     pub fn observed(engine: E, observer: O) -> Self {
-        let (pipeline, judge) = (Pipeline::default(), Judge::default());
-        Self { engine, observer, pipeline, judge }
+        let (pipeline, structures, judge) = Default::default();
+        Self { engine, observer, pipeline, structures, judge }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -47,19 +49,19 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// # Errors
     /// The first violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, judge } = self;
+        let Self { engine, observer, pipeline, structures, judge } = self;
         // Whatever is left open is decided by the input alone.
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let mut unsupported = false;
         engine.begin_run();
         judge.begin_run();
-        let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |built| {
-            judge.images(built.images)?;
-            unsupported = !built.supported_by(&engine.capabilities());
+        let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |case| {
+            structures.check(case.images)?;
+            unsupported = !engine.capabilities().cover(&case.features);
             if unsupported {
                 return Ok(());
             }
-            judge.engine(engine, &built, observer, &mut entropy)
+            judge.engine(engine, case, structures.table_bytes(), observer, &mut entropy)
         })?;
         Ok(Outcome { unsupported, ..outcome })
     }

@@ -5,7 +5,7 @@ use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
 use crate::walkers::qcow2;
-use crate::walkers::qcow2::Scratch;
+use crate::walkers::qcow2::{MapError, Scratch};
 
 use super::engine::{Capabilities, Engine, EngineError, OpenDisk};
 
@@ -80,5 +80,14 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
         Ok(qcow2::read(&self.disk, guest, into, self.scratch)?)
+    }
+}
+
+impl From<MapError> for EngineError {
+    fn from(error: MapError) -> Self {
+        match error.storage() {
+            Some(error) => Self::Storage(error),
+            None => Self::Malformed(Box::new(error)),
+        }
     }
 }

@@ -56,7 +56,7 @@ pub const CASES: &[Case] = &[
         "zeros are refused",
         |disk, _, guest| {
             let mapping = disk.lookup(guest)?;
-            let refused = EngineError::Map(MapError::Unsupported("zeros"));
+            let refused = EngineError::from(MapError::Unsupported("zeros"));
             if mapping.present && mapping.zero { Err(refused) } else { Ok(mapping) }
         },
         &["lookup: byte, an answer → an error"],
@@ -114,7 +114,7 @@ pub const CASES: &[Case] = &[
     read(
         "compressed clusters are refused",
         |disk, _, guest, into| match disk.lookup(guest)?.compressed {
-            true => Err(EngineError::Map(MapError::Unsupported("compressed clusters"))),
+            true => Err(EngineError::from(MapError::Unsupported("compressed clusters"))),
             false => disk.read(guest, into),
         },
         &[

@@ -135,7 +135,7 @@ pub const CASES: &[Case] = &[
         name: "a failed read is told as something else",
         fault: Fault {
             end: Some(|walked, _, _| match walked {
-                Err(_) => Err(EngineError::Map(MapError::Unsupported("luck"))),
+                Err(_) => Err(EngineError::from(MapError::Unsupported("luck"))),
                 Ok(()) => Ok(()),
             }),
             ..Fault::NONE

@@ -11,7 +11,7 @@ use qcowfuzz::formats::qcow2::bitmap::{BitmapCluster, BitmapEntry, BitmapTableEn
 use qcowfuzz::formats::qcow2::constants::{AUTOCLEAR_BITMAPS, BITMAP_FIXED_BYTES};
 use qcowfuzz::formats::qcow2::error::MapError;
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::harness::oracles::recount::Recount;
+use qcowfuzz::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::programs::text::assemble;
 

@@ -7,7 +7,7 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::harness::oracles::recount::{Finding, Recount};
+use qcowfuzz::harness::oracles::qcow2::recount::{Finding, Recount};
 use qcowfuzz::images::entropy::Entropy;
 use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};

@@ -9,7 +9,7 @@ use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::units::ClusterSize;
-use crate::harness::oracles::recount::{Occupied, Recount, Role};
+use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
 use crate::images::files::Images;
 use crate::images::image::Image;
 use crate::programs::{Record, Vm};

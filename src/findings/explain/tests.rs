@@ -3,7 +3,7 @@
 use super::*;
 use crate::formats::qcow2::anatomy::Part;
 use crate::harness::Walker;
-use crate::harness::oracles::recount::Role;
+use crate::harness::oracles::qcow2::recount::Role;
 use crate::programs::Effect;
 use crate::programs::text::assemble;
 

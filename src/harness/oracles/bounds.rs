@@ -19,6 +19,15 @@ pub fn fuel(table_bytes: u64) -> u64 {
     FUEL_BASE.saturating_add(table_bytes.saturating_mul(FUEL_PER_UNIT))
 }
 
+/// Bytes of L1 and L2 tables in a chain, holes not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableBytes {
+    /// The tables of the active disk.
+    pub active: u64,
+    /// The tables of the disk if the image at the top is any of its snapshots.
+    pub of_a_snapshot: u64,
+}
+
 /// What one walk of a whole disk did.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {

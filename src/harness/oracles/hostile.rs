@@ -11,6 +11,7 @@ use crate::disk::extent::Extent;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
+use crate::harness::case::Case;
 use crate::harness::engine::Engine;
 use crate::images::damage::{Damage, DamagedFiles};
 use crate::images::entropy::Entropy;
@@ -20,19 +21,6 @@ use super::{Verdict, Violation, model};
 
 const ORACLE: &str = "hostile";
 
-/// A damaged image, and what is known of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Case<'c, 'f> {
-    /// The files.
-    pub files: &'c DamagedFiles<'f>,
-    /// How many bytes of them are written.
-    pub written_bytes: u64,
-    /// The extents that were meant.
-    pub expected: &'c [Extent],
-    /// What was done to the files.
-    pub damage: &'c Damage,
-}
-
 /// Buffers, reused from image to image.
 #[derive(Debug, Default)]
 pub struct Buffers {
@@ -41,20 +29,22 @@ pub struct Buffers {
     clipped: [Vec<Extent>; 2],
 }
 
-/// Judges what `engine` makes of a damaged image.
+/// Judges how `engine` reads a damaged image. Without the damage, its disk would have the extents `expected`.
 ///
 /// # Errors
 /// A violation.
 pub fn check<E: Engine>(
     engine: &mut E,
     case: &Case,
+    expected: &[Extent],
     entropy: &mut Entropy,
     buffers: &mut Buffers,
 ) -> Result<RawOutcome, Box<Violation>> {
-    let chain: SmallVec<[Layer; MAX_LAYERS]> = case.files.layers().collect();
+    let files = DamagedFiles::new(case.images, case.damage);
+    let chain: SmallVec<[Layer; MAX_LAYERS]> = files.layers().collect();
     let Buffers { whole, other, clipped } = buffers;
-    let fuel = Fuel::of_chain(case.written_bytes, chain.len());
-    case.files.rearm();
+    let fuel = Fuel::of_chain(case.images.written_bytes(), chain.len());
+    files.rearm();
     let outcome = if case.damage.is_unsteady() {
         whole.clear();
         match engine.open(&chain) {
@@ -65,10 +55,10 @@ pub fn check<E: Engine>(
         Answers { whole, other, fuel }.judge(engine, &chain, entropy)?
     };
     if !case.damage.is_trapped() {
-        untouched(case, whole, clipped)?;
+        untouched(case.damage, expected, whole, clipped)?;
     }
     if engine.capabilities().snapshots {
-        case.files.rearm();
+        files.rearm();
         let index = entropy.below(4) as u32;
         if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
             walk(&mut disk, other, fuel)?;
@@ -78,20 +68,24 @@ pub fn check<E: Engine>(
 }
 
 /// What lies between the touched ranges is as it was meant, as far as the walk went.
-fn untouched(case: &Case, actual: &[Extent], clipped: &mut [Vec<Extent>; 2]) -> Verdict {
+fn untouched(
+    damage: &Damage,
+    expected: &[Extent],
+    actual: &[Extent],
+    clipped: &mut [Vec<Extent>; 2],
+) -> Verdict {
     let end_of =
         |extents: &[Extent]| extents.last().and_then(Extent::end).map_or(0, |end| end.get());
-    let end = end_of(case.expected).min(end_of(actual));
+    let end = end_of(expected).min(end_of(actual));
     let mut from = 0;
     let last = end..end;
-    for touched in case.damage.touched().iter().filter(|touched| !touched.is_empty()).chain([&last])
-    {
+    for touched in damage.touched().iter().filter(|touched| !touched.is_empty()).chain([&last]) {
         let range = from..touched.start.min(end);
         if !range.is_empty() {
-            let [expected, found] = &mut *clipped;
-            clip(case.expected, &range, expected);
+            let [meant, found] = &mut *clipped;
+            clip(expected, &range, meant);
             clip(actual, &range, found);
-            model::check(expected, found).map_err(|mut violation| {
+            model::check(meant, found).map_err(|mut violation| {
                 violation.oracle = ORACLE;
                 violation
             })?;

@@ -39,11 +39,11 @@ fn check_answer(answer: &Result<(), EngineError>, whole: &[Extent], emitted: &[E
                 format!("{} of {} extents", emitted.len(), whole.len())
             });
         }
-        Err(EngineError::Map(error)) if error.storage().is_none() => {
+        Err(EngineError::Malformed(error)) => {
             let told = || error.to_string();
             return violation(ORACLE, "failed read", ("a storage error", "another error"), told);
         }
-        Err(_) => {}
+        Err(EngineError::Storage(_) | EngineError::Other(_)) => {}
     }
     let size = whole.last().and_then(Extent::end).map_or(0, |end| end.get());
     partition::prefix(emitted, &(0..size))?;

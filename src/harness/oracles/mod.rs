@@ -5,7 +5,6 @@
 pub mod bounds;
 pub mod collector;
 pub mod data;
-pub mod entries;
 pub mod flags;
 pub mod hostile;
 pub mod io;
@@ -15,9 +14,8 @@ pub mod maximal;
 pub mod metered;
 pub mod model;
 pub mod partition;
+pub mod qcow2;
 pub mod raw;
-pub mod recount;
-pub mod refcounts;
 pub mod snapshots;
 pub mod window;
 

@@ -9,7 +9,6 @@ use crate::harness::engine::{Engine, EngineError, OpenDisk};
 use crate::images::entropy::Entropy;
 
 use super::collector::Collector;
-use super::recount::Recount;
 use super::{Violation, bounds, flags, lookup, maximal, partition, window};
 
 /// What became of a file.
@@ -26,9 +25,6 @@ pub enum RawOutcome {
 /// The most extents of one walk: a table may be mapped many times over, so that a file of some
 /// kilobytes has millions.
 const MAX_EXTENTS: usize = 4096;
-/// How much of a file is recounted: a table may be named many times over, and libFuzzer ends a process
-/// that takes 2 GiB.
-const MAX_RECOUNTED: usize = 1 << 20;
 /// The steps that a walk may make for each byte of the file: an L1 entry names an L2 table of up to 64
 /// pieces (`map`).
 const STEPS_PER_BYTE: u64 = 16;
@@ -40,18 +36,10 @@ const MAX_STEPS: u64 = 1 << 22;
 const MAX_ASKED: usize = 64;
 
 /// Buffers, reused from file to file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RawJudge {
-    recount: Recount,
     whole: Vec<Extent>,
     other: Vec<Extent>,
-}
-
-impl Default for RawJudge {
-    fn default() -> Self {
-        let (whole, other) = (Vec::new(), Vec::new());
-        Self { recount: Recount::bounded(MAX_RECOUNTED), whole, other }
-    }
 }
 
 impl RawJudge {
@@ -64,8 +52,6 @@ impl RawJudge {
         engine: &mut E,
         input: &[u8],
     ) -> Result<RawOutcome, Box<Violation>> {
-        // It must come to an end; what it finds is what it is.
-        let _ = self.recount.recount(&input);
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
         let fuel = Fuel::of_file(input.len() as u64);
         let answers = Answers { whole: &mut self.whole, other: &mut self.other, fuel };

@@ -7,8 +7,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
 use crate::harness::oracles::raw::RawOutcome;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Built, Checks, Failure, Outcome, Pipeline};
-use crate::images::damage::DamagedFiles;
+use crate::harness::{Checks, Failure, Outcome, Pipeline};
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
@@ -61,18 +60,14 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let (mut refused, mut failed, mut unsupported) = (0, 0, false);
         engine.begin_run();
-        let outcome = pipeline.run(input, Limits::HOSTILE, checks, observer, |built| {
-            let Built { images, vm, damage, .. } = built;
-            unsupported = !built.supported_by(&engine.capabilities());
+        let outcome = pipeline.run(input, Limits::HOSTILE, checks, observer, |case| {
+            unsupported = !engine.capabilities().cover(&case.features);
             if unsupported {
                 return Ok(());
             }
-            model.replay(vm.journals());
+            model.replay(case.journals.iter().copied());
             model.extents(expected);
-            let files = DamagedFiles::new(images, damage);
-            let written_bytes = images.written_bytes();
-            let case = hostile::Case { files: &files, written_bytes, expected, damage };
-            let judged = hostile::check(engine, &case, &mut entropy, buffers);
+            let judged = hostile::check(engine, case, expected, &mut entropy, buffers);
             match judged? {
                 RawOutcome::Refused => refused += 1,
                 RawOutcome::Failed => failed += 1,

@@ -1,6 +1,7 @@
 //! The target `raw_image`: image files of any content.
 
 use crate::harness::engine::Engine;
+use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::raw::{RawJudge, RawOutcome};
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
@@ -16,22 +17,30 @@ pub(super) const DEFINITION: Definition = Definition {
     constructor: "harness::targets::RawImage::new({engine})",
 };
 
+/// The references that a recount of a file keeps. A table may be named many times over, and libFuzzer ends a process that
+/// takes 2 GiB.
+const MAX_FILE_REFERENCES: usize = 1 << 20;
+
 /// Judges how the engine reads files of any content.
 #[derive(Debug)]
 pub struct RawImage<E> {
     engine: E,
+    recount: Recount,
     judge: RawJudge,
 }
 
 impl<E: Engine> RawImage<E> {
     /// Creates the target with `engine` under test.
     pub fn new(engine: E) -> Self {
-        Self { engine, judge: RawJudge::default() }
+        let recount = Recount::bounded(MAX_FILE_REFERENCES);
+        Self { engine, recount, judge: RawJudge::default() }
     }
 }
 
 impl<E: Engine> Target for RawImage<E> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
+        // The recount must come to an end. Any result is right for a file of any content.
+        let _ = self.recount.recount(&input);
         let judged = self.judge.judge(&mut self.engine, input);
         let outcome = judged
             .map_err(|violation| Box::new(Failure { violation: *violation, operations_run: 0 }))?;

@@ -1,8 +1,8 @@
 //! The target `refcounts`: the allocator alone, in geometries that no walk could afford.
 
 use crate::disk::observer::Observer;
-use crate::harness::oracles::recount::Recount;
-use crate::harness::oracles::refcounts;
+use crate::harness::oracles::qcow2::recount::Recount;
+use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
 use crate::images::files::FileNames;
@@ -41,8 +41,8 @@ impl<O: Observer> Refcounts<O> {
 impl<O: Observer> Target for Refcounts<O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount, observer } = self;
-        pipeline.run(input, Limits::ALLOCATED, checks, observer, |built| {
-            let top = built.images.top();
+        pipeline.run(input, Limits::ALLOCATED, checks, observer, |case| {
+            let top = case.images.top();
             refcounts::check(recount, &top.image, &top.out_of_date)
         })
     }

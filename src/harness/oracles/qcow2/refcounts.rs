@@ -9,7 +9,7 @@ use crate::disk::storage::Storage;
 use crate::images::files::Deviation;
 
 use super::recount::{Finding, Recount, Report, Role};
-use super::{Verdict, violation};
+use crate::harness::oracles::{Verdict, violation};
 
 const ORACLE: &str = "refcounts";
 

@@ -1,0 +1,43 @@
+//! One image chain that a program built, as the harness judges it. The oracles know this type, and no image format.
+
+use smallvec::SmallVec;
+
+use crate::disk::limits::MAX_LAYERS;
+use crate::images::damage::Damage;
+use crate::images::files::Images;
+use crate::programs::{Journal, Question};
+
+/// A chain that a program built, and all that the oracles need to judge it.
+#[derive(Clone, Debug)]
+pub struct Case<'c> {
+    /// The files, with the damage that the program's attacks have done.
+    pub images: &'c Images,
+    /// The journal of each layer, from the top down: the reference model replays them.
+    pub journals: SmallVec<[&'c Journal; MAX_LAYERS]>,
+    /// The questions that the program asks.
+    pub questions: &'c [Question],
+    /// The damage that was done to the files, and the damage that reads will meet.
+    pub damage: &'c Damage,
+    /// The features that an engine must support.
+    pub features: Features,
+    /// The smallest unit of mapping in any layer, in bytes, at least 1.
+    pub cell_bytes: u64,
+    /// log2 of the guest bytes that one table of the image at the top maps.
+    pub table_span_bits: u32,
+    /// Whether the oracles judge the whole disk. At the last image of a program and under
+    /// [`Checks::AfterEach`](super::Checks::AfterEach) they do. At other checkpoints they judge what has changed since the last one.
+    pub in_full: bool,
+}
+
+/// Features of a chain of images that not every engine supports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Some image has extended L2 entries.
+    pub extended_l2: bool,
+    /// Some image has zstd-compressed clusters.
+    pub zstd: bool,
+    /// Some image has an external data file.
+    pub data_files: bool,
+    /// There is more than one layer.
+    pub backing_files: bool,
+}
