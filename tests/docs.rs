@@ -299,7 +299,7 @@ fn the_two_commands_are_those_of_ci() {
     assert!(smoke.contains("scripts/fuzz-committed \"$target\""));
     let committed = text_of("scripts/fuzz-committed");
     assert!(committed.contains("cargo \"+$toolchain\" fuzz run --no-trace-compares "));
-    assert!(text_of("fuzz/options/map_extents.options").contains("\nuse_counters = 0\n"));
+    assert!(text_of("fuzz/options/programs.options").contains("\nuse_counters = 0\n"));
     assert!(text_of("fuzz/Cargo.toml").contains("name = \"map_extents\""));
     let version = text_of("Cargo.toml");
     let version = version.split("rust-version = \"").nth(1).unwrap().split('"').next().unwrap();

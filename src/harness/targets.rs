@@ -14,55 +14,56 @@ use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
 use super::target::{Definition, Inputs, Target};
-use super::{Harness, Walker};
 
-/// The fuzz targets of this project. Our walker is the engine of each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TargetKind {
+macro_rules! targets {
+    ($($(#[$attribute:meta])* $kind:ident in $module:ident,)+) => {
+        /// The fuzz targets of this project. Our walker is the engine of each.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub enum TargetKind {
+            $($(#[$attribute])* $kind,)+
+        }
+
+        impl TargetKind {
+            /// All targets.
+            pub const ALL: [Self; [$(Self::$kind),+].len()] = [$(Self::$kind),+];
+
+            /// Returns what is fixed about the target.
+            pub const fn definition(self) -> &'static Definition {
+                match self {
+                    $(Self::$kind => &$module::DEFINITION,)+
+                }
+            }
+
+            /// Creates the target. Images name each other by `names`; VM, build, walker and oracles report events to
+            /// `observer`.
+            pub fn create<O>(self, names: FileNames, observer: &O) -> Box<dyn Target>
+            where
+                O: Observer + Clone + 'static,
+            {
+                match self {
+                    $(Self::$kind => $module::create(names, observer),)+
+                }
+            }
+        }
+    };
+}
+
+targets! {
     /// Programs that build valid images. All oracles judge them.
     #[default]
-    MapExtents,
+    MapExtents in map_extents,
     /// Programs with larger limits. Only the refcounts of their images are judged.
-    Refcounts,
+    Refcounts in refcounts,
     /// Programs that damage the images that they build.
-    Hostile,
+    Hostile in hostile,
     /// Image files of any content.
-    RawImage,
+    RawImage in raw_image,
 }
 
 impl TargetKind {
-    /// All targets.
-    pub const ALL: [Self; 4] = [Self::MapExtents, Self::Refcounts, Self::Hostile, Self::RawImage];
-
     /// Returns the target of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Returns what is fixed about the target.
-    pub const fn definition(self) -> &'static Definition {
-        match self {
-            Self::MapExtents => &map_extents::DEFINITION,
-            Self::Refcounts => &refcounts::DEFINITION,
-            Self::Hostile => &hostile::DEFINITION,
-            Self::RawImage => &raw_image::DEFINITION,
-        }
-    }
-
-    /// Creates the target. Images name each other by `names`; VM, build, walker and oracles report events to `observer`.
-    pub fn create<O>(self, names: FileNames, observer: &O) -> Box<dyn Target>
-    where
-        O: Observer + Clone + 'static,
-    {
-        let walker = || Walker::observed(observer.clone());
-        match self {
-            Self::MapExtents => {
-                Box::new(Harness::observed(walker(), observer.clone()).named(names))
-            }
-            Self::Refcounts => Box::new(Refcounts::observed(observer.clone()).named(names)),
-            Self::Hostile => Box::new(Hostile::observed(walker(), observer.clone()).named(names)),
-            Self::RawImage => Box::new(RawImage::new(walker())),
-        }
     }
 
     /// Returns the name: on the command line, of the libFuzzer binary and of the corpus folder.

@@ -7,7 +7,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
 use crate::harness::oracles::raw::RawOutcome;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, Outcome, Pipeline, Walker};
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
@@ -21,6 +21,15 @@ pub(super) const DEFINITION: Definition = Definition {
     expectation: Expectation::UntouchedExtents,
     constructor: "harness::targets::Hostile::new({engine})",
 };
+
+/// Creates the target with our walker under test.
+pub(super) fn create<O>(names: FileNames, observer: &O) -> Box<dyn Target>
+where
+    O: Observer + Clone + 'static,
+{
+    let walker = Walker::observed(observer.clone());
+    Box::new(Hostile::observed(walker, observer.clone()).named(names))
+}
 
 /// Runs programs that damage the images that they build, and judges how the engine reads these images.
 #[derive(Debug)]

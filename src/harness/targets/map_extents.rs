@@ -3,7 +3,8 @@
 use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline, Walker};
+use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
 /// What is fixed about the target.
@@ -15,6 +16,15 @@ pub(super) const DEFINITION: Definition = Definition {
     expectation: Expectation::Extents,
     constructor: "harness::Harness::new({engine})",
 };
+
+/// Creates the target with our walker under test.
+pub(super) fn create<O>(names: FileNames, observer: &O) -> Box<dyn Target>
+where
+    O: Observer + Clone + 'static,
+{
+    let walker = Walker::observed(observer.clone());
+    Box::new(Harness::observed(walker, observer.clone()).named(names))
+}
 
 impl<E: Engine, O: Observer> Target for Harness<E, O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {

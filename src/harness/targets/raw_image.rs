@@ -1,10 +1,12 @@
 //! The target `raw_image`: image files of any content.
 
+use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::raw::{RawJudge, RawOutcome};
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, Outcome, Pipeline, Walker};
+use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
 /// What is fixed about the target.
@@ -16,6 +18,14 @@ pub(super) const DEFINITION: Definition = Definition {
     expectation: Expectation::Unknown,
     constructor: "harness::targets::RawImage::new({engine})",
 };
+
+/// Creates the target with our walker under test.
+pub(super) fn create<O>(_names: FileNames, observer: &O) -> Box<dyn Target>
+where
+    O: Observer + Clone + 'static,
+{
+    Box::new(RawImage::new(Walker::observed(observer.clone())))
+}
 
 /// The references that a recount of a file keeps. A table may be named many times over, and libFuzzer ends a process that
 /// takes 2 GiB.

@@ -18,6 +18,14 @@ pub(super) const DEFINITION: Definition = Definition {
     constructor: "harness::targets::Refcounts::<()>::default()",
 };
 
+/// Creates the target.
+pub(super) fn create<O>(names: FileNames, observer: &O) -> Box<dyn Target>
+where
+    O: Observer + Clone + 'static,
+{
+    Box::new(Refcounts::observed(observer.clone()).named(names))
+}
+
 /// Runs programs and judges only the refcounts of the images that they build.
 #[derive(Debug, Default)]
 pub struct Refcounts<O: Observer = ()> {
