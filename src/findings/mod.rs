@@ -4,6 +4,7 @@ pub mod crash_state;
 pub mod explain;
 pub mod minimizer;
 pub mod panics;
+mod provenance;
 pub mod regression;
 pub mod runner;
 pub mod watch;

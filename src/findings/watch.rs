@@ -18,7 +18,9 @@ use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
 use crate::images::qcow2::Scratch;
-use crate::programs::{Effect, Operation, Program, Record, Vm};
+use crate::programs::{Effect, Operation, Program, Vm};
+
+use super::provenance::Provenance;
 
 /// A field or an entry that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,8 @@ pub struct Watched {
     pub nth: u16,
     /// Where it lies.
     pub at: HostOffset,
-    /// The last operation that touched what it maps; `None` where it maps nothing in particular.
+    /// The last operation that touched what it maps; if the program applied a snapshot, among those that the snapshot
+    /// contains. `None` if it maps nothing in particular.
     pub operation: Option<usize>,
 }
 
@@ -43,7 +46,7 @@ pub struct Watch {
     anatomy: Anatomy,
     walker: Walker,
     reads: RefCell<Vec<Range<u64>>>,
-    touched: Vec<(Range<u64>, usize)>,
+    provenance: Provenance,
     watched: Vec<Watched>,
 }
 
@@ -52,7 +55,7 @@ impl Watch {
     pub fn run(&mut self, program: &Program, limits: Limits) -> &[Watched] {
         self.build(program, limits);
         self.walk();
-        let Self { anatomy, reads, touched, watched, .. } = self;
+        let Self { anatomy, reads, provenance, watched, .. } = self;
         watched.clear();
         let reads = reads.get_mut();
         merge(reads);
@@ -63,7 +66,7 @@ impl Watch {
             for (index, element) in anatomy.of(part).iter().enumerate() {
                 let Ok(nth) = u16::try_from(index * 2) else { break };
                 if was_read(reads, element) {
-                    let operation = touching(touched, &element.guest);
+                    let operation = provenance.last_touching(&element.guest);
                     watched.push(Watched { part, nth, at: element.at, operation });
                 }
             }
@@ -72,24 +75,17 @@ impl Watch {
     }
 
     fn build(&mut self, program: &Program, limits: Limits) {
-        self.touched.clear();
+        self.provenance.clear();
         self.vm.begin(&program.prologue, limits);
         for (index, operation) in program.operations.iter().enumerate() {
             let before = self.vm.journal().mark();
             let effect = self.vm.step(*operation);
             if let (Operation::Overlay { .. }, Effect::Changed) = (operation, effect) {
-                // What was at the top lies below now.
-                self.touched.clear();
+                // The layer that was at the top lies below now.
+                self.provenance.clear();
                 continue;
             }
-            let journal = self.vm.journal();
-            let cluster = journal.cluster_size.bytes();
-            for record in journal.since(before) {
-                if let Some(clusters) = clusters_of(&record) {
-                    let bytes = |number: u64| number.saturating_mul(cluster);
-                    self.touched.push((bytes(clusters.start)..bytes(clusters.end), index));
-                }
-            }
+            self.provenance.follow(self.vm.journal(), before, index);
         }
         self.images.resize(0);
         self.vm.build(&self.names, &mut self.scratch, &mut self.images, &());
@@ -114,34 +110,6 @@ impl Watch {
             let _ = disk.map(Window::ALL, &mut count);
         }
     }
-}
-
-/// The guest clusters that a record is about.
-pub(crate) fn clusters_of(record: &Record) -> Option<Range<u64>> {
-    match record {
-        Record::Written { cluster, clusters, .. } => {
-            Some(cluster.get()..cluster.get().saturating_add(*clusters))
-        }
-        Record::Compressed { cluster, .. }
-        | Record::Zeroed { cluster, .. }
-        | Record::Discarded { cluster }
-        | Record::Subclusters { cluster, .. } => {
-            Some(cluster.get()..cluster.get().saturating_add(1))
-        }
-        Record::Resized { .. }
-        | Record::SnapshotTaken
-        | Record::SnapshotDeleted { .. }
-        | Record::SnapshotApplied { .. } => None,
-    }
-}
-
-/// The last operation that touched some of `guest`.
-pub(crate) fn touching(touched: &[(Range<u64>, usize)], guest: &Range<u64>) -> Option<usize> {
-    let meets = |range: &Range<u64>| range.start < guest.end && guest.start < range.end;
-    // What depends on a field of the header goes back to no operation.
-    let everything = guest.end == u64::MAX;
-    let found = touched.iter().rev().find(|(range, _)| !everything && meets(range));
-    found.map(|(_, operation)| *operation)
 }
 
 /// Sorts ranges, and makes one of those that meet.
@@ -228,5 +196,27 @@ mod tests {
         assert_eq!(of(Part::RefcountBlock), []);
         assert_eq!(of(Part::Snapshot).len(), 9);
         assert_eq!(of(Part::SnapshotTable), []);
+    }
+
+    #[test]
+    fn an_entry_that_a_snapshot_brought_back_goes_back_to_the_operation_before_the_snapshot() {
+        let program = assemble(
+            "image version=3 cluster_bits=16 refcount_order=4 features=none size=64<<20+0 \
+             rng_seed=0 blocks=append table=append tolerance=0
+             write at=start+4 clusters=1
+             snapshot
+             write at=start+4 clusters=1
+             write at=start+5 clusters=1
+             apply_snapshot index=0
+             write at=start+6 clusters=1",
+        );
+        let mut watch = Watch::default();
+        let watched = watch.run(&program.unwrap(), Limits::WALKED);
+        let of = |part| -> Vec<_> {
+            watched.iter().filter(|it| it.part == part).map(|it| it.operation).collect()
+        };
+        // The write of operation 2 is undone, although it is the last one to this cluster.
+        assert_eq!(of(Part::L2), [Some(0), Some(5)]);
+        assert_eq!(of(Part::L1), [Some(5)]);
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::disk::limits::MAX_EXPLAINED_RUNS;
 use crate::disk::storage::Storage;
+use crate::findings::provenance::Provenance;
 use crate::formats::qcow2::anatomy::{Anatomy, Element, Part};
 use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::geometry::Geometry;
@@ -12,11 +13,10 @@ use crate::formats::qcow2::units::ClusterSize;
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
 use crate::images::files::Images;
 use crate::images::image::Image;
-use crate::programs::{Record, Vm};
+use crate::programs::Vm;
 
 use super::entries::{self, Entry};
 use super::spelled::spelled;
-use super::steps::{Deed, Step};
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,94 +67,26 @@ pub struct Run {
     pub operations: Vec<usize>,
 }
 
-/// What an operation wrote, and where.
-#[derive(Clone, Debug)]
-pub(super) struct Trace {
-    operation: usize,
-    guest: Range<u64>,
-    host: Option<Range<u64>>,
-    /// No snapshot was applied that was taken before.
-    in_effect: bool,
-}
-
-impl Trace {
-    /// Whether some of `guest` is what it made of it, or what came behind.
-    fn touches(&self, guest: &Range<u64>) -> bool {
-        self.in_effect && meet(&self.guest, guest)
-    }
-
-    /// Whether it wrote some of these bytes of the file.
-    fn lies_in(&self, bytes: &Range<u64>) -> bool {
-        self.host.as_ref().is_some_and(|host| meet(host, bytes))
-    }
-}
-
-/// The files of all layers, from the top down; `traces` are those of each.
-pub(super) fn view(images: &Images, vm: &Vm, traces: &[Vec<Trace>]) -> Vec<FileView> {
+/// Returns the files of all layers, from the top down, as `provenance` has them.
+pub(super) fn view(images: &Images, vm: &Vm, provenance: &[Provenance]) -> Vec<FileView> {
     let (mut files, mut anatomy) = (Vec::new(), Anatomy::default());
-    let layers = images.layers().zip(vm.journals()).zip(traces);
-    for (depth, ((layer, journal), traces)) in layers.enumerate() {
+    let layers = images.layers().zip(vm.journals()).zip(provenance);
+    for (depth, ((layer, journal), provenance)) in layers.enumerate() {
         if layer.raw {
             let cluster_bytes = journal.cluster_size.bytes();
-            let traces = in_place(traces, layer.image.length_bytes());
-            files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &traces));
+            let provenance = provenance.in_place(layer.image.length_bytes());
+            files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &provenance));
             continue;
         }
-        let view = image(&layer.image, &mut anatomy, depth, traces);
+        let view = image(&layer.image, &mut anatomy, depth, provenance);
         let cluster_bytes = view.cluster_bytes;
         files.push(view);
         if layer.has_data_file {
             let file = &layer.data_file;
-            files.push(plain(FileKind::DataFile, file, depth, cluster_bytes, traces));
+            files.push(plain(FileKind::DataFile, file, depth, cluster_bytes, provenance));
         }
     }
     files
-}
-
-/// What the operations of a layer wrote, in order.
-pub(super) fn traces(steps: &[Step], height: usize) -> Vec<Trace> {
-    let operations = steps.iter().filter(|step| step.operation.is_some()).enumerate();
-    let of_layer = operations.filter(|(_, step)| step.height == height);
-    let deeds = of_layer.flat_map(|(index, step)| step.deeds.iter().map(move |deed| (index, deed)));
-    let mut traces: Vec<Trace> = Vec::new();
-    // Of each snapshot, what was in effect when it was taken.
-    let mut snapshots: Vec<Vec<bool>> = Vec::new();
-    for (operation, deed) in deeds {
-        match deed {
-            Deed::Mapped { guest, host, .. } => {
-                let (guest, host) = (guest.clone(), host.clone());
-                traces.push(Trace { operation, guest, host, in_effect: true });
-            }
-            Deed::Disk(Record::SnapshotTaken) => {
-                snapshots.push(traces.iter().map(|trace| trace.in_effect).collect());
-            }
-            Deed::Disk(Record::SnapshotDeleted { index }) if *index < snapshots.len() => {
-                snapshots.remove(*index);
-            }
-            Deed::Disk(Record::SnapshotApplied { index }) => {
-                let before = snapshots.get(*index).map(Vec::as_slice).unwrap_or_default();
-                for (at, trace) in traces.iter_mut().enumerate() {
-                    trace.in_effect = before.get(at).copied().unwrap_or(false);
-                }
-            }
-            _ => {}
-        }
-    }
-    traces
-}
-
-/// The same of a raw file, which maps nothing: guest bytes lie where they are.
-fn in_place(traces: &[Trace], length_bytes: u64) -> Vec<Trace> {
-    let place = |trace: &Trace| {
-        let host = trace.guest.start..trace.guest.end.min(length_bytes);
-        Trace { host: (!host.is_empty()).then_some(host), ..trace.clone() }
-    };
-    traces.iter().map(place).collect()
-}
-
-/// The operations that touched some of `guest`.
-pub(super) fn touching(traces: &[Trace], guest: &Range<u64>) -> Vec<usize> {
-    operations(traces, |trace| trace.touches(guest))
 }
 
 /// An image.
@@ -162,7 +94,7 @@ pub(super) fn image(
     image: &Image,
     anatomy: &mut Anatomy,
     depth: usize,
-    traces: &[Trace],
+    provenance: &Provenance,
 ) -> FileView {
     let mut recount = Recount::bounded(MAX_EXPLAINED_RUNS);
     let faults = [anatomy.read(image).err(), recount.recount(image).err()];
@@ -179,20 +111,18 @@ pub(super) fn image(
         cluster_bytes: cluster_size.bytes(),
         runs: Vec::new(),
         entries: entries::of(image, anatomy, geometry.as_ref(), |guest| {
-            last_touching(traces, guest)
+            provenance.last_touching(guest)
         }),
         fault,
     };
     let spans = table_spans(image, anatomy);
     for occupied in recount.occupied() {
-        pieces(&occupied, cluster_size.bytes(), traces, |first, end| {
+        pieces(&occupied, cluster_size.bytes(), provenance, |first, end| {
             let bytes = cluster_size.saturating_bytes(first)..cluster_size.saturating_bytes(end);
             let operations = match occupied.role {
-                Some(Role::Data | Role::Compressed) => {
-                    operations(traces, |trace| trace.lies_in(&bytes))
-                }
+                Some(Role::Data | Role::Compressed) => provenance.lying_in(&bytes),
                 Some(Role::L2Table) => match spans.iter().find(|(at, _)| *at == bytes.start) {
-                    Some((_, span)) => touching(traces, span),
+                    Some((_, span)) => provenance.touching(span),
                     None => Vec::new(),
                 },
                 _ => Vec::new(),
@@ -211,7 +141,7 @@ fn plain(
     file: &Image,
     depth: usize,
     cluster_bytes: u64,
-    traces: &[Trace],
+    provenance: &Provenance,
 ) -> FileView {
     let length_bytes = file.length_bytes();
     let (runs, entries) = (Vec::new(), Vec::new());
@@ -226,14 +156,13 @@ fn plain(
         cut_to_bytes: None,
         geometry: None,
     };
-    let hosts = traces.iter().filter_map(|trace| trace.host.as_ref());
-    let mut edges: Vec<u64> = hosts.flat_map(|host| [host.start, host.end]).collect();
+    let mut edges: Vec<u64> = provenance.hosts().flat_map(|host| [host.start, host.end]).collect();
     edges.extend([0, length_bytes]);
     edges.sort_unstable();
     edges.dedup();
     for edge in edges.windows(2) {
         let bytes = edge[0]..edge[1];
-        let operations = operations(traces, |trace| trace.lies_in(&bytes));
+        let operations = provenance.lying_in(&bytes);
         let there = kind == FileKind::Raw || !operations.is_empty();
         let (role, on_disk) = (there.then_some(Role::Data), 0);
         let references = u64::from(there);
@@ -244,14 +173,20 @@ fn plain(
 }
 
 /// Calls `take` with the clusters of a run, cut where what wrote them changes; tables one by one.
-fn pieces(occupied: &Occupied, cluster: u64, traces: &[Trace], mut take: impl FnMut(u64, u64)) {
+fn pieces(
+    occupied: &Occupied,
+    cluster: u64,
+    provenance: &Provenance,
+    mut take: impl FnMut(u64, u64),
+) {
     let Occupied { first, end, role, .. } = *occupied;
     let mut cuts = vec![first, end];
     match role {
         Some(Role::L2Table) => cuts.extend(first..end),
         Some(Role::Data | Role::Compressed) => {
-            let hosts = traces.iter().filter_map(|trace| trace.host.as_ref());
-            let edges = hosts.flat_map(|host| [host.start / cluster, host.end.div_ceil(cluster)]);
+            let edges = provenance
+                .hosts()
+                .flat_map(|host| [host.start / cluster, host.end.div_ceil(cluster)]);
             cuts.extend(edges.filter(|edge| (first..end).contains(edge)));
         }
         _ => {}
@@ -296,26 +231,6 @@ fn end(view: &mut FileView) {
 
 fn hole(bytes: Range<u64>) -> Run {
     Run { bytes, role: None, references: 0, on_disk: 0, operations: Vec::new() }
-}
-
-fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
-    one.start < other.end && other.start < one.end
-}
-
-fn operations(traces: &[Trace], wrote: impl Fn(&Trace) -> bool) -> Vec<usize> {
-    let mut operations: Vec<_> =
-        traces.iter().filter(|trace| wrote(trace)).map(|trace| trace.operation).collect();
-    operations.dedup();
-    operations
-}
-
-/// The last operation that touched some of `guest`; none where that is all of the disk.
-fn last_touching(traces: &[Trace], guest: &Range<u64>) -> Option<usize> {
-    if guest.end == u64::MAX {
-        return None;
-    }
-    let touching = traces.iter().rev().find(|trace| trace.touches(guest));
-    touching.map(|trace| trace.operation)
 }
 
 /// Notes what became of entries in images that were damaged since.

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use crate::disk::extent::{Extent, Window};
 use crate::disk::limits::{EXPLAINED_FUEL, MAX_EXPLAINED_EXTENTS, MAX_LAYERS};
 use crate::disk::storage::Layer;
+use crate::findings::provenance::Provenance;
 use crate::findings::watch::{Watch, Watched};
 use crate::formats::qcow2::anatomy::Anatomy;
 use crate::harness::engine::{Engine, OpenDisk};
@@ -27,7 +28,6 @@ use crate::images::qcow2::Scratch;
 use crate::programs::{Program, Vm};
 
 pub use entries::Entry;
-use files::Trace;
 pub use files::{FileKind, FileView, Run};
 pub use spelled::spelled;
 pub use steps::{Deed, Mapped, Step};
@@ -43,8 +43,8 @@ pub struct Explanation {
     pub files: Vec<FileView>,
     /// The extents that the reference model expects of the disk, where no damage is done.
     pub expected: Vec<Extent>,
-    /// Of each layer, from the top down.
-    traces: Vec<Vec<Trace>>,
+    /// The provenance of each layer, from the top down.
+    provenance: Vec<Provenance>,
     vm: Vm,
     images: Images,
 }
@@ -53,12 +53,10 @@ pub struct Explanation {
 /// run. Images call other files by `names`.
 pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileNames) -> Explanation {
     let program = Program::decode(input);
-    let (vm, mut steps) = steps::run(input, &program, limits, operations);
+    let (vm, mut steps, provenance) = steps::run(input, &program, limits, operations);
     let mut images = Images::default();
     vm.build(names, &mut Scratch::default(), &mut images, &());
-    let heights = (0..images.layers().len()).rev();
-    let traces: Vec<_> = heights.map(|height| files::traces(&steps, height)).collect();
-    let mut files = files::view(&images, &vm, &traces);
+    let mut files = files::view(&images, &vm, &provenance);
     let mut expected = Vec::new();
     let mut model = Model::default();
     model.replay(vm.journals());
@@ -68,7 +66,7 @@ pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileName
         Damage::default().apply(&mut images, vm.attacks());
         files::note_damage(&mut files, &images);
     }
-    Explanation { program, steps, files, expected, traces, vm, images }
+    Explanation { program, steps, files, expected, provenance, vm, images }
 }
 
 /// What our walker reads of the image at the top where nothing is damaged: it is run for that.
@@ -103,7 +101,7 @@ pub fn walk_chain<E: Engine>(engine: &mut E, chain: &[Layer]) -> (Vec<Extent>, O
 
 /// Explains a file of any content.
 pub fn explain_file(image: &Image) -> FileView {
-    files::image(image, &mut Anatomy::default(), 0, &[])
+    files::image(image, &mut Anatomy::default(), 0, &Provenance::default())
 }
 
 impl Explanation {
@@ -116,9 +114,9 @@ impl Explanation {
     /// The operations that touched some of these guest bytes, in order: those of one layer, or of all.
     pub fn touching(&self, guest: &Range<u64>, depth: Option<usize>) -> Vec<usize> {
         // Lower layers come first: so do their operations.
-        let layers = self.traces.iter().enumerate().rev();
+        let layers = self.provenance.iter().enumerate().rev();
         let asked = layers.filter(|(layer, _)| depth.is_none_or(|depth| depth == *layer));
-        asked.flat_map(|(_, traces)| files::touching(traces, guest)).collect()
+        asked.flat_map(|(_, layer)| layer.touching(guest)).collect()
     }
 
     /// Notes which entries of the image at the top were read.

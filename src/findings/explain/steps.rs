@@ -4,8 +4,9 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::disk::offsets::HostOffset;
-use crate::findings::watch::clusters_of;
+use crate::findings::provenance::{Placed, Provenance};
 use crate::formats::qcow2::anatomy::{Anatomy, Part};
+use crate::formats::qcow2::units::ClusterSize;
 use crate::images::damage::{Attack, Spot};
 use crate::images::files::Images;
 use crate::images::limits::Limits;
@@ -87,21 +88,22 @@ pub enum Deed {
     },
 }
 
-/// Runs the first `operations` of a program, and tells what each came to.
+/// Runs the first `operations` of a program. Returns what each came to, and the provenance of each layer from the top down.
 pub(super) fn run(
     input: &[u8],
     program: &Program,
     limits: Limits,
     operations: usize,
-) -> (Vm, Vec<Step>) {
+) -> (Vm, Vec<Step>, Vec<Provenance>) {
     let mut vm = Vm::new();
     vm.begin(&program.prologue, limits);
     let (mut steps, mut index) = (Vec::new(), 0);
+    let mut provenance = vec![Provenance::default()];
     for (counter, bytes) in records(input) {
         let operation = Operation::decode(bytes).filter(|_| index < program.operations.len());
         let (effect, deeds) = match operation.filter(|_| index < operations) {
             Some(operation) => {
-                let (effect, deeds) = step(&mut vm, operation);
+                let (effect, deeds) = step(&mut vm, operation, index, &mut provenance);
                 (Some(effect), deeds)
             }
             None => (None, Vec::new()),
@@ -115,7 +117,8 @@ pub(super) fn run(
     for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
         step.deeds.iter_mut().for_each(Deed::in_place);
     }
-    (vm, steps)
+    provenance.reverse();
+    (vm, steps, provenance)
 }
 
 impl Deed {
@@ -127,19 +130,29 @@ impl Deed {
     }
 }
 
-fn step(vm: &mut Vm, operation: Operation) -> (Effect, Vec<Deed>) {
+/// Runs the operation at `index`. `provenance` has that of each layer from the bottom up.
+fn step(
+    vm: &mut Vm,
+    operation: Operation,
+    index: usize,
+    provenance: &mut Vec<Provenance>,
+) -> (Effect, Vec<Deed>) {
     let (before, layers) = (vm.journal().mark(), vm.journals().len());
     let (asked, clamped) = (vm.questions().len(), vm.clamped(operation));
     let effect = vm.step(operation);
     let mut deeds = Vec::new();
     if vm.journals().len() > layers {
+        provenance.push(Provenance::default());
         let plan = vm.builder().plan();
         let (size_bytes, cluster_bytes) = (plan.size_bytes, plan.geometry.cluster_size.bytes());
         return (effect, vec![Deed::Layer { size_bytes, cluster_bytes }]);
     }
     let journal = vm.journal();
     for record in journal.since(before) {
-        add(&mut deeds, deed(&record, journal.cluster_size.bytes()));
+        add(&mut deeds, deed(&record, journal.cluster_size));
+    }
+    if let Some(top) = provenance.last_mut() {
+        top.follow(journal, before, index);
     }
     deeds.extend(vm.questions().iter().skip(asked).map(|question| Deed::Asked(*question)));
     if effect != Effect::None {
@@ -148,26 +161,22 @@ fn step(vm: &mut Vm, operation: Operation) -> (Effect, Vec<Deed>) {
     (effect, deeds)
 }
 
-fn deed(record: &Record, cluster: u64) -> Deed {
-    let clusters = clusters_of(record).unwrap_or(0..0);
-    let bytes = |clusters: u64| clusters.saturating_mul(cluster);
-    let guest = bytes(clusters.start)..bytes(clusters.end);
-    let span = guest.end - guest.start;
-    let (what, host) = match *record {
-        Record::Written { host, .. } => (Mapped::Data, Some((host, span))),
-        Record::Compressed { host, length_bytes, .. } => {
-            (Mapped::Compressed, Some((host, u64::from(length_bytes))))
-        }
-        Record::Zeroed { kept, .. } => (Mapped::Zeros, kept.map(|host| (host, span))),
-        Record::Discarded { .. } => (Mapped::Unallocated, None),
-        Record::Subclusters { host, .. } => (Mapped::Subclusters, host.map(|host| (host, span))),
+fn deed(record: &Record, cluster_size: ClusterSize) -> Deed {
+    let what = match *record {
+        Record::Written { .. } => Mapped::Data,
+        Record::Compressed { .. } => Mapped::Compressed,
+        Record::Zeroed { .. } => Mapped::Zeros,
+        Record::Discarded { .. } => Mapped::Unallocated,
+        Record::Subclusters { .. } => Mapped::Subclusters,
         Record::Resized { .. }
         | Record::SnapshotTaken
         | Record::SnapshotDeleted { .. }
         | Record::SnapshotApplied { .. } => return Deed::Disk(*record),
     };
-    let host = host.map(|(host, length)| host.get()..host.get().saturating_add(length));
-    Deed::Mapped { what, guest, host }
+    match Placed::of(record, cluster_size) {
+        Some(Placed { guest, host }) => Deed::Mapped { what, guest, host },
+        None => Deed::Disk(*record),
+    }
 }
 
 /// Adds a deed; one that goes on where the last one ended, on the disk and in the file, belongs to it.

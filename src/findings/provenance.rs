@@ -1,0 +1,156 @@
+//! Provenance: which operation of a program gave the guest bytes of a layer the mapping that they have, and which operation
+//! wrote the bytes of its file. It follows the journal. An applied snapshot brings back the mappings from the time when the
+//! program took it, with the operations that made them.
+
+use std::ops::Range;
+
+use crate::formats::qcow2::units::ClusterSize;
+use crate::programs::Record;
+use crate::programs::journal::{Journal, Mark};
+
+/// The mappings that the operations of a program made in one layer, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Provenance {
+    traces: Vec<Trace>,
+    /// For each snapshot, whether each trace was in effect when the program took the snapshot. Later traces were not.
+    snapshots: Vec<Vec<bool>>,
+}
+
+/// A mapping that an operation made.
+#[derive(Clone, Debug)]
+struct Trace {
+    operation: usize,
+    guest: Range<u64>,
+    host: Option<Range<u64>>,
+    /// False if the program applied a snapshot that does not contain the mapping. A later mapping of the same guest bytes
+    /// does not end it: the last one counts.
+    in_effect: bool,
+}
+
+/// The guest bytes that a record maps, whole clusters, and the bytes of the file that hold their data.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub(crate) guest: Range<u64>,
+    pub(crate) host: Option<Range<u64>>,
+}
+
+impl Placed {
+    /// Returns what `record` maps, or `None` if it changes the disk as a whole.
+    pub(crate) fn of(record: &Record, cluster_size: ClusterSize) -> Option<Self> {
+        let cluster_bytes = cluster_size.bytes();
+        let (cluster, clusters, host) = match *record {
+            Record::Written { cluster, clusters, host, .. } => {
+                (cluster, clusters, Some((host, cluster_size.saturating_bytes(clusters))))
+            }
+            Record::Compressed { cluster, host, length_bytes, .. } => {
+                (cluster, 1, Some((host, u64::from(length_bytes))))
+            }
+            Record::Zeroed { cluster, kept } => {
+                (cluster, 1, kept.map(|host| (host, cluster_bytes)))
+            }
+            Record::Subclusters { cluster, host, .. } => {
+                (cluster, 1, host.map(|host| (host, cluster_bytes)))
+            }
+            Record::Discarded { cluster } => (cluster, 1, None),
+            Record::Resized { .. }
+            | Record::SnapshotTaken
+            | Record::SnapshotDeleted { .. }
+            | Record::SnapshotApplied { .. } => return None,
+        };
+        // The build accepts only clusters of a disk of 2^61 bytes at most, and host offsets of 56 bits: no sum saturates.
+        let start = cluster_size.guest_offset(cluster).get();
+        let guest = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
+        let host = host.map(|(host, length)| host.get()..host.saturating_add(length).get());
+        Some(Self { guest, host })
+    }
+}
+
+impl Provenance {
+    /// Forgets everything, and keeps the buffers.
+    pub(crate) fn clear(&mut self) {
+        self.traces.clear();
+        self.snapshots.clear();
+    }
+
+    /// Adds what `operation` added to the layer's journal since `before`.
+    pub(crate) fn follow(&mut self, journal: &Journal, before: Mark, operation: usize) {
+        for record in journal.since(before) {
+            self.add(&record, journal.cluster_size, operation);
+        }
+    }
+
+    fn add(&mut self, record: &Record, cluster_size: ClusterSize, operation: usize) {
+        if let Some(Placed { guest, host }) = Placed::of(record, cluster_size) {
+            self.traces.push(Trace { operation, guest, host, in_effect: true });
+            return;
+        }
+        match *record {
+            Record::SnapshotTaken => {
+                self.snapshots.push(self.traces.iter().map(|trace| trace.in_effect).collect());
+            }
+            Record::SnapshotDeleted { index } if index < self.snapshots.len() => {
+                self.snapshots.remove(index);
+            }
+            Record::SnapshotApplied { index } => {
+                let Some(before) = self.snapshots.get(index) else { return };
+                let then = before.iter().copied().chain(std::iter::repeat(false));
+                for (trace, in_effect) in self.traces.iter_mut().zip(then) {
+                    trace.in_effect = in_effect;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the last operation that mapped some of `guest`. A range without end is the whole disk, which depends on no
+    /// single operation.
+    pub(crate) fn last_touching(&self, guest: &Range<u64>) -> Option<usize> {
+        if guest.end == u64::MAX {
+            return None;
+        }
+        let touching = self.traces.iter().rev().find(|trace| trace.touches(guest));
+        touching.map(|trace| trace.operation)
+    }
+
+    /// Returns the operations that mapped some of `guest`, in order.
+    pub(crate) fn touching(&self, guest: &Range<u64>) -> Vec<usize> {
+        self.operations(|trace| trace.touches(guest))
+    }
+
+    /// Returns the operations that wrote some of these bytes of the file, in order. Applied snapshots make no difference.
+    pub(crate) fn lying_in(&self, bytes: &Range<u64>) -> Vec<usize> {
+        self.operations(|trace| trace.host.as_ref().is_some_and(|host| meet(host, bytes)))
+    }
+
+    /// Returns the ranges of the file that operations wrote.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Range<u64>> {
+        self.traces.iter().filter_map(|trace| trace.host.as_ref())
+    }
+
+    /// Returns the same for a raw file of this length, in which each byte lies at its guest offset.
+    pub(crate) fn in_place(&self, length_bytes: u64) -> Self {
+        let place = |trace: &Trace| {
+            let host = trace.guest.start..trace.guest.end.min(length_bytes);
+            Trace { host: (!host.is_empty()).then_some(host), ..trace.clone() }
+        };
+        Self { traces: self.traces.iter().map(place).collect(), ..self.clone() }
+    }
+
+    fn operations(&self, wrote: impl Fn(&Trace) -> bool) -> Vec<usize> {
+        let traces = self.traces.iter().filter(|trace| wrote(trace));
+        let mut operations: Vec<_> = traces.map(|trace| trace.operation).collect();
+        operations.dedup();
+        operations
+    }
+}
+
+impl Trace {
+    /// Reports whether some of `guest` has this mapping, or one that replaced it.
+    fn touches(&self, guest: &Range<u64>) -> bool {
+        self.in_effect && meet(&self.guest, guest)
+    }
+}
+
+fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
