@@ -4,7 +4,6 @@
 
 mod fields;
 
-use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
 use crate::formats::qcow2::layout::Layout;
 use std::ops::{ControlFlow, Range};
 
@@ -12,14 +11,15 @@ use super::constants::EXTENSION_END;
 use super::geometry::{Geometry, Version};
 use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
-use crate::formats::qcow2::bitmap::BitmapEntry;
+use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::extension::{Extension, each_extension};
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
+use crate::formats::qcow2::table::{Table, TableEntry};
 use crate::formats::qcow2::units::ClusterSize;
-use crate::formats::qcow2::{refcount, snapshot_table};
+use crate::formats::qcow2::{bitmap_directory, refcount, snapshot_table};
 
 use fields::{DIRECTORY_FIELDS, HEADER_FIELDS, HEADER_FIELDS_V2, SNAPSHOT_FIELDS, SNAPSHOT_FIXED};
 
@@ -228,41 +228,38 @@ impl Anatomy {
         header: &Header,
     ) -> Result<(), MapError> {
         let end = header.extension_area_end();
-        let mut at = u64::from(header.header_length_bytes);
-        while at < end {
-            let mut front = [0; 8];
-            storage.read_at(HostOffset::new(at), &mut front)?;
-            let [a, b, c, d, length @ ..] = front;
-            let length = u64::from(u32::from_be_bytes(length));
+        each_extension(storage, header, |extension| {
+            let Extension { kind, at, length_bytes } = extension;
             for (name, inside) in [("type", 0), ("length", 4)] {
                 let place = HostOffset::new(at + inside);
                 self.push(Element::field(Part::Extension, name, place, 4, EVERYTHING));
             }
-            if u32::from_be_bytes([a, b, c, d]) == EXTENSION_END {
-                break;
+            if kind == EXTENSION_END {
+                return Ok(());
             }
             // Padded to whole words, but for one that ends where the area does.
-            let words = length.div_ceil(8).min(end.saturating_sub(at + 8) / 8);
+            let content = at + Extension::FRONT_BYTES;
+            let words = u64::from(length_bytes).div_ceil(8).min((end - content) / 8);
             for word in 0..words.min(EXTENSION_WORDS) {
-                let place = HostOffset::new(at + 8 + word * 8);
+                let place = HostOffset::new(content + word * 8);
                 self.push(Element::field(Part::Extension, "data", place, 8, EVERYTHING));
             }
-            at = at.saturating_add(8).saturating_add(length.next_multiple_of(8));
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The active tables.
     fn disk<S: Storage + ?Sized>(&mut self, storage: &S, header: &Header) -> Result<(), MapError> {
         let geometry = &header.geometry;
         let span = geometry.l2_span_bytes();
-        let table = entries(header.l1_offset, u64::from(header.l1_entries));
-        each_word(storage, &table, 8, |at, index, word, _| {
+        let table = Table::active_l1(header);
+        self.each_entry(storage, table, |anatomy, TableEntry { at, index, word, .. }| {
+            // An L1 table is longer than any disk needs: what it maps past 2^64 is nothing.
             let guest = index.saturating_mul(span)..(index + 1).saturating_mul(span);
-            self.entry(Part::L1, at, 8, &table, guest.clone());
+            anatomy.entry(Part::L1, at, &table, guest.clone());
             let Some(l2) = L1Entry(word).table() else { return Ok(()) };
-            self.active.push(l2);
-            self.l2(storage, geometry, l2, guest.start)
+            anatomy.active.push(l2);
+            anatomy.l2(storage, geometry, l2, guest.start)
         })?;
         self.active.sort_unstable();
         Ok(())
@@ -275,33 +272,41 @@ impl Anatomy {
         l2: HostOffset,
         first: u64,
     ) -> Result<(), MapError> {
-        let (width, cluster) = (geometry.l2_entry_bytes(), geometry.cluster_size.bytes());
-        let table = l2..l2.saturating_add(cluster);
-        each_word(storage, &table, width, |at, index, word, bitmap| {
-            let start = first.saturating_add(index.saturating_mul(cluster));
+        let cluster = geometry.cluster_size.bytes();
+        let table = Table::l2(geometry, l2);
+        self.each_entry(storage, table, |anatomy, TableEntry { at, index, word, second }| {
+            // As for the entries of the L1 table.
+            let start = first.saturating_add(index * cluster);
             let guest = start..start.saturating_add(cluster);
-            self.entry(Part::L2, at, width, &table, guest.clone());
-            if bitmap.is_some() {
-                self.entry(Part::Bitmap, at.saturating_add(8), width, &table, guest);
+            anatomy.entry(Part::L2, at, &table, guest.clone());
+            if second.is_some() {
+                anatomy.entry(Part::Bitmap, at.saturating_add(8), &table, guest);
             }
             if let Ok(ClusterKind::Compressed(run)) = L2Entry(word).kind(geometry) {
                 // One byte: what follows may be anything, if the payload is short.
-                self.push(Element::field(Part::Payload, "first byte", run.offset, 1, NOTHING));
+                anatomy.push(Element::field(Part::Payload, "first byte", run.offset, 1, NOTHING));
             }
             Ok(())
         })
     }
 
-    fn entry(
+    /// Calls `take` with every entry of a table that is not zero.
+    fn each_entry<S: Storage + ?Sized>(
         &mut self,
-        part: Part,
-        at: HostOffset,
-        stride_bytes: u64,
-        table: &Range<HostOffset>,
-        guest: Range<u64>,
-    ) {
-        let (name, width_bytes) = ("", 8);
-        self.push(Element { part, name, at, width_bytes, guest, stride_bytes, end: table.end });
+        storage: &S,
+        table: Table,
+        mut take: impl FnMut(&mut Self, TableEntry) -> Result<(), MapError>,
+    ) -> Result<(), MapError> {
+        let go_on = |()| ControlFlow::Continue(());
+        let taken = table
+            .each_entry(storage, &mut [0; WIDENED_BYTES], |entry| take(self, entry).map(go_on));
+        taken.map(|_| ())
+    }
+
+    fn entry(&mut self, part: Part, at: HostOffset, table: &Table, guest: Range<u64>) {
+        let (name, width_bytes, stride_bytes) = ("", 8, table.entry_bytes);
+        let end = table.range().end;
+        self.push(Element { part, name, at, width_bytes, guest, stride_bytes, end });
     }
 
     fn refcounts<S: Storage + ?Sized>(
@@ -309,33 +314,39 @@ impl Anatomy {
         storage: &S,
         header: &Header,
     ) -> Result<(), MapError> {
-        let cluster_size = header.geometry.cluster_size;
-        let clusters = u64::from(header.refcount_table_clusters);
-        let start = header.refcount_table_offset;
-        let table = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
-        let width_bytes = 1u64 << header.geometry.refcount_order.saturating_sub(3);
-        each_word(storage, &table, 8, |at, _, word, _| {
-            self.entry(Part::RefcountTable, at, 8, &table, NOTHING);
-            let Some(block) = refcount::block_offset(word) else { return Ok(()) };
-            let block = block..block.saturating_add(cluster_size.bytes());
-            each_data_of(storage, &block, |at, bytes| {
-                for (index, count) in bytes.chunks_exact(width_bytes as usize).enumerate() {
-                    if count.iter().any(|byte| *byte != 0) {
-                        let at = at.saturating_add(index as u64 * width_bytes);
-                        self.push(Element {
-                            part: Part::RefcountBlock,
-                            name: "",
-                            at,
-                            width_bytes: width_bytes as u8,
-                            guest: NOTHING,
-                            stride_bytes: width_bytes,
-                            end: block.end,
-                        });
-                    }
-                }
-                Ok(())
-            })
+        let geometry = &header.geometry;
+        let table = Table::refcounts(header);
+        self.each_entry(storage, table, |anatomy, TableEntry { at, word, .. }| {
+            anatomy.entry(Part::RefcountTable, at, &table, NOTHING);
+            match refcount::block_offset(word) {
+                None => Ok(()),
+                Some(block) => anatomy.block(storage, geometry, block),
+            }
         })
+    }
+
+    fn block<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        geometry: &Geometry,
+        block: HostOffset,
+    ) -> Result<(), MapError> {
+        let block = Table::refcount_block(geometry, block);
+        // A byte, if counts are shorter.
+        let width_bytes = 1u8 << geometry.refcount_order.saturating_sub(3);
+        let stride_bytes = u64::from(width_bytes);
+        let (part, name, guest, end) = (Part::RefcountBlock, "", NOTHING, block.range().end);
+        let taken = block.each_piece(storage, &mut [0; WIDENED_BYTES], |skipped, bytes| {
+            for (index, count) in (0..).zip(bytes.chunks_exact(usize::from(width_bytes))) {
+                if count.iter().any(|byte| *byte != 0) {
+                    let at = block.start.saturating_add(skipped + index * stride_bytes);
+                    let guest = guest.clone();
+                    self.push(Element { part, name, at, width_bytes, guest, stride_bytes, end });
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        taken.map(|_| ())
     }
 
     fn snapshots<S: Storage + ?Sized>(
@@ -351,16 +362,15 @@ impl Anatomy {
                 let at = at.saturating_add(*inside);
                 self.push(Element::field(Part::Snapshot, name, at, *width, NOTHING));
             }
-            let table = entries(entry.l1_offset, u64::from(entry.l1_entries));
-            each_word(storage, &table, 8, |at, _, word, _| {
-                self.entry(Part::SnapshotTable, at, 8, &table, NOTHING);
+            let table = Table::snapshot_l1(entry);
+            self.each_entry(storage, table, |anatomy, TableEntry { at, word, .. }| {
+                anatomy.entry(Part::SnapshotTable, at, &table, NOTHING);
                 let Some(l2) = L1Entry(word).table() else { return Ok(()) };
                 let Err(place) = seen.binary_search(&l2) else { return Ok(()) };
                 seen.insert(place, l2);
-                let width = geometry.l2_entry_bytes();
-                let table = l2..l2.saturating_add(geometry.cluster_size.bytes());
-                each_word(storage, &table, width, |at, _, _, _| {
-                    self.entry(Part::SnapshotTable, at, width, &table, NOTHING);
+                let table = Table::l2(geometry, l2);
+                anatomy.each_entry(storage, table, |anatomy, entry| {
+                    anatomy.entry(Part::SnapshotTable, entry.at, &table, NOTHING);
                     Ok(())
                 })
             })
@@ -371,71 +381,22 @@ impl Anatomy {
 
     fn bitmaps<S: Storage + ?Sized>(&mut self, storage: &S, head: &Head) -> Result<(), MapError> {
         let Some(extension) = head.bitmaps else { return Ok(()) };
-        let mut at = extension.directory_offset;
-        for _ in 0..extension.bitmaps {
-            let mut fixed = [0; BITMAP_FIXED_BYTES];
-            storage.read_at(at, &mut fixed)?;
+        bitmap_directory::each_entry(storage, &extension, |_, at, entry| {
             for (name, inside, width) in DIRECTORY_FIELDS {
                 let at = at.saturating_add(inside);
                 self.push(Element::field(Part::BitmapDirectory, name, at, width, NOTHING));
             }
-            let entry = BitmapEntry::parse(&fixed);
-            let table = entries(entry.table_offset, u64::from(entry.table_entries));
-            each_word(storage, &table, 8, |at, _, _, _| {
-                self.entry(Part::BitmapTable, at, 8, &table, NOTHING);
+            let table = Table::bitmap(entry);
+            self.each_entry(storage, table, |anatomy, TableEntry { at, .. }| {
+                anatomy.entry(Part::BitmapTable, at, &table, NOTHING);
                 Ok(())
-            })?;
-            at = at.saturating_add(entry.length_bytes());
-        }
-        Ok(())
+            })
+        })
     }
 }
 
 /// How much of an extension's content is an element each.
 const EXTENSION_WORDS: u64 = 8;
 
-/// Where a table with so many entries of eight bytes lies.
-fn entries(table: HostOffset, count: u64) -> Range<HostOffset> {
-    table..table.saturating_add(count * 8)
-}
-
-/// Calls `take` with every entry of a table that is not zero: where it lies, its index, its first word,
-/// and its second one where entries have 16 bytes.
-fn each_word<S: Storage + ?Sized>(
-    storage: &S,
-    table: &Range<HostOffset>,
-    entry_bytes: u64,
-    mut take: impl FnMut(HostOffset, u64, u64, Option<u64>) -> Result<(), MapError>,
-) -> Result<(), MapError> {
-    each_data_of(storage, table, |at, bytes| {
-        for (nth, entry) in bytes.chunks_exact(entry_bytes as usize).enumerate() {
-            let at = at.saturating_add(nth as u64 * entry_bytes);
-            let (words, _) = entry.as_chunks::<8>();
-            let mut words = words.iter().map(|word| u64::from_be_bytes(*word));
-            let (first, second) = (words.next().unwrap_or(0), words.next());
-            if at < table.end && (first != 0 || second.unwrap_or(0) != 0) {
-                let index = at.distance_from(table.start).unwrap_or(0) / entry_bytes;
-                take(at, index, first, second)?;
-            }
-        }
-        Ok(())
-    })
-}
-
 /// Room for data that do not lie on grains: images in memory give the rest as it lies.
 const WIDENED_BYTES: usize = 512;
-
-/// Calls `take` with the data in a range, in whole grains.
-fn each_data_of<S: Storage + ?Sized>(
-    storage: &S,
-    range: &Range<HostOffset>,
-    mut take: impl FnMut(HostOffset, &[u8]) -> Result<(), MapError>,
-) -> Result<(), MapError> {
-    let length = range.end.distance_from(range.start).unwrap_or(0);
-    let until = range.start.saturating_add(length.next_multiple_of(GRAIN_BYTES));
-    let mut piece = [0; WIDENED_BYTES];
-    let _ = each_data(storage, range.start..until, &mut piece, |data| {
-        take(data.offset, data.bytes).map(|()| ControlFlow::Continue(()))
-    })?;
-    Ok(())
-}

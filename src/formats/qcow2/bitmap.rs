@@ -8,7 +8,7 @@ use bytes::Buf;
 
 use super::constants::{
     BITMAP_ALL_ONES, BITMAP_AUTO, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
-    BITMAPS_EXTENSION_BYTES, MAX_BITMAP_NAME_BYTES,
+    BITMAPS_EXTENSION_BYTES, MAX_BITMAP_NAME_BYTES, OFFSET_MASK,
 };
 use super::error::MapError;
 use super::geometry::Geometry;
@@ -30,9 +30,7 @@ pub const GRANULARITY_BITS: RangeInclusive<u8> = 9..=31;
 /// The specification's bit 2 says something of extra data, which QEMU does not open.
 const FLAGS_KNOWN: u32 = BITMAP_IN_USE | BITMAP_AUTO;
 
-/// Bits 9 to 55 of a table entry: where the cluster of bits lies.
-const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
-
+/// Offset bits are those of L1 and L2 entries.
 const RESERVED_MASK: u64 = !(OFFSET_MASK | BITMAP_ALL_ONES);
 
 /// How many entries the table of a bitmap has: the specification's `bitmap_table_size`.

@@ -26,7 +26,7 @@ pub const MAX_SNAPSHOTS: u32 = 65_536;
 pub const MAX_REFCOUNT_ORDER: u32 = 6;
 
 /// The longest file that QEMU reads (`BDRV_MAX_LENGTH`): 2^63 less one byte, rounded down to 1 GiB.
-pub(super) const MAX_FILE_BYTES: u64 = (1 << 63) - (1 << 30);
+pub const MAX_FILE_BYTES: u64 = (1 << 63) - (1 << 30);
 
 /// Incompatible feature bit 0: refcounts may be out of date.
 pub const INCOMPATIBLE_DIRTY: u64 = 1 << 0;

@@ -3,13 +3,14 @@
 
 use super::constants::{
     AUTOCLEAR_BITMAPS, BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS,
-    EXTENSION_CRYPTO, EXTENSION_DATA_FILE, EXTENSION_END, MAGIC,
+    EXTENSION_CRYPTO, EXTENSION_DATA_FILE, MAGIC,
 };
 use super::geometry::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::bitmap::BitmapsExtension;
 use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::extension::{Extension, each_extension};
 use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 
 /// The longest name of a format that QEMU opens.
@@ -135,37 +136,33 @@ impl Head {
         }
     }
 
-    /// Extensions must end where their area ends.
     fn read_extensions<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<(), MapError> {
-        let area_end = self.header.extension_area_end();
-        let mut at = u64::from(self.header.header_length_bytes);
-        // Bounded by the first cluster: each extension takes at least eight bytes of it.
-        while at < area_end {
-            let mut front = [0; 8];
-            storage.read_at(HostOffset::new(at), &mut front)?;
-            let [a, b, c, d, rest @ ..] = front;
-            let (kind, length) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(rest));
-            at += 8;
-            if at > area_end || u64::from(length) > area_end - at {
-                return Err(MapError::ExtensionLength { kind, at: at - 8, length, area_end });
+        // A copy, because the extensions fill other fields of `self`.
+        let header = self.header.clone();
+        each_extension(storage, &header, |extension| self.read_extension(storage, extension))
+    }
+
+    fn read_extension<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        extension: Extension,
+    ) -> Result<(), MapError> {
+        let Extension { kind, at, length_bytes } = extension;
+        let offset = extension.content();
+        let field = Some(Field { offset, length_bytes });
+        match kind {
+            EXTENSION_BACKING_FORMAT if length_bytes > MAX_FORMAT_BYTES as u32 => {
+                return Err(bad_extension(kind, at, "is longer than 15 bytes"));
             }
-            let field = Some(Field { offset: HostOffset::new(at), length_bytes: length });
-            match kind {
-                EXTENSION_END => break,
-                EXTENSION_BACKING_FORMAT if length > MAX_FORMAT_BYTES as u32 => {
-                    return Err(bad_extension(kind, at - 8, "is longer than 15 bytes"));
-                }
-                EXTENSION_BACKING_FORMAT => self.backing_format = field,
-                // Encrypted images are refused before.
-                EXTENSION_CRYPTO => {
-                    let what = "is there, but the image is not encrypted by LUKS";
-                    return Err(bad_extension(kind, at - 8, what));
-                }
-                EXTENSION_DATA_FILE => self.data_file = field,
-                EXTENSION_BITMAPS => self.read_bitmaps(storage, at, length)?,
-                _ => {}
+            EXTENSION_BACKING_FORMAT => self.backing_format = field,
+            // Encrypted images are refused before.
+            EXTENSION_CRYPTO => {
+                let what = "is there, but the image is not encrypted by LUKS";
+                return Err(bad_extension(kind, at, what));
             }
-            at += u64::from(length).next_multiple_of(8);
+            EXTENSION_DATA_FILE => self.data_file = field,
+            EXTENSION_BITMAPS => self.read_bitmaps(storage, offset, length_bytes)?,
+            _ => {}
         }
         Ok(())
     }
@@ -174,7 +171,7 @@ impl Head {
     fn read_bitmaps<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
-        at: u64,
+        at: HostOffset,
         length_bytes: u32,
     ) -> Result<(), MapError> {
         if usize::try_from(length_bytes) != Ok(BITMAPS_EXTENSION_BYTES) {
@@ -184,7 +181,7 @@ impl Head {
             return Ok(());
         }
         let mut content = [0; BITMAPS_EXTENSION_BYTES];
-        storage.read_at(HostOffset::new(at), &mut content)?;
+        storage.read_at(at, &mut content)?;
         let cluster_size = self.header.geometry.cluster_size;
         self.bitmaps = Some(BitmapsExtension::parse(&content, cluster_size)?);
         Ok(())

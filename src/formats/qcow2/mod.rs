@@ -3,9 +3,11 @@
 
 pub mod anatomy;
 pub mod bitmap;
+pub mod bitmap_directory;
 pub mod constants;
 pub mod entry;
 pub mod error;
+pub mod extension;
 pub mod geometry;
 pub mod head;
 pub mod header;
@@ -13,4 +15,5 @@ pub mod layout;
 pub mod refcount;
 pub mod snapshot;
 pub mod snapshot_table;
+pub mod table;
 pub mod units;

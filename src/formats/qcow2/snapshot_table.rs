@@ -1,7 +1,7 @@
 //! The snapshot table of an image, entry by entry. The walker opens an image with it, the recount
 //! looks into every snapshot.
 
-use super::constants::{SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
+use super::constants::{MAX_FILE_BYTES, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::error::MapError;
@@ -9,9 +9,6 @@ use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot::{
     MAX_EXTRA_BYTES, MAX_TABLE_BYTES, SnapshotEntry, SnapshotExtra,
 };
-
-/// Where the longest file that QEMU reads ends (`BDRV_MAX_LENGTH`).
-pub const MAX_FILE_BYTES: u64 = (1 << 63) - (1 << 30);
 
 const PAST_END: &str = "it lies past the end of the longest file";
 

@@ -2,17 +2,17 @@
 //! alignment, flags that contradict each other; and how many clusters of the disk are allocated. Does
 //! not check counts: `recount` does. For files; images in the loop are held against the model.
 
-use crate::formats::qcow2::layout::Layout;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
+use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::{Geometry, Version};
 use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 use crate::formats::qcow2::snapshot::SnapshotEntry;
+use crate::formats::qcow2::table::{Flow, Table, TableEntry};
 use crate::formats::qcow2::{refcount, snapshot_table};
 
 /// Bits 0–8 and 56–62 of an L1 entry.
@@ -63,9 +63,7 @@ pub fn scan<S: Storage + ?Sized>(
     let geometry = header.geometry;
     let counts = GuestClusters::default();
     let mut scan = Scan { storage, geometry, report, counts, next: None, active: true };
-    if scan.refcount_table(&header)?.is_break()
-        || scan.l1(header.l1_offset, header.l1_entries)?.is_break()
-    {
+    if scan.refcount_table(&header)?.is_break() || scan.l1(Table::active_l1(&header))?.is_break() {
         return Ok(scan.counts);
     }
     scan.active = false;
@@ -78,8 +76,6 @@ pub fn scan<S: Storage + ?Sized>(
     })?;
     Ok(scan.counts)
 }
-
-type Flow = Result<ControlFlow<()>, MapError>;
 
 struct Scan<'s, S: Storage + ?Sized, R> {
     storage: &'s S,
@@ -95,29 +91,29 @@ struct Scan<'s, S: Storage + ?Sized, R> {
 impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, R> {
     fn refcount_table(&mut self, header: &Header) -> Flow {
         let (storage, cluster_size) = (self.storage, self.geometry.cluster_size);
-        let clusters = u64::from(header.refcount_table_clusters);
-        let start = header.refcount_table_offset;
-        let table = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
-        each_entry(storage, table, 8, &mut vec![0; PIECE_BYTES], |at, bytes| {
-            let entry = word_at(bytes, 0).unwrap_or(0);
-            let Some(block) = refcount::block_offset(entry) else {
-                return Ok(ControlFlow::Continue(()));
-            };
-            let impossible = if block.get() & cluster_size.mask() != 0 {
-                Some("is not on a cluster boundary")
-            } else {
-                (i64::try_from(block.get()).is_err()).then_some("lies past 2^63")
-            };
-            if let Some(what) = impossible {
-                let index = at.distance_from(start).unwrap_or(0) / 8;
-                return Err(MapError::RefcountBlock { index, host: block.get(), what });
-            }
-            if entry & REFCOUNT_TABLE_RESERVED == 0 {
-                return Ok(ControlFlow::Continue(()));
-            }
-            let what = "reserved bits are set";
-            Ok((self.report)(EntryReport { table: "refcount table", at, entry, what }))
-        })
+        let table = Table::refcounts(header);
+        table.each_entry(
+            storage,
+            &mut vec![0; PIECE_BYTES],
+            |TableEntry { at, index, word, .. }| {
+                let Some(block) = refcount::block_offset(word) else {
+                    return Ok(ControlFlow::Continue(()));
+                };
+                let impossible = if block.get() & cluster_size.mask() != 0 {
+                    Some("is not on a cluster boundary")
+                } else {
+                    (i64::try_from(block.get()).is_err()).then_some("lies past 2^63")
+                };
+                if let Some(what) = impossible {
+                    return Err(MapError::RefcountBlock { index, host: block.get(), what });
+                }
+                if word & REFCOUNT_TABLE_RESERVED == 0 {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                let what = "reserved bits are set";
+                Ok((self.report)(EntryReport { table: "refcount table", at, entry: word, what }))
+            },
+        )
     }
 
     fn snapshot(&mut self, at: HostOffset, entry: &SnapshotEntry) -> Flow {
@@ -133,16 +129,13 @@ impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, 
             let word = entry.l1_offset.get();
             return Ok((self.report)(EntryReport { table: "snapshot", at, entry: word, what }));
         }
-        self.l1(entry.l1_offset, entry.l1_entries)
+        self.l1(Table::snapshot_l1(entry))
     }
 
-    fn l1(&mut self, table: HostOffset, entries: u32) -> Flow {
-        let end = table.saturating_add(u64::from(entries) * 8);
-        let mut piece = vec![0; PIECE_BYTES];
+    fn l1(&mut self, table: Table) -> Flow {
         let mut l2_piece = vec![0; PIECE_BYTES];
-        each_entry(self.storage, table..end, 8, &mut piece, |at, bytes| {
-            let Some(word) = word_at(bytes, 0) else { return Ok(ControlFlow::Continue(())) };
-            self.l1_entry(at, word, &mut l2_piece)
+        table.each_entry(self.storage, &mut vec![0; PIECE_BYTES], |entry| {
+            self.l1_entry(entry.at, entry.word, &mut l2_piece)
         })
     }
 
@@ -158,15 +151,10 @@ impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, 
             }
         }
         self.next = None;
-        let table = l2..l2.saturating_add(cluster_size.bytes());
-        let entry_bytes = self.geometry.l2_entry_bytes() as usize;
-        each_entry(self.storage, table, entry_bytes, piece, |at, bytes| {
-            Ok(match word_at(bytes, 0) {
-                Some(entry) => {
-                    self.l2_entry(at, entry, SubclusterBitmap(word_at(bytes, 8).unwrap_or(0)))
-                }
-                None => ControlFlow::Continue(()),
-            })
+        let table = Table::l2(&self.geometry, l2);
+        table.each_entry(self.storage, piece, |TableEntry { at, word, second, .. }| {
+            // Standard entries have no bitmap.
+            Ok(self.l2_entry(at, word, SubclusterBitmap(second.unwrap_or(0))))
         })
     }
 
@@ -215,33 +203,6 @@ impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, 
     }
 }
 
-/// The big-endian word at `at`.
-fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-/// Calls `each` with the entries of a table that are not known to be zeros.
-fn each_entry<S: Storage + ?Sized>(
-    storage: &S,
-    table: Range<HostOffset>,
-    entry_bytes: usize,
-    piece: &mut [u8],
-    mut each: impl FnMut(HostOffset, &[u8]) -> Flow,
-) -> Flow {
-    let length = table.end.distance_from(table.start).unwrap_or(0);
-    let until = table.start.saturating_add(length.next_multiple_of(GRAIN_BYTES));
-    each_data(storage, table.start..until, piece, |data| {
-        let mut at = data.offset;
-        for bytes in data.bytes.chunks_exact(entry_bytes) {
-            if at < table.end && each(at, bytes)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-            at = at.saturating_add(entry_bytes as u64);
-        }
-        Ok(ControlFlow::Continue(()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,6 +231,11 @@ mod tests {
         unreachable!("no seed has a small image");
     }
 
+    /// The big-endian word at `at`.
+    fn word_at(bytes: &[u8], at: usize) -> u64 {
+        u64::from_be_bytes(*bytes[at..].first_chunk().unwrap())
+    }
+
     fn scanned(bytes: &[u8]) -> (GuestClusters, Vec<&'static str>) {
         let mut found = Vec::new();
         let counts = scan(bytes, &mut |report| {
@@ -282,10 +248,10 @@ mod tests {
     /// Where the first entry lies that is not zero, from `at` on.
     fn first_entry(bytes: &[u8], at: HostOffset) -> (usize, u64) {
         let mut at = at.get() as usize;
-        while word_at(bytes, at).unwrap() == 0 {
+        while word_at(bytes, at) == 0 {
             at += 8;
         }
-        (at, word_at(bytes, at).unwrap())
+        (at, word_at(bytes, at))
     }
 
     #[test]

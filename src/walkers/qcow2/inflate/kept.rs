@@ -14,7 +14,7 @@ const MAX_ENTRIES: usize = 32;
 /// How many bytes all buffers take at most, but for the cluster that was inflated last.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 /// The longest payload that is kept. A longer one is inflated again for each read.
-const MAX_INPUT_BYTES: usize = 256 << 10;
+const MAX_KEPT_PAYLOAD_BYTES: usize = 256 << 10;
 
 /// Where a payload lies, and what it must become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl Kept {
     /// Notes that `input`, the beginning of the payload of an entry, suffices for the first `content_bytes` of the
     /// cluster, which are in its room.
     pub(super) fn note(&mut self, index: usize, input: &[u8], content_bytes: usize) {
-        if input.len() > MAX_INPUT_BYTES {
+        if input.len() > MAX_KEPT_PAYLOAD_BYTES {
             return self.spoil(index);
         }
         let Entry { input: kept, prefixes, .. } = &mut self.entries[index];

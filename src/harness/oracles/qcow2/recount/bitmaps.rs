@@ -4,10 +4,11 @@ use crate::disk::storage::Storage;
 use crate::formats::qcow2::bitmap::{
     BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension,
 };
-use crate::formats::qcow2::constants::BITMAP_FIXED_BYTES;
+use crate::formats::qcow2::bitmap_directory;
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
+use crate::formats::qcow2::table::Table;
 
 use super::{Recount, Role};
 
@@ -20,33 +21,16 @@ impl Recount {
         header: &Header,
         extension: &BitmapsExtension,
     ) -> Result<(), MapError> {
-        let BitmapsExtension { bitmaps, directory_bytes, directory_offset: mut at } = *extension;
+        let BitmapsExtension { directory_bytes, directory_offset, .. } = *extension;
         let geometry = &header.geometry;
-        self.reference(geometry, at, directory_bytes, Role::BitmapDirectory);
-        let mut left = directory_bytes;
-        for index in 0..bitmaps {
-            if left < BITMAP_FIXED_BYTES as u64 {
-                let what = "it has fewer entries than the header says, or is cut short";
-                return Err(MapError::BitmapDirectory { what });
-            }
-            let mut fixed = [0; BITMAP_FIXED_BYTES];
-            storage.read_at(at, &mut fixed)?;
-            let entry = BitmapEntry::parse(&fixed);
-            let length = entry.length_bytes();
-            left = left.checked_sub(length).ok_or(MapError::BitmapDirectory {
-                what: "an entry reaches past the directory's end",
-            })?;
+        self.reference(geometry, directory_offset, directory_bytes, Role::BitmapDirectory);
+        bitmap_directory::each_entry(storage, extension, |index, _, entry| {
             if let Some(what) = entry.fault(geometry, header.virtual_size_bytes()) {
                 return Err(MapError::Bitmap { index, what });
             }
-            self.bitmap_table(storage, geometry, &entry, index)?;
-            self.check_bound()?;
-            at = at.saturating_add(length);
-        }
-        match left {
-            0 => Ok(()),
-            _ => Err(MapError::BitmapDirectory { what: "it is longer than the header says" }),
-        }
+            self.bitmap_table(storage, geometry, entry, index)?;
+            self.check_bound()
+        })
     }
 
     fn bitmap_table<S: Storage + ?Sized>(
@@ -56,9 +40,9 @@ impl Recount {
         entry: &BitmapEntry,
         index: u32,
     ) -> Result<(), MapError> {
-        let (table, length) = (entry.table_offset, u64::from(entry.table_entries) * 8);
-        self.reference(geometry, table, length, Role::BitmapTable);
-        self.each_piece(storage, (table, length), 0, |recount, skipped, piece| {
+        let table = Table::bitmap(entry);
+        self.reference(geometry, table.start, table.length_bytes, Role::BitmapTable);
+        self.each_piece(storage, table, 0, |recount, skipped, piece| {
             recount.bitmap_entries = recount.bitmap_entries.saturating_add(piece.len() / 8);
             for (at, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
                 if at >= u64::from(entry.table_entries) {

@@ -7,6 +7,7 @@ use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::layout::Layout;
 use crate::formats::qcow2::refcount;
+use crate::formats::qcow2::table::Table;
 
 use super::{Counted, Recount, Role};
 
@@ -18,11 +19,9 @@ impl Recount {
         header: &Header,
     ) -> Result<(), MapError> {
         let geometry = &header.geometry;
-        let table = header.refcount_table_offset;
-        let clusters = u64::from(header.refcount_table_clusters);
-        let length = geometry.cluster_size.saturating_bytes(clusters);
-        self.reference(geometry, table, length, Role::RefcountTable);
-        self.each_piece(storage, (table, length), 0, |recount, skipped, piece| {
+        let table = Table::refcounts(header);
+        self.reference(geometry, table.start, table.length_bytes, Role::RefcountTable);
+        self.each_piece(storage, table, 0, |recount, skipped, piece| {
             for (index, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
                 if let Some(block) = refcount::block_offset(u64::from_be_bytes(*bytes)) {
                     let cluster = geometry.cluster_size.bytes();
@@ -45,8 +44,8 @@ impl Recount {
     ) -> Result<(), MapError> {
         let order = geometry.refcount_order;
         let first = index.saturating_mul(geometry.refcounts_per_block());
-        let length = geometry.cluster_size.bytes();
-        self.each_piece(storage, (block, length), 1, |recount, skipped, piece| {
+        let block = Table::refcount_block(geometry, block);
+        self.each_piece(storage, block, 1, |recount, skipped, piece| {
             let skipped = first.saturating_add((skipped * 8) >> order);
             refcount::for_each_run(piece, order, |entry, entries, count| {
                 recount.count(skipped.saturating_add(entry), entries, count);

@@ -1,6 +1,10 @@
 //! Refcounts, recomputed from the bytes of an image alone: every structure is read, every reference
 //! noted, and the counts compared with those on disk. The same for an image in the loop and for a
 //! file of any size: it takes memory in proportion to the references, not to the file.
+//!
+//! The recount follows the references by itself, although the walker and the build do so too. It is there to find the errors
+//! of both, so it must not share their way through the tables. It shares the reading of tables with the anatomy and with
+//! [`entries`](super::entries), which judge neither.
 
 mod bitmaps;
 mod compare;
@@ -12,9 +16,10 @@ use std::ops::ControlFlow;
 
 use crate::disk::limits::MAX_RECOUNTED;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
+use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::head::Head;
+use crate::formats::qcow2::table::Table;
 use crate::formats::qcow2::units::HostCluster;
 
 /// What references a cluster.
@@ -210,7 +215,7 @@ impl Recount {
         let geometry = header.geometry;
         self.file_clusters = geometry.cluster_size.clusters_for(storage.length_bytes());
         self.reference(&geometry, HostOffset::ZERO, 1, Role::Header);
-        self.l1(storage, &geometry, header.l1_offset, header.l1_entries, true)?;
+        self.l1(storage, &geometry, Table::active_l1(&header), true)?;
         self.snapshots(storage, &header)?;
         if let Some(extension) = bitmaps {
             self.bitmaps(storage, &header, &extension)?;
@@ -222,21 +227,18 @@ impl Recount {
         Ok(&self.reports)
     }
 
-    /// Reads a table of `length_bytes` piece by piece, without its holes, and hands each piece on with
-    /// its place in the table. A table of an odd length is read with what lies behind it. While `take`
+    /// Reads a table piece by piece, without its holes, and passes each piece on with its place in the table. While `take`
     /// works, other tables are read on another `level`.
     fn each_piece<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
-        (table, length_bytes): (HostOffset, u64),
+        table: Table,
         level: usize,
         mut take: impl FnMut(&mut Self, u64, &[u8]) -> Result<(), MapError>,
     ) -> Result<(), MapError> {
-        let range = table..table.saturating_add(length_bytes.next_multiple_of(GRAIN_BYTES));
         let mut piece = std::mem::take(&mut self.tables[level]);
-        let all = each_data(storage, range, &mut piece, |data| {
-            take(self, data.offset.distance_from(table).unwrap_or(0), data.bytes)?;
-            Ok(ControlFlow::Continue(()))
+        let all = table.each_piece(storage, &mut piece, |skipped, bytes| {
+            take(self, skipped, bytes).map(|()| ControlFlow::Continue(()))
         });
         self.tables[level] = piece;
         all.map(|_| ())

@@ -2,13 +2,13 @@
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::qcow2::constants::MAX_FILE_BYTES;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::layout::Layout;
 use crate::formats::qcow2::snapshot_table;
-use crate::formats::qcow2::snapshot_table::MAX_FILE_BYTES;
+use crate::formats::qcow2::table::Table;
 
 use super::{Finding, Recount, Reference, Report, Role};
 
@@ -45,18 +45,16 @@ impl Recount {
         &mut self,
         storage: &S,
         geometry: &Geometry,
-        table: HostOffset,
-        entries: u32,
+        table: Table,
         active: bool,
     ) -> Result<(), MapError> {
-        let length = u64::from(entries) * 8;
-        let cluster = geometry.cluster_size.bytes();
-        self.reference(geometry, table, length, Role::L1Table);
-        self.each_piece(storage, (table, length), 0, |recount, skipped, piece| {
+        let (entries, cluster) = (table.length_bytes / 8, geometry.cluster_size.bytes());
+        self.reference(geometry, table.start, table.length_bytes, Role::L1Table);
+        self.each_piece(storage, table, 0, |recount, skipped, piece| {
             recount.add_table_bytes(active, piece);
             for (index, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
                 let entry = L1Entry(u64::from_be_bytes(*bytes));
-                if let Some(l2) = entry.table().filter(|_| index < u64::from(entries)) {
+                if let Some(l2) = entry.table().filter(|_| index < entries) {
                     let copied = active.then_some(entry.copied());
                     recount.reference_copied(geometry, l2, cluster, Role::L2Table, copied);
                     recount.l2(storage, geometry, l2, active)?;
@@ -80,9 +78,9 @@ impl Recount {
         table: HostOffset,
         active: bool,
     ) -> Result<(), MapError> {
-        let entry_bytes = geometry.l2_entry_bytes() as usize;
-        let length = geometry.cluster_size.bytes();
-        self.each_piece(storage, (table, length), 1, |recount, _, piece| {
+        let table = Table::l2(geometry, table);
+        let entry_bytes = table.entry_bytes as usize;
+        self.each_piece(storage, table, 1, |recount, _, piece| {
             recount.add_table_bytes(active, piece);
             for bytes in piece.chunks_exact(entry_bytes) {
                 let Some(word) = bytes.first_chunk::<8>() else { continue };
@@ -145,12 +143,12 @@ impl Recount {
                 // Where no L1 table can be, nothing is referenced: `entries` says what is wrong.
                 return Ok(());
             }
-            let (table, entries) = (entry.l1_offset, entry.l1_entries);
-            if table.saturating_add(u64::from(entries) * 8).get() > MAX_FILE_BYTES {
+            let table = Table::snapshot_l1(entry);
+            if table.range().end.get() > MAX_FILE_BYTES {
                 let what = "its L1 table lies past the end of the longest file";
                 return Err(MapError::Snapshot { index, what });
             }
-            self.l1(storage, geometry, table, entries, false)
+            self.l1(storage, geometry, table, false)
         })?;
         self.reference(geometry, header.snapshots_offset, length, Role::SnapshotTable);
         Ok(())

@@ -1,0 +1,60 @@
+//! The header extensions of an image, one by one.
+
+use super::constants::EXTENSION_END;
+use super::error::MapError;
+use super::header::Header;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+
+/// A header extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extension {
+    /// Its type.
+    pub kind: u32,
+    /// Where its type lies.
+    pub at: u64,
+    /// The length of its content, without the padding behind it.
+    pub length_bytes: u32,
+}
+
+impl Extension {
+    /// The length of the type and the length, which precede the content.
+    pub const FRONT_BYTES: u64 = 8;
+
+    /// Where its content begins.
+    pub fn content(&self) -> HostOffset {
+        // It lies in the first cluster.
+        HostOffset::new(self.at + Self::FRONT_BYTES)
+    }
+}
+
+/// Calls `take` with each extension, the one that ends the list included. Checks that each ends where their area ends, as
+/// QEMU does at open (`block/qcow2.c`, `qcow2_read_extensions`).
+///
+/// # Errors
+/// An extension that is too long, a failing read, and what `take` returns.
+pub fn each_extension<S: Storage + ?Sized>(
+    storage: &S,
+    header: &Header,
+    mut take: impl FnMut(Extension) -> Result<(), MapError>,
+) -> Result<(), MapError> {
+    let area_end = header.extension_area_end();
+    let mut at = u64::from(header.header_length_bytes);
+    // Bounded by the first cluster: each extension takes at least eight bytes of it.
+    while at < area_end {
+        let mut front = [0; Extension::FRONT_BYTES as usize];
+        storage.read_at(HostOffset::new(at), &mut front)?;
+        let [a, b, c, d, length @ ..] = front;
+        let (kind, length) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(length));
+        let content = at + Extension::FRONT_BYTES;
+        if content > area_end || u64::from(length) > area_end - content {
+            return Err(MapError::ExtensionLength { kind, at, length, area_end });
+        }
+        take(Extension { kind, at, length_bytes: length })?;
+        if kind == EXTENSION_END {
+            break;
+        }
+        at = content + u64::from(length).next_multiple_of(8);
+    }
+    Ok(())
+}
