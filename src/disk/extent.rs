@@ -2,7 +2,7 @@
 //! that share one mapping status.
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use super::offsets::{GuestOffset, HostOffset};
 use crate::disk::observer::Event;
@@ -138,9 +138,11 @@ impl Window {
 
     /// The part of the window on a disk of `virtual_size_bytes`: first byte, and the byte past
     /// the last. Empty windows, and windows past the end, give an empty range.
-    pub fn clipped(&self, virtual_size_bytes: u64) -> std::ops::Range<u64> {
-        let start = self.start.get().min(virtual_size_bytes);
-        start..start.saturating_add(self.length_bytes).min(virtual_size_bytes)
+    pub fn clipped(&self, virtual_size_bytes: u64) -> Range<GuestOffset> {
+        let end = GuestOffset::new(virtual_size_bytes);
+        let start = self.start.min(end);
+        // A window that passes 2^64 ends with the disk.
+        start..start.saturating_add(self.length_bytes).min(end)
     }
 }
 

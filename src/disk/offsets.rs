@@ -42,6 +42,12 @@ macro_rules! quantity {
             pub const fn distance_from(self, earlier: Self) -> Option<u64> {
                 self.0.checked_sub(earlier.0)
             }
+
+            /// How far this lies past `earlier`; 0 where it lies before it.
+            #[inline]
+            pub const fn saturating_distance_from(self, earlier: Self) -> u64 {
+                self.0.saturating_sub(earlier.0)
+            }
         }
 
         impl ::std::fmt::LowerHex for $name {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::disk::error::StorageError;
+use crate::disk::offsets::{GuestOffset, HostOffset};
 
 /// The image is malformed, or uses what is not supported: a valid answer about the image, not a
 /// failure of the program.
@@ -77,15 +78,15 @@ pub enum MapError {
         /// What the offset points to.
         structure: &'static str,
         /// The guest offset that was asked for.
-        guest: u64,
+        guest: GuestOffset,
         /// The offset as stored.
-        host: u64,
+        host: HostOffset,
     },
     /// An entry's bits contradict each other or the image's version.
     #[error("L2 entry for guest offset {guest}: {what}")]
     InvalidEntry {
         /// The guest offset that was asked for.
-        guest: u64,
+        guest: GuestOffset,
         /// What is contradictory.
         what: &'static str,
     },
@@ -93,7 +94,7 @@ pub enum MapError {
     #[error("compressed cluster at guest offset {guest}: {what}")]
     Compressed {
         /// The guest offset of the cluster.
-        guest: u64,
+        guest: GuestOffset,
         /// What went wrong.
         what: &'static str,
     },
@@ -135,7 +136,7 @@ pub enum MapError {
         /// The entry's place in the table, from 0.
         index: u64,
         /// The offset as stored.
-        host: u64,
+        host: HostOffset,
         /// What is wrong.
         what: &'static str,
     },
@@ -143,7 +144,7 @@ pub enum MapError {
     #[error("guest offset {guest} lies past the end of the disk at {virtual_size}")]
     PastEnd {
         /// The offset asked for.
-        guest: u64,
+        guest: GuestOffset,
         /// The disk's size in bytes.
         virtual_size: u64,
     },

@@ -56,6 +56,24 @@ impl ClusterSize {
         self.bytes() - 1
     }
 
+    /// How far `offset` lies past the first byte of its guest cluster.
+    #[inline]
+    pub const fn inside(self, offset: GuestOffset) -> u64 {
+        offset.get() & self.mask()
+    }
+
+    /// Reports whether a host cluster begins at `offset`.
+    #[inline]
+    pub const fn is_aligned(self, offset: HostOffset) -> bool {
+        offset.get() & self.mask() == 0
+    }
+
+    /// The first byte of the guest cluster that holds `offset`.
+    #[inline]
+    pub const fn cluster_start(self, offset: GuestOffset) -> GuestOffset {
+        GuestOffset::new(offset.get() & !self.mask())
+    }
+
     /// How many whole clusters it takes to hold `bytes`.
     #[inline]
     pub const fn clusters_for(self, bytes: u64) -> u64 {

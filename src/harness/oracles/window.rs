@@ -2,6 +2,8 @@
 //! end gives the same stream; the same walk twice is the same. Does not check that the whole walk is
 //! right.
 
+use std::ops::Range;
+
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::OpenDisk;
@@ -19,7 +21,8 @@ pub fn check(
     fuel: u64,
     buffer: &mut Vec<Extent>,
 ) -> Verdict {
-    let range = window.clipped(disk.virtual_size_bytes());
+    let Range { start, end } = window.clipped(disk.virtual_size_bytes());
+    let range = start.get()..end.get();
     if let Err(error) = disk.map(window, &mut Collector::new(buffer, fuel)) {
         return Err(unexpected_error(ORACLE, "walk", &error));
     }

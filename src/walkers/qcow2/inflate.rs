@@ -10,6 +10,7 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 use crate::disk::error::StorageError;
+use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::CompressedRun;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
@@ -25,7 +26,7 @@ pub(super) enum InflateError {
 
 impl InflateError {
     /// As the error of the cluster at `guest`.
-    pub(super) fn at(self, guest: u64) -> MapError {
+    pub(super) fn at(self, guest: GuestOffset) -> MapError {
         match self {
             Self::Storage(error) => error.into(),
             Self::Payload(what) => MapError::Compressed { guest, what },

@@ -22,7 +22,7 @@ pub fn lookup<S: Storage + ?Sized, O: Observer>(
 ) -> Result<Mapping, MapError> {
     let virtual_size = disk.virtual_size_bytes();
     if guest.get() >= virtual_size {
-        return Err(MapError::PastEnd { guest: guest.get(), virtual_size });
+        return Err(MapError::PastEnd { guest, virtual_size });
     }
     let mut answer = Mapping::HOLE;
     for depth in 0..disk.layers() {
@@ -55,8 +55,8 @@ fn lookup_in<S: Storage + ?Sized>(
 ) -> Result<Mapping, MapError> {
     let Some((entry, bitmap)) = l2_entry(layer, guest)? else { return Ok(Mapping::HOLE) };
     let geometry = layer.geometry();
-    let inside = guest.get() & geometry.cluster_size.mask();
-    let host = match checked_kind(entry, geometry, guest.get())? {
+    let inside = geometry.cluster_size.inside(guest);
+    let host = match checked_kind(entry, geometry, guest)? {
         ClusterKind::Subclusters(host) => Some(host),
         ClusterKind::UnallocatedSubclusters => None,
         kind => {
@@ -64,7 +64,7 @@ fn lookup_in<S: Storage + ?Sized>(
             return Ok(mapping.advanced(inside).unwrap_or(mapping));
         }
     };
-    check_bitmap(bitmap, host, guest.get())?;
+    check_bitmap(bitmap, host, guest)?;
     let subcluster = (inside >> geometry.cell_bits()) as u32;
     Ok(subcluster_mapping(bitmap, host, subcluster, inside))
 }
@@ -91,8 +91,8 @@ fn read_l2_entry<S: Storage + ?Sized>(
         Ok(L1Entry(u64::from_be_bytes(word)).table())
     })?;
     let Some(table) = table else { return Ok(None) };
-    if table.get() & geometry.cluster_size.mask() != 0 {
-        return Err(unaligned("L2 table", guest.get(), table));
+    if !geometry.cluster_size.is_aligned(table) {
+        return Err(unaligned("L2 table", guest, table));
     }
     let l2_index = geometry.cluster_size.guest_cluster(guest).get() & (geometry.l2_entries() - 1);
     let at = table.saturating_add(l2_index * geometry.l2_entry_bytes());
@@ -109,17 +109,18 @@ fn read_l2_entry<S: Storage + ?Sized>(
 pub(super) fn checked_kind(
     entry: L2Entry,
     geometry: &Geometry,
-    guest: u64,
+    guest: GuestOffset,
 ) -> Result<ClusterKind, MapError> {
     let kind = entry.kind(geometry).map_err(|what| MapError::InvalidEntry { guest, what })?;
     match kind {
         ClusterKind::ZeroAllocated(host)
         | ClusterKind::Normal(host)
         | ClusterKind::Subclusters(host) => {
-            if host.get() & geometry.cluster_size.mask() != 0 {
+            if !geometry.cluster_size.is_aligned(host) {
                 return Err(unaligned("cluster", guest, host));
             }
-            if geometry.data_file && host.get() != guest & !geometry.cluster_size.mask() {
+            if geometry.data_file && host.get() != geometry.cluster_size.cluster_start(guest).get()
+            {
                 let what = "the cluster's place in the data file is not its guest offset";
                 return Err(MapError::InvalidEntry { guest, what });
             }
@@ -186,7 +187,7 @@ pub(super) fn subcluster_mapping(
 pub(super) fn check_bitmap(
     bitmap: SubclusterBitmap,
     host: Option<HostOffset>,
-    guest: u64,
+    guest: GuestOffset,
 ) -> Result<(), MapError> {
     match bitmap.contradiction(host.is_some()) {
         None => Ok(()),
@@ -194,6 +195,6 @@ pub(super) fn check_bitmap(
     }
 }
 
-pub(super) fn unaligned(structure: &'static str, guest: u64, host: HostOffset) -> MapError {
-    MapError::Unaligned { structure, guest, host: host.get() }
+pub(super) fn unaligned(structure: &'static str, guest: GuestOffset, host: HostOffset) -> MapError {
+    MapError::Unaligned { structure, guest, host }
 }

@@ -27,7 +27,7 @@ pub fn read<S: Storage + ?Sized, O: Observer>(
     let virtual_size = disk.virtual_size_bytes();
     let end = guest.checked_add(into.len() as u64);
     if end.is_none_or(|end| end.get() > virtual_size) {
-        return Err(MapError::PastEnd { guest: guest.get(), virtual_size });
+        return Err(MapError::PastEnd { guest, virtual_size });
     }
     read_layer(disk, 0, guest, into, &mut scratch.inflater)
 }
@@ -81,10 +81,10 @@ fn read_piece<S: Storage + ?Sized>(
 ) -> Result<bool, MapError> {
     let Some((entry, bitmap)) = l2_entry(layer, guest)? else { return Ok(false) };
     let geometry = layer.geometry();
-    let inside = guest.get() & geometry.cluster_size.mask();
-    let mapping = match checked_kind(entry, geometry, guest.get())? {
+    let inside = geometry.cluster_size.inside(guest);
+    let mapping = match checked_kind(entry, geometry, guest)? {
         ClusterKind::Compressed(run) => {
-            let first = guest.get() - inside;
+            let first = geometry.cluster_size.cluster_start(guest);
             let end = inside as usize + into.len();
             let content = inflater
                 .inflate(layer.image, geometry, run, end)
@@ -93,11 +93,11 @@ fn read_piece<S: Storage + ?Sized>(
             return Ok(true);
         }
         ClusterKind::UnallocatedSubclusters => {
-            check_bitmap(bitmap, None, guest.get())?;
+            check_bitmap(bitmap, None, guest)?;
             subcluster_mapping(bitmap, None, (inside >> geometry.cell_bits()) as u32, inside)
         }
         ClusterKind::Subclusters(host) => {
-            check_bitmap(bitmap, Some(host), guest.get())?;
+            check_bitmap(bitmap, Some(host), guest)?;
             subcluster_mapping(bitmap, Some(host), (inside >> geometry.cell_bits()) as u32, inside)
         }
         kind => {

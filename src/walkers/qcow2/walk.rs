@@ -33,7 +33,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
 ) -> Result<(), MapError> {
     let range = window.clipped(disk.virtual_size_bytes());
     if O::OBSERVES {
-        disk.observer.walk(class_of(&range, disk.virtual_size_bytes()));
+        disk.observer.walk(class_of(&range, GuestOffset::new(disk.virtual_size_bytes())));
     }
     // To the end of the disk, whatever that is, is `u64::MAX`.
     let to_end = window.length_bytes == u64::MAX;
@@ -72,9 +72,9 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     }
 }
 
-/// Which part of a disk a range is.
-fn class_of(range: &Range<u64>, virtual_size_bytes: u64) -> WindowClass {
-    match (range.start == 0, range.end == virtual_size_bytes) {
+/// Which part of a disk a range is; the disk ends at `end`.
+fn class_of(range: &Range<GuestOffset>, end: GuestOffset) -> WindowClass {
+    match (range.start == GuestOffset::ZERO, range.end == end) {
         _ if range.is_empty() => WindowClass::Nothing,
         (true, true) => WindowClass::Whole,
         (true, false) => WindowClass::Beginning,
@@ -107,9 +107,10 @@ struct Sink<'v, V: Visitor + ?Sized> {
 impl<V: Visitor + ?Sized> Sink<'_, V> {
     /// Takes the next piece. `mapping` is that of its first byte.
     #[inline]
-    fn take(&mut self, range: Range<u64>, mapping: Mapping) -> ControlFlow<()> {
-        let length_bytes = range.end - range.start;
-        let next = Extent { start: GuestOffset::new(range.start), length_bytes, mapping };
+    fn take(&mut self, range: Range<GuestOffset>, mapping: Mapping) -> ControlFlow<()> {
+        // No range is empty, so that the distance is never held at 0.
+        let length_bytes = range.end.saturating_distance_from(range.start);
+        let next = Extent { start: range.start, length_bytes, mapping };
         match &mut self.pending {
             Some(pending) if pending.mapping.continues_as(pending.length_bytes, &mapping) => {
                 pending.length_bytes += length_bytes;
@@ -135,7 +136,7 @@ impl<V: Visitor + ?Sized> Sink<'_, V> {
 fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     depth: usize,
-    range: Range<u64>,
+    range: Range<GuestOffset>,
     scratch: &mut [Tables],
     sink: &mut Sink<V>,
 ) -> Flow {
@@ -159,22 +160,30 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
 fn raw<S: Storage + ?Sized, V: Visitor + ?Sized>(
     layer: &Raw<S>,
     depth: usize,
-    range: Range<u64>,
+    range: Range<GuestOffset>,
     sink: &mut Sink<V>,
     observer: &impl Observer,
 ) -> Flow {
     let mut position = range.start;
     while position < range.end {
         go_on!(sink.visitor.step());
-        let from = HostOffset::new(position);
-        let stored = layer.image.stored(from, HostOffset::new(range.end))?;
-        let end = stored.end.get().clamp(position.saturating_add(1), range.end);
+        let from = in_place(position);
+        let stored = layer.image.stored(from, in_place(range.end))?;
+        // At least one byte further on, whatever the storage answers: the walk must end. `position` lies before the end of
+        // the range, so that one byte more fits into 64 bits.
+        let end = GuestOffset::new(stored.end.get());
+        let end = end.clamp(position.saturating_add(1), range.end);
         let mapping = at_depth(raw_mapping(from, stored.stored), depth);
         observer.event(State::WalkL1, mapping.event());
         go_on!(sink.take(position..end, mapping));
         position = end;
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// Where a guest byte lies in a raw layer.
+fn in_place(guest: GuestOffset) -> HostOffset {
+    HostOffset::new(guest.get())
 }
 
 struct Walk<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
@@ -184,9 +193,9 @@ struct Walk<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
     /// The size of the layer below, where there is one.
     size_below: Option<u64>,
     /// All guest bytes of the window before this one are covered.
-    position: u64,
+    position: GuestOffset,
     /// The window's end, at most the end of the layer.
-    end: u64,
+    end: GuestOffset,
     scratch_below: &'w mut [Tables],
     sink: &'w mut Sink<'v, V>,
 }
@@ -197,14 +206,15 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         let span_bits = self.layer.geometry().l2_span_bits();
         let span = 1 << span_bits;
         let table = self.layer.header.l1_offset;
-        let entries = entries_of(self.position, self.end, span_bits);
+        // The first entry maps the beginning of the disk.
+        let entries = entries_of(self.position.get(), self.end.get(), span_bits);
         let range = table_range(table, entries, 8);
         go_on!(each_data(storage, range, l1_scratch, |data| -> Flow {
             go_on!(self.sink.visitor.step());
             self.disk.observer.event(State::WalkL1, Event::Piece);
             let skipped = data.offset.distance_from(table).unwrap_or(0) / 8;
             for (index, bytes) in (skipped..).zip(data.bytes.as_chunks::<8>().0) {
-                let start = index.saturating_mul(span);
+                let start = GuestOffset::new(index.saturating_mul(span));
                 if start >= self.end {
                     break;
                 }
@@ -228,16 +238,18 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
     }
 
     /// Covers what is left of the window in the L2 table at `table`, which maps the disk from `start`.
-    fn l2(&mut self, table: HostOffset, start: u64, scratch: &mut [u8]) -> Flow {
+    fn l2(&mut self, table: HostOffset, start: GuestOffset, scratch: &mut [u8]) -> Flow {
         let geometry = *self.layer.geometry();
         let storage = self.layer.image;
-        if table.get() & geometry.cluster_size.mask() != 0 {
+        if !geometry.cluster_size.is_aligned(table) {
             return Err(lookup::unaligned("L2 table", start.max(self.position), table));
         }
         let cluster = geometry.cluster_size.bytes();
         let end = start.saturating_add(geometry.l2_span_bytes()).min(self.end);
         let cluster_bits = geometry.cluster_size.bits();
-        let entries = entries_of(self.position.saturating_sub(start), end - start, cluster_bits);
+        // The window may begin before the table, and then all of its entries are wanted from the first on.
+        let skipped = self.position.saturating_distance_from(start);
+        let entries = entries_of(skipped, end.saturating_distance_from(start), cluster_bits);
         let entry_bytes = geometry.l2_entry_bytes();
         let range = table_range(table, entries, entry_bytes);
         go_on!(each_data(storage, range, scratch, |data| -> Flow {
@@ -254,7 +266,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
     }
 
     /// Covers the clusters of the entries in `bytes`, the first of which begins at `guest`.
-    fn standard_entries(&mut self, mut guest: u64, end: u64, bytes: &[u8]) -> Flow {
+    fn standard_entries(&mut self, mut guest: GuestOffset, end: GuestOffset, bytes: &[u8]) -> Flow {
         let geometry = *self.layer.geometry();
         let cluster = geometry.cluster_size.bytes();
         for entry in bytes.as_chunks::<8>().0 {
@@ -275,7 +287,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         Ok(ControlFlow::Continue(()))
     }
 
-    fn extended_entries(&mut self, mut guest: u64, end: u64, bytes: &[u8]) -> Flow {
+    fn extended_entries(&mut self, mut guest: GuestOffset, end: GuestOffset, bytes: &[u8]) -> Flow {
         let geometry = *self.layer.geometry();
         let cluster = geometry.cluster_size.bytes();
         for entry in bytes.as_chunks::<16>().0 {
@@ -295,7 +307,12 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         Ok(ControlFlow::Continue(()))
     }
 
-    fn extended_cluster(&mut self, guest: u64, entry: L2Entry, bitmap: SubclusterBitmap) -> Flow {
+    fn extended_cluster(
+        &mut self,
+        guest: GuestOffset,
+        entry: L2Entry,
+        bitmap: SubclusterBitmap,
+    ) -> Flow {
         let geometry = *self.layer.geometry();
         let asked = self.position.max(guest);
         let host = match checked_kind(entry, &geometry, asked)? {
@@ -332,7 +349,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
 
     /// Covers the guest bytes up to `until` as a hole, where they are not covered.
     #[inline]
-    fn hole_until(&mut self, until: u64) -> Flow {
+    fn hole_until(&mut self, until: GuestOffset) -> Flow {
         if until <= self.position {
             return Ok(ControlFlow::Continue(()));
         }
@@ -342,13 +359,14 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
     /// Covers what is left of `start..end` in the window. `mapping` is that of `start`, which is not
     /// past the position.
     #[inline(always)]
-    fn cover(&mut self, start: u64, end: u64, mapping: Mapping) -> Flow {
+    fn cover(&mut self, start: GuestOffset, end: GuestOffset, mapping: Mapping) -> Flow {
         let range = self.position..end.min(self.end);
         if range.is_empty() {
             return Ok(ControlFlow::Continue(()));
         }
-        // A host offset has 56 bits and a cluster 21: this cannot overflow.
-        let mapping = mapping.advanced(self.position.saturating_sub(start)).unwrap_or(mapping);
+        // `start` is not past the position. A host offset has 56 bits and a cluster 21: neither is held.
+        let skipped = self.position.saturating_distance_from(start);
+        let mapping = mapping.advanced(skipped).unwrap_or(mapping);
         self.position = range.end;
         self.disk.observer.event(State::WalkL2, mapping.event());
         match self.size_below {
@@ -360,8 +378,8 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
     /// Covers a range in which this layer has nothing: with what the layer below has, and past its end,
     /// at `size`, with the hole that this layer has there.
     #[inline(never)]
-    fn ask_below(&mut self, range: Range<u64>, mapping: Mapping, size: u64) -> Flow {
-        let edge = size.clamp(range.start, range.end);
+    fn ask_below(&mut self, range: Range<GuestOffset>, mapping: Mapping, size: u64) -> Flow {
+        let edge = GuestOffset::new(size).clamp(range.start, range.end);
         if range.start < edge {
             self.disk.observer.event(State::WalkL2, Event::Backing);
             let there = range.start..edge;
@@ -376,12 +394,14 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         if range.start < edge {
             self.disk.observer.rare(Rare::BackingEnds);
         }
-        let mapping = mapping.advanced(edge - range.start).unwrap_or(mapping);
+        let mapping =
+            mapping.advanced(edge.saturating_distance_from(range.start)).unwrap_or(mapping);
         Ok(self.sink.take(edge..range.end, at_depth(mapping, self.depth)))
     }
 }
 
-/// The entries of a table that map `start..end`, where each maps `1 << span_bits` bytes.
+/// The entries of a table that map the bytes from `start` to `end`, both counted from the first byte that the table maps.
+/// Each entry maps `1 << span_bits` bytes.
 fn entries_of(start: u64, end: u64, span_bits: u32) -> Range<u64> {
     // Neither is past 2^63, so that the sum fits.
     start >> span_bits..(end + ((1 << span_bits) - 1)) >> span_bits

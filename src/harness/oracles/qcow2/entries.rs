@@ -105,7 +105,7 @@ impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, 
                     (i64::try_from(block.get()).is_err()).then_some("lies past 2^63")
                 };
                 if let Some(what) = impossible {
-                    return Err(MapError::RefcountBlock { index, host: block.get(), what });
+                    return Err(MapError::RefcountBlock { index, host: block, what });
                 }
                 if word & REFCOUNT_TABLE_RESERVED == 0 {
                     return Ok(ControlFlow::Continue(()));
