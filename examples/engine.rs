@@ -64,12 +64,14 @@ impl OpenDisk for SmallDisk<'_> {
         }
         let range = window.clipped(self.disk.size);
         for extent in extents {
-            let start = extent.start.get().max(range.start);
-            let end = (extent.start.get() + extent.length_bytes).min(range.end);
-            let Some(mapping) = extent.mapping.advanced(start - extent.start.get()) else { break };
-            let clip =
-                |length_bytes| Extent { start: GuestOffset::new(start), length_bytes, mapping };
-            if start < end && visitor.extent(clip(end - start)).is_break() {
+            let start = extent.start.max(range.start);
+            let end = extent.start.saturating_add(extent.length_bytes).min(range.end);
+            let Some(length_bytes) = end.distance_from(start).filter(|length| *length > 0) else {
+                continue;
+            };
+            let skipped = start.saturating_distance_from(extent.start);
+            let Some(mapping) = extent.mapping.advanced(skipped) else { break };
+            if visitor.extent(Extent { start, length_bytes, mapping }).is_break() {
                 break;
             }
         }

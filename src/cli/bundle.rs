@@ -145,11 +145,11 @@ impl Archive {
             return self.file("image/left-out.txt", line.as_bytes());
         }
         let scratch = tempfile::tempdir()?;
-        let path = scratch.path().join(TOP);
+        let path = scratch.path().join(TOP_NAME);
         files::write_images(&path, Existing::Keep, built, Holes::Fill)
             .map_err(|failure| io::Error::other(failure.to_string()))?;
         for (name, _) in built.1.files(&names) {
-            let name = name.unwrap_or(TOP);
+            let name = name.unwrap_or(TOP_NAME);
             self.file(&format!("image/{name}"), &std::fs::read(scratch.path().join(name))?)?;
         }
         Ok(())
@@ -177,7 +177,7 @@ impl Archive {
 const SPARSE: &str = "The files were too long to be written out: of clusters that were allocated and hold \
                       nothing, qemu-img may say that they read as zeros.\n";
 /// What the image at the top is called: so that [`FileNames::default`] are the names of the others.
-const TOP: &str = "layer.qcow2";
+const TOP_NAME: &str = "layer.qcow2";
 
 fn versions() -> String {
     let qemu = qemu::version().unwrap_or_else(|| "not installed".to_string());

@@ -23,7 +23,7 @@ pub use qcowfuzz::fuzzing::corpus::Existing;
 pub type Built<'b> = (&'b Vm, &'b Images);
 
 /// The longest image whose holes are written out.
-pub const MAX_FILLED_BYTES: u64 = 1 << 30;
+pub const MAX_EXPORT_FILLED_BYTES: u64 = 1 << 30;
 
 /// Reads the whole of a file; `-` is standard input.
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -108,9 +108,9 @@ pub fn write_images(
         images.files(&names).map(|(name, image)| (named(name), image)).collect();
     for (path, image) in &files {
         let length = image.length_bytes();
-        if holes == Holes::Fill && length > MAX_FILLED_BYTES {
+        if holes == Holes::Fill && length > MAX_EXPORT_FILLED_BYTES {
             let what = format_args!(
-                "the file has {length} bytes, expected at most {MAX_FILLED_BYTES} where holes are filled"
+                "the file has {length} bytes, expected at most {MAX_EXPORT_FILLED_BYTES} where holes are filled"
             );
             return Err(Failure::at(path, what));
         }

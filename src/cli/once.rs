@@ -15,7 +15,7 @@ use super::exit::Failure;
 use qcowfuzz::harness::targets::TargetKind;
 
 /// How often a process is looked at that does not end.
-const TICK: Duration = Duration::from_millis(2);
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What an input came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,6 +146,6 @@ pub fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatu
             child.wait()?;
             return Ok(None);
         }
-        std::thread::sleep(TICK);
+        std::thread::sleep(END_CHECK_INTERVAL);
     }
 }

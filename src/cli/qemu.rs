@@ -24,11 +24,11 @@ use super::output::Record;
 use qcowfuzz::harness::targets::TargetKind;
 
 /// What the image at the top is called: the names of the others, made of it, are [`FileNames::default`].
-const TOP: &str = "layer";
+const TOP_STEM: &str = "layer";
 /// Files up to this length, together, are written with their holes filled.
-const MAX_FILLED_BYTES: u64 = 64 << 20;
+const MAX_COMPARED_FILLED_BYTES: u64 = 64 << 20;
 /// As long as qemu-img is waited for: there are disks over which it takes hours.
-const PATIENCE: Duration = Duration::from_secs(5);
+const QEMU_PATIENCE: Duration = Duration::from_secs(5);
 /// As much as is read of what it prints: a few hundred thousand extents.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 /// Where the incompatible features are in a header.
@@ -58,8 +58,8 @@ fn map(built: Built) -> Result<Map, String> {
     }
     let dir = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
     let length: u64 = images.files(&names).map(|(_, image)| image.length_bytes()).sum();
-    let holes = if length <= MAX_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
-    let written = files::write_images(&dir.path().join(TOP), Existing::Keep, built, holes);
+    let holes = if length <= MAX_COMPARED_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
+    let written = files::write_images(&dir.path().join(TOP_STEM), Existing::Keep, built, holes);
     written.map_err(|failure| format!("its files could not be written: {failure}"))?;
     let disk = format!("json:{}", disk(dir.path(), images, &names));
     let said = run(dir.path(), &["map", "--output=json", &disk])?;
@@ -109,7 +109,7 @@ fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
     let mut below = serde_json::Value::Null;
     for (height, files) in images.layers().rev().enumerate() {
         let top = height + 1 == layers;
-        let name = if top { TOP } else { names.image(height, files.raw) };
+        let name = if top { TOP_STEM } else { names.image(height, files.raw) };
         below = match files.raw {
             true => json!({ "driver": "raw", "file": file(name) }),
             false => json!({ "driver": "qcow2", "file": file(name), "backing": below }),
@@ -134,8 +134,8 @@ fn run(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, String> {
         io::ErrorKind::NotFound => "not asked: qemu-img is not installed".to_string(),
         _ => failed(error),
     })?;
-    let Some(status) = wait(&mut child, PATIENCE).map_err(failed)? else {
-        return Err(format!("no answer after {} seconds", PATIENCE.as_secs()));
+    let Some(status) = wait(&mut child, QEMU_PATIENCE).map_err(failed)? else {
+        return Err(format!("no answer after {} seconds", QEMU_PATIENCE.as_secs()));
     };
     if !status.success() {
         let line = complaint(&first_line(&fs::read(&said).map_err(failed)?), dir);

@@ -142,7 +142,7 @@ fn test(regression: &Regression, arguments: &Arguments, out: &mut impl Write) ->
 }
 
 /// Extents up to this number are spelled out.
-const MOST_EXTENTS: usize = 32;
+const MAX_SPELLED_EXTENTS: usize = 32;
 
 /// Writes what the reference model expects.
 fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Result<()> {
@@ -150,7 +150,7 @@ fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Resu
     // What the build panics over has no extents to be expected.
     let explained = caught(|| explain(&program.encode(), limits, usize::MAX, &names));
     let Ok(explained) = explained else { return Ok(()) };
-    if explained.expected.is_empty() || explained.expected.len() > MOST_EXTENTS {
+    if explained.expected.is_empty() || explained.expected.len() > MAX_SPELLED_EXTENTS {
         return Ok(());
     }
     writeln!(out, "    // Guest offset, length, status, host offset.")?;

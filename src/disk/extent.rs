@@ -39,18 +39,23 @@ impl Mapping {
         }
     }
 
-    /// Its kind, in the words of the specification.
-    pub fn kind(&self) -> &'static str {
+    /// The status that the flags stand for.
+    pub fn status(&self) -> MappingStatus {
         let Self { depth: _, present, zero, data, compressed, offset } = *self;
         match (present, zero, data, compressed, offset.is_some()) {
-            (false, true, false, false, false) => "unallocated",
-            (false, true, false, false, true) => "unallocated subcluster",
-            (true, true, false, false, false) => "zero-plain",
-            (true, true, false, false, true) => "zero-allocated",
-            (true, false, true, false, true) => "normal",
-            (true, false, true, true, false) => "compressed",
-            _ => "impossible",
+            (false, true, false, false, false) => MappingStatus::Unallocated,
+            (false, true, false, false, true) => MappingStatus::UnallocatedSubcluster,
+            (true, true, false, false, false) => MappingStatus::ZeroPlain,
+            (true, true, false, false, true) => MappingStatus::ZeroAllocated,
+            (true, false, true, false, true) => MappingStatus::Normal,
+            (true, false, true, true, false) => MappingStatus::Compressed,
+            _ => MappingStatus::Impossible,
         }
+    }
+
+    /// The name of its status, in the words of the specification.
+    pub fn kind(&self) -> &'static str {
+        self.status().name()
     }
 
     /// What a run of this kind is to an observer.
@@ -83,6 +88,40 @@ impl Mapping {
     }
 }
 
+/// What the flags of a [`Mapping`] stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappingStatus {
+    /// No layer has the bytes.
+    Unallocated,
+    /// No layer has the bytes, but the cluster around them has a host cluster.
+    UnallocatedSubcluster,
+    /// Zeros, without an allocation.
+    ZeroPlain,
+    /// Zeros, with an allocation.
+    ZeroAllocated,
+    /// Data.
+    Normal,
+    /// Compressed data.
+    Compressed,
+    /// No image has bytes with these flags.
+    Impossible,
+}
+
+impl MappingStatus {
+    /// Its name, in the words of the specification.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unallocated => "unallocated",
+            Self::UnallocatedSubcluster => "unallocated subcluster",
+            Self::ZeroPlain => "zero-plain",
+            Self::ZeroAllocated => "zero-allocated",
+            Self::Normal => "normal",
+            Self::Compressed => "compressed",
+            Self::Impossible => "impossible",
+        }
+    }
+}
+
 /// A maximal run of guest bytes with one mapping status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -105,11 +144,11 @@ impl Extent {
 impl fmt::Display for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { depth, present, zero, data, compressed, offset } = self;
-        match self.kind() {
-            "impossible" => {
+        match self.status() {
+            MappingStatus::Impossible => {
                 write!(f, "present {present}, zero {zero}, data {data}, compressed {compressed}")?;
             }
-            kind => f.write_str(kind)?,
+            status => f.write_str(status.name())?,
         }
         offset.iter().try_for_each(|offset| write!(f, " at {offset:#x}"))?;
         if *depth == 0 { Ok(()) } else { write!(f, ", {depth} down") }

@@ -3,6 +3,9 @@
 //! A layer is a list of pieces, each with one state, in order. Every record paints a range of it: what
 //! was there is cut out, the new piece takes its place. A disk is a list of layers: what the first leaves
 //! unallocated is asked of the second, as far as that reaches, and so on. That is all.
+//!
+//! # Arithmetic
+//! The build chooses host offsets that fit into an entry, 56 bits, and a disk ends before 2^63: no offset of a piece is held.
 
 use std::ops::Range;
 

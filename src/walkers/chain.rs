@@ -238,11 +238,13 @@ fn data_file(
 
 /// The name in `field`, up to its first zero byte.
 fn name(path: &Path, image: &FileStorage, field: Field) -> Result<OsString, ChainError> {
-    let mut bytes = vec![0; usize::try_from(field.length_bytes).unwrap_or(0)];
-    image
-        .read_at(field.offset, &mut bytes)
-        .map_err(|error| ChainError::Image { path: path.to_path_buf(), error: error.into() })?;
-    let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    let told = |error| ChainError::Image { path: path.to_path_buf(), error };
+    let length = usize::try_from(field.length_bytes);
+    let length = length.map_err(|_| told(MapError::TooLarge("name of a file")))?;
+    let mut bytes = vec![0; length];
+    image.read_at(field.offset, &mut bytes).map_err(|error| told(error.into()))?;
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let name = &bytes[..end];
     Ok(OsStr::from_bytes(name).to_os_string())
 }
 

@@ -2,6 +2,7 @@
 //! tests, the paths that it names.
 
 mod modules;
+mod numbers;
 
 use std::fs;
 use std::path::{Path, PathBuf};

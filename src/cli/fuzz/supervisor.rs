@@ -33,7 +33,7 @@ pub struct Finished {
 }
 
 /// How often the clock is looked at.
-const TICK: Duration = Duration::from_millis(200);
+const CLOCK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The campaign.
 pub struct Supervisor<'p> {
@@ -63,7 +63,7 @@ impl<'p> Supervisor<'p> {
     pub fn watch(mut self) -> Finished {
         let mut looked = Instant::now();
         while self.jobs.iter().any(|job| !job.done) {
-            match self.events.recv_timeout(TICK) {
+            match self.events.recv_timeout(CLOCK_INTERVAL) {
                 Ok((job, Some(message))) => self.jobs[job].told(message),
                 Ok((job, None)) => {
                     if let Err(failure) = self.ended(job) {
@@ -74,7 +74,7 @@ impl<'p> Supervisor<'p> {
                 // It does not disconnect: a sender is kept for those to come.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
-            if looked.elapsed() >= TICK {
+            if looked.elapsed() >= CLOCK_INTERVAL {
                 looked = Instant::now();
                 self.look();
             }

@@ -18,7 +18,7 @@ use crate::cli::output::Record;
 
 use super::links::{Links, spoken};
 use super::qemu_result::QemuResult;
-use super::shown::{MOST_EXTENTS, shown};
+use super::shown::{MAX_SHOWN_EXTENTS, shown};
 use answer::Answer;
 
 /// The section.
@@ -117,10 +117,10 @@ fn choose(answers: &mut [Answer; 3], focus: Option<usize>) -> Option<String> {
         Some(answer) => answer.records,
         None => answers[2].records,
     };
-    let windows: Vec<Range<u64>> = match longest.len() <= MOST_EXTENTS {
+    let windows: Vec<Range<u64>> = match longest.len() <= MAX_SHOWN_EXTENTS {
         true => iter::once(0..u64::MAX).collect(),
         false => {
-            let ranges = shown(longest.len(), MOST_EXTENTS, focus);
+            let ranges = shown(longest.len(), MAX_SHOWN_EXTENTS, focus);
             let window = |range: Range<usize>| {
                 let (first, last) =
                     (longest.get(range.start)?, longest.get(range.end.checked_sub(1)?)?);
@@ -136,7 +136,7 @@ fn choose(answers: &mut [Answer; 3], focus: Option<usize>) -> Option<String> {
                 .any(|window| record.start < window.end && window.start < record.guest().end)
         };
         let records = answer.records.iter().enumerate();
-        answer.chosen = records.filter(|(_, it)| inside(it)).take(2 * MOST_EXTENTS).collect();
+        answer.chosen = records.filter(|(_, it)| inside(it)).take(2 * MAX_SHOWN_EXTENTS).collect();
     }
     let told = answers.iter().zip(counts).filter(|(answer, count)| answer.chosen.len() < *count);
     let told: Vec<_> = told

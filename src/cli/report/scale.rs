@@ -8,7 +8,7 @@ const NARROWEST: f64 = 16.0;
 /// Where not all has room, what would be wider than this is broken.
 const WIDEST: f64 = 128.0;
 /// The narrowest that is broken: its mark, and a length.
-const BROKEN: f64 = 72.0;
+const MIN_BROKEN_WIDTH: f64 = 72.0;
 
 /// A stretch between neighbouring edges.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +51,7 @@ impl Scale {
         let kept: f64 = bounds.iter().filter(|it| !breaks(it)).map(drawn).sum();
         let broken = bounds.iter().filter(|it| breaks(it)).count();
         // They share what the others leave.
-        let share = ((wide - kept) / broken.max(1) as f64).max(BROKEN);
+        let share = ((wide - kept) / broken.max(1) as f64).max(MIN_BROKEN_WIDTH);
         let mut pieces = Vec::with_capacity(bounds.len());
         let mut x = 0.0;
         for bound in &bounds {

@@ -10,7 +10,7 @@ pub const MOST_STEPS: usize = 600;
 /// How many runs of a file.
 pub const MOST_RUNS: usize = 400;
 /// How many extents of each of those who answer.
-pub const MOST_EXTENTS: usize = 200;
+pub const MAX_SHOWN_EXTENTS: usize = 200;
 /// How many entries of a part.
 pub const MOST_ENTRIES: usize = 300;
 

@@ -27,9 +27,9 @@ pub const ROLES: [(&str, &str, &str); 13] = [
     ("leak", "!", "leak"),
 ];
 
-const HEIGHT: f64 = 46.0;
+const STRIP_HEIGHT: f64 = 46.0;
 /// Two offsets below a strip stand no nearer to each other.
-const TICK: f64 = 84.0;
+const TICK_WIDTH: f64 = 84.0;
 
 /// The section.
 pub fn section(files: &[FileTold], links: &Links, failing: Option<usize>) -> Markup {
@@ -158,7 +158,7 @@ fn picture(at: usize, file: &FileTold, ranges: &[Range<usize>]) -> Markup {
                         (segment(&format!("run-{at}-{number}"), file, run, &scale))
                     }
                     @for cut in &cuts { (omitted(*cut, &scale)) }
-                    (ticks(&scale, HEIGHT))
+                    (ticks(&scale, STRIP_HEIGHT))
                 }
             }
             figcaption { (scale.told()) }
@@ -175,10 +175,10 @@ fn segment(key: &str, file: &FileTold, run: &RunTold, scale: &Scale) -> Markup {
     html! {
         g.seg data-item=(key) role="img" aria-label=(label) {
             title { (label) }
-            (filled(x, 0.0, width, HEIGHT, style))
+            (filled(x, 0.0, width, STRIP_HEIGHT, style))
             text x=(rounded(x + width / 2.0)) y="27" { (text) }
             @for piece in scale.between(run.offset, end).iter().filter(|it| it.broken) {
-                (zigzag(piece, 0.0, HEIGHT))
+                (zigzag(piece, 0.0, STRIP_HEIGHT))
             }
         }
     }
@@ -188,7 +188,7 @@ fn omitted(start: u64, scale: &Scale) -> Markup {
     html! {
         @for piece in scale.pieces.iter().filter(|piece| piece.start == start) {
             g role="img" aria-label="not shown" {
-                (filled(piece.x, 0.0, piece.width, HEIGHT, "omitted"))
+                (filled(piece.x, 0.0, piece.width, STRIP_HEIGHT, "omitted"))
                 text x=(rounded(piece.x + piece.width / 2.0)) y="27" { "not shown" }
             }
         }
@@ -200,18 +200,18 @@ pub fn ticks(scale: &Scale, top: f64) -> Markup {
     let mut free = 0.0;
     let mut marks = Vec::new();
     for piece in &scale.pieces {
-        let to_the_left = piece.x > scale.width() - TICK;
-        let begins = if to_the_left { piece.x - TICK } else { piece.x };
+        let to_the_left = piece.x > scale.width() - TICK_WIDTH;
+        let begins = if to_the_left { piece.x - TICK_WIDTH } else { piece.x };
         if begins >= free {
             marks.push((piece.x, piece.start));
-            free = if to_the_left { f64::INFINITY } else { piece.x + TICK };
+            free = if to_the_left { f64::INFINITY } else { piece.x + TICK_WIDTH };
         }
     }
     html! {
         g.ticks aria-hidden="true" {
             @for (x, offset) in marks {
                 line x1=(rounded(x)) x2=(rounded(x)) y1=(rounded(top)) y2=(rounded(top + 6.0)) {}
-                @let anchor = if x > scale.width() - TICK { "end" } else { "start" };
+                @let anchor = if x > scale.width() - TICK_WIDTH { "end" } else { "start" };
                 text x=(rounded(x)) y=(rounded(top + 18.0)) text-anchor=(anchor) { (format!("{offset:#x}")) }
             }
         }

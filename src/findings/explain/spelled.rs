@@ -8,7 +8,7 @@ use crate::formats::qcow2::refcount;
 use crate::formats::qcow2::units::SUBCLUSTERS;
 
 /// Names of the header's feature bits, from bit 0 on (specification, "Header").
-const FEATURES: [(&str, &[&str]); 3] = [
+const FEATURE_BITS: [(&str, &[&str]); 3] = [
     (
         "incompatible_features",
         &["dirty", "corrupt", "external data file", "compression type", "extended L2"],
@@ -42,7 +42,7 @@ pub fn spelled(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) 
             (0, _) => "all zeros".to_string(),
             (at, _) => format!("bits at {at:#x}"),
         },
-        Part::Header => match FEATURES.iter().find(|(field, _)| *field == name) {
+        Part::Header => match FEATURE_BITS.iter().find(|(field, _)| *field == name) {
             Some((_, names)) => features(value, names),
             None => value.to_string(),
         },

@@ -1,6 +1,10 @@
 //! What an image consists of, field by field and entry by entry: where each lies, how long it is, and
 //! which part of the disk is mapped by it. Read from the bytes alone, so that whoever wants to change an
 //! image finds everything that a reader looks at.
+//!
+//! # Arithmetic
+//! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset is held. Entries
+//! may name any host offset. A host range that passes 2^64 ends there, because no file has bytes behind that.
 
 mod fields;
 
@@ -254,7 +258,6 @@ impl Anatomy {
         let span = geometry.l2_span_bytes();
         let table = Table::active_l1(header);
         self.each_entry(storage, table, |anatomy, TableEntry { at, index, word, .. }| {
-            // An L1 table is longer than any disk needs: what it maps past 2^64 is nothing.
             let guest = index.saturating_mul(span)..(index + 1).saturating_mul(span);
             anatomy.entry(Part::L1, at, &table, guest.clone());
             let Some(l2) = L1Entry(word).table() else { return Ok(()) };
@@ -275,7 +278,6 @@ impl Anatomy {
         let cluster = geometry.cluster_size.bytes();
         let table = Table::l2(geometry, l2);
         self.each_entry(storage, table, |anatomy, TableEntry { at, index, word, second }| {
-            // As for the entries of the L1 table.
             let start = first.saturating_add(index * cluster);
             let guest = start..start.saturating_add(cluster);
             anatomy.entry(Part::L2, at, &table, guest.clone());
@@ -332,7 +334,7 @@ impl Anatomy {
         block: HostOffset,
     ) -> Result<(), MapError> {
         let block = Table::refcount_block(geometry, block);
-        // A byte, if counts are shorter.
+        // One byte if counts are shorter.
         let width_bytes = 1u8 << geometry.refcount_order.saturating_sub(3);
         let stride_bytes = u64::from(width_bytes);
         let (part, name, guest, end) = (Part::RefcountBlock, "", NOTHING, block.range().end);

@@ -44,6 +44,7 @@ pub fn table_entries_for(
 
 /// How many bits a bitmap of the whole disk has.
 pub fn bits_for(virtual_size_bytes: u64, granularity_bits: u8) -> u64 {
+    // `fault` refuses a granularity above 31. One of 64 and more is too large for any disk.
     virtual_size_bytes.div_ceil(1u64.checked_shl(u32::from(granularity_bits)).unwrap_or(u64::MAX))
 }
 
@@ -167,6 +168,7 @@ impl BitmapEntry {
             (table & cluster_size.mask() != 0, "its table is not on a cluster boundary"),
             (table > i64::MAX as u64 - entries * 8, "its table does not end before 2^63"),
             (entries == 0, "its table has no entries"),
+            // A length that saturates is longer than the bound.
             (cluster_size.saturating_bytes(entries) > MAX_DATA_BYTES, "it is larger than 512 MiB"),
             (!self.in_use() && entries != needed, "its table is not as long as the disk needs it"),
         ];

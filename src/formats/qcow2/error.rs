@@ -175,6 +175,7 @@ impl MapError {
     pub(crate) fn below_by(self, more: u32) -> Self {
         match (self, more) {
             (error, 0) => error,
+            // Chains have 64 layers at most: no depth saturates.
             (Self::Below { depth, error }, _) => {
                 Self::Below { depth: depth.saturating_add(more), error }
             }

@@ -239,6 +239,7 @@ impl RawHeader {
         if self.refcount_table_clusters == 0 {
             return Err(bad("refcount_table_clusters", 0, "at least 1"));
         }
+        // A length that saturates is longer than the bound.
         let table_bytes = cluster_size.saturating_bytes(u64::from(self.refcount_table_clusters));
         if table_bytes > MAX_REFCOUNT_TABLE_BYTES {
             let found = u64::from(self.refcount_table_clusters);
@@ -283,7 +284,8 @@ fn check_offset(
         return Err(bad(field, found, "a multiple of the cluster size"));
     }
     let end = if length_bytes > 0 { MAX_FILE_BYTES } else { i64::MAX as u64 };
-    if found > end.saturating_sub(length_bytes) {
+    // No table that comes here is longer than 32 MiB.
+    if found > end - length_bytes {
         return Err(bad(field, found, "a table that ends before 2^63"));
     }
     Ok(())

@@ -4,6 +4,10 @@
 //!
 //! The walker does not use this module. It is the code under test, so the recount must not share its way through the
 //! tables.
+//!
+//! # Arithmetic
+//! An entry of a damaged table may name any offset. A table that passes 2^64 ends there, because no file has bytes behind
+//! that. A storage returns data from the range that it is asked for, so that none lie before their table.
 
 use std::ops::{ControlFlow, Range};
 
@@ -72,7 +76,6 @@ impl Table {
 
     /// The refcount table.
     pub fn refcounts(header: &Header) -> Self {
-        // A header that is accepted has a table of 8 MiB at most.
         let clusters = u64::from(header.refcount_table_clusters);
         let length_bytes = header.geometry.cluster_size.saturating_bytes(clusters);
         Self { start: header.refcount_table_offset, length_bytes, entry_bytes: 8 }
@@ -83,8 +86,7 @@ impl Table {
         Self { start, length_bytes: geometry.cluster_size.bytes(), entry_bytes: 8 }
     }
 
-    /// The bytes of the file that it takes. A table that an entry with any offset names may pass 2^64; no file has bytes
-    /// there, so it ends there.
+    /// The bytes of the file that it takes.
     pub fn range(&self) -> Range<HostOffset> {
         self.start..self.start.saturating_add(self.length_bytes)
     }
@@ -104,7 +106,6 @@ impl Table {
         let length_bytes = self.length_bytes.next_multiple_of(GRAIN_BYTES);
         let range = self.start..self.start.saturating_add(length_bytes);
         each_data(storage, range, scratch, |data| {
-            // A storage returns data from the range that it is asked for: none lie before the table.
             take(data.offset.distance_from(self.start).unwrap_or(0), data.bytes)
         })
     }

@@ -1,5 +1,9 @@
 //! Typed cluster numbers and the cluster size, with only the arithmetic that means something: a guest offset cannot be
 //! added to a host offset, nor a cluster number to a byte.
+//!
+//! # Arithmetic
+//! A number of clusters whose bytes pass 64 bits is held at the last cluster boundary, which lies past the end of every
+//! disk and file.
 
 use crate::disk::offsets::{GuestOffset, HostOffset, quantity};
 

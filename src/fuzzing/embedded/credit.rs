@@ -10,8 +10,8 @@ const HALF_LIFE: u64 = 1 << 13;
 const KEPT: u64 = 1 << 10;
 /// How far credit changes a weight, both ways: to a quarter, and to four times as much.
 const EVEN: u64 = 64;
-const LEAST: u64 = EVEN / 4;
-const MOST: u64 = EVEN * 4;
+const MIN_CREDIT: u64 = EVEN / 4;
+const MAX_CREDIT: u64 = EVEN * 4;
 /// So many children each mutation has to begin with, of which as many were kept as of all.
 const CHILDREN: u128 = 1 << 8;
 
@@ -34,7 +34,7 @@ impl Credit {
             let own = u128::from(self.kept[place]) * children + CHILDREN * kept;
             let even = (u128::from(self.children[place]) + CHILDREN) * kept;
             let credit = (own * u128::from(EVEN) / even) as u64;
-            *weight = MUTATIONS[place].weight * credit.clamp(LEAST, MOST);
+            *weight = MUTATIONS[place].weight * credit.clamp(MIN_CREDIT, MAX_CREDIT);
         }
         weights
     }

@@ -1,5 +1,8 @@
 //! A walk costs what its tables cost: bytes read, steps and extents are bounded. Does not check the
 //! memory of a walk: a test with a counting allocator does (`tests/memory.rs`).
+//!
+//! # Arithmetic
+//! A bound that saturates allows everything. That is right, because no walk reaches 2^64 bytes or steps.
 
 use crate::disk::extent::Extent;
 use crate::disk::limits::{FUEL_BASE, FUEL_PER_UNIT};

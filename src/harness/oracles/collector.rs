@@ -32,6 +32,7 @@ impl<'e> Collector<'e> {
 
     #[inline]
     fn burn(&mut self) -> ControlFlow<()> {
+        // Fuel that has run out stays so: an engine may go on calling.
         self.fuel = self.fuel.saturating_sub(1);
         if self.fuel == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

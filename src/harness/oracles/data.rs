@@ -2,6 +2,11 @@
 //! zeros where there are none. Does not check what lies between the edges of a piece, except where a
 //! program asks to read it; and of large compressed clusters nothing behind their first 16 KiB
 //! (`limits::MAX_INFLATED_BYTES`).
+//!
+//! # Arithmetic
+//! The parts of the model lie on a disk that ends before 2^63, so that no end of a part saturates. A subtraction that
+//! saturates at 0 means the beginning of the disk, or of the bytes that are compared: what lies before is cut off. The
+//! end of a range that a program asks for may pass 2^64, and then lies past the end of every disk.
 
 use std::ops::Range;
 
@@ -212,6 +217,7 @@ pub fn check_range(
         return Ok(());
     }
     let differing = expected.iter().zip(actual.iter()).position(|(one, other)| one != other);
+    // They are as long and differ, so there is one.
     let at = differing.unwrap_or(0);
     let guest = start.get() + at as u64;
     // The parts cover the whole disk, so there is one.

@@ -1,8 +1,8 @@
 //! Only combinations of flags that `qemu-img map` can print for one image (QEMU `block/qcow2.c`,
 //! `qcow2_co_block_status`), and offsets where it prints them, on sector boundaries where the extent
-//! starts on one. Does not check that the right combination was chosen.
+//! starts on one; and host ranges that end within 64 bits. Does not check that the right combination was chosen.
 
-use crate::disk::extent::{Extent, Mapping};
+use crate::disk::extent::{Extent, Mapping, MappingStatus};
 
 use super::{Verdict, violation};
 
@@ -10,7 +10,7 @@ use super::{Verdict, violation};
 pub fn check(extents: &[Extent]) -> Verdict {
     for extent in extents {
         let told = || format!("{extent}");
-        if extent.mapping.kind() == "impossible" {
+        if extent.mapping.status() == MappingStatus::Impossible {
             let Mapping { present, zero, data, compressed, .. } = extent.mapping;
             let field = match (present, zero, data, compressed) {
                 (_, true, true, _) | (_, false, false, _) => "zero and data",
@@ -25,6 +25,9 @@ pub fn check(extents: &[Extent]) -> Verdict {
         {
             return violation("flags", "offset", ("aligned like the guest's", "not"), told);
         }
+        if extent.mapping.advanced(extent.length_bytes).is_none() {
+            return violation("flags", "host end", ("within 64 bits", "past them"), told);
+        }
     }
     Ok(())
 }
@@ -35,7 +38,11 @@ mod tests {
     use crate::disk::offsets::{GuestOffset, HostOffset};
 
     fn found(mapping: Mapping) -> Option<String> {
-        let extent = Extent { start: GuestOffset::ZERO, length_bytes: 512, mapping };
+        found_of(mapping, 512)
+    }
+
+    fn found_of(mapping: Mapping, length_bytes: u64) -> Option<String> {
+        let extent = Extent { start: GuestOffset::ZERO, length_bytes, mapping };
         check(&[extent]).err().map(|violation| violation.fingerprint())
     }
 
@@ -60,5 +67,15 @@ mod tests {
         assert_eq!(found(data).unwrap(), "flags: offset, possible → impossible");
         let crooked = Mapping { offset: Some(HostOffset::new(4097)), ..data };
         assert_eq!(found(crooked).unwrap(), "flags: offset, aligned like the guest's → not");
+    }
+
+    #[test]
+    fn a_host_range_ends_within_64_bits() {
+        let last = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };
+        let last = Mapping { offset: Some(HostOffset::new(u64::MAX - 511)), ..last };
+        assert_eq!(found_of(last, 511), None);
+        let past = "flags: host end, within 64 bits → past them";
+        assert_eq!(found_of(last, 512).unwrap(), past);
+        assert_eq!(found_of(last, 4096).unwrap(), past);
     }
 }

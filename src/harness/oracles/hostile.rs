@@ -106,6 +106,7 @@ fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
             break;
         }
         let from = start.max(range.start);
+        // `partition` has checked the ends of the walk's extents, and those of the model end with its disk.
         let until = start.saturating_add(extent.length_bytes).min(range.end);
         let Some(mapping) = extent.mapping.advanced(from - start) else { continue };
         let start = GuestOffset::new(from);

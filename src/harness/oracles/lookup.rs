@@ -18,6 +18,7 @@ pub fn check(
     for extent in whole.iter().filter(|extent| is_new(extent)) {
         check_byte(disk, extent.start, extent)?;
         if extent.length_bytes > 1 {
+            // Its end lies on the disk (`partition`).
             check_byte(disk, extent.start.saturating_add(extent.length_bytes - 1), extent)?;
         }
     }
@@ -34,8 +35,9 @@ pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent
             }),
         };
     }
-    let index = whole.partition_point(|extent| extent.start <= guest).saturating_sub(1);
-    match whole.get(index) {
+    // The extents tile the disk (`partition`), so that one begins at or before any byte, unless there is none.
+    let after = whole.partition_point(|extent| extent.start <= guest);
+    match after.checked_sub(1).and_then(|index| whole.get(index)) {
         Some(extent) => check_byte(disk, guest, extent),
         None => Ok(()),
     }
@@ -46,7 +48,8 @@ fn check_byte(disk: &mut impl OpenDisk, guest: GuestOffset, extent: &Extent) -> 
         Ok(actual) => actual,
         Err(error) => return Err(unexpected_error(ORACLE, "byte", &error)),
     };
-    let delta = guest.distance_from(extent.start).unwrap_or(0);
+    // The byte lies in the extent, whose host range ends within 64 bits (`flags`): nothing is held.
+    let delta = guest.saturating_distance_from(extent.start);
     let expected = extent.mapping.advanced(delta).unwrap_or(extent.mapping);
     match differing_field(&expected, &actual) {
         None => Ok(()),

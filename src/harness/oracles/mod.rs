@@ -80,7 +80,7 @@ pub(crate) fn unexpected_error(
 pub(crate) fn differing_field(expected: &Mapping, actual: &Mapping) -> Option<&'static str> {
     if expected == actual {
         None
-    } else if expected.kind() != actual.kind() {
+    } else if expected.status() != actual.status() {
         Some("kind")
     } else if expected.depth != actual.depth {
         Some("depth")

@@ -1,6 +1,9 @@
 //! Files that are no program's: whatever they hold, opening, walking, looking up and reading come to
 //! an end within bounds, and where they answer, the answers tile the disk, are possible, and agree
 //! with each other. Does not check that they are right: there is nothing to hold them against.
+//!
+//! # Arithmetic
+//! Numbers of steps saturate, because a bound of 2^64 steps is none. The extents that are read end on the disk (`partition`).
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;

@@ -50,6 +50,7 @@ fn check_disk<E: Engine>(
 ) -> Verdict {
     let Buffers { expected, actual, other } = buffers;
     let Capabilities { lookup: engine_looks_up, read: reads, .. } = engine.capabilities();
+    // A table has 65,536 snapshots at most. A number past 32 bits is that of no snapshot, which is a violation below.
     let number = u32::try_from(index).unwrap_or(u32::MAX);
     let disk = &mut match engine.open_snapshot(chain, number) {
         Ok(disk) => disk,
@@ -66,6 +67,7 @@ fn check_disk<E: Engine>(
     if engine_looks_up {
         lookup::check(disk, &[extent], |_| true)?;
     }
+    // Inside the extent.
     let start = extent.start.saturating_add(extent.length_bytes / 2);
     let some = Window { start, length_bytes: extent.length_bytes };
     window::check(disk, some, actual, fuel, other)?;

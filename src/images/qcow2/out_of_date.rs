@@ -22,7 +22,7 @@ pub struct OutOfDate {
 }
 
 /// How many clusters are tried, at most.
-const MOST: u64 = 8;
+const MAX_TRIES: u64 = 8;
 
 impl OutOfDate {
     pub(super) fn clear(&mut self) {
@@ -56,7 +56,7 @@ impl Builder {
         let style = self.plan.style.unwrap_or_default();
         let mut entropy = Entropy::new(style.entropy().next_u64() ^ self.plan.rng_seed);
         out_of_date.clusters.copy_from(&placement.clusters);
-        let tries = 2 + entropy.below(MOST - 1);
+        let tries = 2 + entropy.below(MAX_TRIES - 1);
         let runs = self.placement.clusters.runs();
         for _ in 0..tries {
             let run = runs[entropy.below(runs.len() as u64) as usize];

@@ -107,8 +107,8 @@ pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
 /// Returns the payload of a kind; it is empty if it would be too long. The first call makes it, and the process keeps it:
 /// at most [`MAX_PAYLOAD_BYTES`] for each kind, cluster size and compression.
 pub fn payload(geometry: &Geometry, kind: Kind) -> &'static Payload {
-    static MADE: [OnceLock<Payload>; KINDS * CLUSTER_SIZES * 2] =
-        [const { OnceLock::new() }; KINDS * CLUSTER_SIZES * 2];
+    static MADE: [OnceLock<Payload>; PAYLOADS_OF_CLUSTER * CLUSTER_SIZES * 2] =
+        [const { OnceLock::new() }; PAYLOADS_OF_CLUSTER * CLUSTER_SIZES * 2];
     let size = (geometry.cluster_size.bits() - ClusterSize::MIN_BITS) as usize;
     let compression = usize::from(geometry.compression == Compression::Zstd);
     let of_size = (size * 2 + compression) * Shape::ALL.len() + kind.shape as usize;
@@ -116,6 +116,6 @@ pub fn payload(geometry: &Geometry, kind: Kind) -> &'static Payload {
         .get_or_init(|| Payload::new(geometry.cluster_size, geometry.compression, kind))
 }
 
-const KINDS: usize = Shape::ALL.len() * Coding::ALL.len();
+const PAYLOADS_OF_CLUSTER: usize = Shape::ALL.len() * Coding::ALL.len();
 
 const CLUSTER_SIZES: usize = (ClusterSize::MAX_BITS - ClusterSize::MIN_BITS + 1) as usize;

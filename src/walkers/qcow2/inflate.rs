@@ -69,7 +69,7 @@ impl Inflater {
     ) -> Result<&[u8], InflateError> {
         let cluster = geometry.cluster_size.bytes_usize();
         // At most two clusters: the descriptor has no room for more.
-        let length = usize::try_from(run.length_bytes()).unwrap_or(0).min(2 * cluster);
+        let length = run.length_bytes().min(2 * cluster as u64) as usize;
         let Geometry { compression, .. } = *geometry;
         let payload = Payload { offset: run.offset, length, cluster, compression };
         let Self { input, kept, .. } = self;

@@ -1,5 +1,9 @@
 //! `lookup`: the mapping of one guest byte, by a direct path through the tables. What one L2 entry
 //! means is said here, for it and for the walk.
+//!
+//! # Arithmetic
+//! The header's L1 table ends before 2^63, and entries name host offsets of 56 bits, so that no host offset is held. A chain
+//! has 64 layers at most, so that every depth fits.
 
 use crate::disk::extent::Mapping;
 use crate::disk::observer::Observer;

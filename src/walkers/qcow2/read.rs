@@ -1,4 +1,8 @@
 //! `read`: guest data, through the mapping.
+//!
+//! # Arithmetic
+//! A read ends on the disk, so that no guest offset is held. A length that has no room in a `usize` is longer than every
+//! buffer. A layer below that is missing, or that ends before the read, has no bytes there.
 
 use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};

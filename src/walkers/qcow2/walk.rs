@@ -1,5 +1,11 @@
 //! `map_extents`: all extents of a window, front to back, one L2 table piece of each layer in memory at
 //! a time.
+//!
+//! # Arithmetic
+//! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset of an entry is
+//! held. Host offsets in entries have 56 bits and runs are no longer than a cluster, so that no mapping is held either.
+//! Distances are those from an earlier offset to a later one, or 0 where the window begins before a table. A storage
+//! returns data from the range that it is asked for, so that none lie before their table.
 
 use crate::formats::qcow2::layout::Layout;
 use std::ops::{ControlFlow, Range};
@@ -108,7 +114,6 @@ impl<V: Visitor + ?Sized> Sink<'_, V> {
     /// Takes the next piece. `mapping` is that of its first byte.
     #[inline]
     fn take(&mut self, range: Range<GuestOffset>, mapping: Mapping) -> ControlFlow<()> {
-        // No range is empty, so that the distance is never held at 0.
         let length_bytes = range.end.saturating_distance_from(range.start);
         let next = Extent { start: range.start, length_bytes, mapping };
         match &mut self.pending {
@@ -247,7 +252,6 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         let cluster = geometry.cluster_size.bytes();
         let end = start.saturating_add(geometry.l2_span_bytes()).min(self.end);
         let cluster_bits = geometry.cluster_size.bits();
-        // The window may begin before the table, and then all of its entries are wanted from the first on.
         let skipped = self.position.saturating_distance_from(start);
         let entries = entries_of(skipped, end.saturating_distance_from(start), cluster_bits);
         let entry_bytes = geometry.l2_entry_bytes();
@@ -364,7 +368,6 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         if range.is_empty() {
             return Ok(ControlFlow::Continue(()));
         }
-        // `start` is not past the position. A host offset has 56 bits and a cluster 21: neither is held.
         let skipped = self.position.saturating_distance_from(start);
         let mapping = mapping.advanced(skipped).unwrap_or(mapping);
         self.position = range.end;

@@ -1,6 +1,7 @@
 //! The three rows.
 
 use maud::{Markup, html};
+use qcowfuzz::disk::extent::MappingStatus;
 
 use crate::cli::output::Record;
 use crate::cli::report::scale::{Scale, WIDTH};
@@ -8,27 +9,40 @@ use crate::cli::report::strip::{filled, rounded, swatch, ticks, zigzag};
 
 use super::answer::Answer;
 
-/// Kinds of mapping: the name, how it is written where there is little room, and its style.
-const KINDS: [(&str, &str, &str); 7] = [
-    ("unallocated", "·", "hole"),
-    ("unallocated subcluster", "·s", "hole"),
-    ("zero-plain", "0", "zero"),
-    ("zero-allocated", "0A", "zero-allocated"),
-    ("normal", "D", "data"),
-    ("compressed", "C", "compressed"),
-    ("impossible", "?", "leak"),
+/// All statuses, in the order of the legend.
+const KINDS: [MappingStatus; 7] = [
+    MappingStatus::Unallocated,
+    MappingStatus::UnallocatedSubcluster,
+    MappingStatus::ZeroPlain,
+    MappingStatus::ZeroAllocated,
+    MappingStatus::Normal,
+    MappingStatus::Compressed,
+    MappingStatus::Impossible,
 ];
+
+/// How a status is written where there is little room, and its style.
+fn drawn(status: MappingStatus) -> (&'static str, &'static str) {
+    match status {
+        MappingStatus::Unallocated => ("·", "hole"),
+        MappingStatus::UnallocatedSubcluster => ("·s", "hole"),
+        MappingStatus::ZeroPlain => ("0", "zero"),
+        MappingStatus::ZeroAllocated => ("0A", "zero-allocated"),
+        MappingStatus::Normal => ("D", "data"),
+        MappingStatus::Compressed => ("C", "compressed"),
+        MappingStatus::Impossible => ("?", "leak"),
+    }
+}
 
 /// Where the rows begin, beside what they are called.
 const LEFT: f64 = 128.0;
-const TOP: f64 = 20.0;
-const HEIGHT: f64 = 34.0;
+const TOP_MARGIN: f64 = 20.0;
+const ROW_HEIGHT: f64 = 34.0;
 const ROW: f64 = 42.0;
 
 /// The picture, with a mark at the guest offset at which two answers are first not the same.
 pub(super) fn picture(answers: &[Answer; 3], first: Option<u64>) -> Markup {
     let scale = scale(answers);
-    let bottom = TOP + ROW * 3.0;
+    let bottom = TOP_MARGIN + ROW * 3.0;
     let (width, height) = (rounded(LEFT + scale.width() + 2.0), rounded(bottom + 22.0));
     html! {
         (legend(answers))
@@ -38,7 +52,7 @@ pub(super) fn picture(answers: &[Answer; 3], first: Option<u64>) -> Markup {
                     width=(width) height=(height) viewBox=(format!("0 0 {width} {height}"))
                 {
                     @for (row, answer) in answers.iter().enumerate() {
-                        (one(answer, TOP + ROW * row as f64, &scale))
+                        (one(answer, TOP_MARGIN + ROW * row as f64, &scale))
                     }
                     g transform=(format!("translate({LEFT} 0)")) {
                         @if let Some(first) = first { (mark(scale.x(first))) }
@@ -69,11 +83,13 @@ fn scale(answers: &[Answer; 3]) -> Scale {
 
 fn legend(answers: &[Answer; 3]) -> Markup {
     let chosen = || answers.iter().flat_map(|answer| &answer.chosen).map(|(_, record)| *record);
-    let there = |name: &str| chosen().any(|record| record.extent().mapping.kind() == name);
+    let status_of = |record: &Record| record.extent().mapping.status();
+    let there = |status: MappingStatus| chosen().any(|record| status_of(record) == status);
     html! {
         ul.legend aria-label="Kinds in the picture" {
-            @for (name, letters, style) in KINDS.iter().filter(|(name, ..)| there(name)) {
-                li { (swatch(letters, style)) " " (name) }
+            @for status in KINDS.into_iter().filter(|status| there(*status)) {
+                @let (letters, style) = drawn(status);
+                li { (swatch(letters, style)) " " (status.name()) }
             }
             @if chosen().any(|record| record.depth > 0) {
                 li { "A number behind the letters: so many layers down." }
@@ -96,22 +112,21 @@ fn one(answer: &Answer, top: f64, scale: &Scale) -> Markup {
 
 fn segment(key: &str, answer: &Answer, record: &Record, scale: &Scale) -> Markup {
     let (start, end) = (record.start, record.guest().end);
-    let kind = record.extent().mapping.kind();
-    let known = KINDS.iter().find(|(name, ..)| *name == kind);
-    let (letters, style) = known.map_or(("?", "leak"), |(_, letters, style)| (letters, style));
+    let status = record.extent().mapping.status();
+    let (letters, style) = drawn(status);
     let x = scale.x(start);
     // One without a length is still to be seen.
     let width = (scale.x(end) - x).max(2.0);
-    let text = if width > 120.0 { kind } else { letters };
+    let text = if width > 120.0 { status.name() } else { letters };
     let depth = if record.depth > 0 { record.depth.to_string() } else { String::new() };
     let label = format!("{}: guest {}", answer.who, record.extent());
     html! {
         g.seg data-item=(key) role="img" aria-label=(label) {
             title { (label) }
-            (filled(x, 0.0, width, HEIGHT, style))
+            (filled(x, 0.0, width, ROW_HEIGHT, style))
             text x=(rounded(x + width / 2.0)) y="21" { (text) (depth) }
             @for piece in scale.between(start, end).iter().filter(|piece| piece.broken) {
-                (zigzag(piece, 0.0, HEIGHT))
+                (zigzag(piece, 0.0, ROW_HEIGHT))
             }
         }
     }
@@ -119,7 +134,7 @@ fn segment(key: &str, answer: &Answer, record: &Record, scale: &Scale) -> Markup
 
 /// Through the two rows that differ.
 fn mark(x: f64) -> Markup {
-    let bottom = TOP + ROW * 2.0 - 4.0;
+    let bottom = TOP_MARGIN + ROW * 2.0 - 4.0;
     // The words stand where they have room.
     let (anchor, words) =
         if x > WIDTH - 2.0 * LEFT { ("end", x - 5.0) } else { ("start", x + 5.0) };

@@ -59,6 +59,7 @@ fn check_reports(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
 fn explained(report: &Report, out_of_date: &[Deviation]) -> bool {
     let first = out_of_date.partition_point(|one| one.cluster < report.cluster);
     let mut cluster = report.cluster.get();
+    // Clusters are those of a file of less than 2^63 bytes.
     let end = cluster.saturating_add(report.clusters);
     for one in &out_of_date[first..] {
         let as_left = match report.finding {
@@ -82,6 +83,7 @@ fn explained(report: &Report, out_of_date: &[Deviation]) -> bool {
 fn check_out_of_date(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
     for one in out_of_date {
         let about = |report: &&Report| {
+            // As above.
             let from = report.cluster.get();
             (from..from.saturating_add(report.clusters)).contains(&one.cluster.get())
         };

@@ -12,7 +12,7 @@ use crate::images::content::{MAX_DISTANCE, STAMP_BYTES};
 use super::coding::{Coding, Content};
 
 /// miniz's numbers of zlib's strategies.
-const DEFAULT: i32 = 0;
+const DEFAULT_STRATEGY: i32 = 0;
 const FIXED_CODES: i32 = 4;
 
 /// A stored block that is not the last and is empty: what a flush leaves behind.
@@ -32,10 +32,10 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
         zeros_part(strategy, zeros.len(), TDEFLFlush::Finish, out);
     };
     match coding {
-        Coding::Usual | Coding::Trailing | Coding::Largest => in_two(6, DEFAULT),
+        Coding::Usual | Coding::Trailing | Coding::Largest => in_two(6, DEFAULT_STRATEGY),
         Coding::Fixed => in_two(6, FIXED_CODES),
-        Coding::Quick => in_two(1, DEFAULT),
-        Coding::Dynamic => in_two(9, DEFAULT),
+        Coding::Quick => in_two(1, DEFAULT_STRATEGY),
+        Coding::Dynamic => in_two(9, DEFAULT_STRATEGY),
         Coding::Stored => {
             let mut blocks = content.rest.chunks(usize::from(u16::MAX)).peekable();
             while let Some(block) = blocks.next() {
@@ -44,16 +44,16 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
         }
         Coding::Window => far_matches(content.rest, out),
         Coding::Longer => {
-            part(6, DEFAULT, filled, TDEFLFlush::Full, out);
+            part(6, DEFAULT_STRATEGY, filled, TDEFLFlush::Full, out);
             // Another cluster of something that is not there.
             let mut longer = zeros.to_vec();
             longer.resize(zeros.len() + content.cluster_bytes(), b'!');
-            part(1, DEFAULT, &longer, TDEFLFlush::Finish, out);
+            part(1, DEFAULT_STRATEGY, &longer, TDEFLFlush::Finish, out);
         }
         Coding::Pieces => pieces(filled, zeros.len(), out),
         Coding::Ended => {
-            part(6, DEFAULT, filled, TDEFLFlush::Full, out);
-            zeros_part(DEFAULT, zeros.len(), TDEFLFlush::Full, out);
+            part(6, DEFAULT_STRATEGY, filled, TDEFLFlush::Full, out);
+            zeros_part(DEFAULT_STRATEGY, zeros.len(), TDEFLFlush::Full, out);
             out.extend(EMPTY_LAST);
         }
     }
@@ -101,12 +101,12 @@ fn pieces(filled: &[u8], zeros: usize, out: &mut Vec<u8>) {
         match turn % 4 {
             0 => stored_block(piece, false, out),
             1 => part(6, FIXED_CODES, piece, TDEFLFlush::Full, out),
-            2 => part(9, DEFAULT, piece, TDEFLFlush::Full, out),
-            _ => part(1, DEFAULT, piece, TDEFLFlush::Sync, out),
+            2 => part(9, DEFAULT_STRATEGY, piece, TDEFLFlush::Full, out),
+            _ => part(1, DEFAULT_STRATEGY, piece, TDEFLFlush::Sync, out),
         }
         out.extend(FLUSH);
     }
-    zeros_part(DEFAULT, zeros, TDEFLFlush::Finish, out);
+    zeros_part(DEFAULT_STRATEGY, zeros, TDEFLFlush::Finish, out);
 }
 
 /// Appends `rest` as one block of fixed codes whose matches lie as far back as there is something

@@ -6,7 +6,7 @@ use crate::images::content::STAMP_BYTES;
 
 use super::coding::{Coding, Content};
 
-const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+const FRAME_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 /// A frame that is skipped, and holds five bytes.
 const SKIPPED: [u8; 13] = [0x50, 0x2A, 0x4D, 0x18, 5, 0, 0, 0, b'q', b'c', b'o', b'w', b'2'];
 /// The highest of the ordinary levels. It is asked for with the lazy strategy: in the C code of the optimal
@@ -70,7 +70,7 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
 
 /// A frame's header, and a raw block with room for the stamp; where that is.
 fn begin(sized: &Sized, last: bool) -> (Vec<u8>, usize) {
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = FRAME_MAGIC.to_vec();
     match *sized {
         Sized::InEight(length) => {
             bytes.push(0b1110_0000);

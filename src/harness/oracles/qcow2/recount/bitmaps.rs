@@ -43,7 +43,7 @@ impl Recount {
         let table = Table::bitmap(entry);
         self.reference(geometry, table.start, table.length_bytes, Role::BitmapTable);
         self.each_piece(storage, table, 0, |recount, skipped, piece| {
-            recount.bitmap_entries = recount.bitmap_entries.saturating_add(piece.len() / 8);
+            recount.bitmap_entries += piece.len() / 8;
             for (at, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
                 if at >= u64::from(entry.table_entries) {
                     break;

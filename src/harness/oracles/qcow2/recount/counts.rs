@@ -43,12 +43,13 @@ impl Recount {
         index: u64,
     ) -> Result<(), MapError> {
         let order = geometry.refcount_order;
-        let first = index.saturating_mul(geometry.refcounts_per_block());
+        // The refcount table has 2^20 entries at most, and a block 2^24.
+        let first = index * geometry.refcounts_per_block();
         let block = Table::refcount_block(geometry, block);
         self.each_piece(storage, block, 1, |recount, skipped, piece| {
-            let skipped = first.saturating_add((skipped * 8) >> order);
+            let skipped = first + ((skipped * 8) >> order);
             refcount::for_each_run(piece, order, |entry, entries, count| {
-                recount.count(skipped.saturating_add(entry), entries, count);
+                recount.count(skipped + entry, entries, count);
             });
             Ok(())
         })
@@ -73,7 +74,7 @@ impl Recount {
 
     #[inline]
     fn count(&mut self, first: u64, clusters: u64, count: u64) {
-        let end = first.saturating_add(clusters);
+        let end = first + clusters;
         if let Some(last) = self.on_disk.last_mut()
             && last.end == first
             && last.count == count

@@ -36,6 +36,7 @@ impl Recount {
             return;
         }
         let first = geometry.cluster_size.host_cluster(at).get();
+        // Headers and entries name offsets below 2^63, and no structure is longer than 2^33 bytes.
         let last = at.saturating_add(length_bytes - 1);
         let end = geometry.cluster_size.host_cluster(last).get() + 1;
         self.references.push(Reference { first, end, role, copied });
