@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use crate::disk::error::Error;
 use crate::disk::limits::MAX_FILE_LAYERS;
 use crate::disk::storage::{FileId, FileStorage, Layer, Storage};
-use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::ImageFormat;
 use crate::formats::qcow2::head::{Field, Head, probe};
@@ -197,9 +196,9 @@ fn layer(
         return Ok((FileLayer { path, image, data_file: None }, None));
     }
     let head = Head::read(&image).map_err(told)?;
-    let data_file = match head.header.incompatible & INCOMPATIBLE_DATA_FILE {
-        0 => None,
-        _ => Some(data_file(&path, &image, &head, follow)?),
+    let data_file = match head.header.geometry.data_file {
+        false => None,
+        true => Some(data_file(&path, &image, &head, follow)?),
     };
     let named = match head.backing_name {
         Some(field) if follow == Follow::All => {

@@ -18,10 +18,10 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::extension::{Extension, each_extension};
+use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::table::{Table, TableEntry};
+use crate::formats::qcow2::table::{HostTable, TableEntry};
 use crate::formats::qcow2::units::ClusterSize;
 use crate::formats::qcow2::{bitmap_directory, refcount, snapshot_table};
 
@@ -233,7 +233,7 @@ impl Anatomy {
     ) -> Result<(), MapError> {
         let end = header.extension_area_end();
         each_extension(storage, header, |extension| {
-            let Extension { kind, at, length_bytes } = extension;
+            let HeaderExtension { kind, at, length_bytes } = extension;
             for (name, inside) in [("type", 0), ("length", 4)] {
                 let place = HostOffset::new(at + inside);
                 self.push(Element::field(Part::Extension, name, place, 4, EVERYTHING));
@@ -242,7 +242,7 @@ impl Anatomy {
                 return Ok(());
             }
             // Padded to whole words, but for one that ends where the area does.
-            let content = at + Extension::FRONT_BYTES;
+            let content = at + HeaderExtension::FRONT_BYTES;
             let words = u64::from(length_bytes).div_ceil(8).min((end - content) / 8);
             for word in 0..words.min(EXTENSION_WORDS) {
                 let place = HostOffset::new(content + word * 8);
@@ -256,7 +256,7 @@ impl Anatomy {
     fn disk<S: Storage + ?Sized>(&mut self, storage: &S, header: &Header) -> Result<(), MapError> {
         let geometry = &header.geometry;
         let span = geometry.l2_span_bytes();
-        let table = Table::active_l1(header);
+        let table = HostTable::active_l1(header);
         self.each_entry(storage, table, |anatomy, TableEntry { at, index, word, .. }| {
             let guest = index.saturating_mul(span)..(index + 1).saturating_mul(span);
             anatomy.entry(Part::L1, at, &table, guest.clone());
@@ -276,7 +276,7 @@ impl Anatomy {
         first: u64,
     ) -> Result<(), MapError> {
         let cluster = geometry.cluster_size.bytes();
-        let table = Table::l2(geometry, l2);
+        let table = HostTable::l2(geometry, l2);
         self.each_entry(storage, table, |anatomy, TableEntry { at, index, word, second }| {
             let start = first.saturating_add(index * cluster);
             let guest = start..start.saturating_add(cluster);
@@ -296,7 +296,7 @@ impl Anatomy {
     fn each_entry<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
-        table: Table,
+        table: HostTable,
         mut take: impl FnMut(&mut Self, TableEntry) -> Result<(), MapError>,
     ) -> Result<(), MapError> {
         let go_on = |()| ControlFlow::Continue(());
@@ -305,7 +305,7 @@ impl Anatomy {
         taken.map(|_| ())
     }
 
-    fn entry(&mut self, part: Part, at: HostOffset, table: &Table, guest: Range<u64>) {
+    fn entry(&mut self, part: Part, at: HostOffset, table: &HostTable, guest: Range<u64>) {
         let (name, width_bytes, stride_bytes) = ("", 8, table.entry_bytes);
         let end = table.range().end;
         self.push(Element { part, name, at, width_bytes, guest, stride_bytes, end });
@@ -317,7 +317,7 @@ impl Anatomy {
         header: &Header,
     ) -> Result<(), MapError> {
         let geometry = &header.geometry;
-        let table = Table::refcounts(header);
+        let table = HostTable::refcounts(header);
         self.each_entry(storage, table, |anatomy, TableEntry { at, word, .. }| {
             anatomy.entry(Part::RefcountTable, at, &table, NOTHING);
             match refcount::block_offset(word) {
@@ -333,7 +333,7 @@ impl Anatomy {
         geometry: &Geometry,
         block: HostOffset,
     ) -> Result<(), MapError> {
-        let block = Table::refcount_block(geometry, block);
+        let block = HostTable::refcount_block(geometry, block);
         // One byte if counts are shorter.
         let width_bytes = 1u8 << geometry.refcount_order.saturating_sub(3);
         let stride_bytes = u64::from(width_bytes);
@@ -364,13 +364,13 @@ impl Anatomy {
                 let at = at.saturating_add(*inside);
                 self.push(Element::field(Part::Snapshot, name, at, *width, NOTHING));
             }
-            let table = Table::snapshot_l1(entry);
+            let table = HostTable::snapshot_l1(entry);
             self.each_entry(storage, table, |anatomy, TableEntry { at, word, .. }| {
                 anatomy.entry(Part::SnapshotTable, at, &table, NOTHING);
                 let Some(l2) = L1Entry(word).table() else { return Ok(()) };
                 let Err(place) = seen.binary_search(&l2) else { return Ok(()) };
                 seen.insert(place, l2);
-                let table = Table::l2(geometry, l2);
+                let table = HostTable::l2(geometry, l2);
                 anatomy.each_entry(storage, table, |anatomy, entry| {
                     anatomy.entry(Part::SnapshotTable, entry.at, &table, NOTHING);
                     Ok(())
@@ -388,7 +388,7 @@ impl Anatomy {
                 let at = at.saturating_add(inside);
                 self.push(Element::field(Part::BitmapDirectory, name, at, width, NOTHING));
             }
-            let table = Table::bitmap(entry);
+            let table = HostTable::bitmap(entry);
             self.each_entry(storage, table, |anatomy, TableEntry { at, .. }| {
                 anatomy.entry(Part::BitmapTable, at, &table, NOTHING);
                 Ok(())

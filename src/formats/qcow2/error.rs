@@ -1,6 +1,7 @@
 //! What is wrong with an image.
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::{GuestOffset, HostOffset};
@@ -158,6 +159,9 @@ pub enum MapError {
         error: StorageError,
     },
 }
+
+/// Whether the caller goes on, or what is wrong with the image.
+pub type Flow = Result<ControlFlow<()>, MapError>;
 
 impl From<StorageError> for MapError {
     fn from(error: StorageError) -> Self {

@@ -8,7 +8,7 @@ use crate::disk::storage::Storage;
 
 /// A header extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extension {
+pub struct HeaderExtension {
     /// Its type.
     pub kind: u32,
     /// Where its type lies.
@@ -17,7 +17,7 @@ pub struct Extension {
     pub length_bytes: u32,
 }
 
-impl Extension {
+impl HeaderExtension {
     /// The length of the type and the length, which precede the content.
     pub const FRONT_BYTES: u64 = 8;
 
@@ -36,21 +36,21 @@ impl Extension {
 pub fn each_extension<S: Storage + ?Sized>(
     storage: &S,
     header: &Header,
-    mut take: impl FnMut(Extension) -> Result<(), MapError>,
+    mut take: impl FnMut(HeaderExtension) -> Result<(), MapError>,
 ) -> Result<(), MapError> {
     let area_end = header.extension_area_end();
     let mut at = u64::from(header.header_length_bytes);
     // Bounded by the first cluster: each extension takes at least eight bytes of it.
     while at < area_end {
-        let mut front = [0; Extension::FRONT_BYTES as usize];
+        let mut front = [0; HeaderExtension::FRONT_BYTES as usize];
         storage.read_at(HostOffset::new(at), &mut front)?;
         let [a, b, c, d, length @ ..] = front;
         let (kind, length) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(length));
-        let content = at + Extension::FRONT_BYTES;
+        let content = at + HeaderExtension::FRONT_BYTES;
         if content > area_end || u64::from(length) > area_end - content {
             return Err(MapError::ExtensionLength { kind, at, length, area_end });
         }
-        take(Extension { kind, at, length_bytes: length })?;
+        take(HeaderExtension { kind, at, length_bytes: length })?;
         if kind == EXTENSION_END {
             break;
         }

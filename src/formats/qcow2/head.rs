@@ -10,7 +10,7 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::bitmap::BitmapsExtension;
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::extension::{Extension, each_extension};
+use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
 use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 
 /// The longest name of a format that QEMU opens.
@@ -146,9 +146,9 @@ impl Head {
     fn read_extension<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
-        extension: Extension,
+        extension: HeaderExtension,
     ) -> Result<(), MapError> {
-        let Extension { kind, at, length_bytes } = extension;
+        let HeaderExtension { kind, at, length_bytes } = extension;
         let offset = extension.content();
         let field = Some(Field { offset, length_bytes });
         match kind {

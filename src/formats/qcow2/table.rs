@@ -12,7 +12,7 @@
 use std::ops::{ControlFlow, Range};
 
 use super::bitmap::BitmapEntry;
-use super::error::MapError;
+use super::error::Flow;
 use super::geometry::Geometry;
 use super::header::Header;
 use super::layout::Layout;
@@ -20,12 +20,9 @@ use super::snapshot::SnapshotEntry;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
 
-/// Whether the caller wants more entries.
-pub type Flow = Result<ControlFlow<()>, MapError>;
-
 /// A table, or a refcount block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct HostTable {
     /// Where it begins.
     pub start: HostOffset,
     /// Its length in bytes.
@@ -47,7 +44,7 @@ pub struct TableEntry {
     pub second: Option<u64>,
 }
 
-impl Table {
+impl HostTable {
     fn of_words(start: HostOffset, entries: u32) -> Self {
         Self { start, length_bytes: u64::from(entries) * 8, entry_bytes: 8 }
     }
@@ -81,7 +78,7 @@ impl Table {
         Self { start: header.refcount_table_offset, length_bytes, entry_bytes: 8 }
     }
 
-    /// The refcount block at `start`. Its entries, the counts, may be shorter than a byte; [`Table::each_piece`] reads them.
+    /// The refcount block at `start`. Its entries, the counts, may be shorter than a byte; [`HostTable::each_piece`] reads them.
     pub fn refcount_block(geometry: &Geometry, start: HostOffset) -> Self {
         Self { start, length_bytes: geometry.cluster_size.bytes(), entry_bytes: 8 }
     }
@@ -143,7 +140,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn entries(bytes: &[u8], table: Table) -> Vec<(u64, u64, Option<u64>)> {
+    fn entries(bytes: &[u8], table: HostTable) -> Vec<(u64, u64, Option<u64>)> {
         let mut found = Vec::new();
         let flow = table.each_entry(bytes, &mut [0; 32], |entry| {
             assert_eq!(entry.at, table.start.saturating_add(entry.index * table.entry_bytes));
@@ -159,10 +156,10 @@ mod tests {
         let bytes: Vec<u8> =
             [0u64, 0, 7, 0, 0, 9, 11, 13].iter().flat_map(|it| it.to_be_bytes()).collect();
         let start = HostOffset::new(16);
-        let short = Table { start, length_bytes: 40, entry_bytes: 8 };
+        let short = HostTable { start, length_bytes: 40, entry_bytes: 8 };
         // The word behind the table is read with it, and is no entry.
         assert_eq!(entries(&bytes, short), [(0, 7, None), (3, 9, None), (4, 11, None)]);
-        let wide = Table { start, length_bytes: 48, entry_bytes: 16 };
+        let wide = HostTable { start, length_bytes: 48, entry_bytes: 16 };
         let found = [(0, 7, Some(0)), (1, 0, Some(9)), (2, 11, Some(13))];
         assert_eq!(entries(&bytes, wide), found);
         assert_eq!(wide.range(), start..HostOffset::new(64));
@@ -171,7 +168,7 @@ mod tests {
     #[test]
     fn a_table_past_2_to_the_64_ends_there() {
         let start = HostOffset::new(u64::MAX - 7);
-        let table = Table { start, length_bytes: 1 << 20, entry_bytes: 8 };
+        let table = HostTable { start, length_bytes: 1 << 20, entry_bytes: 8 };
         assert_eq!(table.range().end, HostOffset::new(u64::MAX));
         assert_eq!(entries(&[1; 64], table), []);
     }

@@ -7,7 +7,6 @@ use crate::disk::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Layer, Storage};
-use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::formats::qcow2::geometry::{Geometry, ImageFormat};
 use crate::formats::qcow2::head::{Head, probe};
 use crate::formats::qcow2::header::Header;
@@ -223,9 +222,9 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
             observer.event(State::Open, Event::Snapshot);
             Ok(())
         })?;
-        let data = match header.incompatible & INCOMPATIBLE_DATA_FILE {
-            0 => Some(layer.image),
-            _ => {
+        let data = match header.geometry.data_file {
+            false => Some(layer.image),
+            true => {
                 observer.event(State::Open, Event::DataFile);
                 layer.data_file
             }

@@ -20,7 +20,7 @@ use crate::formats::qcow2::units::SUBCLUSTERS;
 use super::disk::{Disk, LayerRef, Qcow2, Raw};
 use super::lookup::{self, at_depth, checked_kind, mapping_of, raw_mapping};
 use super::scratch::{Scratch, Tables};
-use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::error::{Flow, MapError};
 
 /// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window,
 /// which is clipped to the disk; an empty window has none.
@@ -91,9 +91,6 @@ fn class_of(range: &Range<GuestOffset>, end: GuestOffset) -> WindowClass {
 
 /// As many runs in one extended entry are rare.
 const MANY_SPLITS: u64 = 16;
-
-/// Whether the walk goes on.
-type Flow = Result<ControlFlow<()>, MapError>;
 
 macro_rules! go_on {
     ($flow:expr) => {

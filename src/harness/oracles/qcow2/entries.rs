@@ -8,11 +8,11 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
-use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::error::{Flow, MapError};
 use crate::formats::qcow2::geometry::{Geometry, Version};
 use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 use crate::formats::qcow2::snapshot::SnapshotEntry;
-use crate::formats::qcow2::table::{Flow, Table, TableEntry};
+use crate::formats::qcow2::table::{HostTable, TableEntry};
 use crate::formats::qcow2::{refcount, snapshot_table};
 
 /// Bits 0–8 and 56–62 of an L1 entry.
@@ -63,7 +63,9 @@ pub fn scan<S: Storage + ?Sized>(
     let geometry = header.geometry;
     let counts = GuestClusters::default();
     let mut scan = Scan { storage, geometry, report, counts, next: None, active: true };
-    if scan.refcount_table(&header)?.is_break() || scan.l1(Table::active_l1(&header))?.is_break() {
+    if scan.refcount_table(&header)?.is_break()
+        || scan.l1(HostTable::active_l1(&header))?.is_break()
+    {
         return Ok(scan.counts);
     }
     scan.active = false;
@@ -91,7 +93,7 @@ struct Scan<'s, S: Storage + ?Sized, R> {
 impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, R> {
     fn refcount_table(&mut self, header: &Header) -> Flow {
         let (storage, cluster_size) = (self.storage, self.geometry.cluster_size);
-        let table = Table::refcounts(header);
+        let table = HostTable::refcounts(header);
         table.each_entry(
             storage,
             &mut vec![0; PIECE_BYTES],
@@ -129,10 +131,10 @@ impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, 
             let word = entry.l1_offset.get();
             return Ok((self.report)(EntryReport { table: "snapshot", at, entry: word, what }));
         }
-        self.l1(Table::snapshot_l1(entry))
+        self.l1(HostTable::snapshot_l1(entry))
     }
 
-    fn l1(&mut self, table: Table) -> Flow {
+    fn l1(&mut self, table: HostTable) -> Flow {
         let mut l2_piece = vec![0; PIECE_BYTES];
         table.each_entry(self.storage, &mut vec![0; PIECE_BYTES], |entry| {
             self.l1_entry(entry.at, entry.word, &mut l2_piece)
@@ -151,7 +153,7 @@ impl<S: Storage + ?Sized, R: FnMut(EntryReport) -> ControlFlow<()>> Scan<'_, S, 
             }
         }
         self.next = None;
-        let table = Table::l2(&self.geometry, l2);
+        let table = HostTable::l2(&self.geometry, l2);
         table.each_entry(self.storage, piece, |TableEntry { at, word, second, .. }| {
             // Standard entries have no bitmap.
             Ok(self.l2_entry(at, word, SubclusterBitmap(second.unwrap_or(0))))

@@ -8,7 +8,7 @@ use crate::formats::qcow2::bitmap_directory;
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::table::Table;
+use crate::formats::qcow2::table::HostTable;
 
 use super::{Recount, Role};
 
@@ -40,7 +40,7 @@ impl Recount {
         entry: &BitmapEntry,
         index: u32,
     ) -> Result<(), MapError> {
-        let table = Table::bitmap(entry);
+        let table = HostTable::bitmap(entry);
         self.reference(geometry, table.start, table.length_bytes, Role::BitmapTable);
         self.each_piece(storage, table, 0, |recount, skipped, piece| {
             recount.bitmap_entries += piece.len() / 8;

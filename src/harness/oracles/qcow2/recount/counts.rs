@@ -7,7 +7,7 @@ use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::layout::Layout;
 use crate::formats::qcow2::refcount;
-use crate::formats::qcow2::table::Table;
+use crate::formats::qcow2::table::HostTable;
 
 use super::{Counted, Recount, Role};
 
@@ -19,7 +19,7 @@ impl Recount {
         header: &Header,
     ) -> Result<(), MapError> {
         let geometry = &header.geometry;
-        let table = Table::refcounts(header);
+        let table = HostTable::refcounts(header);
         self.reference(geometry, table.start, table.length_bytes, Role::RefcountTable);
         self.each_piece(storage, table, 0, |recount, skipped, piece| {
             for (index, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
@@ -45,7 +45,7 @@ impl Recount {
         let order = geometry.refcount_order;
         // The refcount table has 2^20 entries at most, and a block 2^24.
         let first = index * geometry.refcounts_per_block();
-        let block = Table::refcount_block(geometry, block);
+        let block = HostTable::refcount_block(geometry, block);
         self.each_piece(storage, block, 1, |recount, skipped, piece| {
             let skipped = first + ((skipped * 8) >> order);
             refcount::for_each_run(piece, order, |entry, entries, count| {

@@ -19,7 +19,7 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::head::Head;
-use crate::formats::qcow2::table::Table;
+use crate::formats::qcow2::table::HostTable;
 use crate::formats::qcow2::units::HostCluster;
 
 /// What references a cluster.
@@ -215,7 +215,7 @@ impl Recount {
         let geometry = header.geometry;
         self.file_clusters = geometry.cluster_size.clusters_for(storage.length_bytes());
         self.reference(&geometry, HostOffset::ZERO, 1, Role::Header);
-        self.l1(storage, &geometry, Table::active_l1(&header), true)?;
+        self.l1(storage, &geometry, HostTable::active_l1(&header), true)?;
         self.snapshots(storage, &header)?;
         if let Some(extension) = bitmaps {
             self.bitmaps(storage, &header, &extension)?;
@@ -232,7 +232,7 @@ impl Recount {
     fn each_piece<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
-        table: Table,
+        table: HostTable,
         level: usize,
         mut take: impl FnMut(&mut Self, u64, &[u8]) -> Result<(), MapError>,
     ) -> Result<(), MapError> {

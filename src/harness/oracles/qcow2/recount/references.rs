@@ -8,7 +8,7 @@ use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot_table;
-use crate::formats::qcow2::table::Table;
+use crate::formats::qcow2::table::HostTable;
 
 use super::{Finding, Recount, Reference, Report, Role};
 
@@ -46,7 +46,7 @@ impl Recount {
         &mut self,
         storage: &S,
         geometry: &Geometry,
-        table: Table,
+        table: HostTable,
         active: bool,
     ) -> Result<(), MapError> {
         let (entries, cluster) = (table.length_bytes / 8, geometry.cluster_size.bytes());
@@ -79,7 +79,7 @@ impl Recount {
         table: HostOffset,
         active: bool,
     ) -> Result<(), MapError> {
-        let table = Table::l2(geometry, table);
+        let table = HostTable::l2(geometry, table);
         let entry_bytes = table.entry_bytes as usize;
         self.each_piece(storage, table, 1, |recount, _, piece| {
             recount.add_table_bytes(active, piece);
@@ -144,7 +144,7 @@ impl Recount {
                 // Where no L1 table can be, nothing is referenced: `entries` says what is wrong.
                 return Ok(());
             }
-            let table = Table::snapshot_l1(entry);
+            let table = HostTable::snapshot_l1(entry);
             if table.range().end.get() > MAX_FILE_BYTES {
                 let what = "its L1 table lies past the end of the longest file";
                 return Err(MapError::Snapshot { index, what });
