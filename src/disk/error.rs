@@ -6,12 +6,14 @@
 
 use std::path::PathBuf;
 
+use super::offsets::HostOffset;
+
 /// An image's bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("reading at host offset {offset}: {kind}")]
 pub struct StorageError {
     /// Where the read began.
-    pub offset: u64,
+    pub offset: HostOffset,
     /// What the system said.
     pub kind: std::io::ErrorKind,
 }

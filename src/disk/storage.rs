@@ -253,12 +253,12 @@ impl Storage for FileStorage {
         use std::os::unix::fs::FileExt;
         let mut filled = 0;
         while filled < into.len() {
-            let at = offset.saturating_add(filled as u64).get();
+            let at = offset.saturating_add(filled as u64);
             // The kernel refuses offsets past i64::MAX; nothing lies there.
-            if at >= self.length_bytes {
+            if at.get() >= self.length_bytes {
                 break;
             }
-            match self.file.read_at(&mut into[filled..], at) {
+            match self.file.read_at(&mut into[filled..], at.get()) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

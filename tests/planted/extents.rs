@@ -81,6 +81,15 @@ pub const CASES: &[Case] = &[
         |extents, _, _| crooked(extents),
         &["flags: offset, aligned like the guest's → not"],
     ),
+    Case::extents(
+        "data lie at the end of 64 bits",
+        |extents, _, _| {
+            each(extents, |mapping| {
+                mapping.offset = mapping.offset.map(|_| HostOffset::new(u64::MAX - 511));
+            });
+        },
+        &["flags: host end, within 64 bits → past them"],
+    ),
     // Model.
     Case::extents(
         "everything is a hole",

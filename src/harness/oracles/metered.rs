@@ -50,7 +50,7 @@ impl Meter {
         let read = self.reads.get();
         self.reads.set(read + 1);
         if read == self.fail_at.get() {
-            return Err(StorageError { offset: offset.get(), kind: INJECTED });
+            return Err(StorageError { offset, kind: INJECTED });
         }
         Ok(())
     }

@@ -97,7 +97,7 @@ impl DamagedImage<'_> {
             let next = ranges.partition_point(|range| range.end.get() <= from);
             let hit = ranges.get(next).is_some_and(|range| range.start.get() < until);
             if hit && armed.springs(*reads) {
-                return Err(StorageError { offset: from, kind: ErrorKind::Other });
+                return Err(StorageError { offset: HostOffset::new(from), kind: ErrorKind::Other });
             }
         }
         Ok(())
