@@ -25,8 +25,6 @@ pub const FUEL_BASE: u64 = 4096;
 /// 64 KiB clusters, and some GiB of memory. An image of 33 MiB can ask for a thousand times as much, by
 /// naming one table again and again.
 pub const MAX_RECOUNTED: usize = 1 << 26;
-/// The same for an input of the target `raw_image`, because libFuzzer ends a process that takes 2 GiB.
-pub const MAX_RECOUNTED_OF_INPUT: usize = 1 << 20;
 /// How far into a compressed cluster the loop reads: all that most shapes fill (`content`), and zeros
 /// behind it. A 2 MiB cluster takes a millisecond to inflate.
 pub const MAX_INFLATED_BYTES: u64 = 16 << 10;
