@@ -3,7 +3,7 @@
 
 use crate::images::entropy::Entropy;
 
-use super::operand::{Features, Operand};
+use super::operand::{Features, Kind, Operand};
 use super::operation::{OPERATION_BYTES, Operation};
 use super::program::Program;
 use super::prologue::PROLOGUE_BYTES;
@@ -51,20 +51,19 @@ pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
     let mut record = [0; OPERATION_BYTES];
     record.fill_with(|| entropy.next_u64() as u8);
     record[0] = if record[0] < 40 { 0 } else { record[0] };
-    if let Some(resize @ Operation::Resize { .. }) = Operation::decode(&record) {
+    let has = |record: &[u8; OPERATION_BYTES], kind| {
+        let places = Operation::decode(record)?.places();
+        places.iter().find(|place| place.kind == kind)
+    };
+    if has(&record, Kind::Size).is_some() {
         // Of any magnitude: with operands as below, most disks would be empty ever after.
-        return Some(resize);
+        return Operation::decode(&record);
     }
     near(&mut record, entropy);
-    if let Some(
-        Operation::Write { .. }
-        | Operation::Compress { .. }
-        | Operation::Zero { .. }
-        | Operation::Discard { .. },
-    ) = Operation::decode(&record)
-    {
+    if let Some(clusters) = has(&record, Kind::Count) {
         // Half of them touch one cluster, few touch many.
-        record[4] = [0, 0, 0, 0, 1, 1, 2, record[4]][entropy.below(8) as usize];
+        let byte = &mut record[clusters.start];
+        *byte = [0, 0, 0, 0, 1, 1, 2, *byte][entropy.below(8) as usize];
     }
     Operation::decode(&record)
 }

@@ -12,10 +12,9 @@ mod question;
 mod questions;
 mod snapshots;
 
-use crate::formats::qcow2::units::SubclusterRange;
 use crate::images::damage::Attack;
 use crate::images::limits::Limits;
-use crate::images::qcow2::{Builder, HeaderStyle, Plan, SnapshotDetails};
+use crate::images::qcow2::{Builder, Plan, SnapshotDetails};
 
 use super::journal::Journal;
 use super::operand::Base;
@@ -125,9 +124,7 @@ impl Vm {
             Operation::Zero { at, clusters, keep } => self.zero(at, clusters, keep),
             Operation::Discard { at, clusters } => self.discard(at, clusters),
             Operation::Subclusters { at, change, first, count, stride } => {
-                let [first, count, stride] =
-                    [first.get(), count.get(), stride.get()].map(u32::from);
-                self.subclusters(at, SubclusterRange { first, count, stride }, change)
+                self.subclusters(at, (first, count, stride), change)
             }
             Operation::Place { policy } => self.place(policy),
             Operation::Reserve { gap } => self.reserve(gap),
@@ -151,9 +148,7 @@ impl Vm {
                 self.overlay(image, size)
             }
             Operation::Header { length, order, unknown, bytes, flags } => {
-                let (unknown, unknown_bytes) = (unknown.get(), bytes);
-                let style = HeaderStyle { length, order, unknown, unknown_bytes, flags };
-                effect(self.builder.set_header(style))
+                self.header(length, order, (unknown, bytes), flags)
             }
             Operation::Bitmap { granularity, flags, name } => self.bitmap(granularity, flags, name),
             Operation::FillBitmap { index, entry, entries, fill } => {
@@ -173,10 +168,14 @@ impl Vm {
             Operation::Beyond { table, distance, clusters, kind } => {
                 self.beyond(table, distance, clusters, kind)
             }
-            Operation::Patch { .. }
-            | Operation::Trap { .. }
-            | Operation::FailRead { .. }
-            | Operation::Truncate { .. } => self.attack(operation),
+            Operation::Patch { part, depth, nth, transform, value } => {
+                self.patch((part, depth, nth), transform, value)
+            }
+            Operation::Trap { part, depth, nth, transform, value, reads } => {
+                self.trap((part, depth, nth), transform, value, reads)
+            }
+            Operation::FailRead { part, depth, reads } => self.fail_read(part, depth, reads),
+            Operation::Truncate { depth, cut } => self.truncate(depth, cut),
         }
     }
 

@@ -9,7 +9,9 @@ use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, MAX_SIZE_BYTES, Plan};
 
-use super::operand::{Base, DataIn, Features, Number, Operand, Relative, Size};
+use super::operand::{
+    Base, ClusterBits, DataIn, Features, Number, Operand, Place, RefcountOrder, Relative, Size,
+};
 use super::text::{TextError, TextOperands, print_operand};
 
 /// How long a prologue is. The last bytes are kept for fields to come.
@@ -28,6 +30,12 @@ macro_rules! prologue {
         }
 
         impl Prologue {
+            /// Where the fields are in an encoded program, and what they stand for.
+            pub const PLACES: &'static [Place] = &Place::in_a_row(1, [
+                $((<$kind>::KIND, <$kind>::BYTES),)+
+                $((<$more_kind>::KIND, <$more_kind>::BYTES),)+
+            ]);
+
             /// From the bytes behind the encoding's version, of any values; missing ones are zeros.
             pub fn decode(bytes: &[u8; PROLOGUE_BYTES - 1]) -> Self {
                 const _: () =
@@ -82,9 +90,9 @@ prologue! {
     /// The version of the format.
     version: Version = Version::V3,
     /// The cluster size.
-    cluster_bits: Number<9, 21> = Number::LOWEST,
+    cluster_bits: ClusterBits = Number::LOWEST,
     /// The refcount width; a version 2 image has order 4 whatever is said here.
-    refcount_order: Number<0, 6> = Number::LOWEST,
+    refcount_order: RefcountOrder = Number::LOWEST,
     /// Features; a version 2 image has none, and extended L2 needs 16 KiB clusters.
     features: Features = Features::default(),
     /// The size of the disk.
@@ -127,8 +135,8 @@ impl Prologue {
 /// lays it on top.
 pub(super) struct ImageOperands {
     pub(super) version: Version,
-    pub(super) cluster_bits: Number<9, 21>,
-    pub(super) refcount_order: Number<0, 6>,
+    pub(super) cluster_bits: ClusterBits,
+    pub(super) refcount_order: RefcountOrder,
     pub(super) features: Features,
     pub(super) data_in: DataIn,
 }

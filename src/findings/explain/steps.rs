@@ -10,7 +10,7 @@ use crate::formats::qcow2::units::ClusterSize;
 use crate::images::damage::{Attack, Spot};
 use crate::images::files::Images;
 use crate::images::limits::Limits;
-use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::program::records;
 use crate::programs::{Effect, Operation, Program, Question, Record, Vm};
 
@@ -258,13 +258,12 @@ impl fmt::Display for Deed {
 /// Adds to each attack what it is aimed at: elements are counted as they are before the first.
 pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
     let made = |step: &&mut Step| {
-        let attack = step.operation.is_some_and(|operation| operation.is_attack());
+        let attack = step.operation.is_some_and(|operation| operation.class() == Class::Attacks);
         attack && step.effect == Some(Effect::Changed)
     };
     let mut anatomy = Anatomy::default();
     for (step, attack) in steps.iter_mut().filter(made).zip(attacks) {
-        let (Attack::Patch { spot, .. } | Attack::Trap { spot, .. }) = attack else { continue };
-        let Spot { part, depth, nth } = *spot;
+        let Some(Spot { part, depth, nth }) = attack.spot() else { continue };
         let depth = usize::from(depth) % images.layers().len().max(1);
         let Some(files) = images.layers().nth(depth).filter(|files| !files.raw) else { continue };
         // What a program builds is sound.

@@ -3,11 +3,12 @@
 use crate::formats::qcow2::geometry::Version;
 use crate::images::qcow2::placement::Policy;
 use crate::programs::Program;
-use crate::programs::operand::{Base, DataIn, Features, Number, Operand, Size};
+use crate::programs::operand::{
+    Base, ClusterBits, DataIn, Features, Number, Operand, RefcountOrder, Size,
+};
 use crate::programs::prologue::Prologue;
 
-use super::measure::{CLUSTER_BITS, REFCOUNT_ORDERS, bytes_of, is_signed, number, scalars};
-use super::operands::candidates;
+use super::numbers::{bytes_of, plainer, scalars};
 use super::search::Search;
 
 /// Disks of so many clusters are tried first.
@@ -27,8 +28,8 @@ pub(super) fn reduce(search: &mut Search) {
         propose(search, change);
     }
     features(search);
-    let _ = CLUSTER_BITS.into_iter().any(|bits| cluster_bits(search, bits));
-    let _ = REFCOUNT_ORDERS.into_iter().filter_map(Number::new).any(|order| {
+    let _ = ClusterBits::PLAINEST_FIRST.into_iter().any(|bits| cluster_bits(search, bits));
+    let _ = RefcountOrder::PLAINEST_FIRST.into_iter().any(|order| {
         search.best().prologue.refcount_order == order
             || propose(search, |it| it.refcount_order = order)
     });
@@ -53,15 +54,14 @@ fn features(search: &mut Search) {
 }
 
 /// With another cluster size, the disk has as many clusters as before, or as many bytes.
-fn cluster_bits(search: &mut Search, bits: u8) -> bool {
-    let before = search.best().prologue.cluster_bits.get();
-    let Some(number) = Number::new(bits) else { return false };
-    let by = i32::from(bits) - i32::from(before);
+fn cluster_bits(search: &mut Search, bits: ClusterBits) -> bool {
+    let before = search.best().prologue.cluster_bits;
+    let by = i32::from(bits.get()) - i32::from(before.get());
     let scaled = search.best().prologue.size.scaled(by);
     let as_many = |it: &mut Prologue| {
-        (it.cluster_bits, it.size) = (number, scaled.unwrap_or(it.size));
+        (it.cluster_bits, it.size) = (bits, scaled.unwrap_or(it.size));
     };
-    bits == before || propose(search, as_many) || propose(search, |it| it.cluster_bits = number)
+    bits == before || propose(search, as_many) || propose(search, |it| it.cluster_bits = bits)
 }
 
 fn size(search: &mut Search) {
@@ -69,28 +69,26 @@ fn size(search: &mut Search) {
     let bits = search.best().prologue.cluster_bits.get();
     let whole = CLUSTERS.into_iter().filter_map(|clusters| Size::new(clusters, bits, 0));
     let _ = whole.into_iter().any(|size| propose(search, |it| it.size = size));
-    for scalar in scalars(Size::BYTES) {
-        loop {
-            let bytes = bytes_of(search.best().prologue.size);
-            let value = number(bytes.get(scalar.clone()).unwrap_or_default());
-            let smaller = candidates(value, is_signed(&bytes, &scalar));
-            let set = |search: &mut Search, value: u16| {
-                let mut bytes = bytes.clone();
-                let value = value.to_le_bytes();
-                let number = bytes.get_mut(scalar.clone()).unwrap_or_default();
-                number.copy_from_slice(value.get(..number.len()).unwrap_or_default());
-                let size = Size::decode(&mut bytes.as_slice());
-                propose(search, |it| it.size = size)
-            };
-            if !smaller.into_iter().any(|value| set(search, value)) {
-                break;
-            }
+    let mut nth = 0;
+    loop {
+        let bytes = bytes_of(search.best().prologue.size);
+        let Some(scalar) = scalars(Size::KIND, &bytes).into_iter().nth(nth) else { break };
+        let set = |search: &mut Search, value: u16| {
+            let mut bytes = bytes.clone();
+            let value = value.to_le_bytes();
+            let number = bytes.get_mut(scalar.bytes.clone()).unwrap_or_default();
+            number.copy_from_slice(value.get(..number.len()).unwrap_or_default());
+            let size = Size::decode(&mut bytes.as_slice());
+            propose(search, |it| it.size = size)
+        };
+        if !scalar.plainer(&bytes).into_iter().any(|value| set(search, value)) {
+            nth += 1;
         }
     }
 }
 
 fn rng_seed(search: &mut Search) {
-    for value in candidates(search.best().prologue.rng_seed, false) {
+    for value in plainer(search.best().prologue.rng_seed, false) {
         if propose(search, |it| it.rng_seed = value) {
             break;
         }

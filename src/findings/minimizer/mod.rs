@@ -14,6 +14,7 @@ mod geometry;
 mod kinds;
 mod layers;
 mod measure;
+mod numbers;
 mod operands;
 mod operations;
 mod patches;

@@ -1,9 +1,11 @@
 //! Counts positions from the start of the disk, where the cluster that is meant lies near enough.
 
-use crate::programs::operand::{Anchor, At, Operand};
+use std::ops::Range;
+
+use crate::programs::operand::{Anchor, At, Kind, Operand};
 use crate::programs::{Operation, Vm};
 
-use super::measure::bytes_of;
+use super::numbers::bytes_of;
 use super::search::Search;
 
 pub(super) fn reduce(search: &mut Search) {
@@ -22,18 +24,23 @@ pub(super) fn reduce(search: &mut Search) {
     }
 }
 
+/// Where the position of an operation is in its record, if it has one.
+fn place_of(operation: &Operation) -> Option<Range<usize>> {
+    let place = operation.places().iter().find(|place| place.kind == Kind::Position)?;
+    Some(place.bytes())
+}
+
 /// Whether it has no position, or one that is counted from the start.
 fn is_plain(operation: &Operation) -> bool {
     let record = operation.encode();
-    let place = operation.places().find(|place| place.name == "at");
-    place.and_then(|place| record.get(place.bytes.start).copied()).is_none_or(|anchor| anchor == 0)
+    let position = place_of(operation).and_then(|bytes| record.get(bytes));
+    position.is_none_or(|mut position| At::decode(&mut position).anchor == Anchor::Start)
 }
 
 /// The same operation, its position counted from the start.
 fn from_the_start(operation: Operation, vm: &Vm) -> Option<Operation> {
-    let place = operation.places().find(|place| place.name == "at")?;
     let mut record = operation.encode();
-    let operand = record.get_mut(place.bytes)?;
+    let operand = record.get_mut(place_of(&operation)?)?;
     let at = At::decode(&mut &*operand);
     let steps = u16::try_from(vm.position(at)).ok()?;
     operand.copy_from_slice(&bytes_of(At { anchor: Anchor::Start, steps }));

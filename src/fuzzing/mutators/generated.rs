@@ -1,6 +1,6 @@
 //! New operations, for the mutations that put some in.
 
-use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::{Operation, generate};
 
 use super::context::Context;
@@ -14,7 +14,9 @@ impl Context<'_> {
         loop {
             let made = match usual {
                 true => generate::operation(&mut self.entropy),
-                false => self.of_any_opcode().filter(|made| made.is_attack() == attack),
+                false => {
+                    self.of_any_opcode().filter(|made| (made.class() == Class::Attacks) == attack)
+                }
             };
             if let Some(operation) = made {
                 return operation;
@@ -30,5 +32,33 @@ impl Context<'_> {
         record.fill_with(|| self.entropy.below(bound) as u8);
         record[0] = code;
         Operation::decode(&record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::images::entropy::Entropy;
+    use crate::images::limits::Limits;
+
+    /// The names of the operations that come up in a target.
+    fn made(limits: Limits) -> BTreeSet<&'static str> {
+        let entropy = Entropy::new(1);
+        let mut context = Context { entropy, limits, most: 64, other: None, sound: true };
+        (0..10_000).map(|_| context.operation().name()).collect()
+    }
+
+    #[test]
+    fn each_operation_is_made_and_attacks_only_where_they_are_carried_out() {
+        let all: BTreeSet<_> = Operation::OPCODES.iter().map(|(_, name)| *name).collect();
+        assert_eq!(made(Limits::HOSTILE), all);
+        let is_attack = |code: u8| {
+            let record = [code, 0, 0, 0, 0, 0, 0, 0];
+            Operation::decode(&record).is_some_and(|made| made.class() == Class::Attacks)
+        };
+        let others = Operation::OPCODES.iter().filter(|(code, _)| !is_attack(*code));
+        assert_eq!(made(Limits::WALKED), others.map(|(_, name)| *name).collect());
     }
 }

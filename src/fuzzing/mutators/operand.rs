@@ -6,7 +6,7 @@ use bytes::BufMut;
 
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
-use crate::programs::operation::Place;
+use crate::programs::operand::{Anchor, At, Kind, Operand};
 use crate::programs::{Operation, Program};
 
 use super::context::Context;
@@ -22,18 +22,18 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
 /// The same, of the operation at `at`.
 pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Context) -> bool {
     let before = program.operations[at];
-    let all: Vec<_> = before.places().collect();
+    let all = before.places();
     if all.is_empty() {
         return false;
     }
-    let Place { name, bytes } = all[context.index(all.len())].clone();
+    let place = all[context.index(all.len())];
     let mut record = before.encode();
     let geometry = program.prologue.plan().geometry;
-    let operand = &mut record[bytes];
+    let operand = &mut record[place.bytes()];
     match context.entropy.below(4) {
         0 => operand.fill_with(|| context.entropy.next_u64() as u8),
         1 => step(operand, &mut context.entropy),
-        _ => interesting(name, operand, &geometry, &mut context.entropy),
+        _ => interesting(place.kind, operand, &geometry, &mut context.entropy),
     }
     program.operations[at] = Operation::decode(&record).unwrap_or(before);
     program.operations[at] != before
@@ -51,51 +51,53 @@ fn step(operand: &mut [u8], entropy: &mut Entropy) {
     number.copy_from_slice(&new.to_le_bytes()[..number.len()]);
 }
 
-fn interesting(name: &str, operand: &mut [u8], geometry: &Geometry, entropy: &mut Entropy) {
+fn interesting(kind: Kind, operand: &mut [u8], geometry: &Geometry, entropy: &mut Entropy) {
     let length = operand.len();
     let mut out = &mut *operand;
-    match (name, length) {
-        ("at", 3) => {
-            // Around the start, the end, the last operation, the edges of tables, past the end.
-            let near = entropy.below(4) as u16;
-            let (anchor, steps) = match entropy.below(6) {
-                0 => (0, near),
-                1 => (1, near),
-                2 => (2, near.wrapping_sub(2)),
-                3 | 4 => (3, (entropy.below(4) as u16) << 5 | (14 + near)),
-                _ => (5, near),
-            };
-            out.put_u8(anchor);
-            out.put_u16_le(steps);
-        }
-        ("size", 5) => out.put_slice(&interesting_size(geometry, entropy)),
-        ("gap" | "l1" | "tail" | "cut", 2) => {
-            // As many clusters as a refcount block or an L2 table is for, or nearly.
-            let edge = match entropy.below(3) {
-                0 => geometry.refcounts_per_block().ilog2(),
-                1 => geometry.l2_bits(),
-                _ => geometry.cluster_size.bits(),
-            };
-            match entropy.below(3) {
-                0 => out.put_slice(&[1, edge.min(15) as u8]),
-                1 => out.put_slice(&[
-                    (1u64 << edge.min(8)).saturating_sub(2 + entropy.below(4)) as u8,
-                    0,
-                ]),
-                _ => out.put_slice(&[255, entropy.below(16) as u8]),
-            }
-        }
-        ("clusters" | "count" | "first" | "stride" | "index", 1) => {
+    match kind {
+        Kind::Position => out.put_slice(&interesting_position(entropy)),
+        Kind::Size => out.put_slice(&interesting_size(geometry, entropy)),
+        Kind::Gap => out.put_slice(&interesting_gap(geometry, entropy)),
+        Kind::Count | Kind::Few => {
             out.put_u8([0, 1, 2, 7, 8, 15, 31, entropy.below(16) as u8][entropy.below(8) as usize]);
         }
-        (_, 2) => {
+        Kind::Ranked(_) | Kind::Content | Kind::Other if length == 2 => {
             let power = 1u16 << entropy.below(16);
             out.put_u16_le([0, 1, u16::MAX, power, power - 1, 511][entropy.below(6) as usize]);
         }
-        _ => operand.fill_with(|| {
+        Kind::Ranked(_) | Kind::Content | Kind::Other => operand.fill_with(|| {
             let power = 1u8 << entropy.below(8);
             [0, 1, u8::MAX, power, power - 1][entropy.below(5) as usize]
         }),
+    }
+}
+
+/// The bytes of a position around the start, the end, the last operation or the edges of tables, or past the end.
+fn interesting_position(entropy: &mut Entropy) -> [u8; 3] {
+    let near = entropy.below(4) as u16;
+    let (anchor, steps) = match entropy.below(6) {
+        0 => (Anchor::Start, near),
+        1 => (Anchor::End, near),
+        2 => (Anchor::Last, near.wrapping_sub(2)),
+        3 | 4 => (Anchor::Table, (entropy.below(4) as u16) << 5 | (14 + near)),
+        _ => (Anchor::Past, near),
+    };
+    let mut bytes = [0; 3];
+    At { anchor, steps }.encode(&mut bytes.as_mut_slice());
+    bytes
+}
+
+/// The bytes of as many clusters as a refcount block or an L2 table is for, or nearly.
+fn interesting_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
+    let edge = match entropy.below(3) {
+        0 => geometry.refcounts_per_block().ilog2(),
+        1 => geometry.l2_bits(),
+        _ => geometry.cluster_size.bits(),
+    };
+    match entropy.below(3) {
+        0 => [1, edge.min(15) as u8],
+        1 => [(1u64 << edge.min(8)).saturating_sub(2 + entropy.below(4)) as u8, 0],
+        _ => [255, entropy.below(16) as u8],
     }
 }
 

@@ -1,7 +1,7 @@
 //! Operations on persistent dirty bitmaps.
 
 use crate::images::qcow2::{Fill, Leaving, NewBitmap};
-use crate::programs::operand::{BitmapFlags, NameLength, Number};
+use crate::programs::operand::{BitmapFlags, Few, NameLength, Number};
 
 use super::{Effect, Vm, effect};
 
@@ -22,7 +22,7 @@ impl Vm {
 
     pub(super) fn fill_bitmap(
         &mut self,
-        index: Number<0, 15>,
+        index: Few<0, 15>,
         entry: u16,
         entries: Number<1, 32>,
         fill: Fill,
@@ -34,13 +34,13 @@ impl Vm {
         effect(self.builder.fill_bitmap(index, u64::from(entry), count, fill, write))
     }
 
-    pub(super) fn delete_bitmap(&mut self, index: Number<0, 15>, leaving: Leaving) -> Effect {
+    pub(super) fn delete_bitmap(&mut self, index: Few<0, 15>, leaving: Leaving) -> Effect {
         let index = self.bitmap_index(index);
         effect(self.builder.delete_bitmap(index, leaving))
     }
 
     /// The bitmap that `index` means, among those that there are.
-    pub(super) fn bitmap_index(&self, index: Number<0, 15>) -> usize {
+    pub(super) fn bitmap_index(&self, index: Few<0, 15>) -> usize {
         usize::from(index.get()) % self.builder.bitmap_count().max(1)
     }
 }

@@ -4,7 +4,7 @@ use crate::formats::qcow2::units::{GuestCluster, SubclusterRange};
 use crate::images::content::{SubclusterChange, WriteNumber};
 use crate::images::qcow2::Sizes;
 use crate::programs::journal::Record;
-use crate::programs::operand::{Anchor, At, Change, Count, Keep, Size};
+use crate::programs::operand::{Anchor, At, Change, Count, Few, Keep, Size};
 
 use super::{Effect, Vm, effect};
 
@@ -40,7 +40,14 @@ impl Vm {
         })
     }
 
-    pub(super) fn subclusters(&mut self, at: At, range: SubclusterRange, change: Change) -> Effect {
+    pub(super) fn subclusters(
+        &mut self,
+        at: At,
+        (first, count, stride): (Few<0, 31>, Few<1, 32>, Few<1, 8>),
+        change: Change,
+    ) -> Effect {
+        let [first, count, stride] = [first.get(), count.get(), stride.get()].map(u32::from);
+        let range = SubclusterRange { first, count, stride };
         let change = match change {
             Change::Write => SubclusterChange::Write(self.next_write()),
             Change::Zero => SubclusterChange::Zero,

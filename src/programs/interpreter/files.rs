@@ -6,7 +6,9 @@ use crate::formats::qcow2::units::GuestCluster;
 use crate::images::content::WriteNumber;
 use crate::images::qcow2::payload::Kind;
 use crate::images::qcow2::placement::Policy;
-use crate::images::qcow2::{CompressedWrite, FileEnd, Packing};
+use crate::images::qcow2::{
+    CompressedWrite, FileEnd, HeaderFlags, HeaderLength, HeaderStyle, Packing,
+};
 use crate::programs::operand::{At, Count, Gap, Hidden, Number};
 
 use super::{Effect, Vm, effect};
@@ -22,6 +24,19 @@ impl Vm {
     pub(super) fn reserve(&mut self, gap: Gap) -> Effect {
         self.builder.leave_gap(gap.units());
         effect(gap.units() > 0)
+    }
+
+    /// Decides how the header is written.
+    pub(super) fn header(
+        &mut self,
+        length: HeaderLength,
+        order: u8,
+        (unknown, unknown_bytes): (Number<0, 7>, u8),
+        flags: HeaderFlags,
+    ) -> Effect {
+        let unknown = unknown.get();
+        let style = HeaderStyle { length, order, unknown, unknown_bytes, flags };
+        effect(self.builder.set_header(style))
     }
 
     /// Decides how the file ends.

@@ -2,7 +2,7 @@
 
 use crate::images::qcow2::{SnapshotDetails, VmState};
 use crate::programs::journal::Record;
-use crate::programs::operand::{Extra, Length, Number};
+use crate::programs::operand::{Extra, Few, Length, Number};
 
 use super::{Effect, Vm, effect};
 
@@ -32,7 +32,7 @@ impl Vm {
         })
     }
 
-    pub(super) fn delete_snapshot(&mut self, index: Number<0, 15>) -> Effect {
+    pub(super) fn delete_snapshot(&mut self, index: Few<0, 15>) -> Effect {
         let index = self.snapshot_at(index);
         let deleted = self.builder.delete_snapshot(index);
         if deleted {
@@ -41,7 +41,7 @@ impl Vm {
         effect(deleted)
     }
 
-    pub(super) fn apply_snapshot(&mut self, index: Number<0, 15>) -> Effect {
+    pub(super) fn apply_snapshot(&mut self, index: Few<0, 15>) -> Effect {
         let index = self.snapshot_at(index);
         let applied = self.builder.apply_snapshot(index);
         if applied {
@@ -51,7 +51,7 @@ impl Vm {
     }
 
     /// The snapshot that `index` means, among those that there are.
-    fn snapshot_at(&self, index: Number<0, 15>) -> usize {
+    fn snapshot_at(&self, index: Few<0, 15>) -> usize {
         usize::from(index.get()) % self.builder.snapshot_count().max(1)
     }
 

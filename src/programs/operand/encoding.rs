@@ -4,12 +4,16 @@ use std::fmt;
 
 use bytes::BufMut;
 
+use super::kind::Kind;
+
 /// A field of a record.
 pub trait Operand: Copy + PartialEq + fmt::Debug {
     /// How many bytes it takes.
     const BYTES: usize;
     /// What its text looks like, for messages.
     const EXPECTED: &'static str;
+    /// What its values stand for: how the minimizer and the mutators treat them.
+    const KIND: Kind;
 
     /// From the next [`Operand::BYTES`] bytes, of any value. There are that many.
     fn decode(bytes: &mut &[u8]) -> Self;

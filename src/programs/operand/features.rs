@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use super::encoding::{Operand, parse_bits, print_bits};
+use super::kind::Kind;
 
 /// Features of the image that are there or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,7 @@ impl Operand for Features {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "none, or names with commas: extended_l2, zstd, lazy_refcounts, \
                                     compression_field, feature_names, unknown_extension";
+    const KIND: Kind = Kind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(bytes.get_u8() & Self::ALL)

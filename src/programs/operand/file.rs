@@ -7,6 +7,7 @@ use bytes::{Buf, BufMut};
 use crate::images::qcow2::FileEnd;
 
 use super::encoding::Operand;
+use super::kind::Kind;
 use super::word::words;
 
 /// What is put past the end of the disk.
@@ -25,6 +26,7 @@ pub enum Hidden {
 
 words!(
     FileEnd,
+    Other,
     "cluster, sector, content, zeros or garbage",
     FileEnd::Cluster = "cluster",
     FileEnd::Sector = "sector",
@@ -34,6 +36,7 @@ words!(
 );
 words!(
     Hidden,
+    Content,
     "data, compressed, zeros or allocated",
     Hidden::Data = "data",
     Hidden::Compressed = "compressed",

@@ -1,17 +1,20 @@
 //! Operands that are plain numbers.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use bytes::{Buf, BufMut};
 
 use crate::formats::qcow2::constants::MAX_BITMAP_NAME_BYTES;
 
 use super::encoding::Operand;
+use super::kind::Kind;
 
 /// Any byte.
 impl Operand for u8 {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "0 to 255";
+    const KIND: Kind = Kind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         bytes.get_u8()
@@ -27,31 +30,112 @@ impl Operand for u8 {
     }
 }
 
-/// A number from `LOW` up to and with `HIGH`, in a byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number<const LOW: u8, const HIGH: u8>(u8);
+/// What the numbers of a [`Number`] stand for.
+pub trait Meaning: Copy + PartialEq + fmt::Debug {
+    /// The kind of the operand.
+    const KIND: Kind;
+}
 
-impl<const LOW: u8, const HIGH: u8> Number<LOW, HIGH> {
+/// Declares what numbers stand for.
+macro_rules! meanings {
+    ($($(#[$doc:meta])* $name:ident = $kind:expr;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name;
+
+        impl Meaning for $name {
+            const KIND: Kind = $kind;
+        }
+    )+};
+}
+
+meanings! {
+    /// Nothing in particular.
+    Any = Kind::Other;
+    /// A count or an index of few things.
+    OfFew = Kind::Few;
+    /// log2 of the cluster size.
+    OfClusterSizes = Kind::Ranked(&canonical(ClusterBits::PLAINEST_FIRST));
+    /// log2 of the refcount width.
+    OfRefcountWidths = Kind::Ranked(&canonical(RefcountOrder::PLAINEST_FIRST));
+}
+
+/// A number from `LOW` up to and with `HIGH`, in a byte.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Number<const LOW: u8, const HIGH: u8, M = Any>(u8, PhantomData<M>);
+
+/// A count or an index of few things: subclusters, snapshots, bitmaps.
+pub type Few<const LOW: u8, const HIGH: u8> = Number<LOW, HIGH, OfFew>;
+/// log2 of the cluster size.
+pub type ClusterBits = Number<9, 21, OfClusterSizes>;
+/// log2 of the refcount width.
+pub type RefcountOrder = Number<0, 6, OfRefcountWidths>;
+
+impl ClusterBits {
+    /// All of them from the plainest on: QEMU's own, the ones that are easy to read, the rest.
+    pub const PLAINEST_FIRST: [Self; 13] =
+        numbers([16, 12, 9, 10, 11, 13, 14, 15, 17, 18, 19, 20, 21]);
+}
+
+impl RefcountOrder {
+    /// All of them from the plainest on: QEMU's own first.
+    pub const PLAINEST_FIRST: [Self; 7] = numbers([4, 3, 5, 6, 2, 1, 0]);
+}
+
+impl<const LOW: u8, const HIGH: u8, M> fmt::Debug for Number<LOW, HIGH, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Number").field(&self.0).finish()
+    }
+}
+
+const fn numbers<const LOW: u8, const HIGH: u8, M: Meaning, const N: usize>(
+    values: [u8; N],
+) -> [Number<LOW, HIGH, M>; N] {
+    let mut numbers = [Number::LOWEST; N];
+    let mut at = 0;
+    while at < N {
+        assert!(values[at] >= LOW && values[at] <= HIGH);
+        numbers[at] = Number(values[at], PhantomData);
+        at += 1;
+    }
+    numbers
+}
+
+/// Returns the canonical byte of each number.
+const fn canonical<const LOW: u8, const HIGH: u8, M: Meaning, const N: usize>(
+    numbers: [Number<LOW, HIGH, M>; N],
+) -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut at = 0;
+    while at < N {
+        bytes[at] = numbers[at].0 - LOW;
+        at += 1;
+    }
+    bytes
+}
+
+impl<const LOW: u8, const HIGH: u8, M> Number<LOW, HIGH, M> {
     /// The smallest.
-    pub const LOWEST: Self = Self(LOW);
+    pub const LOWEST: Self = Self(LOW, PhantomData);
 
     /// From a value; `None` out of range.
     pub const fn new(value: u8) -> Option<Self> {
-        if value < LOW || value > HIGH { None } else { Some(Self(value)) }
+        if value < LOW || value > HIGH { None } else { Some(Self(value, PhantomData)) }
     }
 
     /// Its value.
-    pub const fn get(self) -> u8 {
+    pub const fn get(&self) -> u8 {
         self.0
     }
 }
 
-impl<const LOW: u8, const HIGH: u8> Operand for Number<LOW, HIGH> {
+impl<const LOW: u8, const HIGH: u8, M: Meaning> Operand for Number<LOW, HIGH, M> {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "a number in range";
+    const KIND: Kind = M::KIND;
 
     fn decode(bytes: &mut &[u8]) -> Self {
-        Self(LOW + bytes.get_u8() % (HIGH - LOW + 1))
+        Self(LOW + bytes.get_u8() % (HIGH - LOW + 1), PhantomData)
     }
     fn encode(self, out: &mut impl BufMut) {
         out.put_u8(self.0 - LOW);
@@ -68,6 +152,7 @@ impl<const LOW: u8, const HIGH: u8> Operand for Number<LOW, HIGH> {
 impl Operand for u16 {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "0 to 65535";
+    const KIND: Kind = Kind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         bytes.get_u16_le()
@@ -100,6 +185,7 @@ macro_rules! up_to {
         impl Operand for $name {
             const BYTES: usize = 2;
             const EXPECTED: &'static str = $expected;
+            const KIND: Kind = Kind::Other;
 
             fn decode(bytes: &mut &[u8]) -> Self {
                 Self(bytes.get_u16_le() % ($highest + 1))

@@ -8,6 +8,7 @@ use crate::images::content::Shape;
 use crate::images::qcow2::payload::Coding;
 
 use super::encoding::Operand;
+use super::kind::Kind;
 use super::word::words;
 
 /// The words of the shapes, in the order of [`Shape::ALL`].
@@ -27,6 +28,7 @@ fn parse_shape(text: &str, known: usize) -> Option<Shape> {
 impl Operand for Shape {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "zeros, text, speck, eighth, half, most, coins or mixed";
+    const KIND: Kind = Kind::Content;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self::ALL[usize::from(bytes.get_u8()) % FIRST_SHAPES]
@@ -50,6 +52,7 @@ impl Operand for AnyShape {
     const BYTES: usize = 1;
     const EXPECTED: &'static str =
         "zeros, text, speck, eighth, half, most, coins, mixed, noise, nearly or far";
+    const KIND: Kind = Kind::Content;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(Shape::ALL[usize::from(bytes.get_u8()) % Shape::ALL.len()])
@@ -67,6 +70,7 @@ impl Operand for AnyShape {
 
 words!(
     Coding,
+    Content,
     "usual, stored, fixed, quick, dynamic, window, longer, trailing, pieces, ended or largest",
     Coding::Usual = "usual",
     Coding::Stored = "stored",

@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use super::encoding::Operand;
+use super::kind::Kind;
 
 /// How a compressed payload is placed: half of all bytes pack it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,7 @@ impl Skew {
 impl Operand for Skew {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "packed, or fresh+N, N 0 to 32767";
+    const KIND: Kind = Kind::Content;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         match bytes.get_u16_le() {
@@ -71,6 +73,7 @@ impl Magnitude {
 impl Operand for Magnitude {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "UNITS<<SHIFT, UNITS 0 to 1023, SHIFT 0 to 63";
+    const KIND: Kind = Kind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(bytes.get_u16_le())
@@ -133,6 +136,7 @@ impl Operand for Size {
     const BYTES: usize = 5;
     const EXPECTED: &'static str =
         "UNITS<<SHIFT+TAIL, UNITS 0 to 65535, SHIFT 0 to 47, TAIL -32768 to 32767";
+    const KIND: Kind = Kind::Size;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         let shift = bytes.get_u8() % Self::SHIFTS;
@@ -173,6 +177,7 @@ impl Gap {
 impl Operand for Gap {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 15";
+    const KIND: Kind = Kind::Gap;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self { units: bytes.get_u8(), shift: bytes.get_u8() % Self::SHIFTS }
@@ -224,6 +229,7 @@ impl Relative {
 impl Operand for Relative {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "same, -UNITS<<SHIFT, +UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 63, or part+N, N 0 to 16383";
+    const KIND: Kind = Kind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         let value = bytes.get_u16_le();

@@ -11,25 +11,30 @@ use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{Fill, Leaving};
 
 use super::encoding::Operand;
+use super::kind::Kind;
 
-/// Defines how a plain enum is an operand of one byte: its values and their words, in the order of
+/// Defines how a plain enum is an operand of one byte: its [`Kind`], its values and their words, in the order of
 /// the encoding. With a fold that is larger than the number of values, the first of them has the rest.
 macro_rules! words {
-    ($kind:ty, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
-        words!($kind, fold [$($value),+].len(), $expected, $($value = $word),+);
+    ($type:ty, $kind:ident, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
+        words!($type, $kind, fold [$($value),+].len(), $expected, $($value = $word),+);
     };
-    ($kind:ty, fold $fold:expr, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
-        impl Operand for $kind {
+    (
+        $type:ty, $kind:ident, fold $fold:expr, $expected:literal,
+        $($value:path = $word:literal),+ $(,)?
+    ) => {
+        impl Operand for $type {
             const BYTES: usize = 1;
             const EXPECTED: &'static str = $expected;
+            const KIND: Kind = Kind::$kind;
 
             fn decode(bytes: &mut &[u8]) -> Self {
-                const VALUES: &[$kind] = &[$($value),+];
+                const VALUES: &[$type] = &[$($value),+];
                 let index = usize::from(bytes.get_u8()) % $fold;
                 VALUES.get(index).copied().unwrap_or(VALUES[0])
             }
             fn encode(self, out: &mut impl BufMut) {
-                const VALUES: &[$kind] = &[$($value),+];
+                const VALUES: &[$type] = &[$($value),+];
                 let at = VALUES.iter().position(|value| *value == self).unwrap_or(0);
                 out.put_u8(at as u8);
             }
@@ -89,15 +94,17 @@ pub enum Base {
 
 words!(
     DataIn,
+    Other,
     fold 8,
     "image, file or raw_file",
     DataIn::Image = "image",
     DataIn::File = "file",
     DataIn::RawFile = "raw_file"
 );
-words!(Base, fold 4, "qcow2 or raw", Base::Qcow2 = "qcow2", Base::Raw = "raw");
+words!(Base, Other, fold 4, "qcow2 or raw", Base::Qcow2 = "qcow2", Base::Raw = "raw");
 words!(
     Part,
+    Other,
     fold 16,
     "l2, bitmap, l1, header, extension, refcount_table, refcount_block, snapshot, snapshot_table, \
      bitmap_directory, bitmap_table or payload",
@@ -116,6 +123,7 @@ words!(
 );
 words!(
     Transform,
+    Other,
     fold 16,
     "flip, boundary, add, add_clusters, structure, own, past_end, misalign, swap or set",
     Transform::Flip = "flip",
@@ -129,9 +137,10 @@ words!(
     Transform::Swap = "swap",
     Transform::Set = "set",
 );
-words!(Keep, "no or yes", Keep::No = "no", Keep::Yes = "yes");
+words!(Keep, Content, "no or yes", Keep::No = "no", Keep::Yes = "yes");
 words!(
     Change,
+    Content,
     "write, zero or unallocate",
     Change::Write = "write",
     Change::Zero = "zero",
@@ -139,6 +148,7 @@ words!(
 );
 words!(
     Policy,
+    Other,
     "append, first, random or mixed",
     Policy::Append = "append",
     Policy::FirstHole = "first",
@@ -147,6 +157,7 @@ words!(
 );
 words!(
     Fill,
+    Content,
     "zeroes, ones or bits",
     Fill::Zeroes = "zeroes",
     Fill::Ones = "ones",
@@ -154,6 +165,7 @@ words!(
 );
 words!(
     Leaving,
+    Other,
     "nothing, bit or extension",
     Leaving::Nothing = "nothing",
     Leaving::Bit = "bit",
@@ -164,6 +176,7 @@ words!(
 impl Operand for Version {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "2 or 3";
+    const KIND: Kind = Kind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         if bytes.get_u8() % 4 == 1 { Self::V2 } else { Self::V3 }

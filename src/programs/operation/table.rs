@@ -1,10 +1,8 @@
-//! The operations: one table of opcodes, from which decoding, encoding and text follow. Opcodes are append-only: a number that is taken keeps its meaning and its operands.
+//! The table of operations. Each entry states the opcode, the name in the text, the operands, the [class](Class), and the
+//! plainer operations that the minimizer tries in its place, the plainest first. The operations up to `read` have slots in
+//! the alias table, which is frozen: operations to come have their canonical opcode only.
 
-use std::fmt;
-use std::ops::Range;
-
-use bytes::{Buf, BufMut};
-
+use crate::disk::observer::Event;
 use crate::formats::qcow2::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::content::Shape;
@@ -12,132 +10,19 @@ use crate::images::damage::Transform;
 use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
-
-use super::operand::{
-    AnyShape, At, BitmapFlags, Change, Count, DataIn, Extra, Features, Gap, Hidden, Inside, Keep,
-    Length, Magnitude, NameLength, Number, Operand, Relative, Size, Skew,
+use crate::programs::operand::{
+    AnyShape, At, BitmapFlags, Change, ClusterBits, Count, DataIn, Extra, Features, Few, Gap,
+    Hidden, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder, Relative, Size,
+    Skew,
 };
-use super::text::{TextError, TextOperands, print_operand};
 
-/// How long an operation is.
-pub const OPERATION_BYTES: usize = 8;
+use super::class::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays};
+use super::definition::operations;
 
-/// Opcode bytes below this are canonical: a number of its own for each operation. Those that no
-/// operation has are skipped, and never emitted.
-const CANONICAL_OPCODES: u8 = 40;
-
-/// What the opcode bytes from [`CANONICAL_OPCODES`] on mean: one table, repeated, with the operations
-/// that build in the majority. It is frozen: operations to come have their canonical number only.
-const ALIASES: [u8; 32] = [
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 10, 11,
-    12,
-];
-
-macro_rules! operations {
-    ($($(#[$doc:meta])* $code:literal $text:literal $name:ident {
-        $($(#[$operand_doc:meta])* $operand:ident: $kind:ty),* $(,)?
-    })+) => {
-        /// One instruction of a program.
-        #[derive(Clone, Copy, Debug, PartialEq)]
-        pub enum Operation {
-            $($(#[$doc])* $name { $($(#[$operand_doc])* $operand: $kind),* },)+
-        }
-
-        impl Operation {
-            /// Every opcode with its name, in order.
-            pub const OPCODES: &'static [(u8, &'static str)] = &[$(($code, $text)),+];
-
-            /// The operands of each, in the order of [`Self::OPCODES`]: their names, and how many bytes
-            /// they take. The first one begins at byte 1 of a record.
-            pub const OPERANDS: &'static [&'static [(&'static str, usize)]] =
-                &[$(&[$((stringify!($operand), <$kind>::BYTES)),*]),+];
-
-            /// From a record of any bytes; `None` where its opcode has no meaning yet.
-            #[inline]
-            pub fn decode(record: &[u8; OPERATION_BYTES]) -> Option<Self> {
-                $(const _: () = assert!(0 $(+ <$kind>::BYTES)* < OPERATION_BYTES);)+
-                let mut bytes = record.as_slice();
-                let opcode = match bytes.get_u8() {
-                    byte if byte < CANONICAL_OPCODES => byte,
-                    byte => ALIASES[usize::from(byte - CANONICAL_OPCODES) % ALIASES.len()],
-                };
-                match opcode {
-                    $($code => Some(Self::$name { $($operand: Operand::decode(&mut bytes)),* }),)+
-                    _ => None,
-                }
-            }
-
-            /// The canonical record.
-            pub fn encode(&self) -> [u8; OPERATION_BYTES] {
-                let mut record = [0; OPERATION_BYTES];
-                let mut out = record.as_mut_slice();
-                match *self {
-                    $(Self::$name { $($operand),* } => {
-                        out.put_u8($code);
-                        $(Operand::encode($operand, &mut out);)*
-                        let _ = out;
-                    })+
-                }
-                record
-            }
-
-            /// Its name.
-            pub fn name(&self) -> &'static str {
-                match self { $(Self::$name { .. } => $text),+ }
-            }
-
-            pub(super) fn parse(name: &str, mut operands: TextOperands) -> Result<Self, TextError> {
-                let operation = match name {
-                    $($text => Self::$name { $($operand: operands.take(stringify!($operand))?),* },)+
-                    _ => return Err(TextError::UnknownName(name.to_string())),
-                };
-                operands.finish()?;
-                Ok(operation)
-            }
-        }
-
-        impl fmt::Display for Operation {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())?;
-                match *self {
-                    $(Self::$name { $($operand),* } => {
-                        $(print_operand(f, stringify!($operand), $operand)?;)*
-                    })+
-                }
-                Ok(())
-            }
-        }
-    };
-}
-
-/// An operand in the record of an operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// What it is called.
-    pub name: &'static str,
-    /// Where it is in the record.
-    pub bytes: Range<usize>,
-}
-
-impl Operation {
-    /// Where its operands are in its record.
-    pub fn places(&self) -> impl Iterator<Item = Place> + use<> {
-        let which = Self::OPCODES.iter().position(|(_, name)| *name == self.name());
-        let operands = which.map_or(&[][..], |which| Self::OPERANDS[which]);
-        let mut from = 1;
-        operands.iter().map(move |(name, count)| {
-            let bytes = from..from + count;
-            from += count;
-            Place { name, bytes }
-        })
-    }
-
-    /// Whether it is done to what was built; only where the target has attacks.
-    pub fn is_attack(&self) -> bool {
-        matches!(
-            self,
-            Self::Patch { .. } | Self::Trap { .. } | Self::FailRead { .. } | Self::Truncate { .. }
-        )
+const fn zeros(keep: Keep) -> Event {
+    match keep {
+        Keep::No => Event::ZeroPlain,
+        Keep::Yes => Event::ZeroAllocated,
     }
 }
 
@@ -148,7 +33,7 @@ operations! {
         at: At,
         /// How many.
         clusters: Count,
-    }
+    } is Builds(Event::Normal), plainer [], slots 9;
     /// Writes whole clusters compressed.
     1 "compress" Compress {
         /// The first.
@@ -159,7 +44,7 @@ operations! {
         shape: Shape,
         /// Where the payloads go.
         skew: Skew,
-    }
+    } is Builds(Event::Compressed), plainer [Self::Write { at, clusters }], slots 3;
     /// Makes whole clusters read as zeros.
     2 "zero" Zero {
         /// The first.
@@ -168,14 +53,14 @@ operations! {
         clusters: Count,
         /// Whether their allocation is kept.
         keep: Keep,
-    }
+    } is Builds(zeros(keep)), plainer [Self::Write { at, clusters }], slots 3;
     /// Makes whole clusters unallocated.
     3 "discard" Discard {
         /// The first.
         at: At,
         /// How many.
         clusters: Count,
-    }
+    } is Builds(Event::Unallocated), plainer [Self::Write { at, clusters }], slots 2;
     /// Changes subclusters of one cluster, under extended L2.
     4 "subclusters" Subclusters {
         /// The cluster.
@@ -183,34 +68,34 @@ operations! {
         /// What becomes of them.
         change: Change,
         /// The first.
-        first: Number<0, 31>,
+        first: Few<0, 31>,
         /// How many.
-        count: Number<1, 32>,
+        count: Few<1, 32>,
         /// The distance from one to the next.
-        stride: Number<1, 8>,
-    }
+        stride: Few<1, 8>,
+    } is Builds(Event::Subclusters), plainer [Self::Write { at, clusters: Count::ONE }], slots 4;
     /// Decides where host clusters go from now on.
     5 "place" Place {
         /// Where.
         policy: Policy,
-    }
+    } is Arranges, plainer [], slots 2;
     /// Leaves a gap at the end of the file.
     6 "reserve" Reserve {
         /// How many clusters.
         gap: Gap,
-    }
+    } is Arranges, plainer [], slots 2;
     /// Takes a snapshot.
-    7 "snapshot" Snapshot {}
+    7 "snapshot" Snapshot {} is Builds(Event::Snapshot), plainer [], slots 1;
     /// Deletes a snapshot.
     8 "delete_snapshot" DeleteSnapshot {
         /// Which of those that there are.
-        index: Number<0, 15>,
-    }
+        index: Few<0, 15>,
+    } is Builds(Event::SnapshotDeleted), plainer [], slots 1;
     /// Changes the size of the disk.
     9 "resize" Resize {
         /// The new size.
         size: Size,
-    }
+    } is Builds(Event::Resized), plainer [], slots 1;
     /// Asks for the extents of a window.
     10 "walk" Walk {
         /// The cluster in which it begins.
@@ -219,14 +104,14 @@ operations! {
         inside: Inside,
         /// How many bytes.
         length: Magnitude,
-    }
+    } is Asks(Event::Walk), plainer [], slots 2;
     /// Asks for the mapping of one byte.
     11 "lookup" Lookup {
         /// The cluster.
         at: At,
         /// The byte in that cluster.
         inside: Inside,
-    }
+    } is Asks(Event::Lookup), plainer [], slots 1;
     /// Asks for data.
     12 "read" Read {
         /// The cluster in which they begin.
@@ -235,25 +120,25 @@ operations! {
         inside: Inside,
         /// How many bytes.
         length: Length,
-    }
+    } is Asks(Event::Read), plainer [], slots 1;
     /// Builds and verifies what there is so far.
-    13 "checkpoint" Checkpoint {}
+    13 "checkpoint" Checkpoint {} is Checkpoints, plainer [];
     /// Lays an empty image on top of what there is, which becomes its backing file. From now on
     /// everything is about the new one.
     14 "overlay" Overlay {
         /// The version of the format.
         version: Version,
         /// The cluster size.
-        cluster_bits: Number<9, 21>,
+        cluster_bits: ClusterBits,
         /// The refcount width.
-        refcount_order: Number<0, 6>,
+        refcount_order: RefcountOrder,
         /// Features.
         features: Features,
         /// Where its data lie.
         data_in: DataIn,
         /// The size of the disk.
         size: Relative,
-    }
+    } is Overlays, plainer [];
     /// Decides how the header is written.
     15 "header" Header {
         /// How long its fixed part is.
@@ -266,7 +151,7 @@ operations! {
         bytes: u8,
         /// Everything that is there or not.
         flags: HeaderFlags,
-    }
+    } is Arranges, plainer [];
     /// Adds a persistent dirty bitmap.
     16 "bitmap" Bitmap {
         /// log2 of how many guest bytes one bit stands for.
@@ -275,30 +160,30 @@ operations! {
         flags: BitmapFlags,
         /// The length of its name.
         name: NameLength,
-    }
+    } is Builds(Event::Bitmap), plainer [];
     /// Changes entries of a bitmap's table.
     17 "fill_bitmap" FillBitmap {
         /// Which of the bitmaps that there are.
-        index: Number<0, 15>,
+        index: Few<0, 15>,
         /// The first entry, counted round the table.
         entry: u16,
         /// How many.
         entries: Number<1, 32>,
         /// What becomes of them.
         fill: Fill,
-    }
+    } is Builds(Event::Bitmap), plainer [];
     /// Deletes a bitmap, or all of them with something left.
     18 "delete_bitmap" DeleteBitmap {
         /// Which of the bitmaps that there are.
-        index: Number<0, 15>,
+        index: Few<0, 15>,
         /// What is left.
         leaving: Leaving,
-    }
+    } is Builds(Event::Bitmap), plainer [];
     /// Makes the disk what it was when a snapshot was taken.
     19 "apply_snapshot" ApplySnapshot {
         /// Which of those that there are.
-        index: Number<0, 15>,
-    }
+        index: Few<0, 15>,
+    } is Builds(Event::SnapshotApplied), plainer [];
     /// Takes a snapshot that says and holds more.
     20 "snapshot_with" SnapshotWith {
         /// How many bytes of extra data.
@@ -311,7 +196,7 @@ operations! {
         id: Number<0, 254>,
         /// How long the name is.
         name: Length,
-    }
+    } is Builds(Event::Snapshot), plainer [Self::Snapshot {}];
     /// Writes a whole cluster compressed, in a coding of its own.
     21 "compress_as" CompressAs {
         /// The cluster.
@@ -322,28 +207,31 @@ operations! {
         coding: Coding,
         /// Where the payload goes.
         skew: Skew,
-    }
+    } is Builds(Event::Compressed), plainer [
+        Self::Write { at, clusters: Count::ONE },
+        Self::Compress { at, clusters: Count::ONE, shape: Shape::Text, skew },
+    ];
     /// Decides how the file ends.
     22 "end_file" EndFile {
         /// Where.
         end: FileEnd,
         /// How many bytes lie behind its last cluster, where there are any.
         tail: Gap,
-    }
+    } is Arranges, plainer [];
     /// Makes tables longer than they must be.
     23 "spare" Spare {
         /// How many clusters more the refcount table has.
         table: Number<0, 15>,
         /// How many entries more the L1 table has.
         l1: Gap,
-    }
+    } is Arranges, plainer [];
     /// Allocates whole clusters without writing to them.
     25 "preallocate" Preallocate {
         /// The first.
         at: At,
         /// How many.
         clusters: Count,
-    }
+    } is Builds(Event::Normal), plainer [Self::Write { at, clusters }];
     /// Puts whole clusters past the end of the disk.
     26 "beyond" Beyond {
         /// In which L2 table: the last that the disk needs, or one behind it.
@@ -354,7 +242,7 @@ operations! {
         clusters: Count,
         /// What is put there.
         kind: Hidden,
-    }
+    } is Builds(Event::PastEnd), plainer [];
     /// Changes a field or an entry of what was built.
     27 "patch" Patch {
         /// What it belongs to.
@@ -367,7 +255,7 @@ operations! {
         transform: Transform,
         /// With what.
         value: u16,
-    }
+    } is Attacks, plainer [];
     /// Changes a field or an entry when it has been read.
     28 "trap" Trap {
         /// What it belongs to.
@@ -382,7 +270,7 @@ operations! {
         value: u8,
         /// How many reads see it as it was.
         reads: u8,
-    }
+    } is Attacks, plainer [Self::Patch { part, depth, nth, transform, value: value.into() }];
     /// Makes a read of a part fail.
     29 "fail_read" FailRead {
         /// Which part.
@@ -391,12 +279,12 @@ operations! {
         depth: Number<0, 3>,
         /// How many reads of it go well before.
         reads: u8,
-    }
+    } is Attacks, plainer [];
     /// Cuts bytes off the end of the file.
     30 "truncate" Truncate {
         /// How many layers down.
         depth: Number<0, 3>,
         /// How many.
         cut: Gap,
-    }
+    } is Attacks, plainer [];
 }

@@ -1,0 +1,129 @@
+//! Defines the operations from their table.
+
+/// How long an operation is.
+pub const OPERATION_BYTES: usize = 8;
+
+/// Defines [`Operation`](super::Operation). An entry is
+///
+/// ```text
+/// /// Documentation.
+/// OPCODE "name" Name {
+///     /// Documentation.
+///     operand: Type,
+/// } is CLASS, plainer [OPERATION, ...], slots NUMBER;
+/// ```
+///
+/// `CLASS` and the plainer operations are expressions that may use the operands. Without `slots`, the operation has no
+/// slot in the alias table.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $code:literal $text:literal $name:ident {
+        $($(#[$operand_doc:meta])* $operand:ident: $kind:ty),* $(,)?
+    } is $class:expr, plainer [$($plainer:expr),* $(,)?] $(, slots $slots:literal)?;)+) => {
+        use std::fmt;
+
+        use bytes::{Buf, BufMut};
+
+        use crate::programs::operand::{Operand, Place};
+        use crate::programs::text::{TextError, TextOperands, print_operand};
+
+        use super::aliases::{CANONICAL_OPCODES, aliases};
+        use super::class::Class;
+        use super::definition::OPERATION_BYTES;
+
+        /// One instruction of a program.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Operation {
+            $($(#[$doc])* $name { $($(#[$operand_doc])* $operand: $kind),* },)+
+        }
+
+        impl Operation {
+            /// Every opcode with its name, in order.
+            pub const OPCODES: &'static [(u8, &'static str)] = &[$(($code, $text)),+];
+
+            /// From a record of any bytes; `None` where its opcode has no meaning yet.
+            #[inline]
+            pub fn decode(record: &[u8; OPERATION_BYTES]) -> Option<Self> {
+                $(const _: () = assert!(0 $(+ <$kind>::BYTES)* < OPERATION_BYTES);)+
+                const ALIASES: &[u8] = &aliases(&[$(($code, 0 $(+ $slots)?)),+]);
+                let mut bytes = record.as_slice();
+                let opcode = match bytes.get_u8() {
+                    byte if byte < CANONICAL_OPCODES => byte,
+                    byte => ALIASES[usize::from(byte - CANONICAL_OPCODES) % ALIASES.len()],
+                };
+                match opcode {
+                    $($code => Some(Self::$name { $($operand: Operand::decode(&mut bytes)),* }),)+
+                    _ => None,
+                }
+            }
+
+            /// The canonical record.
+            pub fn encode(&self) -> [u8; OPERATION_BYTES] {
+                let mut record = [0; OPERATION_BYTES];
+                let mut out = record.as_mut_slice();
+                match *self {
+                    $(Self::$name { $($operand),* } => {
+                        out.put_u8($code);
+                        $(Operand::encode($operand, &mut out);)*
+                        let _ = out;
+                    })+
+                }
+                record
+            }
+
+            /// Its name.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$name { .. } => $text),+ }
+            }
+
+            /// Where its operands are in its record, and what they stand for.
+            pub fn places(&self) -> &'static [Place] {
+                match self {
+                    $(Self::$name { .. } => {
+                        const PLACES: &[Place] =
+                            &Place::in_a_row(1, [$((<$kind>::KIND, <$kind>::BYTES)),*]);
+                        PLACES
+                    })+
+                }
+            }
+
+            /// What it is for.
+            #[allow(unused_variables, reason = "the class of most operations depends on no operand")]
+            pub fn class(&self) -> Class {
+                match *self { $(Self::$name { $($operand),* } => $class),+ }
+            }
+
+            /// Operations that do something like it and are plainer, the plainest first: what the minimizer tries in
+            /// its place.
+            #[allow(unused_variables, reason = "a plainer operation leaves operands out")]
+            pub fn plainer(&self) -> Vec<Self> {
+                match *self { $(Self::$name { $($operand),* } => vec![$($plainer),*]),+ }
+            }
+
+            pub(in crate::programs) fn parse(
+                name: &str,
+                mut operands: TextOperands,
+            ) -> Result<Self, TextError> {
+                let operation = match name {
+                    $($text => Self::$name { $($operand: operands.take(stringify!($operand))?),* },)+
+                    _ => return Err(TextError::UnknownName(name.to_string())),
+                };
+                operands.finish()?;
+                Ok(operation)
+            }
+        }
+
+        impl fmt::Display for Operation {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())?;
+                match *self {
+                    $(Self::$name { $($operand),* } => {
+                        $(print_operand(f, stringify!($operand), $operand)?;)*
+                    })+
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+pub(super) use operations;
