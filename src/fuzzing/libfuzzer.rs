@@ -86,7 +86,9 @@ mod tests {
     use super::*;
     use crate::harness::{Harness, Walker};
     use crate::images::entropy::Entropy;
+    use crate::programs::Operation;
     use crate::programs::generate::{Wanted, generate};
+    use crate::programs::operation::Class;
 
     fn random_bytes(entropy: &mut Entropy) -> Vec<u8> {
         let length = entropy.below(512) as usize;
@@ -116,11 +118,18 @@ mod tests {
     #[test]
     fn hostile_finds_nothing() {
         let mut entropy = Entropy::new(4);
+        let codes = Operation::OPCODES.iter().map(|(code, _)| *code);
+        let is_attack = |code: &u8| {
+            let record = [*code, 0, 0, 0, 0, 0, 0, 0];
+            Operation::decode(&record).is_some_and(|one| one.class() == Class::Attacks)
+        };
+        let attacks: Vec<u8> = codes.filter(is_attack).collect();
         for rng_seed in 0..2000 {
             let wanted = Wanted { operations: 16, compressed: true };
             let mut program = generate(rng_seed, wanted).encode();
             for _ in 0..1 + entropy.below(6) {
-                program.extend([27 + (entropy.below(8) as u8 % 7 % 4), entropy.next_u64() as u8]);
+                let code = attacks[entropy.below(8) as usize % 7 % attacks.len()];
+                program.extend([code, entropy.next_u64() as u8]);
                 program.extend([0, entropy.below(40) as u8, 0]);
                 program.extend([entropy.next_u64() as u8, entropy.next_u64() as u8, 0]);
             }
