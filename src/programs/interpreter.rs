@@ -12,7 +12,7 @@ mod question;
 mod questions;
 mod snapshots;
 
-use crate::images::damage::Attack;
+use crate::images::damage::{Attack, Spot};
 use crate::images::limits::Limits;
 use crate::images::qcow2::{Builder, Plan, SnapshotDetails};
 
@@ -116,66 +116,62 @@ impl Vm {
 
     /// Runs one operation.
     pub fn step(&mut self, operation: Operation) -> Effect {
+        use Operation::*;
         match operation {
-            Operation::Write { at, clusters } => self.write(at, clusters),
-            Operation::Compress { at, clusters, shape, skew } => {
-                self.compress(at, clusters, shape, skew)
-            }
-            Operation::Zero { at, clusters, keep } => self.zero(at, clusters, keep),
-            Operation::Discard { at, clusters } => self.discard(at, clusters),
-            Operation::Subclusters { at, change, first, count, stride } => {
+            Write { at, clusters } => self.write(at, clusters),
+            Compress { at, clusters, shape, skew } => self.compress(at, clusters, shape, skew),
+            Zero { at, clusters, keep } => self.zero(at, clusters, keep),
+            Discard { at, clusters } => self.discard(at, clusters),
+            Subclusters { at, change, first, count, stride } => {
                 self.subclusters(at, (first, count, stride), change)
             }
-            Operation::Place { policy } => self.place(policy),
-            Operation::Reserve { gap } => self.reserve(gap),
-            Operation::Snapshot {} => self.snapshot(SnapshotDetails::PLAIN),
-            Operation::DeleteSnapshot { index } => self.delete_snapshot(index),
-            Operation::Resize { size } => self.resize(size),
-            Operation::Walk { at, inside, length } => self.walk(at, inside, length),
-            Operation::Lookup { at, inside } => self.lookup(at, inside),
-            Operation::Read { at, inside, length } => self.read(at, inside, length),
-            Operation::Checkpoint {} => self.checkpoint(),
-            Operation::Overlay {
-                version,
-                cluster_bits,
-                refcount_order,
-                features,
-                data_in,
-                size,
-            } => {
+            Place { policy } => self.place(policy),
+            Reserve { gap } => self.reserve(gap),
+            Snapshot {} => self.snapshot(SnapshotDetails::PLAIN),
+            DeleteSnapshot { index } => self.delete_snapshot(index),
+            Resize { size } => self.resize(size),
+            Walk { at, inside, length } => self.walk(at, inside, length),
+            Lookup { at, inside } => self.lookup(at, inside),
+            Read { at, inside, length } => self.read(at, inside, length),
+            Checkpoint {} => self.checkpoint(),
+            Overlay { version, cluster_bits, refcount_order, features, data_in, size } => {
                 let image =
                     ImageOperands { version, cluster_bits, refcount_order, features, data_in };
                 self.overlay(image, size)
             }
-            Operation::Header { length, order, unknown, bytes, flags } => {
+            Header { length, order, unknown, bytes, flags } => {
                 self.header(length, order, (unknown, bytes), flags)
             }
-            Operation::Bitmap { granularity, flags, name } => self.bitmap(granularity, flags, name),
-            Operation::FillBitmap { index, entry, entries, fill } => {
+            Bitmap { granularity, flags, name } => self.bitmap(granularity, flags, name),
+            FillBitmap { index, entry, entries, fill } => {
                 self.fill_bitmap(index, entry, entries, fill)
             }
-            Operation::DeleteBitmap { index, leaving } => self.delete_bitmap(index, leaving),
-            Operation::ApplySnapshot { index } => self.apply_snapshot(index),
-            Operation::SnapshotWith { extra, vm, spread, id, name } => {
+            DeleteBitmap { index, leaving } => self.delete_bitmap(index, leaving),
+            ApplySnapshot { index } => self.apply_snapshot(index),
+            SnapshotWith { extra, vm, spread, id, name } => {
                 self.snapshot_with(extra, (vm, spread), (id, name))
             }
-            Operation::CompressAs { at, shape, coding, skew } => {
-                self.compress_as(at, shape, coding, skew)
-            }
-            Operation::EndFile { end, tail } => self.end_file(end, tail),
-            Operation::Spare { table, l1 } => self.spare(table, l1),
-            Operation::Preallocate { at, clusters } => self.preallocate(at, clusters),
-            Operation::Beyond { table, distance, clusters, kind } => {
+            CompressAs { at, shape, coding, skew } => self.compress_as(at, shape, coding, skew),
+            EndFile { end, tail } => self.end_file(end, tail),
+            Spare { table, l1 } => self.spare(table, l1),
+            Preallocate { at, clusters } => self.preallocate(at, clusters),
+            Beyond { table, distance, clusters, kind } => {
                 self.beyond(table, distance, clusters, kind)
             }
-            Operation::Patch { part, depth, nth, transform, value } => {
-                self.patch((part, depth, nth), transform, value)
+            Patch { part, depth, nth, transform, value } => {
+                let spot = Spot { part, depth: depth.get(), nth };
+                self.attack(Attack::Patch { spot, transform, value })
             }
-            Operation::Trap { part, depth, nth, transform, value, reads } => {
-                self.trap((part, depth, nth), transform, value, reads)
+            Trap { part, depth, nth, transform, value, reads } => {
+                let (spot, value) = (Spot { part, depth: depth.get(), nth }, value.into());
+                self.attack(Attack::Trap { spot, transform, value, reads })
             }
-            Operation::FailRead { part, depth, reads } => self.fail_read(part, depth, reads),
-            Operation::Truncate { depth, cut } => self.truncate(depth, cut),
+            FailRead { part, depth, reads } => {
+                self.attack(Attack::FailRead { part, depth: depth.get(), reads })
+            }
+            Truncate { depth, cut } => {
+                self.attack(Attack::Truncate { depth: depth.get(), bytes: cut.units() })
+            }
         }
     }
 

@@ -263,7 +263,8 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
     };
     let mut anatomy = Anatomy::default();
     for (step, attack) in steps.iter_mut().filter(made).zip(attacks) {
-        let Some(Spot { part, depth, nth }) = attack.spot() else { continue };
+        let (Attack::Patch { spot, .. } | Attack::Trap { spot, .. }) = attack else { continue };
+        let Spot { part, depth, nth } = *spot;
         let depth = usize::from(depth) % images.layers().len().max(1);
         let Some(files) = images.layers().nth(depth).filter(|files| !files.raw) else { continue };
         // What a program builds is sound.

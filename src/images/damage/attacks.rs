@@ -95,13 +95,3 @@ pub enum Attack {
         bytes: u64,
     },
 }
-
-impl Attack {
-    /// The element that it is aimed at; `None` if it is about a whole part or file.
-    pub fn spot(&self) -> Option<Spot> {
-        match self {
-            Self::Patch { spot, .. } | Self::Trap { spot, .. } => Some(*spot),
-            Self::FailRead { .. } | Self::Truncate { .. } => None,
-        }
-    }
-}

@@ -31,31 +31,7 @@ impl Vm {
                 self.clamped_beyond(table, distance, clusters)
             }
             Operation::Truncate { cut, .. } => vec![("bytes", cut.units())],
-            // The journal or a question has them.
-            Operation::Write { .. }
-            | Operation::Compress { .. }
-            | Operation::Zero { .. }
-            | Operation::Discard { .. }
-            | Operation::Subclusters { .. }
-            | Operation::Snapshot {}
-            | Operation::DeleteSnapshot { .. }
-            | Operation::Resize { .. }
-            | Operation::Walk { .. }
-            | Operation::Lookup { .. }
-            | Operation::Read { .. }
-            | Operation::Overlay { .. }
-            | Operation::ApplySnapshot { .. }
-            | Operation::CompressAs { .. }
-            | Operation::Preallocate { .. } => Vec::new(),
-            // They mean the same whatever there is.
-            Operation::Place { .. }
-            | Operation::Checkpoint {}
-            | Operation::Header { .. }
-            | Operation::Bitmap { .. }
-            | Operation::SnapshotWith { .. }
-            | Operation::Patch { .. }
-            | Operation::Trap { .. }
-            | Operation::FailRead { .. } => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
