@@ -4,6 +4,8 @@
 #[allow(dead_code, missing_docs)]
 mod engine;
 #[allow(dead_code)]
+mod lines;
+#[allow(dead_code)]
 mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,6 +2,8 @@
 //! is altered, and each oracle judges the result against the journal of the same program.
 
 mod altered;
+#[allow(dead_code)]
+mod lines;
 
 use std::collections::BTreeSet;
 
@@ -18,12 +20,13 @@ use qcowfuzz::harness::oracles::{Verdict, data, model};
 use qcowfuzz::harness::{Checks, Harness, Walker, oracles};
 use qcowfuzz::images::files::Deviation;
 use qcowfuzz::images::image::Image;
+use qcowfuzz::programs::Journal;
 use qcowfuzz::programs::generate::{Wanted, generate};
-use qcowfuzz::programs::text::assemble;
-use qcowfuzz::programs::{Journal, Program};
 
 /// Every cluster size with every refcount order twice over.
 const PROGRAMS: u64 = 2 * 91;
+/// In how many images each bug can be planted, at least.
+const LEAST_PLANTED: u32 = 15;
 
 /// What was meant by a program: all that the image is held against.
 struct Meant {
@@ -81,7 +84,7 @@ fn images() -> Vec<(Image, Meant)> {
 
 /// Generated programs, each with these lines at its end.
 fn images_with(lines: &str) -> Vec<(Image, Meant)> {
-    let last = assemble(&format!("{}{lines}", Program::default())).unwrap().operations;
+    let last = lines::operations(lines);
     let mut images = Vec::new();
     let mut harness = Harness::new(Walker::default());
     for rng_seed in 0..PROGRAMS {
@@ -155,14 +158,13 @@ fn assert_found<'c>(
             unnoticed += u32::from(found.is_empty());
             all.extend(found);
         }
-        println!("{:<50} planted {planted:>3}, unnoticed {unnoticed}", case.name);
         let seen = |one: &&str| all.iter().any(|told: &String| told.starts_with(*one));
         let missed: Vec<_> = case.must.iter().filter(|one| !seen(one)).collect();
         let known =
             |told: &&String| case.must.iter().chain(case.may).any(|it| told.starts_with(it));
         let other: Vec<_> = all.iter().filter(|told| !known(told)).collect();
-        let noticed = unnoticed == 0 || case.harmless;
-        if planted == 0 || !missed.is_empty() || !other.is_empty() || !noticed {
+        let noticed = unnoticed == 0 || case.harmless && unnoticed < planted;
+        if planted < LEAST_PLANTED || !missed.is_empty() || !other.is_empty() || !noticed {
             let name = case.name;
             failures.push(format!(
                 "{name}: planted {planted}, unnoticed {unnoticed}\n  missed {missed:?}\n  other {other:#?}\n  all {all:#?}"
@@ -193,7 +195,6 @@ fn every_bug_beside_counts_that_are_out_of_date_is_found() {
                 assert!(noticed, "{}: found {found:?}", case.name);
             }
         }
-        println!("{:<50} planted {planted:>3}", case.name);
-        assert!(planted >= 20, "{}: planted {planted}", case.name);
+        assert!(planted >= 100, "{}: planted {planted}", case.name);
     }
 }

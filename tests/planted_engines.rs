@@ -1,6 +1,8 @@
 //! Each oracle can fail: engines with one planted bug each, over generated programs. The oracle that
 //! exists for the bug finds it, tells it by the expected fingerprint, and finds nothing else.
 
+#[allow(dead_code)]
+mod lines;
 mod planted;
 
 use std::collections::BTreeSet;
@@ -22,6 +24,8 @@ fn inputs() -> Vec<Vec<u8>> {
     (0..PROGRAMS).map(|rng_seed| generate(rng_seed, wanted(rng_seed)).encode()).collect()
 }
 
+/// Each bug is found as expected in so many programs at least: one could be a chance.
+const LEAST: usize = 3;
 /// As many violations are enough, once the expected one is among them.
 const ENOUGH: usize = 48;
 
@@ -78,7 +82,6 @@ fn every_planted_bug_of_damaged_images_is_found() {
             |fingerprint: &str| case.fingerprints.iter().any(|it| fingerprint.starts_with(it));
         let first = found.iter().any(|it| it.starts_with(case.fingerprints[0]));
         assert!(first && found.iter().all(|it| expected(it)), "{}: {found:?}", case.name);
-        println!("{:<60} {found:?}", case.name);
     }
 }
 
@@ -118,10 +121,9 @@ fn judge(cases: impl Iterator<Item = &'static Case>, inputs: &[Vec<u8>]) {
         let first = found.iter().filter(|told| told.starts_with(case.fingerprints[0])).count();
         let known = |told: &&String| case.fingerprints.iter().any(|one| told.starts_with(one));
         let other: BTreeSet<_> = found.iter().filter(|told| !known(told)).collect();
-        println!("{:<55} {:>4} found, {first} as expected", case.name, found.len());
-        if first == 0 || !other.is_empty() {
-            let all: BTreeSet<_> = found.iter().collect();
-            missed.push(format!("{}: expected {:?}, found {all:#?}", case.name, case.fingerprints));
+        if first < LEAST || !other.is_empty() {
+            let (name, expected, all) = (case.name, case.fingerprints, BTreeSet::from_iter(&found));
+            missed.push(format!("{name}: expected {expected:?}, found {first} times, {all:#?}"));
         }
     }
     assert!(missed.is_empty(), "{}", missed.join("\n"));

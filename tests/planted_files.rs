@@ -3,6 +3,8 @@
 #[allow(dead_code)]
 mod altered;
 #[allow(dead_code)]
+mod lines;
+#[allow(dead_code)]
 mod planted;
 
 use std::fs;

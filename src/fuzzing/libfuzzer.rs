@@ -84,11 +84,13 @@ fn reported<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::formats::qcow2::anatomy::Part;
     use crate::harness::{Harness, Walker};
+    use crate::images::damage::Transform;
     use crate::images::entropy::Entropy;
     use crate::programs::Operation;
     use crate::programs::generate::{Wanted, generate};
-    use crate::programs::operation::Class;
+    use crate::programs::operand::{Gap, Number, Operand};
 
     fn random_bytes(entropy: &mut Entropy) -> Vec<u8> {
         let length = entropy.below(512) as usize;
@@ -115,27 +117,44 @@ mod tests {
         }
     }
 
-    #[test]
-    fn hostile_finds_nothing() {
-        let mut entropy = Entropy::new(4);
-        let codes = Operation::OPCODES.iter().map(|(code, _)| *code);
-        let is_attack = |code: &u8| {
-            let record = [*code, 0, 0, 0, 0, 0, 0, 0];
-            Operation::decode(&record).is_some_and(|one| one.class() == Class::Attacks)
-        };
-        let attacks: Vec<u8> = codes.filter(is_attack).collect();
-        for rng_seed in 0..2000 {
-            let wanted = Wanted { operations: 16, compressed: true };
-            let mut program = generate(rng_seed, wanted).encode();
-            for _ in 0..1 + entropy.below(6) {
-                let code = attacks[entropy.below(8) as usize % 7 % attacks.len()];
-                program.extend([code, entropy.next_u64() as u8]);
-                program.extend([0, entropy.below(40) as u8, 0]);
-                program.extend([entropy.next_u64() as u8, entropy.next_u64() as u8, 0]);
+    /// An attack on an element near the start of its part.
+    fn attack(entropy: &mut Entropy) -> Operation {
+        let part = Part::ALL[entropy.below(Part::ALL.len() as u64) as usize];
+        let transform = Transform::ALL[entropy.below(Transform::ALL.len() as u64) as usize];
+        let (depth, nth) = (Number::LOWEST, entropy.below(40) as u16);
+        let value = entropy.below(256) as u16;
+        match entropy.below(8) {
+            0..3 => Operation::Patch { part, depth, nth, transform, value },
+            3..5 => Operation::Trap { part, depth, nth, transform, value: value as u8, reads: 0 },
+            5..7 => Operation::FailRead { part, depth, reads: entropy.below(40) as u8 },
+            _ => {
+                let cut = format!("{}<<{}", entropy.below(256), entropy.below(16));
+                Operation::Truncate { depth, cut: Gap::parse(&cut).unwrap() }
             }
-            report(run(TargetKind::Hostile, &program));
+        }
+    }
+
+    #[test]
+    fn hostile_finds_nothing_and_gets_somewhere() {
+        let mut entropy = Entropy::new(4);
+        let (mut images, mut refused, mut failed) = (0, 0, 0);
+        for rng_seed in 0..2000 {
+            let mut program = generate(rng_seed, Wanted { operations: 16, compressed: true });
+            let attacks = 1 + entropy.below(6);
+            program.operations.extend((0..attacks).map(|_| attack(&mut entropy)));
+            match run(TargetKind::Hostile, &program.encode()) {
+                Ok(outcome) => {
+                    images += outcome.images;
+                    refused += outcome.refused;
+                    failed += outcome.failed;
+                }
+                found => report(found),
+            }
             report(run(TargetKind::Hostile, &random_bytes(&mut entropy)));
         }
+        let walked = images - refused - failed;
+        let all = format!("{images} images, {refused} refused, {failed} failed, {walked} walked");
+        assert!(images >= 2000 && refused >= 100 && failed >= 100 && walked >= 500, "{all}");
     }
 
     #[test]

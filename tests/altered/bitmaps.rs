@@ -3,18 +3,17 @@
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::text::assemble;
 
 use super::counts::uncount;
 use super::{Altered, Case, case};
+use crate::lines;
 
 /// Two bitmaps; the first entry of the first one's table has bits. Or only what is left of them.
 pub fn add_to(program: &mut Program, left: bool) {
-    let lines = "bitmap granularity=31 flags=auto name=4\nbitmap granularity=30 flags=none name=9\n\
+    let bitmaps = "bitmap granularity=31 flags=auto name=4\nbitmap granularity=30 flags=none name=9\n\
                  fill_bitmap index=0 entry=0 entries=1 fill=bits\n";
     let delete = if left { "delete_bitmap index=0 leaving=extension\n" } else { "" };
-    let added = assemble(&format!("{}{lines}{delete}", Program::default())).unwrap();
-    program.operations.splice(0..0, added.operations);
+    program.operations.splice(0..0, lines::operations(&format!("{bitmaps}{delete}")));
 }
 
 pub const CASES: &[Case] = &[

@@ -16,8 +16,9 @@ use qcowfuzz::images::files::{FileNames, Images};
 use qcowfuzz::images::limits::Limits;
 use qcowfuzz::images::qcow2::Scratch;
 use qcowfuzz::programs::generate::{Wanted, generate};
-use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Effect, Operation, Program, Prologue, Vm};
+
+use crate::lines;
 
 /// A part of the format.
 #[derive(Clone, Copy)]
@@ -168,11 +169,9 @@ pub fn program(rng_seed: u64, wanted: &[Part]) -> Program {
         (part.prepare)(&mut program.prologue);
     }
     for part in wanted {
-        let lines = (part.lines)(&mut entropy);
-        let added = assemble(&format!("{}{lines}", Program::default()))
-            .unwrap_or_else(|error| panic!("{}: {error}\n{lines}", part.name));
+        let added = lines::operations(&(part.lines)(&mut entropy));
         let at = entropy.below(program.operations.len() as u64 + 1) as usize;
-        program.operations.splice(at..at, added.operations);
+        program.operations.splice(at..at, added);
     }
     program
 }

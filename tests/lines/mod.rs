@@ -1,0 +1,83 @@
+//! Program text: the file that a program builds, operations without a prologue, and operations with random operands.
+
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::programs::text::assemble;
+use qcowfuzz::programs::{Operation, Program};
+
+/// Returns the bytes of the image that a program builds; of a chain, of the image at the top.
+pub fn file(text: &str) -> Vec<u8> {
+    let program = assemble(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let mut harness = Harness::new(Walker::default());
+    let image = harness.build(&program.encode());
+    let mut bytes = vec![0; usize::try_from(image.length_bytes()).unwrap()];
+    image.read_at(HostOffset::ZERO, &mut bytes).unwrap();
+    bytes
+}
+
+/// Assembles lines that need no prologue of their own.
+pub fn operations(lines: &str) -> Vec<Operation> {
+    let program = assemble(&format!("{}{lines}", Program::default()));
+    program.unwrap_or_else(|error| panic!("{error}\n{lines}")).operations
+}
+
+/// A `header` line.
+pub fn header(entropy: &mut Entropy) -> String {
+    const FLAGS: [&str; 12] = [
+        "dirty",
+        "corrupt",
+        "out_of_date",
+        "compatible_bits",
+        "autoclear_bits",
+        "feature_names",
+        "unknown_names",
+        "junk",
+        "no_end",
+        "name_at_end",
+        "empty_name",
+        "no_format",
+    ];
+    let length = match entropy.below(16) {
+        0 => "shortest".to_string(),
+        1..=8 => format!("104+{}", entropy.below(32768)),
+        _ => format!("cluster-{}", entropy.below(32767)),
+    };
+    let (order, unknown, bytes) = (entropy.below(256), entropy.below(8), entropy.below(256));
+    let flags = some_of(&FLAGS, entropy);
+    format!("header length={length} order={order} unknown={unknown} bytes={bytes} flags={flags}")
+}
+
+/// An `overlay` line; two of three overlays are as large as the disk below.
+pub fn overlay(entropy: &mut Entropy) -> String {
+    const FEATURES: [&str; 6] = [
+        "extended_l2",
+        "zstd",
+        "lazy_refcounts",
+        "compression_field",
+        "feature_names",
+        "unknown_extension",
+    ];
+    let version = if entropy.one_in(4) { 2 } else { 3 };
+    let (bits, order) = (9 + entropy.below(13), entropy.below(7));
+    let features = some_of(&FEATURES, entropy);
+    let data_in = ["file", "raw_file", "image"][entropy.below(8).min(2) as usize];
+    let (units, shift) = (entropy.below(256), entropy.below(64));
+    let size = match entropy.below(12) {
+        0 => format!("-{units}<<{shift}"),
+        1 => format!("+{units}<<{shift}"),
+        2 => format!("part+{}", entropy.below(1 << 14)),
+        _ => "same".to_string(),
+    };
+    format!(
+        "overlay version={version} cluster_bits={bits} refcount_order={order} features={features} \
+         data_in={data_in} size={size}"
+    )
+}
+
+/// Each of `words` or not, with commas.
+fn some_of(words: &[&str], entropy: &mut Entropy) -> String {
+    let chosen: Vec<&str> = words.iter().copied().filter(|_| entropy.one_in(2)).collect();
+    if chosen.is_empty() { "none".to_string() } else { chosen.join(",") }
+}

@@ -1,0 +1,119 @@
+//! An exported image: its map and its data, by the walker, the model and qemu.
+
+use std::path::Path;
+
+use qcowfuzz::disk::extent::{Extent, Mapping, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::storage::Layer;
+use qcowfuzz::harness::model::{Model, State, Visible};
+use qcowfuzz::harness::oracles::data::{admit_inner_stamps, expect};
+use qcowfuzz::images::entropy::Entropy;
+
+use crate::qemu::differences::{DIFFERENCES, Difference};
+use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};
+use crate::tally::Tally;
+
+/// What is allowed of images that are written whole: without holes, `zero` of data is comparable.
+pub const WITHOUT_HOLES: &[Difference] = DIFFERENCES.split_at(1).0;
+/// How many steps qemu-img may need for the map of a disk to be asked for the whole of it. It goes from
+/// L2 table to L2 table, also where there is none, and by less than 4 GiB: minutes for the largest.
+const WHOLE_MAP_STEPS: u64 = 1 << 13;
+
+/// An image in memory and in a file, and what is expected of it.
+pub struct Exported<'a> {
+    pub path: &'a Path,
+    pub on_disk: &'a [Layer<'a>],
+    pub in_memory: &'a [Layer<'a>],
+    pub model: &'a Model,
+    pub l2_span_bytes: u64,
+    pub allowed: &'static [Difference],
+}
+
+impl Exported<'_> {
+    /// The whole disk where that is possible, else every part that is not one large hole; and
+    /// windows that lie anywhere.
+    pub fn compare_maps(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
+        let mut expected: Vec<Extent> = Vec::new();
+        self.model.extents(&mut expected);
+        let ours = compare::walk(self.on_disk, Window::ALL).map_err(|error| error.to_string())?;
+        if ours != expected {
+            return Err("the model expects other extents".to_string());
+        }
+        tally.add("extents", ours.len() as u64);
+        let most = WHOLE_MAP_STEPS * self.l2_span_bytes.min(1 << 31);
+        let mut windows = vec![Window::ALL];
+        if self.model.virtual_size_bytes() > most {
+            windows = busy_windows(&ours, most / 16);
+            tally.add("maps in parts", 1);
+        }
+        windows.extend(compare::windows(entropy, &ours, most, 3));
+        for window in windows {
+            compare::maps(self.path, &[self.on_disk, self.in_memory], window, self.allowed)?;
+            tally.add("windows", 1);
+        }
+        Ok(())
+    }
+
+    /// What a guest reads: the whole disk, or windows of it where it is large.
+    pub fn compare_data(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
+        let Self { path, on_disk, model, .. } = self;
+        let size = model.virtual_size_bytes();
+        let expected = |window: &Window, theirs: &[u8]| {
+            let mut bytes = vec![0; window.length_bytes as usize];
+            expect(model, window.start, &mut bytes);
+            admit_inner_stamps(model, window.start, &mut bytes, theirs);
+            bytes
+        };
+        if size <= WHOLE_DISK_BYTES {
+            let theirs = qemu::convert(path, &path.with_extension("raw"))?;
+            let window = Window { start: GuestOffset::ZERO, length_bytes: size };
+            tally.add("whole disks", 1);
+            compare::same_bytes("the model's disk", 0, &expected(&window, &theirs), &theirs)?;
+            return compare::same_bytes("our read", 0, &compare::read(on_disk, window)?, &theirs);
+        }
+        let windows = read_windows(model, entropy);
+        for (window, theirs) in windows.iter().zip(qemu::read(path, &windows)?) {
+            let start = window.start.get();
+            compare::same_bytes("the model's data", start, &expected(window, &theirs), &theirs)?;
+            compare::same_bytes("our read", start, &compare::read(on_disk, *window)?, &theirs)?;
+            tally.add("windows that are read", 1);
+        }
+        Ok(())
+    }
+}
+
+/// Windows over everything but the inside of holes that are longer than `most` bytes; of those, both
+/// ends.
+fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
+    let mut windows = Vec::new();
+    let mut start = 0;
+    for extent in extents {
+        let hole = extent.mapping == Mapping::HOLE && extent.length_bytes > most;
+        let end = extent.start.get() + extent.length_bytes;
+        if hole {
+            let until = extent.start.get() + most / 2;
+            windows.push((start, until));
+            start = end - most / 2;
+        }
+    }
+    windows.push((start, u64::MAX >> 1));
+    let window = |(start, end): (u64, u64)| Window {
+        start: GuestOffset::new(start),
+        length_bytes: end - start,
+    };
+    windows.into_iter().map(window).collect()
+}
+
+/// Windows around both edges of pieces of the disk, those that hold something first.
+fn read_windows(model: &Model, entropy: &mut Entropy) -> Vec<Window> {
+    let size = model.virtual_size_bytes();
+    let mut pieces: Vec<Visible> = model.visible().to_vec();
+    pieces.sort_by_cached_key(|it| (it.piece.state == State::Unallocated, entropy.next_u64()));
+    pieces.truncate(24);
+    let around = |at: u64| {
+        let start = at.saturating_sub(40).min(size - 1);
+        let length_bytes = 200.min(size - start);
+        Window { start: GuestOffset::new(start), length_bytes }
+    };
+    pieces.iter().flat_map(|it| [around(it.start), around(it.end)]).collect()
+}

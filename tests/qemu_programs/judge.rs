@@ -1,0 +1,187 @@
+//! One program, judged by qemu: its images are exported, opened, checked, mapped and read.
+
+use std::fs;
+use std::path::Path;
+
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
+};
+use qcowfuzz::formats::qcow2::head::Head;
+use qcowfuzz::formats::qcow2::header::Header;
+use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::harness::model::Model;
+use qcowfuzz::harness::oracles::data::{admit_inner_stamps, expect};
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::images::export::Holes;
+use qcowfuzz::images::files::{FileNames, Images};
+use qcowfuzz::programs::Vm;
+use qcowfuzz::walkers::chain::FileChain;
+
+use crate::Case;
+use crate::exported::{Exported, WITHOUT_HOLES};
+use crate::files::{check_layers, export_to, too_long, write_to};
+use crate::qemu::differences::DIFFERENCES;
+use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};
+use crate::snapshots::{self, Listed};
+use crate::tally::Tally;
+
+/// What a thread works with.
+pub struct Bench {
+    pub harness: Harness<Walker>,
+    model: Model,
+    pub dir: tempfile::TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self {
+            harness: Harness::new(Walker::default()),
+            model: Model::new(),
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+}
+/// Judges the program of `case`.
+pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
+    let Bench { harness, model, dir } = bench;
+    let mut entropy = Entropy::new(u64::from(crc32fast::hash(&case.input)));
+    harness.build(&case.input);
+    let images = harness.images();
+    let mut tally = Tally::default();
+    if too_long(images).is_some() {
+        tally.add("programs with a file that is too long to be written", 1);
+        return Ok(tally);
+    }
+    let path = dir.path().join("layer.qcow2");
+    let holes = export_to(&path, images, &mut entropy)?;
+    let files = FileChain::open(&path).map_err(|error| error.to_string())?;
+    check_layers(dir.path(), images)?;
+    model.replay(harness.vm().journals());
+    let on_disk = files.layers();
+    let on_disk: Vec<Layer> = on_disk.into_iter().map(Layer::erased).collect();
+    let exported = Exported {
+        path: &path,
+        on_disk: &on_disk,
+        in_memory: &images.layers().map(|files| files.layer().erased()).collect::<Vec<_>>(),
+        model,
+        l2_span_bytes: l2_span_bytes(harness.vm()),
+        allowed: if holes == Holes::Fill { WITHOUT_HOLES } else { &DIFFERENCES },
+    };
+    tally.add("programs", 1);
+    tally.add("chains", u64::from(on_disk.len() > 1));
+    exported.compare_maps(&mut entropy, &mut tally)?;
+    exported.compare_data(&mut entropy, &mut tally)?;
+    tally.add("raw data files", compare_raw_data_file(harness.images(), model)?);
+    compare_snapshots(bench, holes, &mut entropy, &mut tally)?;
+    for (name, _) in bench.harness.images().files(&FileNames::default()) {
+        let path = name.map_or(path.clone(), |name| path.with_file_name(name));
+        fs::remove_file(&path).map_err(|error| error.to_string())?;
+    }
+    Ok(tally)
+}
+
+/// A data file that is said to be raw is the disk, byte for byte; how many there were.
+fn compare_raw_data_file(images: &Images, model: &Model) -> Checked<u64> {
+    let top = images.top();
+    let head = Head::read(&top.image).map_err(|error| error.to_string())?;
+    let size = model.virtual_size_bytes();
+    if head.header.autoclear & AUTOCLEAR_RAW_DATA_FILE == 0 || size > WHOLE_DISK_BYTES {
+        return Ok(0);
+    }
+    let mut disk = vec![0; size as usize];
+    expect(model, GuestOffset::ZERO, &mut disk);
+    let mut file = vec![0; top.data_file.length_bytes() as usize];
+    top.data_file.read_at(HostOffset::ZERO, &mut file).map_err(|error| error.to_string())?;
+    compare::same_bytes("the raw data file", 0, &file, &disk)?;
+    Ok(1)
+}
+
+/// Holds the snapshots of the image at the top, which is exported, against qemu's: their table, and what
+/// each of them reads as, by itself or applied.
+fn compare_snapshots(
+    bench: &mut Bench,
+    holes: Holes,
+    entropy: &mut Entropy,
+    tally: &mut Tally,
+) -> Checked<()> {
+    let Bench { harness, model, dir } = bench;
+    let images = harness.images();
+    let (path, copy) = (dir.path().join("layer.qcow2"), dir.path().join("applied.qcow2"));
+    let version = harness.vm().builder().plan().geometry.version;
+    let active_bytes = model.virtual_size_bytes();
+    // qemu-img repairs a dirty image first, refuses to write to a corrupt one, and applies no snapshot
+    // while there are bitmaps.
+    let head = Head::read(&images.top().image).map_err(|error| error.to_string())?;
+    let unclean = INCOMPATIBLE_DIRTY | INCOMPATIBLE_CORRUPT;
+    let Header { incompatible, autoclear, .. } = head.header;
+    let writable = incompatible & unclean == 0 && autoclear & AUTOCLEAR_BITMAPS == 0;
+    let all = snapshots::list(&FileStorage::open(&path).map_err(|error| error.to_string())?)?;
+    snapshots::compare_lists(&path, &all)?;
+    for (index, snapshot) in all.iter().enumerate() {
+        let told = |error| format!("snapshot {index}, {snapshot:?}: {error}");
+        model.become_snapshot(index);
+        tally.add("snapshots", 1);
+        let largest = model.virtual_size_bytes().max(active_bytes);
+        // Every process takes milliseconds: one of the two where both are possible.
+        if largest <= WHOLE_DISK_BYTES && entropy.one_in(2) {
+            compare_converted(&path, snapshot, model, active_bytes).map_err(told)?;
+            tally.add("snapshots that are converted", 1);
+            continue;
+        }
+        // A change of the size takes qemu-img minutes where the disk is large.
+        if !writable || model.virtual_size_bytes() != active_bytes && largest > WHOLE_DISK_BYTES {
+            continue;
+        }
+        write_to(&copy, &images.top().image, holes)?;
+        if snapshots::apply(&copy, snapshot, version, active_bytes)? {
+            // Leaks in what QEMU wrote are its own.
+            let (findings, said) = qemu::check(&copy)?;
+            if (findings.corruptions, findings.check_errors) != (0, 0) {
+                return Err(told(format!("applied by qemu-img: {findings:?}\n{said}")));
+            }
+            let files = FileChain::open(&copy).map_err(|error| error.to_string())?;
+            let on_disk: Vec<Layer> = files.layers().into_iter().map(Layer::erased).collect();
+            let applied = Exported {
+                path: &copy,
+                on_disk: &on_disk,
+                in_memory: &on_disk,
+                model,
+                l2_span_bytes: l2_span_bytes(harness.vm()),
+                allowed: &DIFFERENCES,
+            };
+            applied.compare_maps(entropy, tally).map_err(told)?;
+            applied.compare_data(entropy, tally).map_err(told)?;
+            tally.add("snapshots that are applied", 1);
+        }
+        fs::remove_file(&copy).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// What `qemu-img convert -l` reads in a snapshot, as far as both disks reach. `model` is the snapshot.
+fn compare_converted(
+    path: &Path,
+    snapshot: &Listed,
+    model: &Model,
+    active_bytes: u64,
+) -> Checked<()> {
+    let size = model.virtual_size_bytes();
+    let Some(theirs) = snapshots::convert(path, &path.with_extension("raw"), snapshot)? else {
+        return Ok(());
+    };
+    let common = size.min(active_bytes) as usize;
+    let theirs = &theirs[..common];
+    let start = GuestOffset::ZERO;
+    let mut ours = vec![0; size as usize];
+    expect(model, start, &mut ours);
+    let ours = &mut ours[..common];
+    admit_inner_stamps(model, start, ours, theirs);
+    compare::same_bytes("the model's snapshot", 0, ours, theirs)
+}
+/// The smallest part of the disk that one L2 table of any layer maps.
+fn l2_span_bytes(vm: &Vm) -> u64 {
+    vm.builders().map(|builder| builder.plan().geometry.l2_span_bytes()).min().unwrap()
+}
