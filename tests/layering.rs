@@ -1,11 +1,12 @@
 //! The source layout: imports point downward and never in a circle, independent modules stay independent, few modules
-//! touch the system, and sizes stay within bounds.
+//! touch the system, and modules that read images name no panic.
 
+#[allow(dead_code, unused_imports)]
 mod source;
 
 use std::collections::BTreeSet;
 
-use source::{Modules, Source, braces, files};
+use source::{Modules, Source, files};
 
 /// The rooms from the bottom up. A room imports the rooms before it, and itself.
 const ROOMS: &[&str] =
@@ -80,11 +81,6 @@ const SYSTEM: &[(&[&str], &[&str], &str)] = &[
 /// The modules in which no image may cause a panic.
 const PANIC_FREE: &[&str] =
     &["disk::storage", "formats", "walkers", "harness::engine", "harness::walker"];
-
-/// Longer than they should be, each with its reason. One that is no longer that long leaves the list.
-const LONG_FILES: &[(&str, usize)] = &[];
-const MAX_FILE_LINES: usize = 500;
-const MAX_FUNCTION_LINES: usize = 70;
 
 /// Reports whether `module` is one of `modules`, or inside one of them.
 fn is_in(module: &str, modules: &[&str]) -> bool {
@@ -266,46 +262,6 @@ fn touching_the_system_is_found() {
     assert_eq!(planted("programs/mod.rs", "use std::time::{Duration, Instant};"), 1);
     assert_eq!(planted("images/image.rs", "use std::collections::{BTreeMap, HashMap};"), 1);
     assert_eq!(planted("disk/storage.rs", "use std::fs::File;"), 0);
-}
-
-#[test]
-fn files_and_functions_stay_short() {
-    let mut faults = Vec::new();
-    for source in files() {
-        let lines = source.text.lines().count();
-        let excused = LONG_FILES.iter().find(|(name, _)| *name == source.name);
-        let (least, most) =
-            excused.map_or((0, MAX_FILE_LINES), |(_, most)| (MAX_FILE_LINES, *most));
-        if lines > most || lines < least {
-            faults.push(format!("{}: {lines} lines, {least} to {most}", source.name));
-        }
-        faults.extend(long_functions(&source));
-    }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
-}
-
-fn long_functions(source: &Source) -> Vec<String> {
-    let starts = source.code.match_indices("fn ").filter(|(at, _)| {
-        let before = source.code[..*at].chars().next_back();
-        before.is_none_or(|c| c.is_whitespace() || c == '(')
-    });
-    let function = |(at, _): (usize, &str)| {
-        let code = &source.code[at..];
-        let lines = code[..braces(code)?].lines().count();
-        let name: String =
-            code[3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-        let told = || format!("{}: {name} has {lines} lines", source.name);
-        (lines > MAX_FUNCTION_LINES && !name.is_empty()).then(told)
-    };
-    starts.filter_map(function).collect()
-}
-
-#[test]
-fn long_functions_are_found() {
-    let body =
-        |lines: usize| format!("fn f() {{\n{}}}\nfn g() {{}}", "    let _ = '{';\n".repeat(lines));
-    assert_eq!(long_functions(&Source::new("a.rs", &body(68))).len(), 0);
-    assert_eq!(long_functions(&Source::new("a.rs", &body(69))).len(), 1);
 }
 
 fn panics(source: &Source) -> Vec<String> {

@@ -9,19 +9,26 @@ use std::path::{Path, PathBuf};
 
 pub use modules::Modules;
 
-/// One file of `src`.
+/// One Rust file.
 pub struct Source {
-    /// Its path below `src`, as `map/walk.rs`.
+    /// Its path below the folder that was read, as `map/walk.rs`.
     pub name: String,
-    /// All of it.
+    /// The whole text.
     pub text: String,
-    /// Without comments, the contents of literals, and test modules; lines stay where they are.
+    /// The text without comments and the contents of literals; lines stay where they are.
+    pub with_tests: String,
+    /// The same without test modules.
     pub code: String,
 }
 
-/// Every file of `src`, in order.
+/// Returns every Rust file of `src`, in order.
 pub fn files() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    files_below("src")
+}
+
+/// Returns every Rust file below a folder of the repository, in order.
+pub fn files_below(folder: &str) -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut paths = Vec::new();
     collect(&root, &mut paths);
     paths.sort();
@@ -32,12 +39,15 @@ pub fn files() -> Vec<Source> {
     paths.into_iter().map(source).collect()
 }
 
+/// Collects the Rust files in `dir`. Folders that cargo writes, hidden folders and links hold no source.
 fn collect(dir: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
+        let entry = entry.unwrap();
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        let name = entry.file_name().into_string().unwrap();
+        if kind.is_dir() && name != "target" && !name.starts_with('.') {
             collect(&path, into);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if kind.is_file() && name.ends_with(".rs") {
             into.push(path);
         }
     }
@@ -45,8 +55,9 @@ fn collect(dir: &Path, into: &mut Vec<PathBuf>) {
 
 impl Source {
     pub fn new(name: &str, text: &str) -> Self {
-        let code = without_tests(&without_comments(text));
-        Self { name: name.to_string(), text: text.to_string(), code }
+        let with_tests = without_comments(text);
+        let code = without_tests(&with_tests);
+        Self { name: name.to_string(), text: text.to_string(), with_tests, code }
     }
 
     /// The module that the file is: `["map", "walk"]`.
@@ -165,9 +176,7 @@ fn without_comments(text: &str) -> String {
         let (kept, length) = match first {
             '/' if rest.starts_with("//") => (0, rest.find('\n').unwrap_or(rest.len())),
             '/' if rest.starts_with("/*") => (0, rest.find("*/").map_or(rest.len(), |at| at + 2)),
-            'r' if rest.starts_with("r\"") => {
-                (2, rest[2..].find('"').map_or(rest.len(), |at| at + 3))
-            }
+            'r' if raw_literal(rest).is_some() => raw_literal(rest).unwrap(),
             '"' => (1, literal(rest, '"')),
             // A lifetime has no second quote.
             '\'' if rest[1..].starts_with('\\') || rest.chars().nth(2) == Some('\'') => {
@@ -183,6 +192,15 @@ fn without_comments(text: &str) -> String {
         rest = &rest[length..];
     }
     code
+}
+
+/// The lengths of the opening and of the whole of the raw literal that `rest` begins with, as `r#"text"#`.
+fn raw_literal(rest: &str) -> Option<(usize, usize)> {
+    let hashes = rest[1..].bytes().take_while(|byte| *byte == b'#').count();
+    let text = rest[1 + hashes..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    let length = text.find(&end).map_or(rest.len(), |at| hashes + 2 + at + end.len());
+    Some((hashes + 2, length))
 }
 
 /// The length of the literal that `rest` begins with.
@@ -211,15 +229,17 @@ fn without_tests(code: &str) -> String {
     kept + rest
 }
 
-/// Where the first braces of `code` are closed; a `;` before them ends it too.
+/// Where the first braces of `code` are closed; a `;` before them ends it too, unless it is part of an array type.
 pub fn braces(code: &str) -> Option<usize> {
-    let mut depth = 0;
+    let (mut depth, mut brackets) = (0, 0);
     for (at, c) in code.char_indices() {
         match c {
             '{' => depth += 1,
             '}' if depth == 1 => return Some(at + 1),
             '}' => depth -= 1,
-            ';' if depth == 0 => return Some(at + 1),
+            '[' => brackets += 1,
+            ']' => brackets -= 1,
+            ';' if depth == 0 && brackets == 0 => return Some(at + 1),
             _ => {}
         }
     }

@@ -1,0 +1,77 @@
+//! Files and functions stay short, those of tests, benchmarks, examples and fuzz targets too.
+
+#[allow(dead_code, unused_imports)]
+mod source;
+
+use source::{Source, braces, files_below};
+
+const MAX_FILE_LINES: usize = 500;
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// A line for each file and each function that is too long.
+fn faults(source: &Source) -> Vec<String> {
+    let mut faults = long_functions(source);
+    let lines = source.text.lines().count();
+    if lines > MAX_FILE_LINES {
+        faults.push(format!("{}: {lines} lines, expected up to {MAX_FILE_LINES}", source.name));
+    }
+    faults
+}
+
+fn long_functions(source: &Source) -> Vec<String> {
+    let all = &source.with_tests;
+    let starts = all.match_indices("fn ").filter(|(at, _)| {
+        let before = all[..*at].chars().next_back();
+        before.is_none_or(|c| c.is_whitespace() || c == '(')
+    });
+    let function = |(at, _): (usize, &str)| {
+        let code = &all[at..];
+        let lines = code[..braces(code)?].lines().count();
+        let name: String =
+            code[3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let fault = || {
+            let file = &source.name;
+            format!("{file}: {name} has {lines} lines, expected up to {MAX_FUNCTION_LINES}")
+        };
+        (lines > MAX_FUNCTION_LINES && !name.is_empty()).then(fault)
+    };
+    starts.filter_map(function).collect()
+}
+
+#[test]
+fn files_and_functions_stay_short() {
+    let files = files_below("");
+    for folder in ["src/", "tests/", "benches/", "examples/", "fuzz/fuzz_targets/"] {
+        assert!(files.iter().any(|file| file.name.starts_with(folder)), "{folder} has no files");
+    }
+    let faults: Vec<_> = files.iter().flat_map(faults).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn long_files_are_found() {
+    let of = |lines: usize| faults(&Source::new("a.rs", &"\n".repeat(lines))).len();
+    assert_eq!((of(MAX_FILE_LINES), of(MAX_FILE_LINES + 1)), (0, 1));
+}
+
+#[test]
+fn long_functions_are_found() {
+    let count = |text: &str| faults(&Source::new("a.rs", text)).len();
+    // A function of 70 lines and one of 71, with everything that ends neither.
+    let body = |statement: &str, lines: usize| {
+        format!("{{\n{}}}\nfn g() {{}}", format!("    {statement}\n").repeat(lines - 2))
+    };
+    let statements =
+        ["let _ = '{';", "let _ = \"}\";", "// }", "let _ = r#\"\"}\"#;", "let _ = [0; 4];"];
+    for statement in statements {
+        for head in ["fn f() ", "pub fn f(a: [u8; 4]) -> [u8; 4] ", "#[test]\nfn f() "] {
+            assert_eq!(count(&format!("{head}{}", body(statement, 70))), 0, "{head}{statement}");
+            assert_eq!(count(&format!("{head}{}", body(statement, 71))), 1, "{head}{statement}");
+        }
+    }
+    // The tests of a module, too.
+    let module = format!("#[cfg(test)]\nmod tests {{\nfn f() {}\n}}", body("f();", 71));
+    assert_eq!(count(&module), 1);
+    // No body: a type, a method that a trait declares.
+    assert_eq!(count("type F = fn (u8);\ntrait T { fn f(&self) -> [u8; 4]; }"), 0);
+}
