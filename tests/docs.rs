@@ -1,5 +1,7 @@
 //! What README and docs state is true of the code: tables, names, files, commands.
 
+#[path = "docs/bytecode.rs"]
+mod bytecode;
 #[path = "../examples/engine.rs"]
 #[allow(dead_code, missing_docs)]
 mod engine;
@@ -17,7 +19,6 @@ use qcowfuzz::fuzzing::feedback::layout::{COUNTERS, MAGNITUDES};
 use qcowfuzz::fuzzing::mutators::MUTATIONS;
 use qcowfuzz::harness::Harness;
 use qcowfuzz::programs::operation::OPERATION_BYTES;
-use qcowfuzz::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::programs::{Operation, Program, text};
 
 fn root() -> &'static Path {
@@ -46,198 +47,6 @@ fn quoted(text: &str) -> Vec<&str> {
 /// What stands between two marks that are alike.
 fn between(text: &str, mark: char) -> Vec<&str> {
     text.split(mark).skip(1).step_by(2).collect()
-}
-
-/// `3` or `1–3`, as the bytes that it means.
-fn byte_range(text: &str) -> BTreeSet<usize> {
-    let (first, last) = text.split_once('–').unwrap_or((text, text));
-    (first.parse().unwrap()..=last.parse().unwrap()).collect()
-}
-
-/// The fields of a line of text, and the bytes of its record in which a change changes them. What is not
-/// printed has its default.
-fn bytes_by_field<const N: usize>(
-    fixed: usize,
-    first_byte: u8,
-    print: impl Fn(&[u8; N]) -> String,
-) -> BTreeMap<String, BTreeSet<usize>> {
-    let fields = |record: &[u8; N]| -> BTreeMap<String, String> {
-        let line = print(record);
-        let words = line.split_whitespace().skip(1);
-        words
-            .map(|word| word.split_once('=').unwrap())
-            .map(|(name, value)| (name.to_string(), value.to_string()))
-            .collect()
-    };
-    let mut found = BTreeMap::new();
-    for base in [0, 1] {
-        let mut record = [base; N];
-        record[..fixed].fill(first_byte);
-        let before = fields(&record);
-        for name in before.keys() {
-            found.entry(name.clone()).or_insert_with(BTreeSet::new);
-        }
-        for at in fixed..N {
-            for value in 0..=255 {
-                let mut changed = record;
-                changed[at] = value;
-                let after = fields(&changed);
-                for name in before.keys().chain(after.keys()) {
-                    if before.get(name) != after.get(name) {
-                        found.entry(name.clone()).or_default().insert(at);
-                    }
-                }
-            }
-        }
-    }
-    found
-}
-
-#[test]
-fn the_table_of_operations_is_the_codes() {
-    let document = text_of("docs/bytecode.md");
-    let rows = rows(&document, "## Operations");
-    let listed = rows.iter().map(|row| row[1].trim_matches('`')).collect::<Vec<_>>();
-    let there = Operation::OPCODES.iter().map(|(_, name)| *name).collect::<Vec<_>>();
-    assert_eq!(listed, there, "the table of operations in docs/bytecode.md");
-    let counted = format!("{} operations", rows.len());
-    assert!(text_of("CHANGELOG.md").contains(&counted), "CHANGELOG.md should say: {counted}");
-    for (row, (code, name)) in rows.iter().zip(Operation::OPCODES) {
-        assert_eq!(row[0], code.to_string());
-        assert_eq!(row[1], format!("`{name}`"));
-        let told: BTreeMap<_, _> = row[2]
-            .split(", ")
-            .filter(|operand| !operand.is_empty())
-            .map(|operand| operand.split_once(' ').unwrap())
-            .map(|(name, bytes)| (name.trim_matches('`').to_string(), byte_range(bytes)))
-            .collect();
-        let print = |record: &[u8; OPERATION_BYTES]| Operation::decode(record).unwrap().to_string();
-        assert_eq!(told, bytes_by_field(1, *code, print), "{name}");
-    }
-}
-
-#[test]
-fn the_opcode_slots_are_the_codes() {
-    let document = text_of("docs/bytecode.md");
-    let name = |byte: u8| {
-        let mut record = [0; OPERATION_BYTES];
-        record[0] = byte;
-        Operation::decode(&record).map(|operation| operation.name())
-    };
-    let mut slots = Vec::new();
-    for row in rows(&document, "## Operations") {
-        let count: usize = row[3].parse().unwrap();
-        slots.extend(std::iter::repeat_n(row[1].trim_matches('`').to_string(), count));
-    }
-    assert_eq!(slots.len(), 32);
-    for byte in 40..=255u8 {
-        let slot = &slots[usize::from(byte - 40) % slots.len()];
-        assert_eq!(name(byte), Some(slot.as_str()), "opcode byte {byte}");
-    }
-    let assigned: Vec<u8> = (0..40).filter(|byte| name(*byte).is_some()).collect();
-    assert_eq!(assigned, Operation::OPCODES.iter().map(|(code, _)| *code).collect::<Vec<_>>());
-}
-
-#[test]
-fn the_table_of_the_prologue_is_the_codes() {
-    let rows = rows(&text_of("docs/bytecode.md"), "## Prologue");
-    let mut told: BTreeMap<_, _> = rows
-        .iter()
-        .filter(|row| row[1].starts_with('`'))
-        .map(|row| (row[1].trim_matches('`').to_string(), byte_range(&row[0])))
-        .collect();
-    let print = |bytes: &[u8; PROLOGUE_BYTES]| Program::decode(bytes).prologue.to_string();
-    assert_eq!(told, bytes_by_field(1, 0, print));
-    // All bytes are told, each once.
-    let rest = rows.iter().filter(|row| !row[1].starts_with('`'));
-    told.extend(rest.map(|row| (row[1].clone(), byte_range(&row[0]))));
-    let bytes: Vec<usize> = rows.iter().flat_map(|row| byte_range(&row[0])).collect();
-    assert_eq!(bytes, (0..PROLOGUE_BYTES).collect::<Vec<_>>());
-    for byte in 0..=255 {
-        let mut bytes = [1; PROLOGUE_BYTES + OPERATION_BYTES];
-        bytes[0] = byte;
-        assert_eq!(Program::decode(&bytes).operations.is_empty(), byte >= 240);
-    }
-}
-
-#[test]
-fn every_operand_is_told() {
-    let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
-    let told: BTreeSet<&str> = rows.iter().map(|row| quoted(&row[0])[0]).collect();
-    let mut names = BTreeSet::new();
-    for (code, _) in Operation::OPCODES {
-        let mut record = [0; OPERATION_BYTES];
-        record[0] = *code;
-        let line = Operation::decode(&record).unwrap().to_string();
-        let words = line.split_whitespace().skip(1);
-        names.extend(words.map(|word| word.split('=').next().unwrap().to_string()));
-    }
-    assert_eq!(told, names.iter().map(String::as_str).collect());
-}
-
-/// `flags` of `header`, or the first operation that has the operand: its number among the operations,
-/// and the operand's among its own.
-fn place_of(operand: &str) -> (usize, usize) {
-    let names = quoted(operand);
-    let operands = |code: u8| {
-        let mut record = [0; OPERATION_BYTES];
-        record[0] = code;
-        let line = Operation::decode(&record).unwrap().to_string();
-        line.split_whitespace().skip(1).map(str::to_string).collect::<Vec<_>>()
-    };
-    let all = Operation::OPCODES.iter().enumerate();
-    let of = |name: &str| names.get(1).is_none_or(|wanted| *wanted == name);
-    let mut places = all.filter(|(_, (_, name))| of(name)).filter_map(|(at, (code, _))| {
-        let operands = operands(*code);
-        let place = operands.iter().position(|it| it.split('=').next() == Some(names[0]))?;
-        Some((at, place))
-    });
-    places.next().unwrap_or_else(|| panic!("{operand}"))
-}
-
-#[test]
-fn operands_are_in_the_order_of_the_operations() {
-    let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
-    let operands: Vec<_> = rows.iter().map(|row| row[0].as_str()).collect();
-    assert!(operands.is_sorted_by_key(|operand| place_of(operand)), "{operands:#?}");
-}
-
-#[test]
-fn the_bits_of_headers_are_the_codes() {
-    let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
-    let row = rows.iter().find(|row| row[0] == "`flags` of `header`").unwrap();
-    let bits = row[1].split_once("bits: ").unwrap().1.split(", ");
-    let mut all = 0u16;
-    for (bit, word) in bits.map(|told| told.split_once(' ').unwrap()) {
-        let bit: u16 = bit.parse().unwrap();
-        let [low, high] = bit.to_le_bytes();
-        let header = Operation::decode(&[15, 0, 0, 0, 0, 0, low, high]).unwrap();
-        let word = word.trim_matches('`');
-        assert!(header.to_string().ends_with(&format!(" flags={word}")), "{header}");
-        all |= bit;
-    }
-    let highest = Operation::decode(&[15, 0, 0, 0, 0, 0, 255, 255]).unwrap().encode();
-    assert_eq!(all.to_le_bytes(), highest[6..]);
-    assert_eq!(row[3], format!("the lowest {} bits", all.count_ones()));
-}
-
-/// The first fenced block of a language.
-fn block<'a>(document: &'a str, language: &str) -> &'a str {
-    let after = document.split(&format!("```{language}\n")).nth(1).expect(language);
-    after.split("```").next().unwrap()
-}
-
-#[test]
-fn the_example_is_the_seed_and_its_bytes() {
-    let document = text_of("docs/bytecode.md");
-    let program = text::assemble(block(&document, "text")).unwrap();
-    let bytes: Vec<u8> = block(&document, "hex")
-        .split_whitespace()
-        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
-        .collect();
-    assert_eq!(program.encode(), bytes);
-    assert_eq!(program.to_string(), block(&document, "text"));
-    assert_eq!(fs::read(root().join("corpus/map_extents/zero_kinds")).unwrap(), bytes);
 }
 
 /// Every Markdown file that is ours.
