@@ -1,5 +1,8 @@
 //! Snapshot tables that are damaged: what qemu-img opens, we open, and `check` exits as it does.
 
+#[allow(dead_code)]
+mod qemu;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -119,9 +122,7 @@ fn qemu_opens_and_checks_the_same_snapshot_tables() {
     let path = dir.path().join("image.qcow2");
     let ours = Path::new(env!("CARGO_BIN_EXE_qcowfuzz"));
     let theirs = Path::new("qemu-img");
-    let there = Command::new(theirs).arg("--version").output().is_ok();
-    let required = std::env::var_os("QCOWFUZZ_REQUIRE_QEMU").is_some_and(|value| value == "1");
-    assert!(there || !required, "qemu-img is required");
+    let there = qemu::tools_are_there("qemu_opens_and_checks_the_same_snapshot_tables");
     let code = |program: &Path, command: &str| {
         let mut run = Command::new(program);
         let output = run.args([command, "--output=json"]).arg(&path).output().unwrap();

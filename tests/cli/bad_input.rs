@@ -6,6 +6,7 @@ use std::process::Command;
 
 use qcowfuzz::formats::qcow2::header::PARSED_BYTES;
 
+use crate::skipped::skipped;
 use crate::support::{Damaged, qcowfuzz, qemu_img, text, told, with_image};
 
 #[test]
@@ -135,7 +136,7 @@ fn an_unreadable_file_is_told_in_one_line() {
     let path = dir.path().join("disk.qcow2");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::File::open(&path).is_ok() {
-        eprintln!("skipped: this user may read everything");
+        skipped("this user may read everything: an_unreadable_file_is_told_in_one_line");
         return;
     }
     let output = qcowfuzz(dir.path(), &["map", "disk.qcow2"]);

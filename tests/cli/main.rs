@@ -18,6 +18,8 @@ mod replay;
 mod report;
 mod report_in_browser;
 mod shared;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod state;
 mod support;
 mod triage;

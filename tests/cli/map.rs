@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::skipped::skipped;
 use crate::support::{CLUSTER, Damaged, qcowfuzz, qemu_img, text, told, with_image};
 
 #[test]
@@ -139,7 +140,7 @@ fn a_reader_that_goes_away_is_no_error() {
 fn an_output_that_is_full_is_an_error() {
     let dir = with_image();
     let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") else {
-        eprintln!("skipped: no /dev/full here");
+        skipped("no /dev/full: an_output_that_is_full_is_an_error");
         return;
     };
     let output = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"))

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::skipped::skipped;
 use crate::support::{qcowfuzz, text};
 
 /// What a reader does, and what is to be seen then.
@@ -53,7 +54,7 @@ fn browse(dir: &Path, page: &str, flags: &[&str]) -> Option<(String, Vec<String>
             let required = std::env::var_os("QCOWFUZZ_REQUIRE_BROWSER");
             let required = required.is_some_and(|set| set == "1");
             assert!(!required, "chromium: {error}, and QCOWFUZZ_REQUIRE_BROWSER=1");
-            eprintln!("skipped: chromium: {error}");
+            skipped(format_args!("chromium: {error}"));
             None
         }
     }

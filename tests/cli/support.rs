@@ -7,6 +7,8 @@ use std::process::{Command, Output, Stdio};
 use qcowfuzz::programs::generate::{Wanted, generate};
 use qcowfuzz::programs::text::assemble;
 
+use crate::skipped::skipped;
+
 /// The cluster size of the image.
 pub const CLUSTER: u64 = 65536;
 
@@ -27,7 +29,7 @@ pub fn qemu(tool: &str, dir: &Path, arguments: &[&str]) -> Option<Output> {
         Err(error) => {
             let required = std::env::var_os("QCOWFUZZ_REQUIRE_QEMU").is_some_and(|set| set == "1");
             assert!(!required, "{tool}: {error}, and QCOWFUZZ_REQUIRE_QEMU=1");
-            eprintln!("skipped: {tool}: {error}");
+            skipped(format_args!("{tool}: {error}"));
             None
         }
     }

@@ -2,11 +2,12 @@
 
 pub mod compare;
 pub mod differences;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
-use std::io::Write as _;
 use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use qcowfuzz::disk::extent::{Extent, Mapping, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use serde::Deserialize;
+use skipped::skipped;
 
 /// What a judgement gives: an answer, or what disagrees, in words.
 pub type Checked<T> = Result<T, String>;
@@ -36,9 +38,7 @@ pub fn tools_are_there(test: &str) -> bool {
     }
     let required = std::env::var_os("QCOWFUZZ_REQUIRE_QEMU").is_some_and(|value| value == "1");
     assert!(!required, "{test}: qemu-img and qemu-io are required, and one of them does not run");
-    // Past the test harness, which keeps what a passing test prints by its macros.
-    let line = format!("{test}: skipped, qemu-img and qemu-io are not installed (qemu-utils)\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    skipped(format_args!("{test}: qemu-img and qemu-io are not installed (qemu-utils)"));
     false
 }
 
