@@ -130,6 +130,14 @@ pub enum EngineError {
     /// The storage failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// The byte lies past the end of the disk.
+    #[error("guest offset {guest} lies past the end of the disk at {virtual_size}")]
+    PastEnd {
+        /// The guest offset that was asked for.
+        guest: GuestOffset,
+        /// The disk's size in bytes.
+        virtual_size: u64,
+    },
     /// The image is malformed.
     #[error(transparent)]
     Malformed(Box<dyn Error + Send + Sync>),
@@ -143,7 +151,7 @@ impl EngineError {
     pub fn storage(&self) -> Option<StorageError> {
         match self {
             Self::Storage(error) => Some(*error),
-            Self::Malformed(_) | Self::Other(_) => None,
+            Self::PastEnd { .. } | Self::Malformed(_) | Self::Other(_) => None,
         }
     }
 }

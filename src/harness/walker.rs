@@ -85,9 +85,11 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
 
 impl From<MapError> for EngineError {
     fn from(error: MapError) -> Self {
-        match error.storage() {
-            Some(error) => Self::Storage(error),
-            None => Self::Malformed(Box::new(error)),
+        // Valid images cause only the first two, in many runs: neither is boxed.
+        match error {
+            MapError::Storage { error, .. } => Self::Storage(error),
+            MapError::PastEnd { guest, virtual_size } => Self::PastEnd { guest, virtual_size },
+            error => Self::Malformed(Box::new(error)),
         }
     }
 }

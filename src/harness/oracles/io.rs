@@ -39,7 +39,7 @@ fn check_answer(answer: &Result<(), EngineError>, whole: &[Extent], emitted: &[E
                 format!("{} of {} extents", emitted.len(), whole.len())
             });
         }
-        Err(EngineError::Malformed(error)) => {
+        Err(error @ (EngineError::Malformed(_) | EngineError::PastEnd { .. })) => {
             let told = || error.to_string();
             return violation(ORACLE, "failed read", ("a storage error", "another error"), told);
         }
