@@ -1,5 +1,5 @@
-//! What the harness itself could not do. A malformed image is a [`MapError`], a bug that was found
-//! is a [`Violation`]; the three are never mixed.
+//! Failures of the harness and of storage. A malformed image is a [`MapError`] and a bug in the code under test is a
+//! [`Violation`]; each of the three has its own type.
 //!
 //! [`MapError`]: crate::formats::qcow2::error::MapError
 //! [`Violation`]: crate::harness::oracles::Violation
@@ -12,9 +12,9 @@ use super::offsets::HostOffset;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("reading at host offset {offset}: {kind}")]
 pub struct StorageError {
-    /// Where the read began.
+    /// The offset at which the read began.
     pub offset: HostOffset,
-    /// What the system said.
+    /// The error of the system.
     pub kind: std::io::ErrorKind,
 }
 
@@ -25,31 +25,31 @@ pub enum Error {
     /// A file could not be opened, read or written.
     #[error("{path}: {source}", path = path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// What a campaign has saved is not what it should be.
+    /// A saved file of a campaign has an unexpected content.
     #[error("{path}: {what}", path = path.display())]
     State {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault in the content.
         what: String,
     },
     /// A program's text could not be assembled.
     #[error("line {line}: {what}")]
     Text {
-        /// The line, from 1.
+        /// The line number, counted from 1.
         line: usize,
-        /// What is wrong, and what was expected.
+        /// The fault, and the input that was expected.
         what: String,
     },
 }
 
 impl Error {
-    /// An [`Error::File`] for `path`.
+    /// Returns an [`Error::File`] for `path`.
     pub fn file(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         Self::File { path: path.into(), source }
     }

@@ -1,5 +1,5 @@
-//! What the walker, the reference model and `qemu-img map` all answer with: a run of guest bytes
-//! that share one mapping status.
+//! Extents: runs of guest bytes that share one mapping status. The walker, the reference model and `qemu-img map` all
+//! answer with extents.
 
 use std::fmt;
 use std::ops::{ControlFlow, Range};
@@ -11,9 +11,9 @@ use crate::disk::observer::Event;
 /// `qapi/block-core.json`, `MapEntry`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// How many backing files down the bytes were found; 0 is the image itself.
+    /// The number of the layer that the bytes come from, counted down the backing chain. 0 is the image itself.
     pub depth: u32,
-    /// The bytes are allocated in the layer at `depth`, and not by the absence of any layer.
+    /// The layer at `depth` allocates the bytes. If this is false, no layer has them.
     pub present: bool,
     /// The bytes read as zeros.
     pub zero: bool,
@@ -21,17 +21,17 @@ pub struct Mapping {
     pub data: bool,
     /// The data is compressed.
     pub compressed: bool,
-    /// The host offset of the first byte, where the bytes lie in the file uncompressed.
+    /// The host offset of the first byte, if the file stores the bytes uncompressed.
     pub offset: Option<HostOffset>,
 }
 
 impl Mapping {
-    /// Nothing is allocated: the bytes read as zeros because no layer has them.
+    /// The status of bytes that no layer allocates. They read as zeros.
     pub const HOLE: Self =
         Self { depth: 0, present: false, zero: true, data: false, compressed: false, offset: None };
 
-    /// The same status, `delta_bytes` further on in the same run. `None` where the host offset
-    /// leaves 64 bits.
+    /// Returns the status of the byte that lies `delta_bytes` further on in the same run. Returns `None` if the host
+    /// offset would exceed 64 bits.
     pub fn advanced(self, delta_bytes: u64) -> Option<Self> {
         match self.offset {
             None => Some(self),
@@ -58,7 +58,7 @@ impl Mapping {
         self.status().name()
     }
 
-    /// What a run of this kind is to an observer.
+    /// Returns the event that reports a run of this kind.
     #[inline(always)]
     pub fn event(&self) -> Event {
         match (self.compressed, self.data, self.present, self.offset.is_some()) {
@@ -71,8 +71,8 @@ impl Mapping {
         }
     }
 
-    /// Whether bytes with status `next` that begin `length_bytes` after these belong to the same
-    /// extent: all flags alike and, where there is a host offset, contiguous in the file.
+    /// Reports whether bytes with status `next` that begin `length_bytes` after these belong to the same extent. All
+    /// flags must be equal, and host offsets, if any, must be contiguous.
     pub fn continues_as(&self, length_bytes: u64, next: &Self) -> bool {
         let contiguous = match (self.offset, next.offset) {
             (None, None) => true,
@@ -99,9 +99,9 @@ pub enum MappingStatus {
     ZeroPlain,
     /// Zeros, with an allocation.
     ZeroAllocated,
-    /// Data.
+    /// A data cluster.
     Normal,
-    /// Compressed data.
+    /// A compressed cluster.
     Compressed,
     /// No image has bytes with these flags.
     Impossible,
@@ -127,20 +127,20 @@ impl MappingStatus {
 pub struct Extent {
     /// The first guest byte.
     pub start: GuestOffset,
-    /// How many bytes; never 0.
+    /// The number of bytes; never 0.
     pub length_bytes: u64,
-    /// Their status; its `offset` is that of the first byte.
+    /// The status of the bytes; its `offset` is that of the first byte.
     pub mapping: Mapping,
 }
 
 impl Extent {
-    /// The guest offset just past the extent; `None` where it leaves 64 bits.
+    /// Returns the guest offset just past the extent, or `None` if it exceeds 64 bits.
     pub fn end(&self) -> Option<GuestOffset> {
         self.start.checked_add(self.length_bytes)
     }
 }
 
-/// Its kind, where it lies, and how many layers down.
+/// Prints the cluster type, the host offset and, if it is not 0, the depth.
 impl fmt::Display for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { depth, present, zero, data, compressed, offset } = self;
@@ -155,28 +155,28 @@ impl fmt::Display for Mapping {
     }
 }
 
-/// The first guest byte and how many, and their mapping.
+/// Prints the first guest byte, the length and the mapping.
 impl fmt::Display for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}+{:#x} {}", self.start, self.length_bytes, self.mapping)
     }
 }
 
-/// A range of guest bytes that is asked about. It may lie anywhere, also past the end of the disk.
+/// A range of guest bytes that a question is about. It may lie anywhere, even past the end of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The first guest byte.
     pub start: GuestOffset,
-    /// How many bytes, 0 and up.
+    /// The number of bytes, from 0 up.
     pub length_bytes: u64,
 }
 
 impl Window {
-    /// The whole of any disk.
+    /// A window that contains every disk.
     pub const ALL: Self = Self { start: GuestOffset::ZERO, length_bytes: u64::MAX };
 
-    /// The part of the window on a disk of `virtual_size_bytes`: first byte, and the byte past
-    /// the last. Empty windows, and windows past the end, give an empty range.
+    /// Returns the part of the window that lies on a disk of `virtual_size_bytes`. The range is empty if the window
+    /// is empty or lies past the end.
     pub fn clipped(&self, virtual_size_bytes: u64) -> Range<GuestOffset> {
         let end = GuestOffset::new(virtual_size_bytes);
         let start = self.start.min(end);
@@ -185,15 +185,15 @@ impl Window {
     }
 }
 
-/// What a walk calls: once for each extent, and once for each step of its work.
+/// The receiver of a walk. The walk calls it once for each extent, and once for each step of its work.
 ///
-/// A closure that takes an extent is a visitor that leaves the walk unlimited.
+/// Every closure that takes an extent is a visitor; it sets no limit on the steps.
 pub trait Visitor {
-    /// Takes the next extent; breaking ends the walk.
+    /// Receives the next extent. The walk ends if this breaks.
     fn extent(&mut self, extent: Extent) -> ControlFlow<()>;
 
-    /// Called at least once for every piece of a table that is looked at, so that a walk that does not
-    /// end can be ended: breaking ends it.
+    /// Receives one step. The walk calls this at least once for each piece of a table that it reads, so that a
+    /// visitor can end a walk that would not end by itself. The walk ends if this breaks.
     fn step(&mut self) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }

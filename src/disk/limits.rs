@@ -1,49 +1,51 @@
-//! Every bound on sizes, steps and memory, each with its reason. What a program may build is limited by
-//! `images::limits`.
+//! Bounds on sizes, steps and memory, each with its reason. `images::limits` holds the bounds on what a program may
+//! build.
 
-/// The longest compressed payload: 64 KiB that cannot be compressed, and the zeros of a 2 MiB cluster
-/// behind them.
+/// The longest compressed payload in bytes: 64 KiB that cannot be compressed, followed by the zeros that fill a
+/// cluster of 2 MiB.
 pub const MAX_PAYLOAD_BYTES: usize = 80 << 10;
-/// The largest tolerance for growth of the refcount table, in clusters: what a program's operand can
-/// say, and enough for a table to grow into it more than once.
+/// The largest tolerance for growth of the refcount table, in clusters. A program's operand has this range, and the
+/// table can grow into it more than once.
 pub const MAX_TABLE_TOLERANCE: u64 = 3;
-/// How many operations a program can have; libFuzzer's default `-max_len` of 4,096 gives 509.
+/// The largest number of operations in a program. libFuzzer's default `-max_len` of 4,096 allows 509.
 pub const MAX_OPERATIONS: usize = 4096;
-/// How many layers a program's backing chain can have, the image itself among them.
+/// The largest number of layers in a program's backing chain, the image itself included.
 pub const MAX_LAYERS: usize = 4;
-/// How many images a chain of files can have, each of them opened because the one above names it.
+/// The largest number of images in a chain of files, where each image names the next.
 pub const MAX_FILE_LAYERS: usize = 64;
-/// How often the refcount table may move before the fixpoint is declared broken. Two moves are enough:
+/// The number of moves of the refcount table after which the fixpoint counts as broken. Two moves are always enough:
 /// see `images::qcow2::refcounts`.
 pub const MAX_TABLE_ROUNDS: u32 = 16;
-/// The steps that one walk may take for each byte of tables that it could read, and for each extent.
-/// A walk that takes more hangs.
+/// The number of steps that a walk may take for each byte of tables that it can read, and for each extent. A walk
+/// that takes more steps counts as endless.
 pub const FUEL_PER_UNIT: u64 = 4;
-/// The steps that any walk may take.
+/// The number of steps that every walk may take.
 pub const FUEL_BASE: u64 = 4096;
-/// How many references to clusters, and how many runs of counts, a recount keeps: 4 TiB of data in
-/// 64 KiB clusters, and some GiB of memory. An image of 33 MiB can ask for a thousand times as much, by
-/// naming one table again and again.
+/// The largest number of references to clusters, and of runs of counts, that a recount keeps. That is enough for 4
+/// TiB of data in clusters of 64 KiB, and takes some GiB of memory. An image of 33 MiB can cause a thousand times as
+/// many references, because its entries can name one table again and again.
 pub const MAX_RECOUNTED: usize = 1 << 26;
-/// How far into a compressed cluster the loop reads: all that most shapes fill (`content`), and zeros
-/// behind it. A 2 MiB cluster takes a millisecond to inflate.
+/// The number of bytes from the start of a compressed cluster that the loop reads. Most shapes fill no more (see
+/// `content`), and zeros follow. Inflating a cluster of 2 MiB takes a millisecond.
 pub const MAX_INFLATED_BYTES: u64 = 16 << 10;
-/// How many entries the log of a run keeps; a person reads a few hundred of them, a test all.
+/// The largest number of entries in the log of a run. A person reads a few hundred of them, a test all.
 pub const MAX_LOGGED: usize = 1 << 16;
-/// How many fields and entries of an image are kept, to be attacked: more than the operations of most programs
-/// write, and some MiB.
+/// The largest number of fields and entries of an image that attacks can change: more than the operations of most
+/// programs write. They take some MiB.
 pub const MAX_ELEMENTS: usize = 1 << 16;
-/// How many extents of a walk are waited for by who wants to know what it reads.
+/// The number of extents after which a watched walk ends.
 pub const MAX_WATCHED_EXTENTS: usize = 4096;
-/// How much of a file the embedded loop takes for an input: as much as libFuzzer does.
+/// The number of bytes of a file that the embedded loop takes as an input: as many as libFuzzer takes.
 pub const MAX_INPUT_BYTES: u64 = 1 << 20;
-/// How many fields and entries of each image are explained: more than anybody reads.
+/// The largest number of fields and entries that an explanation lists for each image: more than anybody reads.
 pub const MAX_EXPLAINED_ENTRIES: usize = 4096;
-/// How many references and runs of counts of an image are explained: those of a file that is an input, and more.
+/// The largest number of references and runs of counts that an explanation lists for each image: more than an image
+/// that a fuzzer's input builds has.
 pub const MAX_EXPLAINED_RUNS: usize = 1 << 18;
-/// How many extents are explained: more than any program's disk has, of which each cluster has 32 subclusters.
+/// The largest number of extents in an explanation: more than any program's disk has, counting 32 subclusters in each
+/// cluster.
 pub const MAX_EXPLAINED_EXTENTS: usize = 1 << 18;
-/// The steps that a walk may take that is explained: none is waited for longer than a second.
+/// The number of steps that an explained walk may take. No such walk takes longer than a second.
 pub const EXPLAINED_FUEL: u64 = 1 << 24;
-/// How many times all reducers of a minimization run: the second time they seldom find anything.
+/// The number of times that a minimization runs all reducers. The second time, they seldom find anything.
 pub const MAX_MINIMIZE_ROUNDS: u32 = 16;

@@ -1,4 +1,4 @@
-//! What every format and every implementation shares: offsets, extents, storage, errors, and the events that all report.
+//! Types that every format and every implementation shares: offsets, extents, storage, errors, limits and events.
 
 pub mod error;
 pub mod extent;

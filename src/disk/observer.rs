@@ -1,7 +1,7 @@
-//! What happened on the way: events of VM, allocator, build, walker and oracles, as they tell them to
-//! an observer. Where nobody observes, [`()`](Observer), nothing is left of it in the compiled code.
+//! Events. The VM, the allocator, the build, the walker and the oracles report what they do to an [`Observer`]. With
+//! the observer `()`, the compiler removes the calls.
 
-/// A closed list of what can happen, with the names that people read.
+/// Defines an enum of events and the name of each, which people read.
 macro_rules! closed {
     (
         $(#[$about:meta])* $name:ident {
@@ -16,20 +16,20 @@ macro_rules! closed {
         }
 
         impl $name {
-            /// All of them, in order.
+            /// All values, in order.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// How many there are.
+            /// The number of values.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// What it is called.
+            /// Returns the name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
                 }
             }
 
-            /// Its place in [`Self::ALL`].
+            /// Returns the index in [`Self::ALL`].
             pub const fn index(self) -> usize {
                 self as usize
             }
@@ -38,57 +38,57 @@ macro_rules! closed {
 }
 
 closed! {
-    /// Where an event belongs. Each state has a chain of its own: what happens in one between two events
-    /// of another does not come between these.
+    /// The part of a run in which an event happens. Each state has its own chain of events, so an event of another
+    /// state does not interrupt the chain.
     State {
-        /// Operations of the program, and where their clusters go.
+        /// The VM runs operations, and the allocator places their clusters.
         Build = "build",
-        /// The refcount blocks are allocated.
+        /// The build allocates the refcount blocks.
         AllocateBlocks = "allocate blocks",
-        /// The refcount table is allocated.
+        /// The build allocates the refcount table.
         AllocateTable = "allocate table",
-        /// The image's tables are written.
+        /// The build writes the image's tables.
         Serialise = "serialise",
         /// The walker opens a layer.
         Open = "open",
-        /// The walker goes through an L1 table.
+        /// The walker reads an L1 table.
         WalkL1 = "walk L1",
-        /// The walker goes through an L2 table.
+        /// The walker reads an L2 table.
         WalkL2 = "walk L2",
-        /// The extents of the whole walk.
+        /// The whole walk emits extents.
         Emit = "emit",
-        /// The oracles ask.
+        /// The oracles ask the engine.
         Check = "check",
     }
 }
 
 closed! {
-    /// What can happen. The same event may happen in several states, and means what its state makes of it:
-    /// `normal` is a write, an entry, an extent.
+    /// Something that happens in a run. An event can happen in several states, and the state decides its meaning:
+    /// `normal` is a write, an entry or an extent.
     Event {
-        /// A chain begins. Only [`Observer::begin`] says it.
+        /// A chain begins. Only [`Observer::begin`] reports this event.
         Start = "start",
-        /// A cluster or a run without allocation.
+        /// An unallocated cluster, or a run of these.
         Unallocated = "unallocated",
-        /// A cluster or a run of zeros without a place.
+        /// A zero cluster without a host cluster, or a run of these.
         ZeroPlain = "zero-plain",
-        /// A cluster or a run of zeros with a place.
+        /// A zero cluster with a host cluster, or a run of these.
         ZeroAllocated = "zero-allocated",
-        /// A cluster or a run of data.
+        /// A cluster of data, or a run of these.
         Normal = "normal",
-        /// A cluster or a run of compressed data.
+        /// A compressed cluster, or a run of these.
         Compressed = "compressed",
-        /// A cluster whose subclusters are not alike; in a program, subclusters that change.
+        /// A cluster whose subclusters differ. In a program: subclusters that change.
         Subclusters = "subclusters",
-        /// A run of subclusters without data, in a cluster that has a place.
+        /// A run of subclusters without data in a cluster that has a host cluster.
         UnallocatedSubclusters = "unallocated subclusters",
-        /// A header.
+        /// An image's header.
         Header = "header",
-        /// A piece of a table is looked at.
+        /// A part of a table that the walker reads at once.
         Piece = "piece",
-        /// An L2 table; where tables are allocated, the refcount table.
+        /// An L2 table. In the state "allocate table": the refcount table.
         Table = "table",
-        /// A table that was met before.
+        /// A table that the run has met before.
         SharedTable = "shared table",
         /// A refcount block.
         Block = "block",
@@ -102,49 +102,49 @@ closed! {
         Bitmap = "bitmap",
         /// The layer below.
         Backing = "backing",
-        /// Past the end of the layer below, or of the disk.
+        /// A range past the end of the layer below, or of the disk.
         PastEnd = "past the end",
         /// An external data file.
         DataFile = "data file",
-        /// A new layer at the top.
+        /// A new layer at the top of the chain.
         Overlay = "overlay",
-        /// The disk has another size.
+        /// The disk gets another size.
         Resized = "resized",
-        /// Where things will go was changed, or how the header is written.
+        /// An operation changes where later clusters go, or how the build writes the header.
         Arranged = "arranged",
-        /// Nothing came of an operation.
+        /// An operation has no effect.
         NoEffect = "no effect",
-        /// Clusters at the end of the file, where no hole was wanted.
+        /// The allocator appends clusters to the file, because it looked for no hole.
         Appended = "appended",
-        /// Clusters in a hole.
+        /// The allocator puts clusters into a hole.
         Filled = "filled",
-        /// No hole was large enough: clusters at the end of the file instead.
+        /// The allocator finds no hole that is large enough, and appends clusters to the file.
         NoHole = "no hole",
-        /// Nowhere new: what is there was changed in place.
+        /// An operation changes existing clusters in place.
         InPlace = "in place",
-        /// A block is there already.
+        /// The refcount block exists already.
         Counted = "counted",
-        /// A block counts itself.
+        /// A refcount block holds its own count.
         CountsItself = "counts itself",
-        /// A table grew in place.
+        /// A table grows in place.
         Extended = "extended",
-        /// A table has to move.
+        /// A table moves.
         Moved = "moved",
-        /// A table gave back what it does not need.
+        /// A table gives clusters back that it does not need.
         Trimmed = "trimmed",
-        /// The whole disk is walked, or a part of it.
+        /// A walk of the whole disk or of a part.
         Walk = "walk",
-        /// A byte is looked up.
+        /// A look-up of one byte.
         Lookup = "lookup",
-        /// Data are read.
+        /// A read of guest data.
         Read = "read",
-        /// Nothing is there to walk: a window that is empty, or past the end.
+        /// A window without a byte to walk: it is empty, or lies past the end.
         NothingThere = "nothing there",
-        /// A walk was stopped by its visitor.
+        /// The visitor stops a walk.
         Stopped = "stopped",
         /// A checkpoint.
         Checkpoint = "checkpoint",
-        /// Damage was done to what was built, or will be while it is read.
+        /// An attack damages an image, or will damage it during a read.
         Attacked = "attacked",
         /// An error. It ends the chain.
         Failed = "failed",
@@ -152,35 +152,35 @@ closed! {
 }
 
 closed! {
-    /// What seldom happens, and is worth an input each.
+    /// Something that seldom happens. Each rare event is worth an input of its own.
     Rare {
-        /// A block needed a block, which needed a block: more than two rounds of the fixpoint.
+        /// The fixpoint takes more than two rounds: a block needs a block, which needs another block.
         ManyRounds = "more than two rounds of blocks",
-        /// A refcount block has the count of the cluster that it lies in, and is not the first.
+        /// A refcount block other than the first holds the count of its own cluster.
         BlockCountsItself = "a later block counts itself",
-        /// The refcount table needed a block of its own.
+        /// The refcount table needs a block of its own.
         TableNeedsBlock = "the refcount table needs a block",
         /// The refcount table is longer than one cluster.
         LongTable = "the refcount table crosses a cluster",
-        /// The refcount table grew in place, into its tolerance.
+        /// The refcount table grows in place, into its tolerance.
         TableExtended = "the refcount table grows in place",
-        /// The tolerance for growth was used up, and the refcount table moved.
+        /// The refcount table uses up its tolerance and moves.
         TableMoved = "the tolerance is used up",
-        /// The refcount table gave clusters back.
+        /// The refcount table gives clusters back.
         TableTrimmed = "the refcount table is trimmed",
-        /// A hole was wanted and none was left, so that clusters were appended.
+        /// The allocator looks for a hole, finds none, and appends clusters.
         NoHole = "no hole left",
-        /// A count above 1 is as large as its width holds.
+        /// A count above 1 reaches the maximum of its width.
         CountAtMaximum = "a count at its maximum",
-        /// An L2 table is in more than one L1 table.
+        /// More than one L1 table names an L2 table.
         SharedTable = "an L2 table is shared",
-        /// An L2 table was copied before it was changed.
+        /// The build copies an L2 table before it changes the table.
         TableCopied = "an L2 table is copied on write",
-        /// Compressed data reach to the end of the file.
+        /// Compressed data reach the end of the file.
         CompressedAtEnd = "compressed data end the file",
         /// A chain has as many layers as a program can build.
         DeepestChain = "the deepest chain",
-        /// A layer ends in the middle of a hole of the one above.
+        /// A layer ends in the middle of a hole of the layer above.
         BackingEnds = "a backing file ends in a hole",
         /// The disk has no bytes.
         EmptyDisk = "an empty disk",
@@ -190,11 +190,11 @@ closed! {
         HugeDisk = "one of the largest disks",
         /// An extent reaches from one L2 table into the next.
         ExtentAcrossTables = "an extent crosses L2 tables",
-        /// An extended entry whose subclusters change 16 times or more.
+        /// The subclusters of an extended entry change 16 times or more.
         ManySplits = "an entry is split 16 times",
-        /// A walk failed after it had emitted something.
+        /// A walk fails after it has emitted an extent.
         ErrorAfterExtent = "an error after an extent",
-        /// An image could not be opened.
+        /// The walker cannot open an image.
         OpenFails = "opening fails",
         /// A window lies past the end of the disk.
         WindowPastEnd = "a window past the end",
@@ -202,38 +202,37 @@ closed! {
         WindowOverflows = "a window at the edge of 64 bits",
         /// A window is empty.
         EmptyWindow = "an empty window",
-        /// Counts are out of date.
+        /// An image has counts that are out of date.
         OutOfDate = "counts are out of date",
-        /// A snapshot is of a disk of another size.
+        /// A snapshot has another disk size than the active disk.
         SnapshotSize = "a snapshot of another size",
         /// A layer is a raw file.
         RawLayer = "a raw layer",
-        /// The data lie in a file of their own.
+        /// The image keeps its data in an external data file.
         DataFile = "a data file",
     }
 }
 
 closed! {
-    /// What can be measured, once for each image that is verified: values from 0 on, of which the magnitude
-    /// counts.
+    /// A value that is measured once for each verified image. Feedback uses its magnitude.
     Vital {
         /// Extents of the whole walk.
         Extents = "extents",
-        /// Reads of opening and of the whole walk.
+        /// Reads while the walker opens the image and walks the whole disk.
         Reads = "reads",
-        /// Bytes that these returned.
+        /// Bytes that these reads returned.
         ReadBytes = "bytes read",
-        /// The most runs that one extended entry was split into.
+        /// The largest number of runs in one extended entry.
         Splits = "splits of an entry",
         /// The deepest layer that an extent comes from.
         Depth = "depth",
-        /// L2 tables that were made in the layer at the top.
+        /// L2 tables in the layer at the top.
         Tables = "L2 tables",
         /// Refcount blocks.
         Blocks = "refcount blocks",
         /// Clusters of the refcount table.
         TableClusters = "refcount table clusters",
-        /// How many blocks were made in a row, each because of the one before.
+        /// The longest row of refcount blocks of which each was needed by the one before.
         BlockRounds = "blocks for blocks",
         /// Holes between clusters of the file.
         Holes = "holes",
@@ -249,75 +248,74 @@ closed! {
         Leaked = "leaked clusters",
         /// Clusters with a count below their references.
         Uncounted = "uncounted clusters",
-        /// Questions that the program asked.
+        /// Questions of the program.
         Questions = "questions",
     }
 }
 
 closed! {
-    /// What part of the disk a walk is about.
+    /// The part of the disk that a walk covers.
     WindowClass {
-        /// All of it.
+        /// The whole disk.
         Whole = "the whole disk",
-        /// From its first byte on, and not to the last.
+        /// The first byte of the disk, but not the last.
         Beginning = "the beginning",
-        /// Neither its first byte nor its last.
+        /// Neither the first byte of the disk nor the last.
         Middle = "the middle",
-        /// To its last byte, and not from the first.
+        /// The last byte of the disk, but not the first.
         End = "the end",
-        /// No byte of it.
+        /// No byte of the disk.
         Nothing = "nothing",
     }
 }
 
-/// Who is told what happens. Every method may be left out.
+/// A receiver of events. Every method has a default that does nothing.
 pub trait Observer {
-    /// Whether anything comes of what it is told: where not, what would have to be worked out first is
-    /// left out.
+    /// Reports whether this observer uses the events. If not, callers skip the work that only events need.
     const OBSERVES: bool = true;
 
-    /// A chain of events begins in `state`.
+    /// Receives the beginning of a chain of events in `state`.
     #[inline(always)]
     fn begin(&self, state: State) {
         let _ = state;
     }
 
-    /// Something happens.
+    /// Receives an event.
     #[inline(always)]
     fn event(&self, state: State, event: Event) {
         let _ = (state, event);
     }
 
-    /// Something rare happens.
+    /// Receives a rare event.
     #[inline(always)]
     fn rare(&self, rare: Rare) {
         let _ = rare;
     }
 
-    /// Something was measured. Of several values before an image is [done](Observer::measured), the
-    /// largest counts.
+    /// Receives a measured value. Of several values for one image, the largest counts; [`Observer::measured`] ends an
+    /// image.
     #[inline(always)]
     fn vital(&self, vital: Vital, value: u64) {
         let _ = (vital, value);
     }
 
-    /// An image was verified: its vitals are complete.
+    /// Receives the end of an image: all its vitals have been reported.
     #[inline(always)]
     fn measured(&self) {}
 
-    /// The walker begins to walk.
+    /// Receives the beginning of a walk.
     #[inline(always)]
     fn walk(&self, window: WindowClass) {
         let _ = window;
     }
 }
 
-/// Nobody observes.
+/// An observer that ignores all events.
 impl Observer for () {
     const OBSERVES: bool = false;
 }
 
-/// Whether somebody observes is known when it runs.
+/// An observer that is chosen at run time.
 impl<O: Observer> Observer for Option<O> {
     const OBSERVES: bool = O::OBSERVES;
 

@@ -1,4 +1,4 @@
-//! Offsets of the virtual disk and of a file, which cannot be mistaken for each other.
+//! Offsets in the virtual disk and in a file. Their types cannot be mixed.
 //!
 //! # Arithmetic
 //! No disk and no file has a byte at 2^64 - 1. So an offset that is held there reads as zeros and maps to nothing, like all
@@ -11,22 +11,22 @@ macro_rules! quantity {
         pub struct $name(u64);
 
         impl $name {
-            /// The first one.
+            /// The value 0.
             pub const ZERO: Self = Self(0);
 
-            /// From a plain number.
+            /// Creates the value from a plain number.
             #[inline]
             pub const fn new(value: u64) -> Self {
                 Self(value)
             }
 
-            /// As a plain number.
+            /// Returns the value as a plain number.
             #[inline]
             pub const fn get(self) -> u64 {
                 self.0
             }
 
-            /// `distance` further on, in the same unit; `None` past 64 bits.
+            /// Returns the value plus `distance`, in the same unit, or `None` if the sum exceeds 64 bits.
             #[inline]
             pub const fn checked_add(self, distance: u64) -> Option<Self> {
                 match self.0.checked_add(distance) {
@@ -35,13 +35,13 @@ macro_rules! quantity {
                 }
             }
 
-            /// `distance` further on, held at the largest 64-bit value.
+            /// Returns the value plus `distance`, or the largest 64-bit value if the sum exceeds 64 bits.
             #[inline]
             pub const fn saturating_add(self, distance: u64) -> Self {
                 Self(self.0.saturating_add(distance))
             }
 
-            /// How far this lies past `earlier`; `None` where it lies before it.
+            /// Returns the distance from `earlier` to this value, or `None` if `earlier` is larger.
             #[inline]
             pub const fn distance_from(self, earlier: Self) -> Option<u64> {
                 self.0.checked_sub(earlier.0)

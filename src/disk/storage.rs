@@ -1,4 +1,4 @@
-//! What an image is read from: memory or a file, with its data and its holes.
+//! The bytes that an image is read from: a slice of memory or a file, with data and holes.
 //!
 //! # Arithmetic
 //! An offset that is held at 2^64 - 1 lies past the end of every file, and past the end there are zeros. The same holds for
@@ -12,24 +12,24 @@ use std::path::Path;
 use super::offsets::HostOffset;
 use crate::disk::error::{Error, StorageError};
 
-/// The files of one layer of a backing chain. A chain is a slice of them, the image itself first.
+/// The files of one layer of a backing chain. A chain is a slice of layers; the image itself is the first one.
 #[derive(Debug)]
 pub struct Layer<'s, S: Storage + ?Sized = dyn Storage + 's> {
     /// The image.
     pub image: &'s S,
-    /// The external data file, where it has one.
+    /// The external data file, if the image has one.
     pub data_file: Option<&'s S>,
 }
 
 impl<'s, S: Storage + ?Sized> Layer<'s, S> {
-    /// An image that has its data in itself.
+    /// Creates a layer without an external data file.
     pub const fn alone(image: &'s S) -> Self {
         Self { image, data_file: None }
     }
 }
 
 impl<'s, S: Storage> Layer<'s, S> {
-    /// The same files, of whatever kind they are.
+    /// Returns the same files behind `dyn Storage`.
     pub fn erased(self) -> Layer<'s> {
         Layer { image: self.image, data_file: self.data_file.map(|file| file as &dyn Storage) }
     }
@@ -43,18 +43,18 @@ impl<S: Storage + ?Sized> Clone for Layer<'_, S> {
 
 impl<S: Storage + ?Sized> Copy for Layer<'_, S> {}
 
-/// What [`Storage::next_data`] widens its answers to: the length of an extended L2 entry, so that no
-/// table entry is ever cut in two.
+/// The granularity of [`Storage::next_data`] in bytes: the length of an extended L2 entry, so that no answer cuts a
+/// table entry in two.
 pub const GRAIN_BYTES: u64 = 16;
 
-/// How much of a table is read at a time from a storage that has to read: how long the buffers are that
-/// [`each_data`] is given.
+/// The number of bytes of a table that a reader reads at once from a file: the length of the buffers that callers
+/// pass to [`each_data`].
 pub const PIECE_BYTES: usize = 32 << 10;
 
-/// Bytes of an image that are not known to be a hole.
+/// Bytes of an image that may be data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data<'a> {
-    /// Where they begin.
+    /// The offset of the first byte.
     pub offset: HostOffset,
     /// The bytes; never empty.
     pub bytes: &'a [u8],
@@ -63,29 +63,29 @@ pub struct Data<'a> {
 /// An answer of [`Storage::stored`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Whether the bytes are stored.
+    /// The bytes are stored. If false, they lie in a hole of the file or past its end.
     pub stored: bool,
-    /// Where that changes.
+    /// The offset at which this ends.
     pub end: HostOffset,
 }
 
-/// A readable image. Past its end there are zeros, as QEMU has it.
+/// A readable image. Past its end it reads as zeros, as in QEMU.
 pub trait Storage {
-    /// The file's length.
+    /// Returns the file's length.
     fn length_bytes(&self) -> u64;
 
-    /// Fills `into` from `offset` on, with zeros in holes and past the end.
+    /// Fills `into` with the bytes from `offset` on. Holes, and bytes past the end, read as zeros.
     ///
     /// # Errors
     /// The bytes could not be read; `into` may then hold anything.
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError>;
 
-    /// Whether the bytes from `from` on are stored or a hole of the file, and where that changes: past
-    /// `from`, at `until` at the latest. What lies past the end of the file is not stored. The default is
-    /// for what has no holes.
+    /// Reports whether the bytes from `from` on are stored or lie in a hole of the file, and where that ends: after
+    /// `from`, and at `until` at the latest. Bytes past the end of the file are not stored. The default suits a
+    /// storage without holes.
     ///
     /// # Errors
-    /// The file could not be asked.
+    /// The system does not answer.
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
         let end = HostOffset::new(self.length_bytes());
         Ok(match from < end {
@@ -94,11 +94,11 @@ pub trait Storage {
         })
     }
 
-    /// The first data in `from..until`, borrowed from the storage or read into `scratch`; `None`
-    /// where there are only zeros. What is skipped is zeros; what is returned may be.
+    /// Returns the first data in `from..until`, or `None` if the range holds only zeros. The data are borrowed from
+    /// the storage or read into `scratch`. Skipped bytes are zeros; returned bytes may be zeros, too.
     ///
-    /// `from` and `until` are multiples of [`GRAIN_BYTES`] and `scratch` is at least that long; so
-    /// are the answer's offset and length. A caller that wants more asks again from its end.
+    /// `from` and `until` are multiples of [`GRAIN_BYTES`], and so are the offset and the length of the answer.
+    /// `scratch` has at least [`GRAIN_BYTES`]. For more data, call this again from the end of the answer.
     ///
     /// # Errors
     /// The bytes could not be read.
@@ -112,8 +112,8 @@ pub trait Storage {
     }
 }
 
-/// Reads `first..until` into `scratch` as an answer of [`Storage::next_data`]: as much as fits, from
-/// the grain that `first` lies in, counted from `from`.
+/// Reads `first..until` into `scratch` as an answer of [`Storage::next_data`]: as much as fits, beginning at the
+/// grain that holds `first`. Grains are counted from `from`.
 pub(crate) fn read_widened<'a>(
     storage: &(impl Storage + ?Sized),
     from: HostOffset,
@@ -137,10 +137,10 @@ pub(crate) fn read_widened<'a>(
     Ok(Some(Data { offset, bytes }))
 }
 
-/// Calls `take` with all data in `range`, front to back, until it breaks; see [`Storage::next_data`].
+/// Calls `take` with all data in `range`, in order, until it breaks. See [`Storage::next_data`].
 ///
 /// # Errors
-/// Those of `take`, and a failing read.
+/// A read fails, or `take` breaks with an error.
 #[inline]
 pub fn each_data<S: Storage + ?Sized, E: From<StorageError>>(
     storage: &S,
@@ -160,7 +160,7 @@ pub fn each_data<S: Storage + ?Sized, E: From<StorageError>>(
     Ok(ControlFlow::Continue(()))
 }
 
-/// An image that lies in memory as it would lie in a file.
+/// An image in memory, with the bytes of the file.
 impl Storage for [u8] {
     fn length_bytes(&self) -> u64 {
         self.len() as u64
@@ -207,7 +207,7 @@ pub struct FileStorage {
     length_bytes: u64,
 }
 
-/// Which file it is, whatever its name: the same for two names of one file.
+/// The identity of a file: two names of one file have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -218,9 +218,9 @@ impl FileStorage {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// It cannot be opened, or is not a regular file.
+    /// The file cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        // Opening a pipe waits for somebody to write to it: what it is is asked before.
+        // Opening a pipe would wait for a writer, so check the file type first.
         regular(path, std::fs::metadata(path))?;
         let file = File::open(path).map_err(|source| Error::file(path, source))?;
         let metadata = regular(path, file.metadata())?;
@@ -228,7 +228,7 @@ impl FileStorage {
         Ok(Self { length_bytes: metadata.len(), id, file })
     }
 
-    /// Which file it is.
+    /// Returns the identity of the file.
     pub fn id(&self) -> FileId {
         self.id
     }
@@ -254,7 +254,7 @@ impl Storage for FileStorage {
         let mut filled = 0;
         while filled < into.len() {
             let at = offset.saturating_add(filled as u64);
-            // The kernel refuses offsets past i64::MAX; nothing lies there.
+            // The kernel refuses offsets past i64::MAX. No file has data there.
             if at.get() >= self.length_bytes {
                 break;
             }
@@ -282,7 +282,7 @@ impl Storage for FileStorage {
                 Err(_) => Ok(Stored { stored: true, end: at(self.length_bytes) }),
             },
             Err(rustix::io::Errno::NXIO) => Ok(Stored { stored: false, end: until }),
-            // A file system that does not tell: everything is stored, up to the end.
+            // A file system that does not report holes: everything up to the end is stored.
             Err(_) if from.get() < self.length_bytes => {
                 Ok(Stored { stored: true, end: at(self.length_bytes) })
             }
@@ -305,7 +305,7 @@ impl Storage for FileStorage {
             Ok(first) => first.max(from.get()),
             // Only a hole from here to the end of the file.
             Err(rustix::io::Errno::NXIO) => return Ok(None),
-            // A file system that does not tell: everything is data.
+            // A file system that does not report holes: everything is data.
             Err(_) => from.get(),
         };
         read_widened(self, from, HostOffset::new(first), until, scratch)

@@ -1,3 +1,3 @@
-//! On-disk structures, decoded: a folder for each format.
+//! On-disk structures, decoded. Each format has a folder.
 
 pub mod qcow2;

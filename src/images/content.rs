@@ -1,6 +1,6 @@
-//! What guest data are: stamps, sixteen bytes at the edges of each piece that say where it belongs
-//! and who wrote it, so that data read back through a mapping proves the mapping; and the shapes of
-//! what lies behind the stamp of a compressed cluster.
+//! Guest data. Each piece of data has stamps at its edges: sixteen bytes with its guest offset and the write that
+//! made it. So data that an engine reads through a mapping prove the mapping. This module also defines the shapes of
+//! data after the stamp of a compressed cluster.
 
 use std::sync::OnceLock;
 
@@ -10,20 +10,19 @@ use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::units::ClusterSize;
 use crate::images::entropy::Entropy;
 
-/// The length of a stamp.
+/// The length of a stamp in bytes.
 pub const STAMP_BYTES: usize = 16;
 
-/// Which write of a program put data in place, from 1; 0 is no write.
+/// The number of a write in a program, from 1; 0 is no write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteNumber(pub u32);
 
 impl WriteNumber {
-    /// No write: what is allocated and was never written reads as zeros.
+    /// No write: allocated clusters without a write read as zeros.
     pub const NONE: Self = Self(0);
 }
 
-/// The stamp that lies at `guest` in data of write `write`: the guest offset, the write number, and
-/// the crc32 of both.
+/// Returns the stamp of write `write` at `guest`: the guest offset, the write number, and the crc32 of both.
 #[inline]
 pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
     let mut bytes = [0; STAMP_BYTES];
@@ -35,21 +34,21 @@ pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
     bytes
 }
 
-/// How much of a compressed cluster most shapes fill; what lies behind is zeros. What cannot be
-/// compressed is paid for in every run.
+/// The number of bytes of a compressed cluster that most shapes fill; zeros follow. Data that cannot be compressed
+/// cost time in every run.
 pub const SHAPED_BYTES: usize = 8 << 10;
 
-/// How much of a compressed cluster those shapes fill that cannot be compressed at all: whole clusters of
-/// up to 64 KiB, QEMU's default.
+/// The number of bytes that the shapes fill which cannot be compressed at all: whole clusters of up to 64 KiB, QEMU's
+/// default.
 pub const NOISE_BYTES: usize = 64 << 10;
 
-/// How far back deflate can copy from (RFC 1951 §2).
+/// The largest distance of a deflate match (RFC 1951 §2).
 pub const MAX_DISTANCE: usize = 32 << 10;
 
-/// How much is repeated by [`Shape::Far`].
+/// The number of bytes that [`Shape::Far`] repeats.
 const REPEATED_BYTES: usize = 256;
 
-/// What a compressed cluster holds behind its stamp.
+/// The content of a compressed cluster after its stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
     /// Zeros: the smallest payload.
@@ -63,17 +62,17 @@ pub enum Shape {
     Eighth,
     /// Noise in the first half, then zeros.
     Half,
-    /// Noise in three quarters: the payload is larger than half the cluster.
+    /// Noise in three quarters: the payload is longer than half the cluster.
     Most,
     /// Bytes of two values in random order: a dynamic code of one bit each.
     Coins,
     /// Text with noise strewn in.
     Mixed,
-    /// Noise throughout: the payload is a little longer than the cluster.
+    /// Noise only: the payload is a little longer than the cluster.
     Noise,
-    /// Noise but for the last eighth: the payload is nearly as long as the cluster.
+    /// Noise except in the last eighth: the payload is nearly as long as the cluster.
     Nearly,
-    /// A piece of noise at the start, and again as far behind as deflate can copy.
+    /// A piece of noise at the start, and again at the largest distance of deflate.
     Far,
 }
 
@@ -93,8 +92,8 @@ impl Shape {
         Self::Far,
     ];
 
-    /// What lies behind the stamp of a cluster of this shape, up to the zeros that fill the rest. Made once in a
-    /// process: at most 64 KiB for each shape and cluster size.
+    /// Returns the bytes after the stamp of a cluster of this shape, without the zeros that fill the rest. The
+    /// process makes them once: at most 64 KiB for each shape and cluster size.
     pub fn behind_stamp(self, cluster_size: ClusterSize) -> &'static [u8] {
         const SIZES: usize = (ClusterSize::MAX_BITS - ClusterSize::MIN_BITS + 1) as usize;
         static MADE: [[OnceLock<Box<[u8]>>; SIZES]; Shape::ALL.len()] =
@@ -106,7 +105,7 @@ impl Shape {
         })
     }
 
-    /// How much of `length` bytes the shape fills; what lies behind is zeros.
+    /// Returns the number of bytes of `length` that the shape fills; zeros follow.
     fn filled_bytes(self, length: usize) -> usize {
         length.min(match self {
             Self::Noise | Self::Nearly => NOISE_BYTES,
@@ -115,7 +114,7 @@ impl Shape {
         })
     }
 
-    /// What fills `length` bytes.
+    /// Returns the bytes that fill `length` bytes.
     fn filling(self, length: usize) -> Vec<u8> {
         const LINE: &[u8] = b"a line of text that repeats and repeats; ";
         let mut entropy = Entropy::new(self as u64);
@@ -149,10 +148,10 @@ impl Shape {
     }
 }
 
-/// What becomes of subclusters.
+/// The change of a subcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubclusterChange {
-    /// Data, by this write.
+    /// The write fills them with data.
     Write(WriteNumber),
     /// They read as zeros.
     Zero,

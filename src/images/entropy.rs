@@ -1,25 +1,24 @@
-//! Pseudo-random numbers that are the same for ever: programs mean what they mean through them, so
-//! the generator is part of the format. SplitMix64 (Steele, Lea, Flood: "Fast splittable
-//! pseudorandom number generators", OOPSLA 2014).
+//! Pseudo-random numbers that never change. The meaning of programs depends on them, so the generator is part of the
+//! format. It is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 
-/// A stream of numbers, wholly determined by its seed.
+/// A stream of numbers that its seed alone determines.
 #[derive(Clone, Debug, Default)]
 pub struct Entropy {
     state: u64,
 }
 
 impl Entropy {
-    /// The stream of `rng_seed`.
+    /// Creates the stream of `rng_seed`.
     pub const fn new(rng_seed: u64) -> Self {
         Self { state: rng_seed }
     }
 
-    /// Where the stream is: that of this seed goes on from here.
+    /// Returns the state: a stream with this seed continues from here.
     pub const fn state(&self) -> u64 {
         self.state
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -29,15 +28,15 @@ impl Entropy {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 where `bound` is 0. Slightly biased towards small numbers where
-    /// `bound` is not a power of two.
+    /// Returns a number below `bound`, or 0 if `bound` is 0. Small numbers are slightly likelier if `bound` is not a
+    /// power of two.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.next_u64()) * u128::from(bound);
         (product >> 64) as u64
     }
 
-    /// The place of one of `weights`, each as likely as it is large; `None` where all are 0.
+    /// Returns the index of one of `weights`, with a probability in proportion to its weight, or `None` if all are 0.
     pub fn weighted(&mut self, weights: impl Iterator<Item = u64> + Clone) -> Option<usize> {
         let mut left = self.below(weights.clone().sum());
         let mut weights = weights;
@@ -48,7 +47,7 @@ impl Entropy {
         })
     }
 
-    /// True once in `times` draws.
+    /// Returns true once in `times` draws on average.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

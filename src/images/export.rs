@@ -1,4 +1,4 @@
-//! Images become files that qemu-img can open.
+//! Export of images to files that qemu-img can open.
 
 use std::fs::File;
 use std::io;
@@ -8,21 +8,21 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::images::image::Image;
 
-/// What becomes of clusters that are allocated but hold nothing.
+/// The treatment of allocated clusters without content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holes {
-    /// They stay holes of the file. qemu-img may then say of data that they read as zeros.
+    /// They stay holes of the file. qemu-img may then report that data read as zeros.
     #[default]
     Keep,
-    /// Every byte up to the end of the file is written, so that `zero` is comparable (QEMU
-    /// `block/qcow2.c`, `qcow2_detect_metadata_preallocation`). For small images.
+    /// The export writes every byte up to the end of the file, so that `zero` is comparable (QEMU `block/qcow2.c`,
+    /// `qcow2_detect_metadata_preallocation`). Only for small images.
     Fill,
 }
 
 /// Writes `image` to `file`, which is empty.
 ///
 /// # Errors
-/// What the system says.
+/// The system refuses a write.
 pub fn write(image: &Image, file: &File, holes: Holes) -> io::Result<()> {
     file.set_len(image.length_bytes())?;
     if holes == Holes::Fill {

@@ -1,13 +1,13 @@
-//! The files that a program builds: for each layer of its chain an image, and an external data file
-//! where it has one; and what they are called. All buffers are reused from program to program.
+//! The files that a program builds, and their names: for each layer of its chain an image and, if it has one, an
+//! external data file. All buffers are reused from program to program.
 
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::storage::Layer;
 use crate::formats::qcow2::units::HostCluster;
 use crate::images::image::Image;
 
-/// What the files of a chain are called. Images say the names of what lies below them, so that they must
-/// be known when the images are built. Heights are counted from the lowest layer, from 0.
+/// The names of the files of a chain. Images contain the names of the files below them, so the caller must choose the
+/// names before the build. Heights are counted from 0 at the lowest layer.
 #[derive(Clone, Debug)]
 pub struct FileNames {
     heights: [HeightNames; MAX_LAYERS],
@@ -21,7 +21,7 @@ struct HeightNames {
 }
 
 impl FileNames {
-    /// Names that begin with `stem`.
+    /// Creates names that begin with `stem`.
     pub fn new(stem: &str) -> Self {
         let heights = std::array::from_fn(|height| HeightNames {
             qcow2: format!("{stem}.{height}.qcow2"),
@@ -31,13 +31,13 @@ impl FileNames {
         Self { heights }
     }
 
-    /// The image of a layer on which another one lies; a raw file or not.
+    /// Returns the name of the image, qcow2 or raw, of a layer that has another layer above it.
     pub fn image(&self, height: usize, raw: bool) -> &str {
         let names = &self.heights[height];
         if raw { &names.raw } else { &names.qcow2 }
     }
 
-    /// The external data file of a layer.
+    /// Returns the name of a layer's external data file.
     pub fn data_file(&self, height: usize) -> &str {
         &self.heights[height].data_file
     }
@@ -49,36 +49,36 @@ impl Default for FileNames {
     }
 }
 
-/// A cluster whose count on disk is not the number of its references.
+/// A cluster whose count on disk differs from the number of its references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deviation {
     /// The cluster.
     pub cluster: HostCluster,
-    /// How many references there are.
+    /// The number of references.
     pub references: u64,
     /// The count on disk.
     pub on_disk: u64,
-    /// In how many entries of the active disk's tables COPIED does not agree with the count on disk.
+    /// The number of entries in the active disk's tables whose COPIED flag disagrees with the count on disk.
     pub flags: u64,
 }
 
 /// The files of one layer.
 #[derive(Debug, Default)]
 pub struct LayerFiles {
-    /// The image; of a raw layer, the guest data themselves.
+    /// The image. For a raw layer: the guest data themselves.
     pub image: Image,
-    /// The external data file; empty where the layer has none.
+    /// The external data file; empty if the layer has none.
     pub data_file: Image,
-    /// Whether the layer has an external data file.
+    /// The layer has an external data file.
     pub has_data_file: bool,
-    /// Whether the layer is raw.
+    /// The layer is a raw file.
     pub raw: bool,
-    /// The image's counts that are out of date, as the program wanted it; sorted by cluster.
+    /// The counts that the program left out of date, sorted by cluster.
     pub out_of_date: Vec<Deviation>,
 }
 
 impl LayerFiles {
-    /// As a disk is opened with them.
+    /// Returns the files as a layer to open.
     pub fn layer(&self) -> Layer<'_, Image> {
         Layer { image: &self.image, data_file: self.has_data_file.then_some(&self.data_file) }
     }
@@ -87,14 +87,14 @@ impl LayerFiles {
 /// The files of all layers.
 #[derive(Debug, Default)]
 pub struct Images {
-    /// From the bottom up, and behind them spare ones whose buffers are reused.
+    /// The layers from the bottom up, followed by spare ones whose buffers are reused.
     layers: Vec<LayerFiles>,
     live: usize,
     unchanged: usize,
 }
 
 impl Images {
-    /// Keeps the `count` lowest layers, or makes room for so many.
+    /// Keeps the `count` lowest layers, or makes room for `count` layers.
     pub fn resize(&mut self, count: usize) {
         if self.layers.len() < count {
             self.layers.resize_with(count, LayerFiles::default);
@@ -103,41 +103,41 @@ impl Images {
         self.live = count;
     }
 
-    /// Records that the last build left the `count` lowest layers as they were.
+    /// Records that the last build did not change the `count` lowest layers.
     pub fn set_unchanged(&mut self, count: usize) {
         self.unchanged = count;
     }
 
-    /// How many of the lowest layers the last build left as they were.
+    /// Returns the number of lowest layers that the last build did not change.
     pub fn unchanged(&self) -> usize {
         self.unchanged
     }
 
-    /// The layer `height` layers above the lowest one, to be built.
+    /// Returns the layer `height` layers above the lowest one, for the build.
     pub fn layer_mut(&mut self, height: usize) -> &mut LayerFiles {
         &mut self.layers[height]
     }
 
-    /// The layer `depth` layers below the one at the top, which there is.
+    /// Returns the layer `depth` layers below the top. It must exist.
     pub fn at_depth_mut(&mut self, depth: usize) -> &mut LayerFiles {
         let height = self.live - 1 - depth;
         &mut self.layers[height]
     }
 
-    /// How many bytes of all files are written.
+    /// Returns the number of written bytes in all files.
     pub fn written_bytes(&self) -> u64 {
         let written = |image: &Image| image.written().map(|it| it.bytes.len() as u64).sum::<u64>();
         let all = self.layers().flat_map(|files| [&files.image, &files.data_file]);
         all.map(written).sum()
     }
 
-    /// The layers from the top down.
+    /// Returns the layers from the top down.
     pub fn layers(&self) -> impl DoubleEndedIterator<Item = &LayerFiles> + ExactSizeIterator {
         self.layers[..self.live].iter().rev()
     }
 
-    /// All files with their names, each after those that it names; the last is the image at the top, which
-    /// nobody names.
+    /// Returns all files with their names, each after the files that it names. The last one is the image at the top,
+    /// which no file names.
     pub fn files<'i>(
         &'i self,
         names: &'i FileNames,
@@ -154,7 +154,7 @@ impl Images {
         })
     }
 
-    /// The layer at the top. There is always one.
+    /// Returns the layer at the top. A chain always has one.
     pub fn top(&self) -> &LayerFiles {
         &self.layers[self.live - 1]
     }

@@ -1,5 +1,5 @@
-//! The bytes of one image, sparse: what was written is kept, the rest is a hole. A 2 MiB cluster or
-//! a far host offset costs what is written in it. All buffers are reused from image to image.
+//! The bytes of one image, stored sparsely: written bytes are kept, everything else is a hole. A 2 MiB cluster or a
+//! far host offset costs only the bytes written there. All buffers are reused from image to image.
 
 use std::cell::Cell;
 
@@ -18,19 +18,18 @@ pub struct Image {
     bytes: Vec<u8>,
     /// The contents of the segments that refer to static data.
     referred: Vec<&'static [u8]>,
-    /// Guesses where look-ups end, by offset. They are checked at every use, so that they may be of
-    /// another image.
+    /// Guesses of where look-ups end, by offset. Each use checks them, so they may stem from another image.
     guesses: Guesses,
 }
 
-/// Look-ups come in clumps: the same table entries are read again and again.
+/// Guesses for look-ups. Readers read the same table entries again and again.
 #[derive(Debug)]
 struct Guesses([Cell<u32>; Guesses::SLOTS]);
 
 impl Guesses {
     const SLOTS: usize = 256;
 
-    /// The guess for `offset`: offsets within 64 bytes share one.
+    /// Returns the guess for `offset`. Offsets within 64 bytes share one.
     #[inline]
     fn slot(&self, offset: u64) -> &Cell<u32> {
         // Fibonacci hashing; the upper eight bits are below SLOTS.
@@ -47,15 +46,15 @@ impl Default for Guesses {
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     offset: u64,
-    /// Where its content begins in [`Image::bytes`]. If the bit [`REFERRED`] is set: the content's index in
+    /// The start of the content in [`Image::bytes`]. If the bit [`REFERRED`] is set: the content's index in
     /// [`Image::referred`].
     position: u32,
     length: u32,
 }
 
-/// Marks a position as an index into [`Image::referred`]. [`Image::bytes`] never grows so long (`limits`).
+/// The mark of a position that is an index into [`Image::referred`]. [`Image::bytes`] never grows so long (`limits`).
 const REFERRED: u32 = 1 << 31;
-/// Shorter data are copied, because another segment costs as much.
+/// The shortest data that an image refers to. Shorter data are copied, because another segment costs as much.
 const MIN_REFERRED_BYTES: usize = 256;
 
 impl Segment {
@@ -65,7 +64,7 @@ impl Segment {
 }
 
 impl Image {
-    /// Forgets everything but the buffers.
+    /// Removes everything, and keeps the buffers.
     pub fn clear(&mut self) {
         self.length_bytes = 0;
         self.segments.clear();
@@ -73,8 +72,8 @@ impl Image {
         self.referred.clear();
     }
 
-    /// A zeroed place for `length_bytes` at `offset`, to be filled. What is written must not
-    /// overlap, except that the same range may be written again with the same bytes.
+    /// Returns `length_bytes` zeros at `offset` for the caller to fill. Writes must not overlap, except that the same
+    /// range may be written again with the same bytes.
     #[inline]
     pub fn place(&mut self, offset: HostOffset, length_bytes: usize) -> &mut [u8] {
         let position = self.bytes.len();
@@ -90,8 +89,8 @@ impl Image {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes `parts`, then `rest`, one after the other from `offset` on; see [`Image::place`]. Refers to a long `rest`
-    /// instead of copying it. Only the same parts may be written there again.
+    /// Writes `parts`, then `rest`, one after the other from `offset` on; see [`Image::place`]. A long `rest` is
+    /// referred to instead of copied. Only the same parts may be written there again.
     pub fn write_parts(&mut self, offset: HostOffset, parts: &[&[u8]], rest: &'static [u8]) {
         let (copied, referred) = match rest.len() < MIN_REFERRED_BYTES {
             true => (rest, &[][..]),
@@ -103,28 +102,28 @@ impl Image {
             self.bytes.extend_from_slice(part);
         }
         if !referred.is_empty() {
-            // There are at most as many as segments.
+            // There are at most as many references as segments.
             let position = REFERRED | u32::try_from(self.referred.len()).unwrap_or(u32::MAX);
             self.referred.push(referred);
             self.note(offset.saturating_add(length as u64), position, referred.len());
         }
     }
 
-    /// Where in its own bytes an image keeps what is copied next.
+    /// Returns the position in `bytes` of the next copy.
     #[inline]
     fn next_position(&self) -> u32 {
         // An image holds at most some MiB (`limits`), so positions fit.
         u32::try_from(self.bytes.len()).unwrap_or(u32::MAX)
     }
 
-    /// Notes a segment.
+    /// Adds a segment.
     #[inline]
     fn note(&mut self, offset: HostOffset, position: u32, length_bytes: usize) {
         let length = u32::try_from(length_bytes).unwrap_or(u32::MAX);
         self.segments.push(Segment { offset: offset.get(), position, length });
     }
 
-    /// Cuts off what was written past `length_bytes`.
+    /// Removes the written bytes from `length_bytes` on.
     pub fn truncate(&mut self, length_bytes: u64) {
         self.segments.retain_mut(|segment| {
             let left = length_bytes.saturating_sub(segment.offset);
@@ -133,8 +132,8 @@ impl Image {
         });
     }
 
-    /// Ends the writing: from now on the image can be read. The file is `length_bytes` long, and at
-    /// least as long as what was written.
+    /// Ends the writing; from now on the image can be read. The file has `length_bytes`, or more if bytes were
+    /// written after that.
     pub fn seal(&mut self, length_bytes: u64) {
         if !self.segments.is_sorted_by_key(|segment| segment.offset) {
             self.segments.sort_unstable_by_key(|segment| (segment.offset, segment.position));
@@ -147,8 +146,7 @@ impl Image {
         self.length_bytes = length_bytes.max(self.segments.last().map_or(0, Segment::end));
     }
 
-    /// Writes over what is there, once the writing has ended. What lay in a hole before is written now; the
-    /// file becomes no longer.
+    /// Overwrites bytes after the writing has ended. Holes in the range become written. The file does not grow.
     pub fn overwrite(&mut self, offset: HostOffset, bytes: &[u8]) {
         let length = self.length_bytes.saturating_sub(offset.get());
         let there = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
@@ -181,22 +179,22 @@ impl Image {
         }
     }
 
-    /// Cuts the file to `length_bytes`, once the writing has ended.
+    /// Cuts the file to `length_bytes` after the writing has ended.
     pub fn cut(&mut self, length_bytes: u64) {
         self.truncate(length_bytes);
         self.length_bytes = self.length_bytes.min(length_bytes);
     }
 
-    /// The big-endian number of `width_bytes`, 1 to 8, at `at`; what lies past the end reads as zeros.
+    /// Returns the big-endian number of `width_bytes`, 1 to 8, at `at`. Bytes past the end are zeros.
     pub fn number(&self, at: HostOffset, width_bytes: u8) -> u64 {
         let mut bytes = [0; 8];
         let width = usize::from(width_bytes).min(8);
-        // What is in memory can always be read.
+        // Reads from memory do not fail.
         let _ = self.read_at(at, &mut bytes[8 - width..]);
         u64::from_be_bytes(bytes)
     }
 
-    /// What is written, in the order of the file.
+    /// Returns the written data in the order of the file.
     pub fn written(&self) -> impl Iterator<Item = Data<'_>> {
         self.segments.iter().map(|segment| Data {
             offset: HostOffset::new(segment.offset),
@@ -213,8 +211,8 @@ impl Image {
         }
     }
 
-    /// Returns where the content of a segment begins in [`Image::bytes`]. Copies it there first if the image only refers
-    /// to it.
+    /// Returns the position of a segment's content in [`Image::bytes`]. If the image only refers to the content, this
+    /// copies it there first.
     fn own(&mut self, index: usize) -> usize {
         let position = self.next_position();
         let segment = &mut self.segments[index];
@@ -226,7 +224,7 @@ impl Image {
         segment.position as usize
     }
 
-    /// The index of the first segment that ends past `offset`.
+    /// Returns the index of the first segment that ends past `offset`.
     #[inline]
     fn first_past(&self, offset: u64) -> usize {
         let slot = self.guesses.slot(offset);
@@ -243,8 +241,8 @@ impl Image {
     }
 }
 
-/// Copies a slice onto one of the same length. Nearly all are table entries and stamps, for which a
-/// copy of a known length is a move or two.
+/// Copies a slice onto one of the same length. Nearly all are table entries and stamps, for which a copy of a known
+/// length is one or two moves.
 #[inline]
 fn copy_short(from: &[u8], to: &mut [u8]) {
     match to.len() {
@@ -365,7 +363,7 @@ mod tests {
         static REST: [u8; 2 * MIN_REFERRED_BYTES] = [7; 2 * MIN_REFERRED_BYTES];
         for length in [0, 1, MIN_REFERRED_BYTES - 1, MIN_REFERRED_BYTES, REST.len()] {
             let (mut copied, mut referred) = (Image::default(), Image::default());
-            // Twice, as a payload that is shared with a snapshot.
+            // Twice, like a payload that a snapshot shares.
             for _ in 0..2 {
                 copied.write(HostOffset::new(40), &[&[1, 2, 3], &REST[..length]].concat());
                 referred.write_parts(HostOffset::new(40), &[&[1], &[2, 3]], &REST[..length]);

@@ -1,45 +1,45 @@
-//! What a program may build: a program that asks for more is cut to these limits, never rejected.
+//! Limits on programs. A program that asks for more is cut to these limits, and never rejected.
 
 use crate::disk::limits::MAX_LAYERS;
 use crate::formats::qcow2::constants::{MAX_L1_ENTRIES, MAX_REFCOUNT_TABLE_BYTES};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::qcow2::Sizes;
 
-/// What one run may cost: a set for each fuzz target that runs programs.
+/// The limits of one fuzz target's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest L1 table, in clusters. 512 let 64 KiB clusters and larger reach the format's own
-    /// bound (32 MiB); below, it keeps the refcounts of the table itself cheap.
+    /// The largest L1 table, in clusters. With 512, clusters of 64 KiB and more reach the format's own bound (32
+    /// MiB). For smaller clusters, it keeps the refcounts of the table itself cheap.
     pub l1_clusters: u64,
-    /// The longest file, in clusters. qemu-img check counts every cluster of a file, holes too: this
-    /// keeps it at milliseconds, and still reaches past 4 GiB and over 64 refcount table clusters.
+    /// The longest file, in clusters. `qemu-img check` counts every cluster of a file, also in holes. This limit
+    /// keeps it at milliseconds, and allows files past 4 GiB and refcount tables of more than 64 clusters.
     pub host_clusters: u64,
-    /// How many clusters all operations together may write, zero, discard or allocate, clusters of VM state
-    /// and entries of bitmaps among them.
+    /// The number of clusters that all operations together may write, zero, discard or allocate. Clusters of VM state
+    /// and entries of bitmaps count, too.
     pub touched_clusters: u64,
-    /// How many layers a chain may have, the image itself among them.
+    /// The number of layers in a chain, the image itself included.
     pub layers: usize,
-    /// How many bytes of payload `compress_as` may place: unlike `compress`, it has some of 64 KiB, each
-    /// of which the walker may read.
+    /// The number of bytes of payload that `compress_as` may place. It has payloads of 64 KiB, which `compress` has
+    /// not, and the walker may read each of them.
     pub payload_bytes: u64,
-    /// How many snapshots there may be at a time.
+    /// The number of snapshots at a time.
     pub snapshots: usize,
-    /// How many bitmaps there may be at a time.
+    /// The number of bitmaps at a time.
     pub bitmaps: usize,
-    /// How many bits a bitmap may have. QEMU has all of them in memory whenever an image is open, and
-    /// goes through them once; of more than 2^41 it aborts. 2^27 bits are 16 MiB, and 256 PiB of disk
-    /// at the largest granularity; with 512-byte clusters, a table of 512 clusters.
+    /// The number of bits in a bitmap. QEMU keeps all bits in memory while an image is open, and scans them once;
+    /// above 2^41 it aborts. 2^27 bits are 16 MiB, enough for 256 PiB of disk at the largest granularity. With
+    /// 512-byte clusters, they need a table of 512 clusters.
     pub bitmap_bits: u64,
-    /// How many times a program may build and verify before its end.
+    /// The number of checkpoints: builds and verifications before the end of the program.
     pub checkpoints: u32,
-    /// How many walks, look-ups and reads a program may ask for in one build.
+    /// The number of walks, look-ups and reads that a program may ask for in one build.
     pub questions: usize,
-    /// How many attacks a program may make on what it has built.
+    /// The number of attacks that a program may make.
     pub attacks: usize,
 }
 
 impl Limits {
-    /// For programs whose images are walked.
+    /// Limits of programs whose images are walked.
     pub const WALKED: Self = Self {
         l1_clusters: 512,
         host_clusters: 1 << 18,
@@ -54,10 +54,10 @@ impl Limits {
         attacks: 0,
     };
 
-    /// For programs whose images are damaged: as those that are walked.
+    /// Limits of programs whose images are damaged. They are the same, except for attacks and questions.
     pub const HOSTILE: Self = Self { questions: 0, attacks: 16, ..Self::WALKED };
 
-    /// For the allocator alone: L1 tables of 65,536 clusters, and refcount tables as long as QEMU
+    /// Limits of programs for the allocator alone: L1 tables of 65,536 clusters, and refcount tables as long as QEMU
     /// opens.
     pub const ALLOCATED: Self = Self {
         l1_clusters: 1 << 16,
@@ -73,15 +73,15 @@ impl Limits {
         attacks: 0,
     };
 
-    /// How many L1 entries an image may have: the format's bound, and `l1_clusters`.
+    /// Returns the number of L1 entries that an image may have: the lower of the format's bound and `l1_clusters`.
     pub fn l1_entries(&self, geometry: &Geometry) -> u64 {
         let fitting = geometry.cluster_size.saturating_bytes(self.l1_clusters) / 8;
         fitting.min(u64::from(MAX_L1_ENTRIES))
     }
 
-    /// How many clusters a file may have: `host_clusters`, and what a refcount table of the size that
-    /// QEMU opens can count. An eighth of the table is kept back: the refcount structures themselves
-    /// come last, and are not limited.
+    /// Returns the number of clusters that a file may have: the lower of `host_clusters` and the clusters that the
+    /// largest refcount table of QEMU can count. An eighth of that table is kept back for the refcount structures,
+    /// which are allocated last and without a limit.
     pub fn file_clusters(&self, geometry: &Geometry) -> u64 {
         let table_bytes = MAX_REFCOUNT_TABLE_BYTES / 8 * 7;
         let table_bytes = table_bytes.min(MAX_REFCOUNT_TABLE_BYTES - geometry.cluster_size.bytes());

@@ -1,4 +1,4 @@
-//! Images in memory: how they are built, what their clusters contain, how they are damaged, and their export to files.
+//! Images in memory: the build, the content of clusters, damage, and the export to files.
 
 pub mod content;
 pub mod damage;

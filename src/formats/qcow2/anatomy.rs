@@ -1,6 +1,5 @@
-//! What an image consists of, field by field and entry by entry: where each lies, how long it is, and
-//! which part of the disk is mapped by it. Read from the bytes alone, so that whoever wants to change an
-//! image finds everything that a reader looks at.
+//! The anatomy of an image: the offset and the length of each field and each table entry, and the guest range that it
+//! maps. It is read from the bytes alone, so attacks can change everything that a reader reads.
 //!
 //! # Arithmetic
 //! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset is held. Entries
@@ -27,38 +26,38 @@ use crate::formats::qcow2::{bitmap_directory, refcount, snapshot_table};
 
 use fields::{DIRECTORY_FIELDS, HEADER_FIELDS, HEADER_FIELDS_V2, SNAPSHOT_FIELDS, SNAPSHOT_FIXED};
 
-/// What a field or an entry belongs to.
+/// The part of an image that a field or an entry belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Entries of the active disk's L2 tables.
     #[default]
     L2,
-    /// Their subcluster bitmaps, under extended L2.
+    /// Subcluster bitmaps of these entries, under extended L2.
     Bitmap,
     /// Entries of the active L1 table.
     L1,
     /// Fields of the header.
     Header,
-    /// Header extensions: types, lengths, contents; and the first byte of the backing file's name.
+    /// Header extensions: types, lengths and contents. Also the first byte of the backing file's name.
     Extension,
     /// Entries of the refcount table.
     RefcountTable,
-    /// Counts; of counts with less than eight bits, a byte of them.
+    /// Refcounts. If these have less than eight bits, bytes of refcounts.
     RefcountBlock,
     /// Fields of the snapshot table.
     Snapshot,
-    /// Entries of the tables that only snapshots have.
+    /// Entries of L2 tables that only snapshots use.
     SnapshotTable,
     /// Fields of the bitmap directory.
     BitmapDirectory,
     /// Entries of bitmap tables.
     BitmapTable,
-    /// The first bytes of compressed clusters.
+    /// First bytes of compressed clusters.
     Payload,
 }
 
 impl Part {
-    /// All of them, in order.
+    /// All parts, in order.
     pub const ALL: [Self; 12] = [
         Self::L2,
         Self::Bitmap,
@@ -74,7 +73,7 @@ impl Part {
         Self::Payload,
     ];
 
-    /// What it is called.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::L2 => "L2 table",
@@ -93,27 +92,27 @@ impl Part {
     }
 }
 
-/// All of the disk: what depends on a field of the header.
+/// The whole disk: the guest range of a field in the header.
 pub const EVERYTHING: Range<u64> = 0..u64::MAX;
-/// None of it.
+/// An empty guest range.
 const NOTHING: Range<u64> = 0..0;
 
 /// A field or an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// What it belongs to.
+    /// The part that the element belongs to.
     pub part: Part,
-    /// What a field is called in the specification; an entry has no name.
+    /// The field's name in the specification. An entry has no name.
     pub name: &'static str,
-    /// Its first byte.
+    /// The first byte.
     pub at: HostOffset,
-    /// How many bytes it has: 1, 2, 4 or 8. They are big-endian.
+    /// The number of bytes: 1, 2, 4 or 8. They are big-endian.
     pub width_bytes: u8,
-    /// Which guest bytes may be mapped otherwise where it is changed, and the image still opens.
+    /// The guest bytes whose mapping can change if the element changes and the image still opens.
     pub guest: Range<u64>,
-    /// From one entry of its table to the next; 0 for a field.
+    /// The distance to the next entry of the table; 0 for a field.
     stride_bytes: u64,
-    /// Where its table ends.
+    /// The end of the table.
     end: HostOffset,
 }
 
@@ -128,12 +127,12 @@ impl Element {
         Self { part, name, at, width_bytes, guest, stride_bytes: 0, end: at }
     }
 
-    /// Its bytes in the file.
+    /// Returns the host offsets of the element's bytes.
     pub fn range(&self) -> Range<HostOffset> {
         self.at..self.at.saturating_add(u64::from(self.width_bytes))
     }
 
-    /// The entry right behind it, empty or not, where its table has one.
+    /// Returns the entry right after this one, even if it is zero. Returns `None` if the table has no such entry.
     fn beside(&self) -> Option<Self> {
         let at = self.at.checked_add(self.stride_bytes)?;
         let inside = self.stride_bytes > 0 && at < self.end;
@@ -143,7 +142,8 @@ impl Element {
     }
 }
 
-/// The elements of an image, of tables those that are not zero, in buffers that are reused from image to image.
+/// The fields and the entries of an image, without table entries that are zero. The buffers are reused for the next
+/// image.
 #[derive(Debug, Default)]
 pub struct Anatomy {
     elements: Vec<Element>,
@@ -152,11 +152,11 @@ pub struct Anatomy {
 }
 
 impl Anatomy {
-    /// Takes the image in `storage` apart, as far as [`MAX_ELEMENTS`] go.
+    /// Takes the image in `storage` apart, up to [`MAX_ELEMENTS`] elements.
     ///
     /// # Errors
-    /// What is malformed in the header, the extensions or the snapshot table, or a failing read. What was
-    /// found before is there.
+    /// The header, an extension or the snapshot table is malformed, or a read fails. The elements that were found
+    /// before stay.
     pub fn read<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<(), MapError> {
         self.elements.clear();
         self.active.clear();
@@ -166,37 +166,37 @@ impl Anatomy {
         self.header(header);
         self.extensions(storage, header)?;
         if let Some(name) = head.backing_name {
-            // One that begins with a zero is none.
+            // A name that begins with a zero byte is no name.
             self.push(Element::field(Part::Extension, "backing name", name.offset, 1, EVERYTHING));
         }
         self.disk(storage, header)?;
         self.refcounts(storage, header)?;
         self.snapshots(storage, header)?;
         self.bitmaps(storage, &head)?;
-        // Stable: in a part, elements stay in the order in which they were found.
+        // The sort is stable: the elements of a part keep the order in which they were found.
         self.elements.sort_by_key(|element| element.part);
         Ok(())
     }
 
-    /// The elements of a part, in the order in which a reader comes to them.
+    /// Returns the elements of a part, in the order in which a reader reads them.
     pub fn of(&self, part: Part) -> &[Element] {
         let first = self.elements.partition_point(|element| element.part < part);
         let end = self.elements.partition_point(|element| element.part <= part);
         &self.elements[first..end]
     }
 
-    /// All elements, part by part.
+    /// Returns all elements, sorted by part.
     pub fn elements(&self) -> &[Element] {
         &self.elements
     }
 
-    /// The size of the image's clusters; `None` where it has no valid header.
+    /// Returns the size of the image's clusters, or `None` if the image has no valid header.
     pub fn cluster_size(&self) -> Option<ClusterSize> {
         self.cluster_size
     }
 
-    /// An element of a part by a number of any size: an even one counts them, over and over; an odd one is
-    /// the entry right behind that of the number before, empty or not, where its table has one.
+    /// Returns an element of `part`. `nth / 2` is its index, modulo the number of elements. If `nth` is odd, this
+    /// returns the entry right after it, even if that is zero; without such an entry, the element itself.
     pub fn element(&self, part: Part, nth: u16) -> Option<Element> {
         let all = self.of(part);
         let one = all.get(usize::from(nth / 2).checked_rem(all.len())?)?;
@@ -241,7 +241,7 @@ impl Anatomy {
             if kind == EXTENSION_END {
                 return Ok(());
             }
-            // Padded to whole words, but for one that ends where the area does.
+            // Contents are padded to whole words, except if the area ends first.
             let content = at + HeaderExtension::FRONT_BYTES;
             let words = u64::from(length_bytes).div_ceil(8).min((end - content) / 8);
             for word in 0..words.min(EXTENSION_WORDS) {
@@ -252,7 +252,7 @@ impl Anatomy {
         })
     }
 
-    /// The active tables.
+    /// Adds the active L1 and L2 tables, and compressed clusters.
     fn disk<S: Storage + ?Sized>(&mut self, storage: &S, header: &Header) -> Result<(), MapError> {
         let geometry = &header.geometry;
         let span = geometry.l2_span_bytes();
@@ -285,7 +285,7 @@ impl Anatomy {
                 anatomy.entry(Part::Bitmap, at.saturating_add(8), &table, guest);
             }
             if let Ok(ClusterKind::Compressed(run)) = L2Entry(word).kind(geometry) {
-                // One byte: what follows may be anything, if the payload is short.
+                // Only one byte: if the payload is short, the next byte may belong to anything.
                 anatomy.push(Element::field(Part::Payload, "first byte", run.offset, 1, NOTHING));
             }
             Ok(())
@@ -397,8 +397,8 @@ impl Anatomy {
     }
 }
 
-/// How much of an extension's content is an element each.
+/// The number of words of an extension's content that become elements.
 const EXTENSION_WORDS: u64 = 8;
 
-/// Room for data that do not lie on grains: images in memory give the rest as it lies.
+/// The length of the buffer for data that do not begin and end on grains. Images in memory lend all other data.
 const WIDENED_BYTES: usize = 512;

@@ -1,6 +1,5 @@
-//! Persistent dirty bitmaps (specification, "Bitmaps extension" and "Bitmaps"): the header extension,
-//! entries of the bitmap directory, entries of bitmap tables. The bounds are those of QEMU
-//! (`block/qcow2-bitmap.c`).
+//! Persistent dirty bitmaps (specification, "Bitmaps extension" and "Bitmaps"): the header extension, entries of the
+//! bitmap directory, and entries of bitmap tables. The bounds are QEMU's (`block/qcow2-bitmap.c`).
 
 use std::ops::RangeInclusive;
 
@@ -21,19 +20,19 @@ pub const MAX_BITMAPS: u32 = 65_535;
 /// The longest bitmap directory that QEMU opens (`QCOW2_MAX_BITMAP_DIRECTORY_SIZE`).
 pub const MAX_DIRECTORY_BYTES: u64 = 65_535 * 1024;
 
-/// The largest bitmap that QEMU opens, in clusters of its table (`BME_MAX_PHYS_SIZE`).
+/// The largest bitmap that QEMU opens, in bytes of its clusters (`BME_MAX_PHYS_SIZE`).
 pub const MAX_DATA_BYTES: u64 = 512 << 20;
 
-/// log2 of how many guest bytes one bit may stand for.
+/// The allowed values of log2 of the guest bytes per bit.
 pub const GRANULARITY_BITS: RangeInclusive<u8> = 9..=31;
 
-/// The specification's bit 2 says something of extra data, which QEMU does not open.
+/// QEMU opens no bitmap with flag bit 2, which is about extra data.
 const FLAGS_KNOWN: u32 = BITMAP_IN_USE | BITMAP_AUTO;
 
 /// Offset bits are those of L1 and L2 entries.
 const RESERVED_MASK: u64 = !(OFFSET_MASK | BITMAP_ALL_ONES);
 
-/// How many entries the table of a bitmap has: the specification's `bitmap_table_size`.
+/// Returns the number of entries in a bitmap's table: the specification's `bitmap_table_size`.
 pub fn table_entries_for(
     virtual_size_bytes: u64,
     granularity_bits: u8,
@@ -42,25 +41,25 @@ pub fn table_entries_for(
     cluster_size.clusters_for(bits_for(virtual_size_bytes, granularity_bits).div_ceil(8))
 }
 
-/// How many bits a bitmap of the whole disk has.
+/// Returns the number of bits in a bitmap of the whole disk.
 pub fn bits_for(virtual_size_bytes: u64, granularity_bits: u8) -> u64 {
     // `fault` refuses a granularity above 31. One of 64 and more is too large for any disk.
     virtual_size_bytes.div_ceil(1u64.checked_shl(u32::from(granularity_bits)).unwrap_or(u64::MAX))
 }
 
-/// The header extension that says where the bitmap directory lies.
+/// The bitmaps extension: the header extension that locates the bitmap directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitmapsExtension {
-    /// How many bitmaps there are.
+    /// The number of bitmaps.
     pub bitmaps: u32,
-    /// The length of the directory, all its entries together.
+    /// The length of the directory with all its entries.
     pub directory_bytes: u64,
-    /// Where the directory lies.
+    /// The host offset of the directory.
     pub directory_offset: HostOffset,
 }
 
 impl BitmapsExtension {
-    /// Reads and checks the content of the extension, as QEMU does at open (`block/qcow2.c`,
+    /// Parses the content of the extension, and checks it as QEMU does at open (`block/qcow2.c`,
     /// `qcow2_read_extensions`; `bitmap_list_load` for an empty directory).
     ///
     /// # Errors
@@ -87,7 +86,7 @@ impl BitmapsExtension {
         if directory_bytes == 0 || directory_bytes > MAX_DIRECTORY_BYTES {
             return Err(bad("bitmap_directory_size", directory_bytes, "1 to 67107840"));
         }
-        // A file offset is a signed number.
+        // QEMU stores file offsets in signed numbers.
         if directory_offset > i64::MAX as u64 - directory_bytes {
             let expected = "a directory that ends before 2^63";
             return Err(bad("bitmap_directory_offset", directory_offset, expected));
@@ -96,7 +95,7 @@ impl BitmapsExtension {
         Ok(Self { bitmaps, directory_bytes, directory_offset })
     }
 
-    /// What a bitmaps extension of another length is.
+    /// Returns the error for a bitmaps extension of another length.
     pub(crate) fn bad_length(length_bytes: u32) -> MapError {
         bad("length", u64::from(length_bytes), "24")
     }
@@ -109,15 +108,15 @@ fn bad(field: &'static str, found: u64, expected: &'static str) -> MapError {
 /// The fixed part of a bitmap directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitmapEntry {
-    /// Where the bitmap table lies.
+    /// The host offset of the bitmap table.
     pub table_offset: HostOffset,
-    /// Its entries.
+    /// The number of entries in the bitmap table.
     pub table_entries: u32,
     /// Flag bits.
     pub flags: u32,
-    /// The type: 1, a dirty tracking bitmap.
+    /// The type; 1 is a dirty tracking bitmap.
     pub kind: u8,
-    /// log2 of how many guest bytes one bit stands for.
+    /// log2 of the guest bytes per bit.
     pub granularity_bits: u8,
     /// The length of the name.
     pub name_bytes: u16,
@@ -126,7 +125,7 @@ pub struct BitmapEntry {
 }
 
 impl BitmapEntry {
-    /// From the fixed part's bytes.
+    /// Parses the fixed part.
     pub fn parse(fixed: &[u8; BITMAP_FIXED_BYTES]) -> Self {
         let mut bytes = fixed.as_slice();
         Self {
@@ -140,19 +139,19 @@ impl BitmapEntry {
         }
     }
 
-    /// The length of the whole entry, padded to 8.
+    /// Returns the length of the whole entry, padded to 8 bytes.
     pub fn length_bytes(&self) -> u64 {
         let behind = u64::from(self.extra_bytes) + u64::from(self.name_bytes);
         (BITMAP_FIXED_BYTES as u64 + behind).next_multiple_of(8)
     }
 
-    /// Whether the bitmap was not saved correctly: nobody looks at its bits.
+    /// Reports whether the bitmap was not saved correctly. Readers ignore the bits of such a bitmap.
     pub fn in_use(&self) -> bool {
         self.flags & BITMAP_IN_USE != 0
     }
 
-    /// What QEMU refuses in it at open, if anything: `bitmap_list_load`, `check_dir_entry`, and
-    /// `load_bitmap_data` for the length of the table.
+    /// Returns the reason for which QEMU refuses the entry at open, if it does: `bitmap_list_load`,
+    /// `check_dir_entry`, and `load_bitmap_data` for the length of the table.
     pub fn fault(&self, geometry: &Geometry, virtual_size_bytes: u64) -> Option<&'static str> {
         let cluster_size = geometry.cluster_size;
         let table = self.table_offset.get();
@@ -176,7 +175,7 @@ impl BitmapEntry {
     }
 }
 
-/// What an entry of a bitmap table stands for: a cluster of bits.
+/// The cluster of bits that an entry of a bitmap table stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BitmapCluster {
     /// All bits are zeroes.
@@ -192,10 +191,10 @@ pub enum BitmapCluster {
 pub struct BitmapTableEntry(pub u64);
 
 impl BitmapTableEntry {
-    /// What it stands for.
+    /// Returns the cluster of bits that the entry stands for.
     ///
     /// # Errors
-    /// Bits that contradict each other or are reserved.
+    /// Bits contradict each other, or reserved bits are set.
     pub fn cluster(self, cluster_size: ClusterSize) -> Result<BitmapCluster, &'static str> {
         let offset = self.0 & OFFSET_MASK;
         if self.0 & RESERVED_MASK != 0 {
@@ -235,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_table_is_as_long_as_the_disk_needs_it() {
-        // 512 bytes are 4096 bits, each of which stands for 512 bytes.
+        // A cluster of 512 bytes has 4096 bits. Each bit stands for 512 guest bytes.
         for (size, entries) in [(0, 0), (1, 1), (2 << 20, 1), ((2 << 20) + 1, 2)] {
             assert_eq!(table_entries_for(size, 9, SIZE), entries, "{size}");
         }

@@ -10,7 +10,7 @@ use crate::disk::offsets::HostOffset;
 pub struct L1Entry(pub u64);
 
 impl L1Entry {
-    /// Where the L2 table lies; `None` where there is none. Reserved bits are ignored.
+    /// Returns the host offset of the L2 table, or `None` without a table. Reserved bits are ignored.
     #[inline]
     pub fn table(self) -> Option<HostOffset> {
         match self.0 & OFFSET_MASK {
@@ -19,28 +19,28 @@ impl L1Entry {
         }
     }
 
-    /// Whether the entry says that the table's refcount is exactly one.
+    /// Reports whether the entry is COPIED: the table's refcount is exactly one.
     pub fn copied(self) -> bool {
         self.0 & COPIED != 0
     }
 }
 
-/// What an L2 entry says of its cluster; under extended L2, together with the bitmap.
+/// The cluster type that an L2 entry states. Under extended L2, the bitmap adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterKind {
-    /// No layer of this image has the cluster.
+    /// The image does not hold the cluster; a layer below may.
     Unallocated,
-    /// Reads as zeros, without an allocation.
+    /// The cluster reads as zeros and has no host cluster.
     ZeroPlain,
-    /// Reads as zeros, with an allocation.
+    /// The cluster reads as zeros and has a host cluster.
     ZeroAllocated(HostOffset),
-    /// Data.
+    /// A data cluster.
     Normal(HostOffset),
-    /// Compressed data.
+    /// A compressed cluster.
     Compressed(CompressedRun),
-    /// Extended L2 only: an allocated cluster; the bitmap tells of each subcluster.
+    /// Extended L2 only: the cluster has a host cluster, and the bitmap states the type of each subcluster.
     Subclusters(HostOffset),
-    /// Extended L2 only: no allocation; the bitmap tells which subclusters read as zeros.
+    /// Extended L2 only: the cluster has no host cluster, and the bitmap states which subclusters read as zeros.
     UnallocatedSubclusters,
 }
 
@@ -49,17 +49,16 @@ pub enum ClusterKind {
 pub struct L2Entry(pub u64);
 
 impl L2Entry {
-    /// Whether the entry says that the cluster's refcount is exactly one.
+    /// Reports whether the entry is COPIED: the cluster's refcount is exactly one.
     pub fn copied(self) -> bool {
         self.0 & COPIED != 0
     }
 
-    /// What the entry says. Reserved bits are ignored, as in QEMU (`block/qcow2.h`,
-    /// `qcow2_get_cluster_type`); so are offsets that are not on a cluster boundary: the caller
-    /// knows what to say of them.
+    /// Returns the cluster type. Reserved bits are ignored, as in QEMU (`block/qcow2.h`, `qcow2_get_cluster_type`).
+    /// An offset that is not on a cluster boundary is returned as it is; the caller decides what to do with it.
     ///
     /// # Errors
-    /// The zero flag in a version 2 image.
+    /// The zero flag is set in a version 2 image.
     #[inline]
     pub fn kind(self, geometry: &Geometry) -> Result<ClusterKind, &'static str> {
         let offset = self.0 & OFFSET_MASK;
@@ -91,12 +90,12 @@ impl L2Entry {
     }
 }
 
-/// Where a compressed cluster's bytes lie.
+/// The location of a compressed cluster's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressedRun {
-    /// The first byte; anywhere in a cluster.
+    /// The first byte of the payload; it may lie anywhere in a cluster.
     pub offset: HostOffset,
-    /// How many 512-byte sectors follow the one in which the first byte lies.
+    /// The number of 512-byte sectors after the sector that holds the first byte.
     pub additional_sectors: u64,
 }
 
@@ -110,37 +109,36 @@ impl CompressedRun {
         }
     }
 
-    /// The specification's x: how many bits of the descriptor are the offset, 49 to 61.
+    /// Returns the specification's x: the number of offset bits in the descriptor, 49 to 61.
     const fn offset_bits(cluster_size: ClusterSize) -> u32 {
         70 - cluster_size.bits()
     }
 
-    /// How many bytes may belong to the payload: up to the end of the last sector. At most two
+    /// Returns the number of bytes that may belong to the payload, up to the end of the last sector. At most two
     /// clusters.
     pub fn length_bytes(self) -> u64 {
         (self.additional_sectors + 1) * 512 - (self.offset.get() & 511)
     }
 }
 
-/// The bitmap of an extended L2 entry: bit i, subcluster i is allocated; bit 32 + i, it reads as
-/// zeros.
+/// The bitmap of an extended L2 entry. Bit i: subcluster i is allocated. Bit 32 + i: subcluster i reads as zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubclusterBitmap(pub u64);
 
 impl SubclusterBitmap {
-    /// Bit i: subcluster i is allocated.
+    /// Returns a mask in which bit i is set if subcluster i is allocated.
     #[inline]
     pub fn allocated(self) -> u32 {
         (self.0 & 0xFFFF_FFFF) as u32
     }
 
-    /// Bit i: subcluster i reads as zeros.
+    /// Returns a mask in which bit i is set if subcluster i reads as zeros.
     #[inline]
     pub fn zero(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// What contradicts itself, for an entry with or without a host offset.
+    /// Returns the contradiction in the bitmap, if any, of an entry with or without a host offset.
     #[inline]
     pub fn contradiction(self, has_host: bool) -> Option<&'static str> {
         if has_host && self.allocated() & self.zero() != 0 {

@@ -1,4 +1,4 @@
-//! What is wrong with an image.
+//! Errors in images.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 use crate::disk::error::StorageError;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 
-/// The image is malformed, or uses what is not supported: a valid answer about the image, not a
+/// The image is malformed, or uses a feature that is not supported. This is a valid answer about the image, not a
 /// failure of the program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The first four bytes are not a qcow2 image's.
+    /// The first four bytes are not the magic number of qcow2.
     #[error(
         "not a qcow2 image: the file begins with {found:#010x}, expected {:#010x}",
         super::constants::MAGIC
@@ -25,50 +25,50 @@ pub enum MapError {
     Header {
         /// The field's name in the specification.
         field: &'static str,
-        /// What it holds.
+        /// The field's value.
         found: u64,
-        /// What it may hold.
+        /// The values that are allowed.
         expected: &'static str,
     },
-    /// A well-formed image that uses a feature which is not supported here.
+    /// The image is well-formed, but uses a feature that is not supported.
     #[error("unsupported feature: {0}")]
     Unsupported(&'static str),
-    /// An error in one of the layers below, other than a failing read.
+    /// An error in a layer below, other than a failed read.
     #[error("{}{error}", Self::prefix(*depth))]
     Below {
-        /// How many layers down, at least 1.
+        /// The number of the layer, counted down the chain from 1.
         depth: u32,
-        /// What went wrong there.
+        /// The error in that layer.
         error: Box<MapError>,
     },
-    /// A file that the image names, and that is not at hand.
+    /// The image names a file that is not available.
     #[error("{0}: named by the image, and not at hand")]
     Missing(&'static str),
-    /// More than is kept in memory.
+    /// The image has more references or counts than memory may hold.
     #[error("too large to be checked: {0}")]
     TooLarge(&'static str),
-    /// A header extension does not fit where extensions lie.
+    /// A header extension does not fit into the area for extensions.
     #[error(
         "header extension {kind:#010x} at {at}: its length {length} reaches past the area's end at {area_end}"
     )]
     ExtensionLength {
         /// The extension's type.
         kind: u32,
-        /// Its host offset.
+        /// The host offset.
         at: u64,
-        /// Its length in bytes.
+        /// The length in bytes.
         length: u32,
-        /// Where the extension area ends.
+        /// The end of the area.
         area_end: u64,
     },
-    /// A header extension that no reader accepts.
+    /// A header extension is malformed.
     #[error("header extension {kind:#010x} at {at}: it {what}")]
     Extension {
         /// The extension's type.
         kind: u32,
-        /// Its host offset.
+        /// The host offset.
         at: u64,
-        /// What is wrong with it.
+        /// The fault in the extension.
         what: &'static str,
     },
     /// A table entry points into the middle of a cluster.
@@ -76,9 +76,9 @@ pub enum MapError {
         "{structure} for guest offset {guest}: host offset {host:#x} is not on a cluster boundary"
     )]
     Unaligned {
-        /// What the offset points to.
+        /// The structure that the offset points to.
         structure: &'static str,
-        /// The guest offset that was asked for.
+        /// The guest offset that the walk or the look-up had reached.
         guest: GuestOffset,
         /// The offset as stored.
         host: HostOffset,
@@ -86,9 +86,9 @@ pub enum MapError {
     /// An entry's bits contradict each other or the image's version.
     #[error("L2 entry for guest offset {guest}: {what}")]
     InvalidEntry {
-        /// The guest offset that was asked for.
+        /// The guest offset that the walk or the look-up had reached.
         guest: GuestOffset,
-        /// What is contradictory.
+        /// The contradiction.
         what: &'static str,
     },
     /// A compressed cluster does not inflate to a whole cluster.
@@ -96,15 +96,15 @@ pub enum MapError {
     Compressed {
         /// The guest offset of the cluster.
         guest: GuestOffset,
-        /// What went wrong.
+        /// The fault in the payload.
         what: &'static str,
     },
     /// A snapshot table entry is malformed.
     #[error("snapshot table entry {index}: {what}")]
     Snapshot {
-        /// The entry's place in the table, from 0.
+        /// The entry's index in the table, from 0.
         index: u32,
-        /// What is wrong.
+        /// The fault in the offset.
         what: &'static str,
     },
     /// The bitmaps extension has a value that QEMU refuses.
@@ -112,50 +112,50 @@ pub enum MapError {
     BitmapsExtension {
         /// The field's name in the specification.
         field: &'static str,
-        /// What it holds.
+        /// The field's value.
         found: u64,
-        /// What it may hold.
+        /// The values that are allowed.
         expected: &'static str,
     },
-    /// The bitmap directory does not have the entries that the bitmaps extension says.
+    /// The bitmap directory does not hold the entries that the bitmaps extension announces.
     #[error("bitmap directory: {what}")]
     BitmapDirectory {
-        /// What is wrong.
+        /// The fault in the offset.
         what: &'static str,
     },
     /// A bitmap directory entry, or the table that it names, is malformed.
     #[error("bitmap {index}: {what}")]
     Bitmap {
-        /// The entry's place in the directory, from 0.
+        /// The entry's index in the directory, from 0.
         index: u32,
-        /// What is wrong.
+        /// The fault in the offset.
         what: &'static str,
     },
-    /// A refcount table entry points to where no refcount block can be.
+    /// A refcount table entry points to an offset that no refcount block can have.
     #[error("refcount table entry {index}: the refcount block at {host:#x} {what}")]
     RefcountBlock {
-        /// The entry's place in the table, from 0.
+        /// The entry's index in the table, from 0.
         index: u64,
         /// The offset as stored.
         host: HostOffset,
-        /// What is wrong.
+        /// The fault in the offset.
         what: &'static str,
     },
-    /// A point beyond the end of the disk was asked for.
+    /// The caller asked for a byte past the end of the disk.
     #[error("guest offset {guest} lies past the end of the disk at {virtual_size}")]
     PastEnd {
-        /// The offset asked for.
+        /// The guest offset of that byte.
         guest: GuestOffset,
         /// The disk's size in bytes.
         virtual_size: u64,
     },
-    /// A file could not be read. The one error that engines meet on valid images, in every run of the
-    /// `io` oracle: it says itself how far down it was, and is not boxed.
+    /// A read of a file failed. Engines meet this error on valid images in every run of the `io` oracle, so it holds
+    /// the depth itself and needs no box.
     #[error("{}{error}", Self::prefix(*depth))]
     Storage {
-        /// How many layers down, 0 for the image itself.
+        /// The number of the layer, counted down the chain; 0 is the image itself.
         depth: u32,
-        /// What could not be read.
+        /// The failed read.
         error: StorageError,
     },
 }
@@ -170,12 +170,12 @@ impl From<StorageError> for MapError {
 }
 
 impl MapError {
-    /// The same error, one layer further down.
+    /// Returns the same error, one layer further down.
     pub(crate) fn below(self) -> Self {
         self.below_by(1)
     }
 
-    /// The same error, so many layers further down.
+    /// Returns the same error, `more` layers further down.
     pub(crate) fn below_by(self, more: u32) -> Self {
         match (self, more) {
             (error, 0) => error,
@@ -190,7 +190,7 @@ impl MapError {
         }
     }
 
-    /// In which layer it was, counted from the image itself, and what was wrong there.
+    /// Returns the number of the layer, 0 for the image itself, and the error in that layer.
     pub fn located(&self) -> (u32, &dyn fmt::Display) {
         match self {
             Self::Below { depth, error } => (*depth, error),
@@ -199,7 +199,7 @@ impl MapError {
         }
     }
 
-    /// The failing read that it is, in whatever layer.
+    /// Returns the failed read, in any layer, if that is the error.
     pub fn storage(&self) -> Option<StorageError> {
         match self {
             Self::Storage { error, .. } => Some(*error),
@@ -207,7 +207,7 @@ impl MapError {
         }
     }
 
-    /// What is put before an error that was so far down.
+    /// Returns the prefix that locates an error in a layer below.
     fn prefix(depth: u32) -> String {
         match depth {
             0 => String::new(),

@@ -40,7 +40,7 @@ pub fn each_extension<S: Storage + ?Sized>(
 ) -> Result<(), MapError> {
     let area_end = header.extension_area_end();
     let mut at = u64::from(header.header_length_bytes);
-    // Bounded by the first cluster: each extension takes at least eight bytes of it.
+    // The first cluster bounds the loop: each extension takes at least eight bytes.
     while at < area_end {
         let mut front = [0; HeaderExtension::FRONT_BYTES as usize];
         storage.read_at(HostOffset::new(at), &mut front)?;

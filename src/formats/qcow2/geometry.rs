@@ -1,9 +1,10 @@
-//! What decides the meaning of every structure of an image. These types hold values only; sizes that follow from them are
-//! calculated by [`Layout`](super::layout::Layout) for the code that reads, and again by the build for the code that writes.
+//! The parameters that decide the meaning of every structure of an image. These types only hold values.
+//! [`Layout`](super::layout::Layout) calculates sizes from them for the code that reads; the build calculates them
+//! again for the code that writes.
 
 use super::units::ClusterSize;
 
-/// How compressed clusters are compressed.
+/// The compression type of compressed clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// Raw deflate (the specification's "zlib", type 0).
@@ -13,18 +14,18 @@ pub enum Compression {
     Zstd,
 }
 
-/// A format that a backing file can have.
+/// The format of a backing file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ImageFormat {
-    /// An image, perhaps with layers of its own below it.
+    /// A qcow2 image, which may have a backing file of its own.
     #[default]
     Qcow2,
-    /// Guest data from the first byte to the last.
+    /// A raw file: guest data from the first byte to the last.
     Raw,
 }
 
 impl ImageFormat {
-    /// What the backing format extension calls it.
+    /// Returns the format's name in the backing format extension.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Qcow2 => "qcow2",
@@ -32,14 +33,14 @@ impl ImageFormat {
         }
     }
 
-    /// The format that the extension calls by `name`, up to its first zero byte.
+    /// Returns the format that the extension names. `name` ends at its first zero byte at the latest.
     pub fn named(name: &[u8]) -> Option<Self> {
         let name = name.split(|byte| *byte == 0).next()?;
         [Self::Qcow2, Self::Raw].into_iter().find(|format| format.name().as_bytes() == name)
     }
 }
 
-/// The version of the format.
+/// The version of qcow2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
     /// Version 2, `compat=0.10`: no feature bits, 16-bit refcounts, no zero clusters.
@@ -49,7 +50,7 @@ pub enum Version {
     V3,
 }
 
-/// What decides the meaning of every structure of an image.
+/// The parameters that decide the meaning of every structure of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// The version.
@@ -58,10 +59,10 @@ pub struct Geometry {
     pub cluster_size: ClusterSize,
     /// log2 of the refcount width in bits, 0 to 6.
     pub refcount_order: u32,
-    /// L2 entries have subcluster bitmaps; needs 16 KiB clusters.
+    /// L2 entries have subcluster bitmaps. This needs clusters of 16 KiB or more.
     pub extended_l2: bool,
-    /// How compressed clusters are compressed.
+    /// The compression type of compressed clusters.
     pub compression: Compression,
-    /// Guest data lie in another file, each byte at its guest offset.
+    /// An external data file holds the guest data, each byte at its guest offset.
     pub data_file: bool,
 }

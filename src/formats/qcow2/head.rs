@@ -1,5 +1,5 @@
-//! The head of an image: its header, and what the header extensions behind it say. The walker opens
-//! an image with it, the recount begins with it. And what a file without a word about its format is.
+//! The head of an image: the header and its extensions. The walker opens an image with it, and the recount begins
+//! with it. This module also probes the format of a file.
 
 use super::constants::{
     AUTOCLEAR_BITMAPS, BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS,
@@ -13,11 +13,11 @@ use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
 use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 
-/// The longest name of a format that QEMU opens.
+/// The longest format name that QEMU opens, in bytes.
 pub const MAX_FORMAT_BYTES: usize = 15;
 
-/// How files of formats that QEMU would recognize begin, where it is not told the format. To take one of
-/// them for a raw disk would be to give wrong data.
+/// The first bytes of files in other formats that QEMU recognizes when it probes a file. To read such a file as a raw
+/// disk would return wrong data.
 const OTHER_FORMATS: [&[u8]; 10] = [
     b"KDMV",
     b"COWD",
@@ -31,17 +31,17 @@ const OTHER_FORMATS: [&[u8]; 10] = [
     b"#!/bin/sh\n#V2.0 Format\nmodprobe cloop",
 ];
 
-/// What a VDI image has at [`VDI_SIGNATURE_AT`], whoever made it, little-endian (QEMU `block/vdi.c`).
+/// The bytes of every VDI image at [`VDI_SIGNATURE_AT`], little-endian (QEMU `block/vdi.c`).
 const VDI_SIGNATURE: [u8; 4] = 0xBEDA_107F_u32.to_le_bytes();
 const VDI_SIGNATURE_AT: usize = 64;
 
-/// How much of a file is looked at: text before a VMDK descriptor's version may be long.
+/// The number of bytes that probing reads. Text before the version of a VMDK descriptor may be long.
 const PROBED_BYTES: usize = 2048;
 
-/// The format of a file that nobody names, by its first bytes (QEMU `block.c`, `find_image_format`).
+/// Returns the format of a file by its first bytes (QEMU `block.c`, `find_image_format`).
 ///
 /// # Errors
-/// A format that is neither qcow2 nor raw, or a failing read.
+/// The format is neither qcow2 nor raw, or a read fails.
 pub fn probe<S: Storage + ?Sized>(storage: &S) -> Result<ImageFormat, MapError> {
     let mut first_bytes = [0; PROBED_BYTES];
     storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
@@ -63,8 +63,7 @@ pub fn probe<S: Storage + ?Sized>(storage: &S) -> Result<ImageFormat, MapError> 
     Ok(ImageFormat::Raw)
 }
 
-/// Whether a text begins with a version, behind comments and empty lines (QEMU `block/vmdk.c`,
-/// `vmdk_probe`).
+/// Reports whether a text begins with a version, after comments and empty lines (QEMU `block/vmdk.c`, `vmdk_probe`).
 fn is_vmdk_descriptor(first_bytes: &[u8]) -> bool {
     let blank = |line: &&[u8]| {
         line.first() == Some(&b'#') || line.iter().all(|byte| matches!(byte, b' ' | b'\r'))
@@ -73,28 +72,28 @@ fn is_vmdk_descriptor(first_bytes: &[u8]) -> bool {
     lines.next().is_some_and(|line| line.starts_with(b"version="))
 }
 
-/// Where something lies in the first cluster.
+/// A range of bytes in the first cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its first byte.
+    /// The first byte.
     pub offset: HostOffset,
-    /// How many bytes.
+    /// The number of bytes.
     pub length_bytes: u32,
 }
 
-/// What a reader needs of an image before it looks at any table.
+/// The data that a reader needs before it reads any table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The header's fixed part, checked.
     pub header: Header,
     /// The name of the backing file; it ends at its first zero byte at the latest.
     pub backing_name: Option<Field>,
-    /// The format of the backing file, in words.
+    /// The format of the backing file, as text.
     pub backing_format: Option<Field>,
     /// The name of the external data file.
     pub data_file: Option<Field>,
-    /// The bitmaps extension, checked. `None` also where the autoclear bit says that somebody who knows
-    /// nothing of bitmaps has written to the image since: then it means nothing.
+    /// The bitmaps extension, checked. Also `None` if the autoclear bit is not set: then a program that does not
+    /// support bitmaps has written to the image, and the extension is invalid.
     pub bitmaps: Option<BitmapsExtension>,
 }
 
@@ -103,7 +102,7 @@ impl Head {
     /// (`block/qcow2.c`, `qcow2_do_open` and `qcow2_read_extensions`).
     ///
     /// # Errors
-    /// What is not a qcow2 image, is malformed in its header or its extensions, or cannot be read.
+    /// The file is not a qcow2 image, its header or an extension is malformed, or a read fails.
     pub fn read<S: Storage + ?Sized>(storage: &S) -> Result<Self, MapError> {
         let mut first_bytes = [0; PARSED_BYTES];
         storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
@@ -115,10 +114,10 @@ impl Head {
         Ok(head)
     }
 
-    /// The format of the backing file, read from the same storage; `None` where no extension says it.
+    /// Returns the format of the backing file, read from the same storage, or `None` if no extension names it.
     ///
     /// # Errors
-    /// A format other than qcow2 and raw, or a failing read.
+    /// The format is neither qcow2 nor raw, or a read fails.
     pub fn backing_format_in<S: Storage + ?Sized>(
         &self,
         storage: &S,
@@ -130,7 +129,7 @@ impl Head {
         let length = usize::try_from(field.length_bytes).unwrap_or(usize::MAX);
         let Some(name) = name.get_mut(..length) else { return Err(unsupported) };
         storage.read_at(field.offset, name)?;
-        // As QEMU has it: an empty name is none.
+        // As in QEMU, an empty name is no name.
         match name.first() {
             None | Some(0) => Ok(None),
             Some(_) => ImageFormat::named(name).map(Some).ok_or(unsupported),
@@ -156,7 +155,7 @@ impl Head {
                 return Err(bad_extension(kind, at, "is longer than 15 bytes"));
             }
             EXTENSION_BACKING_FORMAT => self.backing_format = field,
-            // Encrypted images are refused before.
+            // The header check has refused encrypted images.
             EXTENSION_CRYPTO => {
                 let what = "is there, but the image is not encrypted by LUKS";
                 return Err(bad_extension(kind, at, what));
@@ -168,7 +167,7 @@ impl Head {
         Ok(())
     }
 
-    /// The length must be right even where the rest is not looked at.
+    /// Reads the bitmaps extension. Its length must be right even if the rest is ignored.
     fn read_bitmaps<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
@@ -193,8 +192,8 @@ fn bad_extension(kind: u32, at: u64, what: &'static str) -> MapError {
     MapError::Extension { kind, at, what }
 }
 
-/// Where the name of the backing file lies. One of no bytes is none, as is one that begins with a zero:
-/// to QEMU it is a string.
+/// Returns the location of the backing file's name. A name without bytes, or with a zero byte at its start, is no
+/// name: QEMU reads it as a string.
 fn backing_name<S: Storage + ?Sized>(
     storage: &S,
     header: &Header,

@@ -14,28 +14,28 @@ use super::layout::Layout;
 use super::units::ClusterSize;
 use crate::disk::offsets::HostOffset;
 
-/// The fields of a header that a reader needs, already checked as QEMU checks them at open.
+/// The fields of a header that a reader needs, checked as QEMU checks them at open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Version, cluster size, refcount width and the features that change structures.
     pub geometry: Geometry,
-    /// The size as stored; the disk that QEMU shows is this rounded down to 512 bytes.
+    /// The size as stored. QEMU rounds it down to a multiple of 512 bytes.
     pub size_bytes: u64,
-    /// Entries of the active L1 table.
+    /// The number of entries in the active L1 table.
     pub l1_entries: u32,
-    /// Where the active L1 table lies.
+    /// The host offset of the active L1 table.
     pub l1_offset: HostOffset,
-    /// Where the refcount table lies.
+    /// The host offset of the refcount table.
     pub refcount_table_offset: HostOffset,
-    /// Its length in clusters.
+    /// The length of the refcount table in clusters.
     pub refcount_table_clusters: u32,
-    /// How many snapshots there are.
+    /// The number of snapshots.
     pub snapshots: u32,
-    /// Where the snapshot table lies.
+    /// The host offset of the snapshot table.
     pub snapshots_offset: HostOffset,
-    /// Where the backing file's name lies; 0 for none.
+    /// The host offset of the backing file's name; 0 without a backing file.
     pub backing_file_offset: HostOffset,
-    /// The length of that name.
+    /// The length of the backing file's name.
     pub backing_file_bytes: u32,
     /// Incompatible feature bits.
     pub incompatible: u64,
@@ -43,19 +43,19 @@ pub struct Header {
     pub compatible: u64,
     /// Autoclear feature bits.
     pub autoclear: u64,
-    /// The header's own length; the extensions begin there.
+    /// The length of the header. The extensions begin there.
     pub header_length_bytes: u32,
 }
 
-/// How many bytes of a file [`Header::parse`] looks at.
+/// The number of bytes that [`Header::parse`] reads.
 pub const PARSED_BYTES: usize = V3_COMPRESSION_LENGTH_BYTES as usize;
 
 impl Header {
-    /// Reads and checks the fixed part of a header from the first bytes of a file (zeros past its
-    /// end). The checks, and their order, are those of QEMU `block/qcow2.c`, `qcow2_do_open`.
+    /// Parses the fixed part of a header from the first bytes of a file; bytes past its end are zeros. Checks the
+    /// fields in the same order as QEMU (`block/qcow2.c`, `qcow2_do_open`).
     ///
     /// # Errors
-    /// A field that QEMU refuses, or a feature that is not supported (encryption).
+    /// QEMU refuses a field, or the image is encrypted, which is not supported.
     pub fn parse(first_bytes: &[u8; PARSED_BYTES]) -> Result<Self, MapError> {
         let raw = RawHeader::read(first_bytes);
         let geometry = raw.checked_geometry()?;
@@ -78,7 +78,7 @@ impl Header {
         })
     }
 
-    /// Where header extensions end: at the backing file's name, or at the end of cluster 0.
+    /// Returns the end of the extension area: the backing file's name, or the end of cluster 0.
     pub fn extension_area_end(&self) -> u64 {
         match self.backing_file_offset.get() {
             0 => self.geometry.cluster_size.bytes(),
@@ -86,13 +86,13 @@ impl Header {
         }
     }
 
-    /// The size of the disk that a guest sees: QEMU counts whole 512-byte sectors.
+    /// Returns the size of the disk that a guest sees. As in QEMU, that is a whole number of 512-byte sectors.
     pub fn virtual_size_bytes(&self) -> u64 {
         self.size_bytes & !511
     }
 }
 
-/// The fields as they are stored, before any of them is believed.
+/// The fields as they are stored, before the checks.
 struct RawHeader {
     magic: u32,
     version: u32,
@@ -272,8 +272,9 @@ fn bad(field: &'static str, found: u64, expected: &'static str) -> MapError {
     MapError::Header { field, found, expected }
 }
 
-/// A table lies on a cluster boundary, and its end is a file offset, which is a signed number. One that
-/// is there is read at open, as far as QEMU reads any file (`BDRV_MAX_LENGTH`).
+/// Checks the offset of a table. The table must begin on a cluster boundary, and its end must fit into a signed file
+/// offset. QEMU reads a table with entries at open, so the table must lie within the longest file that QEMU reads
+/// (`BDRV_MAX_LENGTH`).
 fn check_offset(
     field: &'static str,
     found: u64,

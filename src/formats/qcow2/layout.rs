@@ -1,38 +1,39 @@
-//! Sizes that follow from a geometry, for the code that reads images. The build has functions of its own
-//! (`images::qcow2::encoding`), so that an error in either is a disagreement.
+//! Sizes that follow from a geometry, for the code that reads images. The build calculates them with functions of its
+//! own (`images::qcow2::encoding`), so that an error on one side shows as a disagreement.
 
 use super::geometry::Geometry;
 
 /// Sizes that follow from a geometry.
 pub trait Layout {
-    /// The length of one L2 entry.
+    /// Returns the length of an L2 entry.
     fn l2_entry_bytes(&self) -> u64;
 
-    /// log2 of how many entries an L2 table has; it is always one cluster.
+    /// Returns log2 of the number of entries in an L2 table, which is always one cluster long.
     fn l2_bits(&self) -> u32;
 
-    /// How many entries an L2 table has.
+    /// Returns the number of entries in an L2 table.
     fn l2_entries(&self) -> u64;
 
-    /// log2 of how many guest bytes one L2 table maps, at most 39.
+    /// Returns log2 of the guest bytes that an L2 table maps, at most 39.
     fn l2_span_bits(&self) -> u32;
 
-    /// How many guest bytes one L2 table maps.
+    /// Returns the number of guest bytes that an L2 table maps.
     fn l2_span_bytes(&self) -> u64;
 
-    /// log2 of [`Geometry::cell_bytes`].
+    /// Returns log2 of [`Layout::cell_bytes`].
     fn cell_bits(&self) -> u32;
 
-    /// The smallest unit of mapping: a subcluster under extended L2, else a cluster.
+    /// Returns the size of a cell, the smallest unit of mapping: a subcluster under extended L2, otherwise a cluster.
     fn cell_bytes(&self) -> u64;
 
-    /// How many L1 entries a disk of `virtual_size_bytes` needs.
+    /// Returns the number of L1 entries that a disk of `virtual_size_bytes` needs.
     fn l1_entries_for(&self, virtual_size_bytes: u64) -> u64;
 
-    /// How many clusters one refcount block counts: 64 (512-byte clusters, 64-bit counts) to 2^24.
+    /// Returns the number of clusters that a refcount block counts: from 64 (512-byte clusters, 64-bit counts) to
+    /// 2^24.
     fn refcounts_per_block(&self) -> u64;
 
-    /// The largest refcount that can be stored.
+    /// Returns the largest refcount that a block can store.
     fn max_refcount(&self) -> u64;
 }
 

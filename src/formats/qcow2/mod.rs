@@ -1,5 +1,5 @@
-//! The qcow2 format: what each field of an image means. The facts are those of the public
-//! specification (QEMU `docs/interop/qcow2.rst`) and, where it is silent, of what qemu-img does.
+//! The qcow2 format: the meaning of each field of an image. The facts come from the public specification (QEMU
+//! `docs/interop/qcow2.rst`) and, where it is silent, from the behaviour of qemu-img.
 
 pub mod anatomy;
 pub mod bitmap;

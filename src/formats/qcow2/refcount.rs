@@ -2,10 +2,10 @@
 
 use crate::disk::offsets::HostOffset;
 
-/// Bits 9–63 of a refcount table entry: where the block lies.
+/// Bits 9–63 of a refcount table entry: the host offset of the block.
 const BLOCK_MASK: u64 = !511;
 
-/// Where a refcount table entry's block lies; `None` where there is none.
+/// Returns the host offset of the block that a refcount table entry names, or `None` if it names no block.
 pub fn block_offset(entry: u64) -> Option<HostOffset> {
     match entry & BLOCK_MASK {
         0 => None,
@@ -13,8 +13,8 @@ pub fn block_offset(entry: u64) -> Option<HostOffset> {
     }
 }
 
-/// The refcount at `index` of the block part `bytes`, or `None` past its end. Below 8 bits, counts
-/// are packed from the least significant bit of each byte; from 16 bits they are big-endian.
+/// Returns the refcount at `index` of `bytes`, a part of a block, or `None` past its end. Counts of less than 8 bits
+/// are packed from the least significant bit of each byte; counts of 16 bits or more are big-endian.
 #[inline]
 pub fn get(bytes: &[u8], refcount_order: u32, index: usize) -> Option<u64> {
     if refcount_order < 3 {
@@ -30,11 +30,11 @@ pub fn get(bytes: &[u8], refcount_order: u32, index: usize) -> Option<u64> {
     Some(entry.iter().fold(0, |count, byte| count << 8 | u64::from(*byte)))
 }
 
-/// Eight bytes of a block in which every entry is `count`.
+/// Returns eight bytes of a block in which every entry is `count`.
 #[inline]
 pub fn uniform_word(refcount_order: u32, count: u64) -> [u8; 8] {
-    // Doubled until it fills the word; entries are alike, so that their order does not matter, and
-    // from 16 bits on each is big-endian as the word is.
+    // Double the pattern until it fills the word. All entries are equal, so their order does not matter. From 16 bits
+    // on, entries are big-endian, and so is the word.
     let mut word = count;
     for order in refcount_order..6 {
         word |= word << (1 << order);
@@ -42,8 +42,8 @@ pub fn uniform_word(refcount_order: u32, count: u64) -> [u8; 8] {
     word.to_be_bytes()
 }
 
-/// Calls `run` with each run of equal counts that are not zero in the block part `bytes`, which is a
-/// multiple of eight long: the index of its first entry, how many, and the count. Neighbouring runs
+/// Calls `run` with each run of equal counts in `bytes`, a part of a block whose length is a multiple of eight: the
+/// index of the first entry, the number of entries, and the count. Runs of zeros are skipped. Two neighbouring runs
 /// may have the same count.
 #[inline]
 pub fn for_each_run(bytes: &[u8], refcount_order: u32, mut run: impl FnMut(u64, u64, u64)) {

@@ -15,28 +15,28 @@ pub const MAX_TABLE_BYTES: u64 = 1024 * 65_536;
 /// The fixed part of a snapshot table entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotEntry {
-    /// Where the snapshot's L1 table lies.
+    /// The host offset of the snapshot's L1 table.
     pub l1_offset: HostOffset,
-    /// Its entries.
+    /// The number of entries in this L1 table.
     pub l1_entries: u32,
     /// The length of the id string.
     pub id_bytes: u16,
     /// The length of the name.
     pub name_bytes: u16,
-    /// When it was taken, in seconds since 1970.
+    /// The date of the snapshot, in seconds since 1970.
     pub date_seconds: u32,
-    /// And the nanoseconds of that second.
+    /// The nanoseconds within this second.
     pub date_nanoseconds: u32,
-    /// How long the guest had run, in nanoseconds.
+    /// The running time of the guest in nanoseconds.
     pub vm_clock_nanoseconds: u64,
-    /// The length of the VM state; 0 for none, and where it takes more than 32 bits.
+    /// The length of the VM state. It is 0 if there is none, or if the length needs more than 32 bits.
     pub vm_state_bytes: u32,
     /// The length of the extra data that follows the fixed part.
     pub extra_bytes: u32,
 }
 
 impl SnapshotEntry {
-    /// From the fixed part's bytes.
+    /// Parses the fixed part.
     pub fn parse(fixed: &[u8; SNAPSHOT_FIXED_BYTES]) -> Self {
         let mut bytes = fixed.as_slice();
         Self {
@@ -52,19 +52,19 @@ impl SnapshotEntry {
         }
     }
 
-    /// The length of the whole entry without the padding that follows it.
+    /// Returns the length of the whole entry, without padding.
     pub fn unpadded_bytes(&self) -> u64 {
         let strings = u64::from(self.id_bytes) + u64::from(self.name_bytes);
         SNAPSHOT_FIXED_BYTES as u64 + u64::from(self.extra_bytes) + strings
     }
 
-    /// The length of the whole entry, padded to 8.
+    /// Returns the length of the whole entry, padded to 8 bytes.
     pub fn length_bytes(&self) -> u64 {
         self.unpadded_bytes().next_multiple_of(8)
     }
 
-    /// What is wrong with where the L1 table lies or how long it is, if anything: QEMU opens an image
-    /// with such a snapshot, and refuses to use it.
+    /// Returns the fault in the location or the length of the L1 table, if any. QEMU opens an image with such a
+    /// snapshot, but refuses to use the snapshot.
     pub fn l1_fault(&self, cluster_size: ClusterSize) -> Option<&'static str> {
         if self.l1_offset.get() & cluster_size.mask() != 0 {
             return Some("the L1 table is not on a cluster boundary");
@@ -74,20 +74,19 @@ impl SnapshotEntry {
     }
 }
 
-/// The extra data of an entry, as far as they have a meaning. What an entry is too short for is not
-/// there.
+/// The known fields of an entry's extra data. A field is `None` if the entry is too short for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotExtra {
-    /// The length of the VM state; takes the place of the fixed part's.
+    /// The length of the VM state. It overrides the length in the fixed part.
     pub vm_state_bytes: Option<u64>,
-    /// The size of the disk; without it, the snapshot has the active disk's.
+    /// The size of the disk. If this is `None`, the snapshot has the size of the active disk.
     pub disk_bytes: Option<u64>,
-    /// How many instructions the guest had run.
+    /// The number of instructions that the guest has run.
     pub instructions: Option<u64>,
 }
 
 impl SnapshotExtra {
-    /// From the first `extra_bytes` of `known`; a field that is cut is not there.
+    /// Parses the first `extra_bytes` of `known`. A field that is cut is `None`.
     pub fn parse(known: &[u8; SNAPSHOT_KNOWN_EXTRA_BYTES], extra_bytes: u32) -> Self {
         let mut bytes = known.as_slice();
         let mut field = |end: u32| {

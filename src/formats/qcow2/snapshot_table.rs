@@ -1,5 +1,4 @@
-//! The snapshot table of an image, entry by entry. The walker opens an image with it, the recount
-//! looks into every snapshot.
+//! The snapshot table of an image. The walker reads it to open an image, and the recount to find every snapshot.
 //!
 //! # Arithmetic
 //! A table that begins past the end of the longest file has no readable bytes. Within it, no offset of an entry saturates.
@@ -15,16 +14,15 @@ use crate::formats::qcow2::snapshot::{
 
 const PAST_END: &str = "it lies past the end of the longest file";
 
-/// Calls `take` with every entry of the snapshot table: its place in the table, where it lies, and
-/// its fixed part. Makes the checks that QEMU makes at open (`block/qcow2-snapshot.c`,
-/// `qcow2_do_read_snapshots`): the lengths of the extra data and of the table. It does not look at the
-/// snapshots' L1 tables then, and neither does this. Nothing is read but the fixed parts, of which a
-/// header allows 65,536.
+/// Calls `take` with every entry of the snapshot table: its index, its host offset and its fixed part. Like QEMU at
+/// open (`block/qcow2-snapshot.c`, `qcow2_do_read_snapshots`), this checks the lengths of the extra data and of the
+/// table, and does not read the snapshots' L1 tables. It reads only the fixed parts; the header allows 65,536 of
+/// them.
 ///
 /// Returns the length of the table.
 ///
 /// # Errors
-/// An entry that QEMU refuses, a failing read, and what `take` returns.
+/// QEMU refuses an entry, a read fails, or `take` returns an error.
 pub fn each_entry<S: Storage + ?Sized>(
     storage: &S,
     header: &Header,
@@ -46,7 +44,7 @@ pub fn each_entry<S: Storage + ?Sized>(
             let what = "more than 1024 bytes of extra data";
             return Err(MapError::Snapshot { index, what });
         }
-        // At most 64 MiB so far, and an entry has less than 256 KiB.
+        // At most 64 MiB so far; an entry has less than 256 KiB.
         end = start + entry.unpadded_bytes();
         if end > readable {
             return Err(MapError::Snapshot { index, what: PAST_END });
@@ -60,10 +58,10 @@ pub fn each_entry<S: Storage + ?Sized>(
     Ok(end)
 }
 
-/// The extra data of the entry at `at`.
+/// Returns the extra data of the entry at `at`.
 ///
 /// # Errors
-/// A failing read.
+/// A read fails.
 pub fn extra_of<S: Storage + ?Sized>(
     storage: &S,
     at: HostOffset,

@@ -25,7 +25,7 @@ use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
 pub struct HostTable {
     /// Where it begins.
     pub start: HostOffset,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub length_bytes: u64,
     /// The length of one entry: 8 bytes, or 16 in an extended L2 table.
     pub entry_bytes: u64,
@@ -34,7 +34,7 @@ pub struct HostTable {
 /// An entry of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableEntry {
-    /// Where it lies.
+    /// The host offset of the directory.
     pub at: HostOffset,
     /// Its index in the table.
     pub index: u64,
@@ -92,7 +92,7 @@ impl HostTable {
     /// multiple of [`GRAIN_BYTES`], the last piece includes bytes behind the table.
     ///
     /// # Errors
-    /// Those of `take`, and a failing read.
+    /// A read fails, or `take` breaks with an error.
     #[inline]
     pub fn each_piece<S: Storage + ?Sized>(
         &self,
@@ -110,7 +110,7 @@ impl HostTable {
     /// Calls `take` with each entry that has a bit set.
     ///
     /// # Errors
-    /// Those of `take`, and a failing read.
+    /// A read fails, or `take` breaks with an error.
     pub fn each_entry<S: Storage + ?Sized>(
         &self,
         storage: &S,

@@ -1,5 +1,5 @@
-//! Typed cluster numbers and the cluster size, with only the arithmetic that means something: a guest offset cannot be
-//! added to a host offset, nor a cluster number to a byte.
+//! Typed cluster numbers and the cluster size. They offer only arithmetic with a meaning: nothing adds a guest offset
+//! to a host offset, or a cluster number to a byte offset.
 //!
 //! # Arithmetic
 //! A number of clusters whose bytes pass 64 bits is held at the last cluster boundary, which lies past the end of every
@@ -31,30 +31,30 @@ impl ClusterSize {
     /// 512 bytes.
     pub const SMALLEST: Self = Self { bits: Self::MIN_BITS };
 
-    /// From `cluster_bits`; `None` outside 9 to 21.
+    /// Creates a size from `cluster_bits`; `None` outside 9 to 21.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         if bits < Self::MIN_BITS || bits > Self::MAX_BITS { None } else { Some(Self { bits }) }
     }
 
-    /// `cluster_bits`, 9 to 21.
+    /// Returns `cluster_bits`, 9 to 21.
     #[inline]
     pub const fn bits(self) -> u32 {
         self.bits
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[inline]
     pub const fn bytes(self) -> u64 {
         1 << self.bits
     }
 
-    /// The size in bytes, for buffers.
+    /// Returns the size in bytes as a `usize`.
     #[inline]
     pub const fn bytes_usize(self) -> usize {
         1 << self.bits
     }
 
-    /// The bits of an offset that lie inside a cluster.
+    /// Returns the mask of the offset bits within a cluster.
     #[inline]
     pub const fn mask(self) -> u64 {
         self.bytes() - 1
@@ -78,64 +78,64 @@ impl ClusterSize {
         GuestOffset::new(offset.get() & !self.mask())
     }
 
-    /// How many whole clusters it takes to hold `bytes`.
+    /// Returns the number of clusters that hold `bytes`.
     #[inline]
     pub const fn clusters_for(self, bytes: u64) -> u64 {
         (bytes >> self.bits) + if bytes & self.mask() == 0 { 0 } else { 1 }
     }
 
-    /// The host cluster that holds `offset`.
+    /// Returns the host cluster that holds `offset`.
     #[inline]
     pub const fn host_cluster(self, offset: HostOffset) -> HostCluster {
         HostCluster::new(offset.get() >> self.bits)
     }
 
-    /// The guest cluster that holds `offset`.
+    /// Returns the guest cluster that holds `offset`.
     #[inline]
     pub const fn guest_cluster(self, offset: GuestOffset) -> GuestCluster {
         GuestCluster::new(offset.get() >> self.bits)
     }
 
-    /// The first byte of a host cluster; held at the last cluster of 64 bits.
+    /// Returns the first byte of a host cluster, or the start of the last cluster below 2^64 if that is lower.
     #[inline]
     pub const fn host_offset(self, cluster: HostCluster) -> HostOffset {
         HostOffset::new(self.saturating_bytes(cluster.get()))
     }
 
-    /// The first byte of a guest cluster; held at the last cluster of 64 bits.
+    /// Returns the first byte of a guest cluster, or the start of the last cluster below 2^64 if that is lower.
     #[inline]
     pub const fn guest_offset(self, cluster: GuestCluster) -> GuestOffset {
         GuestOffset::new(self.saturating_bytes(cluster.get()))
     }
 
-    /// `clusters` in bytes; held at the last whole cluster of 64 bits.
+    /// Returns `clusters` in bytes, or the start of the last cluster below 2^64 if that is lower.
     #[inline]
     pub const fn saturating_bytes(self, clusters: u64) -> u64 {
         if clusters > u64::MAX >> self.bits { !self.mask() } else { clusters << self.bits }
     }
 }
 
-/// How many subclusters a cluster has under extended L2.
+/// The number of subclusters in a cluster under extended L2.
 pub const SUBCLUSTERS: u32 = 32;
 
-/// Every `stride`-th subcluster from `first` on, `count` of them or as many as there are.
+/// A set of subclusters: `count` of them, every `stride`-th one from `first` on. It ends at the cluster's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubclusterRange {
-    /// The first, 0 to 31.
+    /// The first subcluster, 0 to 31.
     pub first: u32,
-    /// How many, 1 to 32.
+    /// The number of subclusters, 1 to 32.
     pub count: u32,
-    /// The distance from one to the next, 1 to 8.
+    /// The distance between two subclusters, 1 to 8.
     pub stride: u32,
 }
 
 impl SubclusterRange {
-    /// The subclusters, in order.
+    /// Returns the subclusters, in order.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         (self.first..SUBCLUSTERS).step_by(self.stride.max(1) as usize).take(self.count as usize)
     }
 
-    /// Bit i for subcluster i.
+    /// Returns a mask in which bit i stands for subcluster i.
     pub fn mask(self) -> u32 {
         self.iter().fold(0, |mask, subcluster| mask | 1 << subcluster)
     }

@@ -1,5 +1,5 @@
-//! Which walk an edge belongs to: not counted, which would take more counters than a fuzzer clears in a
-//! microsecond, but told to people.
+//! The attribution of edges to walks. Reports use it. The counters do not contain it, because a fuzzer could not
+//! clear that many counters in a microsecond.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,11 +9,11 @@ use crate::disk::observer::{Event, Observer, Rare, State, Vital, WindowClass};
 
 use super::{Counter, Recorder};
 
-/// A recorder that knows, for each edge of the walker, in which walks it was made.
+/// A recorder that also records, for each edge of the walker, the first walk that made it.
 #[derive(Debug, Default)]
 pub struct Attributed {
     recorder: Recorder,
-    /// The walk of this image that has begun last.
+    /// The latest walk of this image.
     walk: Cell<Option<Walk>>,
     walks: RefCell<BTreeMap<Counter, BTreeSet<Walk>>>,
 }
@@ -21,27 +21,27 @@ pub struct Attributed {
 /// A walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Walk {
-    /// How many walks of the same image there were before.
+    /// The number of earlier walks of the same image.
     pub ordinal: u32,
-    /// What it is about.
+    /// The part of the disk that the walk covers.
     pub window: WindowClass,
 }
 
 impl Attributed {
-    /// Forgets everything: what is counted from now on is the next run's.
+    /// Clears everything for the next run.
     pub fn begin_run(&self) {
         self.recorder.begin_run();
         self.walk.set(None);
         self.walks.borrow_mut().clear();
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// The first walk of an image in which an edge was made; of several images, the first of any. `None` for
-    /// what no walk makes.
+    /// Returns the first walk of an image in which an edge was made; of several images, the earliest such walk.
+    /// Returns `None` for an edge that no walk makes.
     pub fn first_walk(&self, edge: Counter) -> Option<Walk> {
         self.walks.borrow().get(&edge)?.first().copied()
     }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(told(first).as_deref(), Some("walk 1, the whole disk"));
         assert_eq!(told(second).as_deref(), Some("walk 2, the middle"));
         assert_eq!(attributed.recorder().count(first), 2);
-        // In the next image, walks are counted from 1 again.
+        // In the next image, the count of walks begins again.
         attributed.measured();
         walked(WindowClass::End, &[Event::Piece, Event::Table]);
         assert_eq!(told(second).as_deref(), Some("walk 1, the end"));

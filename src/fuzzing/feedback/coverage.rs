@@ -1,29 +1,29 @@
-//! What a set of inputs covers, by counter; and which of them are enough.
+//! The coverage of a set of inputs, by counter, and the choice of inputs that are enough for it.
 
 use std::collections::BTreeMap;
 
 use super::layout::COUNTERS;
 use super::{Counter, Recorder};
 
-/// What inputs reach, one after the other. Of two inputs the shorter one is remembered; of two of the same
-/// length, the one that came first.
+/// The coverage of inputs that are added one by one. For each counter it keeps the shortest input; of equally short
+/// ones, the first.
 #[derive(Debug, Default)]
 pub struct Coverage {
     counters: BTreeMap<Counter, Covered>,
     inputs: usize,
 }
 
-/// Who reaches a counter.
+/// The inputs that reach a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Covered {
-    /// How many inputs.
+    /// The number of inputs.
     pub inputs: usize,
-    /// The shortest of them: its number, and its length in bytes.
+    /// The shortest input: its number, and its length in bytes.
     pub shortest: (usize, usize),
 }
 
 impl Coverage {
-    /// Adds what an input of `length_bytes` reached in the run that `recorder` has observed; returns the
+    /// Adds the counters that an input of `length_bytes` reached in the run that `recorder` observed. Returns the
     /// input's number, counted from 0.
     pub fn add(&mut self, length_bytes: usize, recorder: &Recorder) -> usize {
         let input = self.inputs;
@@ -40,61 +40,61 @@ impl Coverage {
         input
     }
 
-    /// How many inputs there were.
+    /// Returns the number of inputs.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// What is reached, in the order of the counters.
+    /// Returns the reached counters, in their order.
     pub fn counters(&self) -> impl Iterator<Item = (Counter, Covered)> {
         self.counters.iter().map(|(counter, covered)| (*counter, *covered))
     }
 
-    /// Whether a counter is reached.
+    /// Reports whether an input reaches a counter.
     pub fn reaches(&self, counter: Counter) -> bool {
         self.counters.contains_key(&counter)
     }
 }
 
-/// How many features there are: each counter in eight classes.
+/// The number of features: eight classes for each counter.
 pub const FEATURES: usize = COUNTERS * CLASSES;
 const CLASSES: usize = 8;
 
-/// A counter, and how often, in libFuzzer's eight classes (1, 2, 3, 4 to 7, 8 to 15, 16 to 31, 32 to 127, 128
-/// and more). The more often is another feature, as it is for libFuzzer.
+/// A counter and a class of its count. libFuzzer has eight classes: 1, 2, 3, 4 to 7, 8 to 15, 16 to 31, 32 to 127,
+/// and 128 or more. As in libFuzzer, a higher class is another feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Feature(u32);
 
 impl Feature {
-    /// Its place among all features, less than [`FEATURES`].
+    /// Returns the index among all features, less than [`FEATURES`].
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Its counter's place among all counters, less than [`COUNTERS`].
+    /// Returns the index of the counter, less than [`COUNTERS`].
     #[inline]
     pub fn counter(self) -> usize {
         self.index() / CLASSES
     }
 }
 
-/// What one input reaches.
+/// The features that one input reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features(
-    /// Each is there once, in order.
+    /// Sorted, without duplicates.
     Vec<Feature>,
 );
 
 impl Features {
-    /// Those of the run that `recorder` has observed.
+    /// Returns the features of the run that `recorder` observed.
     pub fn of(recorder: &Recorder) -> Self {
         let mut features = Self::default();
         features.refill(recorder);
         features
     }
 
-    /// Puts those of the run that `recorder` has observed in the place of what is there.
+    /// Replaces the features by those of the run that `recorder` observed.
     pub fn refill(&mut self, recorder: &Recorder) {
         self.0.clear();
         recorder.each(|index, count| {
@@ -102,13 +102,13 @@ impl Features {
         });
     }
 
-    /// One after the other, in order.
+    /// Returns the features, in order.
     pub fn iter(&self) -> impl Iterator<Item = Feature> {
         self.0.iter().copied()
     }
 }
 
-/// libFuzzer's class of a count (`FuzzerTracePC.h`, `CounterToFeature`).
+/// Returns libFuzzer's class of a count (`FuzzerTracePC.h`, `CounterToFeature`).
 fn class(count: u8) -> u32 {
     match count {
         0..=3 => u32::from(count.saturating_sub(1)),
@@ -120,13 +120,13 @@ fn class(count: u8) -> u32 {
     }
 }
 
-/// Which of `inputs`, each with its length in bytes, reach all that they reach together: their places, in
-/// order. No input is kept of which shorter ones reach everything, and none that could be left out.
+/// Returns the indices of a subset of `inputs`, in order, that reaches the same features as all of them. Each input
+/// has a length in bytes, and short ones are preferred. Every input in the subset is needed.
 pub fn prune(inputs: &[(usize, Features)]) -> Vec<usize> {
     prune_around(inputs, |_| false)
 }
 
-/// The same, where inputs are kept whatever they reach: those at places of which `pinned` is true.
+/// Returns such a subset that also contains each input whose index `pinned` accepts.
 pub fn prune_around(inputs: &[(usize, Features)], pinned: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..inputs.len()).collect();
     order.sort_by_key(|at| (!pinned(*at), inputs[*at].0));
@@ -139,7 +139,7 @@ pub fn prune_around(inputs: &[(usize, Features)], pinned: impl Fn(usize) -> bool
             kept.push(at);
         }
     }
-    // The longest first: what shorter ones reach, perhaps later ones do too.
+    // Drop the longest input first. Shorter ones may reach its features.
     for place in (0..kept.len()).rev() {
         let features = &inputs[kept[place]].1.0;
         let spare = |feature| reached.get(feature).is_some_and(|count| *count > 1);

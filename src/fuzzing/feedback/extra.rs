@@ -1,12 +1,12 @@
-//! libFuzzer's extra counters: what it takes for coverage beside the compiler's.
+//! libFuzzer's extra counters, which it uses as coverage beside the compiler's.
 //!
-//! It clears them before each run and reads them after it (`FuzzerExtraCounters.cpp`), and tells at its
-//! start how many there are: `INFO: … Extra Counters`. Only on Linux, and only in a fuzz target; anywhere
-//! else [`publish`] does nothing.
+//! libFuzzer clears them before each run and reads them after it (`FuzzerExtraCounters.cpp`). At its start it prints
+//! their number: `INFO: … Extra Counters`. They exist only on Linux, and only in a fuzz target; anywhere else,
+//! [`publish`] does nothing.
 
 use super::Recorder;
 
-/// Gives libFuzzer the counters of the run that is about to end.
+/// Copies the counters of the run that is about to end to libFuzzer's.
 #[inline]
 pub fn publish(recorder: &Recorder) {
     #[cfg(all(fuzzing, target_os = "linux"))]
@@ -26,17 +26,16 @@ mod linux {
     #[repr(C, align(64))]
     struct Counters([AtomicU8; COUNTERS]);
 
-    // SAFETY: the section holds nothing but bytes, of which libFuzzer's `ExtraCountersBegin` to
-    // `ExtraCountersEnd` is all; any value of them is valid on both sides, and each access of ours is
-    // atomic.
+    // SAFETY: the section holds only bytes, and libFuzzer's `ExtraCountersBegin` to `ExtraCountersEnd` is the whole
+    // section. Any value of these bytes is valid on both sides, and our accesses are atomic.
     #[allow(unsafe_code)]
-    // Nothing here reads it: without this the compiler leaves it out.
+    // No code here reads it; without this attribute, the compiler would remove it.
     #[used]
     #[unsafe(link_section = "__libfuzzer_extra_counters")]
     static EXTRA: Counters = Counters([const { AtomicU8::new(0) }; COUNTERS]);
 
-    /// What AddressSanitizer, where there is one, takes for its options; the environment has the last word.
-    /// It would keep 256 MiB of freed memory aside, which is half of all that a fuzz target takes.
+    /// Returns AddressSanitizer's default options, if the target has AddressSanitizer; the environment can override
+    /// them. By default it keeps 256 MiB of freed memory, which is half of the memory of a fuzz target.
     // SAFETY: the runtime declares this function, weakly, with this signature
     // (`sanitizer/asan_interface.h`), calls it once at start, and only reads the string, which is static.
     #[allow(unsafe_code)]

@@ -1,51 +1,51 @@
-//! Which counter is where, and what it is called. An interface once released: corpora are kept by these
-//! counters, so that [`schema_hash`] changes only where a release says so.
+//! The index and the name of each counter. This is an interface once released: corpora are kept by these counters, so
+//! [`schema_hash`] changes only in a release that says so.
 
 use std::fmt;
 
 use crate::disk::observer::{Event, Rare, State, Vital};
 
-/// How many edges there are: pairs of events in each state.
+/// The number of edges: pairs of events in each state.
 pub const EDGES: usize = State::COUNT * Event::COUNT * Event::COUNT;
-/// How many magnitudes a vital has: 0, 1, 2 to 3, 4 to 7, … and 2^14 and up.
+/// The number of magnitudes of a vital: 0, 1, 2 to 3, 4 to 7, … and 2^14 and more.
 pub const MAGNITUDES: usize = 16;
 
 const RARE_AT: usize = EDGES;
-// Room for rare events to come, so that what lies behind them stays where it is.
+// Room for future rare events, so that later counters keep their index.
 const VITALS_AT: usize = RARE_AT + 64;
 const DELTAS_AT: usize = VITALS_AT + Vital::COUNT * MAGNITUDES;
 
-/// How many counters there are: a multiple of 64, in which they are scanned, and at most the 16 KiB that
-/// libFuzzer clears and scans in a microsecond.
+/// The number of counters. It is a multiple of 64, because the recorder scans pieces of 64 counters. It is at most 16
+/// KiB, which libFuzzer clears and scans in a microsecond.
 pub const COUNTERS: usize = (DELTAS_AT + Vital::COUNT * MAGNITUDES).next_multiple_of(64);
 
 const _: () = assert!(COUNTERS <= 16 << 10);
 const _: () = assert!(RARE_AT + Rare::COUNT <= VITALS_AT);
 
-/// What a counter counts.
+/// The thing that a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Counter {
-    /// In a state, an event right after another.
+    /// A pair of events in a state, one right after the other.
     Edge {
         /// The state.
         state: State,
-        /// The event before.
+        /// The first event.
         previous: Event,
-        /// The event.
+        /// The second event.
         event: Event,
     },
     /// A rare event.
     Rare(Rare),
-    /// An image had a vital of a magnitude.
+    /// An image has a vital of a magnitude.
     Vital {
-        /// Which.
+        /// The vital.
         vital: Vital,
         /// Its magnitude, less than [`MAGNITUDES`].
         magnitude: u8,
     },
-    /// From one image of a program to the next, a vital changed by a magnitude.
+    /// A vital changes by a magnitude from one image of a program to the next.
     Delta {
-        /// Which.
+        /// The vital.
         vital: Vital,
         /// The magnitude of the difference, less than [`MAGNITUDES`].
         magnitude: u8,
@@ -53,7 +53,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// Where the counter is.
+    /// Returns the index of the counter.
     #[inline(always)]
     pub const fn index(self) -> usize {
         match self {
@@ -64,7 +64,7 @@ impl Counter {
         }
     }
 
-    /// What the counter at `index` counts; `None` where there is none.
+    /// Returns the counter at `index`, or `None` if there is none.
     pub fn at(index: usize) -> Option<Self> {
         let bucket = |at: usize| {
             let vital = *Vital::ALL.get((index - at) / MAGNITUDES)?;
@@ -87,7 +87,7 @@ impl Counter {
     }
 }
 
-/// How many of `counters` are edges, and how many rare events.
+/// Returns the number of edges and of rare events among `counters`.
 pub fn tally(counters: impl Iterator<Item = Counter>) -> (usize, usize) {
     counters.fold((0, 0), |(edges, rare), counter| match counter {
         Counter::Edge { .. } => (edges + 1, rare),
@@ -96,7 +96,7 @@ pub fn tally(counters: impl Iterator<Item = Counter>) -> (usize, usize) {
     })
 }
 
-/// The counter of an edge; `previous` is an event's index.
+/// Returns the index of an edge's counter. `previous` is the index of an event.
 #[inline(always)]
 pub(super) const fn edge(state: State, previous: usize, event: Event) -> usize {
     (state.index() * Event::COUNT + previous) * Event::COUNT + event.index()
@@ -106,14 +106,14 @@ const fn bucket(vital: Vital, magnitude: u8) -> usize {
     vital.index() * MAGNITUDES + magnitude as usize
 }
 
-/// The magnitude of a value: 0 for 0, else 1 more than the logarithm, as far as there are magnitudes.
+/// Returns the magnitude of a value: 0 for 0, otherwise 1 plus the binary logarithm, up to the largest magnitude.
 #[inline]
 pub fn magnitude(value: u64) -> u8 {
     let bits = u64::BITS - value.leading_zeros();
     bits.min(MAGNITUDES as u32 - 1) as u8
 }
 
-/// The values of a magnitude, in words.
+/// Returns the values of a magnitude as text.
 pub fn values(magnitude: u8) -> String {
     match magnitude {
         0 | 1 => format!("{magnitude}"),
@@ -141,7 +141,7 @@ impl fmt::Display for Counter {
     }
 }
 
-/// A checksum of all names in their places: two corpora can be compared where it is the same.
+/// Returns a checksum of all names and their order. Two corpora are comparable if their checksums are equal.
 pub fn schema_hash() -> u32 {
     let mut hash = crc32fast::Hasher::new();
     for (index, counter) in (0..COUNTERS).filter_map(|at| Some((at, Counter::at(at)?))) {

@@ -1,4 +1,4 @@
-//! The log: what happened, for people.
+//! The log of a run's events, for people.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use crate::disk::limits::MAX_LOGGED;
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 
-/// Keeps what it is told, in order, up to [`MAX_LOGGED`] entries.
+/// A log that keeps events in order, up to [`MAX_LOGGED`] entries.
 #[derive(Debug, Default)]
 pub struct Log {
     kept: RefCell<Kept>,
@@ -15,12 +15,12 @@ pub struct Log {
 #[derive(Debug, Default)]
 struct Kept {
     entries: Vec<Entry>,
-    /// How many more there were.
+    /// The number of entries that did not fit.
     lost: u64,
     vitals: [u64; Vital::COUNT],
 }
 
-/// One thing that was told.
+/// An entry of the log.
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     /// A chain begins.
@@ -29,34 +29,34 @@ enum Entry {
     Event(State, Event),
     /// A rare event.
     Rare(Rare),
-    /// An image is done, with these vitals, in order.
+    /// The end of an image, with its vitals in order.
     Measured([u64; Vital::COUNT]),
 }
 
 impl Log {
-    /// An empty one.
+    /// Creates an empty log.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many entries did not fit.
+    /// Returns the number of entries that did not fit.
     pub fn lost(&self) -> u64 {
         self.kept.borrow().lost
     }
 
-    /// Forgets everything: what is told from now on is the next run's.
+    /// Clears everything for the next run.
     pub fn begin_run(&self) {
         *self.kept.borrow_mut() = Kept::default();
     }
 
-    /// The vitals of the last image, as far as they were told: those that are not 0, in order.
+    /// Returns the vitals of the last image that are not 0, in order.
     pub fn vitals(&self) -> Vec<(Vital, u64)> {
         let kept = self.kept.borrow();
         let measured = kept.entries.iter().rev().find_map(|entry| match entry {
             Entry::Measured(vitals) => Some(*vitals),
             _ => None,
         });
-        // A run that ends with a violation ends before its image is done.
+        // A run that finds a violation ends before its image is done.
         let begun = Some(kept.vitals).filter(|vitals| vitals.iter().any(|value| *value > 0));
         let vitals = begun.or(measured).unwrap_or_default();
         Vital::ALL.iter().copied().zip(vitals).filter(|(_, value)| *value > 0).collect()
@@ -95,7 +95,7 @@ impl Observer for Log {
     }
 }
 
-/// A line for each chain: its state, then its events, `×` with how often where one follows itself.
+/// Prints a line for each chain: the state, then the events. An event that repeats has `×` and the number.
 impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.kept.borrow();
@@ -127,7 +127,7 @@ impl fmt::Display for Log {
     }
 }
 
-/// A line that is being put together.
+/// A line in progress.
 #[derive(Default)]
 struct Line {
     state: Option<State>,
@@ -142,7 +142,7 @@ impl Line {
         }
     }
 
-    /// Ends the line where the next entry belongs to another state, or to a new chain.
+    /// Ends the line if the next entry belongs to another state or begins a chain.
     fn end_before(
         &mut self,
         state: State,

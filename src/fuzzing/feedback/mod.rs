@@ -1,9 +1,9 @@
-//! What a run did, as a fuzzer's signal: a fixed set of counters, each with a name, that are a pure
-//! function of the input. And the same for people: a log.
+//! Feedback: a fixed set of named counters that a fuzzer reads, as a pure function of the input. Also a log of the
+//! same events for people.
 //!
-//! Edges are stateful: in each state a counter for each pair of events, the one before and this one.
-//! Rare events have a counter each. Vitals are one-hot: a counter for each magnitude of each, and one
-//! for each magnitude by which it changed from one image of a program to the next.
+//! Edges are stateful: each state has a counter for each pair of events, the previous one and this one. Each rare
+//! event has a counter. Each vital has a counter for each magnitude, and one for each magnitude of its change from
+//! one image of a program to the next.
 
 pub mod attribution;
 pub mod coverage;

@@ -1,4 +1,4 @@
-//! Counts what it is told.
+//! An observer that counts events.
 
 use std::cell::Cell;
 
@@ -6,23 +6,23 @@ use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 
 use super::layout::{COUNTERS, Counter, edge, magnitude};
 
-/// In place of an event's index: the chain is broken, and events make no edge until one begins.
+/// A marker in place of an event's index: the chain is broken, and events make no edge until a chain begins.
 const BROKEN: u8 = u8::MAX;
 
-/// The counters of one run. [`Recorder::begin_run`] begins the next.
+/// The counters of one run. [`Recorder::begin_run`] clears them for the next.
 #[derive(Debug)]
 pub struct Recorder {
     counters: Box<[Cell<u8>; COUNTERS]>,
-    /// In each state, the event before.
+    /// The previous event in each state.
     previous: [Cell<u8>; State::COUNT],
-    /// The vitals of this image so far, and of the one before it.
+    /// The vitals of this image so far, and those of the image before it.
     vitals: [Cell<u64>; Vital::COUNT],
     before: [Cell<u64>; Vital::COUNT],
     images: Cell<u32>,
 }
 
 impl Recorder {
-    /// All counters are 0.
+    /// Creates a recorder whose counters are all 0.
     pub fn new() -> Self {
         Self {
             counters: Box::new([const { Cell::new(0) }; COUNTERS]),
@@ -33,7 +33,7 @@ impl Recorder {
         }
     }
 
-    /// Forgets everything: what is counted from now on is the next run's.
+    /// Clears everything for the next run.
     pub fn begin_run(&self) {
         self.counters.iter().for_each(|counter| counter.set(0));
         self.previous.iter().for_each(|previous| previous.set(BROKEN));
@@ -41,12 +41,12 @@ impl Recorder {
         self.images.set(0);
     }
 
-    /// How often something was counted, 255 times at most.
+    /// Returns a counter's value, at most 255.
     pub fn count(&self, counter: Counter) -> u8 {
         self.counters[counter.index()].get()
     }
 
-    /// Calls `take` with the index of each counter that is not 0, in order, and its count.
+    /// Calls `take` with the index and the value of each counter that is not 0, in order.
     pub fn each(&self, mut take: impl FnMut(usize, u8)) {
         for (first, piece) in self.pieces() {
             for (index, count) in (first..).zip(piece.iter().map(Cell::get)) {
@@ -57,7 +57,8 @@ impl Recorder {
         }
     }
 
-    /// Pieces of the counters in which not all are 0, with the index of the first. Most of them are.
+    /// Returns the pieces of the counters that are not all 0, with the index of the first counter. In most pieces,
+    /// all are 0.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (usize, &[Cell<u8>; 64])> {
         let pieces = self.counters.as_chunks::<64>().0.iter().enumerate();
         pieces
@@ -65,7 +66,7 @@ impl Recorder {
             .map(|(at, piece)| (at * 64, piece))
     }
 
-    /// Counts an event; returns the index of the edge that it makes, if it makes one.
+    /// Counts an event. Returns the index of the edge that it makes, if any.
     #[inline(always)]
     pub(super) fn count_event(&self, state: State, event: Event) -> Option<usize> {
         let previous = &self.previous[state.index()];

@@ -1,5 +1,5 @@
-//! A walk costs what its tables cost: bytes read, steps and extents are bounded. Does not check the
-//! memory of a walk: a test with a counting allocator does (`tests/memory.rs`).
+//! The cost of a walk is bounded by its tables: bytes read, steps and extents. Does not check the memory of a walk: a
+//! test with a counting allocator does (`tests/memory.rs`).
 //!
 //! # Arithmetic
 //! A bound that saturates allows everything. That is right, because no walk reaches 2^64 bytes or steps.
@@ -11,36 +11,36 @@ use super::{Verdict, violation};
 
 const ORACLE: &str = "bounds";
 
-/// What a walk may read of any layer, whatever the tables.
+/// The number of bytes that a walk may read of each layer, whatever its tables.
 const BASE_BYTES: u64 = 64 << 10;
-/// What a walk may read of a layer for each extent in a layer above that leaves its bytes to it: an
-/// entry of each table, with what lies beside it.
+/// The number of bytes that a walk may read of a layer for each extent that a layer above leaves to it: an entry of
+/// each table, with its neighbours.
 const ASKED_BYTES: u64 = 128;
 
-/// The steps that a walk may make when `table_bytes` of L1 and L2 tables are there.
+/// Returns the number of steps that a walk may take with `table_bytes` of L1 and L2 tables.
 pub fn fuel(table_bytes: u64) -> u64 {
     FUEL_BASE.saturating_add(table_bytes.saturating_mul(FUEL_PER_UNIT))
 }
 
-/// Bytes of L1 and L2 tables in a chain, holes not counted.
+/// Bytes of L1 and L2 tables in a chain, without holes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableBytes {
     /// The tables of the active disk.
     pub active: u64,
-    /// The tables of the disk if the image at the top is any of its snapshots.
+    /// The tables of the disk if any snapshot of the image at the top is opened.
     pub of_a_snapshot: u64,
 }
 
-/// What one walk of a whole disk did.
+/// The cost of one walk of a whole disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// How many layers there are.
+    /// The number of layers.
     pub layers: usize,
-    /// Bytes of L1 and L2 tables that are there, holes not counted.
+    /// The bytes of L1 and L2 tables, without holes.
     pub table_bytes: u64,
-    /// Bytes that were read.
+    /// The bytes that the engine read.
     pub read_bytes: u64,
-    /// Whether the fuel ran out.
+    /// The walk ran out of fuel.
     pub exhausted: bool,
 }
 
@@ -59,7 +59,7 @@ pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) 
             format!("{} bytes were read, {allowed} allowed", cost.read_bytes)
         });
     }
-    // A cell may be cut where a layer below ends, and where the bytes of a raw file do.
+    // The end of a layer below can cut a cell in two, and so can the end of a raw file.
     let cells = size_bytes.div_ceil(cell_bytes).saturating_add(layers.saturating_sub(1) * 2);
     if extents.len() as u64 > cells {
         return violation(ORACLE, "extents", ("within bounds", "more"), || {
@@ -69,7 +69,7 @@ pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) 
     Ok(())
 }
 
-/// A walk that ran out of its `fuel` hangs.
+/// Checks that a walk did not run out of its `fuel`. A walk that does counts as endless.
 pub fn check_steps(exhausted: bool, fuel: u64) -> Verdict {
     if !exhausted {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The visitor of the oracles: keeps extents, counts steps against fuel.
+//! The visitor of the oracles. It keeps extents, and counts steps against the fuel.
 
 use std::ops::ControlFlow;
 
@@ -8,24 +8,24 @@ use crate::disk::extent::{Extent, Visitor};
 #[derive(Debug)]
 pub struct Collector<'e> {
     extents: &'e mut Vec<Extent>,
-    /// The walk is stopped after this many extents.
+    /// The number of extents after which the collector stops the walk.
     stop_after: usize,
     fuel: u64,
 }
 
 impl<'e> Collector<'e> {
-    /// Collects into `extents`, which is emptied, until `fuel` steps are made.
+    /// Creates a collector that empties `extents`, collects into it, and stops the walk after `fuel` steps.
     pub fn new(extents: &'e mut Vec<Extent>, fuel: u64) -> Self {
         extents.clear();
         Self { extents, stop_after: usize::MAX, fuel }
     }
 
-    /// Stops the walk after so many extents, at least 1.
+    /// Stops the walk after `extents` extents, at least 1.
     pub fn stopping_after(self, extents: usize) -> Self {
         Self { stop_after: extents, ..self }
     }
 
-    /// Whether the walk was stopped because it made too many steps.
+    /// Reports whether the collector stopped the walk because it took too many steps.
     pub fn exhausted(&self) -> bool {
         self.fuel == 0
     }

@@ -1,7 +1,6 @@
-//! Data read through the mapping are those that were written: the stamps at the edges of every piece,
-//! zeros where there are none. Does not check what lies between the edges of a piece, except where a
-//! program asks to read it; and of large compressed clusters nothing behind their first 16 KiB
-//! (`limits::MAX_INFLATED_BYTES`).
+//! The data that the engine reads are the data that the program wrote: stamps at the edges of every piece, and zeros
+//! without stamps. Does not check the bytes between the edges of a piece, except where a program asks to read them.
+//! Of large compressed clusters, does not check anything after the first 16 KiB (`limits::MAX_INFLATED_BYTES`).
 //!
 //! # Arithmetic
 //! The parts of the model lie on a disk that ends before 2^63, so that no end of a part saturates. A subtraction that
@@ -21,8 +20,8 @@ use super::{Verdict, unexpected_error, violation};
 
 const ORACLE: &str = "data";
 
-/// Reads both edges of every part of the disk that `is_new` passes, the first bytes of every compressed cluster in it,
-/// and over its edges with other layers.
+/// Reads both edges of every part of the disk that `is_new` passes, and the first bytes of every compressed cluster
+/// in it. Also reads across the edges between layers.
 pub fn check(
     disk: &mut impl OpenDisk,
     model: &Model,
@@ -49,7 +48,7 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
     let Visible { start, end, piece, cluster_size, .. } = *visible;
     let stamp_bytes = STAMP_BYTES as u64;
     let mut edge = |at: u64| {
-        // The end of the disk, or a layer above, may cut what is there, and its stamp with it.
+        // The end of the disk or a layer above can cut a piece, and its stamp with it.
         let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
         if whole { check_edge(disk, visible, at) } else { Ok(()) }
     };
@@ -59,7 +58,7 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
             for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
                 edge(cluster)?;
             }
-            // A layer above may leave the inside of a cluster only.
+            // A layer above may leave visible only the inside of a cluster.
             let cut = [
                 (start, start > piece.start),
                 (end.saturating_sub(stamp_bytes), end < visible.piece_end),
@@ -74,7 +73,7 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
         State::Normal(..) | State::ZeroAllocated(_) => {
             edge(start)?;
             edge(end.saturating_sub(stamp_bytes))?;
-            // Where a layer above has what lies before, the first stamp comes later.
+            // If a layer above covers the start of the piece, the first visible stamp comes later.
             if start > piece.start {
                 edge(start.next_multiple_of(cluster_size.bytes()))
             } else {
@@ -85,14 +84,14 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
     }
 }
 
-/// Whether a read that ends at `end` in this part of the disk inflates more of a compressed cluster than the loop can
-/// afford.
+/// Reports whether a read that ends at `end` in this part of the disk inflates more of a compressed cluster than the
+/// loop can afford.
 fn too_deep(visible: &Visible, end: u64) -> bool {
     let last = end.saturating_sub(1) & visible.cluster_size.mask();
     matches!(visible.piece.state, State::Compressed(..)) && last >= MAX_INFLATED_BYTES
 }
 
-/// Reads over the edge between two layers: half of it lies in either.
+/// Reads across the edge between two layers, half of the bytes from each.
 fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> Verdict {
     const HALF: usize = 8;
     let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
@@ -148,8 +147,8 @@ fn check_edge(disk: &mut impl OpenDisk, visible: &Visible, at: u64) -> Verdict {
     })
 }
 
-/// The stamp that a piece has at its own edge, or the zeros that it has everywhere; `None` where it takes
-/// a closer look.
+/// Returns the stamp that a piece has at its edge, or the zeros that fill it. Returns `None` if the content needs a
+/// closer look.
 #[inline]
 fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
     let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
@@ -169,14 +168,14 @@ fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
     }
 }
 
-/// What the oracle needs, reused from disk to disk.
+/// The buffers of the oracle, reused from disk to disk.
 #[derive(Debug, Default)]
 pub struct Buffers {
     expected: Vec<u8>,
     actual: Vec<u8>,
 }
 
-/// Whether reading a range would inflate more of a compressed cluster than the loop can afford.
+/// Reports whether reading a range inflates more of a compressed cluster than the loop can afford.
 pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
     let last = start.get().saturating_add(length_bytes as u64).saturating_sub(1);
     let inflates_too_much =
@@ -184,7 +183,7 @@ pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
     [start.get(), last].into_iter().any(inflates_too_much)
 }
 
-/// Reads any range of the disk and compares every byte. Past the end it must be refused.
+/// Reads any range of the disk and compares every byte. The engine must refuse a range that reaches past the end.
 pub fn check_range(
     disk: &mut impl OpenDisk,
     model: &Model,
@@ -220,7 +219,7 @@ pub fn check_range(
     // They are as long and differ, so there is one.
     let at = differing.unwrap_or(0);
     let guest = start.get() + at as u64;
-    // The parts cover the whole disk, so there is one.
+    // The parts cover the whole disk, so one of them holds the byte.
     let state = model.at(guest).map_or(State::Unallocated, |part| part.state());
     mismatch(&state, &actual[at..], || {
         format!("guest offset {guest}: expected {:#04x}, actual {:#04x}", expected[at], actual[at])
@@ -241,24 +240,24 @@ fn parts_in(
     })
 }
 
-/// What a guest reads from `start` on, by the model: stamps, shapes and zeros. `into` is zeroed and
-/// ends at the end of the disk at most.
+/// Fills `into` with the bytes that a guest reads from `start` on, according to the model: stamps, shapes and zeros.
+/// `into` is zeroed, and ends at the end of the disk at the latest.
 pub fn expect(model: &Model, start: GuestOffset, into: &mut [u8]) {
     for (part, there) in parts_in(model, start, into.len()) {
         expect_of(&part, GuestOffset::new(part.start), &mut into[there]);
     }
 }
 
-/// Adds to what is expected from `start` on the stamps of the right write that `actual` has at inner
-/// edges of subclusters. Where a host cluster is shared with a snapshot in which the subclusters of one
-/// write are several pieces, the edges of those are stamped too.
+/// Adds stamps of the right write to `expected` if `actual` has them at inner edges of subclusters. If a snapshot
+/// shares a host cluster and holds the subclusters of one write as several pieces, the build stamps the edges of
+/// these pieces, too.
 pub fn admit_inner_stamps(model: &Model, start: GuestOffset, expected: &mut [u8], actual: &[u8]) {
     for (part, there) in parts_in(model, start, expected.len()) {
         admit_in(&part, part.start, &mut expected[there.clone()], &actual[there]);
     }
 }
 
-/// The same in one part of the disk, of which both are a part.
+/// Does the same in one part of the disk that contains both ranges.
 fn admit_in(visible: &Visible, start: u64, expected: &mut [u8], actual: &[u8]) {
     let State::Normal(_, write) = visible.piece.state else { return };
     if write == WriteNumber::NONE {
@@ -276,8 +275,8 @@ fn admit_in(visible: &Visible, start: u64, expected: &mut [u8], actual: &[u8]) {
     }
 }
 
-/// Of a stamp at `at`, what falls into `content`, which lies at `start`: the bytes there, and which
-/// part of the stamp they are.
+/// Returns the bytes of `content` (which begins at `start`) that a stamp at `at` covers, and the part of the stamp
+/// that covers them.
 fn cut(content: &[u8], start: u64, at: u64) -> Option<(&[u8], Range<usize>)> {
     let skipped = start.saturating_sub(at) as usize;
     let target = at.saturating_sub(start) as usize;
@@ -285,7 +284,7 @@ fn cut(content: &[u8], start: u64, at: u64) -> Option<(&[u8], Range<usize>)> {
     Some((&content[target..target + length], skipped..skipped + length))
 }
 
-/// What a guest reads from `start` on in one part of the disk; `into` is zeroed and lies in it.
+/// Fills `into` with the bytes that a guest reads from `start` on, within one part of the disk. `into` is zeroed.
 fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
     let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
     if !matches!(piece.state, State::Normal(..) | State::Compressed(..)) {
@@ -295,12 +294,12 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
     let stored = size_bytes.saturating_sub(start).min(into.len() as u64);
     let into = &mut into[..stored as usize];
     let end = start.saturating_add(into.len() as u64);
-    // Cluster by cluster, from the one that holds the first byte.
+    // Go cluster by cluster, beginning with the cluster that holds the first byte.
     let mut at = (start & !cluster_size.mask()).max(piece.start);
     while at < end {
         let next = (at + 1).next_multiple_of(cluster_size.bytes()).min(piece_end);
         match piece.state {
-            // An allocation that nobody has written to.
+            // An allocated cluster without a write.
             State::Normal(_, WriteNumber::NONE) => {}
             State::Normal(_, write) => {
                 for edge in [at, next - STAMP_BYTES as u64] {
@@ -320,7 +319,7 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
     }
 }
 
-/// Copies the part of `bytes`, which lie at `at`, that falls into `content`, which lies at `start`.
+/// Copies the part of `bytes` (which begin at `at`) that overlaps `content` (which begins at `start`).
 fn overlay(content: &mut [u8], start: u64, at: u64, bytes: &[u8]) {
     let skipped = start.saturating_sub(at) as usize;
     let target = at.saturating_sub(start) as usize;

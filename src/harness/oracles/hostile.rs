@@ -1,7 +1,7 @@
-//! Damaged images: whatever was done to them, opening, walking, looking up and reading come to an end
-//! within bounds, and where they answer, the answers tile the disk, are possible, and agree with each
-//! other. What no damage can have touched is mapped as it was meant. While bytes change under a reader,
-//! the answers only tile the disk. Does not check what is said of a damaged entry, nor the data.
+//! Damaged images: whatever the damage, opening, walking, looking up and reading end within bounds. Answers tile the
+//! disk, are possible, and agree with each other. Ranges that no damage can have touched are mapped as the model
+//! says. While bytes change during a read, answers only have to tile the disk. Does not check the mapping of damaged
+//! entries, nor the data.
 
 use std::ops::Range;
 
@@ -29,10 +29,10 @@ pub struct Buffers {
     clipped: [Vec<Extent>; 2],
 }
 
-/// Judges how `engine` reads a damaged image. Without the damage, its disk would have the extents `expected`.
+/// Judges the engine's answers about a damaged image. Without the damage, its disk would have the extents `expected`.
 ///
 /// # Errors
-/// A violation.
+/// The oracle found a violation.
 pub fn check<E: Engine>(
     engine: &mut E,
     case: &Case,
@@ -67,7 +67,7 @@ pub fn check<E: Engine>(
     Ok(outcome)
 }
 
-/// What lies between the touched ranges is as it was meant, as far as the walk went.
+/// Checks that the ranges between the touched ones are mapped as in `expected`, as far as the walk came.
 fn untouched(
     damage: &Damage,
     expected: &[Extent],
@@ -95,7 +95,7 @@ fn untouched(
     Ok(())
 }
 
-/// The part of `extents`, which tile the beginning of a disk, that lies in `range`.
+/// Puts the part of `extents` that lies in `range` into `into`. `extents` tile the beginning of a disk.
 fn clip(extents: &[Extent], range: &Range<u64>, into: &mut Vec<Extent>) {
     into.clear();
     let first =

@@ -1,5 +1,5 @@
-//! A read that fails gives an error, and what was emitted before it is a correct prefix. Does not
-//! check reads of data, nor what the error says beyond being the storage's.
+//! If a read fails, the engine returns an error, and the extents that it emitted before are a correct prefix. Does
+//! not check reads of guest data, nor the error itself, except that it must not say that the image is malformed.
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::storage::Layer;
@@ -11,8 +11,8 @@ use super::{Verdict, partition, violation};
 
 const ORACLE: &str = "io";
 
-/// Opens and walks `chain`, whose reads `meter` counts, with the read number `fail_at` failing, which a
-/// whole walk makes.
+/// Opens and walks `chain` with the read number `fail_at` failing. `meter` counts the reads of the chain; a whole
+/// walk makes more than `fail_at`.
 pub fn check<E: Engine>(
     engine: &mut E,
     chain: &[Layer],

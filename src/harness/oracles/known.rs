@@ -1,9 +1,10 @@
-//! What was found right in the last image of a run. Between two checkpoints most of a disk stays as it was.
+//! The parts of the last image that the oracles have found correct. Between two checkpoints, most of a disk does not
+//! change.
 
 use crate::disk::extent::Extent;
 use crate::harness::model::{Model, Visible};
 
-/// The parts of a disk, and its extents, that the oracles found right. Empty before the first image of a run.
+/// The parts and the extents of a disk that the oracles have found correct. Empty before the first image of a run.
 #[derive(Debug, Default)]
 pub struct Known {
     visible: Vec<Visible>,
@@ -11,21 +12,21 @@ pub struct Known {
 }
 
 impl Known {
-    /// Forgets everything but the buffers.
+    /// Removes everything, and keeps the buffers.
     pub fn clear(&mut self) {
         self.visible.clear();
         self.extents.clear();
     }
 
-    /// Records that all of a disk was found right.
+    /// Records that all of a disk is correct.
     pub fn note(&mut self, model: &Model, extents: &[Extent]) {
         self.clear();
         self.visible.extend_from_slice(model.visible());
         self.extents.extend_from_slice(extents);
     }
 
-    /// Returns a filter that passes only parts of the disk that differ from those that are known. It takes them in
-    /// the order of the disk.
+    /// Returns a filter that passes the parts of the disk that differ from the known ones. The caller must pass parts
+    /// in the order of the disk.
     pub fn new_visible(&self) -> impl FnMut(&Visible) -> bool {
         new_in(&self.visible, |visible| visible.start)
     }
@@ -36,7 +37,7 @@ impl Known {
     }
 }
 
-/// Passes what is not in `known`. Both are in the order of `start`.
+/// Returns a filter that passes values that are not in `known`. Both are in the order of `start`.
 fn new_in<T: PartialEq>(known: &[T], start: impl Fn(&T) -> u64) -> impl FnMut(&T) -> bool {
     let mut rest = known;
     move |item| {

@@ -1,5 +1,5 @@
-//! Point look-ups agree with the walk at both edges of every extent. Does not check either against
-//! the truth.
+//! Look-ups at both edges of every extent agree with the walk. Does not check that the walk and the look-ups are
+//! right.
 
 use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
@@ -25,7 +25,7 @@ pub fn check(
     Ok(())
 }
 
-/// Looks up any byte: on the disk it agrees with the walk, past its end it is refused.
+/// Looks up any byte. On the disk, the answer must agree with the walk. Past the end, the engine must refuse it.
 pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent]) -> Verdict {
     if guest.get() >= disk.virtual_size_bytes() {
         return match disk.lookup(guest) {

@@ -1,11 +1,11 @@
-//! No two neighbours could have been one extent. Does not check that they were rightly merged: the
-//! model does.
+//! Extents are maximal: no two neighbours could be one extent. Does not check that merged extents belong together:
+//! the model does.
 
 use crate::disk::extent::Extent;
 
 use super::{Verdict, violation};
 
-/// Checks `extents`, which tile.
+/// Checks `extents`, which tile the disk.
 pub fn check(extents: &[Extent]) -> Verdict {
     for pair in extents.windows(2) {
         let [here, next] = pair else { continue };

@@ -1,4 +1,4 @@
-//! Storages that count what is read from them, and can fail.
+//! Storages that count reads, and that can fail a read.
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -12,10 +12,10 @@ use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::images::files::{Images, LayerFiles};
 use crate::images::image::Image;
 
-/// The error of a read that was made to fail.
+/// The error kind of a read that fails on purpose.
 pub const INJECTED: ErrorKind = ErrorKind::Other;
 
-/// Counts the reads and bytes of all storages that share it, and makes one read fail.
+/// A counter of reads and bytes that several storages share. It makes one read fail.
 #[derive(Debug)]
 pub struct Meter {
     reads: Cell<u64>,
@@ -24,24 +24,24 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Counts from 0, fails never.
+    /// Creates a meter that counts from 0 and lets no read fail.
     pub const fn new() -> Self {
         Self { reads: Cell::new(0), bytes: Cell::new(0), fail_at: Cell::new(u64::MAX) }
     }
 
-    /// Counts from 0 again, and makes the read with this number fail (0 is the next one).
+    /// Resets the counts to 0, and makes the read with the number `fail_at` fail. 0 is the next read.
     pub fn restart(&self, fail_at: u64) {
         self.reads.set(0);
         self.bytes.set(0);
         self.fail_at.set(fail_at);
     }
 
-    /// How many reads there were.
+    /// Returns the number of reads.
     pub fn reads(&self) -> u64 {
         self.reads.get()
     }
 
-    /// How many bytes they returned.
+    /// Returns the number of bytes that the reads returned.
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
@@ -62,7 +62,7 @@ impl Default for Meter {
     }
 }
 
-/// A storage whose reads are counted.
+/// A storage whose reads a meter counts.
 #[derive(Debug)]
 pub struct Metered<'s, S: Storage + ?Sized> {
     inner: &'s S,
@@ -70,7 +70,7 @@ pub struct Metered<'s, S: Storage + ?Sized> {
 }
 
 impl<'s, S: Storage + ?Sized> Metered<'s, S> {
-    /// Counts the reads of `inner` on `meter`.
+    /// Creates a storage that counts the reads of `inner` on `meter`.
     pub fn new(inner: &'s S, meter: &'s Meter) -> Self {
         Self { inner, meter }
     }
@@ -89,7 +89,7 @@ struct MeteredLayer<'s> {
 }
 
 impl<'s> MeteredImages<'s> {
-    /// Counts the reads of all `images` on `meter`.
+    /// Creates storages that count the reads of all `images` on `meter`.
     pub fn new(images: &'s Images, meter: &'s Meter) -> Self {
         let metered = |files: &'s LayerFiles| {
             let Layer { image, data_file } = files.layer();
@@ -101,7 +101,7 @@ impl<'s> MeteredImages<'s> {
         Self { layers: images.layers().map(metered).collect() }
     }
 
-    /// As engines get them.
+    /// Returns the layers that the harness passes to an engine.
     pub fn chain(&self) -> SmallVec<[Layer<'_>; MAX_LAYERS]> {
         self.layers.iter().map(MeteredLayer::layer).collect()
     }

@@ -1,6 +1,6 @@
-//! Oracles: each decides whether an answer is a bug, and says in its first lines what it does *not*
-//! check. They return what they find; only a fuzz target panics. Beside them lie their tools: what
-//! collects and meters a walk, and what reads an image's own structures (`recount`, `entries`).
+//! Oracles. Each decides whether an answer is a bug; its first lines state what it does *not* check. Oracles return
+//! violations; only a fuzz target panics. Their tools lie beside them: collecting and metering a walk, and reading an
+//! image's own structures (`recount`, `entries`).
 
 pub mod bounds;
 pub mod collector;
@@ -23,24 +23,24 @@ use std::fmt;
 
 use crate::disk::extent::Mapping;
 
-/// A bug was found.
+/// A bug that an oracle has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which oracle found it.
+    /// The name of the oracle.
     pub oracle: &'static str,
-    /// What disagreed.
+    /// The field in which the answers disagree.
     pub field: &'static str,
-    /// What kind of answer was expected.
+    /// The kind of the expected answer.
     pub expected: &'static str,
-    /// What kind of answer was given.
+    /// The kind of the actual answer.
     pub actual: &'static str,
-    /// Where, and with which values: for a person, never part of the fingerprint.
+    /// Offsets and values for a person. They are never part of the fingerprint.
     pub detail: String,
 }
 
 impl Violation {
-    /// One line that is the same for the same bug, whatever the program: no offset, hash or order of
-    /// operations in it.
+    /// Returns one line that is the same for the same bug in every program. It contains no offset, no hash and no
+    /// order of operations.
     pub fn fingerprint(&self) -> String {
         format!("{}: {}, {} → {}", self.oracle, self.field, self.expected, self.actual)
     }
@@ -52,10 +52,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What an oracle answers.
+/// The result of an oracle.
 pub type Verdict = Result<(), Box<Violation>>;
 
-/// A violation, boxed: it is rare, and the answer of every oracle.
+/// Returns a violation in a box, because violations are rare and every oracle returns this type.
 pub(crate) fn violation(
     oracle: &'static str,
     field: &'static str,
@@ -66,7 +66,7 @@ pub(crate) fn violation(
     Err(Box::new(Violation { oracle, field, expected, actual, detail: detail() }))
 }
 
-/// An error where an answer was due.
+/// Returns the violation for an error in place of an answer.
 pub(crate) fn unexpected_error(
     oracle: &'static str,
     asked: &'static str,
@@ -76,7 +76,7 @@ pub(crate) fn unexpected_error(
     Box::new(Violation { oracle, field: asked, expected, actual, detail })
 }
 
-/// The first field in which two mappings of the same bytes differ.
+/// Returns the first field in which two mappings of the same bytes differ.
 pub(crate) fn differing_field(expected: &Mapping, actual: &Mapping) -> Option<&'static str> {
     if expected == actual {
         None

@@ -1,5 +1,5 @@
-//! The extents equal the reference model's, field by field. Does not check where compressed data
-//! lie, which extents do not say: `data` and `refcounts` do.
+//! The extents equal the reference model's, field by field. Does not check the location of compressed data, which
+//! extents do not contain: `data` and `refcounts` do.
 
 use crate::disk::extent::{Extent, Mapping};
 
@@ -7,10 +7,10 @@ use super::{Verdict, differing_field, violation};
 
 const ORACLE: &str = "model";
 
-/// Compares the extents of the whole disk. Both tile it.
+/// Compares the extents of the whole disk. Both lists tile it.
 ///
-/// What is named is what is told of the first byte on which the two disagree, so that a wrong
-/// answer has one fingerprint whether or not it merges with what lies before it.
+/// The fingerprint describes the first byte on which the engine and the model disagree, so a wrong answer has one
+/// fingerprint whether or not it merges with the extent before it.
 pub fn check(expected: &[Extent], actual: &[Extent]) -> Verdict {
     let differing = (0..expected.len().min(actual.len())).find(|&at| expected[at] != actual[at]);
     let Some(at) = differing else {
@@ -22,8 +22,8 @@ pub fn check(expected: &[Extent], actual: &[Extent]) -> Verdict {
     })
 }
 
-/// The field and the kinds of the first byte on which two lists of extents disagree. Their first
-/// extents begin at the same byte and are not equal.
+/// Returns the field and the kinds of the first byte on which two lists of extents disagree. Their first extents
+/// begin at the same byte and differ.
 fn first_difference(
     expected: &[Extent],
     actual: &[Extent],
@@ -38,12 +38,13 @@ fn first_difference(
             return (field, (expected.kind(), actual.kind()));
         }
     }
-    // One of them ends here, or has two extents where one would do.
+    // One of them ends here, or has two extents instead of one.
     let shorter = actual[0].length_bytes == behind;
     ("length", (expected[0].mapping.kind(), if shorter { "shorter" } else { "longer" }))
 }
 
-/// What is told of the byte `behind` bytes into the list, which the first extent covers or ends at.
+/// Returns the mapping of the byte `behind` bytes after the start of the list. The first extent covers that byte or
+/// ends there.
 fn mapping_after(extents: &[Extent], behind: u64) -> Option<Mapping> {
     match extents {
         [first, ..] if first.length_bytes > behind => first.mapping.advanced(behind),
@@ -62,7 +63,7 @@ fn check_count(expected: usize, actual: usize) -> Verdict {
     })
 }
 
-/// The size of the disk.
+/// Compares the size of the disk.
 pub fn check_size(expected: u64, actual: u64) -> Verdict {
     if expected == actual {
         return Ok(());
@@ -112,7 +113,7 @@ mod tests {
         let merged = [extent(0, 1024, zero), expected[2]];
         assert_eq!(name(&apart), "model: kind, zero-allocated → zero-plain");
         assert_eq!(name(&merged), name(&apart));
-        // Merged with what lies behind: the first extent ends too early.
+        // The engine merged zeros with the extent after them: the first extent ends too early.
         let early = [extent(0, 256, zero), normal(256, 512, 4096)];
         assert_eq!(name(&early), "model: kind, zero-plain → normal");
     }

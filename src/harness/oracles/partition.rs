@@ -1,5 +1,4 @@
-//! The partition invariant: the extents tile the window. Does not check what the extents say of
-//! their bytes.
+//! The partition invariant: extents tile the window. Does not check the mapping of the bytes.
 
 use std::ops::Range;
 
@@ -9,8 +8,8 @@ use super::{Verdict, violation};
 
 const ORACLE: &str = "partition";
 
-/// `extents` begin where `range` begins, each begins where the last ended, none is empty, none leaves
-/// 64 bits, and the last ends where `range` ends. An empty range has none.
+/// Checks that `extents` tile `range`: the first begins at its start, each begins at the end of the one before, none
+/// is empty or exceeds 64 bits, and the last ends at its end. An empty range has no extents.
 pub fn check(extents: &[Extent], range: &Range<u64>) -> Verdict {
     let at = prefix(extents, range)?;
     if at < range.end {
@@ -22,8 +21,7 @@ pub fn check(extents: &[Extent], range: &Range<u64>) -> Verdict {
     Ok(())
 }
 
-/// The same for a walk that was cut short: what was emitted tiles the beginning of `range`. Returns
-/// where it ends.
+/// Checks the extents of a walk that was stopped: they tile the beginning of `range`. Returns their end.
 pub fn prefix(extents: &[Extent], range: &Range<u64>) -> Result<u64, Box<super::Violation>> {
     let mut at = range.start;
     for (index, extent) in extents.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Files that are no program's: whatever they hold, opening, walking, looking up and reading come to
-//! an end within bounds, and where they answer, the answers tile the disk, are possible, and agree
-//! with each other. Does not check that they are right: there is nothing to hold them against.
+//! Files that no program built: whatever their content, opening, walking, looking up and reading end within bounds.
+//! Answers tile the disk, are possible, and agree with each other. Does not check that they are right: no model
+//! exists for such a file.
 //!
 //! # Arithmetic
 //! Numbers of steps saturate, because a bound of 2^64 steps is none. The extents that are read end on the disk (`partition`).
@@ -14,28 +14,28 @@ use crate::images::entropy::Entropy;
 use super::collector::Collector;
 use super::{Violation, bounds, flags, lookup, maximal, partition, window};
 
-/// What became of a file.
+/// The result of a run on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawOutcome {
-    /// It was not opened.
+    /// The engine did not open the file.
     Refused,
-    /// It was opened, and walking it failed somewhere.
+    /// The engine opened the file, and its walk ended with an error.
     Failed,
-    /// It was walked to its end, or as far as a run goes.
+    /// The engine walked the file to its end, or to a bound of the run.
     Walked,
 }
 
-/// The most extents of one walk: a table may be mapped many times over, so that a file of some
-/// kilobytes has millions.
+/// The largest number of extents in one walk. A file of some kilobytes can have millions, because its entries can
+/// name one table many times.
 const MAX_EXTENTS: usize = 4096;
-/// The steps that a walk may make for each byte of the file: an L1 entry names an L2 table of up to 64
+/// The number of steps that a walk may take for each byte of the file. One L1 entry names an L2 table of up to 64
 /// pieces (`map`).
 const STEPS_PER_BYTE: u64 = 16;
-/// What a layer below takes for one entry that is left to it: a piece of each table, and what is told.
+/// The number of steps in a layer below for each entry that is left to it: a piece of each table, and the emission.
 const STEPS_PER_LAYER: u64 = 4;
-/// The steps of a walk that are waited for: some tens of milliseconds.
+/// The largest number of steps that a run waits for: some tens of milliseconds.
 const MAX_STEPS: u64 = 1 << 22;
-/// How many extents are looked up and read.
+/// The number of extents that are looked up and read.
 const MAX_ASKED: usize = 64;
 
 /// Buffers, reused from file to file.
@@ -46,10 +46,10 @@ pub struct RawJudge {
 }
 
 impl RawJudge {
-    /// Judges what `engine` makes of a file with the bytes of `input`.
+    /// Judges the engine's answers about a file with the bytes of `input`.
     ///
     /// # Errors
-    /// A violation.
+    /// The oracle found a violation.
     pub fn judge<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -62,30 +62,30 @@ impl RawJudge {
     }
 }
 
-/// How many steps a walk may make of a file in which `bytes` are written.
+/// Returns the number of steps that a walk of a file with `bytes` written bytes may take.
 fn steps(bytes: u64) -> u64 {
     let tables = bytes.saturating_mul(STEPS_PER_BYTE);
     bounds::fuel(0).saturating_add(tables).saturating_add(MAX_EXTENTS as u64)
 }
 
-/// The steps of a walk.
+/// The bound on the steps of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fuel {
-    /// How many it may make.
+    /// The number of steps.
     steps: u64,
-    /// Whether one that makes more hangs. If not, it is only left alone.
+    /// A walk that takes more steps is a violation. If false, the oracle stops it and goes on.
     enough: bool,
 }
 
 impl Fuel {
-    /// Enough for any one file in which `bytes` are written.
+    /// Returns fuel that is enough for any file with `bytes` written bytes.
     fn of_file(bytes: u64) -> Self {
         Self { steps: steps(bytes), enough: true }
     }
 
-    /// For a chain of `layers` in which `bytes` are written. Each entry of one table may name the same other
-    /// one, each of whose entries may leave its cluster to all layers below: of small files that can be
-    /// afforded, of others it cannot.
+    /// Returns fuel for a chain of `layers` with `bytes` written bytes. Every entry of one table may name the same
+    /// other table, and each entry of that table may leave its cluster to all layers below. A run can afford that
+    /// many steps for small files only.
     pub(super) fn of_chain(bytes: u64, layers: usize) -> Self {
         let entries = bytes / 8;
         let asked = entries.saturating_mul(entries).saturating_mul(layers as u64 * STEPS_PER_LAYER);
@@ -95,7 +95,7 @@ impl Fuel {
     }
 }
 
-/// What an engine answers about files of which nothing is known.
+/// The buffers and the fuel for judging answers without a model.
 pub(super) struct Answers<'a> {
     /// The extents of the whole walk, up to a bound.
     pub(super) whole: &'a mut Vec<Extent>,
@@ -104,7 +104,7 @@ pub(super) struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// Opens a chain, walks it, and asks about some of what comes back.
+    /// Opens a chain, walks it, and asks about some of the extents.
     pub(super) fn judge<E: Engine>(
         self,
         engine: &mut E,
@@ -136,8 +136,8 @@ impl Answers<'_> {
     }
 }
 
-/// Walks a disk as far as a run goes; also says whether that is all of it. What was emitted tiles the disk
-/// or its beginning.
+/// Walks a disk up to a bound, and returns whether the walk is complete. Checks that the extents tile the disk or its
+/// beginning.
 pub(super) fn walk(
     disk: &mut impl OpenDisk,
     whole: &mut Vec<Extent>,
@@ -157,7 +157,7 @@ pub(super) fn walk(
     Ok((if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed }, complete))
 }
 
-/// Reads at the edges of extents. Compressed data may be broken; anything else must be readable.
+/// Reads at the edges of extents. Compressed data may be broken; all other data must be readable.
 fn read_edges(disk: &mut impl OpenDisk, extents: &[Extent]) -> super::Verdict {
     let mut bytes = [0; 64];
     for extent in extents {

@@ -1,6 +1,6 @@
-//! A snapshot is the disk as it was when it was taken: its size, its extents, the data at the edges of
-//! its pieces, whatever has become of the active disk. One snapshot of each image is looked at. Does
-//! not check what a snapshot holds beside the disk, nor more than one window and two look-ups in it.
+//! A snapshot is the disk as it was when the program took the snapshot: its size, its extents, and the data at the
+//! edges of its pieces. One snapshot of each image is opened. Does not check other contents of a snapshot, nor more
+//! than one window and two look-ups in it.
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::storage::Layer;
@@ -12,7 +12,7 @@ use super::{Verdict, bounds, data, lookup, model, unexpected_error, window};
 
 const ORACLE: &str = "snapshots";
 
-/// Buffers, reused from snapshot to snapshot.
+/// The buffers, reused from snapshot to snapshot.
 #[derive(Debug, Default)]
 pub struct Buffers {
     expected: Vec<Extent>,
@@ -20,8 +20,8 @@ pub struct Buffers {
     other: Vec<Extent>,
 }
 
-/// Opens the snapshot at `index` and holds it against the model, which becomes the snapshot's disk.
-/// `table_bytes` are those of all snapshots' tables, and of the layers below.
+/// Opens the snapshot at `index` and compares it with the model, which becomes the snapshot's disk. `table_bytes`
+/// counts the tables of all snapshots and of the layers below.
 pub fn check<E: Engine>(
     engine: &mut E,
     chain: &[Layer],
@@ -62,7 +62,7 @@ fn check_disk<E: Engine>(
         return Err(unexpected_error(ORACLE, "walk", &error));
     }
     model::check(expected, actual)?;
-    // One of its extents is looked at more closely: which one follows from the table.
+    // One extent is checked more closely. The index in the table chooses it.
     let Some(extent) = actual.get(index % actual.len().max(1)).copied() else { return Ok(()) };
     if engine_looks_up {
         lookup::check(disk, &[extent], |_| true)?;

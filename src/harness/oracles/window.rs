@@ -1,6 +1,5 @@
-//! Any window's answer is the clip of the whole walk's; stopping early and going on at an extent's
-//! end gives the same stream; the same walk twice is the same. Does not check that the whole walk is
-//! right.
+//! The extents of any window are the clipped extents of the whole walk. A walk that stops and resumes at the end of
+//! an extent emits the same extents, and so does a second walk. Does not check that the whole walk is right.
 
 use std::ops::Range;
 
@@ -13,7 +12,7 @@ use super::{Verdict, differing_field, partition, unexpected_error, violation};
 
 const ORACLE: &str = "window";
 
-/// Asks for `window` and compares with what `whole` says of it.
+/// Walks `window`, and compares the extents with `whole`.
 pub fn check(
     disk: &mut impl OpenDisk,
     window: Window,
@@ -32,8 +31,8 @@ pub fn check(
     compare(&whole[first.min(whole.len())..], buffer, "clip")
 }
 
-/// Walks again, stops after `stop_after` extents (at least 1), goes on from the end of the last: both
-/// together must be the whole walk.
+/// Walks again, stops after `stop_after` extents (at least 1), and resumes at the end of the last one. Both walks
+/// together must equal the whole walk.
 pub fn check_resumed(
     disk: &mut impl OpenDisk,
     stop_after: usize,
@@ -65,7 +64,7 @@ pub fn check_resumed(
     compare(&whole[expected..], buffer, "resumed")
 }
 
-/// Each actual extent lies in the expected one of the same place and says the same of its bytes.
+/// Checks that each actual extent lies in the expected extent of the same index and has the same mapping.
 fn compare(expected: &[Extent], actual: &[Extent], field: &'static str) -> Verdict {
     for (whole, part) in expected.iter().zip(actual) {
         let told = || format!("the whole walk has {whole}\nthis one has {part}");
@@ -87,7 +86,7 @@ fn compare(expected: &[Extent], actual: &[Extent], field: &'static str) -> Verdi
     Ok(())
 }
 
-/// How much of an extent is left from `start` on.
+/// Returns the number of bytes in an extent from `start` on.
 fn left_after(extent: &Extent, start: GuestOffset) -> Option<u64> {
     extent.length_bytes.checked_sub(start.distance_from(extent.start)?)
 }

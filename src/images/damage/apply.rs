@@ -1,4 +1,4 @@
-//! Attacks, made on the files of a program.
+//! Attacks on the files of a program.
 //!
 //! # Arithmetic
 //! The value of an attacked field wraps, so that a field near its largest value can become a small one. An offset past the
@@ -17,7 +17,7 @@ use crate::images::image::Image;
 use super::attacks::{Attack, Spot, Transform};
 use super::traps::{Failing, Trap};
 
-/// What was done to the files of a program. All buffers are reused from program to program.
+/// The damage to the files of a program. All buffers are reused from program to program.
 #[derive(Debug, Default)]
 pub struct Damage {
     anatomies: [Anatomy; MAX_LAYERS],
@@ -27,7 +27,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Does all `attacks` to `images`, in order. Elements are counted as they were before the first.
+    /// Makes all `attacks` on `images`, in order. Elements are counted as they were before the first attack.
     pub fn apply(&mut self, images: &mut Images, attacks: &[Attack]) {
         self.touched.clear();
         self.traps.clear();
@@ -40,7 +40,7 @@ impl Damage {
                 *anatomy = Anatomy::default();
                 continue;
             }
-            // What a program builds is sound.
+            // A program's images are sound, so reading cannot fail.
             let read = anatomy.read(&files.image);
             debug_assert!(read.is_ok(), "{read:?}");
         }
@@ -50,17 +50,17 @@ impl Damage {
         self.touched.sort_unstable_by_key(|range| range.start);
     }
 
-    /// Which guest bytes may be mapped otherwise than was meant: sorted by their start.
+    /// Returns the guest ranges whose mapping may have changed, sorted by their start.
     pub fn touched(&self) -> &[Range<u64>] {
         &self.touched
     }
 
-    /// Whether an image changes while it is read.
+    /// Reports whether bytes of an image change during reads.
     pub fn is_trapped(&self) -> bool {
         !self.traps.is_empty()
     }
 
-    /// Whether the same question may be answered otherwise, or not at all, when it is asked again.
+    /// Reports whether a second answer to the same question may differ or fail.
     pub fn is_unsteady(&self) -> bool {
         self.is_trapped() || !self.failing.is_empty()
     }
@@ -119,12 +119,12 @@ impl Damage {
         self.touched.extend([element.guest, other.guest]);
     }
 
-    /// What lies past the end reads as zeros: an entry there is empty.
+    /// Cuts the end of a file. Entries past the end read as zeros, so they are empty.
     fn truncate(&mut self, images: &mut Images, depth: usize, bytes: u64) {
         let files = images.at_depth_mut(depth);
         let length = files.image.length_bytes().saturating_sub(bytes);
         if files.raw {
-            // It is as long as the disk that it holds.
+            // A raw file is as long as the disk that it holds.
             self.touched.push(EVERYTHING);
         }
         let elements = self.anatomies[depth].elements().iter();
@@ -143,7 +143,7 @@ fn put(image: &mut Image, element: &Element, value: u64) {
     image.overwrite(element.at, &value.to_be_bytes()[8 - width..]);
 }
 
-/// What becomes of the value of an element.
+/// Returns the new value of an element.
 fn changed(
     anatomy: &Anatomy,
     image: &Image,
@@ -157,7 +157,7 @@ fn changed(
     let signed = i64::from(value.cast_signed());
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
     let cluster = cluster_size.bytes();
-    // What is no offset has no flags to keep.
+    // A number that is no offset has no flags to keep.
     let pointing = |to: u64| if bits == 64 { old & !OFFSET_MASK | to & OFFSET_MASK } else { to };
     let new = match transform {
         Transform::Flip => old ^ 1 << (u32::from(value) % bits),
@@ -182,7 +182,7 @@ fn changed(
     if bits == 64 { new } else { new & ((1 << bits) - 1) }
 }
 
-/// Values at which readers go wrong, for an element of so many bits.
+/// Returns a value at which readers go wrong, for an element of `bits` bits.
 fn boundary(number: u16, bits: u32, cluster: u64) -> u64 {
     let most = u64::MAX >> (64 - bits);
     let values = [

@@ -1,46 +1,46 @@
-//! The attacks that a hostile program can make on its image.
+//! The attacks that a hostile program can make on its images.
 
 use crate::formats::qcow2::anatomy::Part;
 
 /// An element of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// What it belongs to.
+    /// The part that the element belongs to.
     pub part: Part,
-    /// How many layers down, counted over those that there are.
+    /// The number of the layer, counted down from the top, modulo the number of layers.
     pub depth: u8,
-    /// Which element; see [`Anatomy::element`](crate::formats::qcow2::anatomy::Anatomy::element).
+    /// The number of the element; see [`Anatomy::element`](crate::formats::qcow2::anatomy::Anatomy::element).
     pub nth: u16,
 }
 
-/// How an element is changed.
+/// The change of an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transform {
-    /// One bit is flipped: the one with the value's number, counted over the element's bits.
+    /// Flips one bit: the value modulo the element's bits.
     #[default]
     Flip,
-    /// It becomes one of the values at which readers go wrong: the value's number says which.
+    /// Writes one of the values at which readers go wrong; the value chooses it.
     Boundary,
-    /// The value is added, as a signed number.
+    /// Adds the value as a signed number.
     Add,
-    /// So many clusters are added.
+    /// Adds the value as a signed number of clusters.
     AddClusters,
-    /// It points at another element's cluster: the one with the value's number, over all parts.
+    /// Points at another element's cluster: the element with the value's index, over all parts.
     Structure,
-    /// It points at the cluster that it lies in.
+    /// Points at the element's own cluster.
     Own,
-    /// It points past the end of the file, by so many clusters.
+    /// Points past the end of the file, by the value in clusters.
     PastEnd,
-    /// What it points at is moved off its boundary, by so many sectors.
+    /// Moves the target of the pointer off its boundary, by the value in sectors.
     Misalign,
-    /// It is exchanged with the next element of its part; in a trap, it becomes the value.
+    /// Exchanges the element with the next one of its part. In a trap, it writes the value.
     Swap,
-    /// It becomes the value.
+    /// Writes the value.
     Set,
 }
 
 impl Transform {
-    /// All of them, in order.
+    /// All transforms, in order.
     pub const ALL: [Self; 10] = [
         Self::Flip,
         Self::Boundary,
@@ -55,43 +55,43 @@ impl Transform {
     ];
 }
 
-/// One thing that is done.
+/// An attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
-    /// An element is changed.
+    /// Changes an element.
     Patch {
-        /// Which.
+        /// The target element.
         spot: Spot,
-        /// How.
+        /// The transform.
         transform: Transform,
-        /// With what.
+        /// The operand of the transform.
         value: u16,
     },
-    /// An element is changed when it has been read.
+    /// Changes an element after a number of reads.
     Trap {
-        /// Which.
+        /// The target element.
         spot: Spot,
-        /// How.
+        /// The transform.
         transform: Transform,
-        /// With what.
+        /// The operand of the transform.
         value: u16,
-        /// How many reads see it as it was.
+        /// The number of reads that return the old value.
         reads: u8,
     },
-    /// A read of a part fails.
+    /// Lets reads of a part fail.
     FailRead {
-        /// Which part.
+        /// The part.
         part: Part,
-        /// Of which layer.
+        /// The layer.
         depth: u8,
-        /// How many reads of it go well before.
+        /// The number of reads that succeed before.
         reads: u8,
     },
-    /// Bytes are cut off the end of the file.
+    /// Cuts bytes off the end of a file.
     Truncate {
-        /// Of which layer.
+        /// The layer.
         depth: u8,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
 }

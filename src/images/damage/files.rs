@@ -1,4 +1,4 @@
-//! Files whose bytes change, or whose reads fail, while somebody reads them.
+//! Files whose bytes change, or whose reads fail, while an engine reads them.
 //!
 //! # Arithmetic
 //! A count of reads that has reached 255 stays there: it is as high as any that a trap waits for. A read that passes 2^64
@@ -20,15 +20,14 @@ use crate::images::image::Image;
 use super::apply::Damage;
 use super::traps::{Failing, Trap};
 
-/// The files of a program, as somebody reads them for whom traps are laid. Each opening of a chain begins
-/// with [`DamagedFiles::rearm`].
+/// The files of a program with their traps. Call [`DamagedFiles::rearm`] before each opening of a chain.
 #[derive(Debug)]
 pub struct DamagedFiles<'d> {
-    /// From the top down: the image, and the data file where there is one.
+    /// The layers from the top down: the image, and the data file if there is one.
     layers: SmallVec<[(DamagedImage<'d>, Option<&'d Image>); MAX_LAYERS]>,
 }
 
-/// An image with traps in it.
+/// An image with traps.
 #[derive(Debug)]
 pub struct DamagedImage<'d> {
     image: &'d Image,
@@ -36,7 +35,7 @@ pub struct DamagedImage<'d> {
     failing: SmallVec<[Armed<&'d Failing>; 4]>,
 }
 
-/// Something that happens after so many reads.
+/// An event that happens after a number of reads.
 #[derive(Debug)]
 struct Armed<T> {
     what: T,
@@ -48,7 +47,7 @@ impl<T> Armed<T> {
         Self { what, reads: Cell::new(0) }
     }
 
-    /// Counts a read; whether it is one that something happens to.
+    /// Counts a read, and reports whether the event happens to it.
     fn springs(&self, after: u8) -> bool {
         let before = self.reads.get();
         self.reads.set(before.saturating_add(1));
@@ -57,7 +56,7 @@ impl<T> Armed<T> {
 }
 
 impl<'d> DamagedFiles<'d> {
-    /// The files of `images`, which `damage` was done to.
+    /// Creates the files of `images`, which `damage` has changed.
     pub fn new(images: &'d Images, damage: &'d Damage) -> Self {
         let layers = images.layers().enumerate().map(|(depth, files)| {
             let traps = damage.traps.iter().filter(|trap| trap.depth == depth);
@@ -72,7 +71,7 @@ impl<'d> DamagedFiles<'d> {
         Self { layers: layers.collect() }
     }
 
-    /// Everything is as if nothing had been read yet.
+    /// Resets the counts of all reads.
     pub fn rearm(&self) {
         for (image, _) in &self.layers {
             image.traps.iter().for_each(|armed| armed.reads.set(0));
@@ -80,7 +79,7 @@ impl<'d> DamagedFiles<'d> {
         }
     }
 
-    /// As engines get them.
+    /// Returns the layers that the harness passes to an engine.
     pub fn layers(&self) -> impl Iterator<Item = Layer<'_>> {
         self.layers.iter().map(|(image, data_file)| Layer {
             image: image as &dyn Storage,
@@ -90,7 +89,7 @@ impl<'d> DamagedFiles<'d> {
 }
 
 impl DamagedImage<'_> {
-    /// Fails where it is to fail.
+    /// Counts a read, and fails if it is one that must fail.
     fn read(&self, from: u64, until: u64) -> Result<(), StorageError> {
         for armed in &self.failing {
             let Failing { ranges, reads, .. } = armed.what;
@@ -103,7 +102,7 @@ impl DamagedImage<'_> {
         Ok(())
     }
 
-    /// Puts what the traps hold into `bytes`, which lie at `from`.
+    /// Writes the bytes of the traps into `bytes`, which begin at `from`.
     fn spring(&self, from: HostOffset, bytes: &mut [u8]) {
         let until = from.saturating_add(bytes.len() as u64);
         let met = self.traps.iter().filter(|armed| armed.what.meets(from, until));
@@ -140,14 +139,14 @@ impl Storage for DamagedImage<'_> {
     ) -> Result<Option<Data<'a>>, StorageError> {
         let met = self.traps.iter().filter(|armed| armed.what.meets(from, until));
         let Some(trap) = met.map(|armed| armed.what.range.start.max(from)).min() else {
-            // Only what is returned counts as read.
+            // Only the returned bytes count as read.
             let data = self.image.next_data(from, until, scratch)?;
             if let Some(Data { offset, bytes }) = &data {
                 self.read(offset.get(), offset.get() + bytes.len() as u64)?;
             }
             return Ok(data);
         };
-        // What springs may lie in a hole.
+        // A trap may lie in a hole.
         let there = self.image.next_data(from, until, scratch)?.map(|data| data.offset);
         let first = there.map_or(trap, |there| there.min(trap));
         storage::read_widened(self, from, first, until, scratch)

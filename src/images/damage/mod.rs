@@ -1,5 +1,5 @@
-//! Damage: what a hostile program does to its image once it is built. Entries are changed, at once or
-//! behind the back of a reader that has looked at them; the file is cut; reads fail.
+//! Damage: the attacks of hostile programs on their images. They change entries, before or after a reader reads them,
+//! cut the file, and let reads fail.
 
 mod apply;
 mod attacks;

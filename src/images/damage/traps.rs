@@ -1,32 +1,32 @@
-//! What happens to files while a reader reads them: bytes that change, and reads that fail.
+//! Traps: bytes that change during reads, and reads that fail.
 
 use std::ops::Range;
 
 use crate::disk::offsets::HostOffset;
 
-/// Bytes that change when they have been read.
+/// Bytes that change after a number of reads.
 #[derive(Clone, Debug)]
 pub(super) struct Trap {
     pub(super) depth: usize,
-    /// Where they lie.
+    /// The host offsets of the bytes.
     pub(super) range: Range<HostOffset>,
-    /// Their new values: the last bytes of this array, as many as the range is long.
+    /// The new values: the last bytes of this array, as many as the range has.
     pub(super) bytes: [u8; 8],
     pub(super) reads: u8,
 }
 
 impl Trap {
-    /// Whether it lies in `from..until`, or some of it does.
+    /// Reports whether the bytes overlap `from..until`.
     pub(super) fn meets(&self, from: HostOffset, until: HostOffset) -> bool {
         self.range.start < until && from < self.range.end
     }
 }
 
-/// A read that fails.
+/// A part whose reads fail.
 #[derive(Clone, Debug)]
 pub(super) struct Failing {
     pub(super) depth: usize,
-    /// Where the part's elements lie, sorted.
+    /// The host offsets of the part's elements, sorted.
     pub(super) ranges: Vec<Range<HostOffset>>,
     pub(super) reads: u8,
 }

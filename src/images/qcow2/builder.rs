@@ -1,4 +1,4 @@
-//! The image that a program builds, and the operations on its clusters.
+//! The builder of an image, and its operations on clusters.
 
 use super::encoding::entries::Subclusters;
 use crate::disk::offsets::HostOffset;
@@ -13,7 +13,7 @@ use super::plan::{MAX_SIZE_BYTES, Plan};
 use super::state::{Bitmaps, FileState, L1, PayloadEnd, Place, Snapshots};
 use super::tables::{Entry, Extended, TableId, Tables};
 
-/// An image being built. All buffers are reused from image to image.
+/// A builder of images. All buffers are reused from image to image.
 #[derive(Debug)]
 pub struct Builder {
     pub(super) plan: Plan,
@@ -25,12 +25,12 @@ pub struct Builder {
     pub(super) bitmaps: Bitmaps,
     pub(super) payload_end: Option<PayloadEnd>,
     pub(super) file: FileState,
-    /// Entries that are about to go: a buffer.
+    /// A buffer for entries that an operation is about to remove.
     pub(super) touched: Vec<(u64, Entry)>,
 }
 
 impl Builder {
-    /// Without an image; call [`Builder::begin`].
+    /// Creates a builder without an image; call [`Builder::begin`].
     pub fn new() -> Self {
         let geometry = Geometry {
             version: Version::V3,
@@ -68,14 +68,14 @@ impl Builder {
         self.payload_end = None;
         self.file = FileState::default();
         self.placement.allocate(1, Policy::Append);
-        // The file has room for an L1 table of any size that `limits` allows.
+        // The file has room for an L1 table of every size that `limits` allows.
         let entries = plan.geometry.l1_entries_for(self.plan.size_bytes);
         let grown = self.grow_l1(entries);
         debug_assert!(grown);
     }
 
-    /// The largest disk that the geometry and the limits allow: a full L1 table, and less than 2^63; with
-    /// a data file, no more than an entry's 56 bits of offset can say.
+    /// Returns the size of the largest disk that the geometry and the limits allow: a full L1 table, and less than
+    /// 2^63. With a data file, an entry's 56 bits of offset are a bound, too.
     pub fn max_size_bytes(&self) -> u64 {
         let geometry = &self.plan.geometry;
         let entries = self.limits.l1_entries(geometry);
@@ -84,29 +84,29 @@ impl Builder {
         u64::try_from(largest).unwrap_or(u64::MAX).min(told)
     }
 
-    /// What was fixed at the beginning; the size follows resizes.
+    /// Returns the plan of the image. Its size follows resizes.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How many guest clusters the disk has, the last of them perhaps cut.
+    /// Returns the number of guest clusters of the disk. The last one may be cut.
     pub fn guest_clusters(&self) -> u64 {
         self.plan.geometry.cluster_size.clusters_for(self.plan.size_bytes)
     }
 
-    /// Decides where clusters go from now on.
+    /// Selects the place of later clusters.
     pub fn set_policy(&mut self, policy: Policy) {
         self.placement.policy = policy;
     }
 
-    /// Leaves `clusters` free at the end of the file.
+    /// Leaves `clusters` clusters free at the end of the file.
     pub fn leave_gap(&mut self, clusters: u64) {
         self.placement.leave_gap(clusters);
     }
 
-    /// Writes a whole cluster. In place where it is allocated and not shared.
+    /// Writes a whole cluster, in place if it is allocated and not shared.
     ///
-    /// Returns where it lies now; `None` where the file is full, and nothing was changed.
+    /// Returns its host offset, or `None` if the file is full and nothing changed.
     #[inline]
     pub fn write(&mut self, cluster: GuestCluster, write: WriteNumber) -> Option<HostOffset> {
         let (table, index) = self.table_for_change(cluster)?;
@@ -124,10 +124,10 @@ impl Builder {
         Some(host)
     }
 
-    /// Makes a whole cluster read as zeros; with `keep`, a host cluster that it has stays allocated.
-    /// A version 2 image has no zero clusters.
+    /// Makes a whole cluster read as zeros. With `keep`, its host cluster stays allocated. A version 2 image has no
+    /// zero clusters.
     ///
-    /// Returns the host cluster that was kept, if any; `None` where nothing was changed.
+    /// Returns the host cluster that was kept, if any, or `None` if nothing changed.
     pub fn zero(&mut self, cluster: GuestCluster, keep: bool) -> Option<Option<HostOffset>> {
         if self.plan.geometry.version == Version::V2 {
             return None;
@@ -135,7 +135,7 @@ impl Builder {
         let (table, index) = self.table_for_change(cluster)?;
         let old = self.tables.get(table, index);
         let (kept, writes) = match old {
-            // With an offset of 0, which a data file has, the entry would say that there is none.
+            // An offset of 0, which a data file has, would mean that there is no host cluster.
             Entry::Zero(Some(host)) | Entry::Normal(host, _)
                 if keep && host != HostOffset::ZERO =>
             {
@@ -158,7 +158,7 @@ impl Builder {
         Some(kept)
     }
 
-    /// Makes a whole cluster unallocated; false where it was, or nothing could be changed.
+    /// Makes a whole cluster unallocated. Returns false if nothing changed.
     pub fn discard(&mut self, cluster: GuestCluster) -> bool {
         let Some((table, index)) = self.find(cluster) else {
             return false;
@@ -175,7 +175,7 @@ impl Builder {
         true
     }
 
-    /// The entry of a cluster whose data in `host` are all of one write.
+    /// Returns the entry of a cluster whose data in `host` all come from one write.
     #[inline]
     pub(super) fn data_entry(&mut self, host: HostOffset, write: WriteNumber) -> Entry {
         if self.plan.geometry.extended_l2 {
@@ -188,7 +188,7 @@ impl Builder {
         }
     }
 
-    /// The host cluster of an entry, where data can be written to it in place.
+    /// Returns the host cluster of an entry if data can be written to it in place.
     #[inline]
     pub(super) fn own_host(&self, entry: Entry) -> Option<HostOffset> {
         let host = match entry {
@@ -200,7 +200,7 @@ impl Builder {
         (self.host_references(host) == 1).then_some(host)
     }
 
-    /// A host cluster for the data of `cluster`; in a data file, the one that is kept for it.
+    /// Returns a host cluster for the data of `cluster`. In a data file, that is the cluster reserved for it.
     #[inline]
     pub(super) fn allocate_cluster(&mut self, cluster: GuestCluster) -> Option<HostOffset> {
         if self.plan.geometry.data_file {
@@ -211,16 +211,15 @@ impl Builder {
         Some(self.host_offset(first))
     }
 
-    /// An empty L2 table.
+    /// Allocates an empty L2 table.
     #[inline]
     pub(super) fn add_table(&mut self) -> Option<TableId> {
         let host = self.placement.allocate(1, self.placement.policy)?;
         Some(self.tables.add(HostCluster::new(host)))
     }
 
-    /// Finds a place for a table of `length_bytes` and frees the `old` one; a place is the first cluster
-    /// and how many, which are 0 where a table is empty. `None` where the file is full, and nothing was
-    /// freed.
+    /// Allocates a place for a table of `length_bytes`, and frees the `old` one. A place is the first cluster and the
+    /// number of clusters, which are 0 for an empty table. Returns `None` if the file is full and nothing was freed.
     pub(super) fn replace_place(&mut self, old: Place, length_bytes: u64) -> Option<Place> {
         let clusters = self.plan.geometry.cluster_size.clusters_for(length_bytes);
         let first = match clusters {
@@ -244,7 +243,7 @@ impl Builder {
 
     #[inline]
     pub(super) fn host_references(&self, host: HostOffset) -> u64 {
-        // Only snapshots share clusters of data, and there are none with a data file.
+        // Only snapshots share data clusters, and an image with a data file has none.
         if self.snapshots.is_empty() {
             return 1;
         }
@@ -252,7 +251,7 @@ impl Builder {
         self.placement.clusters.references(cluster.get())
     }
 
-    /// The clusters of the file that an entry references.
+    /// Returns the clusters of the file that an entry references.
     pub(super) fn referenced(&self, entry: Entry) -> std::ops::Range<u64> {
         if self.plan.geometry.data_file {
             return 0..0;
@@ -279,26 +278,26 @@ impl Builder {
     pub(super) fn release_cluster(&mut self, cluster: u64) {
         let left = self.placement.clusters.drop_reference(cluster);
         if left == 0 && self.payload_end.is_some_and(|end| end.cluster == cluster) {
-            // The cluster may become anything now.
+            // The cluster may be used again for anything.
             self.payload_end = None;
         }
     }
 
-    /// The table that maps `cluster`, and the entry's index in it.
+    /// Returns the table that maps `cluster`, and the entry's index in it.
     #[inline]
     pub(super) fn find(&self, cluster: GuestCluster) -> Option<(TableId, u64)> {
         let (l1_index, index) = self.indexes(cluster);
         Some((self.active.get(l1_index)?, index))
     }
 
-    /// A cluster's index in the L1 table, and in its L2 table.
+    /// Returns a cluster's index in the L1 table, and its index in the L2 table.
     #[inline]
     pub(super) fn indexes(&self, cluster: GuestCluster) -> (u64, u64) {
         let geometry = &self.plan.geometry;
         (cluster.get() >> geometry.l2_bits(), cluster.get() & (geometry.l2_entries() - 1))
     }
 
-    /// The same, for a change: a table is made where there is none, and copied where it is shared.
+    /// Returns the same for a change: this allocates a missing table, and copies a shared one.
     #[inline]
     pub(super) fn table_for_change(&mut self, cluster: GuestCluster) -> Option<(TableId, u64)> {
         let (l1_index, index) = self.indexes(cluster);

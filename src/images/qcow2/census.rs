@@ -1,5 +1,4 @@
-//! What building looks like from outside: how it stands between two operations of a program, and what
-//! there is to measure of an image.
+//! Measurements of a builder: its progress between two operations of a program, and the vitals of an image.
 
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::images::qcow2::encoding::sizes::Sizes;
@@ -9,7 +8,7 @@ use super::header::style::HeaderFlags;
 use super::placement::Tally;
 use super::serialise::Scratch;
 
-/// How far a builder has come.
+/// The progress of a builder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     tally: Tally,
@@ -18,7 +17,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Tells what has happened since `before`.
+    /// Reports the events since `before`.
     pub fn tell(&self, before: &Self, observer: &impl Observer) {
         if self.copied > before.copied {
             observer.event(State::Build, Event::SharedTable);
@@ -35,7 +34,7 @@ impl Census {
 }
 
 impl Builder {
-    /// How far it has come since [`Builder::begin`].
+    /// Returns the progress since [`Builder::begin`].
     #[inline]
     pub fn census(&self) -> Census {
         Census {
@@ -45,7 +44,7 @@ impl Builder {
         }
     }
 
-    /// Tells what is to be measured of the image that was built last with `scratch`, which is this one.
+    /// Reports the vitals of the image of the last build with `scratch`. It must be this builder's image.
     pub fn tell_vitals<O: Observer>(&self, scratch: &Scratch, observer: &O) {
         if !O::OBSERVES {
             return;
@@ -72,7 +71,7 @@ impl Builder {
         }
     }
 
-    /// Tells what is rare in an image that was built with `scratch`.
+    /// Reports the rare events in an image that was built with `scratch`.
     pub(super) fn tell_rare<O: Observer>(&self, scratch: &Scratch, observer: &O) {
         if !O::OBSERVES {
             return;

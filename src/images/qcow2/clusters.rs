@@ -1,5 +1,5 @@
-//! Which host clusters are allocated, and how often each is referenced: sorted runs, so that a table
-//! of 512 clusters costs what one cluster costs.
+//! The allocated host clusters and their reference counts, as sorted runs. A table of 512 clusters costs as much as
+//! one cluster.
 
 /// Adjacent clusters with the same refcount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,14 +8,14 @@ pub struct Run {
     pub first: u64,
     /// The cluster past the last.
     pub end: u64,
-    /// How often each is referenced; never 0.
+    /// The number of references to each cluster; never 0.
     pub references: u64,
 }
 
 /// The allocated clusters of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Clusters {
-    /// Sorted, disjoint; neighbours that could be one run are one.
+    /// Sorted and disjoint. Adjacent runs have different counts.
     runs: Vec<Run>,
 }
 
@@ -25,34 +25,34 @@ impl Clusters {
         self.runs.clear();
     }
 
-    /// Becomes a copy of `other`, in the buffer that is there.
+    /// Copies `other` into the existing buffer.
     pub fn copy_from(&mut self, other: &Self) {
         self.runs.clone_from(&other.runs);
     }
 
-    /// The allocated clusters, in order.
+    /// Returns the allocated clusters, in order.
     #[inline]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// The cluster past the last that is allocated.
+    /// Returns the cluster after the last allocated one.
     #[inline]
     pub fn end(&self) -> u64 {
         self.runs.last().map_or(0, |run| run.end)
     }
 
-    /// The index of the first run that ends past `cluster`.
+    /// Returns the index of the first run that ends past `cluster`.
     #[inline]
     fn first_past(&self, cluster: u64) -> usize {
-        // Programs mostly append.
+        // The fast path: programs mostly append.
         if self.end() <= cluster {
             return self.runs.len();
         }
         self.runs.partition_point(|run| run.end <= cluster)
     }
 
-    /// How often `cluster` is referenced; 0 where it is free.
+    /// Returns the number of references to `cluster`; 0 if it is free.
     #[inline]
     pub fn references(&self, cluster: u64) -> u64 {
         match self.runs.get(self.first_past(cluster)) {
@@ -61,7 +61,7 @@ impl Clusters {
         }
     }
 
-    /// Whether none of `clusters` from `first` on is allocated.
+    /// Reports whether none of the `clusters` clusters from `first` on is allocated.
     pub fn is_free(&self, first: u64, clusters: u64) -> bool {
         match self.runs.get(self.first_past(first)) {
             Some(run) => run.first >= first.saturating_add(clusters),
@@ -69,7 +69,7 @@ impl Clusters {
         }
     }
 
-    /// Allocates free clusters, each referenced once.
+    /// Allocates free clusters with one reference each.
     #[inline]
     pub fn allocate(&mut self, first: u64, clusters: u64) {
         debug_assert!(self.is_free(first, clusters));
@@ -86,15 +86,15 @@ impl Clusters {
         self.join_around(at);
     }
 
-    /// References an allocated cluster once more.
+    /// Adds a reference to an allocated cluster.
     pub fn add_reference(&mut self, cluster: u64) {
         let at = self.isolate(cluster);
         self.runs[at].references += 1;
         self.join_around(at);
     }
 
-    /// References an allocated cluster once less; returns how many references are left, and frees it
-    /// where there are none.
+    /// Removes a reference from an allocated cluster, and frees it after the last one. Returns the number of
+    /// remaining references.
     pub fn drop_reference(&mut self, cluster: u64) -> u64 {
         let at = self.isolate(cluster);
         self.runs[at].references -= 1;
@@ -107,7 +107,7 @@ impl Clusters {
         left
     }
 
-    /// Frees clusters that are referenced once each.
+    /// Frees clusters with one reference each.
     pub fn free(&mut self, first: u64, clusters: u64) {
         let end = first + clusters;
         let at = self.first_past(first);
@@ -128,14 +128,14 @@ impl Clusters {
         }
     }
 
-    /// The free clusters between the run at `index` and the next: the first, and how many.
+    /// Returns the free clusters between the run at `index` and the next run: the first one, and their number.
     pub fn hole_after(&self, index: usize) -> Option<(u64, u64)> {
         let here = self.runs.get(index)?;
         let next = self.runs.get(index + 1)?;
         Some((here.end, next.first - here.end))
     }
 
-    /// Gives `cluster` a run of its own; its index.
+    /// Gives `cluster` a run of its own, and returns the index of the run.
     fn isolate(&mut self, cluster: u64) -> usize {
         let at = self.first_past(cluster);
         let run = self.runs[at];

@@ -1,4 +1,4 @@
-//! Compressed clusters: several to a host cluster, at any byte, across a cluster boundary.
+//! Compressed clusters: several to a host cluster, at any byte, across cluster boundaries.
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::units::GuestCluster;
@@ -10,52 +10,51 @@ use super::payload::{self, Kind};
 use super::state::PayloadEnd;
 use super::tables::{Compressed, Entry};
 
-/// How a compressed cluster is placed.
+/// The placement of a compressed cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// Right behind the last payload, in the same host cluster and over its boundary where the next
-    /// one is free; else at the start of a new one.
+    /// Right after the last payload, in the same host cluster, and into the next cluster if that is free. Otherwise
+    /// at the start of a new cluster.
     #[default]
     Packed,
-    /// In new clusters, from a byte inside the first one on; folded into the cluster.
+    /// In new clusters, from a byte inside the first one on.
     Fresh {
-        /// The byte.
+        /// The byte, modulo the cluster size.
         skew_bytes: u64,
     },
 }
 
-/// A compressed cluster to be written.
+/// A request to write a compressed cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedWrite {
-    /// What it holds, and how it is coded.
+    /// The content and the coding.
     pub kind: Kind,
-    /// Where it goes.
+    /// The placement.
     pub packing: Packing,
-    /// Which write it is.
+    /// The number of the write.
     pub write: WriteNumber,
 }
 
-/// A compressed cluster that was written.
+/// A compressed cluster that the builder has written.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedPlace {
-    /// Where the payload begins.
+    /// The host offset of the payload.
     pub offset: HostOffset,
-    /// Its length.
+    /// The length of the payload.
     pub length_bytes: u32,
-    /// What it holds: another shape than was wanted where that one does not fit.
+    /// The shape of the content. It differs from the requested shape if that does not fit.
     pub shape: Shape,
 }
 
 impl Builder {
-    /// What becomes of a cluster that is to be compressed as `wanted`, and how many bytes of the file
-    /// that writes.
+    /// Returns the kind that the builder writes for `wanted`, and the number of bytes that it takes in the file.
     pub fn fitting_payload(&self, wanted: Kind) -> (Kind, u64) {
         let (kind, payload) = payload::fitting(&self.plan.geometry, wanted);
         (kind, payload.length_bytes() as u64)
     }
 
-    /// Writes a whole cluster compressed. Returns what was written; `None` where the file is full or the
-    /// data lie in another one, and nothing was changed.
+    /// Writes a whole cluster compressed. Returns `None` if the file is full or the image has a data file; then
+    /// nothing changed.
     pub fn write_compressed(
         &mut self,
         cluster: GuestCluster,
@@ -84,8 +83,8 @@ impl Builder {
         Some(CompressedPlace { offset, length_bytes, shape: kind.shape })
     }
 
-    /// Room behind the last payload, counted: the cluster in which it ended is referenced once more,
-    /// the ones that the new one spills into are allocated.
+    /// Allocates room after the last payload. The cluster in which that payload ends gets another reference, and the
+    /// clusters after it are allocated.
     fn pack(&mut self, length_bytes: u64) -> Option<HostOffset> {
         let end = self.payload_end?;
         let cluster_size = self.plan.geometry.cluster_size;
@@ -108,15 +107,15 @@ impl Builder {
         Some(end.offset)
     }
 
-    /// The host offset that a descriptor cannot say: it has 70 - cluster_bits bits (specification,
-    /// "Compressed Clusters Descriptor").
+    /// Returns the first host offset that a descriptor cannot hold. A descriptor has 70 - cluster_bits bits for the
+    /// offset (specification, "Compressed Clusters Descriptor").
     fn descriptor_reach(&self) -> u64 {
         1 << (70 - self.plan.geometry.cluster_size.bits())
     }
 
     fn place_fresh(&mut self, length_bytes: u64, skew_bytes: u64) -> Option<HostOffset> {
         let cluster_size = self.plan.geometry.cluster_size;
-        // A payload and its skew take less than four clusters.
+        // A payload with its skew takes less than four clusters.
         let room = cluster_size.saturating_bytes(self.placement.append_at() + 4);
         if room > self.descriptor_reach() {
             return None;

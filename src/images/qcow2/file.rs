@@ -1,5 +1,5 @@
-//! What there is of a file beyond what its disk holds: how it ends, allocations that nobody has written
-//! to, tables that are larger than they must be, clusters past the end of the disk.
+//! The parts of a file beyond the disk's content: its end, allocations without a write, tables that are longer than
+//! necessary, and clusters past the end of the disk.
 
 use crate::images::qcow2::encoding::sizes::Sizes;
 use std::ops::Range;
@@ -15,17 +15,17 @@ use super::placement::Placement;
 use super::state::{FileEnd, FileState};
 use super::tables::{Entry, Extended};
 
-/// The garbage at either edge of a tail; between them there is nothing.
+/// The garbage at both edges of a tail. The middle is a hole.
 const GARBAGE: [u8; 64] = [0x5A; 64];
 
 impl Builder {
-    /// Decides how the file ends; the tail lies behind the last cluster where `end` says what it is of.
+    /// Selects the end of the file. A tail follows the last cluster if `end` has a content for it.
     pub fn end_file(&mut self, end: FileEnd, tail_bytes: u64) {
         (self.file.end, self.file.tail_bytes) = (end, tail_bytes);
     }
 
-    /// Makes the refcount table `table_clusters` clusters longer than it must be, and the L1 table
-    /// `l1_entries` longer than it is; false where neither changed anything.
+    /// Makes the refcount table `table_clusters` clusters longer than necessary, and the L1 table `l1_entries` longer
+    /// than now. Returns false if nothing changed.
     pub fn spare(&mut self, table_clusters: u64, l1_entries: u64) -> bool {
         let old = std::mem::replace(&mut self.plan.refcounts.spare, table_clusters);
         let entries = self.active.entries.saturating_add(l1_entries);
@@ -34,10 +34,9 @@ impl Builder {
         more || old != table_clusters
     }
 
-    /// Allocates a cluster without writing to it. What has a host cluster or is compressed is left
-    /// alone.
+    /// Allocates a cluster without writing to it. Skips a cluster that has a host cluster or is compressed.
     ///
-    /// Returns where it lies; `None` where nothing was done.
+    /// Returns the host offset, or `None` if nothing changed.
     pub fn preallocate(&mut self, cluster: GuestCluster) -> Option<HostOffset> {
         let vacant = |entry| {
             let extended = matches!(entry, Entry::Extended(Extended { host: None, .. }));
@@ -55,10 +54,9 @@ impl Builder {
         Some(host)
     }
 
-    /// Clusters past the end of the disk that its L1 table has room for: those of the last L2 table
-    /// that the disk needs where `table` is 0, else those of the `table`-th one behind it. It is folded
-    /// over what there is; `None` where there is nothing, and where the data lie in another file, which
-    /// ends with the disk.
+    /// Returns the clusters past the end of the disk that one L2 table can map: the last table that the disk needs if
+    /// `table` is 0, otherwise the `table`-th one after it, modulo the tables for which the L1 table has room.
+    /// Returns `None` if there is no such cluster, or if the image has a data file, which ends with the disk.
     pub fn beyond(&self, table: u64) -> Option<Range<u64>> {
         if self.plan.geometry.data_file {
             return None;
@@ -78,23 +76,22 @@ impl Builder {
         }
     }
 
-    /// Notes that something was put past the end of the disk: it has to go before the disk grows over
-    /// it.
+    /// Records that clusters past the end of the disk exist. They must be discarded before the disk grows over them.
     pub fn note_beyond(&mut self) {
         self.file.beyond = true;
     }
 
-    /// From which cluster on all is to be discarded when the disk gets a size of `new_clusters`.
+    /// Returns the first cluster to discard when the disk gets `new_clusters`.
     ///
-    /// QEMU does not look at what lies past the end of a disk that it makes larger: the guest would see
-    /// it (tried with 10.0.2). A writer that put it there discards it first.
+    /// QEMU does not discard clusters past the end of a disk that it makes larger, so the guest would see them (tried
+    /// with 10.0.2). The writer that put them there discards them first.
     pub(super) fn discarded_from(&self, new_clusters: u64) -> Option<u64> {
         let old_clusters = self.guest_clusters();
         let any = self.file.beyond || new_clusters < old_clusters;
         any.then(|| new_clusters.min(old_clusters))
     }
 
-    /// Ends the writing of an image for which `placement` is what is allocated.
+    /// Ends the writing of an image whose allocations are in `placement`.
     pub(super) fn seal(&self, image: &mut Image, placement: &Placement) {
         let cluster_size = self.plan.geometry.cluster_size;
         let end = cluster_size.saturating_bytes(placement.clusters.end());
@@ -113,7 +110,7 @@ impl Builder {
             }
             FileEnd::Sector | FileEnd::Content => {
                 let last = self.host_offset(placement.clusters.end().saturating_sub(1)).get();
-                // As long as what is written; a byte of the last cluster has to be there.
+                // As long as the written bytes. At least one byte of the last cluster must be in the file.
                 image.seal(last + 1);
                 match wanted {
                     FileEnd::Sector => image.length_bytes().next_multiple_of(512),

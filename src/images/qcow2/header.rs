@@ -1,12 +1,10 @@
-//! The header of an image: its fixed part, the fields that no reader knows, the extensions, and the
-//! name of the backing file.
+//! The header of an image: the fixed part, unknown fields, the extensions, and the name of the backing file.
 //!
-//! All of it lies in the first cluster, which may have 512 bytes. Where not all of what is wanted fits,
-//! the layout is cut to what does, in this order, each step as far as it must go and no further:
-//! unknown extensions are left out, the last first; then the feature name table's rows of features
-//! that nobody knows; then the whole table; then the header becomes shorter; then the backing file's
-//! name goes right behind the extensions. What a reader needs (names, formats, directories) is never
-//! left out while the rest still can be: see [`Builder::check_names`].
+//! Everything lies in the first cluster, which may have only 512 bytes. If there is too little room, the layout is
+//! cut in this order, each step only as far as necessary. First, unknown extensions are left out, beginning with the
+//! last. Then the unknown features of the feature name table are left out, and then the whole table. Then the header
+//! becomes shorter. Then the backing file's name moves right after the extensions. Data that a reader needs (names,
+//! formats, directories) are never left out while anything else can be: see [`Builder::check_names`].
 
 mod extensions;
 mod layout;
@@ -30,21 +28,20 @@ use layout::Layout;
 use names::{Names, NamesTooLong};
 use style::{HeaderFlags, HeaderStyle};
 
-/// How many bytes of what nobody looks at are written at each end of it: a header may be as long as a
-/// cluster.
+/// The number of junk bytes at each end of an ignored range. A header may be as long as a cluster, so the middle
+/// stays a hole.
 const JUNK_BYTES: u64 = 24;
 
 impl Builder {
-    /// Decides how the header is written from now on; of a version 2 header there is less to decide.
-    /// False where it was to be written like that already.
+    /// Selects the form of the header. Version 2 headers have fewer choices. Returns false if nothing changed.
     pub fn set_header(&mut self, style: HeaderStyle) -> bool {
         self.plan.style.replace(style) != Some(style)
     }
 
-    /// Whether an image with these names can be built. One that cannot has no names.
+    /// Checks whether an image with these names can be built. An image that cannot is built without names.
     ///
     /// # Errors
-    /// They do not fit, with everything left out that can be.
+    /// The names do not fit, even if everything optional is left out.
     pub fn check_names(&self, names: &Names) -> Result<(), NamesTooLong> {
         Layout::new(&self.plan, self.bitmaps_extension(), names).map(drop)
     }
@@ -53,7 +50,7 @@ impl Builder {
         let nameless = Names { backing: b"", data_file: b"" };
         let (names, layout) = match Layout::new(&self.plan, self.bitmaps_extension(), names) {
             Ok(layout) => (names, layout),
-            // What is left is less than 300 bytes.
+            // The remainder takes less than 300 bytes.
             Err(_) => (
                 &nameless,
                 Layout::new(&self.plan, self.bitmaps_extension(), &nameless).unwrap_or_default(),
@@ -107,7 +104,7 @@ impl Builder {
         }
     }
 
-    /// The incompatible, compatible and autoclear feature bits.
+    /// Returns the incompatible, compatible and autoclear feature bits.
     fn features(&self) -> [u64; 3] {
         let Self { plan, .. } = self;
         let bit = |there: bool, bit: u64| if there { bit } else { 0 };
@@ -119,7 +116,7 @@ impl Builder {
             | bit(stale || plan.has(HeaderFlags::DIRTY), INCOMPATIBLE_DIRTY)
             | bit(plan.has(HeaderFlags::CORRUPT), INCOMPATIBLE_CORRUPT);
         let mut entropy = plan.style.unwrap_or_default().entropy();
-        // Those that nobody knows: the lowest, the highest, and any between.
+        // Unknown bits: the lowest, the highest, and random ones between.
         let mut unknown = |lowest: u32| entropy.next_u64() << lowest | 1 << lowest | 1 << 63;
         let compatible = bit(plan.header.lazy_refcounts || stale, COMPATIBLE_LAZY_REFCOUNTS)
             | bit(plan.has(HeaderFlags::COMPATIBLE_BITS), unknown(1));

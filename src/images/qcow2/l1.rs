@@ -1,4 +1,4 @@
-//! The active L1 table: its growth, resizing, and what becomes of tables that are dropped.
+//! The active L1 table: its growth, resizes of the disk, and the release of tables.
 
 use crate::formats::qcow2::units::GuestCluster;
 use crate::images::qcow2::encoding::sizes::Sizes;
@@ -7,7 +7,7 @@ use super::builder::Builder;
 use super::tables::{Entry, TableId};
 
 impl Builder {
-    /// Gives the active L1 table room for `entries`; false where the file is full.
+    /// Gives the active L1 table room for `entries`. Returns false if the file is full.
     pub(super) fn grow_l1(&mut self, entries: u64) -> bool {
         let clusters = self.plan.geometry.cluster_size.clusters_for(entries * 8);
         if clusters > self.active.place.1 {
@@ -20,11 +20,11 @@ impl Builder {
         true
     }
 
-    /// Changes the size of the disk; what lies past the last cluster of the smaller disk is discarded.
-    /// The L1 table grows where it must, and never shrinks.
+    /// Changes the size of the disk, and discards clusters past the end of a smaller disk. The L1 table grows if
+    /// necessary, and never shrinks.
     ///
-    /// Returns the new size, which the limits may have cut; `None` where the file is full, a snapshot does
-    /// not allow it, or the limits do not allow a bitmap that long.
+    /// Returns the new size, which the limits may have cut. Returns `None` if the file is full, a snapshot forbids
+    /// it, or the limits do not allow a bitmap that long.
     pub fn resize(&mut self, size_bytes: u64) -> Option<u64> {
         let size_bytes = size_bytes.min(self.max_size_bytes());
         if !self.may_resize(size_bytes) || !self.bitmaps_allow(size_bytes) {
@@ -40,15 +40,14 @@ impl Builder {
             return None;
         }
         self.file.beyond = false;
-        // What lay behind the old disk must not be a part of the new one.
+        // VM state after the old disk must not become a part of the new one.
         self.drop_vm_state();
         self.plan.size_bytes = size_bytes;
         self.resize_bitmaps();
         Some(size_bytes)
     }
 
-    /// Discards all guest clusters from `first` on; false where the file is full, and nothing was
-    /// discarded.
+    /// Discards all guest clusters from `first` on. Returns false if the file is full and nothing changed.
     fn discard_from(&mut self, first: u64) -> bool {
         let entries = self.plan.geometry.l2_entries();
         let keep = first.div_ceil(entries);
@@ -81,7 +80,7 @@ impl Builder {
         true
     }
 
-    /// Drops the active disk's tables but for the first `kept`.
+    /// Releases the active disk's tables, except the first `kept`.
     pub(super) fn release_tables_from(&mut self, kept: usize) {
         for at in kept..self.active.tables.len() {
             self.release_table(self.active.tables[at].1);
@@ -89,7 +88,7 @@ impl Builder {
         self.active.tables.truncate(kept);
     }
 
-    /// Drops one reference of a table, and of all that it references.
+    /// Removes one reference from a table and from everything that it references.
     pub(super) fn release_table(&mut self, table: TableId) {
         self.for_each_entry(table, Self::release);
         self.release_cluster(self.tables.host(table).get());
@@ -101,7 +100,7 @@ impl Builder {
         table: TableId,
         mut change: impl FnMut(&mut Self, Entry),
     ) {
-        // Taken out for the while: `change` counts references, it does not touch tables.
+        // The tables are taken out for this loop: `change` counts references and uses no table.
         let tables = std::mem::take(&mut self.tables);
         for (_, page) in tables.pages(table) {
             for entry in page.iter().filter(|entry| **entry != Entry::Unallocated) {

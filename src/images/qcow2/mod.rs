@@ -1,8 +1,8 @@
-//! The image that a program builds: which clusters are mapped where, and the bytes that say so.
+//! The image that a program builds: the mapping of clusters, and the bytes that encode it.
 //!
-//! [`Builder`] is what a writer of qcow2 would be, reduced to the mapping. It is total: what cannot
-//! be done (the file is full, a count is at its maximum) has no effect and says so. Building the
-//! image's bytes does not change it, so that a program can be built and verified at any point.
+//! [`Builder`] is a writer of qcow2, reduced to the mapping. It is total: an operation that is not possible (the file
+//! is full, a count is at its maximum) has no effect, and returns that. Building the image's bytes does not change
+//! the builder, so a program can be built and verified at any point.
 
 mod bitmaps;
 mod builder;

@@ -1,6 +1,6 @@
-//! Counts that are out of date, as lazy refcounts leave them when a writer ends without notice: what
-//! was allocated is not counted yet, what was freed still is. Tables, and the counts of header and
-//! refcount structures, are always what they should be: a writer puts them in order first.
+//! Counts that are out of date, as lazy refcounts leave them when a writer is killed: allocated clusters without a
+//! count, and freed clusters with one. Tables are always correct, and so are the counts of the header and of refcount
+//! structures, because a writer updates these first.
 
 use crate::formats::qcow2::units::HostCluster;
 use crate::images::entropy::Entropy;
@@ -12,16 +12,16 @@ use super::clusters::{Clusters, Run};
 use super::placement::Placement;
 use super::tables::Entry;
 
-/// What is out of date in one image.
+/// The counts of one image that are out of date.
 #[derive(Debug, Default)]
 pub struct OutOfDate {
-    /// The clusters as the counts on disk have them.
+    /// The clusters with their counts on disk.
     clusters: Clusters,
     /// Sorted by cluster.
     deviations: Vec<Deviation>,
 }
 
-/// How many clusters are tried, at most.
+/// The largest number of clusters that the build tries.
 const MAX_TRIES: u64 = 8;
 
 impl OutOfDate {
@@ -29,7 +29,7 @@ impl OutOfDate {
         self.deviations.clear();
     }
 
-    /// The counts to write, where they are not those of the placement.
+    /// Returns the counts to write, if they differ from the placement.
     pub(super) fn runs(&self) -> Option<&[Run]> {
         (!self.deviations.is_empty()).then(|| self.clusters.runs())
     }
@@ -51,7 +51,7 @@ impl OutOfDate {
 }
 
 impl Builder {
-    /// Chooses clusters of what the program has built and leaves their counts out of date.
+    /// Chooses clusters of the program, and leaves their counts out of date.
     pub(super) fn leave_out_of_date(&self, placement: &Placement, out_of_date: &mut OutOfDate) {
         let style = self.plan.style.unwrap_or_default();
         let mut entropy = Entropy::new(style.entropy().next_u64() ^ self.plan.rng_seed);
@@ -62,11 +62,11 @@ impl Builder {
             let run = runs[entropy.below(runs.len() as u64) as usize];
             let cluster = run.first + entropy.below(run.end - run.first);
             let freed = entropy.one_in(2);
-            // Most of the time a cluster is free behind the run: it was part of it once.
+            // In most cases the cluster after the run is free, because it once belonged to the run.
             if freed && self.counts_free(run.end, placement, out_of_date) {
                 continue;
             }
-            // The header is allocated first and never freed.
+            // The header is allocated first, and never freed.
             if cluster == 0 || out_of_date.get_mut(cluster).is_some() {
                 continue;
             }
@@ -83,7 +83,7 @@ impl Builder {
         }
     }
 
-    /// Counts a free cluster inside the file, where there is a block for its count.
+    /// Counts a free cluster inside the file, if a block exists for its count.
     fn counts_free(
         &self,
         cluster: u64,
@@ -102,7 +102,7 @@ impl Builder {
         false
     }
 
-    /// Notes where COPIED, which follows the references, does not agree with the counts.
+    /// Records the entries whose COPIED flag, which follows the references, disagrees with the count.
     fn count_flags(&self, out_of_date: &mut OutOfDate) {
         let mut note = |cluster: u64| {
             if let Some(deviation) = out_of_date.get_mut(cluster) {

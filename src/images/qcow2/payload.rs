@@ -1,7 +1,7 @@
-//! Compressed payloads, each compressed once in a process. A run only patches a stamp into them.
+//! Compressed payloads. The process compresses each one once; a run only patches a stamp into it.
 //!
-//! A payload begins with a block that stores the stamp as it is; behind it lies what was compressed
-//! ahead of time, in one of many codings.
+//! A payload begins with a block that stores the stamp uncompressed. The data after it were compressed ahead of time,
+//! in one of many codings.
 
 mod coding;
 mod deflate;
@@ -21,7 +21,7 @@ use coding::Content;
 
 pub use coding::Coding;
 
-/// What lies behind a stream that has ended.
+/// The garbage after the end of a stream.
 const TRAILING: [u8; 77] = [0xA5; 77];
 
 /// A compressed cluster with room for a stamp.
@@ -33,17 +33,17 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// The length that the descriptor says; never more than it can.
+    /// Returns the length that the descriptor claims, at most the largest that it can hold.
     pub fn claimed_bytes(&self) -> usize {
         self.claimed_bytes
     }
 
-    /// The length of what is written; behind it, nothing is.
+    /// Returns the length of the written bytes. Nothing is written after them.
     pub fn length_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The payload with `stamp` in it: what lies before the stamp, the stamp, and what lies behind.
+    /// Returns the payload with `stamp` in it: the bytes before the stamp, the stamp, and the bytes after it.
     pub fn stamped<'s>(
         &'static self,
         stamp: &'s [u8; STAMP_BYTES],
@@ -73,29 +73,30 @@ impl Payload {
         Self { bytes: bytes.into(), stamp_at, claimed_bytes }
     }
 
-    /// One that is too long is empty.
+    /// Reports whether the payload fits. A payload that does not is empty.
     fn fits(&self) -> bool {
         !self.bytes.is_empty()
     }
 }
 
-/// What a descriptor can say of a payload that begins anywhere in a sector: 2^(cluster_bits - 8)
-/// sectors.
+/// Returns the largest length that a descriptor can hold for a payload that begins anywhere in a sector:
+/// 2^(cluster_bits - 8) sectors.
 fn max_claimed_bytes(cluster_size: ClusterSize) -> usize {
     2 * cluster_size.bytes_usize() - 511
 }
 
-/// What a payload holds, and how.
+/// The content and the coding of a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kind {
-    /// What it holds.
+    /// The content.
     pub shape: Shape,
-    /// How it is coded.
+    /// The coding.
     pub coding: Coding,
 }
 
-/// Returns the payload for a cluster of `geometry`, and its kind. If the payload of `wanted` is too long, it returns the
-/// same shape in the usual coding; if that is too long too, the largest shape that always fits.
+/// Returns the payload for a cluster of `geometry`, and its kind. If the payload of `wanted` is too long, this
+/// returns the same shape in the usual coding. If that is too long, too, it returns the largest shape that always
+/// fits.
 pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
     let usual = Kind { coding: Coding::Usual, ..wanted };
     let last = Kind { shape: Shape::Most, coding: Coding::Usual };
@@ -104,8 +105,8 @@ pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
     found.unwrap_or_else(|| made(last))
 }
 
-/// Returns the payload of a kind; it is empty if it would be too long. The first call makes it, and the process keeps it:
-/// at most [`MAX_PAYLOAD_BYTES`] for each kind, cluster size and compression.
+/// Returns the payload of a kind; it is empty if it would be too long. The first call compresses it, and the process
+/// keeps it: at most [`MAX_PAYLOAD_BYTES`] for each kind, cluster size and compression.
 pub fn payload(geometry: &Geometry, kind: Kind) -> &'static Payload {
     static MADE: [OnceLock<Payload>; PAYLOADS_OF_CLUSTER * CLUSTER_SIZES * 2] =
         [const { OnceLock::new() }; PAYLOADS_OF_CLUSTER * CLUSTER_SIZES * 2];

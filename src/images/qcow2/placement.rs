@@ -1,37 +1,37 @@
-//! Where the next host cluster goes: the program decides, with entropy of its own.
+//! The placement of host clusters. The program selects a policy, and has entropy of its own.
 
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::images::entropy::Entropy;
 
 use super::clusters::Clusters;
 
-/// Where clusters are placed.
+/// The policy for the placement of clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// At the end of the file.
     #[default]
     Append,
-    /// In the first hole that is large enough, else at the end.
+    /// In the first hole that is large enough, otherwise at the end.
     FirstHole,
-    /// In a hole that the entropy chooses, else at the end.
+    /// In a random hole, otherwise at the end.
     RandomHole,
-    /// By turns at the end and in a hole: entropy tosses a coin.
+    /// At the end or in a random hole, by a coin.
     Mixed,
 }
 
-/// How often clusters were placed, by what became of it.
+/// The number of placements, by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// At the end of the file.
     appended: u64,
     /// In a hole.
     filled: u64,
-    /// At the end, though a hole was wanted.
+    /// At the end, because no hole was large enough.
     no_hole: u64,
 }
 
 impl Tally {
-    /// Tells what became of clusters since `before`.
+    /// Reports the events since `before`.
     #[inline]
     pub fn tell(&self, before: &Self, state: State, observer: &impl Observer) {
         if self.appended > before.appended {
@@ -50,12 +50,12 @@ impl Tally {
 /// The allocator of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// What is allocated.
+    /// The allocated clusters.
     pub clusters: Clusters,
-    /// Where clusters go that no structure has a policy of its own for.
+    /// The policy of structures that have no policy of their own.
     pub policy: Policy,
     entropy: Entropy,
-    /// Appended clusters go no lower than this: gaps that were reserved lie below.
+    /// The lowest cluster for appended clusters. Reserved gaps lie below.
     append_at: u64,
     /// The longest file, in clusters.
     limit: u64,
@@ -63,7 +63,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Begins an empty file of at most `limit` clusters, reusing the buffers.
+    /// Begins an empty file of at most `limit` clusters, and reuses the buffers.
     pub fn reset(&mut self, rng_seed: u64, limit: u64) {
         self.clusters.clear();
         self.policy = Policy::Append;
@@ -73,7 +73,7 @@ impl Placement {
         self.tally = Tally::default();
     }
 
-    /// Becomes a copy of `other`, in the buffers that are there.
+    /// Copies `other` into the existing buffers.
     pub fn copy_from(&mut self, other: &Self) {
         self.clusters.copy_from(&other.clusters);
         self.policy = other.policy;
@@ -83,18 +83,18 @@ impl Placement {
         self.tally = other.tally;
     }
 
-    /// Lets the file grow as long as it needs to.
+    /// Removes the limit on the file's length.
     pub fn lift_limit(&mut self) {
         self.limit = u64::MAX;
     }
 
-    /// What became of clusters since the file began.
+    /// Returns the number of placements since the file began.
     #[inline]
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Where the next appended cluster goes.
+    /// Returns the place of the next appended cluster.
     pub fn append_at(&self) -> u64 {
         self.append_at.max(self.clusters.end())
     }
@@ -102,19 +102,19 @@ impl Placement {
     /// Leaves a gap of `clusters` at the end of the file. The gap is cut so that the file keeps room.
     pub fn leave_gap(&mut self, clusters: u64) {
         let end = self.append_at();
-        // A quarter of the file stays free behind a gap, for what is still to come.
+        // A quarter of the file stays free after a gap, for later clusters.
         let room = (self.limit / 4 * 3).saturating_sub(end);
         self.append_at = end + clusters.min(room);
     }
 
-    /// Allocates `clusters` adjacent ones by `policy`; `None` where the file is full.
+    /// Allocates `clusters` adjacent clusters by `policy`, or returns `None` if the file is full.
     #[inline]
     pub fn allocate(&mut self, clusters: u64, policy: Policy) -> Option<u64> {
         self.allocate_with_tolerance(clusters, 0, policy)
     }
 
-    /// Allocates `clusters` adjacent ones that are followed by at least `tolerance` free ones, where
-    /// the policy finds such a place.
+    /// Allocates `clusters` adjacent clusters. At least `tolerance` free ones follow them, if the policy finds such a
+    /// place.
     pub fn allocate_with_tolerance(
         &mut self,
         clusters: u64,
@@ -154,7 +154,7 @@ impl Placement {
         Some(first)
     }
 
-    /// Allocates `clusters` from `first` on; false where one of them is taken or past the limit.
+    /// Allocates `clusters` from `first` on. Returns false if one of them is allocated or past the limit.
     pub fn allocate_at(&mut self, first: u64, clusters: u64) -> bool {
         let possible = first + clusters <= self.limit && self.clusters.is_free(first, clusters);
         if possible {
@@ -172,11 +172,11 @@ impl Placement {
                 return self.hole_from(index + 1, wanted).or_else(|| self.hole_from(0, wanted));
             }
         };
-        // Anywhere in it; behind other clusters or with a new hole before it.
+        // Anywhere in the hole: next to other clusters, or with a new hole before it.
         Some(first + self.entropy.below(length - wanted + 1))
     }
 
-    /// The first hole of at least `wanted` clusters after the run at `index` or a later one.
+    /// Returns the start of the first hole of at least `wanted` clusters after the run at `index` or a later one.
     fn hole_from(&self, index: usize, wanted: u64) -> Option<u64> {
         (index..self.clusters.runs().len().saturating_sub(1)).find_map(|index| {
             let (first, length) = self.clusters.hole_after(index)?;

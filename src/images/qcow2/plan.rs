@@ -1,4 +1,4 @@
-//! What a program fixes before its first operation.
+//! The settings that a program fixes before its first operation.
 
 use crate::formats::qcow2::geometry::{Geometry, Version};
 
@@ -8,39 +8,39 @@ use super::refcounts::RefcountPlacement;
 /// The size of the largest disk: whole sectors, less than 2^63 bytes.
 pub const MAX_SIZE_BYTES: u64 = (1 << 63) - 512;
 
-/// What a program fixes before its first operation.
+/// The settings that a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Version, cluster size, refcount width, extended L2, compression.
+    /// Version, cluster size, refcount width, extended L2 and compression type.
     pub geometry: Geometry,
-    /// The disk's size as the header stores it.
+    /// The size of the disk as the header stores it.
     pub size_bytes: u64,
-    /// What the header says beyond that.
+    /// The other parts of the header.
     pub header: HeaderOptions,
-    /// How it is written, where the program decides that.
+    /// The form of the header, if the program selects one.
     pub style: Option<HeaderStyle>,
     /// The backing file.
     pub backing: Option<BackingPlan>,
     /// The external data file.
     pub data_file: Option<DataFilePlan>,
-    /// Where the refcount structures go.
+    /// The placement of the refcount structures.
     pub refcounts: RefcountPlacement,
-    /// The seed of all placement by entropy.
+    /// The seed of all random placement.
     pub rng_seed: u64,
 }
 
 impl Plan {
-    /// The size of the disk as readers have it, in whole sectors.
+    /// Returns the size of the disk in whole sectors, as readers see it.
     pub fn virtual_size_bytes(&self) -> u64 {
         self.size_bytes & !511
     }
 
-    /// Whether the guest data lie in an external data file that is the disk, byte for byte.
+    /// Reports whether the image has an external data file that is a raw image of the disk.
     pub(super) fn has_raw_data_file(&self) -> bool {
         self.data_file.is_some_and(|data_file| data_file.raw)
     }
 
-    /// A plain image in one file, placed at its end.
+    /// Creates a plain image in one file. Clusters are appended to its end.
     pub fn new(geometry: Geometry, size_bytes: u64) -> Self {
         Self {
             geometry,
@@ -54,7 +54,7 @@ impl Plan {
         }
     }
 
-    /// Whether the program wants this of the header. Feature bits and unknown fields need version 3.
+    /// Reports whether the program sets this flag. Feature bits and unknown fields need version 3.
     pub(super) fn has(&self, flag: HeaderFlags) -> bool {
         const ANY_VERSION: HeaderFlags = HeaderFlags::FEATURE_NAMES
             .with(HeaderFlags::UNKNOWN_NAMES)

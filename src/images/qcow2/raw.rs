@@ -1,4 +1,4 @@
-//! The lowest layer of a chain as a raw file: what a guest reads, byte for byte.
+//! The lowest layer of a chain as a raw file: the bytes that a guest reads.
 
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{WriteNumber, stamp};
@@ -11,7 +11,7 @@ use super::serialise::write_stamps;
 use super::tables::{Compressed, Entry, Extended};
 
 impl Builder {
-    /// Writes what a guest reads. The file is as long as the disk, to the byte.
+    /// Writes the bytes that a guest reads. The file is exactly as long as the disk.
     pub fn build_raw(&self, files: &mut LayerFiles) {
         (files.raw, files.has_data_file) = (true, false);
         files.data_file.clear();
@@ -32,7 +32,7 @@ impl Builder {
         image.seal(self.plan.size_bytes);
     }
 
-    /// Writes what a guest reads of one cluster, where that is not zeros.
+    /// Writes the bytes that a guest reads of one cluster, unless they are zeros.
     fn write_read(&self, image: &mut Image, guest: GuestOffset, entry: Entry) {
         let geometry = &self.plan.geometry;
         let at = HostOffset::new(guest.get());

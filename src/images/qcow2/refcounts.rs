@@ -1,20 +1,18 @@
-//! Refcount blocks and the refcount table, allocated by the iterative algorithm for self-referencing
-//! structures (QEMU `docs/devel/image-fuzzer`, "Fuzzing of self-referencing structures", here as a
-//! true fixpoint).
+//! Refcount blocks and the refcount table. The allocator uses the iterative algorithm for self-referencing structures
+//! (QEMU `docs/devel/image-fuzzer`, "Fuzzing of self-referencing structures"), here as a true fixpoint.
 //!
-//! Every allocated cluster must be counted in a block, and blocks and table are clusters themselves.
-//! So: blocks for all clusters; where a new block lies may need a block of its own, repeated until
-//! none is missing. Then a run of adjacent clusters for the table, with a tolerance for growth; its
-//! clusters may need new blocks, and these a longer table, which grows into the tolerance or, where
+//! Every allocated cluster needs a count in a block, and blocks and the table are clusters themselves. So the
+//! allocator makes blocks for all clusters. A new block may need another block for its own count; this repeats until
+//! none is missing. Then the allocator places a run of adjacent clusters for the table, with a tolerance for growth.
+//! Its clusters may need new blocks, and these may need a longer table. The table grows into its tolerance or, if
 //! that is used up, moves to a longer run.
 //!
-//! It ends. A block is made at most once for each index. The table is first made as long as it must be
-//! and grows in place while the clusters behind it are free. Where they are not, it moves, with room for
-//! a sixteenth more: at the end of the file that makes the file longer by little more than the table
-//! itself, and the table by what counts so many clusters. A table cluster counts 64 × 64 clusters at the
-//! least (512-byte clusters, 64-bit counts), so that this is less than the room; spare clusters are a
-//! constant more. (Without the room, a table of 4,096 clusters needs a longer one wherever it is moved
-//! to.) What is not needed is freed.
+//! This ends, for these reasons. Each index gets at most one block. The table first gets its necessary length, and
+//! grows in place while the clusters after it are free. If they are not, it moves, with room for a sixteenth more. At
+//! the end of the file, the move makes the file longer by little more than the table itself, and the table by the
+//! clusters that count this growth. A table cluster counts at least 64 × 64 clusters (512-byte clusters, 64-bit
+//! counts), so this is less than the extra room; spare clusters only add a constant. (Without the extra room, a table
+//! of 4,096 clusters needs a longer one wherever it moves.) Unnecessary clusters are freed at the end.
 
 use super::encoding::refcounts::put_run;
 use crate::disk::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
@@ -31,33 +29,33 @@ use super::clusters::Run;
 use super::placement::{Placement, Policy};
 use super::sparse_table;
 
-/// How the program wants the refcount structures placed.
+/// The placement of the refcount structures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefcountPlacement {
-    /// Where blocks go.
+    /// The policy for blocks.
     pub blocks: Policy,
-    /// Where the table goes.
+    /// The policy for the table.
     pub table: Policy,
-    /// How many free clusters the table wants behind it, 0 to [`MAX_TABLE_TOLERANCE`].
+    /// The number of free clusters that the table wants after it, 0 to [`MAX_TABLE_TOLERANCE`].
     pub tolerance: u64,
-    /// How many clusters more the table has than it must have, as far as QEMU opens so many.
+    /// The number of clusters by which the table is longer than necessary, up to the longest table that QEMU opens.
     pub spare: u64,
 }
 
-/// Where the refcount structures of one image lie.
+/// The location of an image's refcount structures.
 #[derive(Debug, Default)]
 pub struct Refcounts {
     /// Block index and host cluster, sorted by index.
     blocks: Vec<(u64, u64)>,
-    /// Indexes of blocks that may be missing.
+    /// The indices of blocks that may be missing.
     pending: Vec<u64>,
     table_first: u64,
     table_clusters: u64,
 }
 
 impl Refcounts {
-    /// Allocates blocks and table for all that `placement` has allocated, and for themselves.
-    /// `placement` must not be limited: an image cannot do without them.
+    /// Allocates blocks and table for all clusters of `placement`, and for themselves. `placement` must have no
+    /// limit, because no image can do without them.
     pub fn allocate(
         &mut self,
         placement: &mut Placement,
@@ -71,14 +69,14 @@ impl Refcounts {
         for run in placement.clusters.runs() {
             self.pending.extend(run.first / per_block..=(run.end - 1) / per_block);
         }
-        // Popped from the back: the blocks are inserted in order.
+        // Indices are popped from the back, because blocks are inserted in order.
         self.pending.dedup();
         self.pending.reverse();
         self.allocate_blocks(placement, per_block, wanted.blocks, observer);
         self.allocate_table(placement, geometry, wanted, observer);
     }
 
-    /// Makes every pending block, and those that the new ones need.
+    /// Makes every pending block, and the blocks that new blocks need.
     fn allocate_blocks(
         &mut self,
         placement: &mut Placement,
@@ -155,8 +153,7 @@ impl Refcounts {
         unreachable!("the refcount table does not converge");
     }
 
-    /// Extends the table cluster by cluster until it is as long as it should be; false where the next
-    /// cluster is taken.
+    /// Extends the table cluster by cluster to its wanted length. Returns false if the next cluster is allocated.
     fn extend_table(
         &mut self,
         placement: &mut Placement,
@@ -178,7 +175,7 @@ impl Refcounts {
         true
     }
 
-    /// Frees what the table does not need.
+    /// Frees the clusters that the table does not need.
     fn trim_table(
         &mut self,
         placement: &mut Placement,
@@ -213,7 +210,8 @@ impl Refcounts {
         }
     }
 
-    /// What holds all blocks, and the spare clusters as far as QEMU opens so many.
+    /// Returns the table's length: enough for all blocks, and the spare clusters, up to the longest table that QEMU
+    /// opens.
     fn wanted_table_clusters(&self, geometry: &Geometry, wanted: RefcountPlacement) -> u64 {
         let entries = self.blocks.last().map_or(1, |(index, _)| index + 1);
         let needed = geometry.cluster_size.clusters_for(entries * 8);
@@ -221,17 +219,17 @@ impl Refcounts {
         needed.max(most.min(needed + wanted.spare))
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Where the table lies: its first cluster, and how many.
+    /// Returns the first cluster of the table, and the number of its clusters.
     pub fn table(&self) -> (HostCluster, u64) {
         (HostCluster::new(self.table_first), self.table_clusters)
     }
 
-    /// Writes table and blocks.
+    /// Writes the table and the blocks.
     pub fn serialise(&self, image: &mut Image, geometry: &Geometry, runs: &[Run]) {
         self.serialise_table(image, geometry);
         let per_block = geometry.refcounts_per_block();
@@ -253,11 +251,11 @@ impl Refcounts {
     }
 }
 
-/// Pieces of a block nearer than this are written as one.
+/// Pieces of a block that are nearer than this are written as one.
 const JOIN_BYTES: u64 = 64;
 
-/// Writes the counts of `clusters` into the block at `host`. `runs` begins with the first that ends
-/// past the block's first cluster.
+/// Writes the counts of `clusters` into the block at `host`. `runs` begins with the first run that ends past the
+/// block's first cluster.
 fn serialise_block(
     image: &mut Image,
     geometry: &Geometry,
@@ -316,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Every count on disk is the allocator's, and every cluster of the structures is counted.
+    /// Asserts that every count on disk is the allocator's, and that every cluster of the structures has a count.
     fn assert_counted(refcounts: &Refcounts, placement: &Placement, geometry: &Geometry) {
         let mut image = Image::default();
         refcounts.serialise(&mut image, geometry, placement.clusters.runs());
@@ -380,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_table_of_thousands_of_clusters_comes_to_rest() {
-        // Found by the fuzzer: moved to the end of the file, such a table needs a longer one, for ever.
+        // A fuzzer found this: at the end of the file, such a table needs a longer one after every move.
         let geometry = geometry(9, 6);
         let mut refcounts = Refcounts::default();
         for policy in [Policy::Append, Policy::FirstHole, Policy::RandomHole, Policy::Mixed] {
@@ -400,8 +398,8 @@ mod tests {
 
     #[test]
     fn the_table_grows_any_number_of_times() {
-        // 64 counts a block, 64 blocks a table cluster: everything is full, so that the table's own
-        // blocks make it longer.
+        // A block has 64 counts, and a table cluster 64 blocks. Everything is full, so the table's own blocks make it
+        // longer.
         let geometry = geometry(9, 6);
         let mut refcounts = Refcounts::default();
         for clusters in [1, 63, 64, 4_031, 4_032, 4_096, 100_000, 1_000_000] {

@@ -1,4 +1,4 @@
-//! From the builder's state to the image's bytes.
+//! Writes the image's bytes from the builder's state.
 
 use crate::images::qcow2::encoding::sizes::Sizes;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use super::sparse_table;
 use super::state::L1;
 use super::tables::{Compressed, Entry, Extended, TableId, Tables};
 
-/// Buffers for [`Builder::build`], reused from image to image.
+/// The buffers of [`Builder::build`], reused from image to image.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(super) placement: Placement,
@@ -32,15 +32,15 @@ pub struct Scratch {
     written_tables: Vec<bool>,
 }
 
-/// Where an image is written to.
+/// The destination of an image.
 pub(super) struct Writer<'w> {
     pub(super) files: &'w mut LayerFiles,
-    /// Which L2 tables are written.
+    /// The L2 tables that are already written.
     written: &'w mut [bool],
 }
 
 impl Writer<'_> {
-    /// Where guest data go.
+    /// Returns the file that holds guest data.
     fn data(&mut self) -> &mut Image {
         match self.files.has_data_file {
             true => &mut self.files.data_file,
@@ -50,9 +50,9 @@ impl Writer<'_> {
 }
 
 impl Builder {
-    /// Allocates the refcount structures for what has been built so far and writes the whole image, and
-    /// its data file. The builder itself is not changed: the next build places them anew. Other files
-    /// have `names`; see [`Builder::check_names`].
+    /// Allocates the refcount structures for the current state, and writes the whole image and its data file. This
+    /// does not change the builder: the next build places the structures anew. `names` are the names of the other
+    /// files; see [`Builder::check_names`].
     pub fn build(
         &self,
         names: &Names,
@@ -88,7 +88,7 @@ impl Builder {
         let runs = scratch.out_of_date.runs().unwrap_or(placement.clusters.runs());
         scratch.refcounts.serialise(image, geometry, runs);
         self.seal(image, placement);
-        // A raw one is as long as the disk, any other as long as what was written.
+        // A raw data file is as long as the disk, any other as long as its written bytes.
         let raw = self.plan.has_raw_data_file();
         let disk_bytes = self.plan.virtual_size_bytes();
         if raw {
@@ -102,8 +102,8 @@ impl Builder {
         self.host_offset(l1.place.0)
     }
 
-    /// Writes an L1 table and the tables below it that are not written yet. COPIED is said in the
-    /// active disk's tables only: elsewhere it means nothing (specification, "L1 table entry").
+    /// Writes an L1 table and the tables below it that are not yet written. Only the active disk's tables have
+    /// COPIED; in other tables it has no meaning (specification, "L1 table entry").
     pub(super) fn write_l1(
         &self,
         to: &mut Writer,
@@ -177,16 +177,16 @@ impl Builder {
             Entry::Unallocated
             | Entry::Zero(None)
             | Entry::Extended(Extended { host: None, .. }) => {}
-            // What lies where zeros are read is not zeros: who reads through the flag is found out.
-            // A cluster that is shared holds somebody's data already.
+            // The host cluster of a zero cluster contains data, so that an engine that ignores the zero flag is
+            // found. A shared host cluster already contains data of another cluster.
             Entry::Zero(Some(host)) => {
-                // A raw data file says zeros where a guest reads zeros.
+                // In a raw data file, the bytes of a zero cluster are zeros.
                 if self.host_references(host) == 1 && !self.plan.has_raw_data_file() {
                     let length = self.plan.geometry.cluster_size.bytes();
                     write_stamps(image, guest, host, length, WriteNumber::default());
                 }
             }
-            // Allocated, and never written.
+            // An allocated cluster without a write.
             Entry::Normal(_, WriteNumber::NONE) => {}
             Entry::Normal(host, write) => {
                 let length = self.plan.geometry.cluster_size.bytes();
@@ -198,7 +198,7 @@ impl Builder {
                 image.write_parts(offset, &parts, behind);
             }
             Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
-                // A raw data file says zeros where a guest reads zeros.
+                // In a raw data file, the bytes of zero subclusters are zeros.
                 let said = if self.plan.has_raw_data_file() { bitmap.allocated } else { !0 };
                 let writes = self.tables.writes(writes);
                 self.write_subclusters(image, (guest, host), bitmap, writes, said);
@@ -206,8 +206,8 @@ impl Builder {
         }
     }
 
-    /// Writes the data of a cluster with subclusters, of those runs that begin with one of `said`: what
-    /// a guest finds at `guest` lies at `host`.
+    /// Writes the data of a cluster with subclusters: the runs that begin with a subcluster of `said`. The data of
+    /// guest offset `guest` lie at `host`.
     pub(super) fn write_subclusters(
         &self,
         image: &mut Image,
@@ -225,8 +225,8 @@ impl Builder {
     }
 }
 
-/// Runs of subclusters that were written by the same write and say the same: each is one piece of
-/// data, with stamps at its edges only. What was written stays in the file, allocated now or not.
+/// Returns runs of subclusters with the same write and the same state. Each is one piece of data with stamps at its
+/// edges only. Written data stay in the file even if the subcluster is no longer allocated.
 fn written_runs(bitmap: Subclusters, writes: &[WriteNumber]) -> impl Iterator<Item = Range<usize>> {
     let (allocated, zero) = (bitmap.allocated, bitmap.zero);
     let says = move |at: usize| (allocated & 1 << at != 0, zero & 1 << at != 0, writes[at]);
@@ -238,7 +238,7 @@ fn written_runs(bitmap: Subclusters, writes: &[WriteNumber]) -> impl Iterator<It
     })
 }
 
-/// Stamps the first and the last bytes of a piece of data.
+/// Writes stamps to the first and the last bytes of a piece of data.
 #[inline]
 pub(super) fn write_stamps(
     image: &mut Image,

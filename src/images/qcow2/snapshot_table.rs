@@ -10,11 +10,11 @@ use super::builder::Builder;
 use super::serialise::Writer;
 use super::state::Snapshot;
 
-/// What lies in extra data that nobody knows.
+/// The byte that fills unknown extra data.
 const UNKNOWN_EXTRA: u8 = 0xE7;
 
 impl Snapshot {
-    /// Its entry, but for the strings.
+    /// Returns the entry, without its strings.
     pub(super) fn entry(&self, l1_offset: HostOffset) -> SnapshotFields {
         let number = self.number;
         let timed = self.details.timed;
@@ -28,18 +28,18 @@ impl Snapshot {
             vm_clock_nanoseconds: if timed { u64::MAX - u64::from(number) } else { 0 },
             vm_state_bytes: self.vm_state_bytes,
             disk_bytes: self.size_bytes,
-            // All ones say that there is no count.
+            // All ones mean that there is no count.
             instructions: if timed { u64::MAX - u64::from(number) } else { 0 },
             extra_bytes: self.details.extra_bytes,
         }
     }
 
-    /// Whether its entry has room for the size of its disk.
+    /// Reports whether the entry has room for the size of its disk.
     pub(super) fn says_size(&self) -> bool {
         self.details.extra_bytes >= 16
     }
 
-    /// How many digits its number has.
+    /// Returns the number of digits of the snapshot's number.
     pub(super) fn digits(&self) -> u16 {
         self.number.checked_ilog10().unwrap_or(0) as u16 + 1
     }
@@ -54,7 +54,7 @@ impl Snapshot {
 }
 
 impl Builder {
-    /// Writes the snapshot table, and the tables of snapshots that are not written yet.
+    /// Writes the snapshot table, and the tables of snapshots that are not yet written.
     pub(super) fn write_snapshots(&self, to: &mut Writer, observer: &impl Observer) {
         let mut at = self.snapshot_table();
         for snapshot in self.snapshots.live() {
@@ -68,7 +68,7 @@ impl Builder {
     }
 }
 
-/// Writes a number in decimal, with zeros before it, as far as `length_bytes` go.
+/// Writes a number in decimal, with leading zeros, in `length_bytes`.
 fn write_number(out: &mut &mut [u8], number: u32, length_bytes: u16) {
     let digits = length_bytes.min(MAX_DIGITS);
     out.put_bytes(b'0', usize::from(length_bytes - digits));
@@ -77,5 +77,5 @@ fn write_number(out: &mut &mut [u8], number: u32, length_bytes: u16) {
     }
 }
 
-/// The digits of the largest number.
+/// The number of digits of the largest number.
 const MAX_DIGITS: u16 = 10;

@@ -1,4 +1,4 @@
-//! Internal snapshots: L1 tables that share L2 tables and data with the active one.
+//! Internal snapshots: L1 tables that share L2 tables and data with the active L1 table.
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
@@ -10,16 +10,17 @@ use super::state::{L1, Snapshot, SnapshotDetails};
 use super::tables::{Entry, TableId};
 
 impl Builder {
-    /// How many snapshots there are.
+    /// Returns the number of snapshots.
     pub fn snapshot_count(&self) -> usize {
         self.snapshots.live
     }
 
-    /// Takes a snapshot; false where there are too many, a refcount would pass its maximum, the file is
-    /// full or the data lie in another one, and nothing was changed.
+    /// Takes a snapshot. Returns false if there are too many, a refcount would exceed its maximum, the file is full,
+    /// or the image has a data file; then nothing changed.
     ///
-    /// VM state that the active disk still has from a snapshot that it became is shared like the disk.
-    /// It is replaced where the new snapshot has some of its own; the active disk has none then.
+    /// An applied snapshot leaves its VM state in the active disk. The new snapshot shares this state like the disk.
+    /// If the new snapshot has VM state of its own, it replaces the old state, and the active disk has none
+    /// afterwards.
     pub fn snapshot(&mut self, details: SnapshotDetails) -> bool {
         if self.snapshots.live >= self.limits.snapshots || self.plan.geometry.data_file {
             return false;
@@ -43,8 +44,8 @@ impl Builder {
         true
     }
 
-    /// Notes the first `shared` tables of the active disk as a new snapshot's, saves its VM state and
-    /// makes room for its L1 table and the longer snapshot table; false where the file is full.
+    /// Adds a snapshot with the first `shared` tables of the active disk. Saves its VM state, and allocates its L1
+    /// table and the longer snapshot table. Returns false if the file is full.
     fn add_snapshot(&mut self, details: SnapshotDetails, shared: usize) -> bool {
         if self.snapshots.live == self.snapshots.all.len() {
             self.snapshots.all.push(Snapshot::default());
@@ -81,7 +82,7 @@ impl Builder {
         false
     }
 
-    /// Makes what the format forbids what it allows.
+    /// Replaces details that the format forbids by allowed ones.
     fn complete_details(&mut self, index: usize) {
         let (others, rest) = self.snapshots.all.split_at_mut(index);
         let Some(snapshot) = rest.first_mut() else { return };
@@ -98,9 +99,9 @@ impl Builder {
         }
     }
 
-    /// Makes the active disk what it was when the snapshot at `index` was taken; its size with it.
-    /// False where there is none, a refcount would pass its maximum or the file is full, and nothing
-    /// was changed. As QEMU does it, both are referenced for a moment.
+    /// Restores the active disk, including its size, from the snapshot at `index`. Returns false if there is no such
+    /// snapshot, a refcount would exceed its maximum or the file is full; then nothing changed. As in QEMU, both
+    /// disks have references for a moment.
     pub fn apply_snapshot(&mut self, index: usize) -> bool {
         let Some(snapshot) = self.snapshots.live().get(index) else { return false };
         let size_bytes = snapshot.size_bytes;
@@ -117,7 +118,7 @@ impl Builder {
             self.active.become_entries(&l1);
             self.plan.size_bytes = size_bytes;
             self.resize_bitmaps();
-            // Its tables may map clusters past the end of what was its disk.
+            // The snapshot's tables may map clusters past the end of its disk.
             self.note_beyond();
         } else {
             for (_, table) in l1.tables() {
@@ -128,13 +129,13 @@ impl Builder {
         possible
     }
 
-    /// Whether the disk may have this size: a snapshot that does not say its size has the active
-    /// disk's.
+    /// Reports whether the disk may have this size. A snapshot that does not store its size has the active disk's
+    /// size.
     pub(super) fn may_resize(&self, size_bytes: u64) -> bool {
         self.plan.size_bytes == size_bytes || self.snapshots.live().iter().all(Snapshot::says_size)
     }
 
-    /// Deletes the snapshot at `index`; false where there is none or the file is full.
+    /// Deletes the snapshot at `index`. Returns false if there is none, or if the file is full.
     pub fn delete_snapshot(&mut self, index: usize) -> bool {
         if index >= self.snapshots.live {
             return false;
@@ -155,13 +156,13 @@ impl Builder {
         true
     }
 
-    /// Whether every count can be stored.
+    /// Reports whether every count can be stored.
     fn countable(&self) -> bool {
         let max_refcount = self.plan.geometry.max_refcount();
         self.placement.clusters.runs().iter().all(|run| run.references <= max_refcount)
     }
 
-    /// Adds one reference of a table, and of all that it references.
+    /// Adds one reference to a table and to everything that it references.
     fn reference_table(&mut self, table: TableId) {
         self.placement.clusters.add_reference(self.tables.host(table).get());
         self.for_each_entry(table, Self::add_references);
@@ -173,14 +174,14 @@ impl Builder {
         }
     }
 
-    /// Places an L1 table that has no place yet; false where the file is full.
+    /// Allocates a place for an L1 table that has none. Returns false if the file is full.
     fn place_l1(&mut self, l1: &mut L1) -> bool {
         let place = self.replace_place(l1.place, l1.entries * 8);
         l1.place = place.unwrap_or(l1.place);
         place.is_some()
     }
 
-    /// Allocates a table for the snapshots that there are now, and frees the old one.
+    /// Allocates a table for the current snapshots, and frees the old one.
     fn replace_snapshot_table(&mut self) -> bool {
         let bytes = self.snapshots.table_bytes();
         let place = self.replace_place(self.snapshots.table, bytes);
@@ -188,7 +189,7 @@ impl Builder {
         place.is_some()
     }
 
-    /// Where the snapshot table lies; 0 where there is none.
+    /// Returns the host offset of the snapshot table; 0 if there is none.
     pub(super) fn snapshot_table(&self) -> HostOffset {
         self.host_offset(self.snapshots.table.0)
     }

@@ -3,11 +3,11 @@
 use crate::disk::offsets::HostOffset;
 use crate::images::image::Image;
 
-/// Entries nearer than this are written as one piece.
+/// Entries that are nearer than this are written as one piece.
 const JOIN_ENTRIES: u64 = 8;
 
-/// Writes the `entries` (index and what `value` makes an entry of, sorted by index) of the table at
-/// `table`. Pieces begin and end on pairs of entries.
+/// Writes `entries` into the table at `table`. Each has an index and a value that `value` turns into an entry; they
+/// are sorted by index. Pieces begin and end at pairs of entries.
 pub fn write<T: Copy>(
     image: &mut Image,
     table: HostOffset,

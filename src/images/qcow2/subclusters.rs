@@ -9,10 +9,10 @@ use super::builder::Builder;
 use super::tables::{Entry, Extended};
 
 impl Builder {
-    /// Changes subclusters of a cluster. A cluster without a host cluster gets one when data is
-    /// written; a shared one is copied first. Compressed clusters are left alone.
+    /// Changes subclusters of a cluster. A cluster without a host cluster gets one if data are written; a shared host
+    /// cluster is copied first. Compressed clusters do not change.
     ///
-    /// Returns the host cluster that the cluster has now, if any; `None` where nothing was changed.
+    /// Returns the host cluster after the change, if any, or `None` if nothing changed.
     pub fn change_subclusters(
         &mut self,
         cluster: GuestCluster,
@@ -51,7 +51,7 @@ impl Builder {
         Some(new.host)
     }
 
-    /// The entry with a host cluster that nobody else references, and the data of the old one in it.
+    /// Returns the entry with a host cluster that no other entry references. It has the data of the old one.
     fn with_own_host(&mut self, cluster: GuestCluster, old: Extended) -> Option<Extended> {
         if self.own_host(Entry::Extended(old)).is_some() {
             return Some(old);

@@ -1,5 +1,4 @@
-//! The L2 tables of an image that is being built, in pages of sixteen entries: what is not touched
-//! costs nothing.
+//! The L2 tables of an image that is being built, in pages of sixteen entries. Pages without a change take no memory.
 
 use super::encoding::entries::Subclusters;
 use crate::disk::offsets::HostOffset;
@@ -13,48 +12,48 @@ pub const PAGE_ENTRIES: u64 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableId(u32);
 
-/// What a cluster of the guest is mapped to.
+/// The mapping of a guest cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Entry {
-    /// Nothing.
+    /// No mapping.
     #[default]
     Unallocated,
-    /// Zeros; with a host cluster where the allocation was kept. Not under extended L2.
+    /// Zeros, with a host cluster if the allocation was kept. Not under extended L2.
     Zero(Option<HostOffset>),
     /// A cluster of data. Not under extended L2.
     Normal(HostOffset, WriteNumber),
     /// A compressed cluster.
     Compressed(Compressed),
-    /// Extended L2: a host cluster or none, and what the bitmap says.
+    /// Extended L2: with or without a host cluster, and with a bitmap.
     Extended(Extended),
 }
 
-/// A compressed cluster: where it lies, and what it holds.
+/// A compressed cluster: its location and its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compressed {
-    /// Its first byte.
+    /// The host offset of the payload.
     pub offset: HostOffset,
-    /// How many bytes, as the descriptor says it.
+    /// The length that the descriptor claims.
     pub length_bytes: u32,
-    /// Which write made it.
+    /// The number of the write.
     pub write: WriteNumber,
-    /// What it holds, and how it is coded.
+    /// The content and the coding.
     pub kind: super::payload::Kind,
 }
 
 /// An entry of an extended L2 table that is not compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extended {
-    /// The host cluster, where there is one.
+    /// The host cluster, if any.
     pub host: Option<HostOffset>,
-    /// Which subclusters are allocated, and which read as zeros.
+    /// The states of the subclusters.
     pub bitmap: Subclusters,
-    /// Who wrote each subcluster; meaningful where `host` is there.
+    /// The write of each subcluster. It has a meaning only if there is a `host`.
     pub writes: WritesId,
 }
 
-/// The write numbers of one cluster's subclusters. Like the data themselves, they belong to the host
-/// cluster: a copy of an entry shares them.
+/// The write numbers of a cluster's subclusters. Like the data, they belong to the host cluster: a copy of an entry
+/// shares them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WritesId(u32);
 
@@ -66,7 +65,7 @@ struct Table {
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// The page's place in its table.
+    /// The index of the page in its table.
     number: u32,
     /// The next page of the same table, or [`NONE`].
     next: u32,
@@ -75,20 +74,20 @@ struct Page {
 
 const NONE: u32 = u32::MAX;
 
-/// All L2 tables, those of snapshots among them.
+/// All L2 tables, including those of snapshots.
 #[derive(Debug, Default)]
 pub struct Tables {
     tables: Vec<Table>,
     pages: Vec<Page>,
     writes: Vec<[WriteNumber; SUBCLUSTERS as usize]>,
-    /// How many tables were made as copies.
+    /// The number of tables that were made as copies.
     copied: usize,
-    /// The page that was found last: operations touch neighbours.
+    /// The page of the last look-up, because operations touch neighbours.
     recent: Option<(TableId, u32, u32)>,
 }
 
 impl Tables {
-    /// Forgets everything but the buffers.
+    /// Removes everything, and keeps the buffers.
     pub fn clear(&mut self) {
         self.tables.clear();
         self.pages.clear();
@@ -97,35 +96,35 @@ impl Tables {
         self.recent = None;
     }
 
-    /// How many tables were ever made.
+    /// Returns the number of tables made so far.
     pub fn count(&self) -> usize {
         self.tables.len()
     }
 
-    /// How many of them were copies.
+    /// Returns the number of copies among them.
     pub fn copied(&self) -> usize {
         self.copied
     }
 
-    /// The table's place among all, from 0.
+    /// Returns the index of a table among all tables.
     pub fn index(table: TableId) -> usize {
         table.0 as usize
     }
 
-    /// An empty table that lies in `host`.
+    /// Adds an empty table that lies in `host`.
     pub fn add(&mut self, host: HostCluster) -> TableId {
         let id = TableId(self.tables.len() as u32);
         self.tables.push(Table { host, first_page: NONE });
         id
     }
 
-    /// Where the table lies.
+    /// Returns the location of the table.
     #[inline]
     pub fn host(&self, table: TableId) -> HostCluster {
         self.tables[table.0 as usize].host
     }
 
-    /// A table in `host` with the entries of `original`.
+    /// Adds a table in `host` with the entries of `original`.
     pub fn copy(&mut self, original: TableId, host: HostCluster) -> TableId {
         let copy = self.add(host);
         self.copied += 1;
@@ -138,7 +137,7 @@ impl Tables {
         copy
     }
 
-    /// The entry at `index` of a table.
+    /// Returns the entry at `index` of a table.
     #[inline]
     pub fn get(&mut self, table: TableId, index: u64) -> Entry {
         let number = (index / PAGE_ENTRIES) as u32;
@@ -159,7 +158,7 @@ impl Tables {
         self.pages[page as usize].entries[(index % PAGE_ENTRIES) as usize] = entry;
     }
 
-    /// The pages of a table, in no order: the index of the first entry, and the entries.
+    /// Returns the pages of a table in no particular order: the index of the first entry, and the entries.
     pub fn pages(&self, table: TableId) -> impl Iterator<Item = (u64, &[Entry])> {
         let mut page = self.tables[table.0 as usize].first_page;
         std::iter::from_fn(move || {
@@ -169,18 +168,18 @@ impl Tables {
         })
     }
 
-    /// Room for the write numbers of a host cluster, as yet unwritten.
+    /// Adds room for the write numbers of a host cluster.
     pub fn add_writes(&mut self) -> WritesId {
         self.writes.push([WriteNumber(0); SUBCLUSTERS as usize]);
         WritesId(self.writes.len() as u32 - 1)
     }
 
-    /// Who wrote the subclusters of a host cluster.
+    /// Returns the write numbers of a host cluster's subclusters.
     pub fn writes(&self, id: WritesId) -> &[WriteNumber; SUBCLUSTERS as usize] {
         &self.writes[id.0 as usize]
     }
 
-    /// To change who wrote the subclusters of a host cluster.
+    /// Returns the same for changes.
     pub fn writes_mut(&mut self, id: WritesId) -> &mut [WriteNumber; SUBCLUSTERS as usize] {
         &mut self.writes[id.0 as usize]
     }

@@ -1,5 +1,5 @@
-//! The state of a guest's memory and devices: a snapshot maps it behind the disk, from the first L1
-//! table entry on that the disk has no use for.
+//! The state of a guest's memory and devices. A snapshot maps it after the disk, beginning at the first L1 table
+//! entry that the disk does not need.
 
 use crate::formats::qcow2::units::GuestCluster;
 use crate::images::qcow2::encoding::sizes::Sizes;
@@ -7,25 +7,25 @@ use crate::images::qcow2::encoding::sizes::Sizes;
 use super::builder::Builder;
 use super::state::{L1, VmState};
 
-/// How much of the last cluster a VM state leaves: it ends at any byte.
+/// The number of unused bytes in the last cluster: a VM state may end at any byte.
 const UNUSED_BYTES: u64 = 5;
 
 impl Builder {
-    /// How many tables of the active disk map what a guest sees; VM state lies in those behind them.
+    /// Returns the number of the active disk's tables that map the disk. VM state lies in the tables after them.
     pub(super) fn disk_tables(&self) -> usize {
         let end = self.plan.geometry.l1_entries_for(self.plan.size_bytes);
         self.active.tables().partition_point(|(index, _)| *index < end)
     }
 
-    /// Drops the VM state that the active disk has.
+    /// Drops the VM state of the active disk.
     pub(super) fn drop_vm_state(&mut self) {
         self.release_tables_from(self.disk_tables());
     }
 
-    /// Writes a VM state behind the disk of `l1`, which becomes long enough. Clusters for which no L1
-    /// table could be long enough are left out.
+    /// Writes a VM state after the disk of `l1`, which grows as necessary. Clusters that no L1 table can reach are
+    /// left out.
     ///
-    /// Returns how long the state is; `None` where the file is full. The tables are in `l1` then too.
+    /// Returns the length of the state, or `None` if the file is full. `l1` contains the tables in either case.
     pub(super) fn save_vm_state(&mut self, l1: &mut L1, state: VmState) -> Option<u64> {
         let geometry = self.plan.geometry;
         let first = geometry.l1_entries_for(self.plan.size_bytes);

@@ -1,7 +1,7 @@
-//! Fields, as the specification lists them: what each is called, where it begins, and how many bytes it has.
+//! The fields of structures, as the specification lists them: name, offset, and width in bytes.
 
-/// The fields of the header (specification, "Header"): name, where, how many bytes, and whether the
-/// mapping depends on them in an image that opens.
+/// The fields of the header (specification, "Header"): name, offset, width in bytes, and whether the mapping of an
+/// image that opens depends on the field.
 pub(super) const HEADER_FIELDS: &[(&str, u64, u8, bool)] = &[
     ("magic", 0, 4, true),
     ("version", 4, 4, true),
@@ -23,10 +23,10 @@ pub(super) const HEADER_FIELDS: &[(&str, u64, u8, bool)] = &[
     ("header_length", 100, 4, true),
     ("compression_type", 104, 1, true),
 ];
-/// How many of them version 2 has.
+/// The number of header fields in version 2.
 pub(super) const HEADER_FIELDS_V2: usize = 13;
 
-/// The fields of a snapshot table entry: the fixed part, and two of its extra data.
+/// The fields of a snapshot table entry: the fixed part, and two fields of the extra data.
 pub(super) const SNAPSHOT_FIELDS: [(&str, u64, u8); 11] = [
     ("l1_table_offset", 0, 8),
     ("l1_size", 8, 4),
@@ -40,7 +40,7 @@ pub(super) const SNAPSHOT_FIELDS: [(&str, u64, u8); 11] = [
     ("vm_state_size_large", 40, 8),
     ("disk_size", 48, 8),
 ];
-/// How many of them are in the fixed part.
+/// The number of snapshot fields in the fixed part.
 pub(super) const SNAPSHOT_FIXED: usize = 9;
 
 /// The fields of a bitmap directory entry.

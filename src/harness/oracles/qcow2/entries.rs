@@ -1,6 +1,6 @@
-//! The entries of L1 and L2 tables by themselves, as `qemu-img check` looks at them: reserved bits,
-//! alignment, flags that contradict each other; and how many clusters of the disk are allocated. Does
-//! not check counts: `recount` does. For files; images in the loop are held against the model.
+//! The entries of L1 and L2 tables, each by itself, as `qemu-img check` checks them: reserved bits, alignment, and
+//! flags that contradict each other. Also counts the allocated clusters of the disk. Does not check refcounts:
+//! `recount` does. The command uses this module for files; in the loop, the model checks the images.
 
 use std::ops::ControlFlow;
 
@@ -23,33 +23,31 @@ const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
 /// Bits 0–8 of a refcount table entry.
 const REFCOUNT_TABLE_RESERVED: u64 = 0x1FF;
 
-/// Something that is wrong with an entry.
+/// A fault in an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryReport {
-    /// Which kind of entry.
+    /// The kind of table.
     pub table: &'static str,
-    /// Where the entry lies.
+    /// The host offset of the entry.
     pub at: HostOffset,
     /// The entry as stored.
     pub entry: u64,
-    /// What is wrong with it.
+    /// The fault.
     pub what: &'static str,
 }
 
-/// How many clusters the active tables map, also past the end of the disk.
+/// The number of clusters that the active tables map, including clusters past the end of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestClusters {
-    /// Those with an allocation in the file, be it data or zeros.
+    /// Clusters with an allocation in the file, for data or for zeros.
     pub allocated: u64,
-    /// Those that are compressed.
+    /// Compressed clusters.
     pub compressed: u64,
-    /// Compressed ones, and those that do not lie right behind the allocation before them in their
-    /// table.
+    /// Compressed clusters, and clusters that do not directly follow the allocation before them in their table.
     pub fragmented: u64,
 }
 
-/// Looks at every entry of the image in `storage`, and calls `report` with what is wrong, until it
-/// breaks.
+/// Checks every entry of the image in `storage`, and calls `report` with each fault until it breaks.
 ///
 /// # Errors
 /// The header, the snapshot table or a refcount table entry is malformed, or a read failed.
@@ -84,9 +82,9 @@ struct Scan<'s, S: Storage + ?Sized, R> {
     geometry: Geometry,
     report: &'s mut R,
     counts: GuestClusters,
-    /// Where the next cluster of this table would lie, were it contiguous.
+    /// The host offset at which the next cluster of this table would be contiguous.
     next: Option<HostOffset>,
-    /// Whether the tables are those of the active disk.
+    /// The tables belong to the active disk.
     active: bool,
 }
 
@@ -212,7 +210,7 @@ mod tests {
     use crate::images::image::Image;
     use crate::programs::generate::{Wanted, generate};
 
-    /// The bytes of a small image with data, and its header.
+    /// Returns the bytes of a small image with data, and its header.
     fn small() -> (Vec<u8>, Header) {
         let mut harness = Harness::new(Walker::default());
         for rng_seed in 0.. {
@@ -233,7 +231,7 @@ mod tests {
         unreachable!("no seed has a small image");
     }
 
-    /// The big-endian word at `at`.
+    /// Returns the big-endian word at `at`.
     fn word_at(bytes: &[u8], at: usize) -> u64 {
         u64::from_be_bytes(*bytes[at..].first_chunk().unwrap())
     }
@@ -247,7 +245,7 @@ mod tests {
         (counts.unwrap(), found)
     }
 
-    /// Where the first entry lies that is not zero, from `at` on.
+    /// Returns the index of the first entry from `at` on that is not zero, and the entry.
     fn first_entry(bytes: &[u8], at: HostOffset) -> (usize, u64) {
         let mut at = at.get() as usize;
         while word_at(bytes, at) == 0 {
@@ -275,7 +273,7 @@ mod tests {
         for (at, word, what) in cases {
             let mut bytes = bytes.clone();
             bytes[at..at + 8].copy_from_slice(&word.to_be_bytes());
-            // Entries of a table that another one shares are looked at twice.
+            // Entries of a table that two L1 entries share are checked twice.
             let found = scanned(&bytes).1;
             assert!(!found.is_empty() && found.iter().all(|found| *found == what), "{found:?}");
         }

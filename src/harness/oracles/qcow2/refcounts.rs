@@ -1,7 +1,7 @@
-//! The counts recomputed from the bytes equal the ones on disk, COPIED agrees in the active disk's
-//! tables, nothing is leaked, nothing overlaps but what may be shared, and nothing lies past the end
-//! of the file. Counts that the program left out of date must be found, each once, and no others. Does
-//! not check that the tables map what was meant: the model does.
+//! The refcounts that the recount computes equal the counts on disk. COPIED agrees with them in the active disk's
+//! tables. No cluster is leaked, no structures overlap except those that may share clusters, and nothing lies past
+//! the end of the file. Counts that the program left out of date must be found, each once, and no others. Does not
+//! check that the tables map the right clusters: the model does.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::harness::oracles::{Verdict, violation};
 
 const ORACLE: &str = "refcounts";
 
-/// Recounts the image in `storage`, whose counts are wrong for the clusters in `out_of_date`, sorted,
-/// and for no others.
+/// Recounts the image in `storage`. Its counts must be wrong for the clusters in `out_of_date`, which is sorted, and
+/// for no others.
 pub fn check<S: Storage + ?Sized>(
     recount: &mut Recount,
     storage: &S,
@@ -40,7 +40,7 @@ pub fn check<S: Storage + ?Sized>(
     }
 }
 
-/// The first report that no deviation explains.
+/// Checks that a deviation explains each report.
 fn check_reports(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
     let unexplained = |report: &&Report| !explained(report, out_of_date);
     let Some(report) = reports.iter().find(unexplained) else { return Ok(()) };
@@ -55,7 +55,7 @@ fn check_reports(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
     violation(ORACLE, role(report.role), kinds, || format!("{report}; {} in all", reports.len()))
 }
 
-/// Whether all clusters of a report are out of date as it says.
+/// Reports whether all clusters of a report are out of date in the way that the report says.
 fn explained(report: &Report, out_of_date: &[Deviation]) -> bool {
     let first = out_of_date.partition_point(|one| one.cluster < report.cluster);
     let mut cluster = report.cluster.get();
@@ -79,7 +79,8 @@ fn explained(report: &Report, out_of_date: &[Deviation]) -> bool {
     cluster == end
 }
 
-/// Every deviation is found: the count once, and COPIED as often as it disagrees with it.
+/// Checks that the recount finds every deviation: the count once, and COPIED as often as flags disagree with the
+/// count.
 fn check_out_of_date(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
     for one in out_of_date {
         let about = |report: &&Report| {
@@ -130,7 +131,7 @@ mod tests {
         image.read_at(HostOffset::ZERO, &mut file).unwrap();
         let mut recount = Recount::new();
         assert!(check(&mut recount, file.as_slice(), &[]).is_ok());
-        // The refcount structures lie in the gap, data at the end. One cluster may be missing.
+        // The refcount structures lie in the gap, the data at the end. One cluster may be missing.
         file.truncate(file.len() - 1024);
         let found = check(&mut recount, file.as_slice(), &[]).unwrap_err();
         assert_eq!(found.fingerprint(), "refcounts: data, in the file → past its end");

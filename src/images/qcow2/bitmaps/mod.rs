@@ -1,6 +1,6 @@
 //! Persistent dirty bitmaps: a directory, a table for each bitmap, clusters of bits.
 //!
-//! Bits say nothing of the disk's content here; they are stamps, so that two bitmaps are never alike.
+//! Bits do not describe the disk's content. They are stamps, so that no two bitmaps are equal.
 
 mod serialise;
 #[cfg(test)]
@@ -14,19 +14,19 @@ use super::builder::Builder;
 use super::state::{Bitmap, Bits, Fill, Leaving, NewBitmap};
 
 impl Builder {
-    /// How many bitmaps there are.
+    /// Returns the number of bitmaps.
     pub fn bitmap_count(&self) -> usize {
         self.bitmaps.live
     }
 
-    /// How many entries the table of a bitmap has, at least 1; `None` where there is no such bitmap.
+    /// Returns the number of entries in a bitmap's table, at least 1, or `None` if there is no such bitmap.
     pub fn bitmap_table_entries(&self, index: usize) -> Option<u64> {
         self.bitmaps.live().get(index).map(|bitmap| bitmap.table_entries)
     }
 
-    /// Adds a bitmap of zeroes; false where there are too many or it would be too large, the file is
-    /// full, a version 2 image has none, or the disk has no size: a table has at least one entry, so
-    /// that only a bitmap that is not looked at can be of no disk.
+    /// Adds a bitmap of zeroes. Returns false if there are too many bitmaps, the bitmap would be too large, the file
+    /// is full, the image has version 2, or the disk is empty: a table has at least one entry, so a valid bitmap of
+    /// an empty disk does not exist.
     pub fn bitmap(&mut self, wanted: NewBitmap) -> bool {
         let NewBitmap { granularity_bits, in_use, auto, name_bytes } = wanted;
         let needed = self.table_entries(granularity_bits, self.plan.size_bytes);
@@ -69,8 +69,8 @@ impl Builder {
         true
     }
 
-    /// Changes entries of a bitmap's table, as many as there are from `first` on, which is counted
-    /// round; false where nothing changed. A full file ends it early.
+    /// Changes entries of a bitmap's table, from `first` (modulo the table's length) up to its end. Returns false if
+    /// nothing changed. A full file ends the change early.
     pub fn fill_bitmap(
         &mut self,
         index: usize,
@@ -81,7 +81,7 @@ impl Builder {
     ) -> bool {
         let Self { bitmaps, placement, .. } = self;
         let Some(bitmap) = bitmaps.all[..bitmaps.live].get_mut(index) else { return false };
-        // A table has at least one entry.
+        // The remainder is defined, because a table has at least one entry.
         let first = first % bitmap.table_entries;
         let end = (first + count).min(bitmap.table_entries);
         let mut changed = false;
@@ -113,8 +113,7 @@ impl Builder {
         changed
     }
 
-    /// Deletes the bitmap at `index`, or all of them; false where nothing changed: there are none, or
-    /// the file is full.
+    /// Deletes the bitmap at `index`, or all of them. Returns false if there are none, or if the file is full.
     pub fn delete_bitmap(&mut self, index: usize, leaving: Leaving) -> bool {
         let extension = self.bitmaps_extension();
         match leaving {
@@ -139,7 +138,7 @@ impl Builder {
             self.bitmaps.live -= 1;
             self.release_bitmap(self.bitmaps.live);
         }
-        // A directory of nothing needs no room.
+        // An empty directory needs no cluster.
         self.replace_bitmap_directory()
     }
 
@@ -159,7 +158,7 @@ impl Builder {
         true
     }
 
-    /// Frees the table and the bits of a bitmap, which may be a spare one by now.
+    /// Frees the table and the bits of a bitmap. The bitmap may already be a spare one.
     fn release_bitmap(&mut self, at: usize) {
         let Self { bitmaps, placement, .. } = self;
         let bitmap = &mut bitmaps.all[at];
@@ -168,15 +167,15 @@ impl Builder {
         self.free_place(table);
     }
 
-    /// Whether all bitmaps could be of a disk of that size.
+    /// Reports whether all bitmaps may belong to a disk of that size.
     pub(super) fn bitmaps_allow(&self, size_bytes: u64) -> bool {
         let mut granularities = self.bitmaps.live().iter().map(|one| one.granularity_bits);
         granularities.all(|bits| self.bits_allowed(bits, size_bytes))
     }
 
-    /// Follows the disk to its new size. A bitmap in use stays as it is: nobody looks at it, and it may
-    /// be of any length. One that cannot follow, for the file is full or there is no disk left, is in
-    /// use from now on, as it is on disk while QEMU has it open.
+    /// Adapts the bitmaps to the disk's new size. A bitmap in use stays as it is: readers ignore it, so it may have
+    /// any length. A bitmap that cannot follow, because the file is full or the disk is empty, becomes one in use, as
+    /// on disk while QEMU has it open.
     pub(super) fn resize_bitmaps(&mut self) {
         for at in 0..self.bitmaps.live {
             let Bitmap { granularity_bits, in_use, table, .. } = self.bitmaps.all[at];
@@ -201,7 +200,7 @@ impl Builder {
         }
     }
 
-    /// How many entries the table of a bitmap of the disk needs; QEMU counts whole sectors of it.
+    /// Returns the number of entries that a bitmap of the disk needs. QEMU counts whole sectors of the disk.
     fn table_entries(&self, granularity_bits: u8, size_bytes: u64) -> u64 {
         table_entries(size_bytes & !511, granularity_bits, self.plan.geometry.cluster_size)
     }
@@ -210,7 +209,7 @@ impl Builder {
         bits_of_disk(size_bytes & !511, granularity_bits) <= self.limits.bitmap_bits
     }
 
-    /// Allocates a directory for the bitmaps that there are now, and frees the old one.
+    /// Allocates a directory for the current bitmaps, and frees the old one.
     fn replace_bitmap_directory(&mut self) -> bool {
         let bytes = self.bitmaps.directory_bytes();
         let place = self.replace_place(self.bitmaps.directory, bytes);

@@ -1,4 +1,4 @@
-//! Bitmaps as bytes: the header extension, the directory, the tables, the bits.
+//! The bytes of bitmaps: the header extension, the directory, the tables, the bits.
 
 use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
@@ -11,7 +11,7 @@ use crate::images::qcow2::sparse_table;
 use crate::images::qcow2::state::{Bitmap, Bits};
 
 impl Bitmap {
-    /// Writes the name: the number in decimal behind as many letters as there is room for.
+    /// Writes the name: as many letters as there is room for, and the number in decimal.
     fn write_name(&self, name: &mut [u8]) {
         name.fill(b'b');
         let mut left = self.number;
@@ -26,13 +26,13 @@ impl Bitmap {
 }
 
 impl Builder {
-    /// The autoclear feature bits that bitmaps need.
+    /// Returns the autoclear feature bits that the bitmaps need.
     pub(in crate::images::qcow2) fn bitmaps_autoclear(&self) -> u64 {
         let there = self.bitmaps.live > 0 || self.bitmaps.bit_left;
         if there { AUTOCLEAR_BITMAPS } else { 0 }
     }
 
-    /// The header extension, of the bitmaps that there are or that somebody has left.
+    /// Returns the header extension of the bitmaps, or the one that deleted bitmaps have left.
     pub(in crate::images::qcow2) fn bitmaps_extension(&self) -> Option<Directory> {
         match self.bitmaps.live {
             0 => self.bitmaps.extension_left,
@@ -79,7 +79,7 @@ impl Builder {
         let bits =
             bits_of_disk(self.plan.virtual_size_bytes(), granularity_bits).saturating_sub(before);
         let mut bytes = stamp(GuestOffset::new(before << granularity_bits), write);
-        // The checksum first: few bits may be all that there are.
+        // The checksum comes first, because a cluster may have only a few bits.
         bytes.reverse();
         for (first, byte) in (0..).step_by(8).zip(&mut bytes) {
             let there = bits.saturating_sub(first).min(8);

@@ -1,4 +1,4 @@
-//! What `qemu_images.rs` and the recount cannot see: which way a bound is met.
+//! Tests of bounds that neither `qemu_images.rs` nor the recount can see.
 
 use super::*;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
@@ -9,8 +9,8 @@ use crate::images::qcow2::refcounts::RefcountPlacement;
 
 const WRITE: WriteNumber = WriteNumber(1);
 
-/// A disk of `size_bytes` in clusters of 512 bytes, and a file of at most `host_clusters` more than it
-/// begins with.
+/// Returns a builder of a disk of `size_bytes` in clusters of 512 bytes. The file may grow by at most
+/// `host_clusters`.
 fn builder(version: Version, size_bytes: u64, host_clusters: u64) -> Builder {
     let geometry = Geometry {
         version,
@@ -37,7 +37,7 @@ fn allocated(builder: &Builder) -> u64 {
     builder.placement.clusters.runs().iter().map(|run| run.end - run.first).sum()
 }
 
-/// One bit for each sector, 4096 of them to an entry and 64 entries to a cluster of the table.
+/// The guest bytes of one table cluster: one bit for each sector, 4096 bits for each entry, 64 entries.
 const SPAN: u64 = 64 * 4096 * 512;
 
 #[test]
@@ -49,7 +49,7 @@ fn everything_is_freed_again() {
     assert!(builder.fill_bitmap(0, 100, 32, Fill::Bits, WRITE));
     assert!(builder.fill_bitmap(0, 110, 9, Fill::Ones, WRITE));
     assert!(!builder.fill_bitmap(0, 110, 9, Fill::Ones, WRITE));
-    // Three clusters of the one table, one of the other, the directory, and bits.
+    // Three clusters of one table, one of the other, the directory, and bits.
     assert_eq!(allocated(&builder) - before, 3 + 1 + 1 + 23);
     assert!(builder.delete_bitmap(0, Leaving::Nothing));
     assert_eq!(allocated(&builder) - before, 1 + 1);
@@ -68,13 +68,13 @@ fn tables_follow_the_disk() {
         (bitmap.table_entries, bitmap.table.1, bitmap.entries.len())
     };
     for (size, expected) in [(SPAN + 1, (64, 1, 4)), (SPAN + 512, (65, 2, 4)), (1, (0, 0, 0))] {
-        // Less than a sector is no disk.
+        // A disk of less than a sector is empty.
         let expected = if size == 1 { (65, 2, 4) } else { expected };
         assert!(builder.resize(size).is_some());
         assert_eq!(entries(&builder), expected, "{size}");
         assert_eq!(builder.bitmaps.live()[0].in_use, size == 1);
     }
-    // In use, it stays as it is.
+    // A bitmap in use stays as it is.
     assert!(builder.resize(SPAN).is_some());
     assert_eq!(entries(&builder), (65, 2, 4));
 }
@@ -92,7 +92,7 @@ fn entries_past_a_smaller_disk_are_freed() {
 #[test]
 fn a_bitmap_that_cannot_follow_is_in_use() {
     let mut builder = builder(Version::V3, SPAN * 2, 9);
-    // The L1 table does not shrink, and need not grow.
+    // The L1 table does not shrink, and does not have to grow.
     assert!(builder.resize(SPAN).is_some());
     assert!(builder.bitmap(plain(9)));
     while builder.placement.allocate(1, Default::default()).is_some() {}
@@ -105,7 +105,7 @@ fn a_bitmap_that_cannot_follow_is_in_use() {
 fn what_cannot_be_done_changes_nothing() {
     let mut full = builder(Version::V3, SPAN, 1);
     let before = allocated(&full);
-    // There is room for the table, and none for the directory.
+    // There is room for the table, but not for the directory.
     assert!(!full.bitmap(plain(9)));
     assert_eq!((full.bitmap_count(), allocated(&full)), (0, before));
 

@@ -13,9 +13,9 @@ use super::{padded, put};
 pub struct Directory {
     /// The number of bitmaps.
     pub bitmaps: u32,
-    /// The length of the directory, all its entries together.
+    /// The length of the directory with all its entries.
     pub length_bytes: u64,
-    /// Where it lies.
+    /// The host offset of the directory.
     pub offset: HostOffset,
 }
 
@@ -34,13 +34,13 @@ impl Directory {
 /// An entry of the bitmap directory, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitmapFields {
-    /// Where the bitmap table lies.
+    /// The host offset of the bitmap table.
     pub table_offset: HostOffset,
-    /// Its entries.
+    /// The number of entries in the bitmap table.
     pub table_entries: u32,
     /// Flag bits.
     pub flags: u32,
-    /// log2 of how many guest bytes one bit stands for.
+    /// log2 of the guest bytes per bit.
     pub granularity_bits: u8,
     /// The length of the name.
     pub name_bytes: u16,
@@ -73,13 +73,13 @@ pub fn bits_at(host: HostOffset) -> u64 {
     host.get()
 }
 
-/// Returns how many bits a bitmap of a whole disk has.
+/// Returns the number of bits in a bitmap of a whole disk.
 pub fn bits_of_disk(size_bytes: u64, granularity_bits: u8) -> u64 {
     let whole = size_bytes >> granularity_bits;
     whole + u64::from(size_bytes != whole << granularity_bits)
 }
 
-/// Returns how many entries the table of such a bitmap has.
+/// Returns the number of entries in the table of such a bitmap.
 pub fn table_entries(size_bytes: u64, granularity_bits: u8, cluster_size: ClusterSize) -> u64 {
     let bits_per_cluster = cluster_size.bytes() * 8;
     bits_of_disk(size_bytes, granularity_bits).div_ceil(bits_per_cluster)

@@ -4,7 +4,7 @@ use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{COPIED, L2_COMPRESSED, L2_ZERO};
 use crate::formats::qcow2::units::ClusterSize;
 
-/// The length of a sector, in which descriptors of compressed clusters count.
+/// The length of a sector, the unit of lengths in descriptors of compressed clusters.
 const SECTOR_BYTES: u64 = 512;
 
 const fn flag(bit: u64, is_set: bool) -> u64 {
@@ -16,7 +16,7 @@ pub fn l1_entry(table: HostOffset, copied: bool) -> u64 {
     table.get() + flag(COPIED, copied)
 }
 
-/// Returns the L2 entry of a host cluster; under extended L2, the bitmap says what the cluster contains.
+/// Returns the L2 entry of a host cluster. Under extended L2, the bitmap states the content.
 pub fn allocated(host: HostOffset, copied: bool) -> u64 {
     host.get() + flag(COPIED, copied)
 }
@@ -27,9 +27,9 @@ pub fn zeros(host: Option<HostOffset>, copied: bool) -> u64 {
     allocation + L2_ZERO
 }
 
-/// Returns the L2 entry of a compressed cluster, whose payload has `length_bytes` (at least 1) from `offset` on. The
-/// descriptor has the offset in its lowest bits, and above it the number of sectors behind the first one (specification,
-/// "Compressed Clusters Descriptor").
+/// Returns the L2 entry of a compressed cluster. Its payload has `length_bytes` (at least 1) from `offset` on. The
+/// descriptor has the offset in its lowest bits, and above it the number of sectors after the first one
+/// (specification, "Compressed Clusters Descriptor").
 pub fn compressed(offset: HostOffset, length_bytes: u32, cluster_size: ClusterSize) -> u64 {
     let offset_bits = 62 - (cluster_size.bits() - 8);
     let in_first_sector = offset.get() % SECTOR_BYTES;

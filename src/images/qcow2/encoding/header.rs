@@ -11,23 +11,23 @@ use super::put;
 pub struct FixedPart {
     /// Version, cluster size, refcount width and the features that change structures.
     pub geometry: Geometry,
-    /// The disk's size.
+    /// The size of the disk.
     pub size_bytes: u64,
-    /// Entries of the active L1 table.
+    /// The number of entries in the active L1 table.
     pub l1_entries: u32,
-    /// Where the active L1 table lies.
+    /// The host offset of the active L1 table.
     pub l1_offset: HostOffset,
-    /// Where the refcount table lies.
+    /// The host offset of the refcount table.
     pub refcount_table_offset: HostOffset,
-    /// Its length in clusters.
+    /// The length of the refcount table in clusters.
     pub refcount_table_clusters: u32,
     /// The number of snapshots.
     pub snapshots: u32,
-    /// Where the snapshot table lies.
+    /// The host offset of the snapshot table.
     pub snapshots_offset: HostOffset,
-    /// Where the backing file's name lies; 0 for none.
+    /// The host offset of the backing file's name; 0 without a backing file.
     pub backing_file_offset: HostOffset,
-    /// The length of that name.
+    /// The length of the backing file's name.
     pub backing_file_bytes: u32,
     /// Incompatible feature bits.
     pub incompatible: u64,
@@ -35,7 +35,7 @@ pub struct FixedPart {
     pub compatible: u64,
     /// Autoclear feature bits.
     pub autoclear: u64,
-    /// The header's own length; the extensions begin there.
+    /// The length of the header. The extensions begin there.
     pub header_length_bytes: u32,
 }
 

@@ -11,7 +11,7 @@ pub(super) mod refcounts;
 pub(super) mod sizes;
 pub(super) mod snapshots;
 
-/// Copies the bytes of a field to `offset` of a structure. What a structure is too short for is not written.
+/// Copies the bytes of a field to `offset` of a structure. Bytes past the end of the structure are dropped.
 fn put(structure: &mut [u8], offset: usize, field: &[u8]) {
     if let Some(place) = structure.get_mut(offset..offset + field.len()) {
         place.copy_from_slice(field);

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-/// Writes `count` as the `entries` of a part of a block, whose bytes are zeros there. Counts are `1 << refcount_order` bits
-/// wide. Counts of less than a byte fill each byte from its lowest bit on; wider ones are big-endian. Entries past the end
-/// of `part` are not written; bits of `count` beyond the width are dropped.
+/// Writes `count` to the `entries` of a part of a block. Their bytes must be zeros. Counts are `1 << refcount_order`
+/// bits wide. Counts of less than a byte fill each byte from its lowest bit on; wider ones are big-endian. Entries
+/// past the end of `part` and bits of `count` beyond the width are dropped.
 #[inline]
 pub fn put_run(part: &mut [u8], refcount_order: u32, entries: Range<usize>, count: u64) {
     let width_bits = 1usize << refcount_order;
@@ -29,7 +29,7 @@ pub fn put_run(part: &mut [u8], refcount_order: u32, entries: Range<usize>, coun
 /// Returns eight bytes in which each entry is `count`.
 #[inline]
 fn repeated(count: u64, width_bits: usize) -> [u8; 8] {
-    // A number with a one at the lowest bit of each entry: all ones, divided by the ones of a single entry.
+    // A word with a one at the lowest bit of each entry: all ones, divided by the ones of a single entry.
     let one_entry = u64::MAX >> (64 - width_bits);
     let lowest_bits = u64::MAX / one_entry;
     ((count & one_entry) * lowest_bits).to_be_bytes()

@@ -5,28 +5,29 @@ use crate::formats::qcow2::units::SUBCLUSTERS;
 
 /// Sizes that follow from a geometry, for the code that builds images.
 pub trait Sizes {
-    /// The length of one L2 entry.
+    /// Returns the length of an L2 entry.
     fn l2_entry_bytes(&self) -> u64;
 
-    /// log2 of how many entries an L2 table has; it is always one cluster.
+    /// Returns log2 of the number of entries in an L2 table, which is always one cluster long.
     fn l2_bits(&self) -> u32;
 
-    /// How many entries an L2 table has.
+    /// Returns the number of entries in an L2 table.
     fn l2_entries(&self) -> u64;
 
-    /// How many guest bytes one L2 table maps, at most 2^39.
+    /// Returns the number of guest bytes that an L2 table maps, at most 2^39.
     fn l2_span_bytes(&self) -> u64;
 
-    /// The smallest unit of mapping: a subcluster under extended L2, else a cluster.
+    /// Returns the size of a cell, the smallest unit of mapping: a subcluster under extended L2, otherwise a cluster.
     fn cell_bytes(&self) -> u64;
 
-    /// How many L1 entries a disk of `size_bytes` needs.
+    /// Returns the number of L1 entries that a disk of `size_bytes` needs.
     fn l1_entries_for(&self, size_bytes: u64) -> u64;
 
-    /// How many clusters one refcount block counts: 64 (512-byte clusters, 64-bit counts) to 2^24.
+    /// Returns the number of clusters that a refcount block counts: from 64 (512-byte clusters, 64-bit counts) to
+    /// 2^24.
     fn refcounts_per_block(&self) -> u64;
 
-    /// The largest refcount that can be stored.
+    /// Returns the largest refcount that a block can store.
     fn max_refcount(&self) -> u64;
 }
 
@@ -39,7 +40,7 @@ impl Sizes for Geometry {
 
     #[inline]
     fn l2_bits(&self) -> u32 {
-        // An entry of 8 bytes is a cluster of 2^3; the bitmap doubles it.
+        // A cluster has 2^cluster_bits bytes, and an entry 2^3 of them; the bitmap doubles that.
         self.cluster_size.bits() - 3 - u32::from(self.extended_l2)
     }
 

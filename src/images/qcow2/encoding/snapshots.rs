@@ -8,27 +8,27 @@ use super::{padded, put};
 /// An entry of the snapshot table, without its strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotFields {
-    /// Where the snapshot's L1 table lies.
+    /// The host offset of the snapshot's L1 table.
     pub l1_offset: HostOffset,
-    /// Its entries.
+    /// The number of entries in this L1 table.
     pub l1_entries: u32,
     /// The length of the id string.
     pub id_bytes: u16,
     /// The length of the name.
     pub name_bytes: u16,
-    /// When it was taken, in seconds since 1970.
+    /// The date of the snapshot, in seconds since 1970.
     pub date_seconds: u32,
-    /// The nanoseconds of that second.
+    /// The nanoseconds within this second.
     pub date_nanoseconds: u32,
-    /// How long the guest had run, in nanoseconds.
+    /// The running time of the guest in nanoseconds.
     pub vm_clock_nanoseconds: u64,
     /// The length of the VM state. The fixed part contains it if it fits into 32 bits, and 0 if not.
     pub vm_state_bytes: u64,
     /// The size of the disk.
     pub disk_bytes: u64,
-    /// How many instructions the guest had run; 0 if nobody counted.
+    /// The number of instructions that the guest has run; 0 if unknown.
     pub instructions: u64,
-    /// The length of the extra data: the last three fields, as far as they fit, and unknown data behind them.
+    /// The length of the extra data: the last three fields, as far as they fit, followed by unknown data.
     pub extra_bytes: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Header extensions: what they are, how long, and their bytes.
+//! Header extensions: their kinds, their lengths, and their bytes.
 
 use bytes::BufMut;
 
@@ -13,34 +13,34 @@ use crate::images::qcow2::encoding::bitmaps::Directory;
 
 use super::names::Names;
 
-/// An extension. What a reader needs comes first in a layout's list; the rest may be left out.
+/// An extension. In a layout's list, the extensions that a reader needs come first; the others may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extension {
     /// The format of the backing file.
     BackingFormat(ImageFormat),
-    /// The name of the external data file, of that many bytes.
+    /// The name of the external data file, and its length.
     DataFile(u32),
-    /// Where the bitmaps' directory lies.
+    /// The location of the bitmap directory.
     Bitmaps(Directory),
-    /// The feature name table, and whether it has rows of features that nobody knows.
+    /// The feature name table, with or without unknown features.
     FeatureNames { unknown: bool },
-    /// An extension that no reader knows.
+    /// An unknown extension.
     Unknown { kind: u32, length_bytes: u32 },
-    /// One more of those, which ends where the extensions' area does: it is not padded.
+    /// An unknown extension that ends at the end of the extension area, without padding.
     Filler(u32),
 }
 
-/// The type of the extension that fills what is left.
+/// The type of the extension that fills the rest of the area.
 const FILLER_KIND: u32 = 0x7143_6676;
 
-/// A feature name table's rows: the field, the bit, the name.
+/// A row of a feature name table: the field, the bit, the name.
 type Row = (u8, u8, &'static str);
 
 /// Features that every reader knows.
 const KNOWN: [Row; 3] = [(0, 0, "dirty bit"), (0, 1, "corrupt bit"), (1, 0, "lazy refcounts")];
 
-/// Features that none does: the last bit, a name of full length (which no zero ends), one without a
-/// name, a field that does not exist.
+/// Unknown features: the last bit, a name of full length (without a zero at its end), an empty name, and a field that
+/// does not exist.
 const UNKNOWN: [Row; 5] = [
     (0, 63, "the last incompatible feature"),
     (1, 40, "its name has all of the forty-six bytes it may"),
@@ -51,11 +51,11 @@ const UNKNOWN: [Row; 5] = [
 
 const ROW_BYTES: usize = 48;
 
-/// How many bytes of a filler are not zero, at most: it may be nearly as long as a cluster of 2 MiB.
+/// The number of bytes of a filler that are not zero, at most. A filler may be nearly as long as a cluster of 2 MiB.
 const FILLED_BYTES: usize = 24;
 
 impl Extension {
-    /// Whether an image says the same without it.
+    /// Reports whether an image without this extension has the same meaning.
     pub(super) fn is_optional(self) -> bool {
         matches!(self, Self::FeatureNames { .. } | Self::Unknown { .. })
     }
@@ -71,7 +71,7 @@ impl Extension {
         }
     }
 
-    /// How long its data are.
+    /// Returns the length of the data.
     fn data_bytes(self) -> u32 {
         let rows = |count: usize| (count * ROW_BYTES) as u32;
         match self {
@@ -85,12 +85,12 @@ impl Extension {
         }
     }
 
-    /// How much of the first cluster it takes.
+    /// Returns the number of bytes that the extension takes in the first cluster.
     pub(super) fn whole_bytes(self) -> u64 {
         8 + u64::from(self.data_bytes()).next_multiple_of(8)
     }
 
-    /// Writes it; returns where the next one begins. With `junk` its padding is not zero.
+    /// Writes the extension, and returns the offset of the next one. With `junk`, the padding is not zero.
     pub(super) fn write(
         self,
         image: &mut Image,
@@ -99,7 +99,7 @@ impl Extension {
         junk: bool,
     ) -> HostOffset {
         let data_bytes = self.data_bytes() as usize;
-        // What a filler does not begin with is a hole.
+        // The rest of a filler is a hole.
         let (written, whole) = match self {
             Self::Filler(_) => (data_bytes.min(FILLED_BYTES), data_bytes.min(FILLED_BYTES)),
             _ => (data_bytes, data_bytes.next_multiple_of(8)),

@@ -1,4 +1,4 @@
-//! Where everything lies in the first cluster, and what there is no room for.
+//! The layout of the first cluster, and the parts that do not fit into it.
 
 use crate::formats::qcow2::constants::{
     V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
@@ -11,15 +11,14 @@ use super::extensions::Extension;
 use super::names::{Names, NamesTooLong};
 use super::style::{HeaderFlags, HeaderLength, HeaderStyle};
 
-/// The most extensions of one image: one of each kind, those that nobody knows, and one that fills
-/// what is left.
+/// The largest number of extensions in an image: one of each kind, the unknown ones, and a filler.
 const MAX_EXTENSIONS: usize = 16;
 
-/// A name of the backing file is at most so long.
+/// The longest name of a backing file, in bytes.
 const MAX_NAME_BYTES: u64 = 1023;
 
-/// Types of extensions that no reader knows, most of them next to one that readers know. The first
-/// is that of the extension that a prologue asks for.
+/// Types of unknown extensions. Most of them are next to a known type. The first is the type of the extension of the
+/// prologue.
 const UNKNOWN_KINDS: [u32; 1 + HeaderStyle::MAX_UNKNOWN as usize] = [
     0x7143_6675,
     0x0000_0001,
@@ -31,31 +30,31 @@ const UNKNOWN_KINDS: [u32; 1 + HeaderStyle::MAX_UNKNOWN as usize] = [
     0x2385_2874,
 ];
 
-/// The length of the unknown extension that a prologue asks for.
+/// The length of the prologue's unknown extension.
 const PROLOGUE_UNKNOWN_BYTES: u32 = 13;
 
-/// The first cluster, laid out.
+/// The layout of the first cluster.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Layout {
     /// The length of the fixed part.
     pub(super) header_bytes: u32,
-    /// The extensions, in the order in which they lie; the first `count`.
+    /// The extensions in the order of the file; the first `count` are used.
     extensions: [Option<Extension>; MAX_EXTENSIONS],
     count: usize,
-    /// Whether an extension marks the end.
+    /// An extension marks the end.
     pub(super) end: bool,
-    /// Where the backing file's name lies, 0 for no name.
+    /// The offset of the backing file's name; 0 without a name.
     pub(super) name_offset: u64,
-    /// Its length.
+    /// The length of the name.
     pub(super) name_bytes: u64,
 }
 
-/// What is wanted of a layout, and may be cut.
+/// The requested layout, which may be cut.
 struct Wanted {
     cluster_bytes: u64,
     header_bytes: u64,
     shortest_bytes: u64,
-    /// Whether there is a name, perhaps of no bytes.
+    /// There is a name, which may have no bytes.
     named: bool,
     name_bytes: u64,
     name_at_end: bool,
@@ -63,7 +62,7 @@ struct Wanted {
 }
 
 impl Layout {
-    /// The layout for `plan`, `bitmaps` and `names`, cut to what the first cluster has room for.
+    /// Returns the layout for `plan`, `bitmaps` and `names`, cut to the room in the first cluster.
     ///
     /// # Errors
     /// The names do not fit.
@@ -93,7 +92,7 @@ impl Layout {
         }
         let left = layout.room(&wanted).unwrap_or(0);
         if left == 0 && (wanted.name_at_end || !wanted.named) {
-            // The area is full by itself.
+            // The extensions fill the area exactly.
             layout.end = false;
         } else if !wanted.end && left >= 8 {
             layout.add(Extension::Filler((left - 8) as u32));
@@ -101,13 +100,12 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The extensions, in order.
+    /// Returns the extensions, in order.
     pub(super) fn extensions(&self) -> impl Iterator<Item = Extension> {
         self.extensions[..self.count].iter().copied().flatten()
     }
 
-    /// All extensions that are wanted. An extension to come is one more line here, and a variant of
-    /// [`Extension`].
+    /// Collects the requested extensions. A new extension needs one more line here, and a variant of [`Extension`].
     fn list(&mut self, plan: &Plan, bitmaps: Option<Directory>, names: &Names) {
         let style = plan.style.unwrap_or_default();
         let unknown_names = plan.has(HeaderFlags::UNKNOWN_NAMES);
@@ -149,7 +147,7 @@ impl Layout {
         self.extensions().map(Extension::whole_bytes).sum()
     }
 
-    /// Makes what may be left out less, from the back; false where nothing is left of it.
+    /// Removes or shortens the last optional extension. Returns false if there is none.
     fn leave_out(&mut self) -> bool {
         let Some(last) = self.count.checked_sub(1) else { return false };
         match &mut self.extensions[last] {
@@ -160,7 +158,7 @@ impl Layout {
         true
     }
 
-    /// Orders the extensions by the digits of `code`: which of those that are left comes next.
+    /// Orders the extensions by the digits of `code`: each digit chooses the next one among the rest.
     fn permute(&mut self, code: u8) {
         let mut code = usize::from(code);
         for at in 0..self.count {
@@ -170,9 +168,9 @@ impl Layout {
         }
     }
 
-    /// How many bytes of the extensions' area are left, where everything fits. There must be none, or
-    /// enough for the next extension's type and length: readers look for it as long as there is
-    /// anything.
+    /// Returns the number of unused bytes in the extension area, or `None` if not everything fits. The area must be
+    /// full or have room for the type and the length of another extension, because readers look for the next
+    /// extension until the area ends.
     fn room(&self, wanted: &Wanted) -> Option<u64> {
         let behind = wanted.header_bytes + self.extension_bytes();
         if wanted.named && !wanted.name_at_end {
@@ -193,7 +191,7 @@ impl Wanted {
         let style = plan.style.unwrap_or_default();
         let (shortest, usual) = match plan.geometry.version {
             Version::V2 => (V2_LENGTH_BYTES, V2_LENGTH_BYTES),
-            // The compression type is there where the header is longer than what comes before it.
+            // The header has a compression type if it is longer than the fields before it.
             Version::V3 if zstd => (V3_LENGTH_BYTES + 1, V3_COMPRESSION_LENGTH_BYTES),
             Version::V3 if plan.header.compression_field => {
                 (V3_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES)
@@ -220,8 +218,8 @@ impl Wanted {
         }
     }
 
-    /// Makes the header as much shorter as it must be, or puts the name behind the extensions without
-    /// marking their end; false where that does not help.
+    /// Shortens the header as far as necessary, or moves the name right after the extensions without an end mark.
+    /// Returns false if neither helps.
     fn cut(&mut self, extension_bytes: u64) -> bool {
         let end = if self.named && !self.name_at_end && !self.end { 0 } else { 8 };
         let fitting = self.cluster_bytes.saturating_sub(self.name_bytes + extension_bytes + end);

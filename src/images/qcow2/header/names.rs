@@ -1,11 +1,11 @@
-//! The names that an image contains of other files.
+//! The names of other files in an image.
 
-/// The names of other files. The caller decides them by where it writes the image; the program does not.
+/// The names of other files. The caller chooses them when it writes the image; the program does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Names<'a> {
-    /// The backing file.
+    /// The name of the backing file.
     pub backing: &'a [u8],
-    /// The external data file.
+    /// The name of the external data file.
     pub data_file: &'a [u8],
 }
 
@@ -15,13 +15,13 @@ impl Default for Names<'_> {
     }
 }
 
-/// Names of files do not fit into an image's first cluster.
+/// The names of files do not fit into an image's first cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NamesTooLong {
-    /// The format allows no name of that length.
+    /// The format does not allow a name of this length.
     #[error("the name of the backing file has {length_bytes} bytes, at most 1023 are allowed")]
     Backing {
-        /// Its length.
+        /// The length of the name.
         length_bytes: u64,
     },
     /// The first cluster is too small.
@@ -29,9 +29,9 @@ pub enum NamesTooLong {
         "the names of other files take {needed_bytes} bytes of the first cluster, which has room for {room_bytes}"
     )]
     Header {
-        /// What they need.
+        /// The bytes that the names and necessary extensions need.
         needed_bytes: u64,
-        /// What there is behind the shortest header.
+        /// The bytes after the shortest header.
         room_bytes: u64,
     },
 }

@@ -1,41 +1,41 @@
-//! What a program decides about a header.
+//! The choices of a program about the header.
 
 use crate::formats::qcow2::geometry::ImageFormat;
 use crate::images::entropy::Entropy;
 
-/// What the header says beyond the geometry. A version 2 header has room for none of it.
+/// The parts of the header beyond the geometry. A version 2 header has none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderOptions {
-    /// The compatible feature bit; the counts are kept up to date all the same.
+    /// The compatible feature bit for lazy refcounts. The counts are up to date all the same.
     pub lazy_refcounts: bool,
-    /// The compression type field is there also where it says zlib.
+    /// The header contains the compression type field even if the type is zlib.
     pub compression_field: bool,
-    /// A feature name table.
+    /// The header has a feature name table.
     pub feature_names: bool,
-    /// An extension of a type that no reader knows.
+    /// The header has an extension of an unknown type.
     pub unknown_extension: bool,
 }
 
-/// How the header is written, where a program decides that: on top of what [`HeaderOptions`] say.
+/// The form of the header, on top of [`HeaderOptions`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderStyle {
-    /// How long its fixed part is.
+    /// The length of the fixed part.
     pub length: HeaderLength,
-    /// The number of a permutation of the extensions; 0 for the order in which they are listed.
+    /// The number of a permutation of the extensions. 0 keeps their order.
     pub order: u8,
-    /// How many extensions of types that no reader knows, at most [`HeaderStyle::MAX_UNKNOWN`].
+    /// The number of unknown extensions, at most [`HeaderStyle::MAX_UNKNOWN`].
     pub unknown: u8,
-    /// The length of the first of them; each next one is 11 bytes longer, modulo 256.
+    /// The length of the first unknown extension. Each next one is 11 bytes longer, modulo 256.
     pub unknown_bytes: u8,
-    /// Everything that is there or not.
+    /// The optional parts.
     pub flags: HeaderFlags,
 }
 
 impl HeaderStyle {
-    /// The most extensions of types that no reader knows.
+    /// The largest number of unknown extensions.
     pub const MAX_UNKNOWN: u8 = 7;
 
-    /// Numbers that are this style's own.
+    /// Returns a stream of random numbers for this style.
     pub fn entropy(&self) -> Entropy {
         let Self { length, order, unknown, unknown_bytes, flags } = *self;
         let length = match length {
@@ -48,50 +48,49 @@ impl HeaderStyle {
     }
 }
 
-/// How long the fixed part of a version 3 header is; version 2 has no choice.
+/// The length of the fixed part of a version 3 header. A version 2 header has a fixed length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderLength {
-    /// As short as the fields that are wanted.
+    /// As short as the requested fields allow.
     #[default]
     Shortest,
-    /// So many bytes above 104, modulo what the first cluster has room for.
+    /// This many bytes above 104, modulo the number of possible lengths.
     Above(u16),
-    /// So many bytes below the cluster size, modulo the same.
+    /// This many bytes below the cluster size, modulo the same number.
     Below(u16),
 }
 
-/// What is there in a header or not.
+/// The optional parts of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderFlags(pub(crate) u16);
 
 impl HeaderFlags {
     /// The dirty bit. The counts are up to date all the same.
     pub const DIRTY: Self = Self(1);
-    /// The corrupt bit. Nothing is.
+    /// The corrupt bit. The image is sound all the same.
     pub const CORRUPT: Self = Self(1 << 1);
-    /// Some counts are out of date, as lazy refcounts leave them; the dirty bit and the one for lazy
-    /// refcounts say so.
+    /// Some counts are out of date, as lazy refcounts leave them. The dirty bit and the bit for lazy refcounts are
+    /// set.
     pub const OUT_OF_DATE: Self = Self(1 << 2);
-    /// Compatible feature bits that nobody knows.
+    /// Unknown compatible feature bits.
     pub const COMPATIBLE_BITS: Self = Self(1 << 3);
-    /// Autoclear feature bits that nobody knows.
+    /// Unknown autoclear feature bits.
     pub const AUTOCLEAR_BITS: Self = Self(1 << 4);
     /// A feature name table.
     pub const FEATURE_NAMES: Self = Self(1 << 5);
-    /// A feature name table with features that nobody knows.
+    /// A feature name table with unknown features.
     pub const UNKNOWN_NAMES: Self = Self(1 << 6);
-    /// What nobody looks at is not zero: unknown header fields, the padding of unknown extensions.
+    /// Bytes that readers ignore are not zero: unknown header fields, and the padding of unknown extensions.
     pub const JUNK: Self = Self(1 << 7);
-    /// Nothing marks the end of the extensions: they fill their area, or the backing file's name cuts
-    /// it off.
+    /// No extension marks the end: the extensions fill their area, or the backing file's name ends it.
     pub const NO_END: Self = Self(1 << 8);
-    /// The backing file's name lies at the very end of the first cluster, not behind the extensions.
+    /// The backing file's name lies at the very end of the first cluster instead of right after the extensions.
     pub const NAME_AT_END: Self = Self(1 << 9);
-    /// Without a backing file there is a name of no bytes, which is none.
+    /// An image without a backing file has a name of no bytes, which readers treat as no name.
     pub const EMPTY_NAME: Self = Self(1 << 10);
-    /// No extension says the format of the backing file: a reader must guess.
+    /// No extension names the format of the backing file, so a reader must probe it.
     pub const NO_FORMAT: Self = Self(1 << 11);
-    /// All of them, as their words in the order of the bits.
+    /// The words of all flags, in the order of the bits.
     pub(crate) const WORDS: [&str; 12] = [
         "dirty",
         "corrupt",
@@ -107,12 +106,12 @@ impl HeaderFlags {
         "no_format",
     ];
 
-    /// Whether all of `other` are there.
+    /// Reports whether all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These and `other`.
+    /// Returns these flags and those of `other`.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -121,15 +120,15 @@ impl HeaderFlags {
 /// The backing file of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackingPlan {
-    /// Its format.
+    /// The format of the backing file.
     pub format: ImageFormat,
-    /// Whether an extension says so; a reader must guess where none does.
+    /// An extension names the format. If none does, a reader must probe it.
     pub told: bool,
 }
 
 /// The external data file of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataFilePlan {
-    /// The feature bit for data files that are the disk, byte for byte.
+    /// The data file is a raw image of the disk, and the feature bit for that is set.
     pub raw: bool,
 }

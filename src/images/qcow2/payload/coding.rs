@@ -1,38 +1,38 @@
-//! How compressed clusters are coded, and what they contain.
+//! The codings of compressed clusters, and their content.
 
 use crate::images::content::STAMP_BYTES;
 
-/// How a compressed cluster is coded: something for each of deflate (RFC 1951) and zstd (RFC 8878).
+/// The coding of a compressed cluster. Each value has a meaning for deflate (RFC 1951) and one for zstd (RFC 8878).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coding {
-    /// Level 6, 32 KiB windows; level 3, one frame with its content size.
+    /// Deflate: level 6 with windows of 32 KiB. Zstd: level 3 in one frame with its content size.
     #[default]
     Usual,
-    /// Stored blocks only; raw blocks only.
+    /// Deflate: stored blocks only. Zstd: raw blocks only.
     Stored,
-    /// Fixed codes; raw and RLE blocks, which have no codes at all.
+    /// Deflate: fixed codes. Zstd: raw and RLE blocks, which have no codes at all.
     Fixed,
-    /// Level 1; the content size in the smallest field that holds it.
+    /// Deflate: level 1. Zstd: level 1 with the content size in the smallest field that holds it.
     Quick,
-    /// The highest level, dynamic codes; level 19.
+    /// Deflate: the highest level with dynamic codes. Zstd: level 19.
     Dynamic,
-    /// Matches as far back as they can be; no content size, and a window larger than the cluster.
+    /// Deflate: matches from as far back as possible. Zstd: no content size, and a window larger than the cluster.
     Window,
-    /// The stream goes on past the cluster, and is cut; a second frame follows the whole cluster.
+    /// Deflate: the stream continues past the cluster and is cut. Zstd: a second frame follows the whole cluster.
     Longer,
-    /// Bytes behind the end that belong to nothing.
+    /// Garbage after the end.
     Trailing,
-    /// Blocks of every kind with empty ones between them; several frames, with an empty one and one
-    /// that is skipped.
+    /// Deflate: blocks of every kind with empty ones between them. Zstd: several frames, among them an empty one and
+    /// a skippable one.
     Pieces,
-    /// An empty last block; a checksum behind the content.
+    /// Deflate: an empty last block. Zstd: a checksum after the content.
     Ended,
-    /// The descriptor says as much as it can: two clusters, nearly all behind the end.
+    /// The descriptor claims two clusters, its maximum. Nearly all of it lies after the end of the stream.
     Largest,
 }
 
 impl Coding {
-    /// Every coding, in the order of the encoding.
+    /// All codings, in the order of the encoding.
     pub const ALL: [Self; 11] = [
         Self::Usual,
         Self::Stored,
@@ -48,11 +48,10 @@ impl Coding {
     ];
 }
 
-/// What lies behind the stamp of a cluster.
+/// The content of a cluster after the stamp.
 pub(super) struct Content<'a> {
     pub(super) rest: &'a [u8],
-    /// How much of it the shape fills. Behind that there are only zeros, for which the fastest level is
-    /// as good.
+    /// The number of bytes that the shape fills. Zeros follow, for which the fastest level is as good.
     pub(super) filled: usize,
 }
 

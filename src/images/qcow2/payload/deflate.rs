@@ -11,16 +11,16 @@ use crate::images::content::{MAX_DISTANCE, STAMP_BYTES};
 
 use super::coding::{Coding, Content};
 
-/// miniz's numbers of zlib's strategies.
+/// The numbers of zlib's strategies in miniz.
 const DEFAULT_STRATEGY: i32 = 0;
 const FIXED_CODES: i32 = 4;
 
-/// A stored block that is not the last and is empty: what a flush leaves behind.
+/// An empty stored block that is not the last, as a flush leaves it.
 const FLUSH: [u8; 5] = [0, 0, 0, 0xFF, 0xFF];
-/// A block of fixed codes that is the last and is empty.
+/// An empty block of fixed codes that is the last.
 const EMPTY_LAST: [u8; 2] = [3, 0];
 
-/// The payload of a cluster, and where its stamp lies.
+/// Returns the payload of a cluster, and the offset of its stamp.
 pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     stored_block(&[0; STAMP_BYTES], false, &mut bytes);
@@ -45,7 +45,7 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
         Coding::Window => far_matches(content.rest, out),
         Coding::Longer => {
             part(6, DEFAULT_STRATEGY, filled, TDEFLFlush::Full, out);
-            // Another cluster of something that is not there.
+            // The stream contains another cluster of zeros, which the reader cuts.
             let mut longer = zeros.to_vec();
             longer.resize(zeros.len() + content.cluster_bytes(), b'!');
             part(1, DEFAULT_STRATEGY, &longer, TDEFLFlush::Finish, out);
@@ -60,19 +60,19 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
     (bytes, stamp_at)
 }
 
-/// Appends `content` as blocks that end on a byte.
+/// Appends `content` as blocks that end at a byte boundary.
 fn part(level: i32, strategy: i32, content: &[u8], flush: TDEFLFlush, out: &mut Vec<u8>) {
     let flags = create_comp_flags_from_zip_params(level, -15, strategy);
     let mut stream = CompressorOxide::new(flags);
-    // The callback takes everything, so that the stream cannot stop.
+    // The callback takes every piece, so the stream cannot stop.
     compress_to_output(&mut stream, content, flush, |piece| {
         out.extend_from_slice(piece);
         true
     });
 }
 
-/// Appends `length` zeros, for which the fastest level is as good as any. Most of a large cluster is zeros, in nearly all
-/// its payloads: they are compressed once in a process.
+/// Appends `length` zeros, for which the fastest level is as good as any. Most of a large cluster is zeros in nearly
+/// all payloads, so the process compresses them once.
 fn zeros_part(strategy: i32, length: usize, flush: TDEFLFlush, out: &mut Vec<u8>) {
     type Made = BTreeMap<(i32, usize, bool), Vec<u8>>;
     static MADE: Mutex<Made> = Mutex::new(Made::new());
@@ -85,7 +85,7 @@ fn zeros_part(strategy: i32, length: usize, flush: TDEFLFlush, out: &mut Vec<u8>
     out.extend_from_slice(part);
 }
 
-/// Appends a stored block, at most 65,535 bytes; the stream is on a byte.
+/// Appends a stored block of at most 65,535 bytes. The stream must be at a byte boundary.
 fn stored_block(content: &[u8], last: bool, out: &mut Vec<u8>) {
     let length = u16::try_from(content.len()).unwrap_or(u16::MAX);
     out.push(u8::from(last));
@@ -94,7 +94,7 @@ fn stored_block(content: &[u8], last: bool, out: &mut Vec<u8>) {
     out.extend(content);
 }
 
-/// Blocks of every kind in turn, each with a flush behind it.
+/// Appends blocks of every kind in turn, each followed by a flush.
 fn pieces(filled: &[u8], zeros: usize, out: &mut Vec<u8>) {
     out.extend(FLUSH);
     for (turn, piece) in filled.chunks(filled.len().div_ceil(7).max(1)).enumerate() {
@@ -109,8 +109,8 @@ fn pieces(filled: &[u8], zeros: usize, out: &mut Vec<u8>) {
     zeros_part(DEFAULT_STRATEGY, zeros, TDEFLFlush::Finish, out);
 }
 
-/// Appends `rest` as one block of fixed codes whose matches lie as far back as there is something
-/// alike. The stamp before it is no part of any.
+/// Appends `rest` as one block of fixed codes with matches from as far back as possible. No match includes the stamp
+/// before it.
 fn far_matches(rest: &[u8], out: &mut Vec<u8>) {
     let mut bits = Bits { out, kept: 0, count: 0 };
     // The last block, fixed codes.
@@ -135,12 +135,12 @@ fn far_matches(rest: &[u8], out: &mut Vec<u8>) {
             }
         }
     }
-    // The end of the block, and what is left of its last byte.
+    // The end of the block, and padding to a byte.
     bits.literal(256);
     bits.put(0, 7);
 }
 
-/// Bits, packed from the lowest on (RFC 1951 §3.1.1).
+/// A buffer of bits, filled from the lowest on (RFC 1951 §3.1.1).
 struct Bits<'a> {
     out: &'a mut Vec<u8>,
     kept: u32,
@@ -159,12 +159,12 @@ impl Bits<'_> {
         }
     }
 
-    /// Appends a code: its highest bit comes first.
+    /// Appends a code, whose highest bit comes first.
     fn code(&mut self, code: u32, count: u32) {
         self.put(code.reverse_bits() >> (32 - count), count);
     }
 
-    /// A symbol below 288 in its fixed code (RFC 1951 §3.2.6).
+    /// Appends a symbol below 288 in its fixed code (RFC 1951 §3.2.6).
     fn literal(&mut self, symbol: u32) {
         match symbol {
             0..=143 => self.code(0x30 + symbol, 8),
@@ -174,7 +174,7 @@ impl Bits<'_> {
         }
     }
 
-    /// A match of 3 to 258 bytes, 1 to 32,768 bytes back (RFC 1951 §3.2.5).
+    /// Appends a match of 3 to 258 bytes, 1 to 32,768 bytes back (RFC 1951 §3.2.5).
     fn match_of(&mut self, length: u32, distance: u32) {
         match length {
             258 => self.literal(285),
@@ -191,8 +191,8 @@ impl Bits<'_> {
     }
 }
 
-/// Deflate's grouping of numbers: `per` groups for each power of two, the first ones of one number
-/// each. The group, what is said inside it, and in how many bits.
+/// Returns the group of a number in deflate's encoding, the extra bits, and their number. There are `per` groups for
+/// each power of two; the first groups have one number each.
 fn grouped(value: u32, per: u32) -> (u32, u32, u32) {
     if value < per * 2 {
         return (value, 0, 0);

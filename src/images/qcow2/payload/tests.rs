@@ -12,7 +12,7 @@ fn geometry(bits: u32, compression: Compression) -> Geometry {
     }
 }
 
-/// What any inflater makes of a payload: everything, or for zstd all frames.
+/// Returns everything that any inflater reads from a payload; for zstd, all frames.
 fn inflated(payload: &'static Payload, geometry: &Geometry, coding: Coding) -> Vec<u8> {
     let (before, behind) = payload.stamped(&[7; STAMP_BYTES]);
     let mut bytes = [before.concat().as_slice(), behind].concat();
@@ -39,7 +39,7 @@ fn every_payload_inflates_to_its_cluster() {
             for (shape, coding) in
                 Shape::ALL.iter().flat_map(|shape| Coding::ALL.map(|coding| (*shape, coding)))
             {
-                // Of large clusters the shapes fill a part that is the same; they take seconds.
+                // In large clusters, the shapes fill the same part. Inflating them takes seconds.
                 if bits > 14 && !matches!(shape, Shape::Zeros | Shape::Noise | Shape::Far) {
                     continue;
                 }
@@ -80,7 +80,7 @@ fn what_is_asked_for_is_mostly_what_there_is() {
             let (kind, payload) = fitting(&geometry(bits, compression), wanted);
             let larger = payload.length_bytes() * 2 > 1 << bits;
             match (bits, shape) {
-                // A few bytes more than the descriptor of the smallest cluster can say.
+                // The payload is a few bytes longer than the descriptor of the smallest cluster can hold.
                 (9, Shape::Noise) => assert_eq!(kind.shape, Shape::Most),
                 _ => assert_eq!(kind, wanted),
             }
@@ -109,7 +109,7 @@ fn payloads_are_of_every_size() {
     }
 }
 
-/// Kinds of the blocks behind the stamp's: deflate's BTYPE of the first, zstd's of all in the frame.
+/// Checks the kinds of the blocks after the stamp: for deflate the BTYPE of the first, for zstd all in the frame.
 #[test]
 fn codings_are_what_they_are_called() {
     let bytes = |compression, shape, coding| {
@@ -123,7 +123,7 @@ fn codings_are_what_they_are_called() {
     assert_eq!(first(Shape::Coins, Coding::Fixed), 1);
     assert_eq!(first(Shape::Coins, Coding::Dynamic), 2);
     assert_eq!(first(Shape::Far, Coding::Window), 1);
-    // Most of the cluster is matches of the largest distance: code 29, all extra bits.
+    // Most of the cluster is matches of the largest distance: code 29 with all extra bits.
     let window = bytes(Compression::Deflate, Shape::Far, Coding::Window);
     let short = miniz_oxide::inflate::decompress_to_vec(&window);
     assert!(short.is_ok_and(|content| content.len() == (64 << 10) - STAMP_BYTES));

@@ -7,26 +7,25 @@ use crate::images::content::STAMP_BYTES;
 use super::coding::{Coding, Content};
 
 const FRAME_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
-/// A frame that is skipped, and holds five bytes.
+/// A skippable frame with five bytes.
 const SKIPPED: [u8; 13] = [0x50, 0x2A, 0x4D, 0x18, 5, 0, 0, 0, b'q', b'c', b'o', b'w', b'2'];
-/// The highest of the ordinary levels. It is asked for with the lazy strategy: in the C code of the optimal
-/// parser, which it would use, a build with ASan reports a stack variable out of its scope, and ends. The
-/// blocks are of the same kinds.
+/// The highest ordinary level. It uses the lazy strategy: in the C code of the optimal parser, which level 19 would
+/// use, a build with ASan reports a stack variable out of its scope, and ends. The blocks are of the same kinds.
 const HIGH_LEVEL: i32 = 19;
-/// The largest block.
+/// The length of the largest block.
 const BLOCK_BYTES: usize = 128 << 10;
 
-/// What a frame's header says of its content.
+/// The content size in a frame's header.
 enum Sized {
-    /// The length, in eight bytes; one segment.
+    /// The content size, in eight bytes; a single segment.
     InEight(usize),
-    /// The length, in the smallest field that holds it; one segment.
+    /// The content size, in the smallest field that holds it; a single segment.
     InSmallest(usize),
-    /// Nothing; a window of this logarithm.
+    /// No content size; a window with this binary logarithm.
     Window(u32),
 }
 
-/// The payload of a cluster, and where its stamp lies.
+/// Returns the payload of a cluster, and the offset of its stamp.
 pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
     let rest = content.rest;
     let cluster = content.cluster_bytes();
@@ -38,8 +37,8 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
         Coding::Stored | Coding::Fixed | Coding::Quick | Coding::Dynamic => {
             one_frame(Sized::InSmallest(cluster))
         }
-        // RFC 8878 recommends that decoders take 8 MiB. Of larger clusters, the window is not larger
-        // than what a reader may keep: else the loop would inflate them whole.
+        // RFC 8878 recommends that decoders support windows of 8 MiB. For larger clusters, the window is not larger
+        // than a reader has to keep; otherwise the loop would inflate them whole.
         Coding::Window if cluster <= 64 << 10 => one_frame(Sized::Window(23)),
         Coding::Window => one_frame(Sized::Window(21)),
         Coding::Pieces | Coding::Ended => begin(&Sized::InSmallest(STAMP_BYTES), true),
@@ -68,7 +67,7 @@ pub(super) fn payload(content: &Content, coding: Coding) -> (Vec<u8>, usize) {
     (bytes, stamp_at)
 }
 
-/// A frame's header, and a raw block with room for the stamp; where that is.
+/// Returns a frame's header and a raw block with room for the stamp, and the offset of that room.
 fn begin(sized: &Sized, last: bool) -> (Vec<u8>, usize) {
     let mut bytes = FRAME_MAGIC.to_vec();
     match *sized {
@@ -92,7 +91,7 @@ fn begin(sized: &Sized, last: bool) -> (Vec<u8>, usize) {
     (bytes, stamp_at)
 }
 
-/// Appends a block as it is, or repeated from a byte.
+/// Appends a raw block, or an RLE block of one byte.
 fn block(kind: u32, size: usize, content: &[u8], last: bool, out: &mut Vec<u8>) {
     let header = (size as u32) << 3 | kind << 1 | u32::from(last);
     out.extend(&header.to_le_bytes()[..3]);
@@ -103,9 +102,9 @@ fn raw_block(content: &[u8], last: bool, out: &mut Vec<u8>) {
     block(0, content.len(), content, last, out);
 }
 
-/// Appends `rest` as raw blocks and, where a byte is repeated, RLE blocks.
+/// Appends `rest` as raw blocks, and as RLE blocks if a byte repeats.
 fn runs(rest: &[u8], out: &mut Vec<u8>) {
-    /// Shorter runs are not worth a block.
+    /// The shortest run of a byte that is worth a block.
     const RUN_BYTES: usize = 64;
     let mut blocks: Vec<(bool, &[u8])> = Vec::new();
     let mut left = rest;
@@ -130,7 +129,7 @@ fn runs(rest: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Frames of several levels, with an empty one and one that is skipped among them.
+/// Appends frames of several levels, among them an empty one and a skippable one.
 fn pieces(content: &Content, out: &mut Vec<u8>) {
     let (filled, zeros) = content.parts();
     out.extend(SKIPPED);
@@ -143,10 +142,10 @@ fn pieces(content: &Content, out: &mut Vec<u8>) {
     }
 }
 
-/// `content` as one frame of zstd's own making, with its content size.
+/// Returns `content` as one frame of the zstd library, with its content size.
 fn frame_of(content: &[u8], level: i32, checksum: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(zstd_safe::compress_bound(content.len()));
-    // A level that there is, a flag, and a buffer of the size that zstd asks for: nothing can fail.
+    // This cannot fail: the level exists, the flag exists, and the buffer has the size that zstd asks for.
     if !checksum && level < HIGH_LEVEL {
         let _ = zstd_safe::compress(&mut out, content, level);
         return out;
@@ -161,7 +160,7 @@ fn frame_of(content: &[u8], level: i32, checksum: bool) -> Vec<u8> {
     out
 }
 
-/// What follows a frame's header (RFC 8878 §3.1.1.1).
+/// Returns the blocks after a frame's header (RFC 8878 §3.1.1.1).
 fn blocks_of(frame: &[u8]) -> &[u8] {
     let descriptor = frame.get(4).copied().unwrap_or(0);
     let single_segment = descriptor & 0b10_0000 != 0;

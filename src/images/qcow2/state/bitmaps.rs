@@ -1,4 +1,4 @@
-//! The bitmaps that an image has, and what is left of them.
+//! The bitmaps of an image, and the remains of deleted ones.
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{BITMAP_AUTO, BITMAP_IN_USE, MAX_BITMAP_NAME_BYTES};
@@ -7,21 +7,21 @@ use crate::images::qcow2::encoding::bitmaps::{BitmapFields, Directory};
 
 use super::place::Place;
 
-/// What a bitmap is from its beginning.
+/// The fixed properties of a bitmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewBitmap {
-    /// log2 of how many guest bytes one bit stands for, 9 to 31.
+    /// log2 of the guest bytes per bit, 9 to 31.
     pub granularity_bits: u8,
-    /// The flag that says that it was not saved correctly.
+    /// The flag for a bitmap that was not saved correctly.
     pub in_use: bool,
-    /// The flag that says that it must reflect all changes of the disk.
+    /// The flag for a bitmap that must reflect all changes of the disk.
     pub auto: bool,
-    /// The length of its name. It is longer where names would be alike, and never longer than QEMU
+    /// The length of the name. The name is longer if two names would be equal otherwise, and never longer than QEMU
     /// opens.
     pub name_bytes: u16,
 }
 
-/// What becomes of clusters of bits.
+/// The new content of clusters of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fill {
     /// All zeroes, without a cluster.
@@ -33,30 +33,30 @@ pub enum Fill {
     Bits,
 }
 
-/// What goes when a bitmap is deleted, and what it leaves.
+/// The bitmaps that a deletion removes, and the remains that it leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaving {
-    /// The one bitmap goes; with the last one goes everything that says that there are bitmaps.
+    /// One bitmap is removed. With the last bitmap, the extension and the bit disappear.
     #[default]
     Nothing,
-    /// All bitmaps go; the autoclear bit stays, without an extension.
+    /// All bitmaps are removed. The autoclear bit stays, without an extension.
     Bit,
-    /// All bitmaps go as if by a program that knows nothing of them: it has cleared the bit and left
-    /// the extension as it was, and its leaks were repaired.
+    /// All bitmaps are removed, as by a program that does not support bitmaps: it has cleared the bit and kept the
+    /// extension, and its leaks were repaired.
     Extension,
 }
 
-/// The bitmaps of an image, and where their directory lies.
+/// The bitmaps of an image, and the location of their directory.
 #[derive(Debug, Default)]
 pub struct Bitmaps {
-    /// The bitmaps, and behind them spare ones whose buffers are reused.
+    /// The bitmaps, followed by spare ones whose buffers are reused.
     pub all: Vec<Bitmap>,
     pub live: usize,
-    /// Where the directory lies.
+    /// The location of the directory.
     pub directory: Place,
-    /// Bitmaps made so far: names are not used again.
+    /// The number of bitmaps made so far. Names are not used again.
     pub made: u32,
-    /// Where there are no bitmaps: what is left of them.
+    /// The autoclear bit stays set without a bitmap.
     pub bit_left: bool,
     pub extension_left: Option<Directory>,
 }
@@ -75,7 +75,7 @@ impl Bitmaps {
         self.live().iter().map(|one| one.entry(HostOffset::ZERO).length_bytes()).sum()
     }
 
-    /// The length of a new bitmap's name: the empty one is a name too, but for one bitmap only.
+    /// Returns the length of a new bitmap's name. Only one bitmap may have an empty name.
     pub fn name_bytes(&self, wanted: u16) -> u16 {
         let digits = (self.made + 1).ilog10() as u16 + 1;
         let unnamed = self.live().iter().any(|one| one.name_bytes == 0);
@@ -85,7 +85,7 @@ impl Bitmaps {
 
 #[derive(Debug, Default)]
 pub struct Bitmap {
-    /// Its number, from 1.
+    /// The number of the bitmap, from 1.
     pub number: u32,
     pub granularity_bits: u8,
     pub in_use: bool,
@@ -107,7 +107,7 @@ impl Bitmap {
         BitmapFields { table_offset, table_entries, flags, granularity_bits, name_bytes }
     }
 
-    /// Takes out the entries from `first` on, one after the other, and gives their clusters.
+    /// Removes the entries from `first` on, one after the other, and yields their clusters.
     pub fn cut(&mut self, first: u64) -> impl Iterator<Item = u64> {
         let kept = self.entries.partition_point(|(index, _)| *index < first);
         self.entries.drain(kept..).filter_map(|(_, bits)| match bits {
@@ -117,7 +117,7 @@ impl Bitmap {
     }
 }
 
-/// A cluster of bits that are not all zeroes.
+/// The content of a cluster of bits that are not all zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bits {
     Ones,

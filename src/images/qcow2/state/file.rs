@@ -1,35 +1,34 @@
-//! Where a file and its last payload end.
+//! The end of a file, and of its last payload.
 
 use crate::disk::offsets::HostOffset;
 
-/// Where a file ends. A reader reads zeros past its end, and `qemu-img check` lets the last cluster be
-/// cut.
+/// The end of a file. A reader reads zeros past it, and `qemu-img check` accepts a last cluster that is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileEnd {
-    /// With its last cluster.
+    /// The end of the last cluster.
     #[default]
     Cluster,
-    /// With the sector of the last byte that was written, inside the last cluster.
+    /// The end of the sector that was written last, inside the last cluster.
     Sector,
-    /// With that byte.
+    /// The byte that was written last.
     Content,
-    /// Behind the last cluster, with zeros.
+    /// A tail of zeros after the last cluster.
     Zeros,
-    /// Behind the last cluster, with garbage.
+    /// A tail of garbage after the last cluster.
     Garbage,
 }
 
-/// What a program asked for beyond the disk.
+/// The parts of a file beyond the disk that the program asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileState {
     pub end: FileEnd,
-    /// How long the tail is that lies behind the last cluster.
+    /// The length of the tail after the last cluster.
     pub tail_bytes: u64,
     /// Tables may map clusters past the end of the disk.
     pub beyond: bool,
 }
 
-/// Where the last payload ended: in `cluster`, which it touches, at `offset`.
+/// The end of the last payload: at `offset`, in `cluster`, which it touches.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadEnd {
     pub cluster: u64,

@@ -1,4 +1,4 @@
-//! L1 tables: which L2 table maps which part of the disk, and where the L1 table itself lies.
+//! L1 tables: the L2 tables with their part of the disk, and the location of the L1 table itself.
 
 use crate::images::qcow2::tables::TableId;
 
@@ -7,22 +7,22 @@ use super::place::Place;
 /// An L1 table, of the active disk or of a snapshot.
 #[derive(Debug, Default)]
 pub struct L1 {
-    /// Where it lies; nowhere for a disk of size 0.
+    /// The location; empty for a disk of size 0.
     pub place: Place,
-    /// How many entries it has.
+    /// The number of entries.
     pub entries: u64,
     /// The entries that are not empty, sorted by index.
     pub tables: Vec<(u64, TableId)>,
 }
 
 impl L1 {
-    /// Forgets everything but the buffer.
+    /// Removes everything, and keeps the buffer.
     pub fn clear(&mut self) {
         (self.place, self.entries) = ((0, 0), 0);
         self.tables.clear();
     }
 
-    /// The L2 table at `index`.
+    /// Returns the L2 table at `index`.
     #[inline]
     pub fn get(&self, index: u64) -> Option<TableId> {
         let at = self.tables.binary_search_by_key(&index, |(index, _)| *index).ok()?;
@@ -37,20 +37,20 @@ impl L1 {
         }
     }
 
-    /// The entries that are not empty, in order.
+    /// Returns the entries that are not empty, in order.
     pub fn tables(&self) -> &[(u64, TableId)] {
         &self.tables
     }
 
-    /// Becomes an L1 table, as long as `original` and nowhere yet, with the first `kept` entries of
-    /// those that are not empty.
+    /// Becomes a table as long as `original`, without a place. It has the first `kept` of the entries that are not
+    /// empty.
     pub fn copy_entries(&mut self, original: &Self, kept: usize) {
         (self.place, self.entries) = ((0, 0), original.entries);
         self.tables.clear();
         self.tables.extend_from_slice(&original.tables[..kept]);
     }
 
-    /// Has the entries of `other` from now on, where it lies.
+    /// Takes over the entries of `other`, and keeps its own place.
     pub fn become_entries(&mut self, other: &Self) {
         self.tables.clone_from(&other.tables);
     }

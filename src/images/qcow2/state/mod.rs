@@ -1,4 +1,4 @@
-//! What a [`Builder`](super::Builder) keeps of an image between operations.
+//! The state that a [`Builder`](super::Builder) keeps between operations.
 
 mod bitmaps;
 mod file;

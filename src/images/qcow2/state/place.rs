@@ -1,4 +1,4 @@
-//! Where tables lie.
+//! The location of tables.
 
-/// Where a table lies: its first cluster, and how many.
+/// The location of a table: its first cluster, and the number of clusters.
 pub type Place = (u64, u64);

@@ -1,4 +1,4 @@
-//! The internal snapshots that an image has.
+//! The internal snapshots of an image.
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
@@ -7,15 +7,15 @@ use crate::images::content::WriteNumber;
 use super::l1::L1;
 use super::place::Place;
 
-/// The snapshots of an image, and where their table lies.
+/// The snapshots of an image, and the location of their table.
 #[derive(Debug, Default)]
 pub struct Snapshots {
-    /// The snapshots, and behind them spare ones whose buffers are reused.
+    /// The snapshots, followed by spare ones whose buffers are reused.
     pub all: Vec<Snapshot>,
     pub live: usize,
-    /// Where the snapshot table lies.
+    /// The location of the snapshot table.
     pub table: Place,
-    /// Snapshots taken so far: ids are not used again.
+    /// The number of snapshots taken so far. Ids are not used again.
     pub taken: u32,
 }
 
@@ -41,34 +41,34 @@ impl Snapshots {
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub l1: L1,
-    /// The disk's size when it was taken.
+    /// The size of the disk when the snapshot was taken.
     pub size_bytes: u64,
-    /// Its id, from 1.
+    /// The number of the snapshot, from 1. It is the id.
     pub number: u32,
-    /// The length of its VM state.
+    /// The length of the VM state.
     pub vm_state_bytes: u64,
     pub details: SnapshotDetails,
 }
 
-/// What a snapshot says of itself, and what it holds beside the disk.
+/// The details of a snapshot beside the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotDetails {
-    /// How many bytes of extra data its entry has; in version 3 at least 16. Without the disk's size
-    /// among them, which takes 16, no disk may change its size while the snapshot is there.
+    /// The length of the entry's extra data; in version 3 at least 16. If they are too short for the disk's size,
+    /// which needs 16 bytes, the disk keeps its size while the snapshot exists.
     pub extra_bytes: u32,
-    /// The state of the guest's memory and devices, where it is saved.
+    /// The saved state of the guest's memory and devices, if any.
     pub vm_state: Option<VmState>,
-    /// How long the id is, which is a number in decimal with zeros before it. It is at least as long as
-    /// the number, or empty where no other is.
+    /// The length of the id, which is a number in decimal with leading zeros. It is at least as long as the number,
+    /// or empty if no other id is.
     pub id_bytes: u16,
-    /// How long the name is, which is the same number.
+    /// The length of the name, which is the same number.
     pub name_bytes: u16,
     /// Date, clock and instruction count are not zero.
     pub timed: bool,
 }
 
 impl SnapshotDetails {
-    /// Of a snapshot that nothing is asked of.
+    /// The details of a plain snapshot.
     pub const PLAIN: Self = Self {
         extra_bytes: V3_EXTRA_BYTES,
         vm_state: None,
@@ -87,11 +87,11 @@ impl Default for SnapshotDetails {
 /// A VM state to be saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmState {
-    /// How many clusters of it are written.
+    /// The number of written clusters.
     pub clusters: u64,
-    /// log2 of the distance from one to the next in clusters: the state has holes, and may be longer
-    /// than 4 GiB.
+    /// log2 of the distance between two written clusters, in clusters. The state has holes, and may be longer than 4
+    /// GiB.
     pub spread_bits: u32,
-    /// Which write they are.
+    /// The number of the write.
     pub write: WriteNumber,
 }

@@ -1,4 +1,4 @@
-//! What bitmaps reference: their directory, their tables, their bits.
+//! References from bitmaps: the directory, the tables, and the bits.
 
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::bitmap::{
@@ -13,8 +13,8 @@ use crate::formats::qcow2::table::HostTable;
 use super::{Recount, Role};
 
 impl Recount {
-    /// Reads the directory, entry by entry, and the tables that it names, as QEMU does at open
-    /// (`bitmap_list_load`). That names differ is not checked.
+    /// Reads the directory and the tables that it names, as QEMU does at open (`bitmap_list_load`). Does not check
+    /// that names differ.
     pub(super) fn bitmaps<S: Storage + ?Sized>(
         &mut self,
         storage: &S,

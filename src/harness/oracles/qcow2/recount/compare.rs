@@ -1,4 +1,4 @@
-//! References become counts, and are held against those on disk.
+//! Adds references up to counts, and compares these with the counts on disk.
 
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::units::HostCluster;
@@ -6,7 +6,7 @@ use crate::formats::qcow2::units::HostCluster;
 use super::{Counted, Finding, Recount, Reference, Report};
 
 impl Recount {
-    /// Turns the sorted references into counts, and notes what overlaps.
+    /// Adds the sorted references up to counts, and records overlaps.
     pub(super) fn add_up(&mut self) -> Result<(), MapError> {
         for at in 0..self.references.len() {
             self.add_reference(self.references[at]);
@@ -15,7 +15,7 @@ impl Recount {
         Ok(())
     }
 
-    /// Adds one reference. All before it begin no later: only the last runs can be touched.
+    /// Adds one reference. References come sorted by their start, so this can change only the last runs.
     fn add_reference(&mut self, reference: Reference) {
         let Reference { mut first, end, role, .. } = reference;
         let touched = match self.computed.last() {
@@ -30,7 +30,7 @@ impl Recount {
                 break;
             }
             if here.first < first {
-                // What lies before the reference keeps its count.
+                // The clusters before the reference keep their count.
                 self.computed[at].end = first;
                 self.computed.insert(at + 1, Counted { first, ..here });
                 at += 1;
@@ -60,12 +60,12 @@ impl Recount {
         }
     }
 
-    /// Holds the computed counts against those on disk, and the COPIED flags against both.
+    /// Compares the computed counts with the counts on disk, and the COPIED flags with both.
     pub(super) fn compare(&mut self) {
         let mut on_disk = self.on_disk.iter().copied().peekable();
         let mut cursor = 0u64;
         for here in &self.computed {
-            // Counted, but not referenced.
+            // Clusters with a count and without a reference.
             while let Some(counted) = on_disk.peek().copied() {
                 let (first, end) = (counted.first.max(cursor), counted.end.min(here.first));
                 if first < end {

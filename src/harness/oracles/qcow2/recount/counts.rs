@@ -25,7 +25,7 @@ impl Recount {
             for (index, bytes) in (skipped / 8..).zip(piece.as_chunks::<8>().0) {
                 if let Some(block) = refcount::block_offset(u64::from_be_bytes(*bytes)) {
                     let cluster = geometry.cluster_size.bytes();
-                    // One that is not on a cluster boundary takes part of two clusters.
+                    // A block that is not on a cluster boundary takes part of two clusters.
                     recount.reference(geometry, block, cluster, Role::RefcountBlock);
                     recount.block(storage, geometry, block, index)?;
                     recount.check_bound()?;
@@ -55,7 +55,8 @@ impl Recount {
         })
     }
 
-    /// Between two tables: one alone, a refcount block of 2^24 counts, has a quarter of the bound.
+    /// Checks the bound. Callers check it between two tables, because the largest table, a refcount block of 2^24
+    /// counts, has only a quarter of the bound.
     pub(super) fn check_bound(&self) -> Result<(), MapError> {
         if self.references.len() > self.bound {
             return Err(MapError::TooLarge("too many references to clusters"));

@@ -1,6 +1,6 @@
-//! Refcounts, recomputed from the bytes of an image alone: every structure is read, every reference
-//! noted, and the counts compared with those on disk. The same for an image in the loop and for a
-//! file of any size: it takes memory in proportion to the references, not to the file.
+//! The recount: refcounts computed from the bytes of an image alone. It reads every structure, records every
+//! reference, and compares the counts with those on disk. It serves images in the loop and files of any size, because
+//! its memory depends on the number of references and not on the file's size.
 //!
 //! The recount follows the references by itself, although the walker and the build do so too. It is there to find the errors
 //! of both, so it must not share their way through the tables. It shares the reading of tables with the anatomy and with
@@ -22,7 +22,7 @@ use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::table::HostTable;
 use crate::formats::qcow2::units::HostCluster;
 
-/// What references a cluster.
+/// The structure that references a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The header.
@@ -43,14 +43,14 @@ pub enum Role {
     BitmapData,
     /// An L2 table.
     L2Table,
-    /// Guest data, or an allocation for them.
+    /// Guest data, or a cluster that is allocated for them.
     Data,
     /// Compressed guest data.
     Compressed,
 }
 
 impl Role {
-    /// What it is called.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Header => "header",
@@ -67,23 +67,23 @@ impl Role {
         }
     }
 
-    /// Whether a cluster may be referenced more than once by this role.
+    /// Reports whether this role may reference a cluster more than once.
     fn shared(self) -> bool {
         matches!(self, Self::L2Table | Self::Data | Self::Compressed)
     }
 }
 
-/// Clusters that something references.
+/// A run of clusters with one reference.
 #[derive(Clone, Copy, Debug)]
 struct Reference {
     first: u64,
     end: u64,
     role: Role,
-    /// What the reference says of the refcount being exactly one, where it says anything.
+    /// The COPIED flag of the reference, if it has one.
     copied: Option<bool>,
 }
 
-/// Clusters with the same count.
+/// A run of clusters with the same count.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     first: u64,
@@ -92,22 +92,22 @@ struct Counted {
     role: Role,
 }
 
-/// Neighbouring clusters of one role, with the same number of references and the same count.
+/// A run of clusters of one role, with the same number of references and the same count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupied {
-    /// The first.
+    /// The first cluster.
     pub first: u64,
-    /// The one past the last.
+    /// The cluster after the last.
     pub end: u64,
-    /// What references them first; `None` where nothing does, and they are counted all the same.
+    /// The role of the first reference; `None` if a count is all that the clusters have.
     pub role: Option<Role>,
-    /// How many references there are.
+    /// The number of references.
     pub references: u64,
     /// The count on disk.
     pub on_disk: u64,
 }
 
-/// Something that is wrong with a cluster.
+/// A fault in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The count on disk is higher than the references: space is lost.
@@ -120,31 +120,31 @@ pub enum Finding {
     Overlap,
 }
 
-/// One finding, and where.
+/// A finding of the recount, and its clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What.
+    /// The fault.
     pub finding: Finding,
     /// The first cluster.
     pub cluster: HostCluster,
-    /// How many clusters.
+    /// The number of clusters.
     pub clusters: u64,
-    /// How many references there are.
+    /// The number of references.
     pub references: u64,
     /// The count on disk.
     pub on_disk: u64,
-    /// What references the cluster; `None` where nothing does.
+    /// The role of the first reference; `None` without a reference.
     pub role: Option<Role>,
 }
 
-/// Which clusters, what references them, and both counts.
+/// Prints the clusters, their role and both counts.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { finding, cluster, clusters, references, on_disk, role } = self;
         let finding = match finding {
             Finding::Leak => format!("leaked, references {references}"),
             Finding::Corruption => format!("counted too low, references {references}"),
-            // Of a flag, what it says stands in place of the references.
+            // For a COPIED finding, the value of the flag stands in place of the references.
             Finding::Copied if *references == 1 => "COPIED is set".to_string(),
             Finding::Copied => "COPIED is not set".to_string(),
             Finding::Overlap => "another structure lies there too".to_string(),
@@ -158,7 +158,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Recounts images. All buffers are reused.
+/// A recount of images. All buffers are reused.
 #[derive(Debug)]
 pub struct Recount {
     references: Vec<Reference>,
@@ -166,20 +166,20 @@ pub struct Recount {
     on_disk: Vec<Counted>,
     reports: Vec<Report>,
     tables: [Vec<u8>; 2],
-    /// Bytes of the active L1 and L2 tables that are there.
+    /// The bytes of the active L1 and L2 tables, without holes.
     active_table_bytes: u64,
-    /// The same of all snapshots together.
+    /// The bytes of all snapshots' L1 and L2 tables, without holes.
     snapshot_table_bytes: u64,
-    /// Entries of bitmap tables that were read: most reference nothing.
+    /// The entries of bitmap tables that were read. Most of them reference nothing.
     bitmap_entries: usize,
     /// The file's end in clusters, rounded up.
     file_clusters: u64,
-    /// How many references, counts or reports may be kept.
+    /// The largest number of references, counts or reports.
     bound: usize,
 }
 
 impl Recount {
-    /// Nothing counted yet.
+    /// Creates an empty recount.
     pub fn new() -> Self {
         Self {
             references: Vec::new(),
@@ -195,12 +195,13 @@ impl Recount {
         }
     }
 
-    /// Keeps at most `bound` references, counts or reports; an image that needs more is an error.
+    /// Creates a recount that keeps at most `bound` references, counts or reports. An image that needs more is an
+    /// error.
     pub fn bounded(bound: usize) -> Self {
         Self { bound, ..Self::new() }
     }
 
-    /// Recounts the image in `storage`; what was found, by cluster.
+    /// Recounts the image in `storage`, and returns the findings in the order of their clusters.
     ///
     /// # Errors
     /// The header, the snapshot table, the bitmap directory or an entry is malformed, or a read failed.
@@ -244,18 +245,18 @@ impl Recount {
         all.map(|_| ())
     }
 
-    /// Bytes of the active L1 and L2 tables that are there, holes not counted.
+    /// Returns the bytes of the active L1 and L2 tables, without holes.
     pub fn active_table_bytes(&self) -> u64 {
         self.active_table_bytes
     }
 
-    /// Bytes of the L1 and L2 tables of all snapshots; what they share counts for each.
+    /// Returns the bytes of the L1 and L2 tables of all snapshots. A shared table counts for each snapshot.
     pub fn snapshot_table_bytes(&self) -> u64 {
         self.snapshot_table_bytes
     }
 
-    /// All clusters of the image that was recounted last that something references or that have a count, in the
-    /// order of the file.
+    /// Returns all clusters of the image of the last recount that have a reference or a count, in the order of the
+    /// file.
     pub fn occupied(&self) -> Vec<Occupied> {
         let ends = |counted: &Counted| [counted.first, counted.end];
         let mut edges: Vec<u64> =
@@ -278,7 +279,7 @@ impl Recount {
         edges.windows(2).filter_map(piece).collect()
     }
 
-    /// The cluster past the last one before `limit` that is referenced or counted.
+    /// Returns the cluster after the last one before `limit` that has a reference or a count.
     pub fn end_cluster_within(&self, limit: u64) -> HostCluster {
         let end = |counted: &[Counted]| {
             let before = counted.partition_point(|counted| counted.first < limit);
@@ -287,8 +288,8 @@ impl Recount {
         HostCluster::new(end(&self.computed).max(end(&self.on_disk)))
     }
 
-    /// References to what is not in the file. Up to one cluster may be missing at its end, as
-    /// `qemu-img check` has it; of compressed data, what follows the first cluster.
+    /// Returns the references to clusters past the end of the file. As in `qemu-img check`, up to one cluster may be
+    /// missing; of compressed data, everything after the first cluster.
     pub fn past_end(&self) -> impl Iterator<Item = (Role, std::ops::Range<HostCluster>)> {
         let end = self.file_clusters;
         self.references.iter().filter_map(move |reference| {

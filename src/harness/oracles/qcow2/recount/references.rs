@@ -1,4 +1,4 @@
-//! What references clusters: L1 and L2 tables, their entries, the snapshot table.
+//! References from L1 and L2 tables, their entries, and the snapshot table.
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
@@ -95,7 +95,7 @@ impl Recount {
     }
 
     fn entry(&mut self, geometry: &Geometry, entry: L2Entry, active: bool) {
-        // An entry that means nothing references nothing; the walker says what is wrong with it.
+        // An invalid entry references nothing; the walker reports its fault.
         let (at, length, role) = match entry.kind(geometry) {
             Ok(
                 ClusterKind::ZeroAllocated(host)
@@ -103,7 +103,7 @@ impl Recount {
                 | ClusterKind::Subclusters(host),
             ) => (host, geometry.cluster_size.bytes(), Role::Data),
             Ok(ClusterKind::Compressed(run)) => {
-                // Whole sectors, from the one in which the first byte lies.
+                // Whole sectors, beginning with the one that holds the first byte.
                 let first = HostOffset::new(run.offset.get() & !511);
                 (first, (run.additional_sectors + 1) * 512, Role::Compressed)
             }
@@ -118,8 +118,8 @@ impl Recount {
         self.reference_copied(geometry, at, length, role, copied);
     }
 
-    /// What lies in a data file takes no cluster of the image and belongs to one guest cluster for ever:
-    /// its entry must be COPIED.
+    /// Checks an entry whose cluster lies in a data file. Such a cluster takes no space in the image and belongs to
+    /// one guest cluster, so its entry must be COPIED.
     fn in_data_file(&mut self, geometry: &Geometry, at: HostOffset, entry: L2Entry, checked: bool) {
         if checked && !entry.copied() {
             self.reports.push(Report {
@@ -141,7 +141,7 @@ impl Recount {
         let geometry = &header.geometry;
         let length = snapshot_table::each_entry(storage, header, |index, _, entry| {
             if entry.l1_fault(geometry.cluster_size).is_some() {
-                // Where no L1 table can be, nothing is referenced: `entries` says what is wrong.
+                // An invalid L1 table references nothing: `entries` reports the fault.
                 return Ok(());
             }
             let table = HostTable::snapshot_l1(entry);
