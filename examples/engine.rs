@@ -1,5 +1,5 @@
-//! Another implementation in the walker's place: a small reader of qcow2 images, simplified in one
-//! point, so that the oracles have something to find.
+//! An engine for another implementation: a small reader of qcow2 images. The reader ignores the zero flag of L2 entries, so
+//! that the oracles find a bug.
 //!
 //!     cargo run --release --example engine
 
@@ -18,7 +18,7 @@ use qcowfuzz::programs::generate::{Wanted, generate};
 
 /// The engine: opens images with the reader below.
 pub struct Small {
-    /// Whether bit 0 of an L2 entry, "reads as zeros", is looked at. That is the simplification.
+    /// The reader respects bit 0 of an L2 entry, the zero flag. If this is false, the reader has its bug.
     pub sees_zero_flag: bool,
 }
 
@@ -26,13 +26,13 @@ impl Engine for Small {
     type Disk<'s> = SmallDisk<'s>;
 
     fn capabilities(&self) -> Capabilities {
-        // Images with extended L2, backing files or data files are not run; look-ups, reads and snapshots
-        // are not asked for.
+        // The harness skips images with extended L2, backing files or data files. It asks for no look-ups, no reads and
+        // no snapshots.
         Capabilities { zstd: true, ..Capabilities::NONE }
     }
 
     fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<SmallDisk<'s>, EngineError> {
-        // One layer: backing files are not declared.
+        // The chain has one layer, because this engine does not declare backing files.
         let storage = chain[0].image;
         let disk = reader::open(storage)?;
         Ok(SmallDisk { storage, disk, sees_zero_flag: self.sees_zero_flag })
@@ -87,7 +87,7 @@ impl OpenDisk for SmallDisk<'_> {
     }
 }
 
-/// What `qemu-img map` says of an L2 entry.
+/// Returns the mapping that `qemu-img map` prints for an L2 entry.
 fn mapping(entry: u64, sees_zero_flag: bool) -> Mapping {
     let host = entry & reader::OFFSET;
     let zero = sees_zero_flag && entry & 1 != 0;
@@ -100,7 +100,7 @@ fn mapping(entry: u64, sees_zero_flag: bool) -> Mapping {
     }
 }
 
-/// The code under test: it knows nothing of the harness but where bytes come from.
+/// The code under test. It uses nothing of the harness except `Storage`, which holds the bytes.
 mod reader {
     use super::{HostOffset, Storage};
     use qcowfuzz::disk::error::StorageError;
@@ -126,7 +126,7 @@ mod reader {
         Ok(Disk { size, cluster_bits, l1: field(40, 8), l1_entries: field(36, 4) })
     }
 
-    /// The disk as runs: guest offset, length, L2 entry. Where no entry is, the entry is 0.
+    /// Returns the disk as runs: guest offset, length, L2 entry. The entry of an unmapped run is 0.
     pub fn clusters(
         storage: &dyn Storage,
         disk: &Disk,
@@ -148,7 +148,7 @@ mod reader {
         Ok(runs)
     }
 
-    /// The entries of a table that are not 0, each with its index. Holes of the file are skipped.
+    /// Returns the entries of a table that are not 0, each with its index. Skips holes of the file.
     fn entries(
         storage: &dyn Storage,
         table: u64,
@@ -169,13 +169,14 @@ mod reader {
     }
 }
 
-/// What is found in a program, if anything.
+/// Runs a program, and returns the fingerprint of the violation, if any.
 fn fingerprint(harness: &mut Harness<Small>, input: &[u8]) -> Option<String> {
     let found = harness.run(input, Checks::AtCheckpoints).err();
     found.map(|failure| failure.violation.fingerprint())
 }
 
-/// Runs generated programs; how many each fingerprint was found in, with the first of them.
+/// Runs generated programs. Returns how many of them the engine supports and, for each fingerprint, how many programs
+/// show it and the first of these.
 pub fn judge(
     harness: &mut Harness<Small>,
     programs: u64,
@@ -187,15 +188,15 @@ pub fn judge(
             Ok(outcome) => judged += u64::from(!outcome.unsupported),
             Err(failure) => {
                 judged += 1;
-                let told = failure.violation.fingerprint();
-                found.entry(told).or_insert_with(|| (0, input)).0 += 1;
+                let fingerprint = failure.violation.fingerprint();
+                found.entry(fingerprint).or_insert_with(|| (0, input)).0 += 1;
             }
         }
     }
     (judged, found)
 }
 
-/// The simplest program in which the same is found.
+/// Returns the smallest program that still shows the fingerprint.
 pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Program {
     let settings = Settings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
     let judge = &mut |input: &[u8]| fingerprint(harness, input).as_deref() == Some(shown);
@@ -209,6 +210,6 @@ fn main() {
     println!("{judged} of 1000 programs have images that this engine supports");
     for (fingerprint, (count, input)) in found {
         let program = minimized(&mut harness, &fingerprint, &input);
-        print!("\n{count} × {fingerprint}, and most simply in:\n{program}");
+        print!("\n{count} × {fingerprint}; minimized:\n{program}");
     }
 }

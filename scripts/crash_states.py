@@ -1,4 +1,4 @@
-"""Judges what fuzz targets print of bugs, by the stack parser of ClusterFuzz: scripts/crash-states runs it.
+"""Judges the output of fuzz targets with the stack parser of ClusterFuzz. scripts/crash-states runs this.
 
     crash_states.py LOGS
 
@@ -12,7 +12,7 @@ import re
 import sys
 
 from clusterfuzz import stacktraces
-# What ClusterFuzz compares states with, when it groups and minimizes testcases.
+# The function with which ClusterFuzz compares states when it groups and minimizes testcases.
 from clusterfuzz._internal.crash_analysis.crash_comparer import CrashComparer
 
 EXPECTED = {
@@ -57,7 +57,7 @@ def parsed(log, symbolized):
 
 
 def faults_of(name, log):
-    """What is wrong with one log; and its fingerprint, crash type and crash state."""
+    """Returns the faults of one log, and its fingerprint, crash type and crash state."""
     faults = []
     bug, build = name.rsplit("-", 2)[0], name.split(".")[1]
     found = fingerprint(log)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what a script measures into dated files below docs/results/, so that prose can refer to them.
+"""Writes measurements of scripts to dated files below docs/results/, so that prose can refer to them.
 
 From a shell script, a table on standard input is printed and written to docs/results/DATE-NAME.md:
     scripts/results.py fuzz-rate "Rate under libFuzzer" "scripts/fuzz-rate 100000" <table

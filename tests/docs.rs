@@ -286,7 +286,7 @@ fn the_example_engine_has_one_bug_and_it_is_found() {
     let mut harness = Harness::new(engine::Small { sees_zero_flag: false });
     let (_, found) = engine::judge(&mut harness, 1000);
     for (fingerprint, (count, input)) in &found {
-        told(format!("    {count} × {fingerprint}, and most simply in:\n"));
+        told(format!("    {count} × {fingerprint}; minimized:\n"));
         let program = engine::minimized(&mut harness, fingerprint, input).to_string();
         told(program.lines().map(|line| format!("    {line}\n")).collect());
     }

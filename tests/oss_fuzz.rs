@@ -95,7 +95,7 @@ fn entries() -> Vec<(String, Vec<u8>)> {
 /// The dictionary in libFuzzer's syntax.
 fn dictionary() -> String {
     let mut lines = String::from(
-        "# What readers of qcow2 files compare with; for -dict=. Generated from the constants of src/formats/qcow2:\n\
+        "# Values that readers of qcow2 files compare with; for -dict=. Generated from the constants of src/formats/qcow2:\n\
          # QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz\n",
     );
     for (name, bytes) in entries() {

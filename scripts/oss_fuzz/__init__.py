@@ -1,1 +1,1 @@
-"""The parts of scripts/oss-fuzz-check: the builder, the runner, and what people read of a crash or of coverage."""
+"""The parts of scripts/oss-fuzz-check: the builder, the runner, and the reports of crashes and coverage."""

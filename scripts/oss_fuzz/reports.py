@@ -1,4 +1,4 @@
-"""What people read: the report of a crash, and the report of what was covered."""
+"""The reports for people: of a crash, and of coverage."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Stands in for the runner's image: what test_all.py and bad_build_check demand of a folder of targets."""
+"""Stands in for the runner's image: the demands of test_all.py and bad_build_check on a folder of targets."""
 
 import configparser
 import os

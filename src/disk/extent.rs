@@ -39,7 +39,7 @@ impl Mapping {
         }
     }
 
-    /// The status that the flags stand for.
+    /// Returns the status that the flags stand for.
     pub fn status(&self) -> MappingStatus {
         let Self { depth: _, present, zero, data, compressed, offset } = *self;
         match (present, zero, data, compressed, offset.is_some()) {
@@ -53,7 +53,7 @@ impl Mapping {
         }
     }
 
-    /// The name of its status, in the words of the specification.
+    /// Returns the name of the status, as the specification spells it.
     pub fn kind(&self) -> &'static str {
         self.status().name()
     }
@@ -88,16 +88,16 @@ impl Mapping {
     }
 }
 
-/// What the flags of a [`Mapping`] stand for.
+/// The status that the flags of a [`Mapping`] stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappingStatus {
     /// No layer has the bytes.
     Unallocated,
     /// No layer has the bytes, but the cluster around them has a host cluster.
     UnallocatedSubcluster,
-    /// Zeros, without an allocation.
+    /// Zeros without an allocation.
     ZeroPlain,
-    /// Zeros, with an allocation.
+    /// Zeros with an allocation.
     ZeroAllocated,
     /// A data cluster.
     Normal,
@@ -108,7 +108,7 @@ pub enum MappingStatus {
 }
 
 impl MappingStatus {
-    /// Its name, in the words of the specification.
+    /// Returns the name, as the specification spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unallocated => "unallocated",

@@ -47,7 +47,7 @@ macro_rules! quantity {
                 self.0.checked_sub(earlier.0)
             }
 
-            /// How far this lies past `earlier`; 0 where it lies before it.
+            /// Returns the distance from `earlier` to this value, or 0 if `earlier` is larger.
             #[inline]
             pub const fn saturating_distance_from(self, earlier: Self) -> u64 {
                 self.0.saturating_sub(earlier.0)

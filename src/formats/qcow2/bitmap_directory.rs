@@ -6,11 +6,11 @@ use super::error::MapError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 
-/// Calls `take` with the index of each entry, its place in the file, and its fixed part. Checks the lengths as QEMU does at
+/// Calls `take` with the index, the host offset and the fixed part of each entry. Checks the lengths as QEMU does at
 /// open (`block/qcow2-bitmap.c`, `bitmap_list_load`), and nothing else of an entry.
 ///
 /// # Errors
-/// A directory whose entries do not fill it, a failing read, and what `take` returns.
+/// The entries do not fill the directory, a read fails, or `take` returns an error.
 pub fn each_entry<S: Storage + ?Sized>(
     storage: &S,
     extension: &BitmapsExtension,

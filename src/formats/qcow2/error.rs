@@ -160,7 +160,7 @@ pub enum MapError {
     },
 }
 
-/// Whether the caller goes on, or what is wrong with the image.
+/// The decision whether the caller continues, or the error in the image.
 pub type Flow = Result<ControlFlow<()>, MapError>;
 
 impl From<StorageError> for MapError {

@@ -9,11 +9,11 @@ use crate::disk::storage::Storage;
 /// A header extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderExtension {
-    /// Its type.
+    /// The type.
     pub kind: u32,
-    /// Where its type lies.
+    /// The host offset of the type.
     pub at: u64,
-    /// The length of its content, without the padding behind it.
+    /// The length of the content, without the padding after it.
     pub length_bytes: u32,
 }
 
@@ -21,18 +21,18 @@ impl HeaderExtension {
     /// The length of the type and the length, which precede the content.
     pub const FRONT_BYTES: u64 = 8;
 
-    /// Where its content begins.
+    /// Returns the host offset of the content.
     pub fn content(&self) -> HostOffset {
         // It lies in the first cluster.
         HostOffset::new(self.at + Self::FRONT_BYTES)
     }
 }
 
-/// Calls `take` with each extension, the one that ends the list included. Checks that each ends where their area ends, as
+/// Calls `take` with each extension, the one that ends the list included. Checks that each ends within the extension area, as
 /// QEMU does at open (`block/qcow2.c`, `qcow2_read_extensions`).
 ///
 /// # Errors
-/// An extension that is too long, a failing read, and what `take` returns.
+/// An extension is too long, a read fails, or `take` returns an error.
 pub fn each_extension<S: Storage + ?Sized>(
     storage: &S,
     header: &Header,

@@ -23,7 +23,7 @@ use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
 /// A table, or a refcount block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTable {
-    /// Where it begins.
+    /// The host offset of the first entry.
     pub start: HostOffset,
     /// The length in bytes.
     pub length_bytes: u64,
@@ -36,9 +36,9 @@ pub struct HostTable {
 pub struct TableEntry {
     /// The host offset of the directory.
     pub at: HostOffset,
-    /// Its index in the table.
+    /// The index in the table.
     pub index: u64,
-    /// Its first eight bytes.
+    /// The first eight bytes.
     pub word: u64,
     /// The eight bytes behind them; `None` if entries have eight bytes.
     pub second: Option<u64>,
@@ -49,22 +49,22 @@ impl HostTable {
         Self { start, length_bytes: u64::from(entries) * 8, entry_bytes: 8 }
     }
 
-    /// The L1 table of the active disk.
+    /// Returns the L1 table of the active disk.
     pub fn active_l1(header: &Header) -> Self {
         Self::of_words(header.l1_offset, header.l1_entries)
     }
 
-    /// The L1 table of a snapshot.
+    /// Returns the L1 table of a snapshot.
     pub fn snapshot_l1(entry: &SnapshotEntry) -> Self {
         Self::of_words(entry.l1_offset, entry.l1_entries)
     }
 
-    /// The table of a bitmap.
+    /// Returns the table of a bitmap.
     pub fn bitmap(entry: &BitmapEntry) -> Self {
         Self::of_words(entry.table_offset, entry.table_entries)
     }
 
-    /// The L2 table at `start`.
+    /// Returns the L2 table at `start`.
     pub fn l2(geometry: &Geometry, start: HostOffset) -> Self {
         let (length_bytes, entry_bytes) =
             (geometry.cluster_size.bytes(), geometry.l2_entry_bytes());
@@ -78,12 +78,12 @@ impl HostTable {
         Self { start: header.refcount_table_offset, length_bytes, entry_bytes: 8 }
     }
 
-    /// The refcount block at `start`. Its entries, the counts, may be shorter than a byte; [`HostTable::each_piece`] reads them.
+    /// Returns the refcount block at `start`. Its entries, the counts, may be shorter than a byte; [`HostTable::each_piece`] reads them.
     pub fn refcount_block(geometry: &Geometry, start: HostOffset) -> Self {
         Self { start, length_bytes: geometry.cluster_size.bytes(), entry_bytes: 8 }
     }
 
-    /// The bytes of the file that it takes.
+    /// Returns the host offsets of its bytes.
     pub fn range(&self) -> Range<HostOffset> {
         self.start..self.start.saturating_add(self.length_bytes)
     }

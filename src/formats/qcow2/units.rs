@@ -60,7 +60,7 @@ impl ClusterSize {
         self.bytes() - 1
     }
 
-    /// How far `offset` lies past the first byte of its guest cluster.
+    /// Returns the distance from the first byte of the guest cluster to `offset`.
     #[inline]
     pub const fn inside(self, offset: GuestOffset) -> u64 {
         offset.get() & self.mask()
@@ -72,7 +72,7 @@ impl ClusterSize {
         offset.get() & self.mask() == 0
     }
 
-    /// The first byte of the guest cluster that holds `offset`.
+    /// Returns the first byte of the guest cluster that holds `offset`.
     #[inline]
     pub const fn cluster_start(self, offset: GuestOffset) -> GuestOffset {
         GuestOffset::new(offset.get() & !self.mask())

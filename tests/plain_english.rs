@@ -1,0 +1,165 @@
+//! Comments and pages are plain English: the words and the beginnings that made them hard to read do not come back. The
+//! test knows the commonest riddles only; a reader has to judge the rest.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The folders and the files that are checked. Others join them when their sentences have been rewritten.
+const FINISHED: &[&str] = &[
+    "README.md",
+    "SECURITY.md",
+    "docs",
+    "examples/engine.rs",
+    "src/disk",
+    "src/formats",
+    "src/fuzzing/feedback",
+    "src/harness/oracles",
+    "src/images",
+];
+
+/// Folders that are not checked: pages of measurements quote the words of their day.
+const QUOTED: &[&str] = &["docs/results"];
+
+/// Words that hide the verb of the field: use *prints, reports, records, passes, names*.
+const WORDS: &[&str] = &["told", "tell", "tells", "telling", "whoever"];
+
+/// Beginnings of fragments. A function's documentation begins with a verb, that of a type or a field with a noun.
+const BEGINNINGS: &[&str] = &[
+    "What ",
+    "Which.",
+    "Which of ",
+    "How.",
+    "How many ",
+    "How much ",
+    "How often ",
+    "How far ",
+    "How long ",
+    "Of ",
+    "Whether ",
+    "Where ",
+    "Who ",
+    "With what.",
+];
+
+/// A paragraph of prose: the line where it begins, and its text.
+struct Paragraph {
+    line: usize,
+    text: String,
+}
+
+/// Returns the comments of Rust source; an empty comment line begins a new paragraph.
+fn comments(source: &str) -> Vec<Paragraph> {
+    let comment = |line: &str| -> Option<String> {
+        let start =
+            if line.trim_start().starts_with("//") { line.find("//") } else { line.find(" // ") };
+        let text = &line[start?..];
+        Some(text.trim_start().trim_start_matches('/').trim_start_matches('!').trim().to_string())
+    };
+    let mut whole_line = false;
+    paragraphs(source.lines().map(|line| {
+        let text = comment(line);
+        // A comment behind code is a paragraph by itself.
+        let continues = whole_line && line.trim_start().starts_with("//");
+        whole_line = line.trim_start().starts_with("//");
+        (continues, text)
+    }))
+}
+
+/// Returns the prose of a page: paragraphs, items of lists and cells of tables, without blocks of code.
+fn prose(page: &str) -> Vec<Paragraph> {
+    let mut fenced = false;
+    let mut all = paragraphs(page.lines().map(|line| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        let words = line.trim_start().trim_start_matches(['-', '#', '*', ' ']);
+        let begins = words.len() < line.trim_start().len() || line.starts_with('|');
+        let code = fenced || fence || line.starts_with("    ");
+        (!begins, (!code && !words.is_empty()).then(|| words.to_string()))
+    }));
+    let cells = |row: &Paragraph| -> Vec<Paragraph> {
+        let cells = row.text.split('|').map(|cell| cell.trim().to_string());
+        cells.map(|text| Paragraph { line: row.line, text }).collect()
+    };
+    let rows: Vec<_> = all.iter().filter(|it| it.text.starts_with('|')).flat_map(cells).collect();
+    all.extend(rows);
+    all
+}
+
+/// Joins lines to paragraphs. Each line states whether it may continue the one before, and its text, if it has one.
+fn paragraphs(lines: impl Iterator<Item = (bool, Option<String>)>) -> Vec<Paragraph> {
+    let mut all: Vec<Paragraph> = Vec::new();
+    let mut open = false;
+    for (at, (continues, text)) in lines.enumerate() {
+        match text.filter(|text| !text.is_empty()) {
+            Some(text) if open && continues => {
+                let paragraph = all.last_mut().expect("an open paragraph");
+                paragraph.text.push(' ');
+                paragraph.text.push_str(&text);
+            }
+            Some(text) => {
+                all.push(Paragraph { line: at + 1, text });
+                open = true;
+            }
+            None => open = false,
+        }
+    }
+    all
+}
+
+/// Returns the faults of paragraphs, each with its line.
+fn faults(paragraphs: &[Paragraph]) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for Paragraph { line, text } in paragraphs {
+        let words = text.split(|letter: char| !letter.is_alphabetic());
+        let words = words.filter(|word| WORDS.contains(&word.to_lowercase().as_str()));
+        found.extend(words.map(|word| (*line, format!("the word '{word}'"))));
+        let beginning = BEGINNINGS.iter().find(|beginning| text.starts_with(**beginning));
+        found.extend(beginning.map(|beginning| (*line, format!("the beginning '{beginning}'"))));
+    }
+    found
+}
+
+/// Returns the Rust files and the pages at a path.
+fn files(path: &Path) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if QUOTED.iter().any(|quoted| root.join(quoted) == path) {
+        return Vec::new();
+    }
+    if path.is_dir() {
+        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        return entries.flat_map(|entry| files(&entry)).collect();
+    }
+    let checked = path.extension().is_some_and(|extension| extension == "rs" || extension == "md");
+    if checked { vec![path.to_path_buf()] } else { Vec::new() }
+}
+
+#[test]
+fn finished_pages_and_comments_are_plain() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    for finished in FINISHED {
+        let files = files(&root.join(finished));
+        assert!(!files.is_empty(), "{finished}: no page and no source, expected some");
+        for file in files {
+            let text = fs::read_to_string(&file).unwrap();
+            let page = file.extension().is_some_and(|extension| extension == "md");
+            let paragraphs = if page { prose(&text) } else { comments(&text) };
+            let name = file.strip_prefix(root).unwrap().display();
+            let faults = faults(&paragraphs);
+            found.extend(faults.iter().map(|(line, fault)| format!("{name}:{line}: {fault}")));
+        }
+    }
+    assert!(found.is_empty(), "rewrite these sentences (plain English):\n{}", found.join("\n"));
+}
+
+#[test]
+fn planted_riddles_are_found() {
+    let lines =
+        |faults: Vec<(usize, String)>| faults.iter().map(|fault| fault.0).collect::<Vec<_>>();
+    let source = "/// What it is.\nfn f() {}\n/// Plain, and the caller is\n/// told so.\nconst A: u8 = 0; // Of B.\n\
+                  /// Plain.\n///\n/// Whoever reads this.\nlet told = tells; // plain\n//! Wrapped so that the\n//! Of comes second.";
+    assert_eq!(lines(faults(&comments(source))), [1, 3, 5, 8]);
+    let page = "# Title\n\nPlain, and\nOf comes second.\n\n- What is in a list.\n\n    $ tells\n\n| a | How many rows |\n\n\
+                ```text\ntold\n```\nThe last one tells.\n";
+    assert_eq!(lines(faults(&prose(page))), [6, 15, 10]);
+}
