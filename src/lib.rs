@@ -46,8 +46,9 @@
 //!
 //! A fuzz target needs no feature: `default-features = false`.
 //!
-//! - `fuzzer`: the embedded loop (`fuzzing::embedded`), and inputs as files (`fuzzing::corpus`).
-//! - `cli` (default): the command `qcowfuzz`; it enables `fuzzer`.
+//! - `fuzzer`: the embedded loop (`fuzzing::embedded`), campaigns, inputs as files (`fuzzing::corpus`), and the evidence of a
+//!   finding: runs in processes of their own, judges, triage, reports.
+//! - `cli` (default): the command `qcowfuzz`, and the page and the archive of a finding; it enables `fuzzer`.
 
 pub mod disk;
 pub mod findings;

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
+use qcowfuzz::findings::log::Log;
 use qcowfuzz::fuzzing::feedback::layout::schema_hash;
-use qcowfuzz::fuzzing::feedback::{Counter, Log, Recorder};
+use qcowfuzz::fuzzing::feedback::{Counter, Recorder};
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};

@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use qcowfuzz::disk::files;
 use qcowfuzz::disk::observer::{Observer, Rare};
 use qcowfuzz::findings::runner::Finding;
-use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::state::State;
 use qcowfuzz::fuzzing::embedded::{Answer, Fuzzer, Settings, Subject};
@@ -104,7 +104,7 @@ fn who_does_not_say_the_same_twice_is_found() {
         (0..600).for_each(|_| fuzzer.step().unwrap());
         assert_eq!(fingerprints(&fuzzer), [fingerprint]);
         assert!(fuzzer.found().iter().all(|(_, found)| found.times > 1));
-        assert!(!corpus::files(&dir.path().join("artifacts")).unwrap().is_empty());
+        assert!(!files::list(&dir.path().join("artifacts")).unwrap().is_empty());
     }
 }
 
@@ -126,16 +126,16 @@ fn of_a_bug_the_first_input_is_written_and_shorter_ones() {
     let mut fuzzer = begin(dir.path(), bugs);
     (0..600).for_each(|_| fuzzer.step().unwrap());
     assert_eq!(fingerprints(&fuzzer), ["few", "many"]);
-    let written = corpus::files(&dir.path().join("artifacts")).unwrap();
+    let written = files::list(&dir.path().join("artifacts")).unwrap();
     let times: u64 = fuzzer.found().iter().map(|(_, found)| found.times).sum();
     assert!(written.len() < 20 && times > 50, "{} files, {times} times", written.len());
     for (_, found) in fuzzer.found().iter() {
-        let input = corpus::read(&dir.path().join("artifacts").join(&found.file), 1000).unwrap();
+        let input = files::read(&dir.path().join("artifacts").join(&found.file), 1000).unwrap();
         assert_eq!((input.len(), &found.detail), (found.shortest_bytes, &input.len().to_string()));
     }
     // What has a bug is no input to go on from.
-    for path in corpus::files(&dir.path().join("corpus")).unwrap() {
-        let input = corpus::read(&path, 1000).unwrap();
+    for path in files::list(&dir.path().join("corpus")).unwrap() {
+        let input = files::read(&path, 1000).unwrap();
         assert!(matches!(Program::decode(&input).operations.len(), 0 | 3 | 4), "{path:?}");
     }
 }

@@ -53,19 +53,34 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
 ];
 
 /// The modules that may touch files.
-const FILES: &[&str] =
-    &["disk::storage", "walkers::chain", "images::export", "fuzzing::corpus", "cli", "main"];
+const FILES: &[&str] = &[
+    "disk::storage",
+    "disk::files",
+    "walkers::chain",
+    "images::export",
+    "findings::isolation",
+    "findings::qemu",
+    "findings::bundle",
+    "fuzzing::campaign",
+    "fuzzing::corpus",
+    "cli",
+    "main",
+];
 /// The modules that may use a clock, or go through a hash map in its random order.
-const CLOCKED: &[&str] = &["fuzzing::embedded", "cli", "main"];
+const CLOCKED: &[&str] =
+    &["findings::isolation", "fuzzing::campaign", "fuzzing::embedded", "cli", "main"];
+/// The modules that may start other processes.
+const PROCESSES: &[&str] =
+    &["findings::isolation", "findings::judges::predicate", "findings::qemu", "fuzzing::campaign"];
 
 /// What touches the system: a path, the modules that may import it, and what it does.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[
-    (&["std", "process", "Command"], &["cli"], "runs programs"),
+    (&["std", "process", "Command"], PROCESSES, "runs programs"),
     (&["std", "fs"], FILES, "touches files"),
     (&["std", "os"], FILES, "touches files"),
     (&["rustix"], FILES, "touches files"),
     (&["std", "net"], &[], "touches the network"),
-    (&["std", "env"], &["cli"], "reads the environment"),
+    (&["std", "env"], &["findings::bundle", "cli"], "reads the environment"),
     (&["std", "time", "Instant"], CLOCKED, "reads a clock"),
     (&["std", "time", "SystemTime"], CLOCKED, "reads a clock"),
     // A `HashMap` without a hasher of its own goes through its entries in another order each time.

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use qcowfuzz::disk::files::Existing;
 use qcowfuzz::programs::text;
 
 use super::exit::{Exit, Failure, Outcome};
-use super::files::{self, Existing};
+use super::{input, save};
 
 /// Assemble a program from its text
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,7 @@ pub struct Arguments {
 
 /// Assembles the text.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let bytes = files::read(&arguments.text)?;
+    let bytes = input::read(&arguments.text)?;
     let text = std::str::from_utf8(&bytes).map_err(|error| {
         let at = error.valid_up_to();
         Failure::at(
@@ -35,6 +36,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
         )
     })?;
     let program = text::assemble(text).map_err(|error| Failure::at(&arguments.text, error))?;
-    files::write(&arguments.output, Existing::forced(arguments.force), &program.encode())?;
+    save::write(&arguments.output, Existing::forced(arguments.force), &program.encode())?;
     Ok(Exit::Nothing)
 }

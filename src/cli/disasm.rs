@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use qcowfuzz::programs::Program;
 
 use super::exit::{Exit, Failure, Outcome};
-use super::files;
+use super::input;
 
 /// Print a program as text, which 'qcowfuzz asm' turns back into bytes
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ pub struct Arguments {
 
 /// Prints the program.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let program = Program::decode(&files::read(&arguments.input)?);
+    let program = Program::decode(&input::read(&arguments.input)?);
     let mut out = io::stdout().lock();
     write!(out, "{program}").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))?;
     Ok(Exit::Nothing)

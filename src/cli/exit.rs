@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use qcowfuzz::disk::error::Error;
+use qcowfuzz::findings::isolation::IsolationError;
 
 /// How a command that did its work ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +58,20 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// Why a file is not written.
+pub const THERE_ALREADY: &str = "the file is there already, expected a new one or --force";
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        match error {
+            Error::Exists { path } => Self::at(&path, THERE_ALREADY),
+            error => Self::Told(error.to_string()),
+        }
+    }
+}
+
+impl From<IsolationError> for Failure {
+    fn from(error: IsolationError) -> Self {
         Self::Told(error.to_string())
     }
 }

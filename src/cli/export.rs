@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::disk::files::Existing;
+use qcowfuzz::harness::{Harness, Walker, export};
 use qcowfuzz::images::export::Holes;
 
 use super::exit::{Exit, Outcome};
-use super::files::{self, Existing};
+use super::input;
 
 /// Write the image that a program builds to a file, for qemu-img and others
 #[derive(Debug, clap::Args)]
@@ -34,12 +35,12 @@ pub struct Arguments {
 
 /// Writes the image.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let input = files::read(&arguments.input)?;
+    let input = input::read(&arguments.input)?;
     let output = &arguments.output;
-    let mut harness = Harness::new(Walker::default()).named(files::names(output));
+    let mut harness = Harness::new(Walker::default()).named(export::names(output));
     harness.build(&input);
     let holes = if arguments.fill { Holes::Fill } else { Holes::Keep };
     let built = (harness.vm(), harness.images());
-    files::write_images(output, Existing::forced(arguments.force), built, holes)?;
+    export::write(output, Existing::forced(arguments.force), built, holes)?;
     Ok(Exit::Nothing)
 }

@@ -1,14 +1,8 @@
-//! `fuzz`: the embedded loop. Workers are processes of their own, so that none that ends takes the campaign
-//! with it; here they are looked after.
+//! `fuzz`: the embedded loop, in worker processes, so that no crash ends the campaign.
 
-mod job;
-mod places;
-mod slot;
-mod subject;
-mod summary;
-mod supervisor;
 pub mod worker;
 
+use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,15 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use super::exit::{Exit, Failure, Outcome};
-use super::print::print;
-use super::target;
+use qcowfuzz::disk::observer::Rare;
+use qcowfuzz::fuzzing::campaign::{
+    Campaign, CampaignError, FoundBug, Places, Plan, Status, Summary, build_name,
+};
 use qcowfuzz::harness::targets::TargetKind;
 
-use job::Plan;
-use places::Places;
-use summary::Summary;
-use supervisor::Supervisor;
+use super::exit::{Exit, Failure, Outcome};
+use super::input::this_executable;
+use super::print::{print, spinner};
+use super::target;
 
 /// Fuzz a target with the embedded loop: on stable, without cargo-fuzz, steered by edges and rare events
 #[derive(Debug, clap::Args)]
@@ -99,34 +94,90 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let _lock = places.lock()?;
     places.clean(arguments.restart)?;
     let rng_seed = places.rng_seed(arguments.rng_seed)?;
+    let stop = stop_on_ctrl_c()?;
+    let (start, executable) = (Instant::now(), this_executable()?);
+    let plan = Plan {
+        build: build_name(&executable)?,
+        executable,
+        target: *target,
+        places,
+        jobs,
+        rng_seed,
+        max_operations: arguments.max_operations,
+        runs: arguments.runs,
+        // An end that no clock reaches is none.
+        end: arguments.seconds.and_then(|seconds| start.checked_add(Duration::from_secs(seconds))),
+        until_found: arguments.until_found,
+        timeout: Duration::from_secs(arguments.timeout),
+    };
+    let bar = spinner();
+    let finished = Campaign::start(&plan, stop)?.supervise(&mut |status| {
+        bar.set_message(line(status));
+        bar.tick();
+    });
+    bar.finish_and_clear();
+    let summary = Summary::new(&plan, start.elapsed(), &finished)?;
+    print(&summary, arguments.json, |summary, out| lines(summary, out))?;
+    match finished.failure {
+        Some(line) => Err(Failure::Told(line)),
+        None => Ok(Exit::after(summary.found.len())),
+    }
+}
+
+/// Returns a flag that becomes true with the first Ctrl-C. The second ends this process.
+fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     ctrlc::set_handler(move || {
         if stopped.swap(true, Ordering::Relaxed) {
-            // Asked twice: at once. Workers end with their standard input.
+            // Workers end with their standard input.
             std::process::exit(2);
         }
     })
     .map_err(|error| Failure::Told(format!("signals: {error}")))?;
-    let start = Instant::now();
-    let plan = Plan {
-        places: &places,
-        target: *target,
-        jobs,
-        rng_seed,
-        max_operations: arguments.max_operations,
-        build: job::build()?,
-        runs: arguments.runs,
-        until_found: arguments.until_found,
-        // An end that no clock reaches is none.
-        end: arguments.seconds.and_then(|seconds| start.checked_add(Duration::from_secs(seconds))),
-        timeout: Duration::from_secs(arguments.timeout),
-    };
-    let finished = Supervisor::start(plan, stop)?.watch();
-    let summary = Summary::new(&places, *target, jobs, start.elapsed(), &finished)?;
-    print(&summary, arguments.json, |summary, out| summary.lines(out))?;
-    match finished.failure {
-        Some(line) => Err(Failure::Told(line)),
-        None => Ok(Exit::after(summary.found())),
+    Ok(stop)
+}
+
+impl From<CampaignError> for Failure {
+    fn from(error: CampaignError) -> Self {
+        match error {
+            CampaignError::Busy { dir } => {
+                Self::at(&dir, "another campaign is running here, expected another --dir")
+            }
+            CampaignError::Seed { path, saved } => Self::at(
+                &path,
+                format_args!(
+                    "the campaign has seed {saved}, expected that as --rng-seed, or --restart"
+                ),
+            ),
+            CampaignError::File(error) => error.into(),
+            error => Self::Told(error.to_string()),
+        }
     }
+}
+
+fn line(status: &Status) -> String {
+    let Status { runs, elapsed, edges, rare_events, inputs, found } = status;
+    let rate = *runs as f64 / elapsed.as_secs_f64().max(1e-3);
+    format!(
+        "{runs} runs, {rate:.0}/s · {edges} edges, {rare_events} rare events · {inputs} inputs · {found} found"
+    )
+}
+
+fn lines(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+    let Summary { jobs, runs, seconds, edges, rare_events, corpus, inputs, found, .. } = summary;
+    let target = summary.target.name();
+    let jobs = format!("{jobs} job{}", if *jobs == 1 { "" } else { "s" });
+    writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;
+    let rare = format!("{rare_events} of {} rare events", Rare::COUNT);
+    writeln!(out, "{corpus}: {inputs} inputs; covered: {edges} edges, {rare}")?;
+    if found.is_empty() {
+        return writeln!(out, "found: nothing");
+    }
+    for FoundBug { fingerprint, times, shortest, bytes, detail } in found {
+        let times = if *times == 1 { "once".to_string() } else { format!("{times} times") };
+        writeln!(out, "\n{fingerprint}\n  {times}; {bytes} bytes: {shortest}")?;
+        detail.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
+    }
+    writeln!(out, "\n'qcowfuzz replay --target {target} FILE' tells more")
 }

@@ -10,12 +10,12 @@ use serde::ser::SerializeSeq;
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::FileStorage;
+use qcowfuzz::findings::records::{MapRecord, QemuMapFormatter, Row};
 use qcowfuzz::walkers::chain::FileChain;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch, map_extents};
 
 use super::exit::{Exit, Failure, Outcome};
 use super::opening::{check_format, not_opened};
-use super::output::{QemuMap, Record, Row};
 use super::size;
 
 /// Print which parts of the disk are data, zeros or holes, and where they lie, as 'qemu-img map' does
@@ -116,14 +116,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
 type Walked = Result<Result<(), MapError>, Stop>;
 
 fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walked {
-    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, QemuMap::default());
+    let mut serializer =
+        serde_json::Serializer::with_formatter(&mut *out, QemuMapFormatter::default());
     let mut sequence = serializer.serialize_seq(None).map_err(output)?;
     let range = window.clipped(disk.virtual_size_bytes());
     if range.is_empty() {
-        sequence.serialize_element(&Row(&Record::empty(window.start.get()))).map_err(output)?;
+        sequence.serialize_element(&Row(&MapRecord::empty(window.start.get()))).map_err(output)?;
     }
     let walked = walk(disk, window, |extent| {
-        sequence.serialize_element(&Row(&Record::from(extent))).map_err(output)
+        sequence.serialize_element(&Row(&MapRecord::from(extent))).map_err(output)
     })?;
     // As qemu-img does it, the list is left open where the walk failed: nobody takes it for whole.
     if walked.is_ok() {

@@ -1,10 +1,5 @@
 //! `minimize`: an input becomes as small and simple as it can be and still show the same bug.
 
-mod isolated;
-mod judge;
-mod predicate;
-mod same_fingerprint;
-
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -14,22 +9,19 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use qcowfuzz::findings::isolation::Isolation;
+use qcowfuzz::findings::judges::{Judge, JudgeError, Passed, Predicate, judge_of};
 use qcowfuzz::findings::minimizer;
 use qcowfuzz::findings::minimizer::{Minimized, Progress, Settings};
 use qcowfuzz::findings::panics::PanicNotes;
+use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::programs::Program;
 
 use super::exit::{Exit, Failure, Outcome};
-use super::files;
+use super::input;
 use super::print::{print, spinner};
+use super::save;
 use super::target;
-use qcowfuzz::harness::targets::TargetKind;
-
-use isolated::Isolated;
-use predicate::Predicate;
-use same_fingerprint::SameFingerprint;
-
-use judge::Judge;
 
 /// Make an input that shows a bug as small and simple as it can be: the same fingerprint, fewer operations
 #[derive(Debug, clap::Args)]
@@ -85,8 +77,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, output, target, .. } = arguments;
     target::reject_files(*target, "minimize")?;
-    let existing = files::not_the_input(output, input, arguments.force)?;
-    let bytes = files::read_input(input)?;
+    let existing = save::not_the_input(output, input, arguments.force)?;
+    let bytes = input::read_input(input)?;
     let _silence = PanicNotes::take_over();
     let mut judge = judge(arguments, &bytes)?;
     let stopped = Arc::new(AtomicBool::new(false));
@@ -101,11 +93,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         rerolls: judge.rerolls(),
         runs_here: judge.runs_here(),
     };
-    let found = judge.shown();
+    let found = judge.found();
     let minimized = minimizer::minimize(
         &bytes,
         settings,
-        &mut |candidate| judge.keeps(candidate),
+        &mut |candidate| judge.shows(candidate),
         &mut |progress| {
             bar.set_message(line(progress));
             bar.tick();
@@ -116,10 +108,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         },
     );
     bar.finish_and_clear();
-    if let Some(failure) = judge.failure() {
-        return Err(failure);
-    }
-    files::write(output, existing, &minimized.input)?;
+    let minimized = minimized.map_err(|error| failure(error, arguments))?;
+    save::write(output, existing, &minimized.input)?;
     let seconds = start.elapsed().as_secs_f64();
     let summary = Summary::new(arguments, found, &bytes, &minimized, seconds);
     print(&summary, arguments.json, |summary, out| summary.lines(out))?;
@@ -131,17 +121,39 @@ fn line(progress: &Progress) -> String {
     format!("{operations} operations · {tries} tried, {kept} kept · {reducer}")
 }
 
-/// Who judges, by what the input does.
+/// Returns the judge that the arguments ask for, or that the input needs.
 fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn Judge>, Failure> {
-    let Arguments { input: path, target, predicate, as_image, .. } = arguments;
-    if let Some(command) = predicate {
-        return Ok(Box::new(Predicate::new(command, *target, *as_image, path, input)?));
+    let target = arguments.target;
+    let judge: Result<Box<dyn Judge>, _> = match &arguments.predicate {
+        Some(command) => {
+            let passed = match arguments.as_image {
+                true => Passed::Image(target.limits()),
+                false => Passed::Candidate,
+            };
+            Predicate::new(command, passed, input).map(|judge| Box::new(judge) as _)
+        }
+        None => {
+            let timeout = Duration::from_secs(arguments.timeout);
+            let executable = input::this_executable()?;
+            judge_of(input, &Isolation { executable, target, timeout })
+        }
+    };
+    judge.map_err(|error| failure(error, arguments))
+}
+
+/// Names the input or the option that an error is about.
+fn failure(error: JudgeError, arguments: &Arguments) -> Failure {
+    let path = &arguments.input;
+    match error {
+        JudgeError::NothingFound => input::nothing_found(path, arguments.target),
+        JudgeError::File(error) => error.into(),
+        JudgeError::Undecided { command, status } => Failure::Told(format!(
+            "--predicate: {command}: ended with {status} both with {} and with an empty program, expected something else",
+            path.display()
+        )),
+        JudgeError::Command { .. } => Failure::Told(format!("--predicate: {error}")),
+        JudgeError::Isolation(_) | JudgeError::Build(_) => Failure::Told(error.to_string()),
     }
-    let timeout = Duration::from_secs(arguments.timeout);
-    if let Some(isolated) = Isolated::new(input, *target, timeout)? {
-        return Ok(Box::new(isolated));
-    }
-    Ok(Box::new(SameFingerprint::new(path, *target, input)?))
 }
 
 /// What it came to.

@@ -1,28 +1,23 @@
 //! The command line: one verb per file, each of which parses, calls the library, prints, and answers
 //! with an exit code.
 
-mod account;
 mod asm;
 mod bundle;
 mod check;
 mod disasm;
-mod evidence;
-mod examine;
 mod exit;
 mod export;
-mod files;
 mod findings;
 mod fuzz;
+mod input;
 mod map;
 mod minimize;
-mod once;
 mod opening;
-mod output;
 mod print;
-mod qemu;
 mod regress;
 mod replay;
 mod report;
+mod save;
 mod size;
 mod state;
 mod target;

@@ -3,20 +3,15 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use qcowfuzz::disk::extent::Extent;
-use qcowfuzz::findings::explain::explain;
-use qcowfuzz::findings::panics::{PanicNotes, caught};
+use qcowfuzz::findings::examiner::Examiner;
+use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::findings::regression::Regression;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::harness::target::Expectation;
 use qcowfuzz::images::files::FileNames;
-use qcowfuzz::images::limits::Limits;
 use qcowfuzz::programs::Program;
 
-use super::examine::Examiner;
 use super::exit::{Exit, Failure, Outcome};
-use super::files;
-use super::once::survived;
+use super::input::{self, reject_if_crashes};
 use super::target;
 use qcowfuzz::harness::targets::TargetKind;
 
@@ -63,8 +58,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, target, .. } = arguments;
     target::reject_files(*target, "regress")?;
-    let bytes = files::read_input(input)?;
-    survived(input, &bytes, *target)?;
+    let bytes = input::read_input(input)?;
+    reject_if_crashes(input, &bytes, *target)?;
     let _silence = PanicNotes::take_over();
     let program = Program::decode(&bytes);
     let regression = Regression {
@@ -76,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let mut out = io::stdout().lock();
     let printed = match arguments.text {
         true => write!(out, "{regression}"),
-        false => test(&regression, arguments, &mut out),
+        false => regression.rust_test(*target, &arguments.engine, &mut out),
     };
     match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
         Ok(()) | Err(Failure::Pipe) => Ok(Exit::Nothing),
@@ -99,7 +94,7 @@ fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, Failure> {
             let expected = "expected one line, such as 'model: kind, normal → zero-plain'";
             Err(Failure::Told(format!("--fingerprint: '{told}', {expected}")))
         }
-        (None, None) => Err(files::nothing_found(path, *target)),
+        (None, None) => Err(input::nothing_found(path, *target)),
     }
 }
 
@@ -111,59 +106,4 @@ fn story(arguments: &Arguments) -> Result<String, Failure> {
         true => Err(Failure::Told("--story: is empty, expected what was wrong".to_string())),
         false => Ok(story),
     }
-}
-
-/// Writes the test as Rust.
-fn test(regression: &Regression, arguments: &Arguments, out: &mut impl Write) -> io::Result<()> {
-    let Regression { fingerprint, story, program, .. } = regression;
-    writeln!(out, "/// {fingerprint}\n///")?;
-    story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
-    writeln!(out, "#[test]\nfn {}() {{", regression.name())?;
-    writeln!(out, "    use qcowfuzz::harness::{{Checks, target::Target}};")?;
-    writeln!(out, "    let text = \"\\")?;
-    for line in program.to_string().lines() {
-        writeln!(out, "        {line}\\n\\")?;
-    }
-    writeln!(out, "    \";")?;
-    writeln!(out, "    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();")?;
-    let definition = arguments.target.definition();
-    let target = definition.constructor.replace("{engine}", &arguments.engine);
-    writeln!(out, "    let mut target = qcowfuzz::{target};")?;
-    writeln!(
-        out,
-        "    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();"
-    )?;
-    writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
-    writeln!(out, "    assert_eq!(found, None);")?;
-    if definition.expectation == Expectation::Extents {
-        expected(program, definition.limits, out)?;
-    }
-    writeln!(out, "}}")
-}
-
-/// Extents up to this number are spelled out.
-const MAX_SPELLED_EXTENTS: usize = 32;
-
-/// Writes what the reference model expects.
-fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Result<()> {
-    let names = FileNames::default();
-    // What the build panics over has no extents to be expected.
-    let explained = caught(|| explain(&program.encode(), limits, usize::MAX, &names));
-    let Ok(explained) = explained else { return Ok(()) };
-    if explained.expected.is_empty() || explained.expected.len() > MAX_SPELLED_EXTENTS {
-        return Ok(());
-    }
-    writeln!(out, "    // Guest offset, length, status, host offset.")?;
-    writeln!(out, "    let extents = [")?;
-    for Extent { start, length_bytes, mapping } in &explained.expected {
-        let offset = mapping.offset.map(|offset| offset.get());
-        writeln!(out, "        ({start}, {length_bytes}, {:?}, {offset:?}),", mapping.kind())?;
-    }
-    writeln!(out, "    ];")?;
-    writeln!(out, "    let actual: Vec<_> = target.actual().iter().map(|it| {{")?;
-    writeln!(out, "        let host = it.mapping.offset.map(|offset| offset.get());")?;
-    writeln!(out, "        let kind = it.mapping.kind();")?;
-    writeln!(out, "        (it.start.get(), it.length_bytes, kind, host)")?;
-    writeln!(out, "    }}).collect();")?;
-    writeln!(out, "    assert_eq!(actual, extents);")
 }

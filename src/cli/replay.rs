@@ -3,15 +3,16 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
+use qcowfuzz::disk::files::Existing;
+use qcowfuzz::findings::examiner::Examiner;
+use qcowfuzz::findings::isolation::end_with_input;
 use qcowfuzz::findings::panics::PanicNotes;
-use qcowfuzz::harness::Checks;
+use qcowfuzz::findings::report::Verdict;
+use qcowfuzz::harness::{Checks, export};
 use qcowfuzz::images::files::FileNames;
 
-use super::account::Verdict;
-use super::examine::Examiner;
 use super::exit::{Exit, Failure, Outcome};
-use super::files::{self, Existing};
-use super::once::end_with_input;
+use super::input;
 use super::target;
 use qcowfuzz::harness::targets::TargetKind;
 
@@ -68,21 +69,21 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
-    let names = arguments.dump_image.as_deref().map_or_else(FileNames::default, files::names);
+    let names = arguments.dump_image.as_deref().map_or_else(FileNames::default, export::names);
     let mut examiner = Examiner::new(arguments.target, checks, names);
     let mut out = BufWriter::new(io::stdout().lock());
     let mut violations = 0;
     for input in &arguments.inputs {
-        let bytes = files::read_input(input)?;
-        let account = match arguments.brief {
+        let bytes = input::read_input(input)?;
+        let report = match arguments.brief {
             true => examiner.judge(input, &bytes),
             false => examiner.examine(input, &bytes),
         };
-        violations += usize::from(account.verdict == Verdict::Violation);
+        violations += usize::from(report.verdict == Verdict::Violation);
         let printed = match (arguments.json, alone) {
-            (true, _) => account.json(&mut out),
-            (false, true) if !arguments.brief => account.whole(&mut out),
-            (false, _) => account.line(&mut out),
+            (true, _) => report.json(&mut out),
+            (false, true) if !arguments.brief => report.text(&mut out),
+            (false, _) => report.line(&mut out),
         };
         let printed = printed.and_then(|()| match arguments.events {
             true => write!(out, "\nevents:\n{}", examiner.log()),
@@ -91,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         if let (Some(path), Some(pipeline)) = (&arguments.dump_image, examiner.runner().pipeline())
         {
             let built = (pipeline.vm(), pipeline.images());
-            files::dump(path, Existing::forced(arguments.force), built)?;
+            export::write_small_filled(path, Existing::forced(arguments.force), built)?;
         }
         match printed.map_err(|error| Failure::output(&error)) {
             Ok(()) => {}

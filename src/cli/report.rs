@@ -1,33 +1,20 @@
 //! `report`: one page that explains what an input does, for somebody who has a crash.
 
-mod disk;
-mod entries;
-mod links;
-mod page;
-mod program;
-mod qemu_result;
-mod scale;
-mod shown;
-mod strip;
-
 use std::path::PathBuf;
 
+use qcowfuzz::findings::examiner::Examiner;
+use qcowfuzz::findings::page;
 use qcowfuzz::findings::panics::PanicNotes;
+use qcowfuzz::findings::qemu::QemuResult;
 use qcowfuzz::harness::Checks;
+use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::images::files::FileNames;
 
-use super::examine::Examiner;
 use super::exit::{Exit, Failure, Outcome};
-use super::files;
-use super::once::survived;
+use super::input::{self, reject_if_crashes};
 use super::print::say;
+use super::save;
 use super::target;
-use qcowfuzz::harness::targets::TargetKind;
-
-#[cfg(test)]
-mod tests;
-
-use qemu_result::QemuResult;
 
 /// Explain what an input of a fuzz target does, on one page for a browser
 #[derive(Debug, clap::Args)]
@@ -62,19 +49,19 @@ pub struct Arguments {
 /// Writes the page.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { input, html, target, force } = arguments;
-    let existing = files::not_the_input(html, input, *force)?;
-    let bytes = files::read_input(input)?;
+    let existing = save::not_the_input(html, input, *force)?;
+    let bytes = input::read_input(input)?;
     if bytes.is_empty() {
         return Err(Failure::at(input, "is empty, expected an input of a fuzz target"));
     }
-    survived(input, &bytes, *target)?;
-    let account = {
+    reject_if_crashes(input, &bytes, *target)?;
+    let report = {
         let _silence = PanicNotes::take_over();
         let names = FileNames::default();
         Examiner::new(*target, Checks::AtCheckpoints, names).examine(input, &bytes)
     };
-    let page = page::page(&account, &QemuResult::of(&account, *target));
-    files::write(html, existing, page.as_bytes())?;
+    let page = page::render(&report, &QemuResult::of(&report));
+    save::write(html, existing, page.as_bytes())?;
     say(html.display())?;
     Ok(Exit::Nothing)
 }

@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use qcowfuzz::disk::files::Existing;
 use qcowfuzz::fuzzing::feedback::coverage::prune;
 
 use merge::Merged;
 use show::Show;
 
 use super::exit::{Exit, Failure, Outcome};
-use super::files::{self, Existing};
+use super::input;
 use super::print::print;
+use super::save;
 use super::target;
 use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::harness::targets::TargetKind;
@@ -192,8 +194,8 @@ fn pruned(corpus: &Corpus, output: &Path, existing: Existing) -> Result<Pruned, 
     let mut kept_bytes = 0;
     for at in &kept {
         let (path, _) = &corpus.inputs[*at];
-        let bytes = files::read(path)?;
-        files::write(&output.join(corpus.name(*at)), existing, &bytes)?;
+        let bytes = input::read(path)?;
+        save::write(&output.join(corpus.name(*at)), existing, &bytes)?;
         kept_bytes += bytes.len();
     }
     Ok(Pruned {

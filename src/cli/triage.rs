@@ -1,25 +1,19 @@
 //! `triage`: a folder of artifacts becomes a list of bugs.
 
-mod groups;
-
 use std::io::{self, Write};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
-use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::findings::isolation::Isolation;
+use qcowfuzz::findings::triage;
+use qcowfuzz::findings::triage::{Input, KnownBugs, Triage};
+use qcowfuzz::harness::targets::TargetKind;
 
 use super::exit::{Exit, Failure, Outcome};
-use super::once::{Ran, once};
+use super::input::this_executable;
 use super::print::print;
 use super::target;
 use super::terminal::{complain, shown};
-use qcowfuzz::harness::targets::TargetKind;
-
-use groups::{Groups, Input, Known, known};
 
 /// Group artifacts by fingerprint: which bugs are there, which are new, and which input to look at first
 #[derive(Debug, clap::Args)]
@@ -62,21 +56,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let known = match &arguments.known {
         Some(dir) => known(dir)?,
         None if Path::new(REGRESSIONS).is_dir() => known(Path::new(REGRESSIONS))?,
-        None => Known::new(),
+        None => KnownBugs::new(),
     };
-    let paths: Vec<PathBuf> = corpus::files(dir)?.into_iter().filter(|it| !hidden(it)).collect();
-    let ran = run_all(&paths, target, Duration::from_secs(*timeout));
-    let mut groups = Groups::new(dir, target, known);
-    for (path, ran) in paths.into_iter().zip(ran) {
-        match ran {
-            Ok(ran) => groups.add(path, ran),
-            Err(failure) => groups.not_run(failure),
-        }
-    }
-    let groups = groups.sorted();
-    groups.failures.iter().for_each(|line| complain(line));
-    print(&groups, arguments.json, |groups, out| lines(groups, out))?;
-    match (groups.failures.len(), groups.new_bugs()) {
+    let (executable, timeout) = (this_executable()?, Duration::from_secs(*timeout));
+    let triage = triage::triage(dir, &known, &Isolation { executable, target, timeout })?;
+    triage.failures.iter().for_each(|line| complain(line));
+    print(&triage, arguments.json, |triage, out| lines(triage, out))?;
+    match (triage.failures.len(), triage.new_bugs()) {
         (0, 0) => Ok(Exit::Nothing),
         (0, _) => Ok(Exit::Violation),
         (failures, _) => {
@@ -86,48 +72,23 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
+fn known(dir: &Path) -> Result<KnownBugs, Failure> {
+    triage::known_bugs(dir).map_err(|error| Failure::Told(error.to_string()))
+}
+
 /// The target that a folder is called after.
 fn called_after(dir: &Path) -> TargetKind {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     TargetKind::named(&name).unwrap_or_default()
 }
 
-/// Such as `.gitkeep`.
-fn hidden(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
-}
-
-/// Runs all inputs, as many at a time as there are cores; what each came to, in order.
-fn run_all(paths: &[PathBuf], target: TargetKind, timeout: Duration) -> Vec<Result<Ran, String>> {
-    let next = AtomicUsize::new(0);
-    let all: Mutex<Vec<(usize, Result<Ran, String>)>> = Mutex::default();
-    let workers = available_parallelism().map_or(1, NonZero::get).min(paths.len());
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let at = next.fetch_add(1, Ordering::Relaxed)
-                    && let Some(path) = paths.get(at)
-                {
-                    let ran = once(path, target, timeout).map_err(|failure| failure.to_string());
-                    if let Ok(mut all) = all.lock() {
-                        all.push((at, ran));
-                    }
-                }
-            });
-        }
-    });
-    let mut all = all.into_inner().unwrap_or_default();
-    all.sort_unstable_by_key(|(at, _)| *at);
-    all.into_iter().map(|(_, ran)| ran).collect()
-}
-
 fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-fn lines(groups: &Groups, out: &mut impl Write) -> io::Result<()> {
-    let Groups { dir, inputs, bugs, nothing, .. } = groups;
-    let new = groups.new_bugs();
+fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
+    let Triage { dir, inputs, bugs, nothing, .. } = triage;
+    let new = triage.new_bugs();
     let (inputs, count) = (counted(*inputs, "input"), counted(bugs.len(), "bug"));
     writeln!(out, "{dir}: {inputs}, {count}, {new} of them new")?;
     for bug in bugs {

@@ -30,6 +30,20 @@ pub enum Error {
         /// The error of the system.
         source: std::io::Error,
     },
+    /// A file exists already, and is to be kept.
+    #[error("{path}: the file exists already", path = path.display())]
+    Exists {
+        /// The path of the file.
+        path: PathBuf,
+    },
+    /// A file cannot be written where it should be.
+    #[error("{path}: {what}", path = path.display())]
+    Output {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason, and what was expected.
+        what: String,
+    },
     /// A saved file of a campaign has an unexpected content.
     #[error("{path}: {what}", path = path.display())]
     State {

@@ -1,7 +1,9 @@
-//! Types that every format and every implementation shares: offsets, extents, storage, errors, limits and events.
+//! Types that every format and every implementation shares: offsets, extents, storage, files, errors, limits and events.
 
 pub mod error;
 pub mod extent;
+#[cfg(feature = "fuzzer")]
+pub mod files;
 pub mod limits;
 pub mod observer;
 pub mod offsets;

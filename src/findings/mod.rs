@@ -1,10 +1,33 @@
-//! From a violation to a fix: fingerprints of panics, crash states, the minimizer, explanations and regressions.
+//! From a violation to a fix: fingerprints of panics, crash states, runs in processes of their own, the minimizer and its
+//! judges, explanations and the evidence of a finding, its report as text, page and archive, triage and regressions.
 
+#[cfg(feature = "cli")]
+pub mod bundle;
 pub mod crash_state;
+#[cfg(feature = "fuzzer")]
+pub mod evidence;
+#[cfg(feature = "fuzzer")]
+pub mod examiner;
 pub mod explain;
+#[cfg(feature = "fuzzer")]
+pub mod isolation;
+#[cfg(feature = "fuzzer")]
+pub mod judges;
+pub mod log;
 pub mod minimizer;
+#[cfg(feature = "cli")]
+pub mod page;
 pub mod panics;
 mod provenance;
+#[cfg(feature = "fuzzer")]
+pub mod qemu;
+#[cfg(feature = "fuzzer")]
+pub mod records;
 pub mod regression;
+#[cfg(feature = "fuzzer")]
+pub mod report;
 pub mod runner;
+mod rust_test;
+#[cfg(feature = "fuzzer")]
+pub mod triage;
 pub mod watch;

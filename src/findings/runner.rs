@@ -41,6 +41,27 @@ impl Ran {
         };
         Some(Finding { fingerprint, detail })
     }
+
+    /// Reports whether the oracle that found the violation draws its questions from the checksum of the input.
+    pub fn is_drawn(&self) -> bool {
+        matches!(self, Self::Violation(failure) if failure.violation.drawn)
+    }
+}
+
+/// Returns the finding of two runs of one input: that they differ, or else the finding of the first.
+pub fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
+    if first == again {
+        return first.finding();
+    }
+    let described = |ran: &Ran| match ran.finding() {
+        Some(Finding { fingerprint, detail }) => format!("{fingerprint} ({detail})"),
+        None => "nothing".to_string(),
+    };
+    let (first, again) = (described(first), described(again));
+    Some(Finding {
+        fingerprint: "determinism: run, the same → others".to_string(),
+        detail: format!("found first: {first}; found when it was run again: {again}"),
+    })
 }
 
 /// Runs inputs of a target. It reuses the target's buffers from run to run.
@@ -81,5 +102,40 @@ impl<O: Observer + Clone + 'static> Runner<O> {
     /// files.
     pub fn pipeline(&self) -> Option<&Pipeline> {
         self.target.pipeline()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::oracles::Violation;
+
+    fn violation(oracle: &'static str, drawn: bool) -> Ran {
+        let (field, expected, actual) = ("kind", "normal", "unallocated");
+        let violation =
+            Violation { oracle, drawn, field, expected, actual, detail: "where".to_string() };
+        Ran::Violation(Box::new(Failure { violation, operations_run: 1 }))
+    }
+
+    #[test]
+    fn the_finding_of_two_runs_is_the_first_or_that_they_differ() {
+        let [sound, other] =
+            [0, 1].map(|images| Ran::Sound(Outcome { images, ..Outcome::default() }));
+        let model = violation("model", false);
+        assert_eq!(finding_of_two(&sound, &sound), None);
+        assert_eq!(finding_of_two(&model, &model), model.finding());
+        let differ = "determinism: run, the same → others";
+        let found = finding_of_two(&model, &sound).unwrap();
+        assert_eq!(found.fingerprint, differ);
+        let detail = "found first: model: kind, normal → unallocated (where); found when it was run again: nothing";
+        assert_eq!(found.detail, detail);
+        // Nothing is found in either, and yet they are not the same.
+        assert_eq!(finding_of_two(&sound, &other).unwrap().fingerprint, differ);
+    }
+
+    #[test]
+    fn a_violation_knows_whether_its_questions_are_drawn() {
+        assert!(violation("window", true).is_drawn() && !violation("model", false).is_drawn());
+        assert!(!Ran::Sound(Outcome::default()).is_drawn());
     }
 }

@@ -1,15 +1,12 @@
-//! Inputs as files, named as libFuzzer names them. A file is written whole elsewhere and then renamed, so
-//! that whoever is killed leaves none in part.
+//! Inputs as files, named as libFuzzer names them.
 
-use std::fs::File;
-#[cfg(unix)]
-use std::fs::Permissions;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use sha1::{Digest, Sha1};
 
 use crate::disk::error::Error;
+use crate::disk::files::{Existing, write_whole};
 
 /// What libFuzzer calls an input: the SHA-1 of its bytes, in 40 hexadecimal digits.
 pub fn name(input: &[u8]) -> String {
@@ -26,35 +23,6 @@ pub fn is_find(path: &Path) -> bool {
 /// doing so. libFuzzer does not write files whole.
 pub fn is_torn(path: &Path, input: &[u8]) -> bool {
     is_find(path) && !path.ends_with(name(input))
-}
-
-/// The files of a folder, in the order of their names. What is no regular file, and links to none, is left alone.
-///
-/// # Errors
-/// The folder cannot be read.
-pub fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
-    let told = |error| Error::file(dir, error);
-    let mut paths = Vec::new();
-    for entry in dir.read_dir().map_err(told)? {
-        let entry = entry.map_err(told)?;
-        let (path, kind) = (entry.path(), entry.file_type().map_err(told)?);
-        // Folders that many share are large and far away: only links are asked one by one.
-        if kind.is_file() || kind.is_symlink() && path.is_file() {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
-/// The bytes of a file, the first `most` of them.
-///
-/// # Errors
-/// It cannot be read.
-pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
-    read.map(|_| bytes).map_err(|error| Error::file(path, error))
 }
 
 /// A folder to which inputs are added.
@@ -90,7 +58,7 @@ impl Folder {
     pub fn add(&self, prefix: &str, input: &[u8]) -> Result<String, Error> {
         let called = format!("{prefix}{}", name(input));
         let path = self.dir.join(&called);
-        match whole(&path, &self.scratch, Existing::Keep, |mut file| file.write_all(input)) {
+        match write_whole(&path, &self.scratch, Existing::Keep, |mut file| file.write_all(input)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(Error::file(path, error))
             }
@@ -99,68 +67,10 @@ impl Folder {
     }
 }
 
-/// Writes a file, or replaces one: at any moment there is the old one or the new one. `scratch` is a folder
-/// of the same file system.
-///
-/// # Errors
-/// It cannot be written.
-pub fn replace(path: &Path, scratch: &Path, bytes: &[u8]) -> Result<(), Error> {
-    whole(path, scratch, Existing::Replace, |mut file| file.write_all(bytes))
-        .map_err(|error| Error::file(path, error))
-}
-
-/// Whether a file that is there is replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
-    /// It stays, and the other is not written.
-    Keep,
-    /// It is replaced.
-    Replace,
-}
-
-impl Existing {
-    /// What an option says that forces it.
-    pub fn forced(force: bool) -> Self {
-        if force { Self::Replace } else { Self::Keep }
-    }
-}
-
-/// Has a file written in `scratch`, a folder of the same file system, and calls it `path` when it is whole.
-///
-/// # Errors
-/// It cannot be written, or there is one already that is to be kept
-/// ([`AlreadyExists`](io::ErrorKind::AlreadyExists)).
-pub fn whole(
-    path: &Path,
-    scratch: &Path,
-    existing: Existing,
-    write: impl FnOnce(&File) -> io::Result<()>,
-) -> io::Result<()> {
-    let file = builder().tempfile_in(scratch).map_err(|error| {
-        // Its own words name a file that nobody asked for.
-        let kind = error.kind();
-        io::Error::new(kind, format!("cannot be written: {kind}"))
-    })?;
-    write(file.as_file())?;
-    let renamed = match existing {
-        Existing::Keep => file.persist_noclobber(path),
-        Existing::Replace => file.persist(path),
-    };
-    renamed.map(drop).map_err(|error| error.error)
-}
-
-fn builder() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".qcowfuzz-");
-    // An ordinary file's, less what the umask takes away.
-    #[cfg(unix)]
-    builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
-    builder
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::files::{list, read};
 
     #[test]
     fn names_are_libfuzzers() {
@@ -187,8 +97,8 @@ mod tests {
         // What is there stays: the user may have put it there.
         std::fs::write(at("corpus").join(&name), "mine").unwrap();
         folder.add("crash-", b"abc").unwrap();
-        assert_eq!(files(folder.dir()).unwrap(), [at("corpus").join(&name)]);
+        assert_eq!(list(folder.dir()).unwrap(), [at("corpus").join(&name)]);
         assert_eq!(read(&at("corpus").join(&name), 100).unwrap(), b"mine");
-        assert!(files(&at("scratch")).unwrap().is_empty());
+        assert!(list(&at("scratch")).unwrap().is_empty());
     }
 }

@@ -21,6 +21,7 @@ use std::io::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use crate::disk::error::Error;
+use crate::disk::files;
 use crate::disk::limits::MAX_INPUT_BYTES;
 use crate::findings::runner::Finding;
 use crate::fuzzing::corpus;
@@ -165,12 +166,12 @@ impl<S: Subject> Fuzzer<S> {
     /// A file cannot be read or written.
     pub fn import(&mut self) -> Result<usize, Error> {
         let before = self.pool.entries().len();
-        for path in corpus::files(self.corpus.dir())? {
+        for path in files::list(self.corpus.dir())? {
             let name = path.file_name().unwrap_or_default().to_os_string();
             if self.seen.contains(&name) {
                 continue;
             }
-            match corpus::read(&path, MAX_INPUT_BYTES) {
+            match files::read(&path, MAX_INPUT_BYTES) {
                 // Somebody may be writing it: it is run as it is now, and looked at again.
                 Ok(input) if corpus::is_torn(&path, &input) => {
                     if self.seen.insert(corpus::name(&input).into()) {
@@ -383,7 +384,8 @@ impl<S: Subject> Fuzzer<S> {
 fn not_the_same(field: &'static str) -> Finding {
     let (expected, actual) = ("the same", "others");
     let detail = "after other runs in the same process".to_string();
-    let violation = Violation { oracle: "determinism", field, expected, actual, detail };
+    let (oracle, drawn) = ("determinism", false);
+    let violation = Violation { oracle, drawn, field, expected, actual, detail };
     Finding { fingerprint: violation.fingerprint(), detail: violation.detail }
 }
 

@@ -1,5 +1,7 @@
-//! What drives the harness: mutators, feedback, the corpus and the embedded loop.
+//! What drives the harness: mutators, feedback, the corpus, the embedded loop and campaigns.
 
+#[cfg(feature = "fuzzer")]
+pub mod campaign;
 #[cfg(feature = "fuzzer")]
 pub mod corpus;
 #[cfg(feature = "fuzzer")]

@@ -2,6 +2,8 @@
 
 pub mod case;
 pub mod engine;
+#[cfg(feature = "fuzzer")]
+pub mod export;
 mod judge;
 pub mod model;
 pub mod oracles;

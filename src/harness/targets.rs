@@ -81,3 +81,11 @@ impl TargetKind {
         self.definition().inputs == Inputs::Programs
     }
 }
+
+/// Serialises a target by its name.
+#[cfg(feature = "fuzzer")]
+impl serde::Serialize for TargetKind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use qcowfuzz::disk::files;
 use qcowfuzz::fuzzing::corpus;
 
 use crate::support::{qcowfuzz, text, told};
@@ -64,7 +65,7 @@ fn every_target_is_fuzzed_and_its_finds_are_inputs() {
         let summary = campaign(dir.path(), &runs);
         assert_eq!((&summary["target"], &summary["runs"]), (&target.into(), &301.into()));
         assert!(summary["found"].as_array().unwrap().is_empty());
-        let inputs = corpus::files(&dir.path().join("corpus").join(target)).unwrap();
+        let inputs = files::list(&dir.path().join("corpus").join(target)).unwrap();
         assert_eq!(summary["inputs"], inputs.len());
         assert!(summary["edges"].as_u64().unwrap() > 20 && inputs.len() > 20, "{summary}");
         for path in inputs {
@@ -109,7 +110,7 @@ fn whatever_lies_in_the_corpus_does_no_harm() {
     assert_eq!(run()["runs"], 60);
     // Files that were kept are changed, or gone: what was learnt of them is not.
     fs::write(corpus.join(odd), "something else").unwrap();
-    for path in corpus::files(&corpus).unwrap().iter().rev().take(9) {
+    for path in files::list(&corpus).unwrap().iter().rev().take(9) {
         fs::remove_file(path).unwrap();
     }
     assert_eq!(run()["found"], serde_json::json!([]));
@@ -191,7 +192,7 @@ fn signal(name: &str, process: &str) {
 #[test]
 fn a_killed_campaign_leaves_whole_files_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let inputs = || corpus::files(&dir.path().join("corpus/map_extents")).unwrap_or_default();
+    let inputs = || files::list(&dir.path().join("corpus/map_extents")).unwrap_or_default();
     for round in 1..=3 {
         let mut running = started(dir.path());
         let before = inputs().len();
@@ -212,7 +213,7 @@ fn a_killed_campaign_leaves_whole_files_and_goes_on() {
     }
     let summary = campaign(dir.path(), &["--jobs", "2", "--runs", "100"]);
     assert_eq!(summary["runs"], 100);
-    assert!(corpus::files(&dir.path().join("state/map_extents/scratch")).unwrap().is_empty());
+    assert!(files::list(&dir.path().join("state/map_extents/scratch")).unwrap().is_empty());
 }
 
 // Workers are found in /proc.
@@ -229,7 +230,7 @@ fn a_worker_that_somebody_kills_is_no_finding() {
         now.len() == 2 && !now.contains(&victims[0])
     });
     assert_eq!(running.0.try_wait().unwrap(), None);
-    assert!(corpus::files(&dir.join("artifacts/map_extents")).unwrap_or_default().is_empty());
+    assert!(files::list(&dir.join("artifacts/map_extents")).unwrap_or_default().is_empty());
 }
 
 // Workers are found in /proc.

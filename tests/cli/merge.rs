@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use qcowfuzz::disk::files;
 use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
@@ -14,7 +15,7 @@ use crate::support::{qcowfuzz, text, told};
 /// The files of a folder, by name; hidden ones and folders are left out.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let named = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
-    let files = corpus::files(dir).unwrap_or_default();
+    let files = files::list(dir).unwrap_or_default();
     let visible = files.iter().filter(|path| !named(path).starts_with('.'));
     visible.map(|path| (named(path), fs::read(path).unwrap())).collect()
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use qcowfuzz::disk::files;
 use qcowfuzz::fuzzing::corpus;
 
 use crate::support::{qcowfuzz, text};
@@ -17,7 +18,7 @@ fn inputs(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         let name = path.file_name().unwrap().to_str().unwrap().to_string();
         (name, fs::read(path).unwrap())
     };
-    corpus::files(&dir.join("shared")).unwrap().into_iter().map(named).collect()
+    files::list(&dir.join("shared")).unwrap().into_iter().map(named).collect()
 }
 
 /// The committed seeds, in the shared folder; what they are.

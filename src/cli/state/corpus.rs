@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use qcowfuzz::disk::error::Error;
+use qcowfuzz::disk::files;
 use qcowfuzz::fuzzing::feedback::attribution::{Attributed, Walk};
 use qcowfuzz::fuzzing::feedback::coverage::Features;
 use qcowfuzz::fuzzing::feedback::{Counter, Coverage, Recorder};
@@ -12,7 +13,7 @@ use qcowfuzz::harness::Checks;
 use qcowfuzz::images::files::FileNames;
 
 use crate::cli::exit::Failure;
-use crate::cli::files::{self};
+use crate::cli::input;
 use qcowfuzz::findings::runner::Runner;
 use qcowfuzz::harness::targets::TargetKind;
 
@@ -29,7 +30,7 @@ pub struct Corpus {
 
 impl Corpus {
     pub fn read(dir: &Path, target: TargetKind) -> Result<Self, Failure> {
-        let paths = qcowfuzz::fuzzing::corpus::files(dir)?;
+        let paths = files::list(dir)?;
         let recorder = Rc::new(Recorder::new());
         let mut runner = Runner::new(target, FileNames::default(), &recorder);
         let (inputs, features, coverage) = Default::default();
@@ -53,7 +54,7 @@ impl Corpus {
         let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
         let attributed = Rc::new(Attributed::default());
         let mut runner = Runner::new(self.target, FileNames::default(), &attributed);
-        runner.run(&files::read(path)?, Checks::AtCheckpoints);
+        runner.run(&input::read(path)?, Checks::AtCheckpoints);
         Ok(attributed.first_walk(edge))
     }
 
@@ -69,7 +70,7 @@ impl Corpus {
 
 /// The bytes of an input, if it is still there.
 pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
-    match qcowfuzz::fuzzing::corpus::read(path, u64::MAX) {
+    match files::read(path, u64::MAX) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),

@@ -9,16 +9,16 @@ use std::rc::Rc;
 use serde::Serialize;
 use tempfile::TempDir;
 
+use qcowfuzz::disk::files;
+use qcowfuzz::disk::files::Existing;
 use qcowfuzz::fuzzing::corpus;
-use qcowfuzz::fuzzing::corpus::Existing;
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::fuzzing::feedback::coverage::{Features, prune_around};
 use qcowfuzz::harness::Checks;
 use qcowfuzz::images::files::FileNames;
 
 use super::corpus::{counted, read_if_there};
-use crate::cli::exit::Failure;
-use crate::cli::files::THERE_ALREADY;
+use crate::cli::exit::{Failure, THERE_ALREADY};
 use qcowfuzz::findings::runner::Runner;
 use qcowfuzz::harness::targets::TargetKind;
 
@@ -118,7 +118,7 @@ impl Merged {
         // What is there in part is made whole.
         let torn = find && read_if_there(&path)?.is_some_and(|it| corpus::is_torn(&path, &it));
         let existing = Existing::forced(torn);
-        match corpus::whole(&path, scratch, existing, |mut file| file.write_all(&bytes)) {
+        match files::write_whole(&path, scratch, existing, |mut file| file.write_all(&bytes)) {
             // Somebody else has found it in this moment.
             Err(error) if find && error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -164,7 +164,7 @@ impl Gathered {
     fn read(&mut self, dir: &Path, target: TargetKind, there: bool) -> Result<(), Failure> {
         let recorder = Rc::new(Recorder::new());
         let mut runner = Runner::new(target, FileNames::default(), &recorder);
-        for path in corpus::files(dir)? {
+        for path in files::list(dir)? {
             let name = path.file_name().unwrap_or_default();
             if name.as_encoded_bytes().starts_with(b".") {
                 continue;

@@ -56,16 +56,35 @@ pub const REDUCERS: &[Reducer] = &[
     Reducer { name: "geometry", reduce: geometry::reduce },
 ];
 
-/// Minimizes `input`, a program that shows a bug. Whether another one shows the same is for `judge` to say, who is
-/// handed canonical inputs only. `watch` hears how far it is before each of them, and may end it: what is smallest
-/// so far is the answer.
-pub fn minimize(
+/// Minimizes `input`, a program that shows a bug. `judge` reports whether a candidate shows the same bug; candidates are
+/// canonical. Before each candidate, the minimizer passes its progress to `watch`, which may end the minimization: the
+/// result is the simplest program so far.
+///
+/// # Errors
+/// The first error of `judge`, which ends the minimization.
+pub fn minimize<E>(
     input: &[u8],
     settings: Settings,
-    judge: &mut dyn FnMut(&[u8]) -> bool,
+    judge: &mut dyn FnMut(&[u8]) -> Result<bool, E>,
     watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-) -> Minimized {
-    let mut search = Search::new(input, settings, judge, watch);
+) -> Result<Minimized, E> {
+    let mut failure = None;
+    let mut shows = |candidate: &[u8]| match judge(candidate) {
+        Ok(shows) => ControlFlow::Continue(shows),
+        Err(error) => {
+            failure = Some(error);
+            ControlFlow::Break(())
+        }
+    };
+    let minimized = search(Search::new(input, settings, &mut shows, watch));
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(minimized),
+    }
+}
+
+/// Runs all reducers until none of them gets any further.
+fn search(mut search: Search) -> Minimized {
     search.canonical();
     let mut settled = false;
     for _ in 0..MAX_MINIMIZE_ROUNDS {

@@ -58,7 +58,8 @@ const CANONICAL_REROLLS: u16 = 256;
 /// A search for simpler programs.
 pub(super) struct Search<'s> {
     settings: Settings,
-    judge: &'s mut dyn FnMut(&[u8]) -> bool,
+    /// Reports whether a program shows the bug, or ends the search.
+    judge: &'s mut dyn FnMut(&[u8]) -> ControlFlow<(), bool>,
     watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
     /// The input as it is kept.
     input: Vec<u8>,
@@ -74,7 +75,7 @@ impl<'s> Search<'s> {
     pub(super) fn new(
         input: &[u8],
         settings: Settings,
-        judge: &'s mut dyn FnMut(&[u8]) -> bool,
+        judge: &'s mut dyn FnMut(&[u8]) -> ControlFlow<(), bool>,
         watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Self {
         let best = Program::decode(input);
@@ -187,9 +188,16 @@ impl<'s> Search<'s> {
             return false;
         }
         self.progress.tries += 1;
-        if !(self.judge)(&input) {
-            self.rejected.insert(hash);
-            return false;
+        match (self.judge)(&input) {
+            ControlFlow::Continue(true) => {}
+            ControlFlow::Continue(false) => {
+                self.rejected.insert(hash);
+                return false;
+            }
+            ControlFlow::Break(()) => {
+                self.stopped = true;
+                return false;
+            }
         }
         self.progress.kept += 1;
         self.progress.operations = candidate.operations.len();

@@ -1,6 +1,7 @@
 //! Minimizations whose outcome is known: what shows the bug is said in terms of what the program means.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 
 use super::*;
 use crate::formats::qcow2::geometry::Version;
@@ -43,9 +44,9 @@ fn minimized(input: &[u8], settings: Settings, shows: impl Fn(&[u8]) -> bool) ->
             assert!(measure < last, "{measure:?} after {last:?}");
             last = measure;
         }
-        shown
+        Ok::<_, Infallible>(shown)
     };
-    let minimized = minimize(input, settings, judge, &mut |_| ControlFlow::Continue(()));
+    let Ok(minimized) = minimize(input, settings, judge, &mut |_| ControlFlow::Continue(()));
     assert!(shows(&minimized.input), "what is left still shows it");
     minimized
 }
@@ -197,7 +198,8 @@ fn noise_around_a_program_goes() {
 #[test]
 fn what_cannot_be_shown_again_is_left_as_it_is() {
     let input = generate(5, Wanted { operations: 9, compressed: false }).encode();
-    let minimized = minimize(&input, SETTINGS, &mut |_| false, &mut |_| ControlFlow::Continue(()));
+    let nothing = &mut |_: &[u8]| Ok::<_, Infallible>(false);
+    let Ok(minimized) = minimize(&input, SETTINGS, nothing, &mut |_| ControlFlow::Continue(()));
     assert_eq!((minimized.input, minimized.kept), (input, 0));
 }
 
@@ -213,7 +215,8 @@ fn it_ends_when_it_is_told_to() {
         assert!(progress.tries < 3 && !progress.reducer.is_empty());
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let stopped = minimize(&input, SETTINGS, &mut |input| shows(input), watch);
+    let judge = &mut |input: &[u8]| Ok::<_, Infallible>(shows(input));
+    let Ok(stopped) = minimize(&input, SETTINGS, judge, watch);
     assert!(!stopped.complete && stopped.tries == 2 && shows(&stopped.input));
 }
 
@@ -240,4 +243,16 @@ fn what_the_table_calls_plainer_is_plainer() {
         }
     }
     assert!(with_plainer.contains("zero") && with_plainer.contains("trap"), "{with_plainer:?}");
+}
+
+#[test]
+fn an_error_of_the_judge_ends_the_minimization() {
+    let input = generate(5, Wanted { operations: 50, compressed: false }).encode();
+    let mut judged = 0;
+    let judge = &mut |_: &[u8]| {
+        judged += 1;
+        if judged == 3 { Err("no judge") } else { Ok(true) }
+    };
+    let ended = minimize(&input, SETTINGS, judge, &mut |_| ControlFlow::Continue(()));
+    assert_eq!((ended.unwrap_err(), judged), ("no judge", 3));
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::disk::error::Error;
-use crate::fuzzing::corpus;
+use crate::disk::files;
 use crate::fuzzing::corpus::Folder;
 use crate::images::entropy::Entropy;
 
@@ -48,7 +48,7 @@ impl State {
     /// # Errors
     /// The file cannot be read, or holds something else.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        serde_json::from_slice(&corpus::read(path, u64::MAX)?).map_err(|error| {
+        serde_json::from_slice(&files::read(path, u64::MAX)?).map_err(|error| {
             let what = format!("not the state of a campaign: {error}, expected one, or --restart");
             Error::State { path: path.to_path_buf(), what }
         })
@@ -97,7 +97,7 @@ impl<S: Subject> Fuzzer<S> {
             entries: self.pool.entries().iter().map(saved).collect(),
         };
         let bytes = serde_json::to_vec(&state).map_err(|error| Error::file(path, error.into()))?;
-        corpus::replace(path, scratch, &bytes)
+        files::replace(path, scratch, &bytes)
     }
 
     /// Goes on with a campaign. What is new in the corpus is not looked at.

@@ -1,5 +1,4 @@
-//! Feedback: a fixed set of named counters that a fuzzer reads, as a pure function of the input. Also a log of the
-//! same events for people.
+//! Feedback: a fixed set of named counters that a fuzzer reads, as a pure function of the input.
 //!
 //! Edges are stateful: each state has a counter for each pair of events, the previous one and this one. Each rare
 //! event has a counter. Each vital has a counter for each magnitude, and one for each magnitude of its change from
@@ -9,10 +8,8 @@ pub mod attribution;
 pub mod coverage;
 pub mod extra;
 pub mod layout;
-pub mod log;
 pub mod recorder;
 
 pub use coverage::Coverage;
 pub use layout::Counter;
-pub use log::Log;
 pub use recorder::Recorder;

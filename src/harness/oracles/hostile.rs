@@ -17,9 +17,9 @@ use crate::images::damage::{Damage, DamagedFiles};
 use crate::images::entropy::Entropy;
 
 use super::raw::{Answers, Fuel, RawOutcome, walk};
-use super::{Verdict, Violation, model};
+use super::{Oracle, Verdict, Violation, model};
 
-const ORACLE: &str = "hostile";
+const ORACLE: Oracle = Oracle::drawn("hostile");
 
 /// Buffers, reused from image to image.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ fn untouched(
             clip(expected, &range, meant);
             clip(actual, &range, found);
             model::check(meant, found).map_err(|mut violation| {
-                violation.oracle = ORACLE;
+                violation.attribute_to(ORACLE);
                 violation
             })?;
         }

@@ -7,9 +7,9 @@ use crate::harness::engine::{Engine, EngineError, OpenDisk};
 
 use super::collector::Collector;
 use super::metered::Meter;
-use super::{Verdict, partition, violation};
+use super::{Oracle, Verdict, partition, violation};
 
-const ORACLE: &str = "io";
+const ORACLE: Oracle = Oracle::drawn("io");
 
 /// Opens and walks `chain` with the read number `fail_at` failing. `meter` counts the reads of the chain; a whole
 /// walk makes more than `fail_at`.

@@ -23,11 +23,37 @@ use std::fmt;
 
 use crate::disk::extent::Mapping;
 
+/// An oracle, as its violations name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Oracle {
+    /// The first word of its fingerprints.
+    pub(crate) name: &'static str,
+    /// Whether its questions follow from the checksum of the input.
+    pub(crate) drawn: bool,
+}
+
+impl Oracle {
+    /// An oracle whose questions follow from the checksum of the input.
+    pub(crate) const fn drawn(name: &'static str) -> Self {
+        Self { name, drawn: true }
+    }
+}
+
+/// An oracle that asks the same of all inputs that do the same.
+impl From<&'static str> for Oracle {
+    fn from(name: &'static str) -> Self {
+        Self { name, drawn: false }
+    }
+}
+
 /// A bug that an oracle has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The name of the oracle.
     pub oracle: &'static str,
+    /// Whether the oracle's questions follow from the checksum of the input. Then of two inputs that do the same, one may
+    /// show the bug and the other not.
+    pub drawn: bool,
     /// The field in which the answers disagree.
     pub field: &'static str,
     /// The kind of the expected answer.
@@ -39,6 +65,11 @@ pub struct Violation {
 }
 
 impl Violation {
+    /// Names `oracle` as the one that found the violation.
+    pub(crate) fn attribute_to(&mut self, oracle: Oracle) {
+        (self.oracle, self.drawn) = (oracle.name, oracle.drawn);
+    }
+
     /// Returns one line that is the same for the same bug in every program. It contains no offset, no hash and no
     /// order of operations.
     pub fn fingerprint(&self) -> String {
@@ -57,23 +88,24 @@ pub type Verdict = Result<(), Box<Violation>>;
 
 /// Returns a violation in a box, because violations are rare and every oracle returns this type.
 pub(crate) fn violation(
-    oracle: &'static str,
+    oracle: impl Into<Oracle>,
     field: &'static str,
     kinds: (&'static str, &'static str),
     detail: impl FnOnce() -> String,
 ) -> Verdict {
-    let (expected, actual) = kinds;
-    Err(Box::new(Violation { oracle, field, expected, actual, detail: detail() }))
+    let (Oracle { name: oracle, drawn }, (expected, actual)) = (oracle.into(), kinds);
+    Err(Box::new(Violation { oracle, drawn, field, expected, actual, detail: detail() }))
 }
 
 /// Returns the violation for an error in place of an answer.
 pub(crate) fn unexpected_error(
-    oracle: &'static str,
+    oracle: impl Into<Oracle>,
     asked: &'static str,
     error: &crate::harness::engine::EngineError,
 ) -> Box<Violation> {
+    let Oracle { name: oracle, drawn } = oracle.into();
     let (expected, actual, detail) = ("an answer", "an error", error.to_string());
-    Box::new(Violation { oracle, field: asked, expected, actual, detail })
+    Box::new(Violation { oracle, drawn, field: asked, expected, actual, detail })
 }
 
 /// Returns the first field in which two mappings of the same bytes differ.

@@ -8,9 +8,9 @@ use crate::harness::engine::{Capabilities, Engine, OpenDisk};
 use crate::harness::model::Model;
 
 use super::collector::Collector;
-use super::{Verdict, bounds, data, lookup, model, unexpected_error, window};
+use super::{Oracle, Verdict, bounds, data, lookup, model, unexpected_error, window};
 
-const ORACLE: &str = "snapshots";
+const ORACLE: Oracle = Oracle::drawn("snapshots");
 
 /// The buffers, reused from snapshot to snapshot.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ pub fn check<E: Engine>(
     model.extents(&mut buffers.expected);
     let fuel = bounds::fuel(table_bytes);
     check_disk(engine, chain, index, model, fuel, buffers).map_err(|mut found| {
-        found.oracle = ORACLE;
+        found.attribute_to(ORACLE);
         found.detail = format!("snapshot {index} of the table\n{}", found.detail);
         found
     })

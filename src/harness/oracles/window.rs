@@ -8,9 +8,9 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::OpenDisk;
 
 use super::collector::Collector;
-use super::{Verdict, differing_field, partition, unexpected_error, violation};
+use super::{Oracle, Verdict, differing_field, partition, unexpected_error, violation};
 
-const ORACLE: &str = "window";
+const ORACLE: Oracle = Oracle::drawn("window");
 
 /// Walks `window`, and compares the extents with `whole`.
 pub fn check(

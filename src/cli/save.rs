@@ -1,0 +1,26 @@
+//! Writing outputs: nothing is overwritten that was not meant to be.
+
+use std::io::Write;
+use std::path::Path;
+
+use qcowfuzz::disk::files;
+use qcowfuzz::disk::files::Existing;
+
+use super::exit::{Failure, THERE_ALREADY};
+
+/// Whether the file at `output` may be replaced. What was made of an input never takes its place.
+pub fn not_the_input(output: &Path, input: &Path, force: bool) -> Result<Existing, Failure> {
+    let same = || input.canonicalize().ok().zip(output.canonicalize().ok());
+    match output.symlink_metadata() {
+        Ok(_) if !force => Err(Failure::at(output, THERE_ALREADY)),
+        _ if same().is_some_and(|(input, output)| input == output) => {
+            Err(Failure::at(output, "is the input itself, expected another file"))
+        }
+        _ => Ok(Existing::forced(force)),
+    }
+}
+
+/// Writes `bytes` to the file at `path`.
+pub fn write(path: &Path, existing: Existing, bytes: &[u8]) -> Result<(), Failure> {
+    Ok(files::create(path, existing, |mut file| file.write_all(bytes))?)
+}

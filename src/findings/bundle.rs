@@ -1,0 +1,160 @@
+//! The archive of a finding: the input, and everything that explains it, to attach to a bug report.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serializer;
+use tar::{Builder, Header};
+
+use crate::disk::files::Existing;
+use crate::disk::storage::Storage;
+use crate::harness::export;
+use crate::harness::export::Built;
+use crate::harness::target::Expectation;
+use crate::harness::targets::TargetKind;
+use crate::images::export::Holes;
+use crate::images::files::FileNames;
+
+use super::qemu;
+use super::qemu::QemuResult;
+use super::records::{MapRecord, QemuMapFormatter, Row};
+use super::report::Report;
+
+/// Images up to this length, together, are packed.
+const MAX_PACKED_BYTES: u64 = 64 << 20;
+
+/// Returns an archive of the report of `input`, a finding whose images call each other by [`FileNames::default`]. All files are
+/// in `folder`. The same input gives the same archive, except for the versions in it.
+///
+/// # Errors
+/// The images cannot be written to a temporary folder.
+pub fn archive(report: &Report, input: &[u8], folder: &Path) -> io::Result<Vec<u8>> {
+    let mut archive = Archive { folder: folder.to_path_buf(), tar: Builder::new(Vec::new()) };
+    archive.contents(report, input)?;
+    archive.finish()
+}
+
+/// An archive in memory, with all files in one folder.
+struct Archive {
+    folder: PathBuf,
+    tar: Builder<Vec<u8>>,
+}
+
+impl Archive {
+    fn contents(&mut self, report: &Report, input: &[u8]) -> io::Result<()> {
+        let target = report.target;
+        self.file("input", input)?;
+        if let Some(program) = &report.program {
+            self.file("program.txt", program.as_bytes())?;
+        }
+        let [mut text, mut json] = [Vec::new(), Vec::new()];
+        report.text(&mut text)?;
+        report.json(&mut json)?;
+        self.file("replay.txt", &text)?;
+        self.file("replay.json", &json)?;
+        let evidence = &report.evidence;
+        if !evidence.expected.is_empty() {
+            self.map("map-model.json", &evidence.expected)?;
+        }
+        if target.definition().expectation != Expectation::NotWalked {
+            self.map("map-walker.json", &evidence.actual)?;
+        }
+        match QemuResult::of(report).answer {
+            Ok(map) => {
+                self.map("map-qemu-img.json", &map.records)?;
+                if map.holes == Holes::Keep {
+                    self.file("map-qemu-img.txt", SPARSE.as_bytes())?;
+                }
+            }
+            Err(why) => self.file("map-qemu-img.txt", format!("{why}\n").as_bytes())?,
+        }
+        if let Some(explanation) = evidence.explanation() {
+            self.images(explanation.built(), target)?;
+        }
+        self.file("versions.txt", versions().as_bytes())?;
+        self.with_mode("reproduce.sh", reproduce(report).as_bytes(), 0o755)
+    }
+
+    /// Adds a map in the form of qemu-img.
+    fn map(&mut self, name: &str, records: &[MapRecord]) -> io::Result<()> {
+        let mut text = Vec::new();
+        let mut serializer =
+            serde_json::Serializer::with_formatter(&mut text, QemuMapFormatter::default());
+        serializer.collect_seq(records.iter().map(Row))?;
+        text.push(b'\n');
+        self.file(name, &text)
+    }
+
+    /// Adds the image at the top, and the files that it names.
+    fn images(&mut self, built: Built, target: TargetKind) -> io::Result<()> {
+        let names = FileNames::default();
+        let length: u64 = built.1.files(&names).map(|(_, image)| image.length_bytes()).sum();
+        if length > MAX_PACKED_BYTES {
+            let name = target.name();
+            let line = format!(
+                "Left out: {length} bytes. To write them:\n\
+                 qcowfuzz replay --target {name} ../input --dump-image layer.qcow2\n"
+            );
+            return self.file("image/left-out.txt", line.as_bytes());
+        }
+        let scratch = tempfile::tempdir()?;
+        let path = scratch.path().join(TOP_NAME);
+        export::write(&path, Existing::Keep, built, Holes::Fill)
+            .map_err(|error| io::Error::other(error.to_string()))?;
+        for (name, _) in built.1.files(&names) {
+            let name = name.unwrap_or(TOP_NAME);
+            self.file(&format!("image/{name}"), &std::fs::read(scratch.path().join(name))?)?;
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.with_mode(name, bytes, 0o644)
+    }
+
+    /// Adds a file without a time and an owner, so that the same input gives the same archive.
+    fn with_mode(&mut self, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let mut header = Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(mode);
+        header.set_mtime(0);
+        self.tar.append_data(&mut header, self.folder.join(name), bytes)
+    }
+
+    fn finish(self) -> io::Result<Vec<u8>> {
+        self.tar.into_inner()
+    }
+}
+
+/// The remark beside a map of long files.
+const SPARSE: &str = "The files were too long to be written out: of clusters that were allocated and hold \
+                      nothing, qemu-img may say that they read as zeros.\n";
+/// The file of the image at the top. [`FileNames::default`] are the names of the others.
+const TOP_NAME: &str = "layer.qcow2";
+
+fn versions() -> String {
+    let qemu = qemu::version().unwrap_or_else(|| "not installed".to_string());
+    let (os, architecture) = (std::env::consts::OS, std::env::consts::ARCH);
+    format!("qcowfuzz {}\nqemu-img {qemu}\n{os} {architecture}\n", env!("CARGO_PKG_VERSION"))
+}
+
+/// Returns a script that shows the bug again.
+fn reproduce(report: &Report) -> String {
+    let fingerprint = report.judgement().replace('\'', "'\\''");
+    REPRODUCE.replace("FINGERPRINT", &fingerprint).replace("TARGET", report.target.name())
+}
+
+const REPRODUCE: &str = r#"#!/bin/sh
+# Runs the input again: exits with 0 where it shows what it showed, with 1 where it does not, with 2 where it cannot
+# be run. QCOWFUZZ is the command, built with the code under test; by default the one on the path.
+expected='FINGERPRINT'
+qcowfuzz=$(command -v "${QCOWFUZZ:-qcowfuzz}") || { echo "no ${QCOWFUZZ:-qcowfuzz}" >&2; exit 2; }
+case $qcowfuzz in /*) ;; *) qcowfuzz=$PWD/$qcowfuzz ;; esac
+cd "$(dirname "$0")" || exit 2
+found=$("$qcowfuzz" replay --brief --target TARGET input)
+test $? -le 1 || exit 2
+found=${found#input: }
+echo "expected: $expected"
+echo "found:    $found"
+test "$found" = "$expected"
+"#;

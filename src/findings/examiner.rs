@@ -1,0 +1,68 @@
+//! Runs inputs, twice each, and reports them.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::harness::Checks;
+use crate::harness::targets::TargetKind;
+use crate::images::files::FileNames;
+
+use super::evidence::Evidence;
+use super::log::Log;
+use super::report::Report;
+use super::runner::Runner;
+
+/// Runs inputs of a target, and reports them.
+pub struct Examiner {
+    target: TargetKind,
+    checks: Checks,
+    names: FileNames,
+    log: Rc<Log>,
+    runner: Runner<Rc<Log>>,
+    /// Shares nothing with the first run.
+    again: Runner<()>,
+}
+
+impl Examiner {
+    /// Creates an examiner for inputs of `target`. Images call other files by `names`.
+    pub fn new(target: TargetKind, checks: Checks, names: FileNames) -> Self {
+        let log: Rc<Log> = Rc::default();
+        let runner = Runner::new(target, names.clone(), &log);
+        let again = Runner::new(target, names.clone(), &());
+        Self { target, checks, names, log, runner, again }
+    }
+
+    /// Runs `bytes`, the content of the file `input`, twice, and reports the result with evidence. Panics are named only while
+    /// there are [`PanicNotes`](super::panics::PanicNotes).
+    pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Report {
+        let mut report = self.judge(input, bytes);
+        report.program = self.runner.pipeline().map(|it| it.program().to_string());
+        let Self { target, runner, log, names, .. } = self;
+        report.evidence = Evidence::gather(*target, bytes, runner, log, names);
+        report.operations_run.into_iter().for_each(|run| report.evidence.mark(run));
+        report
+    }
+
+    /// Runs `bytes` twice, and reports the result without evidence.
+    pub fn judge(&mut self, input: &Path, bytes: &[u8]) -> Report {
+        let Self { target, checks, log, runner, again, .. } = self;
+        log.begin_run();
+        let first = runner.run(bytes, *checks);
+        let second = again.run(bytes, *checks);
+        let mut report = Report::new(input, *target, runner, &first);
+        if first != second {
+            report.differs(&first, &second);
+        }
+        report
+    }
+
+    /// Returns the log of the first run.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Returns the runner of the first run.
+    pub fn runner(&self) -> &Runner<Rc<Log>> {
+        &self.runner
+    }
+}

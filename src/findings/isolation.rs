@@ -1,0 +1,281 @@
+//! Runs inputs in processes of their own: a hang, a stack overflow or a signal then ends that process, and is a finding.
+//!
+//! The process is an executable that the caller names. It is run as
+//! `EXECUTABLE replay --json --brief --supervised --target TARGET -- FILE`, as the command `qcowfuzz` understands it: it runs
+//! the input in FILE and prints one JSON object, whose key `fingerprint` has the fingerprint of a finding, if there is one.
+//! It exits with 0 or 1 if it could run the input. It exits with 2 and a line on standard error if it could not. It ends
+//! when its standard input does ([`end_with_input`]).
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use tempfile::NamedTempFile;
+
+use crate::harness::targets::TargetKind;
+
+/// The time between two looks at a process that has not ended.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// An executable that runs inputs, or jobs of a campaign.
+#[derive(Clone, Debug)]
+pub struct Executable {
+    path: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+impl Executable {
+    /// The executable at `path`, called with `arguments` before all others.
+    pub fn new(path: impl Into<PathBuf>, arguments: impl IntoIterator<Item = OsString>) -> Self {
+        Self { path: path.into(), arguments: arguments.into_iter().collect() }
+    }
+
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns a command that calls the executable.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments);
+        command
+    }
+}
+
+/// Why an input was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum IsolationError {
+    /// The input could not be written to a temporary file.
+    #[error("a temporary file: {0}")]
+    Scratch(io::Error),
+    /// The input or the process failed.
+    #[error("{path}: {source}", path = path.display())]
+    Process {
+        /// The input.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The executable printed something else than was expected.
+    #[error("{path}: {source}", path = path.display())]
+    Answer {
+        /// The input.
+        path: PathBuf,
+        /// The difference.
+        source: serde_json::Error,
+    },
+    /// The executable could not run the input. This is the line that it printed.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The end of a process that did not come to its own end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessEnd {
+    /// It ended by itself: a signal, or an exit code that no run has.
+    Status(ExitStatus),
+    /// It did not end in time. How long that is, is not part of the bug.
+    Timeout,
+}
+
+impl ProcessEnd {
+    /// Returns the fingerprint of an input whose process came to this end.
+    pub fn fingerprint(&self) -> String {
+        let actual = match self {
+            Self::Status(status) => status.to_string(),
+            Self::Timeout => "none".to_string(),
+        };
+        format!("process: end, an answer → {actual}")
+    }
+}
+
+/// The result of a run in a process of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IsolatedRun {
+    /// The process came to its own end.
+    Finished {
+        /// The fingerprint of the finding, if there is one.
+        fingerprint: Option<String>,
+    },
+    /// The input ended its process, or the process never ended.
+    Ended(ProcessEnd),
+}
+
+impl IsolatedRun {
+    /// Returns the fingerprint of the finding, if there is one.
+    pub fn fingerprint(&self) -> Option<String> {
+        match self {
+            Self::Finished { fingerprint } => fingerprint.clone(),
+            Self::Ended(end) => Some(end.fingerprint()),
+        }
+    }
+}
+
+/// The part of the JSON object that is read.
+#[derive(Deserialize)]
+struct Answer {
+    fingerprint: Option<String>,
+}
+
+/// Runs inputs of a target, each in a process of its own.
+#[derive(Clone, Debug)]
+pub struct Isolation {
+    /// The executable that runs them.
+    pub executable: Executable,
+    /// The target that they are for.
+    pub target: TargetKind,
+    /// A process that takes longer hangs.
+    pub timeout: Duration,
+}
+
+impl Isolation {
+    /// Runs `input`.
+    ///
+    /// # Errors
+    /// The input could not be run.
+    pub fn isolated_run(&self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
+        let file = NamedTempFile::with_prefix("qcowfuzz-").and_then(|mut file| {
+            file.write_all(input)?;
+            Ok(file.into_temp_path())
+        });
+        self.isolated_run_of(&file.map_err(IsolationError::Scratch)?)
+    }
+
+    /// Runs the input in the file at `path`.
+    ///
+    /// # Errors
+    /// The input could not be run.
+    pub fn isolated_run_of(&self, path: &Path) -> Result<IsolatedRun, IsolationError> {
+        let failed = |source| IsolationError::Process { path: path.to_path_buf(), source };
+        let mut command = self.executable.command();
+        command
+            .args(["replay", "--json", "--brief", "--supervised"])
+            .args(["--target", self.target.name(), "--"])
+            .arg(path);
+        // Both outputs go to files: a pipe that nobody empties would stop the process. Its standard input ends when this
+        // process does, and then it ends too.
+        let [mut out, mut error] =
+            [tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?];
+        command.stdin(Stdio::piped());
+        command.stdout(out.try_clone().map_err(failed)?);
+        command.stderr(error.try_clone().map_err(failed)?);
+        let mut child = command.spawn().map_err(failed)?;
+        let Some(status) = wait(&mut child, self.timeout).map_err(failed)? else {
+            return Ok(IsolatedRun::Ended(ProcessEnd::Timeout));
+        };
+        match status.code() {
+            Some(0 | 1) => {
+                let out = text(&mut out).map_err(failed)?;
+                let Answer { fingerprint } = serde_json::from_str(&out).map_err(|source| {
+                    IsolationError::Answer { path: path.to_path_buf(), source }
+                })?;
+                Ok(IsolatedRun::Finished { fingerprint })
+            }
+            Some(2) => {
+                let line = text(&mut error).map_err(failed)?;
+                let line = line.trim_end().trim_start_matches("qcowfuzz: ");
+                Err(IsolationError::Refused(line.to_string()))
+            }
+            _ => Ok(IsolatedRun::Ended(ProcessEnd::Status(status))),
+        }
+    }
+}
+
+/// Returns the text in a file.
+fn text(file: &mut File) -> io::Result<String> {
+    let mut text = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Ends this process with exit code 2 when its standard input ends: the process that started it has ended.
+pub fn end_with_input() {
+    std::thread::spawn(|| {
+        let mut byte = [0];
+        while matches!(io::stdin().lock().read(&mut byte), Ok(1..)) {}
+        std::process::exit(2);
+    });
+}
+
+/// Waits for a process. Kills it if it does not end in time, and returns `None`.
+///
+/// # Errors
+/// The system cannot wait for the process, or kill it.
+pub fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() > timeout {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(END_CHECK_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Runs inputs with a shell, which executes `script`. `$8` is the file with the input.
+    pub(crate) fn shell(script: &str, timeout: Duration) -> Isolation {
+        let arguments = ["-c", script].map(OsString::from);
+        let executable = Executable::new("/bin/sh", arguments);
+        Isolation { executable, target: TargetKind::Hostile, timeout }
+    }
+
+    fn run(script: &str) -> Result<IsolatedRun, String> {
+        let isolation = shell(script, Duration::from_secs(20));
+        isolation.isolated_run(b"an input").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn answers_are_read_and_ends_are_named() {
+        let finished = |fingerprint: Option<&str>| {
+            Ok(IsolatedRun::Finished { fingerprint: fingerprint.map(str::to_string) })
+        };
+        assert_eq!(run("echo '{\"verdict\":\"ok\"}'"), finished(None));
+        let found = r#"echo '{"fingerprint":"model: kind, a → b"}'; exit 1"#;
+        assert_eq!(run(found), finished(Some("model: kind, a → b")));
+        // The arguments that are documented, and the input in the file.
+        let arguments = r#"printf '{"fingerprint":"%s"}' "$0 $1 $2 $3 $4 $5 $6 $(cat "$7")""#;
+        let passed = "replay --json --brief --supervised --target hostile -- an input";
+        assert_eq!(run(arguments), finished(Some(passed)));
+        let fingerprint = |script: &str| run(script).map(|ran| ran.fingerprint());
+        let signal = "process: end, an answer → signal: 9 (SIGKILL)";
+        assert_eq!(fingerprint("kill -9 $$"), Ok(Some(signal.to_string())));
+        let code = "process: end, an answer → exit status: 101";
+        assert_eq!(fingerprint("exit 101"), Ok(Some(code.to_string())));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_an_error_and_no_finding() {
+        let refused = run("echo 'qcowfuzz: input: too long' >&2; exit 2");
+        assert_eq!(refused, Err("input: too long".to_string()));
+        assert!(run("echo nothing").unwrap_err().contains("expected ident"));
+        let missing = Isolation {
+            executable: Executable::new("/no/such/executable", []),
+            ..shell("", Duration::from_secs(20))
+        };
+        let error = missing.isolated_run(b"").unwrap_err();
+        assert!(matches!(error, IsolationError::Process { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_hangs_is_ended() {
+        let start = Instant::now();
+        let hangs = shell("exec sleep 1000", Duration::from_millis(50)).isolated_run(b"");
+        assert_eq!(hangs.unwrap(), IsolatedRun::Ended(ProcessEnd::Timeout));
+        assert_eq!(ProcessEnd::Timeout.fingerprint(), "process: end, an answer → none");
+        assert!(start.elapsed() < Duration::from_secs(100));
+    }
+}

@@ -1,0 +1,66 @@
+//! The interface of the judges.
+
+use std::io;
+use std::process::ExitStatus;
+
+use crate::disk::error::Error;
+use crate::findings::isolation::IsolationError;
+
+/// Reports whether a candidate shows the bug.
+pub trait Judge {
+    /// Reports whether `candidate` shows the bug.
+    ///
+    /// # Errors
+    /// The candidate could not be judged.
+    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError>;
+
+    /// Returns the finding in the input: a fingerprint, or the end of a command.
+    fn found(&self) -> String;
+
+    /// Returns the number of other checksums that are tried for each candidate
+    /// ([`Settings::rerolls`](crate::findings::minimizer::Settings::rerolls)).
+    fn rerolls(&self) -> u16 {
+        0
+    }
+
+    /// Reports whether candidates may be run in this process
+    /// ([`Settings::runs_here`](crate::findings::minimizer::Settings::runs_here)).
+    fn runs_here(&self) -> bool {
+        true
+    }
+}
+
+/// Why an input or a candidate could not be judged.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgeError {
+    /// The input shows no bug.
+    #[error("nothing was found in the input, expected one with a violation")]
+    NothingFound,
+    /// The process of a candidate could not be run.
+    #[error(transparent)]
+    Isolation(#[from] IsolationError),
+    /// A candidate could not be written.
+    #[error(transparent)]
+    File(#[from] Error),
+    /// The command could not be run.
+    #[error("{command}: {source}")]
+    Command {
+        /// The command.
+        command: String,
+        /// What the system reported.
+        source: io::Error,
+    },
+    /// The command ends alike with the input and with an empty program.
+    #[error(
+        "{command}: ended with {status} both with the input and with an empty program, expected something else"
+    )]
+    Undecided {
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// The build of the input panics. This is the fingerprint of the panic.
+    #[error("{0}")]
+    Build(String),
+}

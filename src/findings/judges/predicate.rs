@@ -1,0 +1,136 @@
+//! A command that judges candidates by how it ends.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use tempfile::TempDir;
+
+use crate::disk::error::Error;
+use crate::disk::files::{Existing, replace};
+use crate::findings::explain::explain;
+use crate::findings::isolation::IsolationError;
+use crate::findings::panics::{PanicNote, caught};
+use crate::harness::export;
+use crate::images::limits::Limits;
+use crate::programs::Program;
+
+use super::judge::{Judge, JudgeError};
+
+/// The file that the command is called with.
+#[derive(Clone, Copy, Debug)]
+pub enum Passed {
+    /// The candidate.
+    Candidate,
+    /// The image that the candidate builds, within these limits.
+    Image(Limits),
+}
+
+/// A command, and how it ended with the input.
+#[derive(Debug)]
+pub struct Predicate {
+    command: ShellCommand,
+    ended: ExitStatus,
+}
+
+/// A command that a shell runs.
+#[derive(Debug)]
+struct ShellCommand {
+    line: String,
+    passed: Passed,
+    /// Candidates are written here.
+    scratch: TempDir,
+}
+
+/// Why the command was not run.
+enum NotRun {
+    /// The build panicked.
+    Build(PanicNote),
+    /// The candidate could not be written, or the command could not be started.
+    Error(JudgeError),
+}
+
+impl From<JudgeError> for NotRun {
+    fn from(error: JudgeError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Error> for NotRun {
+    fn from(error: Error) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+impl From<NotRun> for JudgeError {
+    fn from(not_run: NotRun) -> Self {
+        match not_run {
+            NotRun::Build(note) => Self::Build(note.fingerprint()),
+            NotRun::Error(error) => error,
+        }
+    }
+}
+
+impl Predicate {
+    /// Runs `command` with `input`, and with an empty program.
+    ///
+    /// # Errors
+    /// The command ends alike with both, so it decides nothing; or it could not be run.
+    pub fn new(command: &str, passed: Passed, input: &[u8]) -> Result<Self, JudgeError> {
+        let scratch = TempDir::with_prefix("qcowfuzz-").map_err(IsolationError::Scratch)?;
+        let command = ShellCommand { line: command.to_string(), passed, scratch };
+        let ended = command.run(input)?;
+        let nothing = command.run(&Program::default().encode())?;
+        if ended == nothing {
+            return Err(JudgeError::Undecided { command: command.line, status: ended });
+        }
+        Ok(Self { command, ended })
+    }
+}
+
+impl ShellCommand {
+    fn run(&self, candidate: &[u8]) -> Result<ExitStatus, NotRun> {
+        let failed = |source: io::Error| JudgeError::Command { command: self.line.clone(), source };
+        // A folder for each: a shorter chain leaves no file of a longer one.
+        let folder = tempfile::tempdir_in(self.scratch.path()).map_err(failed)?;
+        let path = self.written(candidate, folder.path())?;
+        // The shell splits the command, and not the name of the file.
+        let line = format!("{} \"$1\"", self.line);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line, "sh"]).arg(path);
+        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(shell.status().map_err(failed)?)
+    }
+
+    fn written(&self, candidate: &[u8], folder: &Path) -> Result<PathBuf, NotRun> {
+        let limits = match self.passed {
+            Passed::Candidate => {
+                let path = folder.join("candidate");
+                replace(&path, folder, candidate)?;
+                return Ok(path);
+            }
+            Passed::Image(limits) => limits,
+        };
+        let path = folder.join("candidate.qcow2");
+        let names = export::names(&path);
+        let explained = caught(|| explain(candidate, limits, usize::MAX, &names));
+        let explained = explained.map_err(NotRun::Build)?;
+        export::write_small_filled(&path, Existing::Replace, explained.built())?;
+        Ok(path)
+    }
+}
+
+impl Judge for Predicate {
+    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
+        match self.command.run(candidate) {
+            Ok(ended) => Ok(ended == self.ended),
+            // The command gets no image, so the candidate shows it nothing.
+            Err(NotRun::Build(_)) => Ok(false),
+            Err(NotRun::Error(error)) => Err(error),
+        }
+    }
+
+    fn found(&self) -> String {
+        format!("{}: {}", self.command.line, self.ended)
+    }
+}

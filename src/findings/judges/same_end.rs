@@ -1,0 +1,33 @@
+//! Candidates that end their process as the input does.
+
+use crate::findings::isolation::{IsolatedRun, Isolation, ProcessEnd};
+
+use super::judge::{Judge, JudgeError};
+
+/// Runs candidates in processes of their own, and compares the ends of the processes.
+#[derive(Debug)]
+pub struct SameEnd {
+    end: ProcessEnd,
+    isolation: Isolation,
+}
+
+impl SameEnd {
+    /// Creates a judge for an input that ended its process with `end`.
+    pub fn new(end: ProcessEnd, isolation: Isolation) -> Self {
+        Self { end, isolation }
+    }
+}
+
+impl Judge for SameEnd {
+    fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
+        Ok(self.isolation.isolated_run(candidate)? == IsolatedRun::Ended(self.end))
+    }
+
+    fn found(&self) -> String {
+        self.end.fingerprint()
+    }
+
+    fn runs_here(&self) -> bool {
+        false
+    }
+}

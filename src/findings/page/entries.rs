@@ -1,0 +1,136 @@
+//! The fields and entries of the images, part by part.
+
+use std::ops::Range;
+
+use maud::{Markup, html};
+
+use crate::disk::limits::MAX_EXPLAINED_ENTRIES;
+
+use crate::findings::evidence::{EntryJson, FileJson};
+
+use super::links::{Links, spoken};
+use super::shown::{MOST_ENTRIES, left_out, shown};
+use super::strip::title;
+
+/// The section. Parts in which something was damaged, or which `failing` wrote to, stand open.
+pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Markup {
+    let with_entries = || files.iter().enumerate().filter(|(_, file)| !file.entries.is_empty());
+    html! {
+        section #entries aria-labelledby="entries-h" {
+            h2 #entries-h { "Fields and entries" }
+            @if with_entries().next().is_none() {
+                p { "There is nothing that could be taken apart." }
+            } @else {
+                p {
+                    "Of tables the entries that are not zero. Whether something is read is known of the top "
+                    "image, and of our walker on what was built, before any damage."
+                }
+            }
+            @for (at, file) in with_entries() {
+                h3 { (title(file)) }
+                @for (first, entries) in parts(&file.entries) {
+                    (part(at, first, entries, links, failing))
+                }
+                @if file.entries.len() >= MAX_EXPLAINED_ENTRIES {
+                    p.left-out { "There may be more: only the first " (MAX_EXPLAINED_ENTRIES) " are kept." }
+                }
+            }
+        }
+    }
+}
+
+/// The parts in order, each with the place of its first entry.
+fn parts(entries: &[EntryJson]) -> impl Iterator<Item = (usize, &[EntryJson])> {
+    let mut next = 0;
+    entries.chunk_by(|one, other| one.part == other.part).map(move |part| {
+        let first = next;
+        next += part.len();
+        (first, part)
+    })
+}
+
+fn part(
+    file: usize,
+    first: usize,
+    entries: &[EntryJson],
+    links: &Links,
+    failing: Option<usize>,
+) -> Markup {
+    let is_failing = |it: &EntryJson| it.operation.is_some() && it.operation == failing;
+    let damaged = entries.iter().filter(|entry| entry.damaged.is_some()).count();
+    let read = entries.iter().filter(|entry| entry.read).count();
+    let focus = entries.iter().position(|entry| entry.damaged.is_some());
+    let focus = focus.or_else(|| entries.iter().position(is_failing));
+    let ranges = shown(entries.len(), MOST_ENTRIES, focus);
+    let name = entries.first().map_or("", |entry| entry.part.name());
+    html! {
+        details open[focus.is_some()] {
+            summary {
+                (name) span.quiet { " · " (entries.len()) ", " (read) " read"
+                    @if damaged > 0 { ", " (damaged) " damaged" } }
+                span.count {}
+            }
+            (table(file, first, entries, &ranges, links))
+            (left_out("entries", entries.len(), &ranges))
+        }
+    }
+}
+
+fn table(
+    file: usize,
+    first: usize,
+    entries: &[EntryJson],
+    ranges: &[Range<usize>],
+    links: &Links,
+) -> Markup {
+    let part = entries.first().map_or("", |entry| entry.part.name());
+    let any_damaged = entries.iter().any(|entry| entry.damaged.is_some());
+    html! {
+        div.scroll {
+            table.group {
+                caption { (part) ": offsets, values in hexadecimal digits, their bits in words" }
+                thead { tr {
+                    th scope="col" { "Offset" } th scope="col" { "Field" }
+                    th scope="col" { "Value" } th scope="col" { "Says" }
+                    @if any_damaged { th scope="col" { "Damaged to" } }
+                    th scope="col" { "Operation" } th scope="col" { "Walker" }
+                } }
+                tbody {
+                    @for range in ranges {
+                        @for at in range.clone() {
+                            @if let Some(entry) = entries.get(at) {
+                                (row(&format!("entry-{file}-{}", first + at), entry, any_damaged, links))
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn row(key: &str, entry: &EntryJson, any_damaged: bool, links: &Links) -> Markup {
+    let EntryJson { part, name, offset, width, value, damaged, spelled, operation, read, .. } =
+        entry;
+    let what = if name.is_empty() { "entry" } else { name };
+    let says = format!("{} {what} at {offset:#x} ({spelled})", part.name());
+    let by = spoken(operation.as_slice());
+    html! {
+        tr id=(key) data-item=(key) data-kind="entry" data-ops=(links.list(operation.as_slice()))
+            data-says=(says) data-by=(by) .damaged[damaged.is_some()]
+        {
+            th scope="row" { span.handle { (format!("{offset:#x}")) } }
+            td.short { @if name.is_empty() { span.quiet { (width) " bytes" } } @else { (name) } }
+            td { code { (value) } }
+            td { (spelled) }
+            @if any_damaged {
+                td {
+                    @if let Some(damaged) = damaged { strong { "damaged: " } code { (damaged) } }
+                    @if let Some(spelled) = &entry.damaged_spelled { " " (spelled) }
+                }
+            }
+            td { (links.named(operation.as_slice())) }
+            td.short { @if *read { "read" } @else { span.quiet { "not read" } } }
+        }
+    }
+}

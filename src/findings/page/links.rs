@@ -1,0 +1,70 @@
+//! What belongs together: the operations, and whatever they wrote. In the page an operation is called by its
+//! number, and everything else by a key; the script marks what belongs to what has the focus.
+
+use std::collections::BTreeSet;
+
+use maud::{Markup, html};
+
+use crate::findings::evidence::StepJson;
+
+use super::shown::{MOST_STEPS, shown};
+
+/// How many operations are named beside a thing.
+const MOST_NAMED: usize = 8;
+
+/// The operations that are on the page.
+pub struct Links {
+    shown: BTreeSet<usize>,
+}
+
+impl Links {
+    /// Of a program.
+    pub fn new(steps: &[StepJson]) -> Self {
+        let ranges = shown(steps.len(), MOST_STEPS, failing(steps));
+        let steps = ranges.into_iter().filter_map(|range| steps.get(range)).flatten();
+        Self { shown: steps.filter_map(|step| step.number).collect() }
+    }
+
+    /// Their numbers, as the script reads them.
+    pub fn list(&self, operations: &[usize]) -> String {
+        let known = operations.iter().filter(|number| self.shown.contains(number));
+        known.map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Links to them.
+    pub fn named(&self, operations: &[usize]) -> Markup {
+        let named = operations.iter().take(MOST_NAMED).enumerate();
+        html! {
+            @for (at, number) in named {
+                @if at > 0 { ", " }
+                @if self.shown.contains(number) {
+                    a.by href=(format!("#op-{number}")) { "#" (number) }
+                } @else {
+                    "#" (number)
+                }
+            }
+            @if operations.len() > MOST_NAMED {
+                " and " (operations.len() - MOST_NAMED) " more"
+            }
+        }
+    }
+}
+
+/// The place of the operation after which the violation was found.
+pub fn failing(steps: &[StepJson]) -> Option<usize> {
+    steps.iter().position(|step| step.failing)
+}
+
+/// Operations in words.
+pub fn spoken(operations: &[usize]) -> String {
+    let named: Vec<_> = operations.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    let more = match operations.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match operations.len() {
+        0 => "by no operation".to_string(),
+        1 => format!("by operation {}", named.join(", ")),
+        _ => format!("by operations {}{more}", named.join(", ")),
+    }
+}

@@ -1,0 +1,298 @@
+//! The files that were built, drawn to scale, and the same in words.
+
+use std::ops::Range;
+
+use maud::{Markup, html};
+
+use crate::findings::evidence::{FileJson, RunJson, RunRole};
+use crate::findings::explain::FileKind;
+use crate::harness::oracles::qcow2::recount::Role;
+
+use super::links::{Links, spoken};
+use super::scale::{Piece, Scale, WIDTH};
+use super::shown::{MOST_RUNS, left_out, shown};
+
+/// The roles in the order of the legend.
+const ROLES: [RunRole; 13] = [
+    RunRole::Used(Role::Header),
+    RunRole::Used(Role::L1Table),
+    RunRole::Used(Role::L2Table),
+    RunRole::Used(Role::RefcountTable),
+    RunRole::Used(Role::RefcountBlock),
+    RunRole::Used(Role::SnapshotTable),
+    RunRole::Used(Role::BitmapDirectory),
+    RunRole::Used(Role::BitmapTable),
+    RunRole::Used(Role::BitmapData),
+    RunRole::Used(Role::Data),
+    RunRole::Used(Role::Compressed),
+    RunRole::Hole,
+    RunRole::Leak,
+];
+
+/// Returns the letters that stand for a role if there is little room, and its style.
+fn letters_and_style(role: RunRole) -> (&'static str, &'static str) {
+    match role {
+        RunRole::Used(role) => match role {
+            Role::Header => ("H", "header"),
+            Role::L1Table => ("L1", "l1"),
+            Role::L2Table => ("L2", "l2"),
+            Role::RefcountTable => ("RT", "refcount-table"),
+            Role::RefcountBlock => ("RB", "refcount-block"),
+            Role::SnapshotTable => ("S", "snapshots"),
+            Role::BitmapDirectory => ("BD", "bitmap-directory"),
+            Role::BitmapTable => ("BT", "bitmap-table"),
+            Role::BitmapData => ("B", "bitmap-data"),
+            Role::Data => ("D", "data"),
+            Role::Compressed => ("C", "compressed"),
+        },
+        RunRole::Hole => ("·", "hole"),
+        RunRole::Leak => ("!", "leak"),
+    }
+}
+
+const STRIP_HEIGHT: f64 = 46.0;
+/// Two offsets below a strip stand no nearer to each other.
+const TICK_WIDTH: f64 = 84.0;
+
+/// The section.
+pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Markup {
+    html! {
+        section #files aria-labelledby="files-h" {
+            h2 #files-h { "The host files" }
+            @if files.is_empty() { p { "None was built." } } @else { (legend(files)) }
+            @for (at, file) in files.iter().enumerate() { (one(at, file, links, failing)) }
+        }
+    }
+}
+
+/// What a file is called on the page.
+pub fn title(file: &FileJson) -> String {
+    let what = match file.kind {
+        FileKind::Raw => "Raw file",
+        FileKind::DataFile => "Data file",
+        FileKind::Image => "Image",
+    };
+    match file.depth {
+        0 => what.to_string(),
+        1 => format!("{what}, 1 layer down"),
+        depth => format!("{what}, {depth} layers down"),
+    }
+}
+
+fn legend(files: &[FileJson]) -> Markup {
+    let there = |role: RunRole| files.iter().flat_map(|it| &it.runs).any(|run| run.role == role);
+    html! {
+        ul.legend aria-label="Roles in the pictures" {
+            @for role in ROLES.into_iter().filter(|role| there(*role)) {
+                @let (letters, style) = letters_and_style(role);
+                li { (swatch(letters, style)) " " (role.name()) }
+            }
+        }
+    }
+}
+
+/// A small piece of the picture.
+pub fn swatch(letters: &str, style: &str) -> Markup {
+    html! {
+        svg.swatch width="26" height="18" viewBox="0 0 26 18" aria-hidden="true" {
+            (filled(0.5, 0.5, 25.0, 17.0, style))
+            text x="13" y="13" { (letters) }
+        }
+    }
+}
+
+/// A rectangle in a style: its colour, and its pattern above it.
+pub fn filled(x: f64, y: f64, width: f64, height: f64, style: &str) -> Markup {
+    let [x, y, width, height] = [x, y, width, height].map(rounded);
+    html! {
+        rect class=(format!("box fill-{style}")) x=(x) y=(y) width=(width) height=(height) {}
+        rect class=(format!("pattern pattern-{style}")) x=(x) y=(y) width=(width) height=(height) {}
+    }
+}
+
+/// The mark of what is cut short: a zigzag, beside what is written in the middle.
+pub fn zigzag(piece: &Piece, top: f64, height: f64) -> Markup {
+    let middle = piece.x + piece.width * 0.8;
+    let step = height / 6.0;
+    let points: Vec<_> = (0..=6)
+        .map(|at| {
+            let side = if at % 2 == 0 { -4.0 } else { 4.0 };
+            format!("{},{}", rounded(middle + side), rounded(top + step * f64::from(at)))
+        })
+        .collect();
+    let points = points.join(" ");
+    html! { polyline.zigzag points=(points) {} polyline.zigzag.gap points=(points) {} }
+}
+
+/// As coordinates are written.
+pub fn rounded(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+fn one(at: usize, file: &FileJson, links: &Links, failing: Option<usize>) -> Markup {
+    let FileJson { length_bytes, cut_to_bytes, cluster_bytes, runs, fault, .. } = file;
+    let is_failing = |run: &RunJson| failing.is_some_and(|it| run.operations.contains(&it));
+    let ranges = shown(runs.len(), MOST_RUNS, runs.iter().position(is_failing));
+    html! {
+        h3 id=(format!("file-{at}")) { (title(file)) }
+        p {
+            (length_bytes) " bytes, clusters of " (cluster_bytes) " bytes."
+            @if let Some(cut) = cut_to_bytes { " Damage: " strong { "cut to " (cut) " bytes" } "." }
+        }
+        @if let Some(fault) = fault { p.fault { strong { "Not all of it: " } (fault) } }
+        @if runs.is_empty() { p { "It is empty." } } @else {
+            (picture(at, file, &ranges))
+            (left_out("runs", runs.len(), &ranges))
+            (table(at, file, &ranges, links))
+        }
+    }
+}
+
+fn picture(at: usize, file: &FileJson, ranges: &[Range<usize>]) -> Markup {
+    let runs = || {
+        ranges
+            .iter()
+            .flat_map(|range| range.clone().filter_map(|it| Some((it, file.runs.get(it)?))))
+    };
+    let mut edges: Vec<u64> =
+        runs().flat_map(|(_, run)| [run.offset, run.offset.saturating_add(run.length)]).collect();
+    edges.sort_unstable();
+    // What is not shown lies between two ranges, and behind the last.
+    let mut cuts: Vec<u64> = Vec::new();
+    for range in ranges.iter().filter(|range| range.end < file.runs.len()) {
+        let last = range.end.checked_sub(1).and_then(|last| file.runs.get(last));
+        cuts.extend(last.map(|run| run.offset.saturating_add(run.length)));
+    }
+    edges.extend(file.runs.last().map(|run| run.offset.saturating_add(run.length)));
+    let scale = Scale::new(edges, WIDTH, file.cluster_bytes, &cuts);
+    let width = rounded(scale.width() + 2.0);
+    let label = format!("{}: {} runs, drawn to scale", title(file), file.runs.len());
+    html! {
+        figure {
+            div.scroll {
+                svg.strip.group role="group" aria-label=(label) width=(width) height="74"
+                    viewBox=(format!("-1 -2 {width} 74"))
+                {
+                    @for (number, run) in runs() {
+                        (segment(&format!("run-{at}-{number}"), file, run, &scale))
+                    }
+                    @for cut in &cuts { (omitted(*cut, &scale)) }
+                    (ticks(&scale, STRIP_HEIGHT))
+                }
+            }
+            figcaption { (scale.told()) }
+        }
+    }
+}
+
+fn segment(key: &str, file: &FileJson, run: &RunJson, scale: &Scale) -> Markup {
+    let end = run.offset.saturating_add(run.length);
+    let (x, (letters, style)) = (scale.x(run.offset), letters_and_style(run.role));
+    let width = scale.x(end) - x;
+    let text = if width > 96.0 { run.role.name() } else { letters };
+    let label = format!("{}, {}", says(file, run), spoken(&run.operations));
+    html! {
+        g.seg data-item=(key) role="img" aria-label=(label) {
+            title { (label) }
+            (filled(x, 0.0, width, STRIP_HEIGHT, style))
+            text x=(rounded(x + width / 2.0)) y="27" { (text) }
+            @for piece in scale.between(run.offset, end).iter().filter(|it| it.broken) {
+                (zigzag(piece, 0.0, STRIP_HEIGHT))
+            }
+        }
+    }
+}
+
+fn omitted(start: u64, scale: &Scale) -> Markup {
+    html! {
+        @for piece in scale.pieces.iter().filter(|piece| piece.start == start) {
+            g role="img" aria-label="not shown" {
+                (filled(piece.x, 0.0, piece.width, STRIP_HEIGHT, "omitted"))
+                text x=(rounded(piece.x + piece.width / 2.0)) y="27" { "not shown" }
+            }
+        }
+    }
+}
+
+/// Offsets below a picture, as many as have room.
+pub fn ticks(scale: &Scale, top: f64) -> Markup {
+    let mut free = 0.0;
+    let mut marks = Vec::new();
+    for piece in &scale.pieces {
+        let to_the_left = piece.x > scale.width() - TICK_WIDTH;
+        let begins = if to_the_left { piece.x - TICK_WIDTH } else { piece.x };
+        if begins >= free {
+            marks.push((piece.x, piece.start));
+            free = if to_the_left { f64::INFINITY } else { piece.x + TICK_WIDTH };
+        }
+    }
+    html! {
+        g.ticks aria-hidden="true" {
+            @for (x, offset) in marks {
+                line x1=(rounded(x)) x2=(rounded(x)) y1=(rounded(top)) y2=(rounded(top + 6.0)) {}
+                @let anchor = if x > scale.width() - TICK_WIDTH { "end" } else { "start" };
+                text x=(rounded(x)) y=(rounded(top + 18.0)) text-anchor=(anchor) { (format!("{offset:#x}")) }
+            }
+        }
+    }
+}
+
+/// A run in words.
+fn says(file: &FileJson, run: &RunJson) -> String {
+    let clusters = clusters(file, run);
+    let many = if clusters == 1 { "cluster" } else { "clusters" };
+    let whose = match file.depth {
+        0 if file.kind == FileKind::Image => String::new(),
+        _ => format!(" of the {}", title(file).to_lowercase()),
+    };
+    format!("{} at {:#x} ({clusters} {many}{whose})", run.role.name(), run.offset)
+}
+
+fn clusters(file: &FileJson, run: &RunJson) -> u64 {
+    run.length.div_ceil(file.cluster_bytes.max(1))
+}
+
+fn table(at: usize, file: &FileJson, ranges: &[Range<usize>], links: &Links) -> Markup {
+    let counted = file.kind == FileKind::Image;
+    html! {
+        div.scroll {
+            table.group {
+                caption { "The same in words: " (title(file)) }
+                thead { tr {
+                    th scope="col" { "Offset" } th scope="col" { "Clusters" } th scope="col" { "Role" }
+                    @if counted { th scope="col" { "References" } th scope="col" { "Refcount" } }
+                    th scope="col" { "Operations" }
+                } }
+                tbody {
+                    @for range in ranges {
+                        @for number in range.clone() {
+                            @if let Some(run) = file.runs.get(number) {
+                                (row(&format!("run-{at}-{number}"), file, run, links))
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn row(key: &str, file: &FileJson, run: &RunJson, links: &Links) -> Markup {
+    let RunJson { offset, role, references, refcount, operations, .. } = run;
+    let (letters, style) = letters_and_style(*role);
+    let off = file.kind == FileKind::Image && references != refcount;
+    html! {
+        tr id=(key) data-item=(key) data-kind="run" data-ops=(links.list(operations))
+            data-says=(says(file, run)) data-by=(spoken(operations))
+        {
+            th scope="row" { span.handle { (format!("{offset:#x}")) } }
+            td.number { (clusters(file, run)) }
+            td { (swatch(letters, style)) " " (role.name()) }
+            @if file.kind == FileKind::Image {
+                td.number { (references) }
+                td.number { (refcount) @if off { " " strong.badge { "not the same" } } }
+            }
+            td { (links.named(operations)) }
+        }
+    }
+}

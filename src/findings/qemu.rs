@@ -1,0 +1,246 @@
+//! The answer of `qemu-img map` about the files that a program builds.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::disk::error::Error;
+use crate::disk::files::Existing;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
+use crate::harness::export;
+use crate::harness::export::Built;
+use crate::harness::target::Expectation;
+use crate::images::export::Holes;
+use crate::images::files::{FileNames, Images, LayerFiles};
+
+use super::isolation::wait;
+use super::records::MapRecord;
+use super::report::Report;
+
+/// The file of the image at the top. The names of the others, which begin with it, are [`FileNames::default`].
+const TOP_STEM: &str = "layer";
+/// Files up to this length, together, are written with their holes filled.
+const MAX_COMPARED_FILLED_BYTES: u64 = 64 << 20;
+/// The time after which qemu-img is ended: there are disks over which it takes hours.
+const QEMU_PATIENCE: Duration = Duration::from_secs(5);
+/// The most that is read of what it prints: a few hundred thousand extents.
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
+/// The offset of the incompatible features in a header.
+const INCOMPATIBLE_AT: u64 = 72;
+
+/// The map of a disk by qemu-img.
+#[derive(Debug)]
+pub struct Map {
+    /// The extents.
+    pub records: Vec<MapRecord>,
+    /// Whether the holes of the files were filled. If not, qemu-img may report that clusters which are allocated and were
+    /// never written read as zeros.
+    pub holes: Holes,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum QemuError {
+    /// The command is not called, for this reason.
+    #[error("not asked: {0}")]
+    NotAsked(String),
+    /// The files have no place.
+    #[error("no temporary folder: {0}")]
+    Scratch(io::Error),
+    /// The files could not be written.
+    #[error("its files could not be written: {0}")]
+    Files(Error),
+    /// The command could not be run.
+    #[error("it could not be run: {0}")]
+    Process(io::Error),
+    /// The command did not end in time.
+    #[error("no answer after {} seconds", QEMU_PATIENCE.as_secs())]
+    Timeout,
+    /// The command failed with this line.
+    #[error("{0}")]
+    Complaint(String),
+    /// The command printed something else than a map.
+    #[error("its answer could not be read: {0}")]
+    Answer(serde_json::Error),
+}
+
+/// The answer of qemu-img about a disk.
+#[derive(Debug)]
+pub struct QemuResult {
+    /// The version of qemu-img, if it answered.
+    pub version: Option<String>,
+    /// The map, or the reason why there is none.
+    pub answer: Result<Map, QemuError>,
+}
+
+impl QemuResult {
+    /// Asks for the map of the disk of a report, whose images call each other by [`FileNames::default`].
+    pub fn of(report: &Report) -> Self {
+        let answer = map_of(report);
+        Self { version: answer.is_ok().then(version).flatten(), answer }
+    }
+}
+
+fn map_of(report: &Report) -> Result<Map, QemuError> {
+    let not_asked = |why: &str| Err(QemuError::NotAsked(why.to_string()));
+    match (report.target.definition().expectation, report.evidence.explanation()) {
+        (Expectation::Unknown, _) => {
+            not_asked("the input is a file, and whatever it names is nobody's to open")
+        }
+        (Expectation::NotWalked, _) => {
+            not_asked("of refcounts the counts are judged, and no disk is walked")
+        }
+        (_, Some(explanation)) => map(explanation.built()),
+        (_, None) => not_asked("the input could not be explained"),
+    }
+}
+
+/// Writes the files to a folder of their own, and asks `qemu-img map`. It follows no name in an image: it is passed the path of
+/// each file. The images call each other by [`FileNames::default`].
+fn map(built: Built) -> Result<Map, QemuError> {
+    let names = FileNames::default();
+    let (_, images) = built;
+    if let Some(depth) = images.layers().position(has_unknown_data_file) {
+        let what = format!("a header {depth} layers down was made to name a data file");
+        return Err(QemuError::NotAsked(what));
+    }
+    let dir = tempfile::tempdir().map_err(QemuError::Scratch)?;
+    let length: u64 = images.files(&names).map(|(_, image)| image.length_bytes()).sum();
+    let holes = if length <= MAX_COMPARED_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
+    export::write(&dir.path().join(TOP_STEM), Existing::Keep, built, holes).map_err(QemuError::Files)?;
+    let disk = format!("json:{}", disk(dir.path(), images, &names));
+    let printed = run(dir.path(), &["map", "--output=json", &disk])?;
+    let answer: Vec<Answer> = serde_json::from_slice(&printed).map_err(QemuError::Answer)?;
+    Ok(Map { records: answer.into_iter().map(MapRecord::from).collect(), holes })
+}
+
+/// Returns the version of the qemu-img that is installed.
+pub fn version() -> Option<String> {
+    let output = Command::new("qemu-img").arg("--version").stdin(Stdio::null()).output().ok()?;
+    let first = first_line(&output.stdout);
+    let version = first.strip_prefix("qemu-img version ")?.split_whitespace().next()?;
+    Some(version.to_string())
+}
+
+/// Reports whether damage made the image name a data file, although the program built none.
+fn has_unknown_data_file(files: &LayerFiles) -> bool {
+    let number = |at: u64| files.image.number(HostOffset::new(at), 8);
+    // The magic stands before the version; headers of version 2 have no features.
+    let version = number(0) & u64::from(u32::MAX);
+    let flag = version > 2 && number(INCOMPATIBLE_AT) & INCOMPATIBLE_DATA_FILE != 0;
+    flag && !files.raw && !files.has_data_file
+}
+
+/// Returns the files of the chain, as a block device of QEMU.
+fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
+    let layers = images.layers().len();
+    let file = |name: &str| json!({ "driver": "file", "filename": dir.join(name) });
+    let mut below = serde_json::Value::Null;
+    for (height, files) in images.layers().rev().enumerate() {
+        let top = height + 1 == layers;
+        let name = if top { TOP_STEM } else { names.image(height, files.raw) };
+        below = match files.raw {
+            true => json!({ "driver": "raw", "file": file(name) }),
+            false => json!({ "driver": "qcow2", "file": file(name), "backing": below }),
+        };
+        if files.has_data_file {
+            below["data-file"] = file(names.data_file(height));
+        }
+    }
+    below
+}
+
+/// Runs qemu-img, and returns its output.
+fn run(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, QemuError> {
+    let failed = QemuError::Process;
+    // Both outputs go to files, so that neither side waits for the other.
+    let [out, error] = ["stdout", "stderr"].map(|name| dir.join(name));
+    let mut command = Command::new("qemu-img");
+    command.args(arguments).current_dir(dir).stdin(Stdio::null());
+    command.stdout(File::create(&out).map_err(failed)?);
+    command.stderr(File::create(&error).map_err(failed)?);
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => QemuError::NotAsked("qemu-img is not installed".to_string()),
+        _ => failed(error),
+    })?;
+    let status = wait(&mut child, QEMU_PATIENCE).map_err(failed)?.ok_or(QemuError::Timeout)?;
+    if !status.success() {
+        let line = complaint(&first_line(&fs::read(&error).map_err(failed)?), dir);
+        return Err(QemuError::Complaint(if line.is_empty() { status.to_string() } else { line }));
+    }
+    let mut answer = Vec::new();
+    let file = File::open(&out).map_err(failed)?;
+    file.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).map_err(failed)?;
+    Ok(answer)
+}
+
+/// Returns an error message of qemu-img without the path of the temporary folder.
+fn complaint(line: &str, dir: &Path) -> String {
+    let line = line.trim_start_matches("qemu-img: ").replace(&format!("{}/", dir.display()), "");
+    match line.split_once("}': ") {
+        Some((name, why)) if name.starts_with("Could not open 'json:") => {
+            format!("could not open the image: {why}")
+        }
+        _ => line,
+    }
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_string()
+}
+
+/// A record, as any version of qemu-img prints it.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    start: u64,
+    length: u64,
+    depth: u32,
+    present: bool,
+    zero: bool,
+    data: bool,
+    /// Since QEMU 8.2.
+    compressed: Option<bool>,
+    offset: Option<u64>,
+}
+
+impl From<Answer> for MapRecord {
+    fn from(answer: Answer) -> Self {
+        let Answer { start, length, depth, present, zero, data, compressed, offset } = answer;
+        // Data without a host offset are compressed.
+        let compressed = compressed.unwrap_or(data && offset.is_none());
+        Self { start, length, depth, present, zero, data, compressed, offset }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_are_told_without_the_names_of_here() {
+        let dir = Path::new("/tmp/.tmpx");
+        let told = |line: &str| complaint(line, dir);
+        assert_eq!(
+            told(
+                "qemu-img: Could not open 'json:{\"file\":{\"filename\":\"/tmp/.tmpx/layer\"}}': No."
+            ),
+            "could not open the image: No."
+        );
+        assert_eq!(told("qemu-img: /tmp/.tmpx/layer.0.raw: gone"), "layer.0.raw: gone");
+    }
+
+    #[test]
+    fn what_older_versions_print_is_read() {
+        let old = r#"{ "start": 0, "length": 9, "depth": 0, "present": true, "zero": false, "data": true,
+            "filename": "x"}"#;
+        let record = MapRecord::from(serde_json::from_str::<Answer>(old).unwrap());
+        assert_eq!(record.extent().to_string(), "0x0+0x9 compressed");
+    }
+}

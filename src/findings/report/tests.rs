@@ -1,0 +1,156 @@
+//! Reports of made-up findings.
+
+use std::rc::Rc;
+
+use super::*;
+use crate::findings::log::Log;
+use crate::findings::panics::PanicNote;
+use crate::harness::oracles::Violation;
+use crate::harness::{Checks, Failure};
+use crate::images::files::FileNames;
+use crate::programs::generate::{Wanted, generate};
+
+/// What is told of a program of three operations, if the run ended as `ran`.
+fn report(target: TargetKind, ran: &Ran) -> Report {
+    let log: Rc<Log> = Rc::default();
+    let mut runner = Runner::new(target, FileNames::default(), &log);
+    let input = generate(1, Wanted { operations: 3, compressed: false }).encode();
+    let sound = runner.run(&input, Checks::AtCheckpoints);
+    assert!(matches!(sound, Ran::Sound(_)), "{sound:?}");
+    let mut report = Report::new(Path::new("input"), target, &runner, ran);
+    report.program = runner.pipeline().map(|it| it.program().to_string());
+    report.evidence = Evidence::gather(target, &input, &runner, &log, &FileNames::default());
+    report.operations_run.into_iter().for_each(|run| report.evidence.mark(run));
+    report
+}
+
+fn violation(oracle: &'static str) -> Violation {
+    Violation {
+        oracle,
+        drawn: false,
+        field: "kind",
+        expected: "normal",
+        actual: "unallocated",
+        detail: "where".to_string(),
+    }
+}
+
+fn failure(oracle: &'static str) -> Ran {
+    Ran::Violation(Box::new(Failure { violation: violation(oracle), operations_run: 2 }))
+}
+
+fn panicked() -> Ran {
+    let detail = "src/map/walk.rs:7:1: index out of bounds".to_string();
+    let [file, function] = ["src/map/walk.rs", "piece"].map(str::to_string);
+    let crate_name = "qcowfuzz".to_string();
+    Ran::Panic(PanicNote { crate_name, file, function, detail, ..PanicNote::default() })
+}
+
+fn json(report: &Report) -> serde_json::Value {
+    let mut json = Vec::new();
+    report.json(&mut json).unwrap();
+    serde_json::from_slice(&json).unwrap()
+}
+
+fn whole(report: &Report) -> String {
+    let mut out = Vec::new();
+    report.text(&mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
+    let mut report = report(TargetKind::MapExtents, &failure("model"));
+    assert_eq!(report.verdict, Verdict::Violation);
+    let told = whole(&report);
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines[0], "model: kind, normal → unallocated");
+    assert_eq!(lines[1], "input: found after 2 of 3 operations");
+    assert_eq!(lines[2], "where");
+    // The second operation is marked, and no other; the third was run all the same, here.
+    let marked: Vec<_> = lines.iter().filter(|line| line.contains("<--")).collect();
+    assert_eq!(marked.len(), 1);
+    assert!(marked[0].contains("; #1 at 28: ") && marked[0].ends_with(" <-- found after this"));
+    // What is told beside it is comments: the text is still the program.
+    let (text, _) = told.split_once("\n\nimage: ").unwrap();
+    let text = text.split_once("\n\n").unwrap().1;
+    let assembled = crate::programs::text::assemble(text).unwrap();
+    assert_eq!(Some(assembled.to_string()), report.program);
+    // The walker gave what was expected, so there is no difference; now it did not.
+    assert!(!told.contains("first difference"));
+    report.evidence.actual.pop();
+    report.evidence.first_difference = Some(report.evidence.actual.len());
+    let told = whole(&report);
+    let line = told.lines().find(|line| line.starts_with('>')).unwrap();
+    assert!(line.ends_with("  —"), "{told}");
+}
+
+#[test]
+fn what_explains_a_program_is_told_in_sections() {
+    let report = report(TargetKind::MapExtents, &failure("model"));
+    let told = whole(&report);
+    for section in ["\nimage: ", "\n             0x0        1 × header\n", "\nread by the walker: "]
+    {
+        assert!(told.contains(section), "{section}: {told}");
+    }
+    let json = json(&report);
+    assert_eq!(json["steps"][1]["failing"], true);
+    assert_eq!(json["steps"][1]["counter"], 28);
+    assert_eq!(json["files"][0]["runs"][0]["role"], "header");
+    assert_eq!(json["expected"], json["actual"]);
+}
+
+#[test]
+fn what_is_not_the_same_twice_is_a_violation() {
+    let mut report = report(TargetKind::MapExtents, &failure("model"));
+    report.differs(&failure("model"), &panicked());
+    assert_eq!(report.judgement(), "determinism: run, the same → others");
+    let detail = report.detail.clone().unwrap();
+    assert!(detail.contains("model: kind") && detail.contains("panic: qcowfuzz, piece"));
+}
+
+#[test]
+fn a_violation_of_refcounts_has_a_program_and_no_extents() {
+    // Even an oracle of walks has no lists here.
+    let report = report(TargetKind::Refcounts, &failure("model"));
+    let told = whole(&report);
+    assert!(told.starts_with("model: kind, normal → unallocated\ninput: found after 2 of 3 "));
+    assert!(told.contains(" <-- found after this\n") && !told.contains("read by"), "{told}");
+    let json = json(&report);
+    assert_eq!((&json["target"], &json["verdict"]), (&"refcounts".into(), &"violation".into()));
+    assert_eq!(json["operations_run"], 2);
+    assert!(
+        json.get("first_difference").is_none() && json["actual"].as_array().unwrap().is_empty()
+    );
+}
+
+#[test]
+fn a_violation_in_a_file_is_told_without_a_program() {
+    let report = report(TargetKind::RawImage, &failure("lookup"));
+    let told = whole(&report);
+    let start = "lookup: kind, normal → unallocated\ninput: found in this file\nwhere\n";
+    assert!(told.starts_with(start) && !told.contains("operation"), "{told}");
+    let json = json(&report);
+    assert_eq!((&json["detail"], &json["verdict"]), (&"where".into(), &"violation".into()));
+    assert!(json.get("program").is_none() && json["steps"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_panic_is_a_violation() {
+    let program = "panic: qcowfuzz, piece\ninput: found after 3 of 3 operations\n";
+    let file = "panic: qcowfuzz, piece\ninput: found in this file\n";
+    for (target, start) in [
+        (TargetKind::MapExtents, program),
+        (TargetKind::Refcounts, program),
+        (TargetKind::RawImage, file),
+    ] {
+        let report = report(target, &panicked());
+        assert_eq!(report.verdict, Verdict::Violation);
+        let told = whole(&report);
+        assert!(told.starts_with(start), "{told}");
+        assert!(told.contains("\nsrc/map/walk.rs:7:1: index out of bounds\n"), "{told}");
+        let json = json(&report);
+        assert_eq!(json["fingerprint"], "panic: qcowfuzz, piece");
+        assert_eq!(json["verdict"], "violation");
+    }
+}

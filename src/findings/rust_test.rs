@@ -1,0 +1,88 @@
+//! Regressions as Rust: a test to paste.
+
+use std::io::{self, Write};
+
+use crate::disk::extent::Extent;
+use crate::harness::target::{Definition, Expectation};
+use crate::harness::targets::TargetKind;
+use crate::images::files::FileNames;
+use crate::images::limits::Limits;
+use crate::programs::Program;
+
+use super::explain::explain;
+use super::panics::caught;
+use super::regression::Regression;
+
+impl Regression {
+    /// Writes the regression as a Rust test of `target`. `engine` is the expression that creates the engine under test.
+    ///
+    /// # Errors
+    /// `out` cannot be written.
+    pub fn rust_test(
+        &self,
+        target: TargetKind,
+        engine: &str,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let definition = target.definition();
+        let constructor = definition.constructor.replace("{engine}", engine);
+        test(self, definition, &constructor, out)
+    }
+}
+
+fn test(
+    regression: &Regression,
+    definition: &Definition,
+    constructor: &str,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let Regression { fingerprint, story, program, .. } = regression;
+    writeln!(out, "/// {fingerprint}\n///")?;
+    story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
+    writeln!(out, "#[test]\nfn {}() {{", regression.name())?;
+    writeln!(out, "    use qcowfuzz::harness::{{Checks, target::Target}};")?;
+    writeln!(out, "    let text = \"\\")?;
+    for line in program.to_string().lines() {
+        writeln!(out, "        {line}\\n\\")?;
+    }
+    writeln!(out, "    \";")?;
+    writeln!(out, "    let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();")?;
+    writeln!(out, "    let mut target = qcowfuzz::{constructor};")?;
+    writeln!(
+        out,
+        "    let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();"
+    )?;
+    writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
+    writeln!(out, "    assert_eq!(found, None);")?;
+    if definition.expectation == Expectation::Extents {
+        expected(program, definition.limits, out)?;
+    }
+    writeln!(out, "}}")
+}
+
+/// The highest number of extents that are spelled out.
+const MAX_SPELLED_EXTENTS: usize = 32;
+
+/// Writes the extents that the reference model expects.
+fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Result<()> {
+    let names = FileNames::default();
+    // If the build panics, there are no extents to expect.
+    let explained = caught(|| explain(&program.encode(), limits, usize::MAX, &names));
+    let Ok(explained) = explained else { return Ok(()) };
+    if explained.expected.is_empty() || explained.expected.len() > MAX_SPELLED_EXTENTS {
+        return Ok(());
+    }
+    writeln!(out, "    // Guest offset, length, status, host offset.")?;
+    writeln!(out, "    let extents = [")?;
+    for Extent { start, length_bytes, mapping } in &explained.expected {
+        let offset = mapping.offset.map(|offset| offset.get());
+        writeln!(out, "        ({start}, {length_bytes}, {:?}, {offset:?}),", mapping.kind())?;
+    }
+    writeln!(out, "    ];")?;
+    writeln!(out, "    let actual: Vec<_> = target.actual().iter().map(|it| {{")?;
+    writeln!(out, "        let host = it.mapping.offset.map(|offset| offset.get());")?;
+    writeln!(out, "        let kind = it.mapping.kind();")?;
+    writeln!(out, "        (it.start.get(), it.length_bytes, kind, host)")?;
+    writeln!(out, "    }}).collect();")?;
+    writeln!(out, "    assert_eq!(actual, extents);")
+}

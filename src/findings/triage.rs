@@ -1,0 +1,264 @@
+//! Groups inputs by the bug that they show: which bugs there are, which of them are new, and which input to look at first.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::available_parallelism;
+
+use serde::Serialize;
+
+use crate::disk::error::Error;
+use crate::disk::files;
+use crate::harness::targets::TargetKind;
+
+use super::isolation::{IsolatedRun, Isolation};
+use super::panics::is_recorded;
+use super::regression::Regression;
+
+/// The fingerprints of the known bugs, and the file of each.
+pub type KnownBugs = BTreeMap<String, PathBuf>;
+
+/// Why the known bugs could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum KnownBugsError {
+    /// The folder or a file could not be read.
+    #[error(transparent)]
+    File(#[from] Error),
+    /// A file is not the text of a regression.
+    #[error("{path}: {source}", path = path.display())]
+    Regression {
+        /// The file.
+        path: PathBuf,
+        /// The line that is wrong.
+        source: Error,
+    },
+}
+
+/// Reads the known bugs from a folder: the regressions in its files `*.txt`.
+///
+/// # Errors
+/// A file cannot be read, or is no regression.
+pub fn known_bugs(dir: &Path) -> Result<KnownBugs, KnownBugsError> {
+    let mut known = KnownBugs::new();
+    for path in files::list(dir)? {
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            let bytes = files::read(&path, u64::MAX)?;
+            match Regression::parse(&String::from_utf8_lossy(&bytes)) {
+                Ok(regression) => drop(known.insert(regression.fingerprint, path)),
+                Err(source) => return Err(KnownBugsError::Regression { path, source }),
+            }
+        }
+    }
+    Ok(known)
+}
+
+/// The inputs of a folder, bug by bug.
+#[derive(Debug, Serialize)]
+pub struct Triage {
+    /// The folder.
+    pub dir: String,
+    /// The target of the inputs.
+    pub target: TargetKind,
+    /// The number of inputs that were run.
+    pub inputs: usize,
+    /// The bugs: the new ones first, then by the length of the smallest input.
+    pub bugs: Vec<Bug>,
+    /// The inputs in which nothing is found any more.
+    pub nothing: Vec<Input>,
+    /// The reasons why other inputs could not be run, one line each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+}
+
+/// A bug.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Bug {
+    /// The one line that is the same for the same bug.
+    pub fingerprint: String,
+    /// The file of the regression, if the bug is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known: Option<String>,
+    /// The inputs that show it, the smallest first.
+    pub inputs: Vec<Input>,
+}
+
+/// An input.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Input {
+    /// The file.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Runs the inputs in the folder `dir`, each in a process of its own, and groups them. Hidden files are no inputs.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn triage(dir: &Path, known: &KnownBugs, isolation: &Isolation) -> Result<Triage, Error> {
+    let is_hidden = |path: &Path| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+    };
+    let mut paths = files::list(dir)?;
+    paths.retain(|path| !is_hidden(path));
+    let mut triage = Triage {
+        dir: dir.display().to_string(),
+        target: isolation.target,
+        inputs: 0,
+        bugs: Vec::new(),
+        nothing: Vec::new(),
+        failures: Vec::new(),
+    };
+    for (path, ran) in paths.iter().zip(run_all(&paths, isolation)) {
+        match ran {
+            Ok((bytes, ran)) => {
+                let path = path.display().to_string();
+                triage.add(Input { path, bytes }, ran.fingerprint(), known);
+            }
+            Err(line) => triage.failures.push(line),
+        }
+    }
+    triage.sort();
+    Ok(triage)
+}
+
+/// The length of an input and the result of its run, or the reason why it was not run.
+type LengthAndRun = Result<(u64, IsolatedRun), String>;
+
+/// Runs all inputs, as many at a time as there are cores. The results are in the order of the inputs.
+fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
+    let run = |path: &Path| {
+        let metadata = path.metadata().map_err(|error| Error::file(path, error).to_string())?;
+        let ran = isolation.isolated_run_of(path).map_err(|error| error.to_string())?;
+        Ok((metadata.len(), ran))
+    };
+    let next = AtomicUsize::new(0);
+    let all: Mutex<Vec<(usize, LengthAndRun)>> = Mutex::default();
+    let workers = available_parallelism().map_or(1, NonZero::get).min(paths.len());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let at = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some(path) = paths.get(at)
+                {
+                    let ran = run(path);
+                    if let Ok(mut all) = all.lock() {
+                        all.push((at, ran));
+                    }
+                }
+            });
+        }
+    });
+    let mut all = all.into_inner().unwrap_or_default();
+    all.sort_unstable_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, ran)| ran).collect()
+}
+
+impl Triage {
+    /// Returns the number of bugs that are not known.
+    pub fn new_bugs(&self) -> usize {
+        self.bugs.iter().filter(|bug| bug.known.is_none()).count()
+    }
+
+    fn add(&mut self, input: Input, fingerprint: Option<String>, known: &KnownBugs) {
+        self.inputs += 1;
+        let Some(fingerprint) = fingerprint else {
+            self.nothing.push(input);
+            return;
+        };
+        if let Some(bug) = self.bugs.iter_mut().find(|bug| bug.fingerprint == fingerprint) {
+            bug.inputs.push(input);
+            return;
+        }
+        let known = known.iter().find(|(recorded, _)| is_recorded(recorded, &fingerprint));
+        let known = known.map(|(_, path)| path.display().to_string());
+        self.bugs.push(Bug { fingerprint, known, inputs: vec![input] });
+    }
+
+    /// Sorts bugs and inputs in the order in which a person wants to read them.
+    fn sort(&mut self) {
+        let by_size = |inputs: &mut Vec<Input>| {
+            inputs.sort_by(|one, other| (one.bytes, &one.path).cmp(&(other.bytes, &other.path)));
+        };
+        self.bugs.iter_mut().for_each(|bug| by_size(&mut bug.inputs));
+        by_size(&mut self.nothing);
+        self.bugs.sort_by_key(|bug| {
+            let smallest = bug.inputs.first().map_or(0, |input| input.bytes);
+            (bug.known.is_some(), smallest, bug.fingerprint.clone())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::findings::isolation::tests::shell;
+
+    /// The content of each input is the fingerprint that is found in it.
+    const PRINT_INPUT: &str =
+        r#"test -s "$7" && printf '{"fingerprint":"%s"}' "$(cat "$7")" || echo {}"#;
+
+    fn folder(inputs: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in inputs {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn bugs_are_grouped_and_new_ones_come_first() {
+        let dir = folder(&[
+            ("a", "panic: my_crate, one"),
+            ("b", "model: kind, normal → zero-plain"),
+            ("c", "panic: my_crate, one"),
+            ("d", ""),
+            (".hidden", "model: kind, normal → unallocated"),
+        ]);
+        // The older name of the same panic.
+        let known = [("panic: src/one.rs, one".to_string(), PathBuf::from("one.txt"))];
+        let isolation = shell(PRINT_INPUT, Duration::from_secs(60));
+        let triage = triage(dir.path(), &known.into(), &isolation).unwrap();
+        let input = |name: &str, bytes| {
+            let path = dir.path().join(name).display().to_string();
+            Input { path, bytes }
+        };
+        let (new, known) = ("model: kind, normal → zero-plain", "panic: my_crate, one");
+        let bug = |fingerprint: &str, known: Option<&str>, inputs| {
+            let known = known.map(str::to_string);
+            Bug { fingerprint: fingerprint.to_string(), known, inputs }
+        };
+        let expected = [
+            bug(new, None, vec![input("b", new.len() as u64)]),
+            bug(known, Some("one.txt"), vec![input("a", 20), input("c", 20)]),
+        ];
+        assert_eq!(triage.bugs, expected);
+        assert_eq!(triage.nothing, [input("d", 0)]);
+        assert_eq!((triage.inputs, triage.new_bugs(), triage.failures.len()), (4, 1, 0));
+    }
+
+    #[test]
+    fn inputs_that_cannot_be_run_are_no_bugs() {
+        let dir = folder(&[("a", ""), ("b", "")]);
+        let isolation = shell("echo 'qcowfuzz: no memory' >&2; exit 2", Duration::from_secs(60));
+        let triage = triage(dir.path(), &KnownBugs::new(), &isolation).unwrap();
+        assert_eq!(triage.failures, ["no memory", "no memory"]);
+        assert_eq!((triage.inputs, triage.bugs.len(), triage.nothing.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn known_bugs_are_read_and_other_texts_are_refused() {
+        let text = "; model: kind, a → b\n; target: map_extents\n;\n; A story.\n";
+        let program = crate::programs::Program::default();
+        let dir = folder(&[("one.txt", &format!("{text}{program}")), ("notes.md", "none")]);
+        let known = known_bugs(dir.path()).unwrap();
+        assert_eq!(known.keys().collect::<Vec<_>>(), ["model: kind, a → b"]);
+        std::fs::write(dir.path().join("two.txt"), "none").unwrap();
+        let error = known_bugs(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("two.txt: line 1: no comment"), "{error}");
+    }
+}

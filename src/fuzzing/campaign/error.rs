@@ -1,0 +1,45 @@
+//! The errors of a campaign.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use crate::disk::error::Error;
+
+/// Why a campaign could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum CampaignError {
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] Error),
+    /// Another campaign uses the same folder.
+    #[error("{dir}: another campaign is running here, expected another folder", dir = dir.display())]
+    Busy {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// The campaign was begun with another seed.
+    #[error("{path}: the campaign has seed {saved}, expected that, or a new campaign", path = path.display())]
+    Seed {
+        /// The saved state.
+        path: PathBuf,
+        /// The seed that it has.
+        saved: u64,
+    },
+    /// The executable could not be read.
+    #[error("the running executable: {0}")]
+    Executable(io::Error),
+    /// A worker could not be started, or not be waited for.
+    #[error("a worker: {0}")]
+    Worker(io::Error),
+    /// Workers of a job ended again and again, and no input was the reason.
+    #[error("job {job}: {times} workers ended one after the other outside of a run: {status}")]
+    Lost {
+        /// The job.
+        job: usize,
+        /// The number of workers.
+        times: u32,
+        /// The end of the last.
+        status: ExitStatus,
+    },
+}

@@ -1,0 +1,252 @@
+//! A job of a campaign, and the worker process that does it now.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use crate::disk::files;
+use crate::findings::isolation::{ProcessEnd, wait};
+use crate::fuzzing::embedded::state::State;
+use crate::fuzzing::embedded::{Findings, Progress};
+
+use super::error::CampaignError;
+use super::plan::Plan;
+use super::slot::Running;
+use super::worker::Message;
+
+/// The number of a job and a message of its worker, or `None` after the last message.
+pub(super) type Heard = (usize, Option<Message>);
+
+/// A job.
+#[derive(Debug)]
+pub(super) struct Job {
+    number: usize,
+    worker: Child,
+    /// The worker ends when it is closed.
+    stdin: Option<ChildStdin>,
+    /// The number of runs of earlier campaigns, and the number with which this one ends.
+    before: u64,
+    until: Option<u64>,
+    /// The progress.
+    pub(super) progress: Progress,
+    /// The findings.
+    pub(super) found: Findings,
+    /// The places of the counters that it covers, reported at its end.
+    pub(super) covered: Vec<usize>,
+    /// The job has read the corpus, and saved that.
+    begun: bool,
+    /// The reason why the job could not go on.
+    pub(super) failure: Option<String>,
+    /// The job has ended, and no worker goes on with it.
+    pub(super) done: bool,
+    /// The number of the run, and the time at which the supervisor first saw it.
+    run: (u64, Instant),
+    hangs: bool,
+    /// The number of workers that ended one after the other although their input ends no process, and the progress then.
+    lost: (u32, u64),
+}
+
+/// The reason why a worker ended.
+pub(super) enum End {
+    /// Its work was done.
+    Done,
+    /// The input that it ran.
+    Killer {
+        /// The input.
+        input: Vec<u8>,
+        /// The end of its process.
+        end: ProcessEnd,
+        /// Another process that ran nothing else ended too.
+        alone: bool,
+    },
+    /// Another reason.
+    Other,
+}
+
+/// The number of workers of a job that may end without progress although their input ends no process.
+const MAX_LOST: u32 = 3;
+
+impl Job {
+    /// Starts a job from its saved state.
+    pub(super) fn start(
+        number: usize,
+        plan: &Plan,
+        heard: &Sender<Heard>,
+    ) -> Result<Self, CampaignError> {
+        let saved = plan.places.state(number);
+        let before = if saved.exists() { State::read(&saved)?.runs() } else { 0 };
+        let share = |runs: u64| {
+            let jobs = plan.jobs as u64;
+            runs / jobs + u64::from((number as u64) < runs % jobs)
+        };
+        let until = plan.runs.map(|runs| before.saturating_add(share(runs)));
+        let (worker, stdin) = worker(number, until, true, plan, heard)?;
+        Ok(Self {
+            number,
+            worker,
+            stdin,
+            before,
+            until,
+            progress: Progress { runs: before, ..Progress::default() },
+            found: Findings::default(),
+            covered: Vec::new(),
+            begun: false,
+            failure: None,
+            done: false,
+            run: (0, Instant::now()),
+            hangs: false,
+            lost: (0, before),
+        })
+    }
+
+    /// Starts another worker from the state that the last one saved.
+    pub(super) fn restart(
+        &mut self,
+        plan: &Plan,
+        heard: &Sender<Heard>,
+    ) -> Result<(), CampaignError> {
+        let begins = !self.begun;
+        (self.worker, self.stdin) = worker(self.number, self.until, begins, plan, heard)?;
+        self.run = (0, Instant::now());
+        Ok(())
+    }
+
+    /// Has the worker end after its run.
+    pub(super) fn stop(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Returns the number of runs in this campaign.
+    pub(super) fn runs(&self) -> u64 {
+        self.progress.runs.saturating_sub(self.before)
+    }
+
+    /// Takes a message of the worker.
+    pub(super) fn take(&mut self, message: Message) {
+        match message {
+            Message::Progress(progress, found) => {
+                (self.progress, self.found, self.begun) = (progress, found, true);
+            }
+            Message::End(covered) => self.covered = covered,
+            Message::Failed(line) => self.failure = Some(line),
+        }
+    }
+
+    /// Finds out why the worker has ended, after its last message.
+    pub(super) fn ended(&mut self, plan: &Plan) -> Result<End, CampaignError> {
+        let status = self.worker.wait().map_err(CampaignError::Worker)?;
+        if status.success() {
+            self.done = true;
+            return Ok(End::Done);
+        }
+        let hangs = std::mem::take(&mut self.hangs);
+        let input = Running::read(&plan.places.slot(self.number)).input;
+        let alone = match &input {
+            Some(input) => self.ends_processes(input, plan)?,
+            None => false,
+        };
+        let (times, runs) = self.lost;
+        let again = times > 0 && runs == self.progress.runs;
+        self.lost = (if again { times + 1 } else { 1 }, self.progress.runs);
+        match input {
+            Some(input) if alone || self.lost.0 >= MAX_LOST => {
+                let end = if hangs { ProcessEnd::Timeout } else { ProcessEnd::Status(status) };
+                Ok(End::Killer { input, end, alone })
+            }
+            None if self.lost.0 >= MAX_LOST => {
+                Err(CampaignError::Lost { job: self.number, times: MAX_LOST, status })
+            }
+            _ => Ok(End::Other),
+        }
+    }
+
+    /// Reports whether a process that runs `input`, and nothing else, does not survive it.
+    fn ends_processes(&self, input: &[u8], plan: &Plan) -> Result<bool, CampaignError> {
+        let scratch = plan.places.scratch();
+        let path = scratch.join(format!("suspect-{}", self.number));
+        files::replace(&path, scratch, input)?;
+        let mut command = command(self.number, plan);
+        command.arg("--only").arg(&path).stdout(Stdio::null());
+        let mut process = command.spawn().map_err(CampaignError::Worker)?;
+        let status = wait(&mut process, plan.timeout).map_err(CampaignError::Worker)?;
+        Ok(!status.is_some_and(|status| status.success()))
+    }
+
+    /// Ends the worker if its run takes too long.
+    pub(super) fn end_hang(&mut self, plan: &Plan) {
+        let running = Running::read(&plan.places.slot(self.number));
+        if running.input.is_none() || running.number != self.run.0 {
+            self.run = (running.number, Instant::now());
+        } else if self.run.1.elapsed() > plan.timeout && !self.hangs {
+            self.hangs = true;
+            // If the worker has ended by itself, that will be the next message.
+            let _ = self.worker.kill();
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // Both fail if the worker has ended already.
+        let _ = self.worker.kill();
+        let _ = self.worker.wait();
+    }
+}
+
+/// Returns the command for a worker of a job. Its standard input has to stay open.
+fn command(job: usize, plan: &Plan) -> Command {
+    let Plan { places, target, jobs, rng_seed, max_operations, build, .. } = plan;
+    let mut command = plan.executable.command();
+    let option = |name: &str, path: &Path| {
+        let mut option = OsString::from(name);
+        option.push(path);
+        option
+    };
+    command.args(["fuzz-worker", "--target", target.name(), "--build", build]);
+    command.arg(option("--dir=", places.dir()));
+    command.args(places.shared().map(|shared| option("--corpus=", shared)));
+    for (name, number) in [
+        ("--job", job as u64),
+        ("--jobs", *jobs as u64),
+        // Jobs with the same seed would do the same.
+        ("--rng-seed", rng_seed.wrapping_add(job as u64)),
+        ("--max-operations", *max_operations as u64),
+    ] {
+        command.args([name, &number.to_string()]);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+/// Starts a worker, and a thread that passes its messages on.
+fn worker(
+    job: usize,
+    until: Option<u64>,
+    begins: bool,
+    plan: &Plan,
+    heard: &Sender<Heard>,
+) -> Result<(Child, Option<ChildStdin>), CampaignError> {
+    let mut command = command(job, plan);
+    let until = until.map(|runs| ("--until", runs));
+    let left = plan.left().map(|left| ("--milliseconds", left.as_millis() as u64));
+    for (name, number) in until.into_iter().chain(left) {
+        command.args([name, &number.to_string()]);
+    }
+    command.args(begins.then_some("--begins"));
+    let mut worker = command.spawn().map_err(CampaignError::Worker)?;
+    let (stdin, stdout, heard) = (worker.stdin.take(), worker.stdout.take(), heard.clone());
+    std::thread::spawn(move || {
+        for line in stdout.into_iter().flat_map(|out| BufReader::new(out).lines()) {
+            let Ok(line) = line else { break };
+            // A worker that is killed may leave half a line.
+            if let Ok(message) = serde_json::from_str(&line) {
+                let _ = heard.send((job, Some(message)));
+            }
+        }
+        let _ = heard.send((job, None));
+    });
+    Ok((worker, stdin))
+}

@@ -1,0 +1,53 @@
+//! The settings of a campaign.
+
+use std::time::{Duration, Instant};
+
+use crate::findings::isolation::Executable;
+use crate::fuzzing::corpus;
+use crate::harness::targets::TargetKind;
+
+use super::error::CampaignError;
+use super::places::Places;
+
+/// The settings of a campaign.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The executable that workers run.
+    pub executable: Executable,
+    /// The name of the code that is run: see [`build_name`].
+    pub build: String,
+    /// The target.
+    pub target: TargetKind,
+    /// The folders and files.
+    pub places: Places,
+    /// The number of jobs, which run at the same time.
+    pub jobs: usize,
+    /// The seed of the first job. The next ones count up from it.
+    pub rng_seed: u64,
+    /// The highest number of operations of a program.
+    pub max_operations: usize,
+    /// The number of runs of all jobs together.
+    pub runs: Option<u64>,
+    /// The end of the campaign.
+    pub end: Option<Instant>,
+    /// The campaign ends with the first finding.
+    pub until_found: bool,
+    /// A run that takes longer hangs.
+    pub timeout: Duration,
+}
+
+/// Returns a name for the code in an executable: the checksum of its bytes.
+///
+/// # Errors
+/// The executable cannot be read.
+pub fn build_name(executable: &Executable) -> Result<String, CampaignError> {
+    let bytes = std::fs::read(executable.path()).map_err(CampaignError::Executable)?;
+    Ok(corpus::name(&bytes))
+}
+
+impl Plan {
+    /// Returns the time that is left, if the campaign has an end.
+    pub(super) fn left(&self) -> Option<Duration> {
+        self.end.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}

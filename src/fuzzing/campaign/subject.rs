@@ -1,0 +1,67 @@
+//! A target, as a worker runs it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::rc::Rc;
+
+use crate::fuzzing::embedded::{Answer, Subject};
+use crate::fuzzing::feedback::Recorder;
+use crate::harness::Checks;
+use crate::images::files::FileNames;
+
+use crate::findings::runner::{Ran, Runner};
+use crate::harness::targets::TargetKind;
+
+use super::slot::Slot;
+
+/// A target whose inputs are written to a slot before they are run.
+pub(super) struct Supervised {
+    runner: Runner<Rc<Recorder>>,
+    recorder: Rc<Recorder>,
+    slot: Slot,
+    /// The inputs that ended a worker.
+    killers: BTreeSet<Vec<u8>>,
+    skipped: bool,
+    failed: Option<io::Error>,
+}
+
+impl Supervised {
+    /// Runs inputs of `target`, except `killers`.
+    pub(super) fn new(target: TargetKind, slot: Slot, killers: BTreeSet<Vec<u8>>) -> Self {
+        let recorder = Rc::new(Recorder::new());
+        let runner = Runner::new(target, FileNames::default(), &recorder);
+        Self { runner, recorder, slot, killers, skipped: false, failed: None }
+    }
+
+    /// Notes that no input is run.
+    pub(super) fn idle(&mut self) -> io::Result<()> {
+        self.slot.idle()
+    }
+
+    /// Reports whether a killer was skipped since the last call. Fails if an input could not be written to the slot.
+    pub(super) fn skipped(&mut self) -> io::Result<bool> {
+        self.failed.take().map_or(Ok(()), Err)?;
+        Ok(std::mem::take(&mut self.skipped))
+    }
+}
+
+impl Subject for Supervised {
+    fn run(&mut self, input: &[u8]) -> Answer {
+        if self.killers.contains(input) {
+            self.skipped = true;
+            return Answer::Skipped;
+        }
+        if let Err(error) = self.slot.enter(input) {
+            self.failed = Some(error);
+        }
+        let ran = self.runner.run(input, Checks::AtCheckpoints);
+        match (ran.finding(), ran) {
+            (None, Ran::Sound(outcome)) => Answer::Sound(outcome),
+            (finding, _) => Answer::Found(finding.unwrap_or_default()),
+        }
+    }
+
+    fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+}

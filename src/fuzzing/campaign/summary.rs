@@ -1,0 +1,88 @@
+//! The summary of a campaign.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::disk::error::Error;
+use crate::disk::files;
+use crate::fuzzing::embedded::Progress;
+use crate::fuzzing::feedback::Counter;
+use crate::fuzzing::feedback::layout::tally;
+
+use crate::harness::targets::TargetKind;
+
+use super::plan::Plan;
+use super::supervisor::Finished;
+
+/// The summary of a campaign that has ended.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// The target.
+    pub target: TargetKind,
+    /// The number of jobs.
+    pub jobs: usize,
+    /// The number of runs.
+    pub runs: u64,
+    /// The duration.
+    pub seconds: f64,
+    /// The number of edges that the corpus covers.
+    pub edges: usize,
+    /// The number of rare events that the corpus covers.
+    pub rare_events: usize,
+    /// The folder of the corpus.
+    pub corpus: String,
+    /// The number of inputs in the corpus.
+    pub inputs: usize,
+    /// The bugs.
+    pub found: Vec<FoundBug>,
+}
+
+/// All findings with one fingerprint.
+#[derive(Debug, Serialize)]
+pub struct FoundBug {
+    /// The fingerprint.
+    pub fingerprint: String,
+    /// The number of runs that found it.
+    pub times: u64,
+    /// The file with the shortest input.
+    pub shortest: String,
+    /// The length of that input.
+    pub bytes: usize,
+    /// The place and the values, for people.
+    pub detail: String,
+}
+
+impl Summary {
+    /// Sums up what a campaign has come to in the time `elapsed`.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub fn new(plan: &Plan, elapsed: Duration, finished: &Finished) -> Result<Self, Error> {
+        let Plan { places, target, jobs, .. } = plan;
+        let covered = finished.covered.iter().filter_map(|index| Counter::at(*index));
+        let (edges, rare_events) = tally(covered);
+        let most =
+            |of: fn(&Progress) -> usize| finished.progress.iter().map(of).max().unwrap_or_default();
+        let (corpus, artifacts) = (places.corpus()?, places.artifacts()?);
+        let found = finished.found.iter().map(|(fingerprint, found)| FoundBug {
+            fingerprint: fingerprint.to_string(),
+            times: found.times,
+            shortest: artifacts.dir().join(&found.file).display().to_string(),
+            bytes: found.shortest_bytes,
+            detail: found.detail.clone(),
+        });
+        Ok(Self {
+            target: *target,
+            jobs: *jobs,
+            runs: finished.runs,
+            seconds: elapsed.as_secs_f64(),
+            // A job that hung at its end has reported how much it covers, but not what.
+            edges: edges.max(most(|it| it.edges)),
+            rare_events: rare_events.max(most(|it| it.rare_events)),
+            corpus: corpus.dir().display().to_string(),
+            inputs: files::list(corpus.dir())?.len(),
+            found: found.collect(),
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! Supervises the jobs of a campaign: reads the messages of their workers, and starts another worker where one ended.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use crate::disk::error::Error;
+use crate::findings::isolation::ProcessEnd;
+use crate::findings::runner::Finding;
+use crate::fuzzing::embedded::{Findings, Progress};
+
+use super::error::CampaignError;
+use super::job::{End, Heard, Job};
+use super::plan::Plan;
+
+/// The result of a campaign.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// The number of runs, without those of earlier campaigns.
+    pub runs: u64,
+    /// The findings.
+    pub found: Findings,
+    /// The places of the counters that are covered, of the jobs that came to their end.
+    pub covered: BTreeSet<usize>,
+    /// The progress of each job.
+    pub progress: Vec<Progress>,
+    /// The reason why a job could not go on.
+    pub failure: Option<String>,
+}
+
+/// The progress of a campaign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The number of runs, without those of earlier campaigns.
+    pub runs: u64,
+    /// The time since the start.
+    pub elapsed: Duration,
+    /// The highest number of edges that a job covers.
+    pub edges: usize,
+    /// The highest number of rare events that a job covers.
+    pub rare_events: usize,
+    /// The highest number of inputs that a job keeps.
+    pub inputs: usize,
+    /// The number of bugs.
+    pub found: usize,
+}
+
+/// The time between two looks at the clock.
+const CLOCK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A campaign that runs.
+#[derive(Debug)]
+pub struct Campaign<'p> {
+    plan: &'p Plan,
+    jobs: Vec<Job>,
+    sender: Sender<Heard>,
+    events: Receiver<Heard>,
+    stop: Arc<AtomicBool>,
+    /// The inputs that ended workers.
+    found: Findings,
+    start: Instant,
+}
+
+impl<'p> Campaign<'p> {
+    /// Starts all jobs. They end early when `stop` becomes true.
+    ///
+    /// # Errors
+    /// The saved state of a job cannot be read, or a worker cannot be started.
+    pub fn start(plan: &'p Plan, stop: Arc<AtomicBool>) -> Result<Self, CampaignError> {
+        let (sender, events) = mpsc::channel();
+        let start = |number| Job::start(number, plan, &sender);
+        let jobs = (0..plan.jobs).map(start).collect::<Result<_, _>>()?;
+        let (found, start) = (Findings::default(), Instant::now());
+        Ok(Self { plan, jobs, sender, events, stop, found, start })
+    }
+
+    /// Supervises the jobs until all have ended. Calls `report` a few times a second.
+    pub fn supervise(mut self, report: &mut dyn FnMut(&Status)) -> Finished {
+        let mut looked = Instant::now();
+        while self.jobs.iter().any(|job| !job.done) {
+            match self.events.recv_timeout(CLOCK_INTERVAL) {
+                Ok((job, Some(message))) => self.jobs[job].take(message),
+                Ok((job, None)) => {
+                    if let Err(failure) = self.ended(job) {
+                        let job = &mut self.jobs[job];
+                        (job.failure, job.done) = (Some(failure.to_string()), true);
+                    }
+                }
+                // The channel does not disconnect: `self` keeps a sender for the next workers.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            if looked.elapsed() >= CLOCK_INTERVAL {
+                looked = Instant::now();
+                self.look(report);
+            }
+        }
+        self.finished()
+    }
+
+    /// Does the periodic work: looks for hangs and for the end, and reports.
+    fn look(&mut self, report: &mut dyn FnMut(&Status)) {
+        let status = self.status();
+        if self.plan.until_found && status.found > 0 {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        if self.jobs.iter().any(|job| job.failure.is_some()) {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        let stop = self.stop.load(Ordering::Relaxed);
+        for job in self.jobs.iter_mut().filter(|job| !job.done) {
+            job.end_hang(self.plan);
+            if stop {
+                job.stop();
+            }
+        }
+        report(&status);
+    }
+
+    /// Finds out why a worker ended, and starts the next one.
+    fn ended(&mut self, number: usize) -> Result<(), CampaignError> {
+        let job = &mut self.jobs[number];
+        if self.stop.load(Ordering::Relaxed) {
+            // A worker that has to end may be ended in the middle of a long run.
+            job.done = true;
+            return Ok(());
+        }
+        match job.ended(self.plan)? {
+            End::Done => return Ok(()),
+            End::Killer { input, end, alone } => {
+                let prefix = match end {
+                    ProcessEnd::Timeout => "timeout-",
+                    ProcessEnd::Status(_) => "crash-",
+                };
+                let fingerprint = end.fingerprint();
+                let detail = match alone {
+                    true => "no process survives this input",
+                    false => "alone, this input does no harm: other runs came before it",
+                };
+                let finding = Finding { fingerprint, detail: detail.to_string() };
+                self.killer(&input, prefix, &finding)?;
+            }
+            End::Other => {}
+        }
+        let job = &mut self.jobs[number];
+        if self.plan.left().is_some_and(|left| left.is_zero()) {
+            job.done = true;
+            return Ok(());
+        }
+        job.restart(self.plan, &self.sender)
+    }
+
+    /// Records an input that ends workers as a finding, and keeps workers from running it again.
+    fn killer(&mut self, input: &[u8], prefix: &str, finding: &Finding) -> Result<(), Error> {
+        let places = &self.plan.places;
+        self.found.add(&places.artifacts()?, prefix, finding, input)?;
+        places.killers()?.add("", input)?;
+        Ok(())
+    }
+
+    fn runs(&self) -> u64 {
+        self.jobs.iter().map(Job::runs).sum()
+    }
+
+    fn status(&self) -> Status {
+        let most = |of: fn(&Progress) -> usize| {
+            self.jobs.iter().map(|job| of(&job.progress)).max().unwrap_or(0)
+        };
+        Status {
+            runs: self.runs(),
+            elapsed: self.start.elapsed(),
+            edges: most(|it| it.edges),
+            rare_events: most(|it| it.rare_events),
+            inputs: most(|it| it.inputs),
+            found: self.all_found().len(),
+        }
+    }
+
+    /// Returns the findings of all jobs, and the inputs that ended workers.
+    fn all_found(&self) -> Findings {
+        let mut all = self.found.clone();
+        self.jobs.iter().for_each(|job| all.extend(&job.found));
+        all
+    }
+
+    fn finished(&self) -> Finished {
+        let covered = self.jobs.iter().flat_map(|job| job.covered.iter().copied()).collect();
+        let progress = self.jobs.iter().map(|job| job.progress).collect();
+        let failure = self.jobs.iter().find_map(|job| job.failure.clone());
+        Finished { runs: self.runs(), found: self.all_found(), covered, progress, failure }
+    }
+}

@@ -1,0 +1,221 @@
+//! A worker: one job of a campaign, in a process of its own. It reports in lines of JSON on standard output, and ends when
+//! its standard input does.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::disk::error::Error;
+use crate::disk::files;
+use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::findings::panics::PanicNotes;
+use crate::findings::runner::Runner;
+use crate::fuzzing::embedded::state::State;
+use crate::fuzzing::embedded::{Findings, Fuzzer, Progress, Settings};
+use crate::fuzzing::feedback::Recorder;
+use crate::harness::Checks;
+use crate::harness::targets::TargetKind;
+use crate::images::files::FileNames;
+
+use super::places::Places;
+use super::slot::Slot;
+use super::subject::Supervised;
+
+/// The job of a worker.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The target.
+    pub target: TargetKind,
+    /// The folder of the campaign: see [`Places`].
+    pub dir: PathBuf,
+    /// The folder of inputs that campaigns share, if there is one.
+    pub shared: Option<PathBuf>,
+    /// The number of the job, from 0.
+    pub number: usize,
+    /// The number of jobs.
+    pub jobs: usize,
+    /// The seed of this job, if no state is saved yet.
+    pub rng_seed: u64,
+    /// The highest number of operations of a program.
+    pub max_operations: usize,
+    /// The name of the code that is run: see [`build_name`](super::build_name).
+    pub build: String,
+    /// The number of runs, with those of earlier campaigns, after which the job ends.
+    pub until: Option<u64>,
+    /// The time after which the job ends.
+    pub limit: Option<Duration>,
+    /// A campaign begins: the worker reads the inputs that have come to the corpus since the state was saved, and forgets the
+    /// findings of the campaign before.
+    pub begins: bool,
+}
+
+/// A message of a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// The progress and the findings.
+    Progress(Progress, Findings),
+    /// The worker has ended. These are the places of the counters that it has covered.
+    End(Vec<usize>),
+    /// The worker cannot go on.
+    Failed(String),
+}
+
+/// Why a worker ended early.
+enum Stop {
+    /// A file could not be read or written.
+    Error(Error),
+    /// The supervisor does not read on.
+    Output(io::Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// The number of runs between two saves of the state: a second or two of work.
+const SAVE: u64 = 10_000;
+/// The number of runs between two looks at the inputs that other jobs have added.
+const IMPORT: u64 = 2_000;
+/// The number of runs between two reports and looks at the clock.
+const REPORT: u64 = 100;
+
+/// Runs a job until its end, and reports to the supervisor on standard output.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run(job: &Job) -> io::Result<()> {
+    match work(job) {
+        Ok(()) => Ok(()),
+        Err(Stop::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(Stop::Output(error)) => Err(error),
+        Err(Stop::Error(error)) => send(&Message::Failed(error.to_string())),
+    }
+}
+
+/// Runs the input in the file at `path`, and nothing else. A file that cannot be read is reported as [`run`] does it, so that
+/// only an input ends the process.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run_only(target: TargetKind, path: &Path) -> io::Result<()> {
+    let _stop = when_input_ends();
+    let _silence = PanicNotes::take_over();
+    match files::read(path, MAX_INPUT_BYTES) {
+        Ok(input) => {
+            let recorder = Rc::new(Recorder::new());
+            Runner::new(target, FileNames::default(), &recorder).run(&input, Checks::AtCheckpoints);
+            Ok(())
+        }
+        Err(error) => send(&Message::Failed(error.to_string())),
+    }
+}
+
+fn work(job: &Job) -> Result<(), Stop> {
+    let start = Instant::now();
+    let stop = when_input_ends();
+    let _silence = PanicNotes::take_over();
+    let places = Places::new(job.dir.clone(), job.shared.clone(), job.target)?;
+    let state = places.state(job.number);
+    let mut fuzzer = fuzzer(job, &places, &state)?;
+    // The state that is saved by now has the inputs of the corpus.
+    report(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
+    let end = job.limit.map(|limit| start + limit);
+    let failed = |error: io::Error| Error::file(places.slot(job.number), error);
+    let shares = job.jobs > 1 || job.shared.is_some();
+    while !stop.load(Ordering::Relaxed) {
+        let runs = fuzzer.runs();
+        let late = || end.is_some_and(|end| Instant::now() >= end);
+        if job.until.is_some_and(|until| runs >= until) || runs.is_multiple_of(REPORT) && late() {
+            break;
+        }
+        fuzzer.step()?;
+        let runs = fuzzer.runs();
+        let skipped = fuzzer.subject().skipped().map_err(failed)?;
+        if skipped || runs.is_multiple_of(SAVE) {
+            fuzzer.subject().idle().map_err(failed)?;
+            fuzzer.save(&state, places.scratch())?;
+        }
+        if shares && runs.is_multiple_of(IMPORT) {
+            fuzzer.import()?;
+        }
+        if runs.is_multiple_of(REPORT) {
+            report(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
+        }
+    }
+    fuzzer.subject().idle().map_err(failed)?;
+    fuzzer.save(&state, places.scratch())?;
+    report(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
+    report(&Message::End(fuzzer.covered().map(|counter| counter.index()).collect()))
+}
+
+/// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with the same
+/// corpus whatever ends this one.
+fn fuzzer(job: &Job, places: &Places, state: &Path) -> Result<Fuzzer<Supervised>, Error> {
+    let slot = places.slot(job.number);
+    let failed = |error: io::Error| Error::file(&slot, error);
+    let open = Slot::open(&slot).map_err(failed)?;
+    let killers = files::list(places.killers()?.dir())?;
+    let killers: Result<BTreeSet<_>, _> =
+        killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
+    let subject = Supervised::new(job.target, open, killers?);
+    let settings = Settings {
+        rng_seed: job.rng_seed,
+        limits: job.target.limits(),
+        max_operations: job.max_operations,
+        build: job.build.clone(),
+    };
+    let (inputs, artifacts) = (places.corpus()?, places.artifacts()?);
+    let mut fuzzer = match state.exists() {
+        true => {
+            let mut state = State::read(state)?;
+            if job.begins {
+                state.forget_findings();
+            }
+            Fuzzer::resume(subject, settings, inputs, artifacts, state)?
+        }
+        false => Fuzzer::begin(subject, settings, inputs, artifacts)?,
+    };
+    if job.begins {
+        fuzzer.import()?;
+    }
+    fuzzer.subject().idle().map_err(failed)?;
+    fuzzer.save(state, places.scratch())?;
+    Ok(fuzzer)
+}
+
+/// The time that a worker has to end. A run, or saving the state, takes less.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Returns a flag that becomes true when standard input ends: the supervisor wants this process to end, or has ended. A
+/// while later, the process exits.
+fn when_input_ends() -> Arc<AtomicBool> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&ended);
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while matches!(io::stdin().lock().read(&mut byte), Ok(1..)) {}
+        flag.store(true, Ordering::Relaxed);
+        std::thread::sleep(GRACE);
+        std::process::exit(1);
+    });
+    ended
+}
+
+fn report(message: &Message) -> Result<(), Stop> {
+    send(message).map_err(Stop::Output)
+}
+
+fn send(message: &Message) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, message)?;
+    writeln!(out)?;
+    out.flush()
+}
