@@ -114,7 +114,8 @@ fn map(built: Built) -> Result<Map, QemuError> {
     let dir = tempfile::tempdir().map_err(QemuError::Scratch)?;
     let length: u64 = images.files(&names).map(|(_, image)| image.length_bytes()).sum();
     let holes = if length <= MAX_COMPARED_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
-    export::write(&dir.path().join(TOP_STEM), Existing::Keep, built, holes).map_err(QemuError::Files)?;
+    export::write(&dir.path().join(TOP_STEM), Existing::Keep, built, holes)
+        .map_err(QemuError::Files)?;
     let disk = format!("json:{}", disk(dir.path(), images, &names));
     let printed = run(dir.path(), &["map", "--output=json", &disk])?;
     let answer: Vec<Answer> = serde_json::from_slice(&printed).map_err(QemuError::Answer)?;

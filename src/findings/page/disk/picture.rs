@@ -1,7 +1,7 @@
 //! The three rows.
 
+use crate::disk::extent::MappingStatus;
 use maud::{Markup, html};
-use qcowfuzz::disk::extent::MappingStatus;
 
 use crate::findings::page::scale::{Scale, WIDTH};
 use crate::findings::page::strip::{filled, rounded, swatch, ticks, zigzag};
@@ -84,7 +84,7 @@ fn scale(answers: &[Answer; 3]) -> Scale {
 
 fn legend(answers: &[Answer; 3]) -> Markup {
     let chosen = || answers.iter().flat_map(|answer| &answer.chosen).map(|(_, record)| *record);
-    let status_of = |record: &Record| record.extent().mapping.status();
+    let status_of = |record: &MapRecord| record.extent().mapping.status();
     let there = |status: MappingStatus| chosen().any(|record| status_of(record) == status);
     html! {
         ul.legend aria-label="Kinds in the picture" {
