@@ -7,10 +7,11 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::internal::programs::operand::Number;
+use qcowfuzz::internal::programs::operand::Size;
+use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::Wanted;
-use qcowfuzz::programs::operand::{Number, Size};
-use qcowfuzz::programs::prologue::PROLOGUE_BYTES;
 
 use sets::{Inputs, OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 

@@ -13,7 +13,7 @@ use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::findings::minimizer::{Progress, Settings, minimize};
 use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness};
-use qcowfuzz::images::limits::Limits;
+use qcowfuzz::images::Limits;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{Wanted, generate};
 

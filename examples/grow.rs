@@ -5,14 +5,16 @@
 
 use std::error::Error;
 
-use qcowfuzz::findings::explain::explain;
-use qcowfuzz::findings::panics::{PanicNotes, caught};
+use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::entropy::Entropy;
-use qcowfuzz::images::files::FileNames;
-use qcowfuzz::images::limits::Limits;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::images::Limits;
+use qcowfuzz::internal::findings::explain::explain;
+use qcowfuzz::internal::findings::panics::caught;
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::interpreter::Effect;
+use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::operation;
-use qcowfuzz::programs::{Effect, Program};
 
 /// What is found in a program.
 fn fingerprint(program: &Program) -> Option<String> {

@@ -7,18 +7,18 @@
 //!                             └→ journal → reference model → expectation ──┘
 //! ```
 //!
-//! Any bytes are a [program](programs::Program). The [virtual machine](programs::Vm) runs it. Each operation changes the
-//! image that the [builder](images::qcow2::Builder) keeps, and the [journal](programs::Journal) records the meaning of the
-//! operation. The builder writes a sparse [image](images::image::Image), whose refcounts count the refcount structures
-//! themselves. A backing chain has a builder and a journal for each layer, and its [files](images::files::Images). An
+//! Any bytes are a [program](programs::Program). The virtual machine runs it. Each operation changes the
+//! image that the builder keeps, and the journal records the meaning of the
+//! operation. The builder writes a sparse [image](images::Image), whose refcounts count the refcount structures
+//! themselves. A backing chain has a builder and a journal for each layer, and its [files](images::Images). An
 //! [engine](harness::engine::Engine) opens the files and answers questions: extents, mappings of single bytes, data. The
-//! [reference model](harness::model::Model) answers the same questions from the journals alone; it never sees an image. The
-//! [oracles](harness::oracles) compare the answers, and compare the refcounts of each image with its references.
+//! reference model answers the same questions from the journals alone; it never sees an image. The
+//! oracles (`harness::oracles`) compare the answers, and compare the refcounts of each image with its references.
 //!
 //! [`harness::Harness`] does all of this, with buffers that are reused from run to run. The functions of
 //! [`fuzzing::libfuzzer`] are the entry points of libFuzzer. Three kinds of failure are never mixed:
-//! [`MapError`](formats::qcow2::error::MapError) (the image is malformed: a valid answer), [`Error`](disk::error::Error)
-//! (the harness could not work), [`Violation`](harness::oracles::Violation) (an oracle found a bug).
+//! [`MapError`](walkers::qcow2::MapError) (the image is malformed: a valid answer), [`Error`](disk::error::Error)
+//! (the harness could not work), [`Violation`](harness::Violation) (an oracle found a bug).
 //!
 //! # A run
 //!
@@ -52,9 +52,11 @@
 
 pub mod disk;
 pub mod findings;
-pub mod formats;
+mod formats;
 pub mod fuzzing;
 pub mod harness;
 pub mod images;
+#[doc(hidden)]
+pub mod internal;
 pub mod programs;
 pub mod walkers;

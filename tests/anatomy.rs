@@ -1,7 +1,8 @@
 //! What the oracle of damaged images rests on: every field is an element, and no two of them overlap.
 
-use qcowfuzz::formats::qcow2::anatomy::{Anatomy, Part};
 use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::internal::formats::qcow2::anatomy::Anatomy;
+use qcowfuzz::internal::formats::qcow2::anatomy::Part;
 use qcowfuzz::programs::generate::{Wanted, generate};
 use qcowfuzz::programs::text::assemble;
 

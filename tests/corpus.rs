@@ -7,14 +7,17 @@ use std::path::{Path, PathBuf};
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::findings::explain::explain;
-use qcowfuzz::formats::qcow2::anatomy::Part;
 use qcowfuzz::fuzzing::libfuzzer;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::{Hostile, TargetKind};
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
-use qcowfuzz::images::files::FileNames;
-use qcowfuzz::programs::{Effect, Operation, Program, text};
+use qcowfuzz::images::FileNames;
+use qcowfuzz::internal::findings::explain::explain;
+use qcowfuzz::internal::formats::qcow2::anatomy::Part;
+use qcowfuzz::internal::programs::interpreter::Effect;
+use qcowfuzz::programs::Operation;
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::text;
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")

@@ -7,7 +7,7 @@ use liar::Liar;
 use qcowfuzz::disk::extent::Extent;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
 /// All that can be seen of a run.

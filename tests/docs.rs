@@ -14,12 +14,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
-use qcowfuzz::fuzzing::feedback::layout::{COUNTERS, MAGNITUDES};
-use qcowfuzz::fuzzing::mutators::MUTATIONS;
 use qcowfuzz::harness::Harness;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::programs::operation::OPERATION_BYTES;
+use qcowfuzz::internal::disk::observer::Event;
+use qcowfuzz::internal::disk::observer::Rare;
+use qcowfuzz::internal::disk::observer::State;
+use qcowfuzz::internal::disk::observer::Vital;
+use qcowfuzz::internal::fuzzing::feedback::layout::COUNTERS;
+use qcowfuzz::internal::fuzzing::feedback::layout::MAGNITUDES;
+use qcowfuzz::internal::fuzzing::mutators::MUTATIONS;
+use qcowfuzz::internal::programs::operation::OPERATION_BYTES;
 use qcowfuzz::programs::{Operation, Program, text};
 
 fn root() -> &'static Path {

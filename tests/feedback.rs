@@ -5,15 +5,19 @@ use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 
-use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
-use qcowfuzz::findings::log::Log;
-use qcowfuzz::fuzzing::feedback::layout::schema_hash;
-use qcowfuzz::fuzzing::feedback::{Counter, Recorder};
+use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::entropy::Entropy;
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::internal::disk::observer::Event;
+use qcowfuzz::internal::disk::observer::Rare;
+use qcowfuzz::internal::disk::observer::State;
+use qcowfuzz::internal::disk::observer::Vital;
+use qcowfuzz::internal::findings::log::Log;
+use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
+use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
 /// All targets, with one recorder.

@@ -6,15 +6,16 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use qcowfuzz::disk::files;
-use qcowfuzz::disk::observer::{Observer, Rare};
 use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus::Folder;
-use qcowfuzz::fuzzing::embedded::state::State;
 use qcowfuzz::fuzzing::embedded::{Answer, Fuzzer, Settings, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
-use qcowfuzz::images::limits::Limits;
+use qcowfuzz::images::Limits;
+use qcowfuzz::internal::disk::files;
+use qcowfuzz::internal::disk::observer::Observer;
+use qcowfuzz::internal::disk::observer::Rare;
+use qcowfuzz::internal::fuzzing::embedded::state::State;
 use qcowfuzz::programs::Program;
 
 type Observed = Rc<Recorder>;

@@ -23,9 +23,10 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::storage::Layer;
 use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::export;
-use qcowfuzz::images::export::Holes;
-use qcowfuzz::images::files::{FileNames, Images};
+use qcowfuzz::images::FileNames;
+use qcowfuzz::images::Images;
+use qcowfuzz::internal::images::export;
+use qcowfuzz::internal::images::export::Holes;
 use qemu::compare;
 use qemu::differences::DIFFERENCES;
 

@@ -14,14 +14,16 @@ use altered::Altered;
 use planted::{Fault, Faulty};
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::formats::qcow2::entry::{ClusterKind, L2Entry};
 use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
-use qcowfuzz::harness::model::{Model, State};
-use qcowfuzz::harness::oracles::data;
-use qcowfuzz::harness::oracles::qcow2::recount::Recount;
-use qcowfuzz::harness::oracles::qcow2::refcounts;
 use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::image::Image;
+use qcowfuzz::images::Image;
+use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
+use qcowfuzz::internal::harness::model::Model;
+use qcowfuzz::internal::harness::model::State;
+use qcowfuzz::internal::harness::oracles::data;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
+use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
 use qcowfuzz::programs::{Program, text};
 
 fn seed(name: &str) -> Vec<u8> {

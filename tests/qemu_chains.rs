@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{FileStorage, Layer};
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::walkers::chain::FileChain;
 use qemu::differences::DIFFERENCES;
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};

@@ -23,7 +23,7 @@ use maker::Making;
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::images::entropy::Entropy;
 use qemu::differences::DIFFERENCES;
 use qemu::{Checked, WHOLE_DISK_BYTES, compare};
 use recipe::Recipe;

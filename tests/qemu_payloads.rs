@@ -14,12 +14,12 @@ use miniz_oxide::deflate::core::{
 use qcowfuzz::disk::extent::Window;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{FileStorage, Layer};
-use qcowfuzz::formats::qcow2::geometry::Compression;
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::entropy::Entropy;
-use qcowfuzz::images::export;
-use qcowfuzz::images::export::Holes;
-use qcowfuzz::programs::Record;
+use qcowfuzz::internal::formats::qcow2::geometry::Compression;
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::images::export;
+use qcowfuzz::internal::images::export::Holes;
+use qcowfuzz::internal::programs::journal::Record;
 use qcowfuzz::programs::text::assemble;
 use qemu::{Checked, compare};
 use zstd_safe::{CCtx, CParameter};

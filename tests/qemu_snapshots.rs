@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::export;
-use qcowfuzz::images::export::Holes;
+use qcowfuzz::internal::images::export;
+use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::programs::text::assemble;
 
 /// The cluster size of the image that is damaged.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use qcowfuzz::findings::regression::Regression;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Failure, Outcome};
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::FileNames;
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);

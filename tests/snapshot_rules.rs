@@ -2,11 +2,12 @@
 //! image as it was.
 
 use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::files::LayerFiles;
-use qcowfuzz::images::limits::Limits;
-use qcowfuzz::images::qcow2::Names;
+use qcowfuzz::images::Limits;
+use qcowfuzz::internal::images::files::LayerFiles;
+use qcowfuzz::internal::images::qcow2::Names;
+use qcowfuzz::internal::programs::interpreter::Effect;
+use qcowfuzz::internal::programs::interpreter::Vm;
 use qcowfuzz::programs::text::assemble;
-use qcowfuzz::programs::{Effect, Vm};
 
 /// Runs a program, which must violate nothing after any operation. Operations of `text` that begin
 /// with an exclamation mark must have no effect and change no byte of the image; all others must have

@@ -3,9 +3,9 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use qcowfuzz::disk::observer::Observer;
 use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::{Checks, Harness, Outcome};
+use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{Wanted, generate};
 use rustix::time::{ClockId, clock_gettime};

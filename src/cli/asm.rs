@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use qcowfuzz::disk::files::Existing;
+use qcowfuzz::internal::disk::files::Existing;
 use qcowfuzz::programs::text;
 
 use super::exit::{Exit, Failure, Outcome};

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::bundle;
 use qcowfuzz::findings::examiner::Examiner;
-use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::findings::report::Verdict;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::FileNames;
 
 use super::exit::{Exit, Failure, Outcome};
 use super::input::{self, reject_if_crashes};

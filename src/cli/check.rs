@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde_json::ser::PrettyFormatter;
 
 use qcowfuzz::disk::storage::{FileStorage, Storage};
-use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::harness::oracles::qcow2::entries;
-use qcowfuzz::harness::oracles::qcow2::recount::Recount;
+use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::harness::oracles::qcow2::entries;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 
 use super::exit::{Exit, Failure, Outcome};
 use super::findings::Findings;

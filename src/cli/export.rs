@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use qcowfuzz::disk::files::Existing;
-use qcowfuzz::harness::{Harness, Walker, export};
-use qcowfuzz::images::export::Holes;
+use qcowfuzz::harness::Harness;
+use qcowfuzz::harness::Walker;
+use qcowfuzz::internal::disk::files::Existing;
+use qcowfuzz::internal::harness::export;
+use qcowfuzz::internal::images::export::Holes;
 
 use super::exit::{Exit, Outcome};
 use super::input;

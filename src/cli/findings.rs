@@ -3,9 +3,11 @@
 use std::io::{self, BufWriter, StderrLock, Write};
 use std::ops::Range;
 
-use qcowfuzz::formats::qcow2::units::HostCluster;
-use qcowfuzz::harness::oracles::qcow2::entries::EntryReport;
-use qcowfuzz::harness::oracles::qcow2::recount::{Finding, Report, Role};
+use qcowfuzz::internal::formats::qcow2::units::HostCluster;
+use qcowfuzz::internal::harness::oracles::qcow2::entries::EntryReport;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Finding;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Report;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Role;
 
 /// Tells and counts.
 pub struct Findings {

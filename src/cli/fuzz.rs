@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use qcowfuzz::disk::observer::Rare;
 use qcowfuzz::fuzzing::campaign::{
     Campaign, CampaignError, FoundBug, Places, Plan, Status, Summary, build_name,
 };
 use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::internal::disk::observer::Rare;
 
 use super::exit::{Exit, Failure, Outcome};
 use super::input::this_executable;

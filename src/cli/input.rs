@@ -4,10 +4,10 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use qcowfuzz::disk::files;
-use qcowfuzz::disk::limits::MAX_INPUT_BYTES;
 use qcowfuzz::findings::isolation::{Executable, IsolatedRun, Isolation};
 use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::internal::disk::files;
+use qcowfuzz::internal::disk::limits::MAX_INPUT_BYTES;
 
 use super::exit::Failure;
 

@@ -10,7 +10,9 @@ use serde::ser::SerializeSeq;
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::FileStorage;
-use qcowfuzz::findings::records::{MapRecord, QemuMapFormatter, Row};
+use qcowfuzz::internal::findings::records::MapRecord;
+use qcowfuzz::internal::findings::records::QemuMapFormatter;
+use qcowfuzz::internal::findings::records::Row;
 use qcowfuzz::walkers::chain::FileChain;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch, map_extents};
 

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::isolation::Isolation;
 use qcowfuzz::findings::judges::{Judge, JudgeError, Passed, Predicate, judge_of};
 use qcowfuzz::findings::minimizer;
 use qcowfuzz::findings::minimizer::{Minimized, Progress, Settings};
-use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::programs::Program;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use qcowfuzz::disk::storage::FileStorage;
-use qcowfuzz::formats::qcow2::error::MapError;
+use qcowfuzz::internal::formats::qcow2::error::MapError;
 use qcowfuzz::walkers::chain::ChainError;
 
 use super::exit::Failure;
@@ -34,7 +34,7 @@ pub fn not_opened(path: &Path, error: ChainError) -> Failure {
 /// What is wrong with an image, with a word on its file where that explains it.
 pub fn malformed(path: &Path, storage: &FileStorage, error: &MapError) -> Failure {
     use qcowfuzz::disk::storage::Storage;
-    use qcowfuzz::formats::qcow2::constants::V3_LENGTH_BYTES;
+    use qcowfuzz::internal::formats::qcow2::constants::V3_LENGTH_BYTES;
     let length = storage.length_bytes();
     match error {
         MapError::NotQcow2 { .. } if length == 0 => {

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::examiner::Examiner;
-use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::findings::regression::Regression;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::FileNames;
 use qcowfuzz::programs::Program;
 
 use super::exit::{Exit, Failure, Outcome};

@@ -3,13 +3,14 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use qcowfuzz::disk::files::Existing;
+use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::examiner::Examiner;
 use qcowfuzz::findings::isolation::end_with_input;
-use qcowfuzz::findings::panics::PanicNotes;
 use qcowfuzz::findings::report::Verdict;
-use qcowfuzz::harness::{Checks, export};
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::harness::Checks;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::internal::disk::files::Existing;
+use qcowfuzz::internal::harness::export;
 
 use super::exit::{Exit, Failure, Outcome};
 use super::input;

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::examiner::Examiner;
 use qcowfuzz::findings::page;
-use qcowfuzz::findings::panics::PanicNotes;
-use qcowfuzz::findings::qemu::QemuResult;
 use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::internal::findings::qemu::QemuResult;
 
 use super::exit::{Exit, Failure, Outcome};
 use super::input::{self, reject_if_crashes};

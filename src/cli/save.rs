@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use qcowfuzz::disk::files;
-use qcowfuzz::disk::files::Existing;
+use qcowfuzz::internal::disk::files;
+use qcowfuzz::internal::disk::files::Existing;
 
 use super::exit::{Failure, THERE_ALREADY};
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use qcowfuzz::disk::files::Existing;
-use qcowfuzz::fuzzing::feedback::coverage::prune;
+use qcowfuzz::internal::disk::files::Existing;
+use qcowfuzz::internal::fuzzing::feedback::coverage::prune;
 
 use merge::Merged;
 use show::Show;
@@ -20,7 +20,7 @@ use super::input;
 use super::print::print;
 use super::save;
 use super::target;
-use qcowfuzz::findings::panics::PanicNotes;
+use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::harness::targets::TargetKind;
 
 use corpus::{Corpus, counted};

@@ -3,8 +3,8 @@
 pub mod error;
 pub mod extent;
 #[cfg(feature = "fuzzer")]
-pub mod files;
-pub mod limits;
-pub mod observer;
+pub(crate) mod files;
+pub(crate) mod limits;
+pub(crate) mod observer;
 pub mod offsets;
 pub mod storage;

@@ -49,7 +49,7 @@ pub const GRAIN_BYTES: u64 = 16;
 
 /// The number of bytes of a table that a reader reads at once from a file: the length of the buffers that callers
 /// pass to [`each_data`].
-pub const PIECE_BYTES: usize = 32 << 10;
+pub(crate) const PIECE_BYTES: usize = 32 << 10;
 
 /// Bytes of an image that may be data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

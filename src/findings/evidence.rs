@@ -178,7 +178,7 @@ impl Evidence {
 }
 
 /// Returns the name of an effect.
-pub fn effect_name(effect: Effect) -> &'static str {
+pub(crate) fn effect_name(effect: Effect) -> &'static str {
     match effect {
         Effect::None => "none",
         Effect::Changed => "changed",

@@ -207,7 +207,7 @@ pub fn end_with_input() {
 ///
 /// # Errors
 /// The system cannot wait for the process, or kill it.
-pub fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {

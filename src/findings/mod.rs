@@ -3,26 +3,26 @@
 
 #[cfg(feature = "cli")]
 pub mod bundle;
-pub mod crash_state;
+pub(crate) mod crash_state;
 #[cfg(feature = "fuzzer")]
 pub mod evidence;
 #[cfg(feature = "fuzzer")]
 pub mod examiner;
-pub mod explain;
+pub(crate) mod explain;
 #[cfg(feature = "fuzzer")]
 pub mod isolation;
 #[cfg(feature = "fuzzer")]
 pub mod judges;
-pub mod log;
+pub(crate) mod log;
 pub mod minimizer;
 #[cfg(feature = "cli")]
 pub mod page;
-pub mod panics;
+pub(crate) mod panics;
 mod provenance;
 #[cfg(feature = "fuzzer")]
-pub mod qemu;
+pub(crate) mod qemu;
 #[cfg(feature = "fuzzer")]
-pub mod records;
+pub(crate) mod records;
 pub mod regression;
 #[cfg(feature = "fuzzer")]
 pub mod report;
@@ -30,4 +30,6 @@ pub mod runner;
 mod rust_test;
 #[cfg(feature = "fuzzer")]
 pub mod triage;
-pub mod watch;
+pub(crate) mod watch;
+
+pub use panics::{PanicNote, PanicNotes};

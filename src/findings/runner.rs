@@ -49,7 +49,7 @@ impl Ran {
 }
 
 /// Returns the finding of two runs of one input: that they differ, or else the finding of the first.
-pub fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
+pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
     if first == again {
         return first.finding();
     }

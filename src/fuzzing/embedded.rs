@@ -1,17 +1,17 @@
 //! The embedded loop: a fuzzer that needs neither nightly nor a compiler's instrumentation, steered by what VM,
 //! allocator and walker did ([`crate::fuzzing::feedback`]), and nothing else.
 //!
-//! A step: choose a parent ([`pool`]), breed a child ([`crate::fuzzing::mutators`], the ones that pay more often:
-//! [`credit`]), run it, and judge what is new in it ([`scoring`]). That takes two passes: the first looks only,
+//! A step: choose a parent (`pool`), breed a child (`fuzzing::mutators`, the ones that pay more often:
+//! `credit`), run it, and judge what is new in it (`scoring`). That takes two passes: the first looks only,
 //! and where the child is interesting, it is run once more after others. Only if it says the same then, and if
 //! nobody covers the same, it is kept. What has memory here counts steps, never time: the same seed and the
-//! same corpus give the same campaign, also in pieces ([`state`]).
+//! same corpus give the same campaign, also in pieces (`state`).
 
-pub mod credit;
+pub(crate) mod credit;
 pub mod findings;
-pub mod pool;
-pub mod scoring;
-pub mod state;
+pub(crate) mod pool;
+pub(crate) mod scoring;
+pub(crate) mod state;
 pub mod subject;
 
 use std::collections::{BTreeMap, BTreeSet};

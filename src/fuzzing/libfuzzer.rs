@@ -14,6 +14,8 @@ use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Outcome};
 use crate::images::files::FileNames;
 
+pub use crate::fuzzing::mutators::{crossover, mutate};
+
 thread_local! {
     /// The recorder that observes the targets of a thread.
     static RECORDER: Rc<Recorder> = Rc::default();

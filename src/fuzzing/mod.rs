@@ -8,4 +8,4 @@ pub mod corpus;
 pub mod embedded;
 pub mod feedback;
 pub mod libfuzzer;
-pub mod mutators;
+pub(crate) mod mutators;

@@ -1,18 +1,19 @@
 //! One run and its verdict: the engine interface, the reference model, the oracles and the targets.
 
-pub mod case;
+pub(crate) mod case;
 pub mod engine;
 #[cfg(feature = "fuzzer")]
-pub mod export;
+pub(crate) mod export;
 mod judge;
-pub mod model;
-pub mod oracles;
+pub(crate) mod model;
+pub(crate) mod oracles;
 mod pipeline;
 mod run;
 pub mod target;
 pub mod targets;
 mod walker;
 
+pub use oracles::Violation;
 pub use pipeline::{Checks, Failure, Outcome, Pipeline};
 pub use run::Harness;
 pub use walker::{Walker, WalkerDisk};

@@ -1,10 +1,14 @@
 //! Images in memory: the build, the content of clusters, damage, and the export to files.
 
-pub mod content;
-pub mod damage;
-pub mod entropy;
-pub mod export;
-pub mod files;
-pub mod image;
-pub mod limits;
-pub mod qcow2;
+pub(crate) mod content;
+pub(crate) mod damage;
+pub(crate) mod entropy;
+pub(crate) mod export;
+pub(crate) mod files;
+pub(crate) mod image;
+pub(crate) mod limits;
+pub(crate) mod qcow2;
+
+pub use files::{FileNames, Images};
+pub use image::Image;
+pub use limits::Limits;

@@ -7,16 +7,16 @@
 
 mod events;
 pub mod generate;
-pub mod interpreter;
-pub mod journal;
-pub mod operand;
-pub mod operation;
-pub mod program;
-pub mod prologue;
+pub(crate) mod interpreter;
+pub(crate) mod journal;
+pub(crate) mod operand;
+pub(crate) mod operation;
+pub(crate) mod program;
+pub(crate) mod prologue;
 pub mod text;
 
-pub use interpreter::{Effect, Question, Vm};
-pub use journal::{Journal, Record};
+pub(crate) use interpreter::{Effect, Question, Vm};
+pub(crate) use journal::{Journal, Record};
 pub use operation::Operation;
-pub use program::Program;
-pub use prologue::Prologue;
+pub use program::{Input, Program};
+pub(crate) use prologue::Prologue;

@@ -1,8 +1,8 @@
 //! Bugs in what the tables map, and in the data: most of them leave every count as it was.
 
-use qcowfuzz::formats::qcow2::entry::ClusterKind;
-use qcowfuzz::formats::qcow2::geometry::Compression;
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::internal::formats::qcow2::geometry::Compression;
+use qcowfuzz::internal::formats::qcow2::layout::Layout;
 
 use super::{Altered, Case, Mapped, case};
 

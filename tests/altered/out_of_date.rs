@@ -1,9 +1,9 @@
 //! Bugs in counts that are meant to be out of date, and beside them.
 
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::formats::qcow2::constants::COPIED;
-use qcowfuzz::formats::qcow2::entry::ClusterKind;
-use qcowfuzz::images::files::Deviation;
+use qcowfuzz::internal::formats::qcow2::constants::COPIED;
+use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::internal::images::files::Deviation;
 
 use super::Altered;
 

@@ -1,8 +1,10 @@
 //! Bugs in what a snapshot is.
 
-use qcowfuzz::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
-use qcowfuzz::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
+use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
+use qcowfuzz::internal::formats::qcow2::entry::L1Entry;
+use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
+use qcowfuzz::internal::formats::qcow2::layout::Layout;
 
 use super::{Altered, Case, case, words};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use qcowfuzz::formats::qcow2::header::PARSED_BYTES;
+use qcowfuzz::internal::formats::qcow2::header::PARSED_BYTES;
 
 use crate::skipped::skipped;
 use crate::support::{Damaged, qcowfuzz, qemu_img, text, told, with_image};

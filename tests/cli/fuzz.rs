@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use qcowfuzz::disk::files;
 use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::internal::disk::files;
 
 use crate::support::{qcowfuzz, text, told};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use qcowfuzz::disk::files;
 use qcowfuzz::fuzzing::corpus;
+use qcowfuzz::internal::disk::files;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
 use crate::support::{qcowfuzz, text, told};

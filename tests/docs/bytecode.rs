@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use qcowfuzz::programs::operation::OPERATION_BYTES;
-use qcowfuzz::programs::prologue::PROLOGUE_BYTES;
+use qcowfuzz::internal::programs::operation::OPERATION_BYTES;
+use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::programs::{Operation, Program, text};
 
 use crate::{quoted, root, rows, text_of};

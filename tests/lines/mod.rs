@@ -3,7 +3,7 @@
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
 

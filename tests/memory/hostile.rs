@@ -8,9 +8,9 @@ use miniz_oxide::deflate::core::{
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::programs::Record;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
+use qcowfuzz::internal::programs::journal::Record;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::walkers::qcow2::{Disk, Scratch, lookup, map_extents, read};
 

@@ -1,10 +1,13 @@
 //! Backing chains and external data files.
 
-use qcowfuzz::formats::qcow2::geometry::{ImageFormat, Version};
-use qcowfuzz::images::entropy::Entropy;
-use qcowfuzz::images::qcow2::Builder;
-use qcowfuzz::programs::Prologue;
-use qcowfuzz::programs::operand::{Base, DataIn, Size};
+use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
+use qcowfuzz::internal::formats::qcow2::geometry::Version;
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::images::qcow2::Builder;
+use qcowfuzz::internal::programs::operand::Base;
+use qcowfuzz::internal::programs::operand::DataIn;
+use qcowfuzz::internal::programs::operand::Size;
+use qcowfuzz::internal::programs::prologue::Prologue;
 
 use super::{ANYWHERE, Part, Trace};
 

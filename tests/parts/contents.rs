@@ -1,8 +1,10 @@
 //! What clusters hold.
 
-use qcowfuzz::formats::qcow2::geometry::Compression;
+use qcowfuzz::internal::formats::qcow2::geometry::Compression;
+use qcowfuzz::internal::programs::operand::Features;
+use qcowfuzz::internal::programs::operand::Keep;
+use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::programs::Operation;
-use qcowfuzz::programs::operand::{Features, Keep, Number};
 
 use super::{ANYWHERE, Part};
 
@@ -10,7 +12,9 @@ use super::{ANYWHERE, Part};
 pub const PARTS: &[Part] = &[
     Part {
         name: "zeros that keep their cluster",
-        prepare: |prologue| prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3,
+        prepare: |prologue| {
+            prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3
+        },
         lines: |_| "write at=start+1 clusters=3\nzero at=start+2 clusters=1 keep=yes".to_string(),
         had: |trace| trace.changed(|one| matches!(one, Operation::Zero { keep: Keep::Yes, .. })),
     },
@@ -23,7 +27,7 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "zstd",
         prepare: |prologue| {
-            prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3;
+            prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
             prologue.features = prologue.features.with(Features::ZSTD);
         },
         lines: |_| "compress at=last+0 clusters=2 shape=half skew=fresh+700".to_string(),
@@ -32,7 +36,7 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "subclusters",
         prepare: |prologue| {
-            prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3;
+            prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
             prologue.features = prologue.features.with(Features::EXTENDED_L2);
             prologue.cluster_bits = Number::new(14.max(prologue.cluster_bits.get())).unwrap();
         },

@@ -1,18 +1,21 @@
 //! What there is of a file beyond what its disk holds.
 
-use qcowfuzz::formats::qcow2::layout::Layout;
+use qcowfuzz::internal::formats::qcow2::layout::Layout;
 use std::ops::ControlFlow;
 
 use qcowfuzz::disk::error::StorageError;
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::images::image::Image;
-use qcowfuzz::images::qcow2::FileEnd;
-use qcowfuzz::images::qcow2::placement::Policy;
-use qcowfuzz::programs::{Effect, Operation, Prologue, Record};
+use qcowfuzz::images::Image;
+use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::formats::qcow2::header::Header;
+use qcowfuzz::internal::images::qcow2::FileEnd;
+use qcowfuzz::internal::images::qcow2::placement::Policy;
+use qcowfuzz::internal::programs::interpreter::Effect;
+use qcowfuzz::internal::programs::journal::Record;
+use qcowfuzz::internal::programs::prologue::Prologue;
+use qcowfuzz::programs::Operation;
 use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, map_extents};
 

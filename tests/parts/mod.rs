@@ -11,12 +11,17 @@ mod snapshots;
 
 use files::{CUT_DATA, GARBAGE_TAIL, PAYLOAD_BYTE, PAYLOAD_SECTOR, ZERO_TAIL};
 use payloads::{DEFLATE_CODINGS, ZSTD_CODINGS};
-use qcowfuzz::images::entropy::Entropy;
-use qcowfuzz::images::files::{FileNames, Images};
-use qcowfuzz::images::limits::Limits;
-use qcowfuzz::images::qcow2::Scratch;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::images::Images;
+use qcowfuzz::images::Limits;
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::images::qcow2::Scratch;
+use qcowfuzz::internal::programs::interpreter::Effect;
+use qcowfuzz::internal::programs::interpreter::Vm;
+use qcowfuzz::internal::programs::prologue::Prologue;
+use qcowfuzz::programs::Operation;
+use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{Wanted, generate};
-use qcowfuzz::programs::{Effect, Operation, Program, Prologue, Vm};
 
 use crate::lines;
 

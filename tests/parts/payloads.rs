@@ -1,9 +1,11 @@
 //! How compressed clusters are coded, and how long their payloads are.
 
-use qcowfuzz::formats::qcow2::geometry::Compression;
-use qcowfuzz::images::content::Shape;
-use qcowfuzz::images::qcow2::payload::Coding;
-use qcowfuzz::programs::{Effect, Operation, Record};
+use qcowfuzz::internal::formats::qcow2::geometry::Compression;
+use qcowfuzz::internal::images::content::Shape;
+use qcowfuzz::internal::images::qcow2::payload::Coding;
+use qcowfuzz::internal::programs::interpreter::Effect;
+use qcowfuzz::internal::programs::journal::Record;
+use qcowfuzz::programs::Operation;
 
 use super::{ANYWHERE, Part, Trace};
 
@@ -111,7 +113,8 @@ pub const PARTS: &[Part] = &[
         name: "payloads longer than the cluster",
         prepare: |prologue| {
             let bits = prologue.cluster_bits.get().clamp(10, 16);
-            prologue.cluster_bits = qcowfuzz::programs::operand::Number::new(bits).unwrap();
+            prologue.cluster_bits =
+                qcowfuzz::internal::programs::operand::Number::new(bits).unwrap();
         },
         lines: |_| {
             "compress_as at=start+8 shape=noise coding=usual skew=packed\n\
@@ -131,8 +134,8 @@ pub const PARTS: &[Part] = &[
     Part {
         name: ZSTD_CODINGS,
         prepare: |prologue| {
-            use qcowfuzz::programs::operand::Features;
-            prologue.version = qcowfuzz::formats::qcow2::geometry::Version::V3;
+            use qcowfuzz::internal::programs::operand::Features;
+            prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
             prologue.features = prologue.features.with(Features::ZSTD);
         },
         lines: |_| "compress_as at=start+8 shape=far coding=pieces skew=packed".to_string(),

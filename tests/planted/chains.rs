@@ -3,10 +3,12 @@
 use qcowfuzz::disk::extent::{Extent, Mapping};
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::harness::engine::OpenDisk;
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::operand::Base;
+use qcowfuzz::internal::programs::operand::DataIn;
+use qcowfuzz::internal::programs::operand::Size;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{Wanted, generate};
-use qcowfuzz::programs::operand::{Base, DataIn, Size};
 use qcowfuzz::programs::text::assemble;
 
 use super::{Case, Fault, coalesce, continues};

@@ -12,11 +12,12 @@ use std::ops::ControlFlow;
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::formats::qcow2::error::MapError;
-use qcowfuzz::formats::qcow2::geometry::Geometry;
-use qcowfuzz::formats::qcow2::header::{Header, PARSED_BYTES};
 use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
+use qcowfuzz::internal::formats::qcow2::error::MapError;
+use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
+use qcowfuzz::internal::formats::qcow2::header::Header;
+use qcowfuzz::internal::formats::qcow2::header::PARSED_BYTES;
 
 /// What a fault knows of the image and of what was asked of it.
 pub struct Facts<'s> {

@@ -2,9 +2,9 @@
 
 use qcowfuzz::disk::extent::Mapping;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::formats::qcow2::error::MapError;
-use qcowfuzz::formats::qcow2::layout::Layout;
 use qcowfuzz::harness::engine::{EngineError, OpenDisk};
+use qcowfuzz::internal::formats::qcow2::error::MapError;
+use qcowfuzz::internal::formats::qcow2::layout::Layout;
 
 use super::{Case, Facts, Fault, Looked, OnLookup, OnRead, Walked, WalkerDisk};
 

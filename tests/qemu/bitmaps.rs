@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use qcowfuzz::disk::storage::Storage;
-use qcowfuzz::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
-use qcowfuzz::formats::qcow2::error::MapError;
-use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::harness::oracles::qcow2::recount::Recount;
+use qcowfuzz::internal::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use qcowfuzz::internal::formats::qcow2::error::MapError;
+use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 
 use crate::lines;
 use crate::qemu::{self, Checked, Findings};

@@ -6,9 +6,10 @@ use std::path::Path;
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::harness::oracles::qcow2::recount::{Finding, Recount};
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Finding;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
 

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::images::entropy::Entropy;
 
 use crate::qemu::{self, Checked};
 use crate::recipe::Recipe;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::images::entropy::Entropy;
 
 /// What `qemu-img create` is told.
 #[derive(Clone, Debug)]

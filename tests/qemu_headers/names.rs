@@ -6,16 +6,22 @@ use std::path::Path;
 
 use qcowfuzz::disk::extent::Window;
 use qcowfuzz::disk::storage::{FileStorage, Storage};
-use qcowfuzz::formats::qcow2::geometry::ImageFormat;
-use qcowfuzz::formats::qcow2::head::{Field, Head};
-use qcowfuzz::images::export;
-use qcowfuzz::images::export::Holes;
-use qcowfuzz::images::files::LayerFiles;
-use qcowfuzz::images::limits::Limits;
-use qcowfuzz::images::qcow2::{
-    BackingPlan, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle, Names, Plan,
-    Scratch,
-};
+use qcowfuzz::images::Limits;
+use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
+use qcowfuzz::internal::formats::qcow2::head::Field;
+use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::images::export;
+use qcowfuzz::internal::images::export::Holes;
+use qcowfuzz::internal::images::files::LayerFiles;
+use qcowfuzz::internal::images::qcow2::BackingPlan;
+use qcowfuzz::internal::images::qcow2::Builder;
+use qcowfuzz::internal::images::qcow2::DataFilePlan;
+use qcowfuzz::internal::images::qcow2::HeaderFlags;
+use qcowfuzz::internal::images::qcow2::HeaderLength;
+use qcowfuzz::internal::images::qcow2::HeaderStyle;
+use qcowfuzz::internal::images::qcow2::Names;
+use qcowfuzz::internal::images::qcow2::Plan;
+use qcowfuzz::internal::images::qcow2::Scratch;
 use qcowfuzz::programs::text::assemble;
 
 use crate::{image_line, qemu};

@@ -5,9 +5,12 @@ use std::path::Path;
 use qcowfuzz::disk::extent::{Extent, Mapping, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::Layer;
-use qcowfuzz::harness::model::{Model, State, Visible};
-use qcowfuzz::harness::oracles::data::{admit_inner_stamps, expect};
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::harness::model::Model;
+use qcowfuzz::internal::harness::model::State;
+use qcowfuzz::internal::harness::model::Visible;
+use qcowfuzz::internal::harness::oracles::data::admit_inner_stamps;
+use qcowfuzz::internal::harness::oracles::data::expect;
+use qcowfuzz::internal::images::entropy::Entropy;
 
 use crate::qemu::differences::{DIFFERENCES, Difference};
 use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};

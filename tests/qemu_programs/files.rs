@@ -4,11 +4,13 @@ use std::fs::File;
 use std::path::Path;
 
 use qcowfuzz::disk::storage::{FileStorage, Storage};
-use qcowfuzz::images::entropy::Entropy;
-use qcowfuzz::images::export;
-use qcowfuzz::images::export::Holes;
-use qcowfuzz::images::files::{Deviation, FileNames, Images};
-use qcowfuzz::images::image::Image;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::images::Image;
+use qcowfuzz::images::Images;
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::images::export;
+use qcowfuzz::internal::images::export::Holes;
+use qcowfuzz::internal::images::files::Deviation;
 
 use crate::qemu::{Checked, compare};
 

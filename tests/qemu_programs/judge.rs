@@ -5,19 +5,22 @@ use std::path::Path;
 
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
-use qcowfuzz::formats::qcow2::constants::{
-    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
-};
-use qcowfuzz::formats::qcow2::head::Head;
-use qcowfuzz::formats::qcow2::header::Header;
-use qcowfuzz::formats::qcow2::layout::Layout;
-use qcowfuzz::harness::model::Model;
-use qcowfuzz::harness::oracles::data::{admit_inner_stamps, expect};
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::images::entropy::Entropy;
-use qcowfuzz::images::export::Holes;
-use qcowfuzz::images::files::{FileNames, Images};
-use qcowfuzz::programs::Vm;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::images::Images;
+use qcowfuzz::internal::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
+use qcowfuzz::internal::formats::qcow2::constants::AUTOCLEAR_RAW_DATA_FILE;
+use qcowfuzz::internal::formats::qcow2::constants::INCOMPATIBLE_CORRUPT;
+use qcowfuzz::internal::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
+use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::formats::qcow2::header::Header;
+use qcowfuzz::internal::formats::qcow2::layout::Layout;
+use qcowfuzz::internal::harness::model::Model;
+use qcowfuzz::internal::harness::oracles::data::admit_inner_stamps;
+use qcowfuzz::internal::harness::oracles::data::expect;
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::images::export::Holes;
+use qcowfuzz::internal::programs::interpreter::Vm;
 use qcowfuzz::walkers::chain::FileChain;
 
 use crate::Case;

@@ -1,6 +1,6 @@
 //! Programs in which every part of the format, and every pair of parts that go together, is there.
 
-use qcowfuzz::images::entropy::Entropy;
+use qcowfuzz::internal::images::entropy::Entropy;
 
 use crate::Case;
 use crate::files::too_long;

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use qcowfuzz::disk::error::Error;
-use qcowfuzz::disk::files;
-use qcowfuzz::fuzzing::feedback::attribution::{Attributed, Walk};
-use qcowfuzz::fuzzing::feedback::coverage::Features;
-use qcowfuzz::fuzzing::feedback::{Counter, Coverage, Recorder};
+use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::internal::disk::files;
+use qcowfuzz::internal::fuzzing::feedback::attribution::Attributed;
+use qcowfuzz::internal::fuzzing::feedback::attribution::Walk;
+use qcowfuzz::internal::fuzzing::feedback::coverage::Coverage;
+use qcowfuzz::internal::fuzzing::feedback::coverage::Features;
+use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 
 use crate::cli::exit::Failure;
 use crate::cli::input;

@@ -9,13 +9,14 @@ use std::rc::Rc;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use qcowfuzz::disk::files;
-use qcowfuzz::disk::files::Existing;
 use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::fuzzing::feedback::coverage::{Features, prune_around};
 use qcowfuzz::harness::Checks;
-use qcowfuzz::images::files::FileNames;
+use qcowfuzz::images::FileNames;
+use qcowfuzz::internal::disk::files;
+use qcowfuzz::internal::disk::files::Existing;
+use qcowfuzz::internal::fuzzing::feedback::coverage::Features;
+use qcowfuzz::internal::fuzzing::feedback::coverage::prune_around;
 
 use super::corpus::{counted, read_if_there};
 use crate::cli::exit::{Failure, THERE_ALREADY};

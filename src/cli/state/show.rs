@@ -5,10 +5,15 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use qcowfuzz::disk::observer::{Event, Rare, State, Vital};
-use qcowfuzz::fuzzing::feedback::coverage::Covered;
-use qcowfuzz::fuzzing::feedback::layout::{schema_hash, values};
-use qcowfuzz::fuzzing::feedback::{Counter, Coverage};
+use qcowfuzz::internal::disk::observer::Event;
+use qcowfuzz::internal::disk::observer::Rare;
+use qcowfuzz::internal::disk::observer::State;
+use qcowfuzz::internal::disk::observer::Vital;
+use qcowfuzz::internal::fuzzing::feedback::coverage::Coverage;
+use qcowfuzz::internal::fuzzing::feedback::coverage::Covered;
+use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
+use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
+use qcowfuzz::internal::fuzzing::feedback::layout::values;
 
 use super::corpus::{Corpus, counted};
 use crate::cli::exit::Failure;

@@ -35,7 +35,7 @@ pub use search::{Minimized, Progress, Settings};
 mod tests;
 
 /// A way to make programs simpler.
-pub struct Reducer {
+pub(crate) struct Reducer {
     /// What it is called.
     pub name: &'static str,
     /// Proposes simpler programs, as many as there are.
@@ -43,7 +43,7 @@ pub struct Reducer {
 }
 
 /// All of them, in the order in which they run: what takes most away comes first.
-pub const REDUCERS: &[Reducer] = &[
+pub(crate) const REDUCERS: &[Reducer] = &[
     Reducer { name: "ranges", reduce: ranges::reduce },
     Reducer { name: "layers", reduce: layers::reduce },
     Reducer { name: "resizes", reduce: resizes::reduce },

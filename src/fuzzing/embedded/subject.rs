@@ -14,7 +14,7 @@ use crate::harness::Outcome;
 /// use qcowfuzz::fuzzing::feedback::Recorder;
 /// use qcowfuzz::findings::runner::Finding;
 /// use qcowfuzz::fuzzing::embedded::{Answer, Fuzzer, Settings, Subject};
-/// use qcowfuzz::images::limits::Limits;
+/// use qcowfuzz::images::Limits;
 ///
 /// type Observed = Rc<Recorder>;
 /// // In the walker's place, your engine.

@@ -4,12 +4,11 @@
 //! event has a counter. Each vital has a counter for each magnitude, and one for each magnitude of its change from
 //! one image of a program to the next.
 
-pub mod attribution;
-pub mod coverage;
-pub mod extra;
-pub mod layout;
+pub(crate) mod attribution;
+pub(crate) mod coverage;
+pub(crate) mod extra;
+pub(crate) mod layout;
 pub mod recorder;
 
-pub use coverage::Coverage;
-pub use layout::Counter;
+pub(crate) use layout::Counter;
 pub use recorder::Recorder;

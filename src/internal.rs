@@ -1,0 +1,144 @@
+//! The modules that are not part of the library's interface. The project's own command, tests, benchmarks and fuzz targets
+//! reach them here. They change without notice: nothing else may use them.
+
+pub mod formats {
+    pub use crate::formats::*;
+}
+pub mod disk {
+    #[cfg(feature = "fuzzer")]
+    pub mod files {
+        pub use crate::disk::files::*;
+    }
+    pub mod limits {
+        pub use crate::disk::limits::*;
+    }
+    pub mod observer {
+        pub use crate::disk::observer::*;
+    }
+}
+pub mod findings {
+    pub mod crash_state {
+        pub use crate::findings::crash_state::*;
+    }
+    pub mod explain {
+        pub use crate::findings::explain::*;
+    }
+    pub mod log {
+        pub use crate::findings::log::*;
+    }
+    pub mod panics {
+        pub use crate::findings::panics::*;
+    }
+    #[cfg(feature = "fuzzer")]
+    pub mod qemu {
+        pub use crate::findings::qemu::*;
+    }
+    #[cfg(feature = "fuzzer")]
+    pub mod records {
+        pub use crate::findings::records::*;
+    }
+    pub mod watch {
+        pub use crate::findings::watch::*;
+    }
+}
+pub mod fuzzing {
+    #[cfg(feature = "fuzzer")]
+    pub mod campaign {
+        pub mod slot {
+            pub use crate::fuzzing::campaign::slot::*;
+        }
+    }
+    #[cfg(feature = "fuzzer")]
+    pub mod embedded {
+        pub mod credit {
+            pub use crate::fuzzing::embedded::credit::*;
+        }
+        pub mod pool {
+            pub use crate::fuzzing::embedded::pool::*;
+        }
+        pub mod scoring {
+            pub use crate::fuzzing::embedded::scoring::*;
+        }
+        pub mod state {
+            pub use crate::fuzzing::embedded::state::*;
+        }
+    }
+    pub mod feedback {
+        pub mod attribution {
+            pub use crate::fuzzing::feedback::attribution::*;
+        }
+        pub mod coverage {
+            pub use crate::fuzzing::feedback::coverage::*;
+        }
+        pub mod extra {
+            pub use crate::fuzzing::feedback::extra::*;
+        }
+        pub mod layout {
+            pub use crate::fuzzing::feedback::layout::*;
+        }
+    }
+    pub mod mutators {
+        pub use crate::fuzzing::mutators::*;
+    }
+}
+pub mod harness {
+    pub mod case {
+        pub use crate::harness::case::*;
+    }
+    #[cfg(feature = "fuzzer")]
+    pub mod export {
+        pub use crate::harness::export::*;
+    }
+    pub mod model {
+        pub use crate::harness::model::*;
+    }
+    pub mod oracles {
+        pub use crate::harness::oracles::*;
+    }
+}
+pub mod images {
+    pub mod content {
+        pub use crate::images::content::*;
+    }
+    pub mod damage {
+        pub use crate::images::damage::*;
+    }
+    pub mod entropy {
+        pub use crate::images::entropy::*;
+    }
+    pub mod export {
+        pub use crate::images::export::*;
+    }
+    pub mod files {
+        pub use crate::images::files::*;
+    }
+    pub mod image {
+        pub use crate::images::image::*;
+    }
+    pub mod limits {
+        pub use crate::images::limits::*;
+    }
+    pub mod qcow2 {
+        pub use crate::images::qcow2::*;
+    }
+}
+pub mod programs {
+    pub mod interpreter {
+        pub use crate::programs::interpreter::*;
+    }
+    pub mod journal {
+        pub use crate::programs::journal::*;
+    }
+    pub mod operand {
+        pub use crate::programs::operand::*;
+    }
+    pub mod operation {
+        pub use crate::programs::operation::*;
+    }
+    pub mod program {
+        pub use crate::programs::program::*;
+    }
+    pub mod prologue {
+        pub use crate::programs::prologue::*;
+    }
+}
