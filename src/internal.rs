@@ -5,6 +5,9 @@ pub mod formats {
     pub use crate::formats::*;
 }
 pub mod disk {
+    pub mod clusters {
+        pub use crate::disk::clusters::*;
+    }
     #[cfg(feature = "fuzzer")]
     pub mod files {
         pub use crate::disk::files::*;

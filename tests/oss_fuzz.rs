@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::internal::disk::clusters::ClusterSize;
 use qcowfuzz::internal::formats::qcow2::bitmap::MAX_BITMAPS;
 use qcowfuzz::internal::formats::qcow2::constants::BITMAP_AUTO;
 use qcowfuzz::internal::formats::qcow2::constants::BITMAP_IN_USE;
@@ -16,7 +17,6 @@ use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_KNOWN_EXTRA_BYTES;
 use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
 use qcowfuzz::internal::formats::qcow2::constants::*;
 use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
-use qcowfuzz::internal::formats::qcow2::units::ClusterSize;
 
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
 /// The fewest seeds of a target.

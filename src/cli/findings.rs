@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, StderrLock, Write};
 use std::ops::Range;
 
-use qcowfuzz::internal::formats::qcow2::units::HostCluster;
+use qcowfuzz::internal::disk::clusters::HostCluster;
 use qcowfuzz::internal::harness::oracles::qcow2::entries::EntryReport;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Finding;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Report;

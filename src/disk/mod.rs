@@ -1,5 +1,6 @@
 //! Types that every format and every implementation shares: offsets, extents, storage, files, errors, limits and events.
 
+pub(crate) mod clusters;
 pub mod error;
 pub mod extent;
 #[cfg(feature = "fuzzer")]

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::formats::qcow2::units::ClusterSize;
+use crate::disk::clusters::ClusterSize;
 use crate::programs::Record;
 use crate::programs::journal::{Journal, Mark};
 

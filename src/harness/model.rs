@@ -11,9 +11,11 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::disk::clusters::ClusterSize;
+use crate::disk::clusters::GuestCluster;
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::formats::qcow2::units::{ClusterSize, GuestCluster, SUBCLUSTERS};
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 use crate::programs::journal::{Journal, Record};
 

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use bytes::BufMut;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::GuestOffset;
-use crate::formats::qcow2::units::ClusterSize;
 use crate::images::entropy::Entropy;
 
 /// The length of a stamp in bytes.

@@ -1,9 +1,9 @@
 //! The files that a program builds, and their names: for each layer of its chain an image and, if it has one, an
 //! external data file. All buffers are reused from program to program.
 
+use crate::disk::clusters::HostCluster;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::storage::Layer;
-use crate::formats::qcow2::units::HostCluster;
 use crate::images::image::Image;
 
 /// The names of the files of a chain. Images contain the names of the files below them, so the caller must choose the

@@ -1,8 +1,10 @@
 //! The journal: what each operation meant, and the host offsets that were chosen for it. It is all
 //! that the reference model sees: no entry, no bit, no byte of the image.
 
+use crate::disk::clusters::ClusterSize;
+use crate::disk::clusters::GuestCluster;
+use crate::disk::clusters::SubclusterRange;
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::units::{ClusterSize, GuestCluster, SubclusterRange};
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 
 /// One thing that was meant.

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
+use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::geometry::{Compression, Geometry, ImageFormat, Version};
-use crate::formats::qcow2::units::ClusterSize;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, MAX_SIZE_BYTES, Plan};

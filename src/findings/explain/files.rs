@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_EXPLAINED_RUNS;
 use crate::disk::storage::Storage;
 use crate::findings::provenance::Provenance;
@@ -9,7 +10,6 @@ use crate::formats::qcow2::anatomy::{Anatomy, Element, Part};
 use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::head::Head;
-use crate::formats::qcow2::units::ClusterSize;
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
 use crate::images::files::Images;
 use crate::images::image::Image;

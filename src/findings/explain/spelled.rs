@@ -1,11 +1,11 @@
 //! The bits of fields and entries, in words.
 
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::formats::qcow2::anatomy::Part;
 use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::refcount;
-use crate::formats::qcow2::units::SUBCLUSTERS;
 
 /// Names of the header's feature bits, from bit 0 on (specification, "Header").
 const FEATURE_BITS: [(&str, &[&str]); 3] = [

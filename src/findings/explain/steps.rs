@@ -3,10 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::findings::provenance::{Placed, Provenance};
 use crate::formats::qcow2::anatomy::{Anatomy, Part};
-use crate::formats::qcow2::units::ClusterSize;
 use crate::images::damage::{Attack, Spot};
 use crate::images::files::Images;
 use crate::images::limits::Limits;

@@ -12,6 +12,7 @@ use std::ops::{ControlFlow, Range};
 
 use super::constants::EXTENSION_END;
 use super::geometry::{Geometry, Version};
+use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
@@ -21,7 +22,6 @@ use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
-use crate::formats::qcow2::units::ClusterSize;
 use crate::formats::qcow2::{bitmap_directory, refcount, snapshot_table};
 
 use fields::{DIRECTORY_FIELDS, HEADER_FIELDS, HEADER_FIELDS_V2, SNAPSHOT_FIELDS, SNAPSHOT_FIXED};

@@ -11,7 +11,7 @@ use super::constants::{
 };
 use super::error::MapError;
 use super::geometry::Geometry;
-use super::units::ClusterSize;
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 
 /// The largest number of bitmaps that QEMU opens (`QCOW2_MAX_BITMAPS`).

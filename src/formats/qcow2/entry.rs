@@ -2,7 +2,7 @@
 
 use super::constants::{COPIED, L2_COMPRESSED, L2_ZERO, OFFSET_MASK};
 use super::geometry::{Geometry, Version};
-use super::units::ClusterSize;
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 
 /// An L1 table entry.

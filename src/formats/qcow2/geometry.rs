@@ -2,7 +2,7 @@
 //! [`Layout`](super::layout::Layout) calculates sizes from them for the code that reads; the build calculates them
 //! again for the code that writes.
 
-use super::units::ClusterSize;
+use crate::disk::clusters::ClusterSize;
 
 /// The compression type of compressed clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

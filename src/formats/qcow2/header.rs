@@ -11,7 +11,7 @@ use super::constants::{
 use super::error::MapError;
 use super::geometry::{Compression, Geometry, Version};
 use super::layout::Layout;
-use super::units::ClusterSize;
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 
 /// The fields of a header that a reader needs, checked as QEMU checks them at open.

@@ -16,4 +16,3 @@ pub mod refcount;
 pub mod snapshot;
 pub mod snapshot_table;
 pub mod table;
-pub mod units;

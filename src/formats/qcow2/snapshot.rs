@@ -3,7 +3,7 @@
 use bytes::Buf;
 
 use super::constants::{MAX_L1_ENTRIES, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
-use super::units::ClusterSize;
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 
 /// The largest `extra_data_size` that QEMU opens (`QCOW_MAX_SNAPSHOT_EXTRA_DATA`).

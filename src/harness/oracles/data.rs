@@ -9,9 +9,9 @@
 
 use std::ops::Range;
 
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
-use crate::formats::qcow2::units::SUBCLUSTERS;
 use crate::harness::engine::OpenDisk;
 use crate::harness::model::{Model, State, Visible};
 use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};

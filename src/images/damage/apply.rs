@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::anatomy::{Anatomy, EVERYTHING, Element};
 use crate::formats::qcow2::constants::OFFSET_MASK;
-use crate::formats::qcow2::units::ClusterSize;
 use crate::images::files::Images;
 use crate::images::image::Image;
 

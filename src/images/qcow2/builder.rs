@@ -1,9 +1,12 @@
 //! The builder of an image, and its operations on clusters.
 
 use super::encoding::entries::Subclusters;
+use crate::disk::clusters::ClusterSize;
+use crate::disk::clusters::GuestCluster;
+use crate::disk::clusters::HostCluster;
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
-use crate::formats::qcow2::units::{ClusterSize, GuestCluster, HostCluster, SUBCLUSTERS};
 use crate::images::content::WriteNumber;
 use crate::images::limits::Limits;
 use crate::images::qcow2::encoding::sizes::Sizes;

@@ -1,7 +1,7 @@
 //! Compressed clusters: several to a host cluster, at any byte, across cluster boundaries.
 
+use crate::disk::clusters::GuestCluster;
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::units::GuestCluster;
 use crate::images::content::{Shape, WriteNumber};
 use crate::images::qcow2::encoding::sizes::Sizes;
 
@@ -123,7 +123,7 @@ impl Builder {
         let skew = skew_bytes & cluster_size.mask();
         let clusters = cluster_size.clusters_for(skew + length_bytes);
         let first = self.placement.allocate(clusters, self.placement.policy)?;
-        let first = cluster_size.host_offset(crate::formats::qcow2::units::HostCluster::new(first));
+        let first = cluster_size.host_offset(crate::disk::clusters::HostCluster::new(first));
         Some(first.saturating_add(skew))
     }
 }

@@ -4,9 +4,9 @@
 use crate::images::qcow2::encoding::sizes::Sizes;
 use std::ops::Range;
 
+use crate::disk::clusters::GuestCluster;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::qcow2::units::GuestCluster;
 use crate::images::content::WriteNumber;
 use crate::images::image::Image;
 

@@ -1,6 +1,6 @@
 //! The active L1 table: its growth, resizes of the disk, and the release of tables.
 
-use crate::formats::qcow2::units::GuestCluster;
+use crate::disk::clusters::GuestCluster;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;

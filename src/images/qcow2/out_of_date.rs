@@ -2,7 +2,7 @@
 //! count, and freed clusters with one. Tables are always correct, and so are the counts of the header and of refcount
 //! structures, because a writer updates these first.
 
-use crate::formats::qcow2::units::HostCluster;
+use crate::disk::clusters::HostCluster;
 use crate::images::entropy::Entropy;
 use crate::images::files::Deviation;
 use crate::images::qcow2::encoding::sizes::Sizes;

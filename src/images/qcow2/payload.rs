@@ -9,9 +9,9 @@ mod zstd;
 
 use std::sync::OnceLock;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_PAYLOAD_BYTES;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
-use crate::formats::qcow2::units::ClusterSize;
 use crate::images::content::{STAMP_BYTES, Shape};
 
 #[cfg(test)]

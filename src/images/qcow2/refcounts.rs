@@ -15,13 +15,13 @@
 //! of 4,096 clusters needs a longer one wherever it moves.) Unnecessary clusters are freed at the end.
 
 use super::encoding::refcounts::put_run;
+use crate::disk::clusters::HostCluster;
 use crate::disk::limits::{MAX_TABLE_ROUNDS, MAX_TABLE_TOLERANCE};
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::GRAIN_BYTES;
 use crate::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
 use crate::formats::qcow2::geometry::Geometry;
-use crate::formats::qcow2::units::HostCluster;
 use crate::images::image::Image;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
@@ -297,10 +297,10 @@ fn serialise_block(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::clusters::ClusterSize;
     use crate::disk::storage::Storage;
     use crate::formats::qcow2::geometry::{Compression, Version};
     use crate::formats::qcow2::refcount;
-    use crate::formats::qcow2::units::ClusterSize;
     use crate::images::entropy::Entropy;
 
     fn geometry(bits: u32, refcount_order: u32) -> Geometry {

@@ -1,8 +1,9 @@
 //! Changes to the subclusters of one cluster, under extended L2.
 
 use super::encoding::entries::Subclusters;
+use crate::disk::clusters::GuestCluster;
+use crate::disk::clusters::SubclusterRange;
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::units::{GuestCluster, SubclusterRange};
 use crate::images::content::SubclusterChange;
 
 use super::builder::Builder;

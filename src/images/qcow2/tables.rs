@@ -1,8 +1,9 @@
 //! The L2 tables of an image that is being built, in pages of sixteen entries. Pages without a change take no memory.
 
 use super::encoding::entries::Subclusters;
+use crate::disk::clusters::HostCluster;
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::units::{HostCluster, SUBCLUSTERS};
 use crate::images::content::WriteNumber;
 
 /// Entries in a page.

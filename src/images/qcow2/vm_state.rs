@@ -1,7 +1,7 @@
 //! The state of a guest's memory and devices. A snapshot maps it after the disk, beginning at the first L1 table
 //! entry that the disk does not need.
 
-use crate::formats::qcow2::units::GuestCluster;
+use crate::disk::clusters::GuestCluster;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;

@@ -1,6 +1,7 @@
 //! Operations that change what a guest reads.
 
-use crate::formats::qcow2::units::{GuestCluster, SubclusterRange};
+use crate::disk::clusters::GuestCluster;
+use crate::disk::clusters::SubclusterRange;
 use crate::images::content::{SubclusterChange, WriteNumber};
 use crate::images::qcow2::Sizes;
 use crate::programs::journal::Record;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::formats::qcow2::units::GuestCluster;
+use crate::disk::clusters::GuestCluster;
 use crate::images::content::WriteNumber;
 use crate::images::qcow2::payload::Kind;
 use crate::images::qcow2::placement::Policy;

@@ -1,8 +1,8 @@
 //! Operations that ask a question of the image that the program built.
 
+use crate::disk::clusters::GuestCluster;
 use crate::disk::extent::Window;
 use crate::disk::offsets::GuestOffset;
-use crate::formats::qcow2::units::GuestCluster;
 use crate::programs::operand::{At, Inside, Length, Magnitude};
 
 use super::question::Question;

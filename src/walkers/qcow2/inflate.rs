@@ -257,9 +257,9 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::disk::clusters::ClusterSize;
     use crate::disk::offsets::HostOffset;
     use crate::formats::qcow2::geometry::Version;
-    use crate::formats::qcow2::units::ClusterSize;
     use crate::images::entropy::Entropy;
 
     /// A payload of so many bytes at the beginning of a file.

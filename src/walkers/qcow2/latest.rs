@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 
+use crate::disk::clusters::GuestCluster;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::entry::{L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::units::GuestCluster;
 
 /// An L2 entry and its bitmap (0 where there is none); `None` where there is no L2 table.
 type Entry = Option<(L2Entry, SubclusterBitmap)>;

@@ -10,12 +10,12 @@
 use crate::formats::qcow2::layout::Layout;
 use std::ops::{ControlFlow, Range};
 
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::extent::{Extent, Mapping, Visitor, Window};
 use crate::disk::observer::{Event, Observer, Rare, State, Vital, WindowClass};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
-use crate::formats::qcow2::units::SUBCLUSTERS;
 
 use super::disk::{Disk, LayerRef, Qcow2, Raw};
 use super::lookup::{self, at_depth, checked_kind, mapping_of, raw_mapping};

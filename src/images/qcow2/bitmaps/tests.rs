@@ -1,8 +1,8 @@
 //! Tests of bounds that neither `qemu_images.rs` nor the recount can see.
 
 use super::*;
+use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
-use crate::formats::qcow2::units::ClusterSize;
 use crate::images::limits::Limits;
 use crate::images::qcow2::Plan;
 use crate::images::qcow2::refcounts::RefcountPlacement;

@@ -1,10 +1,10 @@
 //! Persistent dirty bitmaps (specification, "Bitmaps extension" and "Bitmaps").
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{
     BITMAP_ALL_ONES, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAPS_EXTENSION_BYTES,
 };
-use crate::formats::qcow2::units::ClusterSize;
 
 use super::{padded, put};
 

@@ -1,8 +1,8 @@
 //! Entries of L1 and L2 tables (specification, "L1 table entry", "L2 table entry").
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{COPIED, L2_COMPRESSED, L2_ZERO};
-use crate::formats::qcow2::units::ClusterSize;
 
 /// The length of a sector, the unit of lengths in descriptors of compressed clusters.
 const SECTOR_BYTES: u64 = 512;

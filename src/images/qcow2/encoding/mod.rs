@@ -29,6 +29,7 @@ mod tests {
     use super::header::FixedPart;
     use super::sizes::Sizes;
     use super::{bitmaps, snapshots};
+    use crate::disk::clusters::ClusterSize;
     use crate::disk::offsets::HostOffset;
     use crate::formats::qcow2::bitmap::{
         BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, bits_for, table_entries_for,
@@ -39,7 +40,6 @@ mod tests {
     use crate::formats::qcow2::header::Header;
     use crate::formats::qcow2::layout::Layout;
     use crate::formats::qcow2::snapshot::{SnapshotEntry, SnapshotExtra};
-    use crate::formats::qcow2::units::ClusterSize;
 
     fn geometries() -> impl Iterator<Item = Geometry> {
         (9..=21).flat_map(|bits| (0..=6).map(move |order| (bits, order))).flat_map(

@@ -1,7 +1,7 @@
 //! Sizes that follow from a geometry.
 
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::formats::qcow2::geometry::Geometry;
-use crate::formats::qcow2::units::SUBCLUSTERS;
 
 /// Sizes that follow from a geometry, for the code that builds images.
 pub trait Sizes {

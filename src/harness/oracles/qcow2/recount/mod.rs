@@ -14,13 +14,13 @@ mod references;
 use std::fmt;
 use std::ops::ControlFlow;
 
+use crate::disk::clusters::HostCluster;
 use crate::disk::limits::MAX_RECOUNTED;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::table::HostTable;
-use crate::formats::qcow2::units::HostCluster;
 
 /// The structure that references a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
