@@ -111,7 +111,12 @@ impl Source {
                 module.extend(path[ups..].iter().cloned());
                 module
             }
-            "qcowfuzz" => [vec!["crate".to_string()], path[1..].to_vec()].concat(),
+            // The command reaches hidden modules through `internal`, which shows the rooms as they are.
+            "qcowfuzz" => {
+                let hidden = path.get(1).is_some_and(|first| first == "internal");
+                let rest = path[1 + usize::from(hidden)..].to_vec();
+                [vec!["crate".to_string()], rest].concat()
+            }
             _ => path,
         }
     }
