@@ -24,8 +24,9 @@ pub struct Case<'c> {
     pub cell_bytes: u64,
     /// log2 of the guest bytes that one table of the image at the top maps.
     pub table_span_bits: u32,
-    /// Whether the oracles judge the whole disk. At the last image of a program and under
-    /// [`Checks::AfterEach`](super::Checks::AfterEach) they do. At other checkpoints they judge what has changed since the last one.
+    /// The oracles judge the whole disk: true at the last image of a program and under
+    /// [`Checks::AfterEach`](super::Checks::AfterEach). At other checkpoints, they judge the changes since the last
+    /// one.
     pub in_full: bool,
 }
 

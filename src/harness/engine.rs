@@ -88,7 +88,7 @@ pub trait Engine {
     /// when the snapshot was taken. Ranges that the snapshot does not map come from the layers below.
     ///
     /// # Errors
-    /// As for [`Engine::open`], and where there is no such snapshot.
+    /// As for [`Engine::open`]; or the snapshot does not exist.
     fn open_snapshot<'s>(
         &'s mut self,
         chain: &[Layer<'s>],
@@ -124,7 +124,7 @@ pub trait OpenDisk {
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError>;
 }
 
-/// Why an engine did not answer.
+/// The reason why an engine did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The storage failed.
@@ -133,7 +133,7 @@ pub enum EngineError {
     /// The byte lies past the end of the disk.
     #[error("guest offset {guest} lies past the end of the disk at {virtual_size}")]
     PastEnd {
-        /// The guest offset that was asked for.
+        /// The requested guest offset.
         guest: GuestOffset,
         /// The disk's size in bytes.
         virtual_size: u64,

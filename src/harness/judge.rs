@@ -1,4 +1,4 @@
-//! The oracles in their order, with their buffers.
+//! Runs the oracles in their order, with their buffers.
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
@@ -25,38 +25,39 @@ pub(super) struct Judge {
     other: Vec<Extent>,
     bytes: oracles::data::Buffers,
     snapshot: oracles::snapshots::Buffers,
-    /// What was found right in the last image of the run.
+    /// The results that the oracles confirmed for the last image of the run.
     known: Known,
 }
 
-/// The judging of one case.
+/// The context in which one case is judged.
 struct Hearing<'h, 'c, O> {
     case: &'h Case<'c>,
     meter: &'h Meter,
-    /// The bytes of tables that the disk has.
+    /// The number of bytes of tables that the disk has.
     table_bytes: u64,
-    /// The steps that a walk may make.
+    /// The highest number of steps of a walk.
     fuel: u64,
     observer: &'h O,
 }
 
 impl Judge {
-    /// Begins a run: nothing is known of its images.
+    /// Begins a run: no result of its images is known.
     pub(super) fn begin_run(&mut self) {
         self.known.clear();
     }
 
-    /// The extents that were expected of the last image.
+    /// Returns the extents that the model expected of the last image.
     pub(super) fn expected(&self) -> &[Extent] {
         &self.expected
     }
 
-    /// The extents that the engine gave for it.
+    /// Returns the extents that the engine emitted for the last image.
     pub(super) fn whole(&self) -> &[Extent] {
         &self.whole
     }
 
-    /// Judges how an engine reads the images of `case`, whose structures are right and have so many bytes of tables.
+    /// Judges how an engine reads the images of `case`. The structures of the images are correct, and have
+    /// `table_bytes` of tables.
     pub(super) fn engine<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
@@ -95,8 +96,8 @@ impl Judge {
         oracles::snapshots::check(engine, &chain, index, model, table_bytes.of_a_snapshot, snapshot)
     }
 
-    /// Asks everything but what happens when a read fails; returns how many reads opening the image
-    /// and walking it takes.
+    /// Runs all oracles except those of failing reads and of snapshots. Returns the number of reads for opening and
+    /// walking the image.
     fn answers<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
@@ -126,7 +127,7 @@ impl Judge {
         Ok(reads)
     }
 
-    /// Asks what the program asks.
+    /// Judges the engine's answers to the program's questions.
     fn questions<O: Observer>(
         &mut self,
         disk: &mut impl OpenDisk,
@@ -157,7 +158,7 @@ impl Judge {
         Ok(())
     }
 
-    /// The whole walk; returns how many reads it took, with those of opening.
+    /// Walks and judges the whole disk. Returns the number of reads, including those for opening.
     fn walk<O: Observer>(
         &mut self,
         disk: &mut impl OpenDisk,
@@ -181,7 +182,7 @@ impl Judge {
         }
         oracles::partition::check(whole, &(0..size))?;
         oracles::flags::check(whole)?;
-        // Before the model, to which a missed merge is one wrong length among others.
+        // This oracle runs before the model, which would report a missed merge only as a wrong length.
         oracles::maximal::check(whole)?;
         oracles::model::check(expected, whole)?;
         observer.vital(Vital::Reads, reads);

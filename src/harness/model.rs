@@ -1,11 +1,12 @@
-//! The reference model: what the disk must look like, from the journal alone.
+//! The reference model: computes the expected disk from the journals alone.
 //!
-//! A layer is a list of pieces, each with one state, in order. Every record paints a range of it: what
-//! was there is cut out, the new piece takes its place. A disk is a list of layers: what the first leaves
-//! unallocated is asked of the second, as far as that reaches, and so on. That is all.
+//! A layer is an ordered list of pieces, each with one state. Every record replaces a range: the model cuts out the old
+//! pieces and inserts the new one. A disk is a list of layers: if the first layer leaves a range unallocated, the
+//! second layer decides, up to its end, and so on. That is all.
 //!
 //! # Arithmetic
-//! The build chooses host offsets that fit into an entry, 56 bits, and a disk ends before 2^63: no offset of a piece is held.
+//! The build chooses host offsets that fit into an entry, 56 bits, and a disk ends before 2^63: no offset of a piece
+//! saturates.
 
 use std::ops::Range;
 
@@ -19,12 +20,12 @@ use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 use crate::programs::journal::{Journal, Record};
 
-/// What a piece of the disk is. Host offsets are those of the piece's first byte.
+/// The state of a piece of the disk. Host offsets are those of the piece's first byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum State {
-    /// Nothing is there.
+    /// Unallocated.
     Unallocated,
-    /// Nothing is there, but the cluster around it has a host cluster.
+    /// Unallocated, in a cluster that has a host cluster.
     UnallocatedInside(HostOffset),
     /// Zeros, without an allocation.
     ZeroPlain,
@@ -37,7 +38,7 @@ pub enum State {
 }
 
 impl State {
-    /// The state of the same piece without its first `delta_bytes`.
+    /// Returns the state of the same piece without its first `delta_bytes`.
     fn advanced(self, delta_bytes: u64) -> Self {
         let on = |host: HostOffset| host.saturating_add(delta_bytes);
         match self {
@@ -48,7 +49,7 @@ impl State {
         }
     }
 
-    /// The state when the cluster around the piece lies elsewhere; `host` is where the piece goes.
+    /// Returns the state after the cluster around the piece has moved; `host` is the new host offset of the piece.
     fn moved_to(self, host: HostOffset) -> Self {
         match self {
             Self::Unallocated | Self::UnallocatedInside(_) => Self::UnallocatedInside(host),
@@ -58,7 +59,7 @@ impl State {
         }
     }
 
-    /// What `qemu-img map` prints for it.
+    /// Returns the mapping that `qemu-img map` prints for this state.
     fn mapping(self) -> Mapping {
         let (present, data, compressed, offset) = match self {
             Self::Unallocated => (false, false, false, None),
@@ -77,78 +78,78 @@ impl State {
 pub struct Piece {
     /// The first guest byte.
     pub start: u64,
-    /// What it is.
+    /// The state of the piece.
     pub state: State,
 }
 
-/// A layer as it was.
+/// An earlier state of a layer.
 #[derive(Debug, Default)]
 struct Snapshot {
     size_bytes: u64,
     pieces: Vec<Piece>,
 }
 
-/// One layer as it must be: a list of pieces.
+/// The expected state of one layer: a list of pieces.
 #[derive(Debug)]
 struct Layer {
     cluster_size: ClusterSize,
     size_bytes: u64,
-    /// Whether the layer is a raw file, in which every byte is data at its own offset.
+    /// The layer is a raw file, in which every byte is data at its own offset.
     raw: bool,
-    /// Never empty; the first starts at 0, the last goes on for ever.
+    /// Never empty; the first starts at 0, the last has no end.
     pieces: Vec<Piece>,
     snapshots: Vec<Snapshot>,
-    /// Buffers of snapshots that are gone.
+    /// The buffers of deleted snapshots.
     spare: Vec<Snapshot>,
 }
 
-/// For each layer, the index of a piece.
+/// The index of the last piece found in each layer.
 type Found = SmallVec<[usize; 4]>;
 
-/// The disk as it must be: layers, which are asked in order.
+/// The expected disk: layers, from the top down.
 #[derive(Debug)]
 pub struct Model {
-    /// The image itself first, and behind the last that is in use spare ones.
+    /// The image itself first. Spare layers follow the last one in use.
     layers: Vec<Layer>,
     live: usize,
-    /// The parts of the disk that a guest sees, in order. Updated whenever the layers change.
+    /// The parts of the disk that a guest sees, in order. The model updates them whenever the layers change.
     visible: Vec<Visible>,
 }
 
-/// A part of the disk that a guest sees, and where it comes from.
+/// A part of the disk that a guest sees, with its source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Visible {
     /// The first guest byte.
     pub start: u64,
     /// The byte past the last.
     pub end: u64,
-    /// How many layers down it was found.
+    /// The depth of the layer that the part comes from, 0 for the top.
     pub depth: u32,
-    /// The piece of that layer; it may begin earlier.
+    /// The piece of that layer, which may begin before this part.
     pub piece: Piece,
     /// The byte past the last of that piece, which may lie past the end of the disk.
     pub piece_end: u64,
     /// The cluster size of that layer.
     pub cluster_size: ClusterSize,
-    /// The size of that layer, to the byte: what a raw file lacks of its last sector is zeros.
+    /// The exact size of that layer in bytes. In the last sector, the bytes past a raw file's end are zeros.
     pub size_bytes: u64,
-    /// Whether that layer is raw.
+    /// That layer is raw.
     pub raw: bool,
 }
 
 impl Visible {
-    /// What it is.
+    /// Returns the state of the part.
     pub fn state(&self) -> State {
         self.piece.state.advanced(self.start - self.piece.start)
     }
 
-    /// What `qemu-img map` prints for it.
+    /// Returns the mapping that `qemu-img map` prints for the part.
     fn mapping(&self) -> Mapping {
         let here = HostOffset::new(self.start);
         let state = match self.raw {
             false => self.state(),
             true if self.start < self.size_bytes => State::Normal(here, WriteNumber(0)),
-            // The rest of a sector that the file does not have.
+            // The part of the last sector past the end of the file.
             true => State::ZeroAllocated(here),
         };
         Mapping { depth: self.depth, ..state.mapping() }
@@ -156,13 +157,13 @@ impl Visible {
 }
 
 impl Model {
-    /// An empty disk of size 0.
+    /// Creates an empty disk of size 0.
     pub fn new() -> Self {
         Self { layers: vec![Layer::new()], live: 1, visible: Vec::new() }
     }
 
-    /// Becomes the disk of `journals`, in the buffers that are there: the image's own journal first, each
-    /// of the others that of the layer below the one before it.
+    /// Replays `journals`, and reuses the buffers. The first journal is the image's own; each next one belongs to the
+    /// layer below.
     pub fn replay<'j>(&mut self, journals: impl Iterator<Item = &'j Journal>) {
         self.live = 0;
         for journal in journals {
@@ -175,24 +176,24 @@ impl Model {
         self.update_visible();
     }
 
-    /// How many snapshots the image itself has.
+    /// Returns the number of snapshots of the image itself.
     pub fn snapshot_count(&self) -> usize {
         self.layers[0].snapshots.len()
     }
 
-    /// The disk is what it was when the snapshot at `index` was taken, which there must be.
+    /// Returns the disk to its state when the snapshot at `index` was taken. The snapshot must exist.
     pub fn become_snapshot(&mut self, index: usize) {
         self.layers[0].become_snapshot(index);
         self.layers[0].join();
         self.update_visible();
     }
 
-    /// The size of the disk that a guest sees.
+    /// Returns the size of the disk that a guest sees.
     pub fn virtual_size_bytes(&self) -> u64 {
         self.layers[0].virtual_size_bytes()
     }
 
-    /// What a guest sees, in order.
+    /// Returns the parts of the disk that a guest sees, in order.
     pub fn visible(&self) -> &[Visible] {
         &self.visible
     }
@@ -228,8 +229,8 @@ impl Model {
         self.visible = visible;
     }
 
-    /// Asks one layer after the other, as far as each of them reaches. `found` is where the pieces of
-    /// earlier bytes were found.
+    /// Returns the visible part from `guest` on. Layers are consulted from the top down, each up to its end. `found`
+    /// holds the index of an earlier piece in each layer.
     #[inline]
     fn ask(&self, guest: u64, found: &mut [usize]) -> Visible {
         let layers = &self.layers[..self.live];
@@ -264,7 +265,7 @@ impl Model {
         }
     }
 
-    /// The extents of the whole disk, into `extents`.
+    /// Writes the extents of the whole disk to `extents`.
     pub fn extents(&self, extents: &mut Vec<Extent>) {
         extents.clear();
         for visible in &self.visible {
@@ -308,8 +309,8 @@ impl Layer {
         self.join();
     }
 
-    /// The size that the layer has for those above it: whole sectors. Of an image the last one must be
-    /// complete, a raw file is filled up.
+    /// Returns the size that the layers above see: whole sectors. An image's last sector must be complete; a raw file's
+    /// is filled up.
     fn virtual_size_bytes(&self) -> u64 {
         match self.raw {
             false => self.size_bytes / 512 * 512,
@@ -317,22 +318,22 @@ impl Layer {
         }
     }
 
-    /// Whether what is in this state is for the layer below to say.
+    /// Reports whether the layer below decides about ranges in this state.
     fn leaves(&self, state: State) -> bool {
         !self.raw && matches!(state, State::Unallocated | State::UnallocatedInside(_))
     }
 
-    /// Makes one of neighbours that continue each other.
+    /// Joins neighbours that continue each other.
     fn join(&mut self) {
         self.pieces
             .dedup_by(|next, here| here.state.advanced(next.start - here.start) == next.state);
     }
 
-    /// The piece that holds the byte at `guest`, and the byte past its end. `found` is the index of a
-    /// piece that begins no later.
+    /// Returns the piece that holds the byte at `guest`, and the byte past its end. `found` is the index of a piece
+    /// that does not begin later.
     #[inline]
     fn piece_at(&self, guest: u64, found: &mut usize) -> (Piece, u64) {
-        // It is mostly the next one.
+        // The piece is mostly the next one.
         loop {
             match self.pieces.get(*found + 1) {
                 Some(next) if next.start <= guest => *found += 1,
@@ -391,7 +392,7 @@ impl Layer {
         }
     }
 
-    /// The layer is what it was when the snapshot at `index` was taken, which there must be.
+    /// Returns the layer to its state when the snapshot at `index` was taken. The snapshot must exist.
     fn become_snapshot(&mut self, index: usize) {
         let snapshot = &self.snapshots[index];
         self.size_bytes = snapshot.size_bytes;
@@ -410,7 +411,7 @@ impl Layer {
         self.pieces.drain(first + 1..past);
     }
 
-    /// Everything in the cluster keeps what it is, but lies in the host cluster at `host` from now on.
+    /// Moves the pieces of the cluster to the host cluster at `host`. Their states stay the same.
     fn move_cluster(&mut self, cluster: GuestCluster, host: HostOffset) {
         let start = self.cluster_size.guest_offset(cluster).get();
         let first = self.cut(start);
@@ -420,11 +421,11 @@ impl Layer {
         }
     }
 
-    /// Makes a piece start at `at`, if need be by cutting one in two; its index.
+    /// Makes a piece start at `at`, and cuts one in two if necessary. Returns its index.
     fn cut(&mut self, at: u64) -> usize {
         let index = self.pieces.partition_point(|piece| piece.start < at);
         if self.pieces.get(index).is_none_or(|piece| piece.start > at) {
-            // Not the first: that one starts at 0.
+            // The index is not 0, because the first piece starts at 0.
             let before = self.pieces[index - 1];
             let state = before.state.advanced(at - before.start);
             self.pieces.insert(index, Piece { start: at, state });

@@ -1,5 +1,5 @@
-//! The way from a program's bytes to built images: runs the operations, builds the files each time they are due, and
-//! passes them to a judge.
+//! From a program's bytes to built images: runs the operations, builds the files at each checkpoint, and passes them to
+//! a judge.
 
 use crate::disk::observer::{Observer, State, Vital};
 use crate::formats::qcow2::geometry::{Compression, Geometry};
@@ -12,44 +12,43 @@ use crate::images::limits::Limits;
 use crate::images::qcow2;
 use crate::programs::{Effect, Program, Vm};
 
-/// When the image is built and verified, beside a program's checkpoints and its end.
+/// The times at which images are built and verified, in addition to a program's checkpoints and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// At no other time.
+    /// No other time.
     #[default]
     AtCheckpoints,
     /// After every operation.
     AfterEach,
 }
 
-/// What became of a run without a violation.
+/// The result of a run without a violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// How many operations the program has.
+    /// The number of operations of the program.
     pub operations: usize,
-    /// How many of them changed the image or asked a question.
+    /// The number of operations that changed the image or asked a question.
     pub effective: usize,
-    /// How many images were built and verified.
+    /// The number of images that were built and verified.
     pub images: usize,
-    /// How many of these, which were damaged, the engine did not open.
+    /// The number of damaged images that the engine refused to open.
     pub refused: usize,
-    /// How many of them it opened and did not walk to the end.
+    /// The number of damaged images that the engine opened and did not walk to the end.
     pub failed: usize,
-    /// The engine does not support the image's features: nothing was asked of it.
+    /// The engine does not support the image's features: the harness did not call it.
     pub unsupported: bool,
 }
 
-/// A violation, and where in the program it was found.
+/// A violation, and its place in the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What was found.
+    /// The violation.
     pub violation: Violation,
-    /// How many operations had run when the image was verified.
+    /// The number of operations that had run when the image was verified.
     pub operations_run: usize,
 }
 
-/// The way from bytes to images. All buffers are reused from run to run, and no run sees anything of
-/// the one before.
+/// The path from bytes to images. A pipeline reuses all buffers from run to run, and no run depends on the one before.
 #[derive(Debug, Default)]
 pub struct Pipeline {
     program: Program,
@@ -62,16 +61,16 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Images call each other by `names`, for files that are to be written.
+    /// Creates a pipeline whose images name each other by `names`, for files that are to be written.
     pub fn named(names: FileNames) -> Self {
         Self { names, ..Self::default() }
     }
 
-    /// Runs the program that `input` is, and has the files judged each time they are due. What the VM and
-    /// the build do is told to `observer`.
+    /// Runs the program that `input` encodes, and passes the files to `judge` at each checkpoint. The VM and the build
+    /// report events to `observer`.
     ///
     /// # Errors
-    /// What `judge` found.
+    /// Returns the violation that `judge` found.
     pub fn run(
         &mut self,
         input: &[u8],
@@ -86,7 +85,7 @@ impl Pipeline {
         self.images.resize(0);
         let operations = self.program.operations.len();
         let mut outcome = Outcome { operations, ..Outcome::default() };
-        // Whether there is anything to verify that was not there at the last image.
+        // Something has changed since the last image.
         let mut anything_new = true;
         for at in 0..=operations {
             let end = at == operations;
@@ -101,12 +100,12 @@ impl Pipeline {
                 Checks::AtCheckpoints => effect == Effect::Checkpoint && anything_new,
                 Checks::AfterEach => true,
             };
-            // What comes last is verified once.
+            // The last image is verified only once.
             if end || early && at + 1 < operations {
                 anything_new = false;
                 observer.vital(Vital::Questions, self.vm.questions().len() as u64);
                 if !self.vm.attacks().is_empty() {
-                    // What is damaged already is built anew.
+                    // Damaged files cannot be reused: build them again.
                     self.images.resize(0);
                 }
                 self.vm.build(&self.names, &mut self.scratch, &mut self.images, observer);
@@ -125,22 +124,23 @@ impl Pipeline {
         Ok(outcome)
     }
 
-    /// The program of the last run.
+    /// Returns the program of the last run.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The virtual machine as the last run left it: the builder, and the journal.
+    /// Returns the virtual machine as the last run left it, with its builders and journals.
     pub fn vm(&self) -> &Vm {
         &self.vm
     }
 
-    /// How many operations had run when the last run ended; of a panic, the one in which it was is counted too.
+    /// Returns the number of operations that the last run executed. After a panic, it includes the operation that
+    /// panicked.
     pub fn operations_run(&self) -> usize {
         self.operations_run
     }
 
-    /// The files that were built last.
+    /// Returns the files that were built last.
     pub fn images(&self) -> &Images {
         &self.images
     }

@@ -50,7 +50,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// The first violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { engine, observer, pipeline, structures, judge } = self;
-        // Whatever is left open is decided by the input alone.
+        // The random choices of the oracles depend on the input alone.
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let mut unsupported = false;
         engine.begin_run();
@@ -69,7 +69,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds; of a chain, the
     /// one at the top.
     pub fn build(&mut self, input: &[u8]) -> &Image {
-        // Nothing can be found where nothing is judged.
+        // Without a judge, the run finds no violation.
         let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), &(), |_| Ok(()));
         debug_assert!(run.is_ok());
         self.image()

@@ -1,4 +1,4 @@
-//! The interface of the fuzz targets, and what is fixed about each.
+//! The interface of the fuzz targets, and their constant properties.
 
 use crate::images::limits::Limits;
 
@@ -17,7 +17,7 @@ pub trait Target {
     fn pipeline(&self) -> Option<&Pipeline>;
 }
 
-/// What is fixed about a target.
+/// The constant properties of a target.
 #[derive(Clone, Copy, Debug)]
 pub struct Definition {
     /// The name on the command line, of the libFuzzer binary and of the corpus folder.
@@ -28,7 +28,7 @@ pub struct Definition {
     pub inputs: Inputs,
     /// The limits of its programs.
     pub limits: Limits,
-    /// What the harness expects of the walk of an image.
+    /// The extents that the harness expects from the walk of an image.
     pub expectation: Expectation,
     /// The Rust expression that creates the target in a regression test. `{engine}` stands for the engine.
     pub constructor: &'static str,
@@ -43,7 +43,7 @@ pub enum Inputs {
     Files,
 }
 
-/// What the harness expects of the walk of an image.
+/// The extents that the harness expects from the walk of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expectation {
     /// The extents of the reference model.
@@ -52,6 +52,6 @@ pub enum Expectation {
     UntouchedExtents,
     /// Nothing: the target judges the refcounts, and no image is walked.
     NotWalked,
-    /// Nothing: no journal says what a file means.
+    /// Nothing: a file without a journal has no expectation.
     Unknown,
 }

@@ -27,7 +27,7 @@ macro_rules! targets {
             /// All targets.
             pub const ALL: [Self; [$(Self::$kind),+].len()] = [$(Self::$kind),+];
 
-            /// Returns what is fixed about the target.
+            /// Returns the constant properties of the target.
             pub const fn definition(self) -> &'static Definition {
                 match self {
                     $(Self::$kind => &$module::DEFINITION,)+

@@ -1,4 +1,4 @@
-//! What an operation is to an observer.
+//! Events of operations, for an observer.
 
 use crate::disk::observer::{Event, Observer, State};
 
@@ -6,7 +6,7 @@ use super::operation::Class;
 use super::{Effect, Operation, Vm};
 
 impl Vm {
-    /// Runs one operation, and tells `observer` what came of it.
+    /// Runs one operation, and reports its event to `observer`.
     pub fn step_observed<O: Observer>(&mut self, operation: Operation, observer: &O) -> Effect {
         if !O::OBSERVES {
             return self.step(operation);

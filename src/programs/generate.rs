@@ -1,5 +1,5 @@
-//! Programs from a random seed: for the tests, the benchmark, and wherever a program is wanted that
-//! no fuzzer has made. Unlike random bytes, they mostly hit what they wrote before.
+//! Generates programs from a random seed, for tests, benchmarks and any other use that needs programs without a fuzzer.
+//! Unlike random bytes, their operations mostly hit clusters that earlier operations wrote.
 
 use crate::images::entropy::Entropy;
 
@@ -8,29 +8,29 @@ use super::operation::{OPERATION_BYTES, Operation};
 use super::program::Program;
 use super::prologue::PROLOGUE_BYTES;
 
-/// What is asked of a generated program.
+/// The properties of a generated program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// How many operations.
+    /// The number of operations.
     pub operations: usize,
-    /// Whether some write compressed clusters.
+    /// The program may write compressed clusters.
     pub compressed: bool,
 }
 
-/// The program of `rng_seed`. The geometry goes through all cluster sizes and refcount orders with
-/// the seed: any 91 seeds in a row have every pair.
+/// Generates the program of `rng_seed`. The seed also selects the cluster size and the refcount order: any 91
+/// consecutive seeds contain every pair of them.
 pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
     let mut entropy = Entropy::new(rng_seed);
     let mut bytes = vec![0; PROLOGUE_BYTES];
     bytes[1..].fill_with(|| entropy.next_u64() as u8);
-    // One image, with its data in itself: the set that the benchmark runs was frozen before there was more.
+    // One layer, without a data file: the benchmark's set of programs was frozen before chains and data files existed.
     bytes[15..].fill(0);
     bytes[2] = (rng_seed % 13) as u8;
     bytes[3] = (rng_seed % 7) as u8;
-    // Version 2 has no zero clusters, no subclusters: one program in eight is enough.
+    // Version 2 has neither zero clusters nor subclusters: one program in eight is enough.
     bytes[1] = u8::from(entropy.one_in(8));
     if entropy.one_in(2) {
-        // Extended L2, where the cluster size allows it.
+        // The plan drops extended L2 if the cluster size does not allow it.
         Features::EXTENDED_L2.encode(&mut &mut bytes[4..5]);
     }
     let mut program = Program::decode(&bytes);
@@ -46,7 +46,8 @@ pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
     program
 }
 
-/// One of the operations that random bytes mean, near those before it.
+/// Generates one operation as random bytes would, but near the operations before it. Returns `None` if the opcode has
+/// no meaning.
 pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
     let mut record = [0; OPERATION_BYTES];
     record.fill_with(|| entropy.next_u64() as u8);
@@ -56,20 +57,20 @@ pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
         places.iter().find(|place| place.kind == kind)
     };
     if has(&record, Kind::Size).is_some() {
-        // Of any magnitude: with operands as below, most disks would be empty ever after.
+        // A size keeps its random magnitude: with small operands, most disks would be empty from here on.
         return Operation::decode(&record);
     }
     near(&mut record, entropy);
     if let Some(clusters) = has(&record, Kind::Count) {
-        // Half of them touch one cluster, few touch many.
+        // Half of the operations touch one cluster, few touch many.
         let byte = &mut record[clusters.start];
         *byte = [0, 0, 0, 0, 1, 1, 2, *byte][entropy.below(8) as usize];
     }
     Operation::decode(&record)
 }
 
-/// Puts a record's position near the start, near the last operation, or around the edges of tables: where
-/// neighbours are.
+/// Moves a record's position to where neighbours are: near the start, near the last operation, or around the edges of
+/// tables.
 fn near(record: &mut [u8; OPERATION_BYTES], entropy: &mut Entropy) {
     record[1] = [0, 0, 1, 2, 2, 2, 3, 3, 4][entropy.below(9) as usize];
     let reach = [8, 32, 64][entropy.below(3) as usize];

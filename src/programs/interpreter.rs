@@ -1,5 +1,5 @@
-//! Runs programs: operands become clusters of the disk at hand, operations change the image that is
-//! being built, the journal records what was meant.
+//! Runs programs. The virtual machine turns operands into clusters of the current disk, operations change the image
+//! that it builds, and the journal records the meaning of each operation.
 
 mod attacks;
 mod bitmaps;
@@ -23,51 +23,51 @@ use super::prologue::{ImageOperands, Prologue};
 
 pub use question::Question;
 
-/// What an operation did.
+/// The effect of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: the file is full, a bound is reached, or the image was that way before.
+    /// No effect: the file is full, a limit is reached, or the image already was in this state.
     None,
-    /// It changed the image that is being built, or where things will go.
+    /// The operation changed the image, or the placement of later clusters.
     Changed,
-    /// It asked a question.
+    /// The operation asked a question.
     Asked,
-    /// The image is to be built and verified now.
+    /// The operation asks the caller to build and verify the image now.
     Checkpoint,
 }
 
-/// A layer on which another one lies.
+/// A layer that has another one on top.
 #[derive(Debug, Default)]
 struct Layer {
     builder: Builder,
     journal: Journal,
 }
 
-/// The virtual machine. All buffers are reused from program to program.
+/// The virtual machine. It reuses all buffers from program to program.
 #[derive(Debug)]
 pub struct Vm {
-    /// The image at the top of the chain.
+    /// The builder of the image at the top of the chain.
     builder: Builder,
     limits: Limits,
     journal: Journal,
-    /// The layers below it, from the bottom up, and behind them spare ones whose buffers are reused.
+    /// The layers below the top, from the bottom up. Spare ones follow, whose buffers are reused.
     below: Vec<Layer>,
     layers_below: usize,
     base: Base,
     questions: Vec<Question>,
     attacks: Vec<Attack>,
-    /// Where the last operation ended.
+    /// The guest cluster behind the last operation's clusters.
     last: u64,
     writes: u32,
-    /// How many clusters operations may still touch.
+    /// The number of clusters that operations may still touch.
     touchable: u64,
-    /// How many bytes of payload `compress_as` may still place.
+    /// The bytes of payload that `compress_as` may still place.
     payload_bytes: u64,
     checkpoints: u32,
 }
 
 impl Vm {
-    /// Without a program; call [`Vm::begin`].
+    /// Creates a machine without a program; call [`Vm::begin`] next.
     pub fn new() -> Self {
         Self {
             builder: Builder::new(),
@@ -86,7 +86,7 @@ impl Vm {
         }
     }
 
-    /// Begins a program: an empty image, an empty journal.
+    /// Begins a program with an empty image and an empty journal.
     pub fn begin(&mut self, prologue: &Prologue, limits: Limits) {
         (self.layers_below, self.base) = (0, prologue.base);
         self.limits = limits;
@@ -104,12 +104,12 @@ impl Vm {
         self.journal.begin(plan.geometry.cluster_size, plan.size_bytes);
     }
 
-    /// The image so far; of a chain, the one at the top.
+    /// Returns the builder of the current image; of a chain, the one at the top.
     pub fn builder(&self) -> &Builder {
         &self.builder
     }
 
-    /// What was meant of that image so far.
+    /// Returns the journal of the current image; of a chain, the one at the top.
     pub fn journal(&self) -> &Journal {
         &self.journal
     }

@@ -1,5 +1,5 @@
-//! The journal: what each operation meant, and the host offsets that were chosen for it. It is all
-//! that the reference model sees: no entry, no bit, no byte of the image.
+//! The journal: a record of the meaning of each operation, with the host offsets that the build chose for it. The
+//! reference model sees only the journal: no entry and no byte of the image.
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::clusters::GuestCluster;
@@ -7,89 +7,89 @@ use crate::disk::clusters::SubclusterRange;
 use crate::disk::offsets::HostOffset;
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 
-/// One thing that was meant.
+/// The meaning of one operation, or of one cluster of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Record {
-    /// Clusters hold the data of a write, one after the other in the file.
+    /// Consecutive clusters hold the data of one write. Their host clusters are consecutive too.
     Written {
-        /// The first.
+        /// The first cluster.
         cluster: GuestCluster,
-        /// How many.
+        /// The number of clusters.
         clusters: u64,
-        /// Where the first one lies.
+        /// The host offset of the first cluster.
         host: HostOffset,
-        /// Which write.
+        /// The number of the write.
         write: WriteNumber,
     },
     /// A cluster holds compressed data.
     Compressed {
-        /// The cluster.
+        /// The guest cluster.
         cluster: GuestCluster,
-        /// Where its payload lies.
+        /// The host offset of its payload.
         host: HostOffset,
-        /// The payload's length.
+        /// The length of the payload in bytes.
         length_bytes: u32,
-        /// What it holds.
+        /// The shape of its content.
         shape: Shape,
-        /// Which write.
+        /// The number of the write.
         write: WriteNumber,
     },
     /// A cluster reads as zeros.
     Zeroed {
-        /// The cluster.
+        /// The guest cluster.
         cluster: GuestCluster,
-        /// The host cluster that stays allocated for it.
+        /// The host cluster that stays allocated for it, if any.
         kept: Option<HostOffset>,
     },
     /// A cluster is unallocated.
     Discarded {
-        /// The cluster.
+        /// The guest cluster.
         cluster: GuestCluster,
     },
     /// Subclusters of a cluster changed.
     Subclusters {
-        /// The cluster.
+        /// The guest cluster.
         cluster: GuestCluster,
-        /// Which of its subclusters.
+        /// The changed subclusters.
         range: SubclusterRange,
-        /// What became of them.
+        /// The change.
         change: SubclusterChange,
-        /// The host cluster that the whole cluster has from now on, if any.
+        /// The host offset of the whole cluster from now on, if it has one.
         host: Option<HostOffset>,
     },
-    /// The disk has another size; what lies in whole clusters past it is unallocated.
+    /// The disk has a new size; whole clusters past it become unallocated.
     Resized {
-        /// The size.
+        /// The new size.
         size_bytes: u64,
     },
-    /// The disk as it is now is kept as the last of its snapshots.
+    /// The current state of the disk becomes the last of its snapshots.
     SnapshotTaken,
-    /// A snapshot is gone; those behind it move up.
+    /// A snapshot is deleted; the ones behind it move up.
     SnapshotDeleted {
-        /// Its place among them.
+        /// The index of the snapshot in the list.
         index: usize,
     },
-    /// The disk, its size with it, is what it was when a snapshot was taken.
+    /// The disk returns to the state and the size that it had when a snapshot was taken.
     SnapshotApplied {
-        /// Its place among them.
+        /// The index of the snapshot in the list.
         index: usize,
     },
 }
 
-/// What was meant so far, from the empty disk on.
+/// All records of a layer, beginning with an empty disk.
 #[derive(Clone, Debug)]
 pub struct Journal {
     /// The cluster size.
     pub cluster_size: ClusterSize,
     /// The size of the disk before the first record.
     pub size_bytes: u64,
-    /// Whether the layer becomes a raw file: all that is left of it is what a guest reads.
+    /// The layer is built as a raw file, which keeps only the data that a guest reads.
     pub raw: bool,
-    /// What was meant, in order.
+    /// The records, in order.
     pub records: Vec<Record>,
 }
 
-/// How far a journal was.
+/// A position in a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     records: usize,
@@ -97,12 +97,13 @@ pub struct Mark {
 }
 
 impl Journal {
-    /// How far it is.
+    /// Returns the current end of the journal.
     pub fn mark(&self) -> Mark {
         Mark { records: self.records.len(), last: self.records.last().copied() }
     }
 
-    /// What was recorded since it was as far as `mark`; of a record that has grown since, what it grew by.
+    /// Returns the records since `mark`. If the last record before `mark` has grown since then, the first one returned
+    /// is its growth.
     pub fn since(&self, mark: Mark) -> impl Iterator<Item = Record> + '_ {
         let now = mark.records.checked_sub(1).and_then(|last| self.records.get(last));
         let grown = match (mark.last, now) {
@@ -125,13 +126,13 @@ impl Journal {
         grown.into_iter().chain(self.records.iter().skip(mark.records).copied())
     }
 
-    /// An empty one.
+    /// Creates an empty journal.
     pub const fn new() -> Self {
         let cluster_size = ClusterSize::SMALLEST;
         Self { cluster_size, size_bytes: 0, raw: false, records: Vec::new() }
     }
 
-    /// Begins anew, in the buffer that is there.
+    /// Begins again, and reuses the buffer.
     pub fn begin(&mut self, cluster_size: ClusterSize, size_bytes: u64) {
         self.cluster_size = cluster_size;
         self.size_bytes = size_bytes;
@@ -139,8 +140,8 @@ impl Journal {
         self.records.clear();
     }
 
-    /// Records a cluster of a write; one that goes on where the last one ended, on the disk and in
-    /// the file, belongs to the same record.
+    /// Records a cluster of a write. A cluster that continues the last record, on the disk and in the file, joins that
+    /// record.
     pub fn written(&mut self, at: GuestCluster, lies_at: HostOffset, number: WriteNumber) {
         if let Some(Record::Written { cluster, clusters, host, write }) = self.records.last_mut()
             && *write == number

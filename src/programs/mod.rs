@@ -1,9 +1,9 @@
-//! The virtual machine: bytes become a program, a program becomes an image and a journal of what was
-//! meant by it.
+//! The virtual machine: bytes become a program, and a program becomes an image and a journal of the meaning of its
+//! operations.
 //!
-//! Decoding is total (every byte string is a program), local (an operation is a record of eight
-//! bytes, so a changed byte changes one operation), stable (canonical encodings mean the same for
-//! ever) and canonical (decoding what was encoded gives the same program).
+//! Decoding is total (every byte string is a program), local (an operation is a record of eight bytes, so a changed
+//! byte changes one operation), stable (canonical encodings never change their meaning) and canonical (decoding an
+//! encoded program returns the same program).
 
 mod events;
 pub mod generate;

@@ -1,4 +1,4 @@
-//! A program: what libFuzzer's input means.
+//! A program: the decoded form of libFuzzer's input.
 
 use std::fmt;
 
@@ -9,29 +9,29 @@ use crate::disk::limits::MAX_OPERATIONS;
 use super::operation::{OPERATION_BYTES, Operation};
 use super::prologue::{PROLOGUE_BYTES, Prologue};
 
-/// Encodings from this first byte on are those of versions to come; they are read as a program that
-/// does nothing. All bytes below mean this version.
+/// The first byte that marks an encoding of a later version. Such an input decodes to a program that does nothing. All
+/// bytes below mean this version.
 const UNKNOWN_ENCODINGS: u8 = 240;
 
-/// A program, decoded. Its `Debug` is its text, which assembles to the same program.
+/// A decoded program. Its `Debug` output is its text, which assembles to the same program.
 #[derive(Clone, Default, PartialEq)]
 pub struct Program {
-    /// What is fixed before the first operation.
+    /// The image's options, fixed before the first operation.
     pub prologue: Prologue,
     /// The operations, in order.
     pub operations: Vec<Operation>,
 }
 
 impl Program {
-    /// Decodes any bytes. A record that is cut short ends the program; a record without a meaning is
-    /// skipped; a prologue that is cut short is filled with zeros.
+    /// Decodes any bytes. An incomplete last record ends the program; a record without a meaning is skipped; missing
+    /// bytes of the prologue are zeros.
     pub fn decode(input: &[u8]) -> Self {
         let mut program = Self::default();
         program.decode_from(input);
         program
     }
 
-    /// The same, in the buffer that is there.
+    /// Decodes any bytes as [`Program::decode`] does, and reuses the buffer.
     pub fn decode_from(&mut self, input: &[u8]) {
         self.operations.clear();
         let (&version, rest) = input.split_first().unwrap_or((&0, &[]));
@@ -47,7 +47,7 @@ impl Program {
         self.operations.extend(records.take(MAX_OPERATIONS));
     }
 
-    /// The canonical bytes.
+    /// Returns the canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes =
             Vec::with_capacity(PROLOGUE_BYTES + self.operations.len() * OPERATION_BYTES);
@@ -60,8 +60,7 @@ impl Program {
     }
 }
 
-/// The records of an input, each with its program counter: the byte of the input at which it begins. One that is
-/// cut short is none.
+/// Returns the complete records of an input, each with its program counter: the offset of its first byte in the input.
 pub fn records(input: &[u8]) -> impl Iterator<Item = (usize, &[u8; OPERATION_BYTES])> {
     let known = input.first().is_some_and(|version| *version < UNKNOWN_ENCODINGS);
     let behind = input.get(PROLOGUE_BYTES..).filter(|_| known).unwrap_or_default();
@@ -93,8 +92,8 @@ impl<'a> Arbitrary<'a> for Program {
     }
 }
 
-/// The bytes of a program, as a fuzz target takes them: nothing is decoded until it is run, and its
-/// `Debug` is the program's text, which is what `cargo fuzz fmt` prints.
+/// The bytes of a program, as a fuzz target receives them. They are decoded only when the program runs. The `Debug`
+/// output, which `cargo fuzz fmt` prints, is the program's text.
 #[derive(Clone, Copy)]
 pub struct Input<'a>(pub &'a [u8]);
 
@@ -152,7 +151,7 @@ mod tests {
                 let at = entropy.below(bytes.len() as u64) as usize;
                 changed[at] ^= 1 << entropy.below(8);
                 let after = Program::decode(&changed);
-                // An operation that appears or goes is one change too.
+                // An operation that appears or disappears is one change too.
                 let lcs = longest_common(&before.operations, &after.operations);
                 let operations = before.operations.len().max(after.operations.len()) - lcs;
                 let prologue = usize::from(before.prologue != after.prologue);

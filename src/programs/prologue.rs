@@ -1,5 +1,5 @@
-//! The prologue: what a program fixes before its first operation, and the plan of an image that follows
-//! from it. As with operations, decoding, encoding and text follow from one table.
+//! The prologue: the options that a program fixes before its first operation, and the plan of an image that follows
+//! from them. As with operations, one table defines decoding, encoding and text.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::operand::{
 };
 use super::text::{TextError, TextOperands, print_operand};
 
-/// How long a prologue is. The last bytes are kept for fields to come.
+/// The length of a prologue in bytes. The last bytes are reserved for later fields.
 pub const PROLOGUE_BYTES: usize = 20;
 
 macro_rules! prologue {
@@ -22,7 +22,7 @@ macro_rules! prologue {
         $($(#[$doc:meta])* $field:ident: $kind:ty = $default:expr,)+
         ; $($(#[$more_doc:meta])* $more:ident: $more_kind:ty = $more_default:expr,)+
     ) => {
-        /// What a program fixes before its first operation.
+        /// The options that a program fixes before its first operation.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct Prologue {
             $($(#[$doc])* pub $field: $kind,)+
@@ -30,13 +30,14 @@ macro_rules! prologue {
         }
 
         impl Prologue {
-            /// Where the fields are in an encoded program, and what they stand for.
+            /// The places of the fields in an encoded program.
             pub const PLACES: &'static [Place] = &Place::in_a_row(1, [
                 $((<$kind>::KIND, <$kind>::BYTES),)+
                 $((<$more_kind>::KIND, <$more_kind>::BYTES),)+
             ]);
 
-            /// From the bytes behind the encoding's version, of any values; missing ones are zeros.
+            /// Decodes the bytes behind the encoding's version, which may have any values. The caller fills missing
+            /// bytes with zeros.
             pub fn decode(bytes: &[u8; PROLOGUE_BYTES - 1]) -> Self {
                 const _: () =
                     assert!(0 $(+ <$kind>::BYTES)+ $(+ <$more_kind>::BYTES)+ < PROLOGUE_BYTES);
@@ -47,7 +48,7 @@ macro_rules! prologue {
                 }
             }
 
-            /// The canonical bytes behind the encoding's version.
+            /// Returns the canonical bytes behind the encoding's version.
             pub fn encode(&self) -> [u8; PROLOGUE_BYTES - 1] {
                 let mut bytes = [0; PROLOGUE_BYTES - 1];
                 let mut out = bytes.as_mut_slice();
@@ -91,7 +92,7 @@ prologue! {
     version: Version = Version::V3,
     /// The cluster size.
     cluster_bits: ClusterBits = Number::LOWEST,
-    /// The refcount width; a version 2 image has order 4 whatever is said here.
+    /// The refcount width; a version 2 image always has order 4.
     refcount_order: RefcountOrder = Number::LOWEST,
     /// Features; a version 2 image has none, and extended L2 needs 16 KiB clusters.
     features: Features = Features::default(),
@@ -99,22 +100,22 @@ prologue! {
     size: Size = Size::default(),
     /// The seed of all placement by entropy.
     rng_seed: u16 = 0,
-    /// Where refcount blocks go.
+    /// The placement of refcount blocks.
     blocks: Policy = Policy::Append,
-    /// Where the refcount table goes.
+    /// The placement of the refcount table.
     table: Policy = Policy::Append,
-    /// How many free clusters the refcount table wants behind it.
+    /// The number of free clusters that the refcount table needs behind it.
     tolerance: Number<0, 3> = Number::LOWEST,
     ;
-    // What follows need not be said in the text.
-    /// Where the data lie; in the image, where nothing is said and in a version 2 image.
+    // The text may omit the fields from here on.
+    /// The location of the guest data: by default and in a version 2 image, the image itself.
     data_in: DataIn = DataIn::Image,
-    /// What becomes of the lowest layer of a chain.
+    /// The form of the lowest layer of a chain.
     base: Base = Base::Qcow2,
 }
 
 impl Prologue {
-    /// The plan of the image, with everything that the version or the cluster size forbids left out.
+    /// Returns the plan of the image, without the features that the version or the cluster size forbids.
     pub fn plan(&self) -> Plan {
         let Self { version, cluster_bits, refcount_order, features, data_in, .. } = *self;
         let image = ImageOperands { version, cluster_bits, refcount_order, features, data_in };
@@ -131,8 +132,8 @@ impl Prologue {
     }
 }
 
-/// What a program says of any image: of the first one in its prologue, of each further one where it
-/// lays it on top.
+/// The operands that describe an image: the prologue has them for the first image, an overlay operation for each
+/// further one.
 pub(super) struct ImageOperands {
     pub(super) version: Version,
     pub(super) cluster_bits: ClusterBits,
@@ -142,8 +143,8 @@ pub(super) struct ImageOperands {
 }
 
 impl ImageOperands {
-    /// The plan of an overlay of the image of `below`, with refcount structures placed alike. The image
-    /// below becomes a file in `format`.
+    /// Returns the plan of an overlay on the image of `below`, with the same placement of refcount structures. The
+    /// image below becomes a file in `format`.
     pub(super) fn plan_over(&self, below: &Plan, format: ImageFormat, size: Relative) -> Plan {
         let size_bytes = size.bytes(below.size_bytes).min(MAX_SIZE_BYTES);
         Plan {
@@ -153,8 +154,8 @@ impl ImageOperands {
         }
     }
 
-    /// A raw data file conflicts with backing files (specification, "Autoclear features"): with one, the
-    /// data file is not raw.
+    /// Returns the plan of an image. A raw data file conflicts with backing files (specification, "Autoclear
+    /// features"), so an image with a backing file has a data file that is not raw.
     fn plan(&self, size_bytes: u64, backing: Option<BackingPlan>) -> Plan {
         let geometry = self.geometry();
         let raw = self.data_in == DataIn::RawFile && backing.is_none();
@@ -172,7 +173,7 @@ impl ImageOperands {
         let zstd = v3 && self.features.has(Features::ZSTD);
         Geometry {
             version: self.version,
-            // The operand's range is that of cluster sizes.
+            // The operand has the range of cluster sizes, so the default is never used.
             cluster_size: ClusterSize::from_bits(bits).unwrap_or(ClusterSize::SMALLEST),
             refcount_order: if v3 { u32::from(self.refcount_order.get()) } else { 4 },
             extended_l2: v3 && self.features.has(Features::EXTENDED_L2) && bits >= 14,

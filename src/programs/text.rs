@@ -1,5 +1,5 @@
-//! Programs as text: one line for the image, one for each operation, `name operand=value ...`. Empty
-//! lines and what follows a `;` are ignored. Text and canonical bytes turn into each other exactly.
+//! Programs as text: one line for the image, one for each operation, `name operand=value ...`. The assembler ignores
+//! empty lines and the text after a `;`. Text and canonical bytes convert into each other exactly.
 
 mod operands;
 
@@ -14,7 +14,7 @@ pub(super) use operands::{TextError, TextOperands, print_operand};
 /// Assembles a program from its text.
 ///
 /// # Errors
-/// The first line that is not a record, with what was expected.
+/// Returns the first line that is not a record, and the expected text.
 pub fn assemble(text: &str) -> Result<Program, Error> {
     let mut program = Program::default();
     let mut prologue = None;
@@ -78,20 +78,20 @@ mod tests {
     }
 
     #[test]
-    fn bad_text_is_told_by_line() {
+    fn errors_of_text_name_the_line() {
         let image = Program::default().to_string();
-        let told = |text: &str| assemble(text).unwrap_err().to_string();
-        assert_eq!(told(""), "line 1: no image line");
-        assert_eq!(told("write"), "line 1: 'write' before the image line");
-        assert!(told(&format!("{image}jump")).starts_with("line 2: unknown operation 'jump'"));
+        let message = |text: &str| assemble(text).unwrap_err().to_string();
+        assert_eq!(message(""), "line 1: no image line");
+        assert_eq!(message("write"), "line 1: 'write' before the image line");
+        assert!(message(&format!("{image}jump")).starts_with("line 2: unknown operation 'jump'"));
         assert_eq!(
-            told(&format!("{image}write at=start+0")),
+            message(&format!("{image}write at=start+0")),
             "line 2: operand clusters=... is missing"
         );
         assert_eq!(
-            told(&format!("{image}\nwrite at=start+0 clusters=17")),
+            message(&format!("{image}\nwrite at=start+0 clusters=17")),
             "line 3: operand clusters is '17', expected 1 to 16"
         );
-        assert_eq!(told(&format!("{image}snapshot now")), "line 2: unexpected 'now'");
+        assert_eq!(message(&format!("{image}snapshot now")), "line 2: unexpected 'now'");
     }
 }

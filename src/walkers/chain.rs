@@ -1,9 +1,9 @@
-//! The files of an image and of all images below it, opened by the names that the images say.
+//! Opens the files of an image and of all images below it, by the names that the images contain.
 //!
-//! Names are those of plain files, relative ones by the directory of the image that says them. (QEMU
-//! 10.0.2 takes the name of a data file by the current directory instead, which gives another file
-//! wherever the command is started from.) Anything with a protocol (`json:`, `nbd://`, `file:`) is
-//! refused: an image must not choose what is opened beyond a file of this machine.
+//! A name is the name of a plain file. A relative name is resolved against the directory of the image that contains it.
+//! (QEMU 10.0.2 resolves the name of a data file against the current directory instead, so that the file depends on
+//! where the command is started.) Names with a protocol (`json:`, `nbd://`, `file:`) are refused: an image must not
+//! open anything but a file of this machine.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::ImageFormat;
 use crate::formats::qcow2::head::{Field, Head, probe};
 
-/// The files of a chain of images, the image itself first.
+/// The files of a chain of images, the top image first.
 #[derive(Debug)]
 pub struct FileChain {
     layers: Vec<FileLayer>,
@@ -32,7 +32,7 @@ struct FileLayer {
 #[derive(Debug)]
 struct DataFile {
     path: PathBuf,
-    /// `None` where names are not followed.
+    /// `None` if names are not followed.
     storage: Option<FileStorage>,
 }
 
@@ -43,7 +43,7 @@ impl FileLayer {
     }
 }
 
-/// Which names are followed.
+/// The names that are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Follow {
     All,
@@ -53,20 +53,20 @@ enum Follow {
 const BACKING_FILE: &str = "backing file";
 const DATA_FILE: &str = "data file";
 
-/// Why a chain could not be opened.
+/// The reason why a chain could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
-    /// The image itself could not be opened.
+    /// The top image could not be opened.
     #[error(transparent)]
     File(#[from] Error),
     /// A file that an image names could not be opened.
     #[error("{path}: the {what} that it names: {error}", path = path.display())]
     Named {
-        /// The image that says the name.
+        /// The image that contains the name.
         path: PathBuf,
-        /// What the file is for.
+        /// The purpose of the file.
         what: &'static str,
-        /// Why it could not be opened.
+        /// The reason why it could not be opened.
         error: Error,
     },
     /// An image is malformed, or of a format that is not supported.
@@ -74,16 +74,16 @@ pub enum ChainError {
     Image {
         /// The image.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the image.
         error: MapError,
     },
-    /// A name is more than that of a file.
+    /// A name contains more than the name of a file.
     #[error(
         "{path}: the backing file '{name}' names a protocol, expected the name of a file",
         path = path.display()
     )]
     Protocol {
-        /// The image that says the name.
+        /// The image that contains the name.
         path: PathBuf,
         /// The name.
         name: String,
@@ -91,12 +91,12 @@ pub enum ChainError {
     /// An image lies below itself.
     #[error("{path}: the backing file '{name}' is a file above it in the chain", path = path.display())]
     Loop {
-        /// The image that says the name.
+        /// The image that contains the name.
         path: PathBuf,
         /// The name.
         name: String,
     },
-    /// There are too many images.
+    /// The chain has too many images.
     #[error("{path}: more than {MAX_FILE_LAYERS} images in the chain", path = path.display())]
     TooDeep {
         /// The last image that was opened.
@@ -104,7 +104,7 @@ pub enum ChainError {
     },
 }
 
-/// What an image says of one below it.
+/// The reference of an image to the image below it.
 struct Below {
     path: PathBuf,
     name: String,
@@ -112,11 +112,11 @@ struct Below {
 }
 
 impl FileChain {
-    /// Opens the image at `path`, its data file, and whatever it and the images below it name.
+    /// Opens the image at `path`, its data file, and all files that it and the images below it name.
     ///
     /// # Errors
-    /// A file that cannot be opened, an image that is malformed, a name that is refused, a loop, or more
-    /// than [`MAX_FILE_LAYERS`] images.
+    /// A file cannot be opened, an image is malformed, a name is refused, the chain has a loop, or it has more than
+    /// [`MAX_FILE_LAYERS`] images.
     pub fn open(path: &Path) -> Result<Self, ChainError> {
         let mut chain = Self { layers: Vec::new() };
         let mut seen: Vec<FileId> = Vec::new();
@@ -133,7 +133,7 @@ impl FileChain {
             })?;
             let (id, name) = (image.id(), below.name.clone());
             let (layer, named) = layer(below, image, Follow::All)?;
-            // Only what names something can lie below itself.
+            // An image without a backing file ends the chain, so it cannot be part of a loop.
             if let Some(path) = above.filter(|_| named.is_some() && seen.contains(&id)) {
                 return Err(ChainError::Loop { path, name });
             }
@@ -147,7 +147,7 @@ impl FileChain {
         Ok(chain)
     }
 
-    /// Opens the image at `path` alone, whatever it names.
+    /// Opens only the image at `path`, and none of the files that it names.
     ///
     /// # Errors
     /// The file cannot be opened, or the image is malformed.
@@ -159,50 +159,50 @@ impl FileChain {
         Ok(Self { layers: vec![layer] })
     }
 
-    /// The layers, as a disk is opened with them.
+    /// Returns the files of the layers, from the top down, for [`Disk::open`](crate::walkers::qcow2::Disk::open).
     pub fn layers(&self) -> Vec<Layer<'_, FileStorage>> {
         self.layers.iter().map(FileLayer::files).collect()
     }
 
-    /// The file in which the data of the layer at `depth` lie.
+    /// Returns the path of the file that holds the data of the layer at `depth`.
     pub fn data_path(&self, depth: u32) -> Option<&Path> {
         let layer = self.layers.get(usize::try_from(depth).ok()?)?;
         Some(layer.data_file.as_ref().map_or(&layer.path, |file| &file.path))
     }
 
-    /// The image of the layer at `depth`.
+    /// Returns the path of the image of the layer at `depth`.
     pub fn image_path(&self, depth: u32) -> Option<&Path> {
         Some(&self.layers.get(usize::try_from(depth).ok()?)?.path)
     }
 }
 
-/// The layer whose image is open, and the one that it names.
+/// Returns the layer of an open image, and the reference to its backing file, if it has one.
 fn layer(
     below: Below,
     image: FileStorage,
     follow: Follow,
 ) -> Result<(FileLayer, Option<Below>), ChainError> {
     let Below { path, format, .. } = below;
-    let told = |error| ChainError::Image { path: path.clone(), error };
+    let image_error = |error| ChainError::Image { path: path.clone(), error };
     let format = match format {
         Some(format) => format,
-        // QEMU knows these by their names alone (`block/dmg.c`, `dmg_probe`).
+        // QEMU recognises these images by their names alone (`block/dmg.c`, `dmg_probe`).
         None if path.as_os_str().as_encoded_bytes().ends_with(b".dmg") => {
-            return Err(told(MapError::Unsupported("backing file in the format dmg")));
+            return Err(image_error(MapError::Unsupported("backing file in the format dmg")));
         }
-        None => probe(&image).map_err(told)?,
+        None => probe(&image).map_err(image_error)?,
     };
     if format == ImageFormat::Raw {
         return Ok((FileLayer { path, image, data_file: None }, None));
     }
-    let head = Head::read(&image).map_err(told)?;
+    let head = Head::read(&image).map_err(image_error)?;
     let data_file = match head.header.geometry.data_file {
         false => None,
         true => Some(data_file(&path, &image, &head, follow)?),
     };
     let named = match head.backing_name {
         Some(field) if follow == Follow::All => {
-            let format = head.backing_format_in(&image).map_err(told)?;
+            let format = head.backing_format_in(&image).map_err(image_error)?;
             let name = plain(&path, name(&path, &image, field)?)?;
             let path = beside(&path, &name);
             Some(Below { path, name: name.to_string_lossy().into_owned(), format })
@@ -212,7 +212,7 @@ fn layer(
     Ok((FileLayer { path, image, data_file }, named))
 }
 
-/// The data file of the image at `path`.
+/// Opens the data file of the image at `path`.
 fn data_file(
     path: &Path,
     image: &FileStorage,
@@ -223,7 +223,7 @@ fn data_file(
         let error = MapError::Missing("name of the external data file");
         return Err(ChainError::Image { path: path.to_path_buf(), error });
     };
-    // QEMU opens these literally, colons and all.
+    // QEMU opens these names literally, including colons.
     let file = beside(path, &name(path, image, field)?);
     let storage = match follow {
         Follow::Nothing => None,
@@ -235,20 +235,20 @@ fn data_file(
     Ok(DataFile { path: file, storage })
 }
 
-/// The name in `field`, up to its first zero byte.
+/// Reads the name in `field`, up to its first zero byte.
 fn name(path: &Path, image: &FileStorage, field: Field) -> Result<OsString, ChainError> {
-    let told = |error| ChainError::Image { path: path.to_path_buf(), error };
+    let image_error = |error| ChainError::Image { path: path.to_path_buf(), error };
     let length = usize::try_from(field.length_bytes);
-    let length = length.map_err(|_| told(MapError::TooLarge("name of a file")))?;
+    let length = length.map_err(|_| image_error(MapError::TooLarge("name of a file")))?;
     let mut bytes = vec![0; length];
-    image.read_at(field.offset, &mut bytes).map_err(|error| told(error.into()))?;
+    image.read_at(field.offset, &mut bytes).map_err(|error| image_error(error.into()))?;
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let name = &bytes[..end];
     Ok(OsStr::from_bytes(name).to_os_string())
 }
 
-/// The name of a backing file, where it is nothing else: as QEMU sees it, a colon before the first slash
-/// makes a protocol of what stands before it (`block.c`, `path_has_protocol`).
+/// Returns the name of a backing file, if it has no protocol. As in QEMU, the text before a colon is a protocol if the
+/// colon comes before the first slash (`block.c`, `path_has_protocol`).
 fn plain(path: &Path, name: OsString) -> Result<OsString, ChainError> {
     let mut bytes = name.as_bytes().iter();
     match bytes.find(|byte| matches!(byte, b':' | b'/')) {
@@ -260,7 +260,7 @@ fn plain(path: &Path, name: OsString) -> Result<OsString, ChainError> {
     }
 }
 
-/// The file called `name` by the image at `image`.
+/// Returns the path of the file that the image at `image` calls `name`.
 fn beside(image: &Path, name: &OsStr) -> PathBuf {
     match image.parent() {
         Some(directory) => directory.join(name),

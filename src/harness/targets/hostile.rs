@@ -12,7 +12,7 @@ use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
-/// What is fixed about the target.
+/// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "hostile",
     about: "A program whose image is damaged: whatever it is then, reading it stays within bounds",

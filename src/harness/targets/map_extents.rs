@@ -7,7 +7,7 @@ use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline, Walker};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
-/// What is fixed about the target.
+/// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "map_extents",
     about: "A program: its image is built and walked, all oracles judge",

@@ -9,7 +9,7 @@ use crate::harness::{Checks, Failure, Outcome, Pipeline, Walker};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
-/// What is fixed about the target.
+/// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "raw_image",
     about: "An image file of any content: the walker's answers are held against each other",
@@ -49,7 +49,7 @@ impl<E: Engine> RawImage<E> {
 
 impl<E: Engine> Target for RawImage<E> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
-        // The recount must come to an end. Any result is right for a file of any content.
+        // The recount must come to an end. Any result is correct for a file of any content.
         let _ = self.recount.recount(&input);
         let judged = self.judge.judge(&mut self.engine, input);
         let outcome = judged

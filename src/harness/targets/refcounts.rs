@@ -8,7 +8,7 @@ use crate::harness::{Checks, Failure, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
-/// What is fixed about the target.
+/// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "refcounts",
     about: "A program, with larger limits: its image is built, and only its refcounts are judged",

@@ -1,16 +1,17 @@
-//! Operations that attack what was built. They are carried out when it is.
+//! Operations that attack the files. The attacks take effect each time the files are built.
 
 use crate::images::damage::Attack;
 
 use super::{Effect, Vm, effect};
 
 impl Vm {
-    /// What is done to the files once they are built, from now on each time.
+    /// Returns the attacks. They are applied each time the files are built from now on.
     pub fn attacks(&self) -> &[Attack] {
         &self.attacks
     }
 
-    /// Notes an attack, where the target has any and there is room. What it hits is seen when it is done.
+    /// Records an attack, if the target allows attacks and their number is below the limit. The attack finds its
+    /// element only when it is applied.
     pub(super) fn attack(&mut self, attack: Attack) -> Effect {
         let room = self.attacks.len() < self.limits.attacks;
         self.attacks.extend(room.then_some(attack));

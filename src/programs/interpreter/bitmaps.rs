@@ -39,7 +39,7 @@ impl Vm {
         effect(self.builder.delete_bitmap(index, leaving))
     }
 
-    /// The bitmap that `index` means, among those that there are.
+    /// Returns the number of the existing bitmap that `index` selects.
     pub(super) fn bitmap_index(&self, index: Few<0, 15>) -> usize {
         usize::from(index.get()) % self.builder.bitmap_count().max(1)
     }

@@ -1,4 +1,4 @@
-//! Chains of images: the one at the top is being built, the others lie below it as they are.
+//! Chains of images: the virtual machine builds the image at the top; the layers below it no longer change.
 
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::formats::qcow2::geometry::ImageFormat;
@@ -11,12 +11,12 @@ use crate::programs::prologue::ImageOperands;
 use super::{Effect, Layer, Vm};
 
 impl Vm {
-    /// The images of all layers, from the top down.
+    /// Returns the builders of all layers, from the top down.
     pub fn builders(&self) -> impl ExactSizeIterator<Item = &Builder> {
         self.layers().map(|(builder, _)| builder)
     }
 
-    /// What was meant so far, for each layer from the top down.
+    /// Returns the journals of all layers, from the top down.
     pub fn journals(&self) -> impl ExactSizeIterator<Item = &Journal> {
         self.layers().map(|(_, journal)| journal)
     }
@@ -29,8 +29,8 @@ impl Vm {
         })
     }
 
-    /// Builds the files of all layers, which call each other by `names`. Those of the lower ones never
-    /// change: what `images` holds of them from an earlier build of the same program stays.
+    /// Builds the files of all layers. The images name each other by `names`. Lower layers never change, so their files
+    /// from an earlier build of the same program stay in `images`.
     pub fn build(
         &self,
         names: &FileNames,
@@ -44,7 +44,7 @@ impl Vm {
             observer.rare(Rare::DeepestChain);
         }
         images.resize(self.layers_below + 1);
-        // The image that was at the top when it was built last may have changed since.
+        // The image that was at the top in the last build may have changed since then.
         let unchanged = built.saturating_sub(1);
         images.set_unchanged(unchanged);
         for (height, layer) in self.below[..self.layers_below].iter().enumerate().skip(unchanged) {
@@ -60,11 +60,10 @@ impl Vm {
         self.builder.tell_vitals(scratch, observer);
     }
 
-    /// Whether the images of all layers have room for what they call each other by `names`. One that has
-    /// none is built without any.
+    /// Checks that every image has room for the names of other files. An image without room is built without names.
     ///
     /// # Errors
-    /// The height of the lowest image that has no room, counted from 0, and what it would need.
+    /// Returns the height of the lowest image without room, counted from 0, and the room that its names need.
     pub fn check_names(&self, names: &FileNames) -> Result<(), (usize, NamesTooLong)> {
         let layers = self.layers().rev().enumerate().filter(|(_, (_, journal))| !journal.raw);
         for (height, (builder, _)) in layers {
@@ -73,7 +72,7 @@ impl Vm {
         Ok(())
     }
 
-    /// What the image at `height` calls other files.
+    /// Returns the names by which the image at `height` refers to other files.
     fn names<'n>(&self, names: &'n FileNames, height: usize) -> Names<'n> {
         let backing = match height.checked_sub(1) {
             Some(below) => names.image(below, self.below[below].journal.raw),
@@ -82,7 +81,7 @@ impl Vm {
         Names { backing: backing.as_bytes(), data_file: names.data_file(height).as_bytes() }
     }
 
-    /// Lays an empty image on top of what there is.
+    /// Lays an empty image on top of the current one.
     pub(super) fn overlay(&mut self, image: ImageOperands, size: Relative) -> Effect {
         if self.layers_below + 1 >= self.limits.layers {
             return Effect::None;

@@ -1,4 +1,4 @@
-//! Operands as they are clamped by what there is, of operations of which the journal says nothing.
+//! Operands after clamping, for operations that leave no record in the journal.
 
 use crate::programs::operand::{Count, Number};
 use crate::programs::operation::Operation;
@@ -6,8 +6,8 @@ use crate::programs::operation::Operation;
 use super::Vm;
 
 impl Vm {
-    /// What the operands of `operation` would come to, if it were run now: each with its name and unit. None where
-    /// the journal tells it, or where an operand means the same whatever there is.
+    /// Returns the clamped values of the operands of `operation`, as if it ran now: each with its name and unit. Empty
+    /// if the journal records them, or if nothing clamps the operand.
     pub fn clamped(&self, operation: Operation) -> Vec<(&'static str, u64)> {
         match operation {
             Operation::Reserve { gap } => vec![("clusters", gap.units())],

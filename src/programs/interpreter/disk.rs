@@ -70,12 +70,12 @@ impl Vm {
         Effect::Changed
     }
 
-    /// The cluster of the disk that an operation that builds at `at` begins with.
+    /// Returns the first guest cluster of a building operation at `at`. Positions past the end of the disk wrap around.
     pub fn position(&self, at: At) -> u64 {
         self.cluster(at).checked_rem(self.builder.guest_clusters()).unwrap_or(0)
     }
 
-    /// Calls `change` with each cluster of the range that lies on the disk.
+    /// Calls `change` for each cluster of the range that lies on the disk.
     #[inline]
     pub(super) fn for_clusters(
         &mut self,
@@ -98,7 +98,7 @@ impl Vm {
         effect(changed)
     }
 
-    /// The cluster that `at` means; it may lie past the end of the disk.
+    /// Returns the guest cluster at `at`; it may lie past the end of the disk.
     pub(super) fn cluster(&self, at: At) -> u64 {
         let disk = self.builder.guest_clusters();
         let steps = u64::from(at.steps);

@@ -1,4 +1,4 @@
-//! Operations that decide how the file is laid out, and make of it more than its disk needs.
+//! Operations that lay out the file, and that add structures that its disk does not need.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::programs::operand::{At, Count, Gap, Hidden, Number};
 use super::{Effect, Vm, effect};
 
 impl Vm {
-    /// Decides where host clusters go from now on.
+    /// Sets the placement of host clusters from now on.
     pub(super) fn place(&mut self, policy: Policy) -> Effect {
         self.builder.set_policy(policy);
         Effect::Changed
@@ -26,7 +26,7 @@ impl Vm {
         effect(gap.units() > 0)
     }
 
-    /// Decides how the header is written.
+    /// Sets the options of the header.
     pub(super) fn header(
         &mut self,
         length: HeaderLength,
@@ -39,18 +39,18 @@ impl Vm {
         effect(self.builder.set_header(style))
     }
 
-    /// Decides how the file ends.
+    /// Sets the end of the file.
     pub(super) fn end_file(&mut self, end: FileEnd, tail: Gap) -> Effect {
         self.builder.end_file(end, tail.units());
         Effect::Changed
     }
 
-    /// Makes tables longer than they must be.
+    /// Makes tables longer than necessary.
     pub(super) fn spare(&mut self, table: Number<0, 15>, l1: Gap) -> Effect {
         effect(self.builder.spare(u64::from(table.get()), l1.units()))
     }
 
-    /// Allocates clusters. They read as zeros: the data of no write.
+    /// Allocates clusters without writing data. They read as zeros.
     pub(super) fn preallocate(&mut self, at: At, clusters: Count) -> Effect {
         self.for_clusters(at, clusters, |vm, cluster| {
             let host = vm.builder.preallocate(cluster);
@@ -61,8 +61,8 @@ impl Vm {
         })
     }
 
-    /// Puts clusters past the end of the disk, where the L1 table has room. The journal knows nothing of
-    /// them: no guest sees them.
+    /// Puts clusters past the end of the disk, if the L1 table has room. The journal does not record them, because no
+    /// guest sees them.
     pub(super) fn beyond(
         &mut self,
         table: Number<0, 15>,
@@ -94,7 +94,7 @@ impl Vm {
         effect(changed)
     }
 
-    /// The clusters that are meant, as many as may still be touched.
+    /// Returns the clusters that the operands select, at most as many as operations may still touch.
     pub(super) fn clusters_beyond(
         &self,
         table: Number<0, 15>,
@@ -112,7 +112,7 @@ mod tests {
     use crate::harness::{Checks, Harness, Walker};
     use crate::programs::text::assemble;
 
-    /// How many operations had an effect, of a program that is found right.
+    /// Returns the number of effective operations of a program that has no violation.
     fn effective(lines: &str) -> usize {
         let image = "image version=3 cluster_bits=9 refcount_order=4 features=none size=64<<9+0 \
                      rng_seed=0 blocks=append table=append tolerance=0\n";
@@ -138,14 +138,14 @@ mod tests {
 
     #[test]
     fn nothing_is_put_past_the_end_where_no_table_has_room() {
-        // The disk takes all of its only L2 table.
+        // The disk uses all of its only L2 table.
         let beyond = "beyond table=0 distance=9 clusters=2 kind=data\n";
         assert_eq!(effective(beyond), 0);
         let spare = "spare table=0 l1=1<<0\n";
         assert_eq!(effective(&format!("{spare}{beyond}")), 2);
         let smaller = "resize size=63<<9+0\n";
         assert_eq!(effective(&format!("{smaller}{beyond}")), 2);
-        // What the disk grows over is gone, whatever it was.
+        // A disk that grows over the cluster replaces it, whatever its kind.
         for kind in ["data", "compressed", "zeros", "allocated"] {
             let beyond = format!("beyond table=1 distance=9 clusters=2 kind={kind}\n");
             let grown = "resize size=128<<9+0\nresize size=200<<9+0\n";

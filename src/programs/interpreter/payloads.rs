@@ -9,14 +9,14 @@ use crate::programs::operand::{AnyShape, At, Count, Skew};
 use super::{Effect, Vm};
 
 impl Vm {
-    /// Writes clusters compressed, in the usual coding.
+    /// Writes compressed clusters, in the usual coding.
     pub(super) fn compress(&mut self, at: At, clusters: Count, shape: Shape, skew: Skew) -> Effect {
         let kind = Kind { shape, coding: Coding::Usual };
         let (packing, write) = (self.packing(skew), self.next_write());
         self.place_payloads(at, clusters, CompressedWrite { kind, packing, write })
     }
 
-    /// Where a payload goes.
+    /// Returns the placement of a payload.
     fn packing(&self, skew: Skew) -> Packing {
         let bytes = self.builder.plan().geometry.cluster_size.bytes();
         match skew {
@@ -25,7 +25,7 @@ impl Vm {
         }
     }
 
-    /// Writes one cluster in any coding, as long as there is room for such payloads.
+    /// Writes one compressed cluster in any coding, if the payloads so far leave room for it.
     pub(super) fn compress_as(
         &mut self,
         at: At,
@@ -75,7 +75,7 @@ mod tests {
         let mut vm = Vm::new();
         vm.begin(&program.prologue, Limits::WALKED);
         let effects: Vec<_> = program.operations.iter().map(|one| vm.step(*one)).collect();
-        // Each is a little longer than 64 KiB; what is left is enough for a small one.
+        // Each payload is a little longer than 64 KiB; the rest is enough for a small one.
         let placed = effects.iter().take_while(|effect| **effect == Effect::Changed).count();
         assert_eq!(placed, 15);
         assert!(effects[15..20].iter().all(|effect| *effect == Effect::None));

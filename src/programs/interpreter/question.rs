@@ -3,18 +3,18 @@
 use crate::disk::extent::Window;
 use crate::disk::offsets::GuestOffset;
 
-/// What a program asks of the image that it built.
+/// A question of the program about the image that it built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// The extents of a window.
     Walk(Window),
     /// The mapping of a byte.
     Lookup(GuestOffset),
-    /// Data.
+    /// The data of a range.
     Read {
-        /// The first byte.
+        /// The first byte of the range.
         start: GuestOffset,
-        /// How many; they may reach past the end of the disk.
+        /// The length of the range, which may reach past the end of the disk.
         length_bytes: u16,
     },
 }

@@ -21,18 +21,18 @@ impl Vm {
         self.ask(Question::Lookup(byte))
     }
 
-    /// Asks for data.
+    /// Asks for the data of a range.
     pub(super) fn read(&mut self, at: At, inside: Inside, length: Length) -> Effect {
         let start = self.byte(at, inside);
         self.ask(Question::Read { start, length_bytes: length.get() })
     }
 
-    /// What was asked since the last checkpoint.
+    /// Returns the questions since the last checkpoint.
     pub fn questions(&self) -> &[Question] {
         &self.questions
     }
 
-    /// Forgets the questions: they were answered.
+    /// Forgets the questions, which the caller has answered.
     pub fn answered(&mut self) {
         self.questions.clear();
     }

@@ -15,7 +15,7 @@ impl Vm {
         effect(taken)
     }
 
-    /// Takes a snapshot that says and holds more.
+    /// Takes a snapshot with extra data, VM state, an id and a name.
     pub(super) fn snapshot_with(
         &mut self,
         extra: Extra,
@@ -50,12 +50,12 @@ impl Vm {
         effect(applied)
     }
 
-    /// The snapshot that `index` means, among those that there are.
+    /// Returns the number of the existing snapshot that `index` selects.
     fn snapshot_at(&self, index: Few<0, 15>) -> usize {
         usize::from(index.get()) % self.builder.snapshot_count().max(1)
     }
 
-    /// A VM state of so many clusters, as far as they may still be touched.
+    /// Returns a VM state of at most `clusters` clusters, limited by the clusters that operations may still touch.
     fn vm_state(&mut self, clusters: u8, spread: u8) -> Option<VmState> {
         let clusters = u64::from(clusters).min(self.touchable);
         self.touchable -= clusters;

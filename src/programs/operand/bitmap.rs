@@ -12,14 +12,14 @@ use super::kind::Kind;
 pub struct BitmapFlags(u8);
 
 impl BitmapFlags {
-    /// It was not saved correctly.
+    /// The bitmap was not saved correctly.
     pub const IN_USE: Self = Self(1);
-    /// It must reflect all changes of the disk.
+    /// The bitmap must reflect all changes of the disk.
     pub const AUTO: Self = Self(2);
-    /// By value.
+    /// The texts, indexed by value.
     const TEXTS: [&'static str; 4] = ["none", "in_use", "auto", "in_use,auto"];
 
-    /// Whether all of `other` are set.
+    /// Reports whether all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

@@ -1,4 +1,4 @@
-//! How an operand is decoded, encoded, printed and parsed.
+//! The interface of operands: decoding, encoding, printing and parsing.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ use super::kind::Kind;
 
 /// A field of a record.
 pub trait Operand: Copy + PartialEq + fmt::Debug {
-    /// How many bytes it takes.
+    /// The length of the encoding in bytes.
     const BYTES: usize;
-    /// What its text looks like, for messages.
+    /// A description of the accepted texts, for error messages.
     const EXPECTED: &'static str;
-    /// What its values stand for: how the minimizer and the mutators treat them.
+    /// The kind of the values, for the minimizer and the mutators.
     const KIND: Kind;
 
-    /// From the next [`Operand::BYTES`] bytes, of any value. There are that many.
+    /// Decodes the next [`Operand::BYTES`] bytes, which may have any value, and advances `bytes` past them.
     fn decode(bytes: &mut &[u8]) -> Self;
-    /// To the canonical bytes.
+    /// Appends the canonical bytes to `out`.
     fn encode(self, out: &mut impl BufMut);
     /// Writes the text.
     fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
-    /// From the text; `None` where it is not one.
+    /// Parses the text; returns `None` if it is not a value.
     fn parse(text: &str) -> Option<Self>;
 }
 
-/// Writes the names of the bits that are set, with commas, or `none`.
+/// Writes the names of the set bits, separated by commas, or `none`.
 pub(super) fn print_bits(bits: u16, names: &[&str], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if bits == 0 {
         return f.write_str("none");
@@ -37,7 +37,7 @@ pub(super) fn print_bits(bits: u16, names: &[&str], f: &mut fmt::Formatter<'_>) 
     Ok(())
 }
 
-/// The other way round; `None` where a name is none of them.
+/// Parses the output of [`print_bits`]; returns `None` if a name is unknown.
 pub(super) fn parse_bits(text: &str, names: &[&str]) -> Option<u16> {
     if text == "none" {
         return Some(0);

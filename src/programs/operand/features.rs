@@ -7,7 +7,7 @@ use bytes::{Buf, BufMut};
 use super::encoding::{Operand, parse_bits, print_bits};
 use super::kind::Kind;
 
-/// Features of the image that are there or not.
+/// Optional features of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(u8);
 
@@ -18,11 +18,11 @@ impl Features {
     pub const ZSTD: Self = Self(2);
     /// The lazy refcounts bit.
     pub const LAZY_REFCOUNTS: Self = Self(4);
-    /// The compression type field also where it says zlib.
+    /// The compression type field, present even if the type is zlib.
     pub const COMPRESSION_FIELD: Self = Self(8);
     /// The feature name table.
     pub const FEATURE_NAMES: Self = Self(16);
-    /// A header extension that nobody knows.
+    /// A header extension of an unknown type.
     pub const UNKNOWN_EXTENSION: Self = Self(32);
     const NAMES: [&'static str; 6] = [
         "extended_l2",
@@ -34,12 +34,12 @@ impl Features {
     ];
     const ALL: u8 = 63;
 
-    /// Whether all of `other` are there.
+    /// Reports whether all features of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These and `other`.
+    /// Returns the union of `self` and `other`.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

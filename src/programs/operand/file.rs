@@ -1,4 +1,4 @@
-//! Operands that say how a file ends, and what lies past the end of the disk.
+//! Operands for the end of a file, and for clusters past the end of the disk.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::encoding::Operand;
 use super::kind::Kind;
 use super::word::words;
 
-/// What is put past the end of the disk.
+/// The kind of clusters past the end of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hidden {
     /// Data.

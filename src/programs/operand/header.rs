@@ -1,4 +1,4 @@
-//! Operands that say how a header is written.
+//! Operands for the options of a header.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use crate::images::qcow2::{HeaderFlags, HeaderLength};
 use super::encoding::{Operand, parse_bits, print_bits};
 use super::kind::Kind;
 
-/// Two bytes: 0 is the shortest; from there on even and odd numbers count steps from both ends, so
-/// that every number means another length.
+/// Two bytes. 0 is the shortest length; odd numbers count up from 104 bytes and even numbers count down from the
+/// cluster size, so that each number is a different length.
 impl Operand for HeaderLength {
     const BYTES: usize = 2;
     const EXPECTED: &'static str =
@@ -50,7 +50,7 @@ impl Operand for HeaderLength {
     }
 }
 
-/// Two bytes of bits; those without a meaning yet are ignored.
+/// Two bytes of flags. Decoding ignores bits without a meaning.
 impl Operand for HeaderFlags {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "none, or names with commas: dirty, corrupt, out_of_date, \

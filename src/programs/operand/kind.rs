@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What the values of an operand stand for.
+/// The kind of an operand's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A cluster of the disk: an anchor in a byte, then steps in 16 bits.
@@ -11,13 +11,13 @@ pub enum Kind {
     Size,
     /// A distance or a length: units and a shift in a byte each.
     Gap,
-    /// The number of clusters that an operation is about.
+    /// The number of clusters of an operation.
     Count,
-    /// A count or an index of few things: subclusters, snapshots, bitmaps.
+    /// A small count or index, for subclusters, snapshots and bitmaps.
     Few,
-    /// A byte whose canonical values are listed from the plainest on.
+    /// A byte whose canonical values are listed, the plainest first.
     Ranked(&'static [u8]),
-    /// What data or structures are, and not where they are.
+    /// The content of data or structures, not their position.
     Content,
     /// Anything else: a number, flags, a choice.
     Other,
@@ -26,21 +26,21 @@ pub enum Kind {
 /// An operand in the record of an operation, or in the prologue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// What its values stand for.
+    /// The kind of its values.
     pub kind: Kind,
     /// Its first byte.
     pub start: usize,
-    /// How many bytes it takes.
+    /// Its length in bytes.
     pub length_bytes: usize,
 }
 
 impl Place {
-    /// Its bytes.
+    /// Returns the range of its bytes.
     pub const fn bytes(&self) -> Range<usize> {
         self.start..self.start + self.length_bytes
     }
 
-    /// Returns the places of operands that lie one behind the other from `start` on, from their kinds and lengths.
+    /// Returns the places of consecutive operands that begin at `start`, from their kinds and lengths.
     pub(in crate::programs) const fn in_a_row<const N: usize>(
         mut start: usize,
         operands: [(Kind, usize); N],

@@ -1,6 +1,5 @@
-//! Operands: how each is decoded from any bytes, encoded, printed and parsed. Every operand folds all
-//! values of its bytes into its range; the folds are frozen, because corpus files mean what they
-//! mean through them.
+//! Operands: decoding from any bytes, encoding, printing and parsing. Every operand folds all values of its bytes into
+//! its range. The folds are frozen, because the meaning of corpus files depends on them.
 
 mod bitmap;
 mod encoding;

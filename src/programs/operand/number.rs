@@ -30,13 +30,13 @@ impl Operand for u8 {
     }
 }
 
-/// What the numbers of a [`Number`] stand for.
+/// The meaning of the numbers of a [`Number`].
 pub trait Meaning: Copy + PartialEq + fmt::Debug {
     /// The kind of the operand.
     const KIND: Kind;
 }
 
-/// Declares what numbers stand for.
+/// Declares meanings of numbers.
 macro_rules! meanings {
     ($($(#[$doc:meta])* $name:ident = $kind:expr;)+) => {$(
         $(#[$doc])*
@@ -50,9 +50,9 @@ macro_rules! meanings {
 }
 
 meanings! {
-    /// Nothing in particular.
+    /// No particular meaning.
     Any = Kind::Other;
-    /// A count or an index of few things.
+    /// A small count or index.
     OfFew = Kind::Few;
     /// log2 of the cluster size.
     OfClusterSizes = Kind::Ranked(&canonical(ClusterBits::PLAINEST_FIRST));
@@ -60,11 +60,11 @@ meanings! {
     OfRefcountWidths = Kind::Ranked(&canonical(RefcountOrder::PLAINEST_FIRST));
 }
 
-/// A number from `LOW` up to and with `HIGH`, in a byte.
+/// A number from `LOW` to `HIGH`, both included, in one byte.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Number<const LOW: u8, const HIGH: u8, M = Any>(u8, PhantomData<M>);
 
-/// A count or an index of few things: subclusters, snapshots, bitmaps.
+/// A small count or index, for subclusters, snapshots and bitmaps.
 pub type Few<const LOW: u8, const HIGH: u8> = Number<LOW, HIGH, OfFew>;
 /// log2 of the cluster size.
 pub type ClusterBits = Number<9, 21, OfClusterSizes>;
@@ -72,13 +72,13 @@ pub type ClusterBits = Number<9, 21, OfClusterSizes>;
 pub type RefcountOrder = Number<0, 6, OfRefcountWidths>;
 
 impl ClusterBits {
-    /// All of them from the plainest on: QEMU's own, the ones that are easy to read, the rest.
+    /// All values, the plainest first: QEMU's default, easily read sizes, the rest.
     pub const PLAINEST_FIRST: [Self; 13] =
         numbers([16, 12, 9, 10, 11, 13, 14, 15, 17, 18, 19, 20, 21]);
 }
 
 impl RefcountOrder {
-    /// All of them from the plainest on: QEMU's own first.
+    /// All values, the plainest first, which is QEMU's default.
     pub const PLAINEST_FIRST: [Self; 7] = numbers([4, 3, 5, 6, 2, 1, 0]);
 }
 
@@ -115,15 +115,15 @@ const fn canonical<const LOW: u8, const HIGH: u8, M: Meaning, const N: usize>(
 }
 
 impl<const LOW: u8, const HIGH: u8, M> Number<LOW, HIGH, M> {
-    /// The smallest.
+    /// The smallest value.
     pub const LOWEST: Self = Self(LOW, PhantomData);
 
-    /// From a value; `None` out of range.
+    /// Returns the number for `value`, or `None` if it is out of range.
     pub const fn new(value: u8) -> Option<Self> {
         if value < LOW || value > HIGH { None } else { Some(Self(value, PhantomData)) }
     }
 
-    /// Its value.
+    /// Returns the value.
     pub const fn get(&self) -> u8 {
         self.0
     }
@@ -168,7 +168,7 @@ impl Operand for u16 {
     }
 }
 
-/// Defines a number of 16 bits from 0 up to and with a highest one. What is larger is folded.
+/// Defines a 16-bit number from 0 to a highest value, which is included. Decoding folds larger numbers into the range.
 macro_rules! up_to {
     ($(#[$doc:meta])* $name:ident, $highest:expr, $expected:literal) => {
         $(#[$doc])*
@@ -176,7 +176,7 @@ macro_rules! up_to {
         pub struct $name(u16);
 
         impl $name {
-            /// Its value.
+            /// Returns the value.
             pub const fn get(self) -> u16 {
                 self.0
             }
@@ -210,13 +210,13 @@ up_to!(
     "0 to 4095"
 );
 up_to!(
-    /// How long a bitmap's name is in bytes: as much as QEMU opens.
+    /// The length of a bitmap's name in bytes: at most the length that QEMU accepts.
     NameLength,
     MAX_BITMAP_NAME_BYTES,
     "0 to 1023"
 );
 up_to!(
-    /// The length of a snapshot's extra data in bytes: as much as QEMU opens.
+    /// The length of a snapshot's extra data in bytes: at most the length that QEMU accepts.
     Extra,
     1024,
     "0 to 1024"

@@ -1,4 +1,4 @@
-//! Operands that say what a compressed cluster holds, and how it is coded.
+//! Operands for the content of a compressed cluster, and for its coding.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ const SHAPES: [&str; Shape::ALL.len()] = [
     "zeros", "text", "speck", "eighth", "half", "most", "coins", "mixed", "noise", "nearly", "far",
 ];
 
-/// How many shapes `compress` can name.
+/// The number of shapes that `compress` can name.
 const FIRST_SHAPES: usize = 8;
 
 fn parse_shape(text: &str, known: usize) -> Option<Shape> {

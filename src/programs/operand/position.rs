@@ -1,4 +1,4 @@
-//! Operands that say where: a cluster of the disk, a byte inside it, how many clusters.
+//! Operands for positions: a cluster of the disk, a byte inside it, and a number of clusters.
 
 use std::fmt;
 
@@ -7,24 +7,23 @@ use bytes::{Buf, BufMut};
 use super::encoding::Operand;
 use super::kind::Kind;
 
-/// How many clusters an operation is about: 1 to 16. Most bytes are folded to 1 or 2, so that random
-/// programs are cheap.
+/// The number of clusters of an operation: 1 to 16. Most bytes decode to 1 or 2, so that random programs are cheap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(u8);
 
 impl Count {
-    /// One.
+    /// One cluster.
     pub const ONE: Self = Self(1);
 
-    /// The most clusters of one operation.
+    /// The highest number of clusters of one operation.
     pub const MAX: u8 = 16;
 
-    /// From a value; `None` outside 1 to 16.
+    /// Returns the count, or `None` outside 1 to 16.
     pub const fn new(clusters: u8) -> Option<Self> {
         if clusters == 0 || clusters > Self::MAX { None } else { Some(Self(clusters)) }
     }
 
-    /// The number of clusters.
+    /// Returns the number of clusters.
     pub fn get(self) -> u64 {
         u64::from(self.0)
     }
@@ -52,7 +51,7 @@ impl Operand for Count {
     }
 }
 
-/// What a position is counted from.
+/// The point from which a position is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Anchor {
     /// Clusters from the start of the disk.
@@ -60,23 +59,23 @@ pub enum Anchor {
     Start,
     /// Clusters back from the last one.
     End,
-    /// Clusters on from where the last operation ended, as a signed number.
+    /// Clusters from the end of the last operation, as a signed number.
     Last,
-    /// Around the start of an L2 table: the upper 11 bits are the table's number, counted over the
-    /// disk's tables, the lower 5 a signed distance from its first cluster.
+    /// A cluster around the start of an L2 table. The upper 11 bits of the steps are the number of the table, modulo
+    /// the disk's tables; the lower 5 bits are the signed distance from the table's first cluster.
     Table,
-    /// A part of the disk, in 65,536ths.
+    /// A fraction of the disk, in 65,536ths.
     Part,
-    /// Clusters past the end of the disk; operations that build fold it back into the disk.
+    /// Clusters past the end of the disk; building operations wrap it around into the disk.
     Past,
 }
 
 /// A cluster of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct At {
-    /// What it is counted from.
+    /// The point from which the position is counted.
     pub anchor: Anchor,
-    /// How far.
+    /// The distance from the anchor, in the anchor's unit.
     pub steps: u16,
 }
 
@@ -84,7 +83,7 @@ impl At {
     const ANCHORS: [Anchor; 6] =
         [Anchor::Start, Anchor::End, Anchor::Last, Anchor::Table, Anchor::Part, Anchor::Past];
 
-    /// The number of the L2 table, and the signed distance from its start.
+    /// Returns the number of the L2 table, and the signed distance from its start in clusters.
     pub fn table(self) -> (u64, i64) {
         (u64::from(self.steps >> 5), i64::from(self.steps & 31) - 16)
     }
@@ -140,13 +139,13 @@ impl Operand for At {
     }
 }
 
-/// A byte inside a cluster: a 65,536th of it for each step, with the lowest nine bits of the number
-/// added, so that odd bytes are reached at every cluster size.
+/// A byte inside a cluster. Each step is a 65,536th of the cluster; the lowest nine bits of the number are added, so
+/// that odd bytes are reached at every cluster size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inside(pub u16);
 
 impl Inside {
-    /// The byte, in a cluster of `cluster_bytes`, a power of two.
+    /// Returns the offset of the byte in a cluster of `cluster_bytes`, a power of two.
     pub fn bytes(self, cluster_bytes: u64) -> u64 {
         let scaled = (u64::from(self.0) * cluster_bytes) >> 16;
         (scaled + u64::from(self.0 & 511)) & (cluster_bytes - 1)

@@ -1,4 +1,4 @@
-//! Operands that say how much: sizes, magnitudes, gaps, and how far into a cluster a payload is moved.
+//! Operands for quantities: sizes, magnitudes, gaps, and the position of a payload inside a cluster.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use bytes::{Buf, BufMut};
 use super::encoding::Operand;
 use super::kind::Kind;
 
-/// How a compressed payload is placed: half of all bytes pack it.
+/// The placement of a compressed payload. Half of all bytes decode to `Packed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Skew {
-    /// Right behind the last payload.
+    /// Directly behind the last payload.
     #[default]
     Packed,
-    /// In new clusters, from a byte inside the first one on: a 32,768th of the cluster for each step,
-    /// with the lowest nine bits of the number added. Below 32,768.
+    /// In new clusters, from a byte inside the first one on. Each step, below 32,768, is a 32,768th of the cluster; the
+    /// lowest nine bits of the number are added.
     Fresh(u16),
 }
 
 impl Skew {
-    /// The byte inside a cluster of `cluster_bytes`, a power of two.
+    /// Returns the offset of the byte in a cluster of `cluster_bytes`, a power of two.
     pub fn bytes(steps: u16, cluster_bytes: u64) -> u64 {
         let scaled = (u64::from(steps) * cluster_bytes) >> 15;
         (scaled + u64::from(steps & 511)) & (cluster_bytes - 1)
@@ -58,12 +58,12 @@ impl Operand for Skew {
     }
 }
 
-/// A length of any magnitude: 0 to 1,023, shifted left by 0 to 63; past 64 bits, the largest.
+/// A length of any magnitude: 0 to 1,023, shifted left by 0 to 63. Values of more than 64 bits become `u64::MAX`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Magnitude(u16);
 
 impl Magnitude {
-    /// The value.
+    /// Returns the value.
     pub fn get(self) -> u64 {
         let (units, shift) = (u64::from(self.0 >> 6), u32::from(self.0 & 63));
         if units.leading_zeros() < shift { u64::MAX } else { units << shift }
@@ -91,7 +91,7 @@ impl Operand for Magnitude {
     }
 }
 
-/// A disk size: 16 bits, shifted left by 0 to 47, and a signed tail that makes it odd.
+/// A disk size: 16 bits, shifted left by 0 to 47, plus a signed tail that makes it odd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     units: u16,
@@ -102,30 +102,30 @@ pub struct Size {
 impl Size {
     const SHIFTS: u8 = 48;
 
-    /// `units << shift`, `tail_bytes` more; `None` where the shift is above 47.
+    /// Returns the size of `units << shift` plus `tail_bytes`, or `None` if the shift is above 47.
     pub const fn new(units: u16, shift: u8, tail_bytes: i16) -> Option<Self> {
         if shift >= Self::SHIFTS { None } else { Some(Self { units, shift, tail_bytes }) }
     }
 
-    /// The size that is so many bytes; `None` where none is.
+    /// Returns the operand for a size of `bytes`, or `None` if no operand has this size.
     pub fn of_bytes(bytes: u64) -> Option<Self> {
         let of_shift = |shift: u8| {
             let units = u16::try_from(bytes >> shift).ok()?;
             let tail = i16::try_from(bytes - (u64::from(units) << shift)).ok()?;
             Self::new(units, shift, tail)
         };
-        // Units as small as they can be without a tail, else any.
+        // Prefer the largest shift that needs no tail, else take any shift that fits.
         let whole = (0..Self::SHIFTS).rev().filter_map(of_shift).find(|size| size.tail_bytes == 0);
         whole.or_else(|| (0..Self::SHIFTS).find_map(of_shift))
     }
 
-    /// The same with `by` more shifts, fewer where it is negative; `None` where there are none.
+    /// Returns the size with `by` added to its shift; `None` if the shift leaves its range.
     pub fn scaled(self, by: i32) -> Option<Self> {
         let shift = i32::from(self.shift).checked_add(by)?;
         Self::new(self.units, u8::try_from(shift).ok()?, self.tail_bytes)
     }
 
-    /// The size in bytes, at most `max_bytes`; the tail is applied to what was cut.
+    /// Returns the size in bytes, at most `max_bytes`. The tail is added after the units are cut to `max_bytes`.
     pub fn bytes(self, max_bytes: u64) -> u64 {
         let whole = (u64::from(self.units) << self.shift).min(max_bytes);
         whole.saturating_add_signed(i64::from(self.tail_bytes)).min(max_bytes)
@@ -158,7 +158,7 @@ impl Operand for Size {
     }
 }
 
-/// A gap, in clusters or of whatever it is: 0 to 255 units, shifted left by 0 to 15.
+/// A gap, in clusters or in the unit of its operation: 0 to 255 units, shifted left by 0 to 15.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
     units: u8,
@@ -168,7 +168,7 @@ pub struct Gap {
 impl Gap {
     const SHIFTS: u8 = 16;
 
-    /// The number of units.
+    /// Returns the number of units.
     pub fn units(self) -> u64 {
         u64::from(self.units) << self.shift
     }
@@ -196,24 +196,24 @@ impl Operand for Gap {
     }
 }
 
-/// The size of an overlay, by the size of what lies below it.
+/// The size of an overlay, relative to the size of the disk below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Relative {
-    /// As large.
+    /// The same size.
     #[default]
     Same,
-    /// Smaller by `units << shift` bytes, down to nothing. Units are below 256, the shift is below 64.
+    /// Smaller by `units << shift` bytes, but at least 0. Units are below 256, the shift is below 64.
     Less(u8, u8),
     /// Larger by `units << shift` bytes.
     More(u8, u8),
-    /// A part of it, in 16,384ths.
+    /// A fraction of the size below, in 16,384ths.
     Part(u16),
 }
 
 impl Relative {
     const PARTS: u16 = 1 << 14;
 
-    /// The size in bytes; the disk below has `bytes`.
+    /// Returns the size in bytes of an overlay on a disk of `bytes`.
     pub fn bytes(self, bytes: u64) -> u64 {
         let difference =
             |units: u8, shift: u8| u64::try_from(u128::from(units) << shift).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Operands that choose among words.
+//! Operands that are one word of a list.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use crate::images::qcow2::{Fill, Leaving};
 use super::encoding::Operand;
 use super::kind::Kind;
 
-/// Defines how a plain enum is an operand of one byte: its [`Kind`], its values and their words, in the order of
-/// the encoding. With a fold that is larger than the number of values, the first of them has the rest.
+/// Defines a plain enum as an operand of one byte: its [`Kind`], its values and their words, in the order of the
+/// encoding. If the fold is larger than the number of values, the remaining bytes decode to the first value.
 macro_rules! words {
     ($type:ty, $kind:ident, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
         words!($type, $kind, fold [$($value),+].len(), $expected, $($value = $word),+);
@@ -48,29 +48,29 @@ macro_rules! words {
     };
 }
 
-/// Whether an allocation is kept by what is zeroed.
+/// The treatment of an allocation when its cluster is zeroed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// It is freed.
+    /// The cluster is freed.
     #[default]
     No,
-    /// It is kept.
+    /// The cluster stays allocated.
     Yes,
 }
 
-/// What an operation does to subclusters.
+/// The change of subclusters by an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Change {
-    /// Data are written.
+    /// The subclusters hold data.
     #[default]
     Write,
-    /// They read as zeros.
+    /// The subclusters read as zeros.
     Zero,
-    /// They become unallocated.
+    /// The subclusters become unallocated.
     Unallocate,
 }
 
-/// Where the guest data of an image lie.
+/// The location of an image's guest data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataIn {
     /// In the image.
@@ -82,13 +82,13 @@ pub enum DataIn {
     RawFile,
 }
 
-/// What becomes of the lowest layer of a chain.
+/// The form of the lowest layer of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Base {
-    /// It stays the image that it is.
+    /// A qcow2 image.
     #[default]
     Qcow2,
-    /// With an overlay on it, it is a raw file with what a guest reads.
+    /// If an overlay lies on it: a raw file with the data that a guest reads.
     Raw,
 }
 
@@ -172,7 +172,7 @@ words!(
     Leaving::Extension = "extension",
 );
 
-/// The format's version. Three quarters of all bytes are version 3, which has more to it.
+/// The format's version. Three quarters of all bytes are version 3, which has more features.
 impl Operand for Version {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "2 or 3";

@@ -1,16 +1,16 @@
-//! The alias table: what the opcode bytes behind the canonical ones mean.
+//! The alias table: the meaning of the opcode bytes above the canonical ones.
 
 /// Opcode bytes below this are canonical: each operation has a number of its own. The decoder skips numbers that no
 /// operation has, and the encoder never emits them.
 pub(super) const CANONICAL_OPCODES: u8 = 40;
 
-/// How many slots the alias table has. It is repeated up to byte 255.
+/// The number of slots of the alias table, which is repeated up to byte 255.
 const SLOTS: usize = 32;
 
 /// Returns the opcode of each slot, from pairs of an opcode and its number of slots.
 ///
 /// # Panics
-/// If the numbers of slots do not add up to the length of the table; at compile time.
+/// At compile time, if the numbers of slots do not add up to the length of the table.
 pub(super) const fn aliases(slots: &[(u8, usize)]) -> [u8; SLOTS] {
     let (mut table, mut filled, mut at) = ([0; SLOTS], 0, 0);
     while at < slots.len() {

@@ -2,26 +2,26 @@
 
 use crate::disk::observer::Event;
 
-/// What an operation is for. The event is the one that an observer sees when the operation has an effect; operations
-/// that do the same to an image share one.
+/// The purpose of an operation. The event is reported to an observer if the operation has an effect. Operations with
+/// the same effect on an image share an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// It changes the image that is being built.
+    /// The operation changes the image.
     Builds(Event),
-    /// It decides where things will go, or how they will be written.
+    /// The operation sets the placement or the form of later structures.
     Arranges,
-    /// It begins another layer.
+    /// The operation begins another layer.
     Overlays,
-    /// It asks a question of the image that the program built.
+    /// The operation asks a question of the image that the program built.
     Asks(Event),
-    /// It has the image built and verified.
+    /// The operation has the image built and verified.
     Checkpoints,
-    /// It damages what was built, in targets that have attacks.
+    /// The operation damages the files, in targets that allow attacks.
     Attacks,
 }
 
 impl Class {
-    /// The event of an operation with an effect.
+    /// Returns the event of an operation with an effect.
     pub fn event(self) -> Event {
         match self {
             Self::Builds(event) | Self::Asks(event) => event,

@@ -1,6 +1,6 @@
 //! Defines the operations from their table.
 
-/// How long an operation is.
+/// The length of an operation in bytes.
 pub const OPERATION_BYTES: usize = 8;
 
 /// Defines [`Operation`](super::Operation). An entry is
@@ -37,10 +37,10 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Every opcode with its name, in order.
+            /// Every opcode with its name, in ascending order.
             pub const OPCODES: &'static [(u8, &'static str)] = &[$(($code, $text)),+];
 
-            /// From a record of any bytes; `None` where its opcode has no meaning yet.
+            /// Decodes a record of any bytes; returns `None` if its opcode has no meaning yet.
             #[inline]
             pub fn decode(record: &[u8; OPERATION_BYTES]) -> Option<Self> {
                 $(const _: () = assert!(0 $(+ <$kind>::BYTES)* < OPERATION_BYTES);)+
@@ -56,7 +56,7 @@ macro_rules! operations {
                 }
             }
 
-            /// The canonical record.
+            /// Returns the canonical record.
             pub fn encode(&self) -> [u8; OPERATION_BYTES] {
                 let mut record = [0; OPERATION_BYTES];
                 let mut out = record.as_mut_slice();
@@ -70,12 +70,12 @@ macro_rules! operations {
                 record
             }
 
-            /// Its name.
+            /// Returns the name of the operation.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$name { .. } => $text),+ }
             }
 
-            /// Where its operands are in its record, and what they stand for.
+            /// Returns the places of its operands in its record.
             pub fn places(&self) -> &'static [Place] {
                 match self {
                     $(Self::$name { .. } => {
@@ -86,14 +86,14 @@ macro_rules! operations {
                 }
             }
 
-            /// What it is for.
+            /// Returns the class of the operation.
             #[allow(unused_variables, reason = "the class of most operations depends on no operand")]
             pub fn class(&self) -> Class {
                 match *self { $(Self::$name { $($operand),* } => $class),+ }
             }
 
-            /// Operations that do something like it and are plainer, the plainest first: what the minimizer tries in
-            /// its place.
+            /// Returns similar but plainer operations, the plainest first. The minimizer tries them in place of this
+            /// one.
             #[allow(unused_variables, reason = "a plainer operation leaves operands out")]
             pub fn plainer(&self) -> Vec<Self> {
                 match *self { $(Self::$name { $($operand),* } => vec![$($plainer),*]),+ }

@@ -1,5 +1,5 @@
-//! The operations: one table of opcodes, from which decoding, encoding, text, class and plainer forms follow. Opcodes are
-//! append-only: a number that is taken keeps its meaning and its operands.
+//! The operations: one table of opcodes, which defines decoding, encoding, text, class and plainer forms. Opcodes are
+//! append-only: an opcode never changes its meaning or its operands.
 
 mod aliases;
 mod class;

@@ -1,6 +1,6 @@
-//! The table of operations. Each entry states the opcode, the name in the text, the operands, the [class](Class), and the
-//! plainer operations that the minimizer tries in its place, the plainest first. The operations up to `read` have slots in
-//! the alias table, which is frozen: operations to come have their canonical opcode only.
+//! The table of operations. Each entry states the opcode, the name in the text, the operands, the [class](Class), and
+//! the plainer operations that the minimizer tries in its place, the plainest first. The operations up to `read` have
+//! slots in the alias table, which is frozen: later operations have only their canonical opcode.
 
 use crate::disk::observer::Event;
 use crate::formats::qcow2::anatomy::Part;
@@ -29,66 +29,66 @@ const fn zeros(keep: Keep) -> Event {
 operations! {
     /// Writes whole clusters.
     0 "write" Write {
-        /// The first.
+        /// The first cluster.
         at: At,
-        /// How many.
+        /// The number of clusters.
         clusters: Count,
     } is Builds(Event::Normal), plainer [], slots 9;
-    /// Writes whole clusters compressed.
+    /// Writes whole compressed clusters.
     1 "compress" Compress {
-        /// The first.
+        /// The first cluster.
         at: At,
-        /// How many.
+        /// The number of clusters.
         clusters: Count,
-        /// What they hold.
+        /// The shape of their content.
         shape: Shape,
-        /// Where the payloads go.
+        /// The placement of the payloads.
         skew: Skew,
     } is Builds(Event::Compressed), plainer [Self::Write { at, clusters }], slots 3;
     /// Makes whole clusters read as zeros.
     2 "zero" Zero {
-        /// The first.
+        /// The first cluster.
         at: At,
-        /// How many.
+        /// The number of clusters.
         clusters: Count,
-        /// Whether their allocation is kept.
+        /// The treatment of their allocation.
         keep: Keep,
     } is Builds(zeros(keep)), plainer [Self::Write { at, clusters }], slots 3;
     /// Makes whole clusters unallocated.
     3 "discard" Discard {
-        /// The first.
+        /// The first cluster.
         at: At,
-        /// How many.
+        /// The number of clusters.
         clusters: Count,
     } is Builds(Event::Unallocated), plainer [Self::Write { at, clusters }], slots 2;
-    /// Changes subclusters of one cluster, under extended L2.
+    /// Changes subclusters of one cluster, if the image has extended L2 entries.
     4 "subclusters" Subclusters {
         /// The cluster.
         at: At,
-        /// What becomes of them.
+        /// The change.
         change: Change,
-        /// The first.
+        /// The first subcluster.
         first: Few<0, 31>,
-        /// How many.
+        /// The number of subclusters.
         count: Few<1, 32>,
-        /// The distance from one to the next.
+        /// The distance from one subcluster to the next.
         stride: Few<1, 8>,
     } is Builds(Event::Subclusters), plainer [Self::Write { at, clusters: Count::ONE }], slots 4;
-    /// Decides where host clusters go from now on.
+    /// Sets the placement of host clusters from now on.
     5 "place" Place {
-        /// Where.
+        /// The placement.
         policy: Policy,
     } is Arranges, plainer [], slots 2;
     /// Leaves a gap at the end of the file.
     6 "reserve" Reserve {
-        /// How many clusters.
+        /// The number of clusters.
         gap: Gap,
     } is Arranges, plainer [], slots 2;
     /// Takes a snapshot.
     7 "snapshot" Snapshot {} is Builds(Event::Snapshot), plainer [], slots 1;
     /// Deletes a snapshot.
     8 "delete_snapshot" DeleteSnapshot {
-        /// Which of those that there are.
+        /// The existing snapshot to delete.
         index: Few<0, 15>,
     } is Builds(Event::SnapshotDeleted), plainer [], slots 1;
     /// Changes the size of the disk.
@@ -98,33 +98,33 @@ operations! {
     } is Builds(Event::Resized), plainer [], slots 1;
     /// Asks for the extents of a window.
     10 "walk" Walk {
-        /// The cluster in which it begins.
+        /// The cluster of the window's first byte.
         at: At,
         /// The byte in that cluster.
         inside: Inside,
-        /// How many bytes.
+        /// The length of the window in bytes.
         length: Magnitude,
     } is Asks(Event::Walk), plainer [], slots 2;
     /// Asks for the mapping of one byte.
     11 "lookup" Lookup {
-        /// The cluster.
+        /// The cluster of the byte.
         at: At,
         /// The byte in that cluster.
         inside: Inside,
     } is Asks(Event::Lookup), plainer [], slots 1;
-    /// Asks for data.
+    /// Asks for the data of a range.
     12 "read" Read {
-        /// The cluster in which they begin.
+        /// The cluster of the first byte.
         at: At,
         /// The byte in that cluster.
         inside: Inside,
-        /// How many bytes.
+        /// The number of bytes.
         length: Length,
     } is Asks(Event::Read), plainer [], slots 1;
-    /// Builds and verifies what there is so far.
+    /// Builds and verifies the current image.
     13 "checkpoint" Checkpoint {} is Checkpoints, plainer [];
-    /// Lays an empty image on top of what there is, which becomes its backing file. From now on
-    /// everything is about the new one.
+    /// Lays an empty image on top of the current one, which becomes its backing file. Later operations change the new
+    /// image.
     14 "overlay" Overlay {
         /// The version of the format.
         version: Version,
@@ -132,159 +132,159 @@ operations! {
         cluster_bits: ClusterBits,
         /// The refcount width.
         refcount_order: RefcountOrder,
-        /// Features.
+        /// The features of the image.
         features: Features,
-        /// Where its data lie.
+        /// The location of the guest data.
         data_in: DataIn,
         /// The size of the disk.
         size: Relative,
     } is Overlays, plainer [];
-    /// Decides how the header is written.
+    /// Sets the options of the header.
     15 "header" Header {
-        /// How long its fixed part is.
+        /// The length of the fixed part.
         length: HeaderLength,
         /// The number of a permutation of the extensions.
         order: u8,
-        /// How many extensions nobody knows.
+        /// The number of extensions of unknown types.
         unknown: Number<0, 7>,
-        /// How long the first of them is.
+        /// The length of the first of them in bytes.
         bytes: u8,
-        /// Everything that is there or not.
+        /// The optional parts and bits.
         flags: HeaderFlags,
     } is Arranges, plainer [];
     /// Adds a persistent dirty bitmap.
     16 "bitmap" Bitmap {
-        /// log2 of how many guest bytes one bit stands for.
+        /// log2 of the guest bytes that one bit represents.
         granularity: Number<9, 31>,
-        /// Whether it is in use, and automatic.
+        /// The flags `in_use` and `auto`.
         flags: BitmapFlags,
         /// The length of its name.
         name: NameLength,
     } is Builds(Event::Bitmap), plainer [];
     /// Changes entries of a bitmap's table.
     17 "fill_bitmap" FillBitmap {
-        /// Which of the bitmaps that there are.
+        /// The existing bitmap to change.
         index: Few<0, 15>,
-        /// The first entry, counted round the table.
+        /// The first entry, modulo the length of the table.
         entry: u16,
-        /// How many.
+        /// The number of entries.
         entries: Number<1, 32>,
-        /// What becomes of them.
+        /// The new content of the entries.
         fill: Fill,
     } is Builds(Event::Bitmap), plainer [];
-    /// Deletes a bitmap, or all of them with something left.
+    /// Deletes a bitmap, or deletes all bitmaps and leaves some of their structures behind.
     18 "delete_bitmap" DeleteBitmap {
-        /// Which of the bitmaps that there are.
+        /// The existing bitmap to delete.
         index: Few<0, 15>,
-        /// What is left.
+        /// The structures to leave behind.
         leaving: Leaving,
     } is Builds(Event::Bitmap), plainer [];
-    /// Makes the disk what it was when a snapshot was taken.
+    /// Returns the disk to the state that it had when a snapshot was taken.
     19 "apply_snapshot" ApplySnapshot {
-        /// Which of those that there are.
+        /// The existing snapshot to apply.
         index: Few<0, 15>,
     } is Builds(Event::SnapshotApplied), plainer [];
-    /// Takes a snapshot that says and holds more.
+    /// Takes a snapshot with extra data, VM state, an id and a name.
     20 "snapshot_with" SnapshotWith {
-        /// How many bytes of extra data.
+        /// The length of the extra data in bytes.
         extra: Extra,
-        /// How many clusters of VM state.
+        /// The number of clusters of VM state.
         vm: Number<0, 15>,
-        /// log2 of the distance from one of them to the next.
+        /// log2 of the distance from one of these clusters to the next.
         spread: Number<0, 31>,
-        /// How long the id is.
+        /// The length of the id in bytes.
         id: Number<0, 254>,
-        /// How long the name is.
+        /// The length of the name in bytes.
         name: Length,
     } is Builds(Event::Snapshot), plainer [Self::Snapshot {}];
-    /// Writes a whole cluster compressed, in a coding of its own.
+    /// Writes one whole compressed cluster, in a given coding.
     21 "compress_as" CompressAs {
         /// The cluster.
         at: At,
-        /// What it holds.
+        /// The shape of its content.
         shape: AnyShape,
-        /// How it is coded.
+        /// The coding of its payload.
         coding: Coding,
-        /// Where the payload goes.
+        /// The placement of the payload.
         skew: Skew,
     } is Builds(Event::Compressed), plainer [
         Self::Write { at, clusters: Count::ONE },
         Self::Compress { at, clusters: Count::ONE, shape: Shape::Text, skew },
     ];
-    /// Decides how the file ends.
+    /// Sets the end of the file.
     22 "end_file" EndFile {
-        /// Where.
+        /// The point at which the file ends.
         end: FileEnd,
-        /// How many bytes lie behind its last cluster, where there are any.
+        /// The number of bytes behind the last cluster, if the kind of end has any.
         tail: Gap,
     } is Arranges, plainer [];
-    /// Makes tables longer than they must be.
+    /// Makes tables longer than necessary.
     23 "spare" Spare {
-        /// How many clusters more the refcount table has.
+        /// The number of additional clusters of the refcount table.
         table: Number<0, 15>,
-        /// How many entries more the L1 table has.
+        /// The number of additional entries of the L1 table.
         l1: Gap,
     } is Arranges, plainer [];
     /// Allocates whole clusters without writing to them.
     25 "preallocate" Preallocate {
-        /// The first.
+        /// The first cluster.
         at: At,
-        /// How many.
+        /// The number of clusters.
         clusters: Count,
     } is Builds(Event::Normal), plainer [Self::Write { at, clusters }];
     /// Puts whole clusters past the end of the disk.
     26 "beyond" Beyond {
-        /// In which L2 table: the last that the disk needs, or one behind it.
+        /// The L2 table: the last one that the disk needs, or one behind it.
         table: Number<0, 15>,
-        /// How far from the start of its part past the end.
+        /// The distance from the first of the table's clusters past the end of the disk.
         distance: u16,
-        /// How many clusters.
+        /// The number of clusters.
         clusters: Count,
-        /// What is put there.
+        /// The kind of the clusters.
         kind: Hidden,
     } is Builds(Event::PastEnd), plainer [];
-    /// Changes a field or an entry of what was built.
+    /// Changes a field or an entry of the built files.
     27 "patch" Patch {
-        /// What it belongs to.
+        /// The part of the file that the element belongs to.
         part: Part,
-        /// How many layers down.
+        /// The depth of the layer, 0 for the top.
         depth: Number<0, 3>,
-        /// Which element of the part.
+        /// The index of the element in the part.
         nth: u16,
-        /// How it is changed.
+        /// The transform of the element.
         transform: Transform,
-        /// With what.
+        /// The operand of the transform.
         value: u16,
     } is Attacks, plainer [];
-    /// Changes a field or an entry when it has been read.
+    /// Changes a field or an entry after a number of reads.
     28 "trap" Trap {
-        /// What it belongs to.
+        /// The part of the file that the element belongs to.
         part: Part,
-        /// How many layers down.
+        /// The depth of the layer, 0 for the top.
         depth: Number<0, 3>,
-        /// Which element of the part.
+        /// The index of the element in the part.
         nth: u16,
-        /// How it is changed.
+        /// The transform of the element.
         transform: Transform,
-        /// With what.
+        /// The operand of the transform.
         value: u8,
-        /// How many reads see it as it was.
+        /// The number of reads that see the original value.
         reads: u8,
     } is Attacks, plainer [Self::Patch { part, depth, nth, transform, value: value.into() }];
     /// Makes a read of a part fail.
     29 "fail_read" FailRead {
-        /// Which part.
+        /// The part.
         part: Part,
-        /// How many layers down.
+        /// The depth of the layer, 0 for the top.
         depth: Number<0, 3>,
-        /// How many reads of it go well before.
+        /// The number of reads that succeed before.
         reads: u8,
     } is Attacks, plainer [];
     /// Cuts bytes off the end of the file.
     30 "truncate" Truncate {
-        /// How many layers down.
+        /// The depth of the layer, 0 for the top.
         depth: Number<0, 3>,
-        /// How many.
+        /// The number of bytes to cut off.
         cut: Gap,
     } is Attacks, plainer [];
 }

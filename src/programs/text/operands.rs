@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::programs::operand::Operand;
 
-/// Why a line of text is not a record.
+/// The reason why a line of text is not a record.
 pub(in crate::programs) enum TextError {
     UnknownName(String),
     Operand { name: &'static str, found: String, expected: &'static str },
@@ -12,13 +12,13 @@ pub(in crate::programs) enum TextError {
     Unexpected(String),
 }
 
-/// The operands of one line, taken out one by one.
+/// The operands of one line. Each one is removed when it is parsed.
 pub(in crate::programs) struct TextOperands<'a> {
     left: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> TextOperands<'a> {
-    /// From words of the form `name=value`.
+    /// Splits words of the form `name=value`.
     pub(in crate::programs) fn new(
         words: impl Iterator<Item = &'a str>,
     ) -> Result<Self, TextError> {
@@ -28,7 +28,7 @@ impl<'a> TextOperands<'a> {
         Ok(Self { left: words.map(split).collect::<Result<_, _>>()? })
     }
 
-    /// The operand `name`, which must be there.
+    /// Removes and parses the operand `name`, which is required.
     pub(in crate::programs) fn take<T: Operand>(
         &mut self,
         name: &'static str,
@@ -39,7 +39,7 @@ impl<'a> TextOperands<'a> {
         T::parse(value).ok_or(TextError::Operand { name, found: value.to_string(), expected })
     }
 
-    /// The same, where `default` need not be said.
+    /// Removes and parses the operand `name`; returns `default` if it is missing.
     pub(in crate::programs) fn take_or<T: Operand>(
         &mut self,
         name: &'static str,
@@ -51,7 +51,7 @@ impl<'a> TextOperands<'a> {
         }
     }
 
-    /// Nothing may be left.
+    /// Returns an error if operands are left.
     pub(in crate::programs) fn finish(self) -> Result<(), TextError> {
         match self.left.first() {
             Some((name, value)) => Err(TextError::Unexpected(format!("{name}={value}"))),

@@ -1,4 +1,4 @@
-//! Opening an image, and the images below it.
+//! Opens an image, and the images below it.
 
 use crate::formats::qcow2::layout::Layout;
 use smallvec::SmallVec;
@@ -16,11 +16,10 @@ use crate::formats::qcow2::snapshot_table;
 use super::latest::LatestEntries;
 use crate::formats::qcow2::error::MapError;
 
-/// An opened image: its header, checked, where its bytes come from, and the layers below it. Whatever is
-/// done with it is told to `observer`.
+/// An open image: its checked header, its storage, and the layers below it. It reports events to `observer`.
 ///
-/// Each qcow2 layer keeps the L1 and the L2 entry that [`lookup`](super::lookup()) and [`read`](super::read()) read last. So
-/// they may miss a change of the file, and threads cannot share a disk.
+/// Each qcow2 layer keeps the last L1 entry and the last L2 entry that [`lookup`](super::lookup()) or
+/// [`read`](super::read()) has read. So they may miss a change of the file, and threads cannot share a disk.
 #[derive(Debug)]
 pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
     top: Qcow2<'s, S>,
@@ -32,15 +31,15 @@ pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
 #[derive(Debug)]
 pub(super) struct Qcow2<'s, S: Storage + ?Sized> {
     pub(super) image: &'s S,
-    /// Where guest data lie: in the image itself, or in its external data file. `None` where that is
-    /// not at hand.
+    /// The storage of guest data: the image itself, or its external data file. `None` if the data file is not
+    /// available.
     pub(super) data: Option<&'s S>,
     pub(super) header: Header,
-    /// The table entries that were read last through `header`; to be reset when `header` changes.
+    /// The last table entries that were read through `header`. They must be reset when `header` changes.
     pub(super) latest: LatestEntries,
 }
 
-/// A layer that is nothing but guest data.
+/// A layer that holds only guest data.
 #[derive(Debug)]
 pub(super) struct Raw<'s, S: Storage + ?Sized> {
     pub(super) image: &'s S,
@@ -54,7 +53,7 @@ enum Below<'s, S: Storage + ?Sized> {
 }
 
 impl<'s, S: Storage + ?Sized> Below<'s, S> {
-    /// Opens a layer in a format, which is guessed where nobody says it.
+    /// Opens a layer. If `format` is `None`, the format is probed.
     fn open(
         layer: &Layer<'s, S>,
         format: Option<ImageFormat>,
@@ -83,19 +82,19 @@ pub(super) enum LayerRef<'d, 's, S: Storage + ?Sized> {
 }
 
 impl<'s, S: Storage + ?Sized> Disk<'s, S> {
-    /// [`Disk::open_observed`], and nobody observes.
+    /// Opens the image at the top of `chain`, as [`Disk::open_observed`] does, without an observer.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Disk::open_observed`].
     pub fn open(chain: &[Layer<'s, S>]) -> Result<Self, MapError> {
         Self::open_observed(chain, ())
     }
 
-    /// Opens the image in `image` by itself: what a backing file has is a hole, and what lies in an
-    /// external data file is mapped but cannot be read. For files whose names are not to be followed.
+    /// Opens only `image`, without the files that it names. Ranges of the backing file are holes. Ranges in an external
+    /// data file are mapped, but cannot be read.
     ///
     /// # Errors
-    /// As [`Disk::open`], except for what is named.
+    /// As for [`Disk::open`], except for files that the image names.
     pub fn open_alone(image: &'s S) -> Result<Self, MapError> {
         let (top, _) = Qcow2::open(&Layer::alone(image), &())?;
         Ok(Self { top, below: SmallVec::new(), observer: () })
@@ -103,13 +102,12 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
 }
 
 impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
-    /// Opens the image at the top of `chain`, with the checks that QEMU makes, and all images below it
-    /// that are named, each by the one above. What a layer does not name is not looked at.
+    /// Opens the image at the top of `chain`, with the checks that QEMU makes, and the images below it, each of which
+    /// is named by the one above. Layers of `chain` that no image names are ignored.
     ///
     /// # Errors
-    /// What is not a qcow2 image, is malformed in its header or its snapshot table, uses a feature that is
-    /// not supported (encryption, a backing format other than qcow2 and raw), or names a file that
-    /// `chain` lacks.
+    /// The image is not qcow2, its header or its snapshot table is malformed, it uses an unsupported feature
+    /// (encryption, a backing format other than qcow2 and raw), or it names a file that `chain` lacks.
     pub fn open_observed(chain: &[Layer<'s, S>], observer: O) -> Result<Self, MapError> {
         let (first, rest) = chain.split_first().ok_or(MapError::Missing("image"))?;
         let (top, mut next) = Qcow2::open(first, &observer)?;
@@ -120,7 +118,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
         for depth in 1.. {
             let Some(format) = next.take() else { break };
             let layer = rest.get(below.len()).ok_or(MapError::Missing("backing file"))?;
-            // The walk goes down as many calls.
+            // The walk makes one nested call for each layer.
             if below.len() >= MAX_FILE_LAYERS {
                 return Err(MapError::TooLarge("too many images in the chain"));
             }
@@ -132,12 +130,12 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
         Ok(Self { top, below, observer })
     }
 
-    /// Becomes the disk as it was when the snapshot at `index` of the snapshot table was taken, on the
-    /// layers below as they are.
+    /// Returns the disk as it was when the snapshot at `index` of the snapshot table was taken, on the current layers
+    /// below.
     ///
     /// # Errors
-    /// There is no such snapshot, or it is malformed, or a read failed. Where QEMU would read what an L1
-    /// table is too short for as zeros, this is an error too.
+    /// The snapshot does not exist, it is malformed, or a read failed. An L1 table that is too short for the disk is an
+    /// error too; QEMU reads the missing part as zeros.
     pub fn into_snapshot(mut self, index: u32) -> Result<Self, MapError> {
         let mut found = Err(MapError::Snapshot { index, what: "there is no such snapshot" });
         let Qcow2 { image, header, .. } = &self.top;
@@ -152,22 +150,22 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
         Ok(self)
     }
 
-    /// The header of the image at the top.
+    /// Returns the header of the image at the top.
     pub fn header(&self) -> &Header {
         &self.top.header
     }
 
-    /// How many layers there are, the image itself among them.
+    /// Returns the number of layers, including the image itself.
     pub fn layers(&self) -> usize {
         1 + self.below.len()
     }
 
-    /// The size of the disk that a guest sees, a multiple of 512.
+    /// Returns the size of the disk that a guest sees, a multiple of 512.
     pub fn virtual_size_bytes(&self) -> u64 {
         self.top.header.virtual_size_bytes()
     }
 
-    /// The layer that is `depth` images down.
+    /// Returns the layer at `depth`, 0 for the top.
     #[inline]
     pub(super) fn layer(&self, depth: usize) -> Option<LayerRef<'_, 's, S>> {
         let Some(at) = depth.checked_sub(1) else { return Some(LayerRef::Qcow2(&self.top)) };
@@ -177,7 +175,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
         })
     }
 
-    /// How many bytes the layer under the one at `depth` has; `None` where there is none.
+    /// Returns the size in bytes of the layer below the one at `depth`; `None` if there is none.
     #[inline]
     pub(super) fn size_below(&self, depth: usize) -> Option<u64> {
         Some(match self.below.get(depth)? {
@@ -187,7 +185,8 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     }
 }
 
-/// What a layer says of the one below: nothing, or that there is one, in this format if it says so.
+/// The reference of a layer to the one below: `None` without a backing file, `Some(None)` if the layer does not state
+/// the backing file's format.
 type Named = Option<Option<ImageFormat>>;
 
 impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
@@ -232,7 +231,7 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
         Ok((Self { image: layer.image, data, header, latest: LatestEntries::default() }, named))
     }
 
-    /// The header that the image would have were the snapshot its disk.
+    /// Returns the header that the image would have if the snapshot were its disk.
     fn snapshot_header(
         &self,
         index: u32,
@@ -258,7 +257,7 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
         }
     }
 
-    /// What decides the meaning of the tables.
+    /// Returns the geometry, which decides the meaning of the tables.
     #[inline]
     pub(super) fn geometry(&self) -> &Geometry {
         &self.header.geometry
@@ -266,7 +265,8 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
 }
 
 impl<S: Storage + ?Sized> Raw<'_, S> {
-    /// QEMU counts whole sectors (`block.c`, `bdrv_getlength`), the last one filled with zeros.
+    /// Returns the size in bytes. QEMU counts whole sectors (`block.c`, `bdrv_getlength`) and fills the last one with
+    /// zeros.
     pub(super) fn size_bytes(&self) -> u64 {
         self.image.length_bytes().checked_next_multiple_of(512).unwrap_or(!511)
     }

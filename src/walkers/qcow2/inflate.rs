@@ -1,4 +1,5 @@
-//! Inflates compressed clusters, as far as is needed. Keeps what was inflated last, in some MiB of memory.
+//! Inflates compressed clusters, only as far as the caller needs, and keeps the last inflated clusters in some MiB of
+//! memory.
 
 mod kept;
 
@@ -18,14 +19,14 @@ use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::formats::qcow2::error::MapError;
 use kept::{Kept, Known, Payload};
 
-/// Why a cluster could not be inflated.
+/// The reason why a cluster could not be inflated.
 pub(super) enum InflateError {
     Storage(StorageError),
     Payload(&'static str),
 }
 
 impl InflateError {
-    /// As the error of the cluster at `guest`.
+    /// Returns the error of the cluster at `guest`.
     pub(super) fn at(self, guest: GuestOffset) -> MapError {
         match self {
             Self::Storage(error) => error.into(),
@@ -34,7 +35,7 @@ impl InflateError {
     }
 }
 
-/// Decoders and their buffers, reused from cluster to cluster, and what was inflated last.
+/// Decoders and their buffers, which are reused from cluster to cluster, and the last inflated clusters.
 #[derive(Default)]
 pub(super) struct Inflater {
     input: Vec<u8>,
@@ -49,12 +50,12 @@ impl fmt::Debug for Inflater {
     }
 }
 
-/// The largest window for which zstd may keep a buffer of its own: that of the largest cluster.
-/// Frames with a larger one are inflated whole, which takes no such buffer.
+/// log2 of the largest window for which zstd may keep a buffer: that of the largest cluster. Frames with a larger
+/// window are inflated in one call, which needs no such buffer.
 const ZSTD_WINDOW_LOG: u32 = 21;
 
 impl Inflater {
-    /// Forgets what was inflated.
+    /// Forgets all inflated clusters.
     pub(super) fn forget(&mut self) {
         self.kept.forget();
     }
@@ -68,7 +69,7 @@ impl Inflater {
         end: usize,
     ) -> Result<&[u8], InflateError> {
         let cluster = geometry.cluster_size.bytes_usize();
-        // At most two clusters: the descriptor has no room for more.
+        // A descriptor has no room for more than two clusters.
         let length = run.length_bytes().min(2 * cluster as u64) as usize;
         let Geometry { compression, .. } = *geometry;
         let payload = Payload { offset: run.offset, length, cluster, compression };
@@ -84,8 +85,8 @@ impl Inflater {
             None => Known { index: kept.add(payload), content_bytes: 0 },
         };
         if content_bytes < end {
-            // A guest that reads on gets twice as much inflated each time: all its reads together inflate at most
-            // twice the cluster. Damage behind what it reads must not be noticed.
+            // A guest that reads on has twice as much inflated each time, so that all its reads together inflate at
+            // most twice the cluster. Damage behind the requested bytes must have no effect.
             let ahead = (2 * content_bytes).min(cluster);
             if ahead <= end || self.inflate_into(storage, &payload, index, ahead).is_err() {
                 self.inflate_into(storage, &payload, index, end)?;
@@ -94,7 +95,7 @@ impl Inflater {
         Ok(&self.kept.content(index)[..end])
     }
 
-    /// Inflates the first `end` bytes of a cluster into an entry of what is kept.
+    /// Inflates the first `end` bytes of a cluster into the entry at `index`.
     fn inflate_into<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
@@ -150,19 +151,19 @@ impl Inflater {
     }
 }
 
-/// How much of a payload is read first for the first `end` bytes of its cluster, which mostly lie in the beginning of
-/// it: what they take if they are stored as they are. [`READ_ON`] times as much is read until it is enough.
+/// Returns the number of payload bytes to read first for the first `end` bytes of the cluster: the number that stored
+/// (uncompressed) content takes. If they do not suffice, the inflater reads [`READ_ON`] times as many, and so on.
 fn first_taken(payload: &Payload, end: usize) -> usize {
     let header_bytes = match payload.compression {
-        // Of a stored block (RFC 1951 §3.2.4).
+        // The header of a stored block (RFC 1951 §3.2.4).
         Compression::Deflate => 5,
-        // Of a frame with its content size and of a raw block (RFC 8878 §3.1.1).
+        // The headers of a frame with its content size and of a raw block (RFC 8878 §3.1.1).
         Compression::Zstd => 16,
     };
     (header_bytes + end).min(payload.length)
 }
 
-/// Each attempt inflates from the start.
+/// The factor by which each further attempt reads more. Each attempt inflates from the start.
 const READ_ON: usize = 4;
 
 fn grow(buffer: &mut Vec<u8>, length: usize) {
@@ -171,9 +172,9 @@ fn grow(buffer: &mut Vec<u8>, length: usize) {
     }
 }
 
-/// Fills `output`. What the stream holds beyond it is ignored, as in QEMU (`block/qcow2-threads.c`,
-/// `qcow2_zlib_decompress`). Of a `whole` cluster, zlib looks on until there is a byte for which there
-/// is no room: a stream that is broken before that is an error.
+/// Fills `output` and ignores the rest of the stream, as QEMU does (`block/qcow2-threads.c`, `qcow2_zlib_decompress`).
+/// For a `whole` cluster, zlib decodes up to the first byte that has no room: a fault of the stream before that is an
+/// error.
 fn deflate(
     decoder: &mut DecompressorOxide,
     input: &[u8],
@@ -196,8 +197,8 @@ fn deflate(
     }
 }
 
-/// Fills `output`, the beginning of a cluster, without inflating the rest; false where that takes
-/// more than one frame or a window that is too large.
+/// Fills `output`, the beginning of a cluster, without inflating the rest. Returns false if that takes more than one
+/// frame or too large a window.
 fn zstd_prefix(decoder: &mut DCtx<'static>, input: &[u8], output: &mut [u8]) -> bool {
     let wanted = output.len();
     let ready = decoder.reset(ResetDirective::SessionOnly).is_ok()
@@ -207,7 +208,7 @@ fn zstd_prefix(decoder: &mut DCtx<'static>, input: &[u8], output: &mut [u8]) -> 
     while ready && output.pos() < wanted {
         let before = (input.pos(), output.pos());
         match decoder.decompress_stream(&mut output, &mut input) {
-            // The end of a frame, or no progress.
+            // The frame has ended, or the decoder makes no progress.
             Ok(0) | Err(_) => break,
             Ok(_) if before == (input.pos(), output.pos()) => break,
             Ok(_) => {}
@@ -216,8 +217,8 @@ fn zstd_prefix(decoder: &mut DCtx<'static>, input: &[u8], output: &mut [u8]) -> 
     output.pos() == wanted
 }
 
-/// Fills `output`, a whole cluster, from as many frames as it takes. A frame that holds more is an
-/// error, as in QEMU (`block/qcow2-threads.c`, `qcow2_zstd_decompress`).
+/// Fills `output`, a whole cluster, from one or more frames. A frame with more content is an error, as in QEMU
+/// (`block/qcow2-threads.c`, `qcow2_zstd_decompress`).
 fn zstd_whole(
     decoder: &mut DCtx<'static>,
     input: &[u8],
@@ -240,11 +241,10 @@ fn zstd_whole(
     Ok(())
 }
 
-/// The largest window for which zstd inflates a frame that does not say its content's size, as QEMU
-/// has it do.
+/// The largest window for which zstd inflates a frame that does not state its content size, as in QEMU.
 const MAX_WINDOW_BYTES: u64 = 1 << 27;
 
-/// The window of a frame that does not say its content's size (RFC 8878 §3.1.1.1.2).
+/// Returns the window of a frame that does not state its content size (RFC 8878 §3.1.1.1.2).
 fn window_bytes(frame: &[u8]) -> Option<u64> {
     let Ok(None) = zstd_safe::get_frame_content_size(frame) else { return None };
     let descriptor = frame.get(5)?;
@@ -262,7 +262,7 @@ mod tests {
     use crate::formats::qcow2::geometry::Version;
     use crate::images::entropy::Entropy;
 
-    /// A payload of so many bytes at the beginning of a file.
+    /// Returns the run of a payload of `length_bytes` at the beginning of a file.
     fn run_of(length_bytes: usize) -> CompressedRun {
         let additional_sectors = (length_bytes as u64).saturating_sub(1) / 512;
         CompressedRun { offset: HostOffset::ZERO, additional_sectors }
@@ -301,12 +301,12 @@ mod tests {
     fn what_breaks_behind_a_deflated_cluster_breaks_the_whole_cluster_only() {
         let content = [7; 4096];
         let mut stream = miniz_oxide::deflate::compress_to_vec(&content, 0);
-        // One stored block, which is not the last any more, and one of no kind.
+        // One stored block, no longer the last one, and then a block of an invalid type.
         stream[0] = 0;
         stream.extend([0b111, 0, 0]);
         assert_eq!(inflate(Compression::Deflate, &stream, 4095).unwrap(), content[..4095]);
         assert!(inflate(Compression::Deflate, &stream, 4096).is_none());
-        // Bytes behind the end are no part of the stream.
+        // Bytes behind the end do not belong to the stream.
         stream[0] = 1;
         assert_eq!(inflate(Compression::Deflate, &stream, 4096).unwrap(), content);
     }
@@ -352,7 +352,8 @@ mod tests {
         assert!(inflate(Compression::Zstd, &[7; 64], 16).is_none());
     }
 
-    /// Reads in any order, of any of several files in turn, give what an inflater gives that keeps nothing.
+    /// An inflater that keeps clusters returns the same bytes as one that keeps none, for reads in any order from
+    /// several files in turn.
     #[test]
     fn what_is_kept_is_never_out_of_date() {
         let mut entropy = Entropy::new(5);
@@ -375,11 +376,11 @@ mod tests {
             let (compression, file) = &files[entropy.below(files.len() as u64) as usize];
             let mut file = file.clone();
             if entropy.one_in(4) {
-                // The file has changed since.
+                // The file changes between the reads.
                 let at = entropy.below(file.len() as u64) as usize;
                 file[at] ^= 1 << entropy.below(8);
             }
-            // Longer than the payload, as descriptors say: all lie at the same place and are as long.
+            // The file is longer than the payloads: all descriptors name the same offset and length.
             file.resize(1 << 15, 0);
             let run = run_of(file.len());
             let end = match entropy.below(4) {
@@ -399,7 +400,8 @@ mod tests {
 
     #[test]
     fn a_cluster_is_inflated_once_until_it_is_forgotten() {
-        /// Counts its reads: each attempt to inflate makes one, and so does the comparison with what is kept.
+        /// A storage that counts its reads. Each attempt to inflate makes one, and so does the comparison with a kept
+        /// payload.
         struct Counted(Vec<u8>, Cell<u32>);
         impl Storage for Counted {
             fn length_bytes(&self) -> u64 {
@@ -423,7 +425,7 @@ mod tests {
         assert!(first > 1, "{first}");
         assert_eq!(reads_of(&mut inflater, 40), 1);
         assert_eq!(reads_of(&mut inflater, 7), 1);
-        // Pieces of 40 bytes: twice as much is inflated each time, so that most of them are there.
+        // Pieces of 40 bytes. The inflater doubles its output each time, so that most pieces are kept already.
         let pieces = (80..=4096).step_by(40);
         let (count, reads) = pieces
             .map(|end| reads_of(&mut inflater, end))

@@ -1,4 +1,4 @@
-//! Keeps the table entries that were read last, because a guest mostly reads on from there.
+//! Keeps the last table entries that were read, because a guest mostly reads on from there.
 
 use std::cell::Cell;
 
@@ -7,18 +7,18 @@ use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::entry::{L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::error::MapError;
 
-/// An L2 entry and its bitmap (0 where there is none); `None` where there is no L2 table.
+/// An L2 entry and its bitmap (0 if there is none); `None` if there is no L2 table.
 type Entry = Option<(L2Entry, SubclusterBitmap)>;
 
-/// The L1 entry and the L2 entry of an opened image that were read last.
+/// The last L1 entry and the last L2 entry that were read from an open image.
 #[derive(Debug, Default)]
 pub(super) struct LatestEntries {
-    /// An index into the L1 table, and the L2 table that the entry there names.
+    /// An index into the L1 table, and the L2 table that its entry names.
     pub(super) l1: Latest<u64, Option<HostOffset>>,
     pub(super) l2: Latest<GuestCluster, Entry>,
 }
 
-/// What was read last, with its position.
+/// The last value that was read, with its position.
 #[derive(Debug)]
 pub(super) struct Latest<K: Copy, V: Copy>(Cell<Option<(K, V)>>);
 
@@ -29,7 +29,7 @@ impl<K: Copy, V: Copy> Default for Latest<K, V> {
 }
 
 impl<K: Copy + PartialEq, V: Copy> Latest<K, V> {
-    /// Returns what lies at `key`. `read` reads it if it is not the latest; a failed read changes nothing.
+    /// Returns the value at `key`. If it is not the latest, `read` reads it; a failed read changes nothing.
     #[inline]
     pub(super) fn get_or_read(
         &self,

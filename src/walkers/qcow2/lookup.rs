@@ -1,9 +1,9 @@
-//! `lookup`: the mapping of one guest byte, by a direct path through the tables. What one L2 entry
-//! means is said here, for it and for the walk.
+//! `lookup`: the mapping of one guest byte, by a direct path through the tables. This file defines the meaning of an L2
+//! entry for `lookup` and for the walk.
 //!
 //! # Arithmetic
-//! The header's L1 table ends before 2^63, and entries name host offsets of 56 bits, so that no host offset is held. A chain
-//! has 64 layers at most, so that every depth fits.
+//! The header's L1 table ends before 2^63, and entries name host offsets of 56 bits, so that no host offset saturates.
+//! A chain has 64 layers at most, so that every depth fits.
 
 use crate::disk::extent::Mapping;
 use crate::disk::observer::Observer;
@@ -16,10 +16,10 @@ use crate::formats::qcow2::layout::Layout;
 use super::disk::{Disk, LayerRef, Qcow2, Raw};
 use crate::formats::qcow2::error::MapError;
 
-/// The mapping of the byte at `guest`; its `offset` is that of the byte itself.
+/// Returns the mapping of the byte at `guest`; its `offset` is that of the byte itself.
 ///
 /// # Errors
-/// A byte past the end of the disk, a malformed entry on the way, or a failing read.
+/// The byte lies past the end of the disk, an entry on the way is malformed, or a read failed.
 pub fn lookup<S: Storage + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     guest: GuestOffset,
@@ -52,7 +52,7 @@ fn lookup_raw<S: Storage + ?Sized>(
     Ok(raw_mapping(from, layer.image.stored(from, from.saturating_add(1))?.stored))
 }
 
-/// The mapping of a byte in one layer, which reaches so far.
+/// Returns the mapping of a byte in one layer. The byte lies before the layer's end.
 fn lookup_in<S: Storage + ?Sized>(
     layer: &Qcow2<S>,
     guest: GuestOffset,
@@ -73,8 +73,8 @@ fn lookup_in<S: Storage + ?Sized>(
     Ok(subcluster_mapping(bitmap, host, subcluster, inside))
 }
 
-/// The L2 entry of the cluster that holds `guest`, with its bitmap (0 where there is none); `None`
-/// where there is no L2 table. The layer reaches so far.
+/// Returns the L2 entry of the cluster that holds `guest`, with its bitmap (0 if there is none); `None` if there is no
+/// L2 table. The byte lies before the layer's end.
 pub(super) fn l2_entry<S: Storage + ?Sized>(
     layer: &Qcow2<S>,
     guest: GuestOffset,
@@ -108,7 +108,7 @@ fn read_l2_entry<S: Storage + ?Sized>(
     Ok(Some((L2Entry(u64::from_be_bytes(word)), bitmap)))
 }
 
-/// What an entry says, with its host offset checked. `guest` is who asked.
+/// Returns the kind of an entry, with its host offset checked. Errors name the guest offset `guest`.
 #[inline]
 pub(super) fn checked_kind(
     entry: L2Entry,
@@ -138,19 +138,19 @@ pub(super) fn checked_kind(
     Ok(kind)
 }
 
-/// The mapping as that of a layer.
+/// Returns the mapping with its depth set.
 #[inline]
 pub(super) fn at_depth(mapping: Mapping, depth: usize) -> Mapping {
     Mapping { depth: u32::try_from(depth).unwrap_or(u32::MAX), ..mapping }
 }
 
-/// The mapping of a byte of a raw layer: data, or a hole of the file.
+/// Returns the mapping of a byte of a raw layer: data, or a hole of the file.
 pub(super) fn raw_mapping(host: HostOffset, stored: bool) -> Mapping {
     let there = Mapping { present: true, zero: !stored, data: stored, ..Mapping::HOLE };
     Mapping { offset: Some(host), ..there }
 }
 
-/// The mapping of the first byte of a cluster for which no bitmap tells.
+/// Returns the mapping of the first byte of a cluster without a subcluster bitmap.
 #[inline]
 pub(super) fn mapping_of(kind: ClusterKind) -> Mapping {
     let allocated = Mapping { present: true, ..Mapping::HOLE };
@@ -171,7 +171,7 @@ pub(super) fn mapping_of(kind: ClusterKind) -> Mapping {
     }
 }
 
-/// The mapping `delta_bytes` into an extended cluster, which lie in its subcluster `subcluster`.
+/// Returns the mapping `delta_bytes` into an extended cluster, which is in its subcluster `subcluster`.
 #[inline]
 pub(super) fn subcluster_mapping(
     bitmap: SubclusterBitmap,
@@ -186,7 +186,7 @@ pub(super) fn subcluster_mapping(
     Mapping { depth: 0, present, zero: !data, data, compressed: false, offset }
 }
 
-/// Checks a bitmap against itself; `guest` is who asked.
+/// Checks a bitmap for contradictions. Errors name the guest offset `guest`.
 #[inline]
 pub(super) fn check_bitmap(
     bitmap: SubclusterBitmap,

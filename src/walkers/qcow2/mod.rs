@@ -1,10 +1,8 @@
-//! The walker: `map_extents` and its companions, for use by anyone who wants to know what a qcow2
-//! image maps where.
+//! The walker: `map_extents` and related functions, which return the mapping of a qcow2 image.
 //!
-//! It reads any [`Storage`], in bounded memory: table by table, in pieces, skipping holes. Nothing
-//! that an image holds makes it panic, or work in proportion to more than the tables that its L1 entries
-//! name (one that is named twice is walked twice). Where qemu-img and the specification leave room, it
-//! answers as `qemu-img map` does.
+//! It reads any [`Storage`], in bounded memory: table by table, in pieces, skipping holes. No image makes it panic. Its
+//! work is at most proportional to the tables that the image's L1 entries name (a table that is named twice is walked
+//! twice). If the specification leaves room, it answers as `qemu-img map` does.
 //!
 //! [`Storage`]: crate::disk::storage::Storage
 

@@ -1,8 +1,8 @@
-//! `read`: guest data, through the mapping.
+//! `read`: reads guest data through the mapping.
 //!
 //! # Arithmetic
-//! A read ends on the disk, so that no guest offset is held. A length that has no room in a `usize` is longer than every
-//! buffer. A layer below that is missing, or that ends before the read, has no bytes there.
+//! A read ends on the disk, so that no guest offset saturates. A length that does not fit a `usize` is longer than
+//! every buffer. A layer below that is missing, or that ends before the read, has no bytes there.
 
 use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
@@ -16,12 +16,12 @@ use super::lookup::{check_bitmap, checked_kind, l2_entry, mapping_of, subcluster
 use super::scratch::Scratch;
 use crate::formats::qcow2::error::MapError;
 
-/// Fills `into` with the guest's bytes from `guest` on. Of a compressed cluster, as much is inflated
-/// as it takes: damage behind that is not noticed.
+/// Fills `into` with the guest's bytes from `guest` on. A compressed cluster is inflated only as far as necessary:
+/// damage behind that has no effect.
 ///
 /// # Errors
-/// Bytes past the end of the disk, a malformed entry, data that do not inflate, or a failing read;
-/// `into` may then hold anything.
+/// The range reaches past the end of the disk, an entry is malformed, data do not inflate, or a read failed; `into` may
+/// then hold anything.
 pub fn read<S: Storage + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     guest: GuestOffset,
@@ -36,7 +36,7 @@ pub fn read<S: Storage + ?Sized, O: Observer>(
     read_layer(disk, 0, guest, into, &mut scratch.inflater)
 }
 
-/// Fills `into` from the layer at `depth` and those below it. What lies past the layer's end is zeros.
+/// Fills `into` from the layer at `depth` and those below it. Bytes past the layer's end are zeros.
 fn read_layer<S: Storage + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     depth: usize,
@@ -76,7 +76,7 @@ fn read_layer<S: Storage + ?Sized, O: Observer>(
     Ok(())
 }
 
-/// Reads what lies in one cell; false, with `into` as it was, where the layer has nothing there.
+/// Reads a piece of one cell. Returns false and leaves `into` unchanged if the layer has no data there.
 fn read_piece<S: Storage + ?Sized>(
     layer: &Qcow2<S>,
     guest: GuestOffset,

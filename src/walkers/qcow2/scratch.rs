@@ -4,7 +4,7 @@ use crate::disk::storage::PIECE_BYTES;
 
 use super::inflate::Inflater;
 
-/// Buffers of a walk, to be reused from walk to walk.
+/// The buffers of a walk, which can be reused from walk to walk.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(super) layers: Vec<Tables>,
@@ -19,14 +19,14 @@ pub(super) struct Tables {
 }
 
 impl Scratch {
-    /// Empty buffers; they grow with the layers of the disks that are walked, and with the compressed
-    /// clusters that are read.
+    /// Creates empty buffers. They grow with the layers of the disks that are walked, and with the compressed clusters
+    /// that are read.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets the compressed clusters that were read last. No answer depends on them: it only takes time to inflate
-    /// them again. A fuzzer calls this between inputs, so that the coverage of a run is that of its input.
+    /// Forgets the last compressed clusters that were read. No answer depends on them; inflating them again only takes
+    /// time. A fuzzer calls this between inputs, so that the coverage of a run depends on its input alone.
     pub fn forget(&mut self) {
         self.inflater.forget();
     }

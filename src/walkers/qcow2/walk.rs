@@ -1,11 +1,11 @@
-//! `map_extents`: all extents of a window, front to back, one L2 table piece of each layer in memory at
-//! a time.
+//! `map_extents`: emits all extents of a window, front to back, with one L2 table piece of each layer in memory at a
+//! time.
 //!
 //! # Arithmetic
-//! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset of an entry is
-//! held. Host offsets in entries have 56 bits and runs are no longer than a cluster, so that no mapping is held either.
-//! Distances are those from an earlier offset to a later one, or 0 where the window begins before a table. A storage
-//! returns data from the range that it is asked for, so that none lie before their table.
+//! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset of an entry
+//! saturates. Host offsets in entries have 56 bits and runs are no longer than a cluster, so that no mapping saturates
+//! either. Distances are those from an earlier offset to a later one, or 0 if the window begins before a table. A
+//! storage returns data from the requested range, so that none lie before their table.
 
 use crate::formats::qcow2::layout::Layout;
 use std::ops::{ControlFlow, Range};
@@ -22,15 +22,14 @@ use super::lookup::{self, at_depth, checked_kind, mapping_of, raw_mapping};
 use super::scratch::{Scratch, Tables};
 use crate::formats::qcow2::error::{Flow, MapError};
 
-/// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window,
-/// which is clipped to the disk; an empty window has none.
+/// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window, which is clipped to
+/// the disk; an empty window has none.
 ///
-/// Layers are asked in order: what the image leaves unallocated is asked of the layer below, as far as
-/// that reaches.
+/// If a layer leaves a range unallocated, the walk continues in the layer below, up to the end of that layer.
 ///
 /// # Errors
-/// A malformed entry in the window's part of a table, or a failing read. What lies before it has been
-/// emitted then.
+/// An entry in the window's part of a table is malformed, or a read failed. The extents before it have been emitted
+/// then.
 pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     window: Window,
@@ -41,7 +40,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     if O::OBSERVES {
         disk.observer.walk(class_of(&range, GuestOffset::new(disk.virtual_size_bytes())));
     }
-    // To the end of the disk, whatever that is, is `u64::MAX`.
+    // `u64::MAX` stands for the end of the disk.
     let to_end = window.length_bytes == u64::MAX;
     if !to_end && window.start.checked_add(window.length_bytes).is_none() {
         disk.observer.rare(Rare::WindowOverflows);
@@ -78,7 +77,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     }
 }
 
-/// Which part of a disk a range is; the disk ends at `end`.
+/// Classifies a range of a disk that ends at `end`.
 fn class_of(range: &Range<GuestOffset>, end: GuestOffset) -> WindowClass {
     match (range.start == GuestOffset::ZERO, range.end == end) {
         _ if range.is_empty() => WindowClass::Nothing,
@@ -89,7 +88,7 @@ fn class_of(range: &Range<GuestOffset>, end: GuestOffset) -> WindowClass {
     }
 }
 
-/// As many runs in one extended entry are rare.
+/// The number of runs in one extended entry from which the walk reports a rare event.
 const MANY_SPLITS: u64 = 16;
 
 macro_rules! go_on {
@@ -100,15 +99,15 @@ macro_rules! go_on {
     };
 }
 
-/// Where the walks of all layers end: pieces of the disk in order, which become extents.
+/// The receiver of the pieces from the walks of all layers. It joins the pieces, in the disk's order, to extents.
 struct Sink<'v, V: Visitor + ?Sized> {
-    /// The extent that may still grow; it ends where the next piece begins.
+    /// The extent that may still grow; it ends at the start of the next piece.
     pending: Option<Extent>,
     visitor: &'v mut V,
 }
 
 impl<V: Visitor + ?Sized> Sink<'_, V> {
-    /// Takes the next piece. `mapping` is that of its first byte.
+    /// Adds the next piece. `mapping` is the mapping of its first byte.
     #[inline]
     fn take(&mut self, range: Range<GuestOffset>, mapping: Mapping) -> ControlFlow<()> {
         let length_bytes = range.end.saturating_distance_from(range.start);
@@ -133,8 +132,8 @@ impl<V: Visitor + ?Sized> Sink<'_, V> {
     }
 }
 
-/// Walks `range`, which is not empty and ends at the end of the layer at most, in the layer at `depth`
-/// and in those below it. As many calls deep as there are layers.
+/// Walks `range` in the layer at `depth` and in those below it. `range` is not empty, and it ends at the end of the
+/// layer at most. The calls nest as deeply as there are layers.
 fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     depth: usize,
@@ -171,8 +170,8 @@ fn raw<S: Storage + ?Sized, V: Visitor + ?Sized>(
         go_on!(sink.visitor.step());
         let from = in_place(position);
         let stored = layer.image.stored(from, in_place(range.end))?;
-        // At least one byte further on, whatever the storage answers: the walk must end. `position` lies before the end of
-        // the range, so that one byte more fits into 64 bits.
+        // The walk must end, so each step covers at least one byte, whatever the storage returns. `position` lies
+        // before the end of the range, so that one byte more fits into 64 bits.
         let end = GuestOffset::new(stored.end.get());
         let end = end.clamp(position.saturating_add(1), range.end);
         let mapping = at_depth(raw_mapping(from, stored.stored), depth);
@@ -183,7 +182,7 @@ fn raw<S: Storage + ?Sized, V: Visitor + ?Sized>(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Where a guest byte lies in a raw layer.
+/// Returns the host offset of a guest byte in a raw layer.
 fn in_place(guest: GuestOffset) -> HostOffset {
     HostOffset::new(guest.get())
 }
@@ -192,7 +191,7 @@ struct Walk<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
     disk: &'w Disk<'s, S, O>,
     depth: usize,
     layer: &'w Qcow2<'s, S>,
-    /// The size of the layer below, where there is one.
+    /// The size of the layer below, if there is one.
     size_below: Option<u64>,
     /// All guest bytes of the window before this one are covered.
     position: GuestOffset,
@@ -220,7 +219,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
                 if start >= self.end {
                     break;
                 }
-                // The entry before the window's first may come along: grains hold two.
+                // The entry before the window's first may be read as well: grains hold two.
                 if start.saturating_add(span) <= self.position {
                     continue;
                 }
@@ -239,7 +238,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         self.hole_until(self.end)
     }
 
-    /// Covers what is left of the window in the L2 table at `table`, which maps the disk from `start`.
+    /// Covers the rest of the window in the L2 table at `table`, which maps the disk from `start`.
     fn l2(&mut self, table: HostOffset, start: GuestOffset, scratch: &mut [u8]) -> Flow {
         let geometry = *self.layer.geometry();
         let storage = self.layer.image;
@@ -276,7 +275,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
             }
             let next = guest.saturating_add(cluster);
             let entry = u64::from_be_bytes(*entry);
-            // Holes are covered when something follows them.
+            // `hole_until` covers holes once an entry follows them.
             if entry != 0 && next > self.position {
                 let asked = self.position.max(guest);
                 let mapping = mapping_of(checked_kind(L2Entry(entry), &geometry, asked)?);
@@ -348,7 +347,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Covers the guest bytes up to `until` as a hole, where they are not covered.
+    /// Covers the guest bytes up to `until` as a hole, if they are not covered.
     #[inline]
     fn hole_until(&mut self, until: GuestOffset) -> Flow {
         if until <= self.position {
@@ -357,8 +356,8 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         self.cover(self.position, until, Mapping::HOLE)
     }
 
-    /// Covers what is left of `start..end` in the window. `mapping` is that of `start`, which is not
-    /// past the position.
+    /// Covers the part of `start..end` that the window has left. `mapping` is the mapping of `start`, which is not past
+    /// the position.
     #[inline(always)]
     fn cover(&mut self, start: GuestOffset, end: GuestOffset, mapping: Mapping) -> Flow {
         let range = self.position..end.min(self.end);
@@ -375,8 +374,8 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         }
     }
 
-    /// Covers a range in which this layer has nothing: with what the layer below has, and past its end,
-    /// at `size`, with the hole that this layer has there.
+    /// Covers a range that this layer leaves unallocated. The layer below covers the part up to its end at `size`; the
+    /// rest is the hole of this layer.
     #[inline(never)]
     fn ask_below(&mut self, range: Range<GuestOffset>, mapping: Mapping, size: u64) -> Flow {
         let edge = GuestOffset::new(size).clamp(range.start, range.end);
@@ -400,21 +399,21 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
     }
 }
 
-/// The entries of a table that map the bytes from `start` to `end`, both counted from the first byte that the table maps.
-/// Each entry maps `1 << span_bits` bytes.
+/// Returns the indices of the entries of a table that map the bytes from `start` to `end`, both counted from the first
+/// byte that the table maps. Each entry maps `1 << span_bits` bytes.
 fn entries_of(start: u64, end: u64, span_bits: u32) -> Range<u64> {
     // Neither is past 2^63, so that the sum fits.
     start >> span_bits..(end + ((1 << span_bits) - 1)) >> span_bits
 }
 
-/// Where entries of a table lie, widened to whole grains.
+/// Returns the host range of entries of a table, widened to whole grains.
 fn table_range(table: HostOffset, entries: Range<u64>, entry_bytes: u64) -> Range<HostOffset> {
     let start = (entries.start * entry_bytes) / GRAIN_BYTES * GRAIN_BYTES;
     let end = (entries.end * entry_bytes).next_multiple_of(GRAIN_BYTES);
     table.saturating_add(start)..table.saturating_add(end)
 }
 
-/// How many subclusters from `first` on have the same two bits; at least 1.
+/// Returns the number of subclusters from `first` on that have the same two bits; at least 1.
 fn alike(bitmap: SubclusterBitmap, first: u32) -> u32 {
     let run = |bits: u32| {
         let left = bits >> first;

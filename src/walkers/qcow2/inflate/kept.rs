@@ -1,33 +1,33 @@
-//! The clusters that were inflated last. A guest that reads a compressed cluster piece by piece, or several layers
-//! above that leave pieces of it, would have it inflated from its start for each piece.
+//! Keeps the last inflated clusters. Without them, a guest that reads a compressed cluster piece by piece would have it
+//! inflated from its start for each piece; so would several layers above that leave pieces of it.
 //!
-//! A payload is known by its bytes, not by its place: the caller compares them with those of the file at each use.
-//! So what is kept is never out of date, whichever disks are read in turn and whatever becomes of their files.
+//! A payload is identified by its bytes, not by its offset: the caller compares them with the bytes of the file at each
+//! use. So a kept cluster is never out of date, even if the caller alternates between disks or their files change.
 
 use smallvec::SmallVec;
 
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::geometry::Compression;
 
-/// How many clusters are kept at most.
+/// The highest number of kept clusters.
 const MAX_ENTRIES: usize = 32;
-/// How many bytes all buffers take at most, but for the cluster that was inflated last.
+/// The highest number of bytes in all buffers, without the last inflated cluster.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 /// The longest payload that is kept. A longer one is inflated again for each read.
 const MAX_KEPT_PAYLOAD_BYTES: usize = 256 << 10;
 
-/// Where a payload lies, and what it must become.
+/// The location of a payload, and the size of its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Payload {
     pub(super) offset: HostOffset,
-    /// The bytes that may belong to it.
+    /// The number of bytes that may belong to it.
     pub(super) length: usize,
     /// The size of a cluster, in bytes.
     pub(super) cluster: usize,
     pub(super) compression: Compression,
 }
 
-/// The first bytes of a payload, and how much of the cluster they suffice for.
+/// The first bytes of a payload, and the length of the part of the cluster that they suffice for.
 #[derive(Clone, Copy, Debug)]
 struct Prefix {
     input_bytes: usize,
@@ -38,43 +38,43 @@ struct Prefix {
 #[derive(Debug)]
 struct Entry {
     payload: Payload,
-    /// The payload, as far as it was read.
+    /// The bytes of the payload that were read.
     input: Vec<u8>,
     content: Vec<u8>,
-    /// Ascending in both. Empty if nothing is known.
+    /// Ascending in both fields. Empty if nothing is known.
     prefixes: SmallVec<[Prefix; 4]>,
     /// The number of the last use.
     used: u64,
 }
 
-/// Inflated clusters, and for each the payload that it came from.
+/// Inflated clusters, each with its payload.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// The ones in use first, behind them spare ones whose buffers are reused.
+    /// The entries in use, followed by spare ones whose buffers are reused.
     entries: Vec<Entry>,
     live: usize,
     uses: u64,
 }
 
-/// A cluster of which the beginning is known.
+/// A cluster whose beginning is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) index: usize,
-    /// How much of the cluster is known.
+    /// The length of the known part of the cluster.
     pub(super) content_bytes: usize,
 }
 
 impl Kept {
-    /// Forgets everything but the buffers.
+    /// Forgets all clusters, but keeps the buffers.
     pub(super) fn forget(&mut self) {
         (self.live, self.uses) = (0, 0);
     }
 
-    /// Finds a payload that begins with bytes that `is_prefix` confirms to be in the file. Of a payload that
-    /// suffices for the first `end` bytes of the cluster, no more is compared than these take.
+    /// Finds a payload whose first bytes are in the file, as `is_prefix` confirms. If a part of the payload suffices
+    /// for the first `end` bytes of the cluster, only this part is compared.
     ///
     /// # Errors
-    /// As `is_prefix`.
+    /// Returns the errors of `is_prefix`.
     pub(super) fn find<E>(
         &mut self,
         payload: &Payload,
@@ -97,7 +97,7 @@ impl Kept {
         Ok(None)
     }
 
-    /// Makes room for a payload, instead of the one whose last use is longest ago if need be; its index.
+    /// Adds a payload and returns its index. If there is no room, the payload replaces the least recently used one.
     pub(super) fn add(&mut self, payload: Payload) -> usize {
         let index = match self.live {
             MAX_ENTRIES => self.oldest(),
@@ -127,7 +127,8 @@ impl Kept {
         live.min_by_key(|(_, entry)| entry.used).map_or(0, |(index, _)| index)
     }
 
-    /// Room for the first `content_bytes` of the cluster of an entry. The entry knows nothing until [`Kept::note`].
+    /// Returns the buffer for the first `content_bytes` of the cluster of an entry. The entry knows nothing until
+    /// [`Kept::note`].
     pub(super) fn room(&mut self, index: usize, content_bytes: usize) -> &mut [u8] {
         let entry = &mut self.entries[index];
         if entry.content.len() < content_bytes {
@@ -137,7 +138,7 @@ impl Kept {
         &mut self.entries[index].content[..content_bytes]
     }
 
-    /// Frees the buffers of other entries while all together take too much: spare ones and the oldest first.
+    /// Frees the buffers of other entries while all together are too large: spare ones and the oldest first.
     fn free_others(&mut self, index: usize) {
         let bytes = |entry: &Entry| entry.input.capacity() + entry.content.capacity();
         let mut all: usize = self.entries.iter().map(bytes).sum();
@@ -153,14 +154,14 @@ impl Kept {
         }
     }
 
-    /// Notes that `input`, the beginning of the payload of an entry, suffices for the first `content_bytes` of the
-    /// cluster, which are in its room.
+    /// Records that `input`, the beginning of the payload of an entry, suffices for the first `content_bytes` of the
+    /// cluster, which are in its buffer.
     pub(super) fn note(&mut self, index: usize, input: &[u8], content_bytes: usize) {
         if input.len() > MAX_KEPT_PAYLOAD_BYTES {
             return self.spoil(index);
         }
         let Entry { input: kept, prefixes, .. } = &mut self.entries[index];
-        // A file may have changed since it was compared.
+        // The file may have changed since the comparison.
         prefixes.retain(|prefix| {
             prefix.content_bytes < content_bytes
                 && input.get(..prefix.input_bytes) == kept.get(..prefix.input_bytes)
@@ -174,12 +175,12 @@ impl Kept {
         self.free_others(index);
     }
 
-    /// Forgets what an entry knows: its room holds anything now.
+    /// Forgets the prefixes of an entry, because its buffer may now hold anything.
     pub(super) fn spoil(&mut self, index: usize) {
         self.entries[index].prefixes.clear();
     }
 
-    /// The room of an entry.
+    /// Returns the content of an entry.
     pub(super) fn content(&self, index: usize) -> &[u8] {
         &self.entries[index].content
     }
