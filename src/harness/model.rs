@@ -181,7 +181,7 @@ impl Model {
         self.layers[0].snapshots.len()
     }
 
-    /// Returns the disk to its state when the snapshot at `index` was taken. The snapshot must exist.
+    /// Restores the state that the disk had when the snapshot at `index` was taken. The snapshot must exist.
     pub fn become_snapshot(&mut self, index: usize) {
         self.layers[0].become_snapshot(index);
         self.layers[0].join();
@@ -392,7 +392,7 @@ impl Layer {
         }
     }
 
-    /// Returns the layer to its state when the snapshot at `index` was taken. The snapshot must exist.
+    /// Restores the state that the layer had when the snapshot at `index` was taken. The snapshot must exist.
     fn become_snapshot(&mut self, index: usize) {
         let snapshot = &self.snapshots[index];
         self.size_bytes = snapshot.size_bytes;

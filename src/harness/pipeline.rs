@@ -66,8 +66,8 @@ impl Pipeline {
         Self { names, ..Self::default() }
     }
 
-    /// Runs the program that `input` encodes, and passes the files to `judge` at each checkpoint. The VM and the build
-    /// report events to `observer`.
+    /// Runs the program that `input` encodes. Builds its files and passes them to `judge` at the times that `checks`
+    /// selects. The VM and the build report events to `observer`.
     ///
     /// # Errors
     /// Returns the violation that `judge` found.

@@ -179,7 +179,7 @@ operations! {
         /// The structures to leave behind.
         leaving: Leaving,
     } is Builds(Event::Bitmap), plainer [];
-    /// Returns the disk to the state that it had when a snapshot was taken.
+    /// Restores the disk to the state that it had when a snapshot was taken.
     19 "apply_snapshot" ApplySnapshot {
         /// The existing snapshot to apply.
         index: Few<0, 15>,

@@ -356,8 +356,8 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         self.cover(self.position, until, Mapping::HOLE)
     }
 
-    /// Covers the part of `start..end` that the window has left. `mapping` is the mapping of `start`, which is not past
-    /// the position.
+    /// Covers the part of `start..end` that lies in the window and is not covered. `mapping` is the mapping of `start`,
+    /// which is not past the position.
     #[inline(always)]
     fn cover(&mut self, start: GuestOffset, end: GuestOffset, mapping: Mapping) -> Flow {
         let range = self.position..end.min(self.end);
