@@ -131,7 +131,7 @@ fn what_has_no_room_is_left_out_in_order() {
     // more may need less to be left out.
     for (flags, order, step) in [(HeaderFlags::default(), 0, 1), (HeaderFlags::NAME_AT_END, 5, 8)] {
         let plan = *builder("version=3 cluster_bits=10 refcount_order=4 features=none").plan();
-        let backing = Some(BackingPlan { format: ImageFormat::Raw, told: true });
+        let backing = Some(BackingPlan { format: ImageFormat::Raw, names_format: true });
         let data_file = Some(DataFilePlan { raw: false });
         let mut builder = Builder::new();
         builder.begin(Plan { backing, data_file, ..plan }, Limits::WALKED);
@@ -182,8 +182,9 @@ fn every_style_can_be_read() {
         let image =
             format!("version={version} cluster_bits={bits} refcount_order=4 features={features}");
         let plan = *builder(&image).plan();
-        let told = entropy.one_in(2);
-        let backing = entropy.one_in(2).then_some(BackingPlan { told, ..BackingPlan::default() });
+        let names_format = entropy.one_in(2);
+        let backing =
+            entropy.one_in(2).then_some(BackingPlan { names_format, ..BackingPlan::default() });
         let raw = entropy.one_in(2);
         let data_file = (version == 3 && entropy.one_in(3)).then_some(DataFilePlan { raw });
         let mut builder = Builder::new();
@@ -198,10 +199,10 @@ fn every_style_can_be_read() {
         builder.set_header(HeaderStyle { length, order, unknown, unknown_bytes, flags });
         let first = First::of(&builder, &Names::default());
         let head = &first.head;
-        let told =
-            backing.is_some_and(|backing| backing.told) && !flags.has(HeaderFlags::NO_FORMAT);
+        let has_format = backing.is_some_and(|backing| backing.names_format)
+            && !flags.has(HeaderFlags::NO_FORMAT);
         assert_eq!(head.backing_name.is_some(), backing.is_some(), "{round}: {line}");
-        assert_eq!(head.backing_format.is_some(), told, "{round}: {line}");
+        assert_eq!(head.backing_format.is_some(), has_format, "{round}: {line}");
         assert_eq!(head.data_file.is_some(), data_file.is_some(), "{round}: {line}");
     }
 }

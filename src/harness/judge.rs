@@ -30,7 +30,7 @@ pub(super) struct Judge {
 }
 
 /// The context in which one case is judged.
-struct Hearing<'h, 'c, O> {
+struct Context<'h, 'c, O> {
     case: &'h Case<'c>,
     meter: &'h Meter,
     /// The number of bytes of tables that the disk has.
@@ -72,12 +72,12 @@ impl Judge {
         let metered = MeteredImages::new(case.images, meter);
         let chain = metered.chain();
         let fuel = oracles::bounds::fuel(table_bytes.active);
-        let hearing = Hearing { case, meter, table_bytes: table_bytes.active, fuel, observer };
+        let context = Context { case, meter, table_bytes: table_bytes.active, fuel, observer };
         observer.begin(State::Check);
         if case.in_full {
             self.known.clear();
         }
-        let reads = self.answers(engine, &chain, &hearing, entropy)?;
+        let reads = self.judge_answers(engine, &chain, &context, entropy)?;
         if !case.in_full {
             self.known.note(&self.model, &self.whole);
             return Ok(());
@@ -98,11 +98,11 @@ impl Judge {
 
     /// Runs all oracles except those of failing reads and of snapshots. Returns the number of reads for opening and
     /// walking the image.
-    fn answers<E: Engine, O: Observer>(
+    fn judge_answers<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
         chain: &[Layer],
-        hearing: &Hearing<O>,
+        context: &Context<O>,
         entropy: &mut Entropy,
     ) -> Result<u64, Box<Violation>> {
         let capabilities = engine.capabilities();
@@ -111,11 +111,11 @@ impl Judge {
             Err(error) => return Err(oracles::unexpected_error("open", "image", &error)),
         };
         oracles::model::check_size(self.model.virtual_size_bytes(), disk.virtual_size_bytes())?;
-        let reads = self.walk(disk, chain.len(), hearing)?;
+        let reads = self.judge_walk(disk, chain.len(), context)?;
         let Self { model, whole, other, known, .. } = self;
-        if hearing.case.in_full && !whole.is_empty() {
+        if context.case.in_full && !whole.is_empty() {
             let stop_after = 1 + entropy.below(whole.len() as u64) as usize;
-            oracles::window::check_resumed(disk, stop_after, whole, hearing.fuel, other)?;
+            oracles::window::check_resumed(disk, stop_after, whole, context.fuel, other)?;
         }
         if capabilities.lookup {
             oracles::lookup::check(disk, whole, known.new_extents())?;
@@ -123,32 +123,32 @@ impl Judge {
         if capabilities.read {
             oracles::data::check(disk, model, known.new_visible())?;
         }
-        self.questions(disk, &capabilities, hearing)?;
+        self.judge_questions(disk, &capabilities, context)?;
         Ok(reads)
     }
 
     /// Judges the engine's answers to the program's questions.
-    fn questions<O: Observer>(
+    fn judge_questions<O: Observer>(
         &mut self,
         disk: &mut impl OpenDisk,
         capabilities: &Capabilities,
-        hearing: &Hearing<O>,
+        context: &Context<O>,
     ) -> Verdict {
         let Self { model, whole, other, bytes, .. } = self;
-        for question in hearing.case.questions {
+        for question in context.case.questions {
             match *question {
                 Question::Walk(window) => {
-                    hearing.observer.event(State::Check, Event::Walk);
-                    oracles::window::check(disk, window, whole, hearing.fuel, other)?;
+                    context.observer.event(State::Check, Event::Walk);
+                    oracles::window::check(disk, window, whole, context.fuel, other)?;
                 }
                 Question::Lookup(guest) if capabilities.lookup => {
-                    hearing.observer.event(State::Check, Event::Lookup);
+                    context.observer.event(State::Check, Event::Lookup);
                     oracles::lookup::check_point(disk, guest, whole)?;
                 }
                 Question::Read { start, length_bytes } if capabilities.read => {
                     let length = usize::from(length_bytes);
                     if !oracles::data::costly(model, start, length) {
-                        hearing.observer.event(State::Check, Event::Read);
+                        context.observer.event(State::Check, Event::Read);
                         oracles::data::check_range(disk, model, start, length, bytes)?;
                     }
                 }
@@ -159,13 +159,13 @@ impl Judge {
     }
 
     /// Walks and judges the whole disk. Returns the number of reads, including those for opening.
-    fn walk<O: Observer>(
+    fn judge_walk<O: Observer>(
         &mut self,
         disk: &mut impl OpenDisk,
         layers: usize,
-        hearing: &Hearing<O>,
+        context: &Context<O>,
     ) -> Result<u64, Box<Violation>> {
-        let Hearing { case, meter, table_bytes, fuel, observer } = *hearing;
+        let Context { case, meter, table_bytes, fuel, observer } = *context;
         let Self { model, expected, whole, .. } = self;
         let size = model.virtual_size_bytes();
         let (open_reads, open_bytes) = (meter.reads(), meter.bytes());

@@ -222,7 +222,7 @@ impl Model {
         let mut at = 0;
         let mut found: Found = smallvec![0; self.live];
         while at < size {
-            let part = self.ask(at, &mut found);
+            let part = self.visible_from(at, &mut found);
             at = part.end;
             visible.push(part);
         }
@@ -232,7 +232,7 @@ impl Model {
     /// Returns the visible part from `guest` on. Layers are consulted from the top down, each up to its end. `found`
     /// holds the index of an earlier piece in each layer.
     #[inline]
-    fn ask(&self, guest: u64, found: &mut [usize]) -> Visible {
+    fn visible_from(&self, guest: u64, found: &mut [usize]) -> Visible {
         let layers = &self.layers[..self.live];
         let mut end = self.virtual_size_bytes();
         let mut depth = 0;

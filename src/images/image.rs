@@ -369,13 +369,13 @@ mod tests {
                 referred.write_parts(HostOffset::new(40), &[&[1], &[2, 3]], &REST[..length]);
             }
             let both = &mut [copied, referred];
-            let same = |both: &mut [Image; 2], told| {
+            let same = |both: &mut [Image; 2], moment| {
                 let [copied, referred] = both.each_ref().map(|image| {
                     let mut into = vec![9; 700];
                     image.read_at(HostOffset::new(30), &mut into).unwrap();
                     (into, image.length_bytes())
                 });
-                assert_eq!(copied, referred, "{length} bytes, {told}");
+                assert_eq!(copied, referred, "{length} bytes, {moment}");
             };
             both.iter_mut().for_each(|image| image.seal(0));
             same(both, "sealed");

@@ -17,7 +17,7 @@ impl Vm {
         let event = if effect == Effect::None { Event::NoEffect } else { class.event() };
         observer.event(State::Build, event);
         if effect == Effect::Changed && matches!(class, Class::Builds(_)) {
-            self.builder().census().tell(&before, observer);
+            self.builder().census().report(&before, observer);
         }
         effect
     }

@@ -150,7 +150,7 @@ impl ImageOperands {
         Plan {
             refcounts: below.refcounts,
             rng_seed: below.rng_seed.wrapping_add(1),
-            ..self.plan(size_bytes, Some(BackingPlan { format, told: true }))
+            ..self.plan(size_bytes, Some(BackingPlan { format, names_format: true }))
         }
     }
 

@@ -50,13 +50,13 @@ fn longest(builder: &Builder) -> usize {
         builder.check_names(&Names { backing: &name, ..Names::default() }).is_ok()
     };
     let longest = (1..2000).take_while(fits).last().unwrap();
-    let told = |length| {
+    let names_format = |length| {
         let name = vec![b'x'; length];
         let refused = builder.check_names(&Names { backing: &name, ..Names::default() });
         refused.unwrap_err().to_string()
     };
-    assert!(told(longest + 1).starts_with("the name"), "{}", told(longest + 1));
-    assert!(!told(2000).contains('\n'));
+    assert!(names_format(longest + 1).starts_with("the name"), "{}", names_format(longest + 1));
+    assert!(!names_format(2000).contains('\n'));
     longest
 }
 
@@ -118,8 +118,9 @@ fn qemu_reads_the_names_of_backing_files() {
         (2, 21, "none"),
     ] {
         for (format, file) in [(ImageFormat::Qcow2, "base.qcow2"), (ImageFormat::Raw, "base.raw")] {
-            for (style, told) in styles().into_iter().zip([true, false].into_iter().cycle()) {
-                let backing = Some(BackingPlan { format, told });
+            for (style, names_format) in styles().into_iter().zip([true, false].into_iter().cycle())
+            {
+                let backing = Some(BackingPlan { format, names_format });
                 let mut builder = builder(&image_line(version, bits, features), backing, None);
                 builder.set_header(style);
                 let longest = longest(&builder);
@@ -132,7 +133,7 @@ fn qemu_reads_the_names_of_backing_files() {
                     let said = info(&path);
                     assert_eq!(said["backing-filename"], name, "{case}");
                     let word = if format == ImageFormat::Raw { "raw" } else { "qcow2" };
-                    let word = told.then_some(word);
+                    let word = names_format.then_some(word);
                     assert_eq!(said["backing-filename-format"].as_str(), word, "{case}");
                     if length == 101 {
                         let mapped = qemu::map(&path, Window::ALL);

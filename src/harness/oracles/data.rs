@@ -330,7 +330,7 @@ fn overlay(content: &mut [u8], start: u64, at: u64, bytes: &[u8]) {
     content[target..target + length].copy_from_slice(&bytes[skipped..skipped + length]);
 }
 
-fn mismatch(state: &State, actual: &[u8], told: impl FnOnce() -> String) -> Verdict {
+fn mismatch(state: &State, actual: &[u8], detail: impl FnOnce() -> String) -> Verdict {
     let found = match actual {
         [head @ .., _, _, _, _] if actual.len() == STAMP_BYTES => {
             let checksum = crc32fast::hash(head).to_be_bytes();
@@ -342,7 +342,7 @@ fn mismatch(state: &State, actual: &[u8], told: impl FnOnce() -> String) -> Verd
         }
         _ => "other bytes",
     };
-    violation(ORACLE, kind(state), ("what was written", found), told)
+    violation(ORACLE, kind(state), ("what was written", found), detail)
 }
 
 fn kind(state: &State) -> &'static str {

@@ -10,7 +10,7 @@ use super::{Verdict, violation};
 /// Checks each extent.
 pub fn check(extents: &[Extent]) -> Verdict {
     for extent in extents {
-        let told = || format!("{extent}");
+        let detail = || format!("{extent}");
         if extent.mapping.status() == MappingStatus::Impossible {
             let Mapping { present, zero, data, compressed, .. } = extent.mapping;
             let field = match (present, zero, data, compressed) {
@@ -19,15 +19,15 @@ pub fn check(extents: &[Extent]) -> Verdict {
                 (_, _, false, true) => "compressed and data",
                 _ => "offset",
             };
-            return violation("flags", field, ("possible", "impossible"), told);
+            return violation("flags", field, ("possible", "impossible"), detail);
         }
         if let Some(offset) = extent.mapping.offset
             && offset.get() % 512 != extent.start.get() % 512
         {
-            return violation("flags", "offset", ("aligned like the guest's", "not"), told);
+            return violation("flags", "offset", ("aligned like the guest's", "not"), detail);
         }
         if extent.mapping.advanced(extent.length_bytes).is_none() {
-            return violation("flags", "host end", ("within 64 bits", "past them"), told);
+            return violation("flags", "host end", ("within 64 bits", "past them"), detail);
         }
     }
     Ok(())

@@ -40,8 +40,8 @@ fn check_answer(answer: &Result<(), EngineError>, whole: &[Extent], emitted: &[E
             });
         }
         Err(error @ (EngineError::Malformed(_) | EngineError::PastEnd { .. })) => {
-            let told = || error.to_string();
-            return violation(ORACLE, "failed read", ("a storage error", "another error"), told);
+            let detail = || error.to_string();
+            return violation(ORACLE, "failed read", ("a storage error", "another error"), detail);
         }
         Err(EngineError::Storage(_) | EngineError::Other(_)) => {}
     }

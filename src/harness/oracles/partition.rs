@@ -25,19 +25,19 @@ pub fn check(extents: &[Extent], range: &Range<u64>) -> Verdict {
 pub fn prefix(extents: &[Extent], range: &Range<u64>) -> Result<u64, Box<super::Violation>> {
     let mut at = range.start;
     for (index, extent) in extents.iter().enumerate() {
-        let told = || format!("extent {index}: {extent}, expected to start at {at}");
+        let detail = || format!("extent {index}: {extent}, expected to start at {at}");
         let start = extent.start.get();
         if start != at {
             let kind = if start < at { "an overlap" } else { "a gap" };
-            violation(ORACLE, "start", ("the last end", kind), told)?;
+            violation(ORACLE, "start", ("the last end", kind), detail)?;
         }
         if extent.length_bytes == 0 {
-            violation(ORACLE, "length", ("at least 1", "0"), told)?;
+            violation(ORACLE, "length", ("at least 1", "0"), detail)?;
         }
         match extent.end().map(|end| end.get()) {
-            None => violation(ORACLE, "end", ("within 64 bits", "past them"), told)?,
+            None => violation(ORACLE, "end", ("within 64 bits", "past them"), detail)?,
             Some(end) if end > range.end => {
-                violation(ORACLE, "end", ("the window's end", "past it"), told)?;
+                violation(ORACLE, "end", ("the window's end", "past it"), detail)?;
             }
             Some(end) => at = end,
         }

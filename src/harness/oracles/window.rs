@@ -67,15 +67,15 @@ pub fn check_resumed(
 /// Checks that each actual extent lies in the expected extent of the same index and has the same mapping.
 fn compare(expected: &[Extent], actual: &[Extent], field: &'static str) -> Verdict {
     for (whole, part) in expected.iter().zip(actual) {
-        let told = || format!("the whole walk has {whole}\nthis one has {part}");
+        let detail = || format!("the whole walk has {whole}\nthis one has {part}");
         let (Some(delta), Some(left)) =
             (part.start.distance_from(whole.start), left_after(whole, part.start))
         else {
-            return violation(ORACLE, field, ("the same place", "another"), told);
+            return violation(ORACLE, field, ("the same place", "another"), detail);
         };
         let mapping = whole.mapping.advanced(delta).unwrap_or(whole.mapping);
         if differing_field(&mapping, &part.mapping).is_some() || part.length_bytes > left {
-            return violation(ORACLE, field, (whole.mapping.kind(), part.mapping.kind()), told);
+            return violation(ORACLE, field, (whole.mapping.kind(), part.mapping.kind()), detail);
         }
     }
     if actual.len() > expected.len() {

@@ -83,8 +83,8 @@ impl Builder {
         let geometry = &self.plan.geometry;
         let entries = self.limits.l1_entries(geometry);
         let largest = u128::from(entries) * u128::from(geometry.l2_span_bytes());
-        let told = if geometry.data_file { 1 << 56 } else { MAX_SIZE_BYTES };
-        u64::try_from(largest).unwrap_or(u64::MAX).min(told)
+        let bound = if geometry.data_file { 1 << 56 } else { MAX_SIZE_BYTES };
+        u64::try_from(largest).unwrap_or(u64::MAX).min(bound)
     }
 
     /// Returns the plan of the image. Its size follows resizes.

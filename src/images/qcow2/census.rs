@@ -18,7 +18,7 @@ pub struct Census {
 
 impl Census {
     /// Reports the events since `before`.
-    pub fn tell(&self, before: &Self, observer: &impl Observer) {
+    pub fn report(&self, before: &Self, observer: &impl Observer) {
         if self.copied > before.copied {
             observer.event(State::Build, Event::SharedTable);
             observer.rare(Rare::TableCopied);
@@ -29,7 +29,7 @@ impl Census {
         if self == before {
             observer.event(State::Build, Event::InPlace);
         }
-        self.tally.tell(&before.tally, State::Build, observer);
+        self.tally.report(&before.tally, State::Build, observer);
     }
 }
 
@@ -45,7 +45,7 @@ impl Builder {
     }
 
     /// Reports the vitals of the image of the last build with `scratch`. It must be this builder's image.
-    pub fn tell_vitals<O: Observer>(&self, scratch: &Scratch, observer: &O) {
+    pub fn report_vitals<O: Observer>(&self, scratch: &Scratch, observer: &O) {
         if !O::OBSERVES {
             return;
         }

@@ -33,7 +33,7 @@ pub struct Tally {
 impl Tally {
     /// Reports the events since `before`.
     #[inline]
-    pub fn tell(&self, before: &Self, state: State, observer: &impl Observer) {
+    pub fn report(&self, before: &Self, state: State, observer: &impl Observer) {
         if self.appended > before.appended {
             observer.event(state, Event::Appended);
         }

@@ -105,7 +105,7 @@ impl Refcounts {
             self.pending.push(cluster / per_block);
             round += 1;
             observer.event(State::AllocateBlocks, Event::Block);
-            placement.tally().tell(&before, State::AllocateBlocks, observer);
+            placement.tally().report(&before, State::AllocateBlocks, observer);
             observer.vital(Vital::BlockRounds, round);
             if cluster / per_block == index {
                 observer.event(State::AllocateBlocks, Event::CountsItself);
@@ -135,7 +135,7 @@ impl Refcounts {
             let first = placement.allocate_with_tolerance(clusters, tolerance, wanted.table);
             let Some(first) = first else { return };
             observer.event(State::AllocateTable, Event::Table);
-            placement.tally().tell(&before, State::AllocateTable, observer);
+            placement.tally().report(&before, State::AllocateTable, observer);
             (self.table_first, self.table_clusters) = (first, clusters);
             let run = first..first + clusters;
             self.count_clusters(placement, geometry, wanted.blocks, run, observer);

@@ -57,7 +57,7 @@ impl Vm {
         let height = self.layers_below;
         let (names, files) = (self.names(names, height), images.layer_mut(height));
         self.builder.build(&names, scratch, files, observer);
-        self.builder.tell_vitals(scratch, observer);
+        self.builder.report_vitals(scratch, observer);
     }
 
     /// Checks that every image has room for the names of other files. An image without room is built without names.

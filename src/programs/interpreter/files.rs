@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_vacant_is_preallocated() {
+    fn only_vacant_clusters_are_preallocated() {
         let line = "preallocate at=start+0 clusters=1\n";
         assert_eq!(effective(&line.repeat(2)), 1);
         for before in [
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_put_past_the_end_where_no_table_has_room() {
+    fn no_cluster_is_put_past_the_end_without_room_in_a_table() {
         // The disk uses all of its only L2 table.
         let beyond = "beyond table=0 distance=9 clusters=2 kind=data\n";
         assert_eq!(effective(beyond), 0);

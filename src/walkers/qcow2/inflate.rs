@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_behind_a_deflated_cluster_breaks_the_whole_cluster_only() {
+    fn damage_behind_deflated_content_breaks_only_whole_clusters() {
         let content = [7; 4096];
         let mut stream = miniz_oxide::deflate::compress_to_vec(&content, 0);
         // One stored block, no longer the last one, and then a block of an invalid type.
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn zstd_windows_are_bounded_where_no_content_size_is_said() {
+    fn zstd_windows_are_bounded_without_a_content_size() {
         let framed = |window_log: u8, sized: bool| {
             let mut frame = vec![0x28, 0xB5, 0x2F, 0xFD, if sized { 0x80 } else { 0 }];
             frame.push((window_log - 10) << 3);
@@ -355,7 +355,7 @@ mod tests {
     /// An inflater that keeps clusters returns the same bytes as one that keeps none, for reads in any order from
     /// several files in turn.
     #[test]
-    fn what_is_kept_is_never_out_of_date() {
+    fn kept_clusters_are_never_out_of_date() {
         let mut entropy = Entropy::new(5);
         let content = |step: u32| (0..65536u32).map(|n| (n / step % 251) as u8).collect::<Vec<_>>();
         let files: Vec<(Compression, Vec<u8>)> = (1..=40)

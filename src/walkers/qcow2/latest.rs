@@ -56,7 +56,7 @@ mod tests {
     use crate::walkers::qcow2::{Disk, lookup};
 
     #[test]
-    fn a_snapshot_forgets_what_the_active_disk_led_to() {
+    fn a_snapshot_forgets_the_latest_entries_of_the_active_disk() {
         let program = "image version=3 cluster_bits=16 refcount_order=4 features=none \
                        size=1<<20+0 rng_seed=0 blocks=append table=append tolerance=0\n\
                        write at=start+0 clusters=1\n\

@@ -369,7 +369,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
         self.position = range.end;
         self.disk.observer.event(State::WalkL2, mapping.event());
         match self.size_below {
-            Some(size) if !mapping.present => self.ask_below(range, mapping, size),
+            Some(size) if !mapping.present => self.cover_from_below(range, mapping, size),
             _ => Ok(self.sink.take(range, at_depth(mapping, self.depth))),
         }
     }
@@ -377,7 +377,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Walk<'_, '_, '_, S, 
     /// Covers a range that this layer leaves unallocated. The layer below covers the part up to its end at `size`; the
     /// rest is the hole of this layer.
     #[inline(never)]
-    fn ask_below(&mut self, range: Range<GuestOffset>, mapping: Mapping, size: u64) -> Flow {
+    fn cover_from_below(&mut self, range: Range<GuestOffset>, mapping: Mapping, size: u64) -> Flow {
         let edge = GuestOffset::new(size).clamp(range.start, range.end);
         if range.start < edge {
             self.disk.observer.event(State::WalkL2, Event::Backing);

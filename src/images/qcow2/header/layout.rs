@@ -109,8 +109,8 @@ impl Layout {
     fn list(&mut self, plan: &Plan, bitmaps: Option<Directory>, names: &Names) {
         let style = plan.style.unwrap_or_default();
         let unknown_names = plan.has(HeaderFlags::UNKNOWN_NAMES);
-        let untold = plan.has(HeaderFlags::NO_FORMAT);
-        if let Some(backing) = plan.backing.filter(|backing| backing.told && !untold) {
+        let omitted = plan.has(HeaderFlags::NO_FORMAT);
+        if let Some(backing) = plan.backing.filter(|backing| backing.names_format && !omitted) {
             self.add(Extension::BackingFormat(backing.format));
         }
         if plan.data_file.is_some() {

@@ -123,7 +123,7 @@ pub struct BackingPlan {
     /// The format of the backing file.
     pub format: ImageFormat,
     /// An extension names the format. If none does, a reader must probe it.
-    pub told: bool,
+    pub names_format: bool,
 }
 
 /// The external data file of an image.

@@ -45,16 +45,16 @@ fn every_payload_inflates_to_its_cluster() {
                 }
                 let (kind, payload) = fitting(&geometry, Kind { shape, coding });
                 assert!(payload.fits());
-                let told = format!("{bits} {compression:?} {shape:?} {coding:?} as {kind:?}");
+                let case = format!("{bits} {compression:?} {shape:?} {coding:?} as {kind:?}");
                 let mut inflated = inflated(payload, &geometry, kind.coding);
                 let longer = kind.coding == Coding::Longer;
-                assert_eq!(inflated.len(), length << u8::from(longer), "{told}");
+                assert_eq!(inflated.len(), length << u8::from(longer), "{case}");
                 inflated.truncate(length);
                 let mut expected = vec![0; length];
                 expected[..STAMP_BYTES].fill(7);
                 let filling = kind.shape.behind_stamp(geometry.cluster_size);
                 expected[STAMP_BYTES..][..filling.len()].copy_from_slice(filling);
-                assert!(inflated == expected, "{told}");
+                assert!(inflated == expected, "{case}");
             }
         }
     }
