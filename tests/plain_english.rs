@@ -12,7 +12,7 @@ const FINISHED: &[&str] = &[
     "examples/engine.rs",
     "src/disk",
     "src/formats",
-    "src/fuzzing/feedback",
+    "src/fuzzing",
     "src/harness",
     "src/images",
     "src/lib.rs",
@@ -161,7 +161,8 @@ fn planted_riddles_are_found() {
     let lines =
         |faults: Vec<(usize, String)>| faults.iter().map(|fault| fault.0).collect::<Vec<_>>();
     let source = "/// What it is.\nfn f() {}\n/// Plain, and the caller is\n/// told so.\nconst A: u8 = 0; // Of B.\n\
-                  /// Plain.\n///\n/// Whoever reads this.\nlet told = tells; // plain\n//! Wrapped so that the\n//! Of comes second.";
+                  /// Plain.\n///\n/// Whoever reads this.\nlet told = tells; // plain\n//! Wrapped so that the\n//! Of
+                  /// comes second.";
     assert_eq!(lines(faults(&comments(source))), [1, 3, 5, 8]);
     let page = "# Title\n\nPlain, and\nOf comes second.\n\n- What is in a list.\n\n    $ tells\n\n| a | How many rows |\n\n\
                 ```text\ntold\n```\nThe last one tells.\n";

@@ -1,4 +1,4 @@
-//! Inputs as files, named as libFuzzer names them.
+//! Files of inputs, with the names that libFuzzer gives them.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,19 +8,20 @@ use sha1::{Digest, Sha1};
 use crate::disk::error::Error;
 use crate::disk::files::{Existing, write_whole};
 
-/// What libFuzzer calls an input: the SHA-1 of its bytes, in 40 hexadecimal digits.
+/// Returns the name that libFuzzer gives an input: the SHA-1 of its bytes, in 40 hexadecimal digits.
 pub fn name(input: &[u8]) -> String {
     hex::encode(Sha1::digest(input))
 }
 
-/// Whether a file is called as a [`name`] is: then a fuzzer has kept it. Any other name is one that a person gave.
+/// Reports whether a file's name has the form of a [`name`]: then a fuzzer has kept the input. A person chose any other
+/// name.
 pub fn is_find(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     name.len() == 40 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether a file that is called as a [`name`] is has other content: somebody is writing it, or was killed when
-/// doing so. libFuzzer does not write files whole.
+/// Reports whether a file's name has the form of a [`name`], but is not the name of its content: a process is writing
+/// the file, or was killed while it did so. libFuzzer does not write files atomically.
 pub fn is_torn(path: &Path, input: &[u8]) -> bool {
     is_find(path) && !path.ends_with(name(input))
 }
@@ -33,11 +34,11 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder `dir`, which is made where there is none. What is written goes through `scratch`, a folder
-    /// of the same file system: nobody takes a file in part for an input.
+    /// Returns the folder `dir`, and creates it if it does not exist. Files are written in `scratch`, a folder of the
+    /// same file system, and then renamed, so that no fuzzer reads half an input.
     ///
     /// # Errors
-    /// A folder cannot be made.
+    /// A folder cannot be created.
     pub fn new(dir: PathBuf, scratch: PathBuf) -> Result<Self, Error> {
         for made in [&dir, &scratch] {
             std::fs::create_dir_all(made).map_err(|error| Error::file(made, error))?;
@@ -45,16 +46,16 @@ impl Folder {
         Ok(Self { dir, scratch })
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Writes an input, called `prefix` and its [`name`], unless it is there already; returns what it is
-    /// called.
+    /// Writes an input to a file whose name is `prefix` and the input's [`name`], unless that file exists. Returns the
+    /// file's name.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn add(&self, prefix: &str, input: &[u8]) -> Result<String, Error> {
         let called = format!("{prefix}{}", name(input));
         let path = self.dir.join(&called);
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_are_told_from_seeds_and_torn_ones_from_whole_ones() {
+    fn finds_differ_from_seeds_and_torn_files_from_whole_ones() {
         let find = Path::new("corpus/a9993e364706816aba3e25717850c26c9cd0d89d");
         let seed = Path::new("corpus/zero_kinds");
         assert!(is_find(find) && !is_find(seed) && !is_find(Path::new("corpus/a9993e36")));
@@ -94,7 +95,7 @@ mod tests {
         let folder = Folder::new(at("corpus"), at("scratch")).unwrap();
         let name = folder.add("crash-", b"abc").unwrap();
         assert_eq!(name, "crash-a9993e364706816aba3e25717850c26c9cd0d89d");
-        // What is there stays: the user may have put it there.
+        // An existing file stays: it may be the user's.
         std::fs::write(at("corpus").join(&name), "mine").unwrap();
         folder.add("crash-", b"abc").unwrap();
         assert_eq!(list(folder.dir()).unwrap(), [at("corpus").join(&name)]);

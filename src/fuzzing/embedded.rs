@@ -1,11 +1,11 @@
-//! The embedded loop: a fuzzer that needs neither nightly nor a compiler's instrumentation, steered by what VM,
-//! allocator and walker did ([`crate::fuzzing::feedback`]), and nothing else.
+//! The embedded loop: a fuzzer that needs neither a nightly compiler nor instrumentation. Its only feedback is the
+//! record of what the VM, the allocator and the walker did ([`crate::fuzzing::feedback`]).
 //!
-//! A step: choose a parent (`pool`), breed a child (`fuzzing::mutators`, the ones that pay more often:
-//! `credit`), run it, and judge what is new in it (`scoring`). That takes two passes: the first looks only,
-//! and where the child is interesting, it is run once more after others. Only if it says the same then, and if
-//! nobody covers the same, it is kept. What has memory here counts steps, never time: the same seed and the
-//! same corpus give the same campaign, also in pieces (`state`).
+//! Each step chooses a parent (`pool`), breeds a child with `fuzzing::mutators`, runs it, and scores its
+//! coverage (`scoring`). The loop chooses mutations more often if their children were kept (`credit`). If a child is
+//! interesting, the loop runs it once more after other inputs. It keeps the child only if the second run has the same
+//! result and no other kept input has the same coverage. All state counts steps, never time: the same seed and the same
+//! corpus give the same campaign, even if it is interrupted and resumed (`state`).
 
 pub(crate) mod credit;
 pub mod findings;
@@ -42,13 +42,13 @@ use scoring::{INTERESTING, Known, Lineage};
 pub use findings::{Findings, Found};
 pub use subject::{Answer, Subject};
 
-/// Where an input comes from.
+/// The origin of an input.
 enum Origin {
     /// A file of the corpus.
     File,
-    /// The entry at this place, of which it is a child.
+    /// A mutation of the entry at this place in the pool.
     Parent(usize),
-    /// Nowhere: there was nothing to begin with.
+    /// The empty program, with which a campaign begins if its corpus is empty.
     Nothing,
 }
 
@@ -61,29 +61,29 @@ impl Origin {
     }
 }
 
-/// What is fixed for a campaign.
+/// The settings of a campaign, which do not change while it runs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Everything that is random follows from it.
+    /// The seed of all random choices.
     pub rng_seed: u64,
-    /// Those of the target.
+    /// The limits of the target.
     pub limits: Limits,
-    /// How many operations a child has at most.
+    /// The highest number of operations of a child.
     pub max_operations: usize,
-    /// Which code is fuzzed: where it is the same, the same input covers the same.
+    /// The name of the code that is fuzzed. In the same build, the same input has the same coverage.
     pub build: String,
 }
 
-/// How far a campaign is.
+/// The progress of a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// How many children were run.
+    /// The number of children that were run.
     pub runs: u64,
-    /// How many inputs are kept.
+    /// The number of inputs that are kept.
     pub inputs: usize,
-    /// How many edges they cover, of [`EDGES`](crate::fuzzing::feedback::layout::EDGES).
+    /// The number of edges that they cover, at most [`EDGES`](crate::fuzzing::feedback::layout::EDGES).
     pub edges: usize,
-    /// How many rare events, of [`Rare::COUNT`](crate::disk::observer::Rare::COUNT).
+    /// The number of rare events that they cover, at most [`Rare::COUNT`](crate::disk::observer::Rare::COUNT).
     pub rare_events: usize,
 }
 
@@ -100,19 +100,19 @@ pub struct Fuzzer<S> {
     known: Known,
     credit: Credit,
     found: Findings,
-    /// The place of each input that was kept, also of one that has a shorter one in its place now.
+    /// The place in the pool of each input that was kept, including inputs that a shorter one has replaced since.
     contents: BTreeMap<Vec<u8>, usize>,
-    /// What the kept inputs cover, each in a [`coverage_name`].
+    /// The [`coverage_name`] of each kept input.
     coverages: BTreeSet<String>,
-    /// Files of the corpus that were looked at.
+    /// The names of the corpus files that the loop has read.
     seen: BTreeSet<OsString>,
-    /// What the last run covers.
+    /// The coverage of the last run.
     features: Features,
     programs: [Program; 2],
 }
 
 impl<S: Subject> Fuzzer<S> {
-    /// A campaign from what is in `corpus`; where nothing is, from a program that does nothing.
+    /// Begins a campaign from the inputs in `corpus`. If there are none, begins from the empty program.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -129,7 +129,7 @@ impl<S: Subject> Fuzzer<S> {
             fuzzer.consider(&nothing, &Origin::Nothing)?;
         }
         if fuzzer.pool.entries().is_empty() {
-            // A bug of all programs, perhaps; children have to come from something.
+            // Perhaps every program triggers a bug. The loop still needs a parent, so it keeps this one.
             let features = std::mem::take(&mut fuzzer.features);
             fuzzer.keep(&nothing, &Origin::Nothing, features, false)?;
         }
@@ -160,7 +160,7 @@ impl<S: Subject> Fuzzer<S> {
         }
     }
 
-    /// Takes in the files of the corpus that were not looked at yet; returns how many were kept.
+    /// Runs the corpus files that the loop has not read yet, and returns the number of inputs that it keeps.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -172,7 +172,8 @@ impl<S: Subject> Fuzzer<S> {
                 continue;
             }
             match files::read(&path, MAX_INPUT_BYTES) {
-                // Somebody may be writing it: it is run as it is now, and looked at again.
+                // Another process may be writing the file. The loop runs the present content, and reads the file
+                // again at the next import.
                 Ok(input) if corpus::is_torn(&path, &input) => {
                     if self.seen.insert(corpus::name(&input).into()) {
                         self.consider(&input, &Origin::File)?;
@@ -182,7 +183,7 @@ impl<S: Subject> Fuzzer<S> {
                 Ok(input) => {
                     self.consider(&input, &Origin::File)?;
                 }
-                // Whoever shares the corpus may take a file away at any time.
+                // Another process that shares the corpus may remove a file at any time.
                 Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -219,7 +220,7 @@ impl<S: Subject> Fuzzer<S> {
         Ok(())
     }
 
-    /// Runs an input, and keeps it where it is interesting and no duplicate; tells whether it did.
+    /// Runs an input and keeps it if it is interesting and no duplicate. Reports whether the loop kept it.
     fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
         let answer = self.run(input);
         match &answer {
@@ -265,8 +266,8 @@ impl<S: Subject> Fuzzer<S> {
         answer
     }
 
-    /// Runs an input once more, after one to three others: where one of them does not say what it said before,
-    /// or that something is found now, that, and which input it is.
+    /// Runs one to three kept inputs, and then `input` once more. Returns a finding, and the input that shows it, if
+    /// one of these runs differs from its earlier run or finds a bug.
     fn contradiction(
         &mut self,
         input: &[u8],
@@ -297,7 +298,7 @@ impl<S: Subject> Fuzzer<S> {
         Some((not_the_same(field), input.to_vec()))
     }
 
-    /// The second pass.
+    /// Adds an input to the pool, and to the corpus unless it came from there.
     fn keep(
         &mut self,
         input: &[u8],
@@ -329,15 +330,15 @@ impl<S: Subject> Fuzzer<S> {
         Ok(())
     }
 
-    /// What the next entry covers is known from now on.
+    /// Records the coverage and the content of an entry that is about to be added to the pool.
     fn remember(&mut self, entry: &Entry) {
         self.known.commit(&entry.features);
         self.contents.insert(entry.input.clone(), self.pool.entries().len());
         self.coverages.insert(coverage_name(&entry.features));
     }
 
-    /// An input that covers what its parent covers takes its place where it is shorter. The parent's file
-    /// stays: it may be the user's.
+    /// Replaces the parent at `place` by `input` if that is shorter and has the same coverage. The parent's file stays,
+    /// because it may be the user's.
     fn shorten(&mut self, place: usize, input: &[u8]) -> Result<(), Error> {
         let parent = &self.pool.entries()[place];
         if input.len() < parent.input.len() && self.features == parent.features {
@@ -353,34 +354,34 @@ impl<S: Subject> Fuzzer<S> {
         self.found.add(&self.artifacts, "crash-", finding, input)
     }
 
-    /// How many children were run.
+    /// Returns the number of children that were run.
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// What the inputs that are kept cover.
+    /// Returns the counters that the kept inputs cover.
     pub fn covered(&self) -> impl Iterator<Item = Counter> {
         self.known.counters()
     }
 
-    /// How far it is.
+    /// Returns the progress of the campaign.
     pub fn progress(&self) -> Progress {
         let (edges, rare_events) = tally(self.covered());
         Progress { runs: self.runs, inputs: self.pool.entries().len(), edges, rare_events }
     }
 
-    /// What was found.
+    /// Returns the findings.
     pub fn found(&self) -> &Findings {
         &self.found
     }
 
-    /// The subject.
+    /// Returns the subject.
     pub fn subject(&mut self) -> &mut S {
         &mut self.subject
     }
 }
 
-/// The same input, and not the same.
+/// Returns the finding for an input whose second run differs from the first in `field`.
 fn not_the_same(field: &'static str) -> Finding {
     let (expected, actual) = ("the same", "others");
     let detail = "after other runs in the same process".to_string();
@@ -389,7 +390,7 @@ fn not_the_same(field: &'static str) -> Finding {
     Finding { fingerprint: violation.fingerprint(), detail: violation.detail }
 }
 
-/// What is covered, in a name of fixed length.
+/// Returns a name of fixed length for a set of features: equal sets have equal names.
 fn coverage_name(features: &Features) -> String {
     let bytes: Vec<u8> = features.iter().flat_map(|it| (it.index() as u32).to_le_bytes()).collect();
     corpus::name(&bytes)

@@ -1,5 +1,5 @@
-//! The functions that the libFuzzer binaries call: one runs an input, with feedback in libFuzzer's extra counters; the others
-//! end a process that found a violation.
+//! The functions that the libFuzzer binaries call: one runs an input, with feedback in libFuzzer's extra counters; the
+//! others end a process that found a violation.
 
 use std::cell::RefCell;
 use std::panic::PanicHookInfo;
@@ -36,7 +36,7 @@ pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
     })
 }
 
-/// Counts what a run does, and nothing of the one before, and gives libFuzzer the counters.
+/// Resets the recorder, calls `run`, and copies the counters to libFuzzer's extra counters.
 fn recorded<T>(run: impl FnOnce() -> T) -> T {
     RECORDER.with(|recorder| {
         recorder.begin_run();
@@ -46,20 +46,21 @@ fn recorded<T>(run: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Ends the process over a violation, as libFuzzer wants it: the fingerprint comes first.
+/// Panics if a run found a violation, so that libFuzzer reports a crash. The message begins with the fingerprint.
 ///
 /// # Panics
-/// Where there is one.
+/// If `result` is a violation.
 pub fn report(result: Result<Outcome, Box<Failure>>) {
     if let Err(failure) = result {
         panic!("{}", failure.violation);
     }
 }
 
-/// Has every panic end the process, print its fingerprint first, as a violation does, and its [`CrashState`] last. To
-/// be called once, before the first run.
+/// Installs a panic hook that prints the fingerprint of the panic first and its [`CrashState`] last, and then ends the
+/// process. The caller calls this function once, before the first run.
 pub fn name_panics() {
-    // That of the engine, which ends the process as soon as it has printed; and behind it the standard library's.
+    // The first call removes libFuzzer's hook, which ends the process as soon as it has printed; the second returns the
+    // hook of the standard library.
     drop(std::panic::take_hook());
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -77,7 +78,8 @@ pub fn name_panics() {
     }));
 }
 
-/// The fingerprint of the violation that a panic of [`report`] is about: the first line of its message.
+/// Returns the fingerprint of the violation for which [`report`] panicked: the first line of the message. Returns
+/// `None` for any other panic.
 fn reported<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
     let of_report = panic.location().is_some_and(|location| location.file() == file!());
     panics::message(panic).filter(|_| of_report)?.lines().next()
@@ -119,7 +121,7 @@ mod tests {
         }
     }
 
-    /// An attack on an element near the start of its part.
+    /// Returns a random attack on an element near the start of its part.
     fn attack(entropy: &mut Entropy) -> Operation {
         let part = Part::ALL[entropy.below(Part::ALL.len() as u64) as usize];
         let transform = Transform::ALL[entropy.below(Transform::ALL.len() as u64) as usize];
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_finds_nothing_and_gets_somewhere() {
+    fn hostile_finds_nothing_and_reaches_each_outcome() {
         let mut entropy = Entropy::new(4);
         let (mut images, mut refused, mut failed) = (0, 0, 0);
         for rng_seed in 0..2000 {
@@ -160,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn raw_image_finds_nothing_and_gets_somewhere() {
+    fn raw_image_finds_nothing_and_reaches_each_outcome() {
         let mut entropy = Entropy::new(3);
         let mut harness = Harness::new(Walker::default());
         let mut outcomes = [0; 3];
         for rng_seed in 0..500 {
             let program = generate(rng_seed, Wanted { operations: 12, compressed: true });
             let mut file = flat(harness.build(&program.encode()));
-            // Damage where something is.
+            // Damages bytes that are not zero.
             let there = (0..file.len()).filter(|at| file[*at] != 0).collect::<Vec<_>>();
             for _ in 0..entropy.below(8) {
                 let at = there[entropy.below(there.len() as u64) as usize];
@@ -181,7 +183,7 @@ mod tests {
         assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
     }
 
-    /// The first 64 KiB of an image.
+    /// Returns the first 64 KiB of an image.
     fn flat(image: &crate::images::image::Image) -> Vec<u8> {
         use crate::disk::storage::Storage;
         let mut bytes = vec![0; image.length_bytes().min(1 << 16) as usize];

@@ -1,4 +1,4 @@
-//! What drives the harness: mutators, feedback, the corpus, the embedded loop and campaigns.
+//! Drives the harness: mutators, feedback, the corpus, the embedded loop and campaigns.
 
 #[cfg(feature = "fuzzer")]
 pub mod campaign;

@@ -25,18 +25,19 @@ pub(super) type Heard = (usize, Option<Message>);
 pub(super) struct Job {
     number: usize,
     worker: Child,
-    /// The worker ends when it is closed.
+    /// The worker's standard input. The worker ends when this is closed.
     stdin: Option<ChildStdin>,
-    /// The number of runs of earlier campaigns, and the number with which this one ends.
+    /// The number of runs of earlier campaigns.
     before: u64,
+    /// The number of runs, with those of earlier campaigns, after which the job ends.
     until: Option<u64>,
     /// The progress.
     pub(super) progress: Progress,
     /// The findings.
     pub(super) found: Findings,
-    /// The places of the counters that it covers, reported at its end.
+    /// The indices of the counters that it covers. The worker reports them at its end.
     pub(super) covered: Vec<usize>,
-    /// The job has read the corpus, and saved that.
+    /// The job has read the corpus and saved its state.
     begun: bool,
     /// The reason why the job could not go on.
     pub(super) failure: Option<String>,
@@ -114,7 +115,7 @@ impl Job {
         Ok(())
     }
 
-    /// Has the worker end after its run.
+    /// Makes the worker end after its current run.
     pub(super) fn stop(&mut self) {
         self.stdin = None;
     }
@@ -211,7 +212,7 @@ fn command(job: usize, plan: &Plan) -> Command {
     for (name, number) in [
         ("--job", job as u64),
         ("--jobs", *jobs as u64),
-        // Jobs with the same seed would do the same.
+        // Jobs with the same seed would run the same children.
         ("--rng-seed", rng_seed.wrapping_add(job as u64)),
         ("--max-operations", *max_operations as u64),
     ] {

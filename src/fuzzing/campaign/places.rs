@@ -24,7 +24,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Returns the places of `target` under `dir`, and creates the folders. If there is a folder `shared`, it has the inputs.
+    /// Returns the places of `target` under `dir`, and creates the folders. If `shared` is given, the inputs are there.
     ///
     /// # Errors
     /// A folder cannot be created.
@@ -39,7 +39,7 @@ impl Places {
         Folder::new(self.dir.join(what).join(self.target.name()), self.scratch.clone())
     }
 
-    /// Returns the folder that has all others.
+    /// Returns the folder that contains all others, except a shared one.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -55,7 +55,7 @@ impl Places {
     /// It cannot be created.
     pub fn corpus(&self) -> Result<Folder, Error> {
         match &self.shared {
-            // Of the same file system, and hidden: no fuzzer reads what is there in part.
+            // The scratch folder is on the same file system, and hidden so that no fuzzer reads half-written inputs.
             Some(shared) => Folder::new(shared.clone(), shared.join(".scratch")),
             None => self.folder("corpus"),
         }
@@ -92,8 +92,8 @@ impl Places {
         self.state.join(format!("job-{job}.input"))
     }
 
-    /// Keeps a second campaign out for as long as the file is open. Waits for the workers of a campaign that was killed: they
-    /// are about to end.
+    /// Locks the folder: no second campaign can run here while the returned file is open. Waits for the workers of a
+    /// campaign that was killed, because they are about to end.
     ///
     /// # Errors
     /// Another campaign is running here, or a file cannot be locked.
@@ -121,8 +121,8 @@ impl Places {
         Ok(found)
     }
 
-    /// Removes half-written files that a killed campaign left, and the inputs that ended its workers. With `restart`, removes
-    /// the saved state too.
+    /// Removes half-written files that a killed campaign left, and the inputs that ended its workers. With `restart`,
+    /// removes the saved state too.
     ///
     /// # Errors
     /// A file cannot be removed.

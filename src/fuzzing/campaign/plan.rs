@@ -28,11 +28,11 @@ pub struct Plan {
     pub max_operations: usize,
     /// The number of runs of all jobs together.
     pub runs: Option<u64>,
-    /// The end of the campaign.
+    /// The time at which the campaign ends.
     pub end: Option<Instant>,
     /// The campaign ends with the first finding.
     pub until_found: bool,
-    /// A run that takes longer hangs.
+    /// The time after which the supervisor reports a run as a hang.
     pub timeout: Duration,
 }
 

@@ -73,7 +73,7 @@ impl Running {
     /// nothing.
     pub fn read(path: &Path) -> Self {
         let mut bytes = Vec::new();
-        // A slot that cannot be read yet has nothing to watch.
+        // If the slot cannot be read yet, no input is running.
         let _ = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
         let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
             return Self::default();

@@ -49,12 +49,12 @@ pub struct FoundBug {
     pub shortest: String,
     /// The length of that input.
     pub bytes: usize,
-    /// The place and the values, for people.
+    /// The place of the violation and the values found there.
     pub detail: String,
 }
 
 impl Summary {
-    /// Sums up what a campaign has come to in the time `elapsed`.
+    /// Returns the summary of a campaign that took the time `elapsed`.
     ///
     /// # Errors
     /// A folder cannot be read.
@@ -77,7 +77,7 @@ impl Summary {
             jobs: *jobs,
             runs: finished.runs,
             seconds: elapsed.as_secs_f64(),
-            // A job that hung at its end has reported how much it covers, but not what.
+            // A job that hung at its end has reported the number of covered edges, but not which ones.
             edges: edges.max(most(|it| it.edges)),
             rare_events: rare_events.max(most(|it| it.rare_events)),
             corpus: corpus.dir().display().to_string(),

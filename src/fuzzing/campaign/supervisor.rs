@@ -22,7 +22,7 @@ pub struct Finished {
     pub runs: u64,
     /// The findings.
     pub found: Findings,
-    /// The places of the counters that are covered, of the jobs that came to their end.
+    /// The indices of the counters that the jobs cover. A job that ended early is not included.
     pub covered: BTreeSet<usize>,
     /// The progress of each job.
     pub progress: Vec<Progress>,

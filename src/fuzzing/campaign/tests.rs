@@ -1,4 +1,4 @@
-//! Campaigns whose workers are shell scripts: what the supervisor does with each end that a worker may come to.
+//! Tests of the supervisor. The workers are shell scripts, one for each way in which a worker can end.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn a_worker_that_is_done_ends_the_campaign() {
 #[test]
 fn an_input_that_ends_workers_is_a_finding_and_another_worker_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    // Alone, the input ends its process too. The second worker finds it among the killers.
+    // The input also ends a process that runs nothing else. The second worker finds it among the killers.
     let script = format!(
         "for it in \"$@\"; do test \"$it\" = --only && kill -9 $$; done
          ls $state/killers/* > $state/seen 2>&1 && {{ {DONE}; }}

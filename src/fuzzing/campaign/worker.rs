@@ -1,5 +1,5 @@
-//! A worker: one job of a campaign, in a process of its own. It reports in lines of JSON on standard output, and ends when
-//! its standard input does.
+//! A worker: one job of a campaign, in a process of its own. It reports in lines of JSON on standard output, and ends
+//! when its standard input does.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -50,8 +50,8 @@ pub struct Job {
     pub until: Option<u64>,
     /// The time after which the job ends.
     pub limit: Option<Duration>,
-    /// A campaign begins: the worker reads the inputs that have come to the corpus since the state was saved, and forgets the
-    /// findings of the campaign before.
+    /// A campaign begins: the worker reads the inputs that have come to the corpus since the state was saved, and
+    /// forgets the findings of the campaign before.
     pub begins: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct Job {
 pub(super) enum Message {
     /// The progress and the findings.
     Progress(Progress, Findings),
-    /// The worker has ended. These are the places of the counters that it has covered.
+    /// The worker has ended. The numbers are the indices of the counters that it covers.
     End(Vec<usize>),
     /// The worker cannot go on.
     Failed(String),
@@ -70,7 +70,7 @@ pub(super) enum Message {
 enum Stop {
     /// A file could not be read or written.
     Error(Error),
-    /// The supervisor does not read on.
+    /// The supervisor no longer reads the worker's output.
     Output(io::Error),
 }
 
@@ -100,8 +100,8 @@ pub fn run(job: &Job) -> io::Result<()> {
     }
 }
 
-/// Runs the input in the file at `path`, and nothing else. A file that cannot be read is reported as [`run`] does it, so that
-/// only an input ends the process.
+/// Runs the input in the file at `path`, and nothing else. A file that cannot be read is reported as [`run`] does it,
+/// so that only an input ends the process.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -156,8 +156,8 @@ fn work(job: &Job) -> Result<(), Stop> {
     report(&Message::End(fuzzer.covered().map(|counter| counter.index()).collect()))
 }
 
-/// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with the same
-/// corpus whatever ends this one.
+/// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with
+/// the same corpus whatever ends this one.
 fn fuzzer(job: &Job, places: &Places, state: &Path) -> Result<Fuzzer<Supervised>, Error> {
     let slot = places.slot(job.number);
     let failed = |error: io::Error| Error::file(&slot, error);

@@ -1,21 +1,21 @@
-//! Which mutations pay: those whose children were kept are chosen more often, for a while.
+//! Credit for mutations: the loop chooses a mutation more often for a while if children that it bred were kept.
 
 use serde::{Deserialize, Serialize};
 
 use crate::fuzzing::mutators::{MUTATIONS, Used, Weights};
 
-/// After so many children, what was counted before counts half.
+/// The number of children after which all earlier counts are halved.
 const HALF_LIFE: u64 = 1 << 13;
-/// A child that was kept counts as so many: the counts are halved, and few children are kept.
+/// The count that one kept child adds. It is high because few children are kept, and halving must not erase them.
 const KEPT: u64 = 1 << 10;
-/// How far credit changes a weight, both ways: to a quarter, and to four times as much.
+/// The credit that leaves a weight as it is. Credit changes a weight at most to a quarter or to four times its value.
 const EVEN: u64 = 64;
 const MIN_CREDIT: u64 = EVEN / 4;
 const MAX_CREDIT: u64 = EVEN * 4;
-/// So many children each mutation has to begin with, of which as many were kept as of all.
+/// The number of children that each mutation is assumed to have had before the first, with the average share kept.
 const CHILDREN: u128 = 1 << 8;
 
-/// How many children each mutation had a part in, and how many of them were kept.
+/// The number of children that each mutation helped to breed, and the number of those that were kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credit {
     bred: u64,
@@ -24,13 +24,14 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// How often each mutation is to be chosen now, relative to the others.
+    /// Returns the present weight of each mutation.
     pub fn weights(&self) -> Weights {
         let all = |counts: &Weights| u128::from(counts.iter().sum::<u64>());
         let (children, kept) = (all(&self.children) + CHILDREN, all(&self.kept) + u128::from(KEPT));
         let mut weights = Weights::default();
         for (place, weight) in weights.iter_mut().enumerate() {
-            // How many of its children are kept, over how many of all are; few children say little yet.
+            // The share of this mutation's children that were kept, divided by the share of all children that were.
+            // The assumed children keep the quotient near 1 while a mutation has few of its own.
             let own = u128::from(self.kept[place]) * children + CHILDREN * kept;
             let even = (u128::from(self.children[place]) + CHILDREN) * kept;
             let credit = (own * u128::from(EVEN) / even) as u64;
@@ -39,7 +40,7 @@ impl Credit {
         weights
     }
 
-    /// A child was bred by these.
+    /// Counts a child that the mutations `used` bred, and whether it was kept.
     pub fn child(&mut self, used: Used, kept: bool) {
         for place in used.iter() {
             self.children[place] += 1;
@@ -61,7 +62,7 @@ mod tests {
     use crate::programs::Program;
     use crate::programs::generate::{Wanted, generate};
 
-    /// Children bred with one mutation only.
+    /// Returns the record of a child that only the mutation at `place` has bred.
     fn used(place: usize) -> Used {
         let mut weights = Weights::default();
         weights[place] = 1;
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pays_is_chosen_more_often_and_forgotten_after_a_while() {
+    fn mutations_whose_children_are_kept_gain_weight_and_lose_it_later() {
         let mut credit = Credit::default();
         let even = credit.weights();
         assert!(even.iter().zip(MUTATIONS).all(|(own, it)| *own == it.weight * EVEN));

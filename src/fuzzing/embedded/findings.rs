@@ -1,4 +1,4 @@
-//! What was found, bug by bug.
+//! The findings of a campaign, by fingerprint.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use crate::fuzzing::corpus::Folder;
 
 use crate::findings::runner::Finding;
 
-/// All that was found with one fingerprint.
+/// All findings with one fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// How many runs found it.
+    /// The number of runs that found it.
     pub times: u64,
-    /// The shortest input that did, in bytes, and the file that it is in.
+    /// The length of the shortest input that shows it, in bytes.
     pub shortest_bytes: usize,
-    /// The file's name, among the artifacts.
+    /// The name of the file with that input, among the artifacts.
     pub file: String,
-    /// Where, and with which values.
+    /// The place of the violation and the values found there.
     pub detail: String,
 }
 
-/// All that was found, by fingerprint.
+/// All findings, by fingerprint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings(BTreeMap<String, Found>);
 
 impl Findings {
-    /// Counts a finding, and writes its input to `artifacts`, where it is the first of its fingerprint or shorter
-    /// than those before. The file is called `prefix` and what libFuzzer calls the input.
+    /// Counts a finding. Writes its input to `artifacts` if it is the first or the shortest with its fingerprint. The
+    /// file's name is `prefix`, followed by the name that libFuzzer gives the input.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -53,7 +53,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Adds what somebody else has found.
+    /// Adds the findings of another job.
     pub fn extend(&mut self, others: &Self) {
         for (fingerprint, found) in &others.0 {
             match self.0.get_mut(fingerprint) {
@@ -69,17 +69,17 @@ impl Findings {
         }
     }
 
-    /// Whether nothing was found.
+    /// Reports whether there are no findings.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many bugs were.
+    /// Returns the number of fingerprints.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Each fingerprint, in order, and what was found with it.
+    /// Returns each fingerprint with its findings, in order of the fingerprints.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Found)> {
         self.0.iter().map(|(fingerprint, found)| (fingerprint.as_str(), found))
     }

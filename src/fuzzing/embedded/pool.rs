@@ -1,4 +1,4 @@
-//! The inputs that are kept, and which of them is the next parent.
+//! The inputs that are kept, and the choice of the next parent among them.
 
 use crate::fuzzing::feedback::coverage::Features;
 use crate::images::entropy::Entropy;
@@ -8,64 +8,64 @@ use super::scoring::{self, Known, Lineage, Watermarks};
 /// An input that is kept.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its bytes.
+    /// The bytes of the input.
     pub input: Vec<u8>,
-    /// Nothing was found in it: children come from those in which nothing was.
+    /// The run of the input found nothing. Only such inputs become parents.
     pub sound: bool,
-    /// Which input it was bred from.
+    /// The place in the pool of the input that it was bred from.
     pub parent: Option<usize>,
-    /// How many ancestors it has.
+    /// The number of its ancestors.
     pub depth: u32,
-    /// How often it was a parent.
+    /// The number of children that were bred from it.
     pub picks: u32,
-    /// How many children were kept (its fertility).
+    /// The number of children that were kept (its fertility).
     pub kept: u32,
-    /// How many children were not, since the last one that was (its sterility).
+    /// The number of children since the last one that was kept (its sterility).
     pub barren: u32,
-    /// What a child's vitals have to exceed.
+    /// The magnitudes that a child's vitals have to exceed.
     pub watermarks: Watermarks,
-    /// How likely it is to be the next parent, relative to the others.
+    /// The weight with which it is chosen as the next parent.
     pub weight: u64,
-    /// What it covers.
+    /// The features that it covers.
     pub features: Features,
-    /// What it and its ancestors cover.
+    /// The counters that it and its ancestors cover.
     pub lineage: Lineage,
 }
 
-/// After so many picks in a row without a child that was kept, its watermarks decay.
+/// The number of children in a row that were not kept, after which the parent's watermarks decay.
 const DECAY: u32 = 256;
 
-/// All of them.
+/// All inputs that are kept.
 #[derive(Debug, Default)]
 pub struct Pool {
     entries: Vec<Entry>,
 }
 
 impl Pool {
-    /// All, in the order in which they came.
+    /// Returns all entries, in the order in which they were added.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The next parent.
+    /// Chooses the next parent and returns its place.
     pub fn choose(&self, entropy: &mut Entropy) -> usize {
         let weight = |entry: &Entry| if entry.sound { entry.weight } else { 0 };
         entropy.weighted(self.entries.iter().map(weight)).unwrap_or(0)
     }
 
-    /// Adds an input that `known` knows; returns its place.
+    /// Adds an input, whose coverage `known` includes already, and returns its place.
     pub fn add(&mut self, mut entry: Entry, known: &Known) -> usize {
         entry.weight = weight(&entry, known);
         self.entries.push(entry);
         self.entries.len() - 1
     }
 
-    /// An input as it was saved, weight and all.
+    /// Adds an entry that was saved, with the weight that it had then.
     pub fn restore(&mut self, entry: Entry) {
         self.entries.push(entry);
     }
 
-    /// The entry at `place` had a child, which was kept or not.
+    /// Counts a child of the entry at `place`, and whether it was kept.
     pub fn bred(&mut self, place: usize, kept: bool, known: &Known) {
         let entry = &mut self.entries[place];
         entry.picks = entry.picks.saturating_add(1);
@@ -81,14 +81,14 @@ impl Pool {
         entry.weight = weight(entry, known);
     }
 
-    /// A shorter input takes the place of one that covers the same.
+    /// Replaces the input at `place` by a shorter one with the same coverage.
     pub fn shorten(&mut self, place: usize, input: Vec<u8>) {
         self.entries[place].input = input;
     }
 }
 
-/// Rare counters, children that were kept and a long line of ancestors make an entry likelier; children that
-/// were not kept, and its own length, less likely.
+/// Returns the weight of an entry. Rare counters, kept children and many ancestors raise it. Children that were not
+/// kept, and the length of the input, lower it.
 fn weight(entry: &Entry, known: &Known) -> u64 {
     let shares = entry.features.iter().map(|it| known.inputs(it.counter()).max(1));
     let rarity: u64 = shares.map(|inputs| RARITY / u64::from(inputs)).sum();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rare_fertile_deep_and_short_is_likelier() {
+    fn rare_fertile_deep_and_short_inputs_weigh_more() {
         let (mut pool, known) = pool();
         assert_eq!(pool.entries[0].weight, pool.entries[1].weight);
         assert!(pool.entries[2].weight > pool.entries[0].weight);
@@ -148,11 +148,11 @@ mod tests {
             change(&mut changed);
             weight(&changed, &known)
         };
-        let as_it_is = weigh(|_| ());
-        assert!(weigh(|entry| entry.kept = 1) > as_it_is);
-        assert!(weigh(|entry| entry.depth = 1) > as_it_is);
-        assert!(weigh(|entry| entry.barren = 100) < as_it_is);
-        assert!(weigh(|entry| entry.input = vec![0; 500]) < as_it_is);
+        let unchanged = weigh(|_| ());
+        assert!(weigh(|entry| entry.kept = 1) > unchanged);
+        assert!(weigh(|entry| entry.depth = 1) > unchanged);
+        assert!(weigh(|entry| entry.barren = 100) < unchanged);
+        assert!(weigh(|entry| entry.input = vec![0; 500]) < unchanged);
         let before = pool.entries[0].weight;
         (0..1000).for_each(|_| pool.bred(0, false, &known));
         assert!(pool.entries[0].weight < before / 8);

@@ -1,33 +1,34 @@
-//! What an input is worth: what is new in it, for all inputs and for those that it descends from.
+//! The score of an input: the coverage that is new to all kept inputs, and the coverage that is new to its ancestors.
 
 use crate::disk::observer::Vital;
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::{FEATURES, Feature, Features};
 use crate::fuzzing::feedback::layout::COUNTERS;
 
-/// From this score on, an input is kept.
+/// The lowest score with which an input is kept.
 pub const INTERESTING: u32 = 10;
 
-/// An edge, a rare event, or a magnitude of a vital that no input had.
+/// The score of an edge, a rare event, or a magnitude of a vital that no kept input has.
 const NEW_COUNTER: u32 = 10;
-/// A counter that no input had so often.
+/// The score of a known counter with a hit count that no kept input has.
 const NEW_CLASS: u32 = 5;
-/// A counter that no ancestor had, and few other inputs: [`FEW`] or less.
+/// The score of a counter that no ancestor has and at most [`FEW`] other inputs have.
 const NEW_TO_LINEAGE: u32 = 1;
 const FEW: u32 = 4;
-/// A vital above its watermark in the lineage.
+/// The score of a vital above its watermark in the lineage.
 const ABOVE_WATERMARK: u32 = 1;
-/// What is new to the lineage alone is not enough: a crossover makes such children by the thousand.
+/// The highest score for coverage that is new to the lineage only. It is below [`INTERESTING`], because a crossover
+/// makes such children by the thousand.
 const MOST_RELATIVE: u32 = 5;
 
 /// The magnitude of each vital that a child has to exceed.
 pub type Watermarks = [u8; Vital::COUNT];
 
-/// How much higher than its parent's a watermark can be: one run out of bounds must not make all that descends
-/// from it look dull.
+/// The highest difference between a watermark and the parent's. Without this limit, no descendant of one extreme run
+/// would exceed its watermarks.
 const CLAMP: u8 = 2;
 
-/// What all inputs that are kept cover: how many have each feature.
+/// The number of kept inputs that have each feature and each counter.
 #[derive(Debug)]
 pub struct Known {
     features: Vec<u32>,
@@ -41,7 +42,7 @@ impl Default for Known {
 }
 
 impl Known {
-    /// Adds what an input covers.
+    /// Adds the coverage of an input.
     pub fn commit(&mut self, features: &Features) {
         for feature in features.iter() {
             self.features[feature.index()] += 1;
@@ -49,18 +50,18 @@ impl Known {
         }
     }
 
-    /// How many inputs have a counter.
+    /// Returns the number of inputs that have a counter.
     pub fn inputs(&self, counter: usize) -> u32 {
         self.counters[counter]
     }
 
-    /// The counters that some input has.
+    /// Returns the counters that at least one input has.
     pub fn counters(&self) -> impl Iterator<Item = Counter> {
         let reached = self.counters.iter().enumerate().filter(|(_, inputs)| **inputs > 0);
         reached.filter_map(|(index, _)| Counter::at(index))
     }
 
-    /// The score of an input that covers `features`. Nothing is changed by it.
+    /// Returns the score of an input that covers `features`, and changes nothing.
     pub fn score(&self, features: &Features, lineage: Option<(&Lineage, &Watermarks)>) -> u32 {
         let mut score = 0;
         for feature in features.iter() {
@@ -87,14 +88,14 @@ impl Known {
     }
 }
 
-/// What an input and its ancestors cover together: counters, in order.
+/// The counters that an input and its ancestors cover, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage(Vec<u16>);
 
 const _: () = assert!(COUNTERS <= 1 << u16::BITS);
 
 impl Lineage {
-    /// That of a child of `parent` which covers `features`.
+    /// Returns the lineage of a child of `parent` that covers `features`.
     pub fn of(parent: Option<&Self>, features: &Features) -> Self {
         let mut counters = parent.cloned().unwrap_or_default().0;
         counters.extend(features.iter().map(|feature| feature.counter() as u16));
@@ -103,7 +104,7 @@ impl Lineage {
         Self(counters)
     }
 
-    /// The counters of `features` that are not in it.
+    /// Returns the counters of `features` that the lineage lacks.
     fn missing(&self, features: &Features) -> impl Iterator<Item = usize> {
         let mut rest = self.0.iter().copied().map(usize::from).peekable();
         features.iter().map(Feature::counter).filter(move |counter| {
@@ -113,7 +114,7 @@ impl Lineage {
     }
 }
 
-/// The highest magnitude of each vital.
+/// Returns the highest magnitude of each vital.
 fn magnitudes(features: &Features) -> Watermarks {
     let mut highest = Watermarks::default();
     let first = Counter::Vital { vital: Vital::ALL[0], magnitude: 0 }.index();
@@ -126,7 +127,7 @@ fn magnitudes(features: &Features) -> Watermarks {
     highest
 }
 
-/// The watermarks of an input that covers `features`, below those of `parent` and a little more.
+/// Returns the watermarks of an input that covers `features`: at most [`CLAMP`] above those of `parent`.
 pub fn watermarks(features: &Features, parent: Option<&Watermarks>) -> Watermarks {
     let mut marks = magnitudes(features);
     for (mark, parent) in marks.iter_mut().zip(parent.into_iter().flatten()) {
@@ -135,7 +136,7 @@ pub fn watermarks(features: &Features, parent: Option<&Watermarks>) -> Watermark
     marks
 }
 
-/// Lowers watermarks by one magnitude: what was passed once is worth something again after a while.
+/// Lowers each watermark by one magnitude, so that children can exceed it again.
 pub fn decay(marks: &mut Watermarks) {
     marks.iter_mut().for_each(|mark| *mark = mark.saturating_sub(1));
 }
@@ -156,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_scores_and_what_is_known_does_not() {
+    fn new_coverage_scores_and_known_coverage_does_not() {
         let mut known = Known::default();
         let first = features(&[Event::Normal], 1);
         assert!(known.score(&first, None) >= NEW_COUNTER * 2);
         known.commit(&first);
         assert_eq!(known.score(&first, None), 0);
-        // An edge more; the same edge more often.
+        // First a new edge, then a known edge with a higher hit count.
         let edge = features(&[Event::Normal, Event::Compressed], 1);
         assert_eq!(known.score(&edge, None), NEW_COUNTER);
         known.commit(&features(&[Event::Normal, Event::Normal], 1));
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ancestors_lack_counts_while_few_have_it() {
+    fn counters_that_ancestors_lack_score_while_few_inputs_have_them() {
         let mut known = Known::default();
         let (parent, child) =
             (features(&[Event::Normal], 1), features(&[Event::Normal, Event::Compressed], 1));
@@ -182,7 +183,7 @@ mod tests {
             let expected = if inputs <= FEW { NEW_TO_LINEAGE } else { 0 };
             assert_eq!(known.score(&child, Some((&lineage, &marks))), expected);
         }
-        // Much that is new to the lineage is still not enough.
+        // Many counters that are new to the lineage do not make an input interesting.
         let events = [Event::Backing, Event::Piece, Event::Table, Event::Walk, Event::Moved];
         let wild = features(&[&events[..], &[Event::Read, Event::Lookup]].concat(), 1);
         known.commit(&wild);

@@ -1,5 +1,6 @@
-//! A campaign as a file: whoever goes on from it does what would have been done. It needs no other file. What
-//! follows from the inputs is worked out anew, and held against what is saved where the code is the same.
+//! The saved state of a campaign, in one file. A campaign that is resumed from it does the same steps as one that was
+//! never interrupted. The file does not contain coverage: the loop runs each input again and, in the same build,
+//! compares its coverage with the saved name.
 
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use super::pool::Entry;
 use super::scoring::{Lineage, Watermarks};
 use super::{Answer, Findings, Fuzzer, Settings, Subject, coverage_name, not_the_same};
 
-/// What is saved.
+/// The saved state of a campaign.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     build: String,
@@ -27,7 +28,7 @@ pub struct State {
     entries: Vec<Saved>,
 }
 
-/// An [`Entry`], without what follows from its bytes.
+/// A saved [`Entry`], without the features and the lineage, which a run of the input restores.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
     #[serde(with = "hex::serde")]
@@ -43,10 +44,10 @@ struct Saved {
 }
 
 impl State {
-    /// Reads what was saved.
+    /// Reads the state from the file at `path`.
     ///
     /// # Errors
-    /// The file cannot be read, or holds something else.
+    /// The file cannot be read, or does not contain the state of a campaign.
     pub fn read(path: &Path) -> Result<Self, Error> {
         serde_json::from_slice(&files::read(path, u64::MAX)?).map_err(|error| {
             let what = format!("not the state of a campaign: {error}, expected one, or --restart");
@@ -54,17 +55,17 @@ impl State {
         })
     }
 
-    /// With which the campaign began.
+    /// Returns the seed with which the campaign began.
     pub fn rng_seed(&self) -> u64 {
         self.rng_seed
     }
 
-    /// What is found from here on is found anew.
+    /// Removes all findings from the state.
     pub fn forget_findings(&mut self) {
         self.found = Findings::default();
     }
 
-    /// How many children were run.
+    /// Returns the number of children that were run.
     pub fn runs(&self) -> u64 {
         self.runs
     }
@@ -74,7 +75,7 @@ impl<S: Subject> Fuzzer<S> {
     /// Saves a campaign in a file; `scratch` is a folder of the same file system.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save(&self, path: &Path, scratch: &Path) -> Result<(), Error> {
         let saved = |entry: &Entry| Saved {
             input: entry.input.clone(),
@@ -100,7 +101,7 @@ impl<S: Subject> Fuzzer<S> {
         files::replace(path, scratch, &bytes)
     }
 
-    /// Goes on with a campaign. What is new in the corpus is not looked at.
+    /// Resumes a campaign. Does not read files that were added to the corpus since the state was saved.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -124,7 +125,7 @@ impl<S: Subject> Fuzzer<S> {
         Ok(fuzzer)
     }
 
-    /// Runs an entry again, and holds what it covers against what it did.
+    /// Runs a saved input again, compares its coverage with the saved name, and adds it to the pool.
     fn restore(&mut self, saved: Saved, same_build: bool) -> Result<(), Error> {
         let Saved { input, coverage, parent, depth, picks, kept, barren, watermarks, weight } =
             saved;

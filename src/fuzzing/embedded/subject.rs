@@ -1,10 +1,10 @@
-//! What the embedded loop runs, and what it hears of it.
+//! The interface between the embedded loop and the code that it runs.
 
 use crate::findings::runner::Finding;
 use crate::fuzzing::feedback::Recorder;
 use crate::harness::Outcome;
 
-/// What is fuzzed.
+/// The code that the embedded loop runs.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::harness::Outcome;
 /// use qcowfuzz::images::Limits;
 ///
 /// type Observed = Rc<Recorder>;
-/// // In the walker's place, your engine.
+/// // Replace the walker by your engine.
 /// struct Mine {
 ///     harness: Harness<Walker<Observed>, Observed>,
 ///     recorder: Observed,
@@ -56,20 +56,20 @@ use crate::harness::Outcome;
 /// # Ok::<(), qcowfuzz::disk::error::Error>(())
 /// ```
 pub trait Subject {
-    /// Runs an input, and has the [`recorder`](Subject::recorder) count what it does.
+    /// Runs an input while the [`recorder`](Subject::recorder) counts its events.
     fn run(&mut self, input: &[u8]) -> Answer;
 
-    /// What counts; it was told that a run begins.
+    /// Returns the recorder that counts events. The loop resets it before each run.
     fn recorder(&self) -> &Recorder;
 }
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing was found.
+    /// The run found nothing.
     Sound(Outcome),
-    /// Something was found.
+    /// The run found a bug.
     Found(Finding),
-    /// It was not run: its process would not have survived.
+    /// The subject did not run the input, because the input is known to end the process.
     Skipped,
 }

@@ -1,4 +1,4 @@
-//! Changes a few bytes anywhere, as fuzzers do that know nothing of programs.
+//! Changes a few bytes anywhere, as a fuzzer does that does not know the encoding of programs.
 
 use crate::programs::Program;
 
@@ -7,7 +7,7 @@ use super::context::Context;
 pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
     let mut bytes = program.encode();
     for _ in 0..1 + context.index(4) {
-        // Not the first: it says what the others mean.
+        // The first byte is excluded: it is the version of the encoding.
         let at = 1 + context.index(bytes.len() - 1);
         bytes[at] = match context.entropy.below(3) {
             0 => bytes[at] ^ 1 << context.entropy.below(8),

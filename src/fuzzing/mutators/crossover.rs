@@ -1,4 +1,4 @@
-//! Gives a program operations of another.
+//! Inserts operations of another program.
 
 use crate::disk::limits::MAX_OPERATIONS;
 use crate::images::entropy::Entropy;
@@ -15,8 +15,8 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
     program.operations != before
 }
 
-/// Writes a program into `out` that has operations of both; returns its length. 0, and libFuzzer mutates
-/// instead, half of the time, and where there is no room.
+/// Writes a program with operations of both programs into `out` and returns its length. Returns 0 half of the time, and
+/// if `out` is too small; then libFuzzer mutates instead.
 pub fn crossover(one: &[u8], other: &[u8], out: &mut [u8], rng_seed: u32) -> usize {
     let mut entropy = Entropy::new(u64::from(rng_seed));
     if out.len() < PROLOGUE_BYTES || entropy.one_in(2) {
@@ -30,7 +30,8 @@ pub fn crossover(one: &[u8], other: &[u8], out: &mut [u8], rng_seed: u32) -> usi
     encoded.len()
 }
 
-/// A beginning of one and an end of the other, or operations of one between those of the other.
+/// Joins the first operations of `program` to operations of `other`, or replaces operations in the middle of `program`
+/// by operations of `other`.
 fn mix(program: &mut Program, other: &Program, most: usize, entropy: &mut Entropy) {
     let mut place = |count: usize| entropy.below(count as u64 + 1) as usize;
     let (first, end) = (place(program.operations.len()), place(program.operations.len()));

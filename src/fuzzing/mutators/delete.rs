@@ -1,4 +1,4 @@
-//! Takes operations out.
+//! Deletes operations.
 
 use crate::programs::Program;
 
@@ -14,7 +14,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
     true
 }
 
-/// Takes out what a program has too many of, anywhere.
+/// Deletes operations at random places until the program has at most `context.most`.
 pub(super) fn to_length(program: &mut Program, context: &mut Context) {
     while program.operations.len() > context.most {
         let surplus = program.operations.len() - context.most;

@@ -1,4 +1,4 @@
-//! New operations, for the mutations that put some in.
+//! New operations, for the mutations that insert some.
 
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::{Operation, generate};
@@ -6,8 +6,8 @@ use crate::programs::{Operation, generate};
 use super::context::Context;
 
 impl Context<'_> {
-    /// An operation: half of the time one of those that random bytes mean, else any; where the target has
-    /// attacks, one in three is one.
+    /// Returns a random operation. If the target has attacks, one in three is an attack. Half of the others come from
+    /// the generator of programs; the rest have any opcode.
     pub(super) fn operation(&mut self) -> Operation {
         let attack = self.limits.attacks > 0 && self.entropy.one_in(3);
         let usual = !attack && self.entropy.one_in(2);
@@ -24,7 +24,7 @@ impl Context<'_> {
         }
     }
 
-    /// An operation with any opcode. Its operands are small half of the time.
+    /// Returns an operation with a random opcode. Half of the time, its operands are below 16.
     fn of_any_opcode(&mut self) -> Option<Operation> {
         let (code, _) = Operation::OPCODES[self.index(Operation::OPCODES.len())];
         let bound = if self.entropy.one_in(2) { 16 } else { 256 };
@@ -43,7 +43,7 @@ mod tests {
     use crate::images::entropy::Entropy;
     use crate::images::limits::Limits;
 
-    /// The names of the operations that come up in a target.
+    /// Returns the names of the operations that are made for a target with these limits.
     fn made(limits: Limits) -> BTreeSet<&'static str> {
         let entropy = Entropy::new(1);
         let mut context = Context { entropy, limits, most: 64, other: None, sound: true };
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_is_made_and_attacks_only_where_they_are_carried_out() {
+    fn each_operation_is_made_and_attacks_only_if_the_target_has_them() {
         let all: BTreeSet<_> = Operation::OPCODES.iter().map(|(_, name)| *name).collect();
         assert_eq!(made(Limits::HOSTILE), all);
         let is_attack = |code: u8| {

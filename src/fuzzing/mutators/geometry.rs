@@ -1,4 +1,4 @@
-//! Changes one field of the prologue: the geometry, where things go, the size of the disk.
+//! Changes one field of the prologue: the geometry, the placement of tables and data, the size of the disk.
 
 use crate::programs::operand::Kind;
 use crate::programs::prologue::PROLOGUE_BYTES;

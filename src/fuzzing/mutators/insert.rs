@@ -1,4 +1,4 @@
-//! Puts operations in.
+//! Inserts new operations.
 
 use crate::programs::Program;
 

@@ -1,8 +1,7 @@
-//! Mutations that know programs: one per file. Each is a pure function of the program and its entropy.
+//! Mutations of programs, one per file. Each is a pure function of the program and its entropy.
 //!
-//! libFuzzer's own mutations change bytes, which in a program are operands, and now and then an opcode.
-//! These here change operations: where there are some, what they are about, in which order they come; and
-//! what the walker read of the image that they build.
+//! libFuzzer's own mutations change bytes: mostly operands, seldom an opcode. The mutations of this module change whole
+//! operations: they add, remove, reorder and aim them. One of them changes the entries that the walker reads.
 
 mod bytes;
 mod context;
@@ -33,17 +32,17 @@ use context::Context;
 /// A mutation.
 #[derive(Clone, Copy)]
 pub struct Mutation {
-    /// What it is called.
+    /// The name.
     pub name: &'static str,
-    /// How often it is chosen, relative to the others.
+    /// The weight with which it is chosen.
     pub weight: u64,
-    /// Whether libFuzzer has its like, which is not chosen here then.
+    /// libFuzzer has an equivalent mutation, so [`mutate`] does not choose this one.
     libfuzzers: bool,
-    /// Changes a program; false where there was nothing to change.
+    /// Changes a program. Returns false if there is nothing to change.
     change: fn(&mut Program, &mut Context) -> bool,
 }
 
-/// All of them. The weights are a guess; that they pay together was measured (`docs/performance.md`).
+/// All mutations. Each weight is a guess. Their joint effect was measured (`docs/performance.md`).
 pub const MUTATIONS: &[Mutation] = &[
     Mutation { name: "insert", weight: 4, libfuzzers: false, change: insert::change },
     Mutation { name: "delete", weight: 2, libfuzzers: false, change: delete::change },
@@ -59,26 +58,26 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation { name: "crossover", weight: 4, libfuzzers: true, change: crossover::change },
 ];
 
-/// How often each of [`MUTATIONS`] is chosen, relative to the others.
+/// The weight of each of [`MUTATIONS`].
 pub type Weights = [u64; MUTATIONS.len()];
 
-/// Those of [`MUTATIONS`] that changed a program, by their places in the list.
+/// The mutations that changed a program: a bit for each place in [`MUTATIONS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used(u32);
 
 impl Used {
-    /// Their places, in order.
+    /// Returns their places in [`MUTATIONS`], in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..MUTATIONS.len()).filter(move |place| self.0 & 1 << place != 0)
     }
 }
 
-/// One time in so many, libFuzzer's own mutation of bytes is chosen.
+/// [`mutate`] calls libFuzzer's own mutation of bytes once in so many calls, on average.
 const BYTES_ONE_IN: u64 = 4;
 
-/// Mutates the program in `data[..size]` to one of at most `max_size` bytes, in place, and returns its
-/// length, which is not 0. The same `rng_seed` gives the same program. `limits` are those of the target;
-/// `bytes` mutates bytes, as libFuzzer does.
+/// Mutates the program in `data[..size]` in place to a program of at most `max_size` bytes, and returns its length,
+/// which is not 0. The same `rng_seed` gives the same program. `limits` are the limits of the target. `bytes` is
+/// libFuzzer's mutation of bytes.
 pub fn mutate(
     data: &mut [u8],
     size: usize,
@@ -102,7 +101,7 @@ pub fn mutate(
     }
     let mut program = Program::decode(&data[..size]);
     let most = room.min(MAX_OPERATIONS);
-    // It may be what libFuzzer has mutated before, and not run; nobody can tell.
+    // libFuzzer may have mutated the program already without running it. There is no way to find out.
     let mut context = Context { entropy, limits, most, other: None, sound: true };
     change(&mut program, &mut context, &WEIGHTS);
     let encoded = program.encode();
@@ -111,29 +110,29 @@ pub fn mutate(
     length
 }
 
-/// What a child is bred with, beside its parent.
+/// The parameters of a child, except its parent.
 #[derive(Clone, Copy)]
 pub struct Breeding<'b> {
-    /// A program of which the child may get a part.
+    /// A program from which the child may take operations.
     pub other: &'b Program,
-    /// How often each mutation is chosen.
+    /// The weight of each mutation.
     pub weights: &'b Weights,
-    /// Those of the target.
+    /// The limits of the target.
     pub limits: Limits,
-    /// How many operations the child has at most.
+    /// The highest number of operations of the child.
     pub max_operations: usize,
-    /// The parent was run, and nothing was found: only then may a mutation run it again.
+    /// The parent was run without a finding. Only then may a mutation run it again.
     pub sound: bool,
 }
 
-/// Makes a child of a program, and tells how. The same `rng_seed` gives the same child.
+/// Turns a program into a child of it, and returns the mutations that did so. The same `rng_seed` gives the same child.
 pub fn breed(program: &mut Program, breeding: &Breeding, rng_seed: u64) -> Used {
     let Breeding { other, weights, limits, max_operations, sound } = *breeding;
     let (entropy, most) = (Entropy::new(rng_seed), max_operations.min(MAX_OPERATIONS));
     change(program, &mut Context { entropy, limits, most, other: Some(other), sound }, weights)
 }
 
-/// Changes a program by one to four mutations, of which at least one found something to change.
+/// Applies one, two or four mutations to a program, and returns those that changed it.
 fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Used {
     if program.operations.len() > context.most {
         delete::to_length(program, context);
@@ -141,7 +140,7 @@ fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Us
     }
     let wanted = 1 << context.entropy.below(3).min(context.entropy.below(3));
     let (mut changed, mut used) = (0, Used::default());
-    // Some mutation finds something in any program: a geometry does.
+    // The bound suffices: some mutation changes any program (each has a geometry).
     for _ in 0..wanted * 8 {
         if let Some(place) = context.entropy.weighted(weights.iter().copied())
             && (MUTATIONS[place].change)(program, context)
@@ -172,18 +171,22 @@ mod tests {
     fn each_mutation_changes_most_programs_and_keeps_the_rest() {
         let other = generate(77, Wanted { operations: 20, compressed: true });
         for mutation in MUTATIONS {
-            let (mut changed, mut told) = (0, 0);
+            let (mut changed, mut claimed) = (0, 0);
             for rng_seed in 0..200 {
                 let before = generate(rng_seed, Wanted { operations: 20, compressed: true });
                 let mut after = before.clone();
-                told += u32::from((mutation.change)(&mut after, &mut context(rng_seed, &other)));
+                claimed += u32::from((mutation.change)(&mut after, &mut context(rng_seed, &other)));
                 changed += u32::from(after != before);
                 assert!(after.operations.len() <= 64);
                 let mut again = before.clone();
                 (mutation.change)(&mut again, &mut context(rng_seed, &other));
                 assert_eq!(again, after, "{}", mutation.name);
             }
-            assert!(changed > 60 && told >= changed, "{}: {changed} of {told}", mutation.name);
+            assert!(
+                changed > 60 && claimed >= changed,
+                "{}: {changed} of {claimed}",
+                mutation.name
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! Changes one operand of an operation, most often to a value at which the geometry changes its mind: edges
-//! of tables and of refcount blocks, the ends of the disk, powers of two, neighbours of the old value.
+//! Changes one operand of an operation, most often to a boundary value of the geometry: an edge of a table or of a
+//! refcount block, an end of the disk, a power of two, a neighbour of the old value.
 
 use crate::images::qcow2::Sizes;
 use bytes::BufMut;
@@ -19,7 +19,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
     change_at(program, at, context)
 }
 
-/// The same, of the operation at `at`.
+/// Changes one operand of the operation at index `at`.
 pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Context) -> bool {
     let before = program.operations[at];
     let all = before.places();
@@ -39,7 +39,8 @@ pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Context)
     program.operations[at] != before
 }
 
-/// A little more or less, little-endian, in the last two bytes at most.
+/// Adds 1 to 4 to the last two bytes of an operand (or its only byte), or subtracts it. The number is little-endian and
+/// wraps.
 fn step(operand: &mut [u8], entropy: &mut Entropy) {
     let first = operand.len().saturating_sub(2);
     let number = &mut operand[first..];
@@ -72,7 +73,8 @@ fn interesting(kind: Kind, operand: &mut [u8], geometry: &Geometry, entropy: &mu
     }
 }
 
-/// The bytes of a position around the start, the end, the last operation or the edges of tables, or past the end.
+/// Returns the encoding of a position near the start or the end of the disk, the last operation or the edge of a table,
+/// or past the end.
 fn interesting_position(entropy: &mut Entropy) -> [u8; 3] {
     let near = entropy.below(4) as u16;
     let (anchor, steps) = match entropy.below(6) {
@@ -87,7 +89,7 @@ fn interesting_position(entropy: &mut Entropy) -> [u8; 3] {
     bytes
 }
 
-/// The bytes of as many clusters as a refcount block or an L2 table is for, or nearly.
+/// Returns the encoding of a number of clusters: about as many as a refcount block or an L2 table covers.
 fn interesting_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
     let edge = match entropy.below(3) {
         0 => geometry.refcounts_per_block().ilog2(),
@@ -101,7 +103,7 @@ fn interesting_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
     }
 }
 
-/// The bytes of a size near an edge: of a cluster, an L2 table, an L1 table's cluster; whole or odd.
+/// Returns the encoding of a size near a multiple of what a cluster, an L2 table or a cluster of the L1 table covers.
 pub(super) fn interesting_size(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 5] {
     let shift = match entropy.below(4) {
         0 => geometry.cluster_size.bits(),

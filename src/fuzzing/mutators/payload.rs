@@ -1,5 +1,4 @@
-//! Changes what data are, and nothing of where they are: shapes, codings, fills, what becomes of
-//! subclusters.
+//! Changes the contents of data but not their places: shapes, codings, fills, the state of subclusters.
 
 use crate::programs::operand::{Kind, Place};
 use crate::programs::{Operation, Program};

@@ -1,4 +1,4 @@
-//! Says operations again, right behind themselves.
+//! Repeats operations: inserts copies directly behind the originals.
 
 use crate::programs::Program;
 
@@ -9,9 +9,9 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
         return false;
     }
     let range = context.range(program.operations.len(), 4);
-    let said: Vec<_> = program.operations[range.clone()].to_vec();
+    let copied: Vec<_> = program.operations[range.clone()].to_vec();
     let times = 1 << context.entropy.below(4);
-    let added = said.iter().copied().cycle().take(said.len() * times);
+    let added = copied.iter().copied().cycle().take(copied.len() * times);
     let added: Vec<_> = added.take(context.room(program)).collect();
     let any = !added.is_empty();
     program.operations.splice(range.end..range.end, added);

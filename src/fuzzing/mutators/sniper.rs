@@ -1,7 +1,7 @@
-//! Aims at what the walker reads: the program is run once more, and one or two entries that were read are
-//! changed. Where the target has attacks, a patch of exactly these is put into the program; elsewhere the
-//! operation that wrote them gets another operand. Only a program that was run before is run here: what ends
-//! the process, or never ends, must not do so in a mutation.
+//! Changes one or two entries that the walker reads. The mutation runs the program to find these entries. If the target
+//! has attacks, it appends an attack that patches such an entry; otherwise it changes an operand of the operation that
+//! wrote the entry. It runs only programs that were run before without a finding, so no mutation ends the process or
+//! hangs.
 
 use std::cell::RefCell;
 
@@ -35,7 +35,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
     })
 }
 
-/// One of them: each part is as likely, however many entries it has.
+/// Chooses an entry. Each part of the image is equally likely, however many of its entries the walker reads.
 fn aim(watched: &[Watched], context: &mut Context) -> Option<Watched> {
     let parts: Vec<&[Watched]> = watched.chunk_by(|one, next| one.part == next.part).collect();
     if parts.is_empty() {

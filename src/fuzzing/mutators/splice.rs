@@ -1,4 +1,4 @@
-//! Moves operations elsewhere.
+//! Moves a range of operations to another place.
 
 use crate::programs::Program;
 

@@ -1,4 +1,4 @@
-//! Exchanges two operations.
+//! Swaps two operations.
 
 use crate::programs::Program;
 
@@ -10,7 +10,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
         return false;
     }
     let one = context.index(count);
-    // Neighbours half of the time: order matters most among them.
+    // Half of the time the second is a neighbour, because order matters most between neighbours.
     let other = match context.entropy.one_in(2) {
         true => (one + 1) % count,
         false => context.index(count),

@@ -1,4 +1,4 @@
-//! Puts a new end to a program.
+//! Replaces the end of a program by new operations.
 
 use crate::programs::Program;
 
