@@ -1,5 +1,5 @@
-//! Measures the cost of the recorder. A binary of its own: that the harness is
-//! compiled twice is seen in the rate.
+//! Measures the cost of the recorder. It is a separate binary because compiling the harness a second time changes the
+//! rate that `rate` measures.
 
 mod sets;
 
@@ -13,7 +13,7 @@ use qcowfuzz::programs::generate::Wanted;
 
 use sets::{OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 
-/// The fastest rounds of each set, observed and not; the two take turns.
+/// Prints, for each set, the time of the fastest round with a recorder, divided by that without. The two take turns.
 fn main() {
     // `cargo test` builds benchmarks too; only `cargo bench` measures.
     if !std::env::args().any(|argument| argument == "--bench") {

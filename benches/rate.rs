@@ -1,5 +1,5 @@
 //! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`
-//! and `-- growth` print one of them. Only the ratios of one table's rows mean anything elsewhere.
+//! and `-- growth` print one of them. Only ratios between the rows of a table are comparable between machines.
 
 mod sets;
 
@@ -15,7 +15,7 @@ use qcowfuzz::programs::generate::Wanted;
 
 use sets::{Inputs, OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 
-/// The fastest round of each set; the sets take turns, so that a slow minute is everybody's.
+/// Returns the time of the fastest round of each set. The sets take turns, so that a slow minute affects all of them.
 fn fastest(sets: &[&Inputs]) -> Vec<Duration> {
     let mut harness = Harness::new(Walker::default());
     let mut times = vec![Duration::MAX; sets.len()];
@@ -45,7 +45,7 @@ fn rates() {
     }
 }
 
-/// Prints the distribution of the cost of single runs, over the set that a campaign left.
+/// Prints the distribution of the cost of single runs, over the corpus of a campaign.
 fn distribution() {
     let inputs = evolved();
     let mut harness = Harness::new(Walker::default());
@@ -80,8 +80,8 @@ fn distribution() {
     );
 }
 
-/// The programs of the set on a disk of another geometry, without the operations that change it.
-/// They touch the same clusters on every disk: the first sixteen, which the smallest one has.
+/// Returns the programs of the set on a disk with this cluster size and disk size, without operations that resize it.
+/// The programs touch the same clusters on every disk: the first sixteen, which the smallest disk has.
 fn on_disk(operations: usize, cluster_bits: u8, size: Size) -> Inputs {
     let programs = set(Wanted { operations, compressed: false });
     let mut inputs = encoded(programs.into_iter().map(|mut program| {
@@ -92,7 +92,7 @@ fn on_disk(operations: usize, cluster_bits: u8, size: Size) -> Inputs {
     }));
     let records = inputs.iter_mut().flat_map(|input| input[PROLOGUE_BYTES..].chunks_mut(8));
     for record in records.filter(|record| matches!(record[0], 0..=4 | 10..=12)) {
-        // Where these operations have their position: from the start, below 16.
+        // The position of these operations: a distance from the start, below 16.
         let steps = record[2] % 16;
         record[1..4].copy_from_slice(&[0, steps, 0]);
     }

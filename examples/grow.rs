@@ -1,5 +1,6 @@
-//! Grows an input that shows a bug of our walker or of the build: operations that take effect are put in, as many
-//! as asked for, and it still shows the same. So a minimizer has something to do; `scripts/minimized` measures ours.
+//! Lengthens an input that shows a bug of our walker or of the build. The program inserts operations that take effect
+//! until there are as many as requested, and keeps the fingerprint. `scripts/minimized` measures the minimizer with
+//! such inputs.
 //!
 //!     cargo run --release --example grow -- INPUT OPERATIONS OUTPUT
 
@@ -16,7 +17,7 @@ use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::operation;
 
-/// What is found in a program.
+/// Returns the fingerprint that a run of the program has, if it finds a bug.
 fn fingerprint(program: &Program) -> Option<String> {
     let input = program.encode();
     let run = || Harness::new(Walker::default()).run(&input, Checks::AtCheckpoints);
@@ -26,7 +27,7 @@ fn fingerprint(program: &Program) -> Option<String> {
     }
 }
 
-/// How many operations take effect.
+/// Returns the number of operations that take effect.
 fn effective(program: &Program) -> usize {
     let names = FileNames::default();
     let explained = || explain(&program.encode(), Limits::WALKED, usize::MAX, &names);

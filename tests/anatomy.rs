@@ -1,4 +1,4 @@
-//! What the oracle of damaged images rests on: every field is an element, and no two of them overlap.
+//! The assumptions of the oracle of damaged images: every field is an element, and no two elements overlap.
 
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::internal::formats::qcow2::anatomy::Anatomy;
@@ -16,7 +16,7 @@ fn ranges(anatomy: &Anatomy) -> Vec<(u64, u64, Part)> {
     ranges
 }
 
-/// Who changes an element changes no other: what was not touched is as it was.
+/// A change of one element changes no other element.
 #[test]
 fn elements_do_not_overlap() {
     let mut harness = Harness::new(Walker::default());
@@ -49,7 +49,7 @@ fn every_part_of_an_image_is_found_field_by_field() {
     let mut anatomy = Anatomy::default();
     anatomy.read(harness.build(&program.unwrap().encode())).unwrap();
     let count = |part| anatomy.of(part).len();
-    // All fields of the specification's tables; of extensions, types and lengths too.
+    // All fields of the specification's tables, and the types and lengths of extensions.
     assert_eq!(count(Part::Header), 19);
     assert_eq!(count(Part::Snapshot), 11);
     assert_eq!(count(Part::BitmapDirectory), 7);
@@ -59,15 +59,15 @@ fn every_part_of_an_image_is_found_field_by_field() {
     assert_eq!(count(Part::SnapshotTable), 1 + 4);
     assert_eq!((count(Part::BitmapTable), count(Part::Payload)), (1, 1));
     assert_eq!(count(Part::RefcountTable), 1);
-    // Four bits a count: half as many bytes as clusters, or nearly.
+    // A count takes four bits, so there are about half as many bytes as clusters.
     assert!(count(Part::RefcountBlock) > 6);
     assert_eq!(anatomy.of(Part::L2)[0].guest, 4 << 14..5 << 14);
     assert_eq!(anatomy.of(Part::L1)[0].guest, 0..1 << 24);
-    // An odd number is what lies behind: here an empty entry.
+    // An odd number is the second word, here of an empty entry.
     let beside = anatomy.element(Part::L2, 5).unwrap();
     assert_eq!(beside.guest, 10 << 14..11 << 14);
     assert_eq!(beside.at, anatomy.of(Part::L2)[2].at.saturating_add(16));
-    // The fields tile the header, but for what the specification keeps for later.
+    // The fields tile the header, except for the bytes that the specification reserves.
     let header = ranges(&anatomy).into_iter().filter(|it| it.2 == Part::Header);
     assert_eq!(header.map(|(start, end, _)| end - start).sum::<u64>(), 105);
 }

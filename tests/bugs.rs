@@ -1,7 +1,6 @@
-//! The bugs that are to be planted (`bugs/`, `bugs/hard/`): each patch describes its bug and applies to the code as it
-//! is now, and beside it lies the smallest input that shows the bug, which shows nothing without it. `scripts/bugs`
-//! proves the rest, because it has to build each of them: that both loops find the bugs, and with `--smallest` that
-//! the smallest inputs show them.
+//! The patches that plant bugs (`bugs/`, `bugs/hard/`). Each patch describes its bug and applies to the present code.
+//! Beside it lies the smallest input that shows the bug; without the patch, that input shows nothing. `scripts/bugs`
+//! builds each bug and checks the rest: both loops find it, and with `--smallest`, the smallest input shows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +22,7 @@ fn patches(folder: &str) -> Vec<PathBuf> {
     patches
 }
 
-/// The file that a patch changes, and of each hunk what is there before and after.
+/// Returns the file that a patch changes, and the text before and after each hunk.
 fn hunks(patch: &str) -> (PathBuf, Vec<[String; 2]>) {
     let (mut file, mut hunks) = (None, Vec::new());
     for line in patch.lines() {
@@ -44,7 +43,7 @@ fn hunks(patch: &str) -> (PathBuf, Vec<[String; 2]>) {
     (file.unwrap(), hunks)
 }
 
-/// The value of a line `name: value` above the first hunk.
+/// Returns the value of a line `name: value` above the first hunk.
 fn field<'a>(patch: &'a str, name: &str) -> Option<&'a str> {
     let header = patch.lines().take_while(|line| !line.is_empty());
     header
@@ -53,7 +52,7 @@ fn field<'a>(patch: &'a str, name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn every_bug_fits_the_code() {
+fn every_patch_applies_to_the_code() {
     let all = [patches("bugs"), patches("bugs/hard"), patches("bugs/deadly")].concat();
     assert!(all.len() > 30);
     for path in all {
@@ -69,13 +68,13 @@ fn every_bug_fits_the_code() {
 }
 
 #[test]
-fn every_bug_says_what_it_is() {
+fn every_patch_describes_its_bug() {
     for path in [patches("bugs"), patches("bugs/hard")].concat() {
         let patch = fs::read_to_string(&path).unwrap();
         for (line, field) in patch.lines().zip(["Class: ", "What: ", "Found as: "]) {
             assert!(line.len() > field.len() && line.starts_with(field), "{}", path.display());
         }
-        // What `scripts/bugs` does not know, it would ignore.
+        // `scripts/bugs` would ignore a value that it does not know.
         let header = patch.lines().take_while(|line| !line.is_empty()).skip(3);
         for line in header {
             let known = ["Target: raw_image", "Loops: libfuzzer", "Needs: compare tracing"];

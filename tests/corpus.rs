@@ -1,5 +1,5 @@
-//! The committed corpus: every seed is what its text assembles to, together they reach everything,
-//! and nothing is found in them. `QCOWFUZZ_BLESS=1 cargo test --test corpus` writes the seeds anew.
+//! The committed corpus: every seed is the assembled form of its text, the seeds together cover all operations and
+//! events, and none shows a bug. `QCOWFUZZ_BLESS=1 cargo test --test corpus` writes the seeds again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// The texts of a target: name and program.
+/// Returns the name and the program of each text of a target.
 fn texts(target: &str) -> Vec<(String, Program)> {
     let mut all: Vec<_> = fs::read_dir(corpus().join("text").join(target))
         .unwrap()
@@ -55,7 +55,7 @@ fn seed(target: &str, program: &Program) -> Vec<u8> {
 }
 
 #[test]
-fn seeds_are_what_their_texts_say() {
+fn seeds_are_assembled_from_their_texts() {
     let bless = std::env::var_os("QCOWFUZZ_BLESS").is_some();
     for target in TargetKind::ALL.map(TargetKind::name) {
         let mut named = BTreeSet::new();
@@ -70,7 +70,7 @@ fn seeds_are_what_their_texts_say() {
             assert!(expected.len() <= 1 << 18, "{} is large", path.display());
             named.insert(name);
         }
-        // The fuzzer's own finds are named by their hash, and not committed.
+        // Inputs that the fuzzer kept have a hash for a name, and are not committed.
         for entry in fs::read_dir(corpus().join(target)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             let found = name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -84,7 +84,7 @@ fn seeds_find_nothing() {
     for (name, program) in texts("map_extents") {
         let run = Harness::new(Walker::default()).run(&program.encode(), Checks::AfterEach);
         let outcome = run.unwrap_or_else(|failure| panic!("{name}: {}", failure.violation));
-        // One that does nothing may be there for that.
+        // A seed may have the purpose to do nothing.
         assert!(outcome.effective * 4 >= outcome.operations * 3, "{name}: {outcome:?}");
     }
     for (_, program) in texts("hostile") {
@@ -109,11 +109,11 @@ fn raw_images_reach_every_outcome() {
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
-/// Operations of which the explanation says nothing more than their text does.
+/// The operations that the explanation describes only by their text.
 const SAYS_IT_ALL: [&str; 5] = ["place", "checkpoint", "header", "bitmap", "fail_read"];
 
-/// The oracles and QEMU test an operation where a seed has it and it has an effect. A person sees what came of it where
-/// the explanation says so.
+/// The oracles and QEMU test an operation only if it has an effect in a seed. A reader sees the effect only if the
+/// explanation describes it.
 #[test]
 fn each_operation_has_an_effect_in_a_seed_and_is_explained() {
     let all: BTreeSet<_> = Operation::OPCODES.iter().map(|(_, name)| *name).collect();

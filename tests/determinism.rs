@@ -1,5 +1,5 @@
-//! The same input means the same, always: whatever ran before it, in whatever order, on whatever
-//! thread. Fuzzing, replay and minimizing rest on it.
+//! The result of an input does not depend on earlier inputs, their order or the thread. Fuzzing, replay and minimization
+//! require this.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
-/// All that can be seen of a run.
+/// The observable result of a run.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     outcome: Result<Outcome, Box<Failure>>,
@@ -34,7 +34,7 @@ fn run(harness: &mut Harness<Walker>, input: &[u8], checks: Checks) -> Seen {
     }
 }
 
-/// Programs of every geometry, and bytes that are no encoder's.
+/// Returns programs of every geometry, and bytes that no encoder produces.
 fn inputs() -> Vec<Vec<u8>> {
     let mut entropy = Entropy::new(17);
     (0..182)
@@ -62,7 +62,7 @@ fn a_used_harness_is_like_a_fresh_one_in_any_order() {
         let mut entropy = Entropy::new(5);
         for _ in 0..inputs.len() {
             let at = entropy.below(inputs.len() as u64) as usize;
-            // Building without judging leaves nothing behind either.
+            // A build without a judgement does not affect later runs either.
             used.build(&inputs[entropy.below(inputs.len() as u64) as usize]);
             assert_eq!(run(&mut used, &inputs[at], checks), fresh[at], "input {at}");
         }
@@ -90,7 +90,7 @@ fn every_thread_sees_the_same() {
 }
 
 #[test]
-fn how_often_a_program_is_verified_does_not_change_what_it_builds() {
+fn the_number_of_checks_does_not_change_the_image() {
     let mut harness = Harness::new(Walker::default());
     for input in inputs() {
         let often = run(&mut harness, &input, Checks::AfterEach);
@@ -107,7 +107,7 @@ fn how_often_a_program_is_verified_does_not_change_what_it_builds() {
 
 #[test]
 fn a_violation_is_the_same_each_time() {
-    // A harness that has just found a bug is as good as a new one.
+    // A harness that has just found a bug gives the same results as a new one.
     let mut harness = Harness::new(Liar::default());
     let mut found = Vec::new();
     for input in inputs().iter().chain(&inputs()) {
@@ -118,7 +118,7 @@ fn a_violation_is_the_same_each_time() {
     assert!(first.iter().flatten().count() > 50);
 }
 
-/// An engine that says of every look-up that it failed.
+/// An engine whose look-ups all fail.
 mod liar {
 
     use qcowfuzz::disk::extent::{Mapping, Visitor, Window};

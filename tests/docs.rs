@@ -1,4 +1,4 @@
-//! What README and docs state is true of the code: tables, names, files, commands.
+//! Compares the statements of README and docs with the code: tables, names, files, commands.
 
 #[path = "docs/bytecode.rs"]
 mod bytecode;
@@ -35,7 +35,7 @@ fn text_of(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The cells of the table rows between two headings.
+/// Returns the cells of the table rows between two headings.
 fn rows(document: &str, heading: &str) -> Vec<Vec<String>> {
     let section = document.split(&format!("\n{heading}\n")).nth(1).expect(heading);
     let lines = section.lines().take_while(|line| !line.starts_with('#'));
@@ -44,27 +44,27 @@ fn rows(document: &str, heading: &str) -> Vec<Vec<String>> {
     table.into_iter().skip(2).map(|cells| cells[1..cells.len() - 1].to_vec()).collect()
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     between(text, '`')
 }
 
-/// What stands between two marks that are alike.
+/// Returns the texts between pairs of the same mark.
 fn between(text: &str, mark: char) -> Vec<&str> {
     text.split(mark).skip(1).step_by(2).collect()
 }
 
-/// Every Markdown file that is ours.
+/// Returns the paths of the project's Markdown files.
 fn documents() -> Vec<PathBuf> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    // Beside the pages lies a folder of results, which name what was there when they were measured.
+    // The folder of results is excluded: its pages name the files that existed when they were measured.
     let docs = docs.filter(|path| path.is_file());
     let top = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
         .map(|name| root().join(name));
     docs.chain(top).collect()
 }
 
-/// Paths in a document: targets of links, and words in backticks that look like one.
+/// Returns the paths in a document: the targets of links, and words in backticks that look like paths.
 fn references(document: &str) -> Vec<String> {
     let links = document.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let links = links.map(|link| link.split('#').next().unwrap_or_default());
@@ -111,7 +111,7 @@ fn the_two_commands_are_those_of_ci() {
     assert!(ci.contains("\nstep tools scripts/install-tools qemu chromium cargo-fuzz "));
     assert!(text_of("scripts/install-tools").contains("|| cargo install --locked cargo-fuzz\n"));
     assert!(ci.contains("\nstep tests cargo test "));
-    // Every target is run, this one among them.
+    // The commands run every target, including this one.
     assert!(ci.contains("\nstep fuzz scripts/fuzz-smoke nightly\n"));
     let smoke = text_of("scripts/fuzz-smoke");
     assert!(smoke.contains("targets=$(cargo \"+$QCOWFUZZ_TOOLCHAIN\" fuzz list)"));
@@ -125,7 +125,7 @@ fn the_two_commands_are_those_of_ci() {
     assert!(readme.contains(&format!("Rust {version} or newer")));
 }
 
-/// What the first five minutes show: where the target panics, and the seed that it panics over.
+/// The tutorial shows the place at which the target panics and the seed that causes the panic.
 #[test]
 fn the_walk_through_shows_a_seed() {
     let readme = text_of("README.md");
@@ -193,17 +193,17 @@ fn the_source_layout_has_every_folder() {
     assert_eq!(listed, there);
 }
 
-/// The Rust source below a folder of the tests, in one text.
+/// Returns the Rust source below a folder of the tests, in one text.
 fn sources(folder: &str) -> String {
     let entries = fs::read_dir(root().join("tests").join(folder)).unwrap();
     entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
 }
 
 #[test]
-fn every_oracle_is_told_with_bugs_that_are_planted() {
+fn every_oracle_is_documented_with_planted_bugs() {
     let document = text_of("docs/oracles.md");
     let planted = sources("planted") + &sources("altered");
-    // An oracle has a verdict; the other files there are its tools.
+    // A file of an oracle has a verdict. The other files are tools of the oracles.
     let tools = ["mod", "collector", "known", "metered", "recount", "raw", "entries", "structures"];
     let folders = ["src/harness/oracles", "src/harness/oracles/qcow2"].map(|it| root().join(it));
     let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
@@ -240,7 +240,7 @@ fn every_oracle_is_told_with_bugs_that_are_planted() {
     assert_eq!(oracles.iter().filter(silent).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// The features of the format, from all tables of their document.
+/// Returns the features of the format, from all tables of their document.
 fn features() -> Vec<Vec<String>> {
     let document = text_of("docs/format.md");
     let headings = document.lines().filter(|line| line.starts_with("## "));
@@ -250,16 +250,16 @@ fn features() -> Vec<Vec<String>> {
 }
 
 #[test]
-fn every_part_that_is_held_against_qemu_is_told() {
+fn every_part_that_is_compared_with_qemu_is_documented() {
     let features = features();
     let told: BTreeSet<&str> = features.iter().flat_map(|row| between(&row[4], '"')).collect();
     let all = parts::all();
     assert_eq!(told, all.iter().map(|part| part.name).collect());
 }
 
-/// An operation or the prologue, with an operand or a value in the place of another.
+/// The document's column for programs names an operation or the prologue, with an operand or a value.
 #[test]
-fn what_brings_a_feature_into_programs_assembles() {
+fn the_lines_that_bring_a_feature_into_programs_assemble() {
     let default = Program::default().to_string();
     let image = format!("{} data_in=image base=qcow2", default.trim_end());
     let mut phrases = 0;

@@ -1,4 +1,4 @@
-//! The feedback is a pure function of the input, and sees what it is for.
+//! The feedback is a pure function of the input, and the committed seeds cover its counters.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
-/// All targets, with one recorder.
+/// All targets, observed by one recorder.
 struct Targets {
     recorder: Rc<Recorder>,
     targets: [Box<dyn Target>; TargetKind::ALL.len()],
@@ -33,7 +33,7 @@ impl Targets {
         Self { targets: TargetKind::ALL.map(create), recorder }
     }
 
-    /// Returns the counters of one run, and how it ended.
+    /// Returns the counters and the result of one run.
     fn run(&mut self, target: TargetKind, input: &[u8]) -> (Vec<(usize, u8)>, String) {
         self.recorder.begin_run();
         let target = &mut self.targets[target as usize];
@@ -44,7 +44,7 @@ impl Targets {
     }
 }
 
-/// The committed seeds of a target: those that have a text.
+/// Returns the committed seeds of a target: the inputs that have a text.
 fn seeds(target: TargetKind) -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let texts = fs::read_dir(corpus.join("text").join(target.name())).unwrap();
@@ -55,7 +55,7 @@ fn seeds(target: TargetKind) -> Vec<Vec<u8>> {
     names.iter().map(|text| seed(text)).collect()
 }
 
-/// Programs of every geometry, and bytes that are no encoder's.
+/// Returns programs of every geometry, and bytes that no encoder produces.
 fn others() -> Vec<Vec<u8>> {
     let mut entropy = Entropy::new(17);
     let any = |rng_seed| match rng_seed % 4 {
@@ -78,7 +78,7 @@ fn counters_are_the_same_again_and_after_any_other_runs() {
             assert_eq!(used.run(target, &all[at]), fresh[at], "the second time");
             for _ in 0..1 + entropy.below(3) {
                 let other = entropy.below(all.len() as u64) as usize;
-                // Another target in between, too.
+                // Runs another target in between.
                 used.run(TargetKind::ALL[entropy.below(4) as usize], &all[at]);
                 assert_eq!(used.run(target, &all[other]), fresh[other]);
             }
@@ -88,7 +88,7 @@ fn counters_are_the_same_again_and_after_any_other_runs() {
 }
 
 #[test]
-fn being_observed_changes_nothing() {
+fn a_recorder_does_not_change_results() {
     let mut alone = Harness::new(Walker::default());
     let observer = || Rc::new(Recorder::new());
     let mut observed = Harness::observed(Walker::observed(observer()), observer());
@@ -99,7 +99,7 @@ fn being_observed_changes_nothing() {
     }
 }
 
-/// Everything that the committed seeds reach.
+/// Returns the counters that the committed seeds reach.
 fn reached() -> BTreeSet<Counter> {
     let mut targets = Targets::new();
     let mut reached = BTreeSet::new();
@@ -149,14 +149,14 @@ fn the_seeds_fire_every_event_and_move_every_vital() {
 }
 
 #[test]
-fn a_counter_that_moves_is_noticed() {
-    // Corpora are kept by these counters. A new event, rare event or vital changes the hash; say so in
-    // CHANGELOG.md, and write the new one here.
+fn counters_keep_their_places() {
+    // Corpora are selected by these counters. A new event, rare event or vital changes the hash. Record the change in
+    // CHANGELOG.md, and write the new hash here.
     assert_eq!(format!("{:08x}", schema_hash()), "e74c7986");
 }
 
 #[test]
-fn the_log_tells_what_the_counters_count() {
+fn the_log_lists_the_events_that_the_counters_count() {
     for input in seeds(TargetKind::MapExtents) {
         let (log, recorder) = (Rc::new(Log::new()), Rc::new(Recorder::new()));
         let run = |observed: bool| match observed {

@@ -1,5 +1,5 @@
-//! Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, and compares their output with the
-//! pages. The command must have the canary in it: `scripts/from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
+//! Runs the commands of `docs/crash.md`, and those of `docs/campaigns.md` on a testcase, and compares their output with
+//! the pages. The command must have the canary in it: `scripts/from-crash` builds it and names it in `QCOWFUZZ_CANARY`.
 
 mod skipped;
 
@@ -11,13 +11,13 @@ use std::process::Command;
 use skipped::skipped;
 use tempfile::TempDir;
 
-/// A command of the document, and what stands below it.
+/// A command of the document, and the output below it.
 struct Told {
     command: String,
     output: String,
 }
 
-/// The commands in the indented blocks: those behind a `$ `.
+/// Returns the commands in the indented blocks: the lines that begin with `$ `.
 fn told(document: &str) -> Vec<Told> {
     let mut all: Vec<Told> = Vec::new();
     let mut open = false;
@@ -41,7 +41,7 @@ fn told(document: &str) -> Vec<Told> {
     all
 }
 
-/// Without what another machine says otherwise: how long it took.
+/// Removes durations, which differ between machines.
 fn steady(output: &str) -> String {
     let line = |line: &str| match line.split_once(" tried in ") {
         Some((before, _)) => before.to_string(),
@@ -118,7 +118,8 @@ fn a_testcase_of_clusterfuzz_becomes_a_regression_test() {
     );
 }
 
-/// libFuzzer would not start with one. A seed is copied: somebody has named it.
+/// The merge leaves out a find that shows a violation, because libFuzzer would not start with it. It copies a seed,
+/// because a person has named it.
 fn finds_with_a_violation_are_not_merged(dir: &Path, crash: &[u8]) {
     let find = qcowfuzz::fuzzing::corpus::name(crash);
     for (folder, name) in [("finds", find.as_str()), ("named", "zeros_lie_somewhere")] {
@@ -139,7 +140,7 @@ fn finds_with_a_violation_are_not_merged(dir: &Path, crash: &[u8]) {
 }
 
 #[test]
-fn every_command_prints_what_stands_below_it() {
+fn every_command_prints_the_output_below_it() {
     let Some(dir) = prepared() else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let at = |name: &str| dir.path().join(name);
@@ -148,7 +149,7 @@ fn every_command_prints_what_stands_below_it() {
         fs::copy(&path, at("artifacts/map_extents").join(path.file_name().unwrap())).unwrap();
     }
     run_all(include_str!("../docs/crash.md"), dir.path());
-    // A regression that only a planted bug can show.
+    // Only a planted bug can make this regression test fail.
     let text = root.join("tests/regressions/one_bug_had_two_names.txt");
     let mut named = Command::new("sh");
     named.args([
@@ -160,12 +161,12 @@ fn every_command_prints_what_stands_below_it() {
         named.arg(text).current_dir(dir.path()).env("PATH", path(dir.path())).output().unwrap();
     let expected = "two_names: model: kind, zero-allocated → zero-plain\n";
     assert_eq!(String::from_utf8(named.stdout).unwrap(), expected);
-    // The same input, the same archive.
+    // The same input gives the same archive.
     let mut again = Command::new(at("bin/qcowfuzz"));
     again.args(["bundle", "small", "-o", "again/zeros.tar"]).current_dir(dir.path());
     fs::create_dir(at("again")).unwrap();
     assert!(again.status().unwrap().success());
     assert!(fs::read(at("zeros.tar")).unwrap() == fs::read(at("again/zeros.tar")).unwrap());
-    // What was written is there, and whole.
+    // The files exist and are complete.
     assert!(fs::read_to_string(at("small.html")).unwrap().ends_with("</html>"));
 }

@@ -1,5 +1,5 @@
-//! The embedded loop as a library: what it keeps, what it reports, and that it notices who does not say the same
-//! twice.
+//! The embedded loop as a library: the inputs that it keeps, the findings that it reports, and the detection of subjects
+//! whose results vary.
 
 #![cfg(feature = "fuzzer")]
 
@@ -19,10 +19,10 @@ use qcowfuzz::internal::fuzzing::embedded::state::State;
 use qcowfuzz::programs::Program;
 
 type Observed = Rc<Recorder>;
-/// Changes what a run says: the input, the recorder, the answer, and how many runs there were before.
+/// Changes the result of a run. The parameters are the input, the recorder, the answer and the number of earlier runs.
 type Change = fn(&[u8], &Recorder, Answer, u64) -> Answer;
 
-/// Our walker, with a change.
+/// Our walker, with changed results.
 struct Changed {
     harness: Harness<Walker<Observed>, Observed>,
     recorder: Observed,
@@ -74,11 +74,11 @@ fn as_it_is(_: &[u8], _: &Recorder, answer: Answer, _: u64) -> Answer {
 }
 
 #[test]
-fn who_does_not_say_the_same_twice_is_found() {
+fn subjects_whose_results_vary_are_found() {
     let cases: [(Change, &str); 3] = [
         (
             |_, recorder, answer, runs| {
-                // Always the same, until it is always something else.
+                // The result changes once, after some runs.
                 (0..runs / 256).for_each(|_| recorder.rare(Rare::NoHole));
                 answer
             },
@@ -110,8 +110,8 @@ fn who_does_not_say_the_same_twice_is_found() {
 }
 
 #[test]
-fn of_a_bug_the_first_input_is_written_and_shorter_ones() {
-    /// A bug of programs of many operations, and one of those of one or two.
+fn the_first_and_each_shorter_input_of_a_bug_is_written() {
+    /// Reports one bug for programs of many operations, and another for programs of one or two.
     fn bugs(input: &[u8], _: &Recorder, answer: Answer, _: u64) -> Answer {
         let found = |fingerprint: &str| {
             let (fingerprint, detail) = (fingerprint.to_string(), input.len().to_string());
@@ -134,7 +134,7 @@ fn of_a_bug_the_first_input_is_written_and_shorter_ones() {
         let input = files::read(&dir.path().join("artifacts").join(&found.file), 1000).unwrap();
         assert_eq!((input.len(), &found.detail), (found.shortest_bytes, &input.len().to_string()));
     }
-    // What has a bug is no input to go on from.
+    // Inputs that show a bug do not become parents.
     for path in files::list(&dir.path().join("corpus")).unwrap() {
         let input = files::read(&path, 1000).unwrap();
         assert!(matches!(Program::decode(&input).operations.len(), 0 | 3 | 4), "{path:?}");
@@ -157,7 +157,7 @@ fn a_bug_of_nearly_all_programs_does_not_end_the_campaign() {
 }
 
 #[test]
-fn what_another_build_covers_is_no_contradiction() {
+fn coverage_that_differs_in_another_build_is_no_finding() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let state = dir.join("state.json");
@@ -181,7 +181,7 @@ fn what_another_build_covers_is_no_contradiction() {
     };
     let mut found = resumed("another", broken);
     assert_eq!(fingerprints(&found), ["broken"]);
-    // What fails now is nobody's parent.
+    // An input that fails now does not become a parent.
     let before = found.found().iter().map(|(_, found)| found.times).sum::<u64>();
     assert!(before > 10);
     (0..100).for_each(|_| found.step().unwrap());
@@ -203,7 +203,7 @@ fn two_campaigns_on_one_corpus_learn_from_each_other() {
     let after = other.progress();
     assert!(after.edges >= one.progress().edges && after.edges > before.edges);
     assert_eq!(after.runs, before.runs);
-    // Nothing is looked at twice.
+    // No file is read twice.
     assert_eq!(other.import().unwrap(), 0);
 }
 

@@ -1,4 +1,4 @@
-//! The first cluster: what the build puts there, and what it leaves out where there is no room.
+//! The first cluster: the structures that the build writes there, and those that it leaves out if there is no room.
 
 #[allow(dead_code)]
 mod lines;
@@ -35,11 +35,11 @@ fn builder(image: &str) -> Builder {
     builder
 }
 
-/// What lies in the first cluster.
+/// The structures in the first cluster.
 struct First {
     head: Head,
     bytes: Vec<u8>,
-    /// Type and length of each extension.
+    /// The type and the length of each extension.
     extensions: Vec<(u32, u32)>,
 }
 
@@ -69,7 +69,7 @@ impl First {
     }
 }
 
-/// Without a `header` operation nothing has changed since programs have meant something.
+/// The header of a program without a `header` operation never changes: old corpus files must give the same image.
 #[test]
 fn the_features_of_the_prologue_keep_their_bytes() {
     let features = "feature_names,unknown_extension,compression_field,lazy_refcounts";
@@ -107,7 +107,7 @@ fn the_features_of_the_prologue_keep_their_bytes() {
 }
 
 #[test]
-fn a_header_is_as_long_as_it_was_asked_to_be() {
+fn a_header_has_the_requested_length() {
     let mut builder = builder("version=3 cluster_bits=9 refcount_order=4 features=none");
     for steps in 0..=408u16 {
         for (length, asked) in [
@@ -117,18 +117,18 @@ fn a_header_is_as_long_as_it_was_asked_to_be() {
         ] {
             builder.set_header(HeaderStyle { length, ..HeaderStyle::default() });
             let written = First::of(&builder, &Names::default()).length();
-            // Less than 8 bytes behind it are no room for the end of the extensions.
+            // The end of the extensions does not fit into less than 8 bytes behind the header.
             assert_eq!(written, if (505..512).contains(&asked) { 504 } else { asked });
         }
     }
 }
 
-/// The name of the backing file grows until it does not fit: what may be left out goes in its order,
-/// and what is needed stays.
+/// The name of the backing file grows until it does not fit. The build leaves out optional structures in a fixed order,
+/// and keeps the required ones.
 #[test]
-fn what_has_no_room_is_left_out_in_order() {
-    // At the cluster's end, a few bytes between extensions and name are no room for their end: one byte
-    // more may need less to be left out.
+fn structures_without_room_are_left_out_in_order() {
+    // The end of the extensions does not fit into the last few bytes between extensions and name. So a name that is one
+    // byte longer may need fewer structures to be left out.
     for (flags, order, step) in [(HeaderFlags::default(), 0, 1), (HeaderFlags::NAME_AT_END, 5, 8)] {
         let plan = *builder("version=3 cluster_bits=10 refcount_order=4 features=none").plan();
         let backing = Some(BackingPlan { format: ImageFormat::Raw, names_format: true });
@@ -170,7 +170,7 @@ fn what_has_no_room_is_left_out_in_order() {
     }
 }
 
-/// Whatever is asked for, the first cluster can be read, and holds what is needed.
+/// Any combination of `header` operands gives a first cluster that can be read and has the required structures.
 #[test]
 fn every_style_can_be_read() {
     let mut entropy = Entropy::new(8);

@@ -40,7 +40,8 @@ const APART: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// The exceptions from [`APART`]: an importing module, and what it may import of the modules that are closed to it.
+/// The exceptions from [`APART`]: an importing module, and the items that it may import from modules that are closed to
+/// it.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("harness::model", &["images::content", "programs::journal"]),
     ("harness::oracles::qcow2", &["formats"]),
@@ -69,7 +70,7 @@ const CLOCKED: &[&str] =
 const PROCESSES: &[&str] =
     &["findings::isolation", "findings::judges::predicate", "findings::qemu", "fuzzing::campaign"];
 
-/// What touches the system: a path, the modules that may import it, and what it does.
+/// The paths that touch the system: each path, the modules that may import it, and its effect.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[
     (&["std", "process", "Command"], PROCESSES, "runs programs"),
     (&["std", "fs"], FILES, "touches files"),
@@ -100,7 +101,7 @@ fn is_in(module: &str, modules: &[&str]) -> bool {
     })
 }
 
-/// The room of a module, counted from the bottom; the root, the command and the re-exports for tests lie above all rooms.
+/// Returns the room of a module, counted from the bottom. The root, the command and `internal` lie above all rooms.
 fn storey(module: &str) -> Option<usize> {
     let room = module.split("::").next().unwrap_or_default();
     match room {
@@ -157,7 +158,7 @@ fn faults_of(files: Vec<Source>) -> Vec<String> {
 fn circles(modules: &Modules) -> BTreeSet<String> {
     let mut left: Vec<(String, BTreeSet<String>)> =
         modules.names().into_iter().zip(modules.imports()).collect();
-    // The root declares and shows the rooms; nothing imports it.
+    // The root declares and re-exports the rooms. Nothing imports it.
     left.retain(|(name, _)| !name.is_empty());
     loop {
         let names: BTreeSet<_> = left.iter().map(|(name, _)| name.clone()).collect();
@@ -170,7 +171,7 @@ fn circles(modules: &Modules) -> BTreeSet<String> {
     }
 }
 
-/// Files of a tree that a test makes up.
+/// Returns a tree of made-up files.
 fn made_up(files: &[(&str, &str)]) -> Vec<Source> {
     files.iter().map(|(name, text)| Source::new(name, text)).collect()
 }
@@ -190,7 +191,7 @@ fn no_files_import_each_other_in_a_circle() {
 #[test]
 fn circles_are_found() {
     let circles_of = |files: &[(&str, &str)]| circles(&Modules::new(made_up(files))).len();
-    // Two files; three of them, through what a module shows, a child that uses its parent, and one by an inline path.
+    // Two files; three files, through a re-export; a child that uses its parent; an inline path.
     assert_eq!(circles_of(&[("a.rs", "use crate::b::B;"), ("b.rs", "use crate::a::A;")]), 2);
     let shown = [
         ("a/mod.rs", "mod x;\npub use x::X;"),
@@ -206,7 +207,7 @@ fn circles_are_found() {
         circles_of(&[("a.rs", "fn f() { crate::b::f() }"), ("b.rs", "use super::a::A;")]),
         2
     );
-    // None: a chain, a diamond, what tests import.
+    // No circles: a chain, a diamond, the imports of tests.
     assert_eq!(circles_of(&[("a.rs", "use crate::b::B;"), ("b.rs", "struct B;")]), 0);
     let tests = "#[cfg(test)]\nmod tests { use crate::a::A; }";
     assert_eq!(circles_of(&[("a.rs", "use crate::b::B;"), ("b.rs", tests)]), 0);
@@ -245,7 +246,7 @@ fn upward_imports_are_found() {
     assert_eq!(planted("disk/storage.rs", "fn f() { crate::images::content::f(); }"), 1);
     assert_eq!(planted("disk/storage.rs", "use qcowfuzz::internal::images::content::f;"), 1);
     assert_eq!(planted("disk/storage.rs", "fn f() { super::super::images::content::f(); }"), 1);
-    // Downward, and apart.
+    // Downward, but between modules that stay apart.
     assert_eq!(planted("harness/model.rs", "use crate::formats::qcow2::entry::L2Entry;"), 1);
     assert_eq!(planted("harness/model.rs", "use crate::disk::clusters::ClusterSize;"), 0);
     assert_eq!(planted("harness/model.rs", "use crate::programs::journal::Record;"), 0);
@@ -254,7 +255,7 @@ fn upward_imports_are_found() {
     assert_eq!(planted("images/qcow2/l1.rs", "use crate::disk::clusters::ClusterSize;"), 0);
     assert_eq!(planted("harness/oracles/io.rs", "use crate::walkers::qcow2::MapError;"), 1);
     assert_eq!(planted("fuzzing/feedback/edges.rs", "use crate::images::content::f;"), 1);
-    // A file without a room, and a path to a room that is not there.
+    // A file without a room, and a path to a room that does not exist.
     assert_eq!(planted("attic.rs", ""), 1);
     assert_eq!(planted("harness/run.rs", "use crate::attic::Box;"), 1);
     // Not an import: comments, text, tests.
@@ -283,7 +284,7 @@ fn panics(source: &Source) -> Vec<String> {
 }
 
 #[test]
-fn what_reads_images_names_no_panic() {
+fn modules_that_read_images_name_no_panic() {
     let guarded = |source: &Source| is_in(&source.module().join("::"), PANIC_FREE);
     let faults: Vec<_> = files().iter().filter(|source| guarded(source)).flat_map(panics).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));

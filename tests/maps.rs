@@ -1,9 +1,10 @@
-//! Maps of small images: each file in `tests/maps/` is a program, and the extents of the image that it builds. Our walker,
-//! the reference model, the engine of `examples/engine.rs` and the installed qemu-img must all answer as the file says.
+//! Maps of small images: each file in `tests/maps/` is a program, and the extents of the image that it builds. Our
+//! walker, the reference model, the engine of `examples/engine.rs` and the installed qemu-img must all answer as the
+//! file says.
 //!
-//! A file is text that `qcowfuzz asm` reads: a caption, the program, and the extents as comments behind `; Extents:`. To
-//! add a case, write a caption and a program, and run `QCOWFUZZ_BLESS=1 cargo test --test maps`, which writes the extents
-//! of the walker behind it, names the files that it changed, and fails.
+//! A file is text that `qcowfuzz asm` reads: a caption, the program, and the extents as comments behind `; Extents:`.
+//! To add a case, write a caption and a program, and run `QCOWFUZZ_BLESS=1 cargo test --test maps`, which writes the
+//! extents of the walker behind it, names the files that it changed, and fails.
 
 #[path = "maps/case.rs"]
 mod case;
@@ -64,7 +65,7 @@ fn supported<E: Engine>(engine: impl Fn() -> E) -> Vec<Case> {
     cases().into_iter().filter(|case| supports(engine(), case)).collect()
 }
 
-/// Returns a line for each case that an engine maps otherwise.
+/// Returns a line for each case that an engine maps differently.
 fn faults<E: Engine>(engine: impl Fn() -> E, cases: &[Case]) -> Vec<String> {
     let fault = |case: &Case| match with_images(case, |images| map(&mut engine(), images)) {
         Ok(extents) => case.fault(&extents),
@@ -73,7 +74,7 @@ fn faults<E: Engine>(engine: impl Fn() -> E, cases: &[Case]) -> Vec<String> {
     cases.iter().filter_map(fault).collect()
 }
 
-/// Writes the walker's extents behind each program that has others; the names of these files.
+/// Replaces the extents of each file that differ from the walker's, and returns the names of these files.
 fn bless() -> Vec<String> {
     let mut blessed = Vec::new();
     for case in cases() {
@@ -153,7 +154,8 @@ fn qemu_img_maps_every_case() {
                 let path = name.map_or(path.clone(), |name| path.with_file_name(name));
                 export::write(image, &File::create(path).unwrap(), Holes::Fill).unwrap();
             }
-            // Of an empty disk, qemu-img prints an empty record. Nothing else differs where files have no holes.
+            // For an empty disk, qemu-img prints an empty record. It prints no other difference if the file has no
+            // holes.
             compare::maps(&path, &[&chain(images)], Window::ALL, &DIFFERENCES[..1])
         });
         faults.extend(theirs.map_or_else(Some, |extents| case.fault(&extents)));

@@ -1,7 +1,6 @@
-//! Memory: a walk takes little, whatever the image says; a run takes none that was there before.
+//! Memory: a walk allocates little for any image, and a run reuses the buffers of earlier runs.
 //!
-//! What the zstd library allocates for itself is not counted here; the walker bounds the window that
-//! it may keep to one cluster.
+//! The test does not count the allocations inside the zstd library. The walker limits its window to one cluster.
 #![allow(unsafe_code)]
 
 #[path = "memory/hostile.rs"]
@@ -25,7 +24,7 @@ use qcowfuzz::programs::generate::{Wanted, generate};
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::walkers::qcow2::{Disk, Scratch, lookup, map_extents, read};
 
-/// Counts what each thread allocates, so that tests beside each other do not meet.
+/// Counts the allocations of each thread, so that parallel tests do not affect each other.
 struct Counting;
 
 thread_local! {
@@ -35,7 +34,7 @@ thread_local! {
 }
 
 fn count(bytes: i64) {
-    // While a thread ends, its counters may be gone.
+    // While a thread ends, its counters may not exist any more.
     let _ = BYTES.try_with(|now| {
         now.set(now.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(now.get())));
@@ -45,18 +44,18 @@ fn count(bytes: i64) {
     }
 }
 
-// SAFETY: every call is handed to the system's allocator as it came; the counters are plain cells
-// that need no allocation and no destructor.
+// SAFETY: every call is passed unchanged to the system's allocator. The counters are plain cells that need no allocation
+// and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: `System` requires the same of its caller as this function does.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: as above; `pointer` is of `System`, as all are.
+        // SAFETY: as above. `System` allocated `pointer`, as all others.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -64,7 +63,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most bytes that were held at a time while `work` ran, beyond what was held before.
+/// Returns the highest number of bytes that were allocated at a time while `work` ran, beyond those allocated before.
 fn peak_of<T>(work: impl FnOnce() -> T) -> (T, i64) {
     let before = BYTES.get();
     PEAK.set(before);
@@ -72,7 +71,7 @@ fn peak_of<T>(work: impl FnOnce() -> T) -> (T, i64) {
     (result, PEAK.get() - before)
 }
 
-/// How many allocations `work` makes.
+/// Returns the number of allocations that `work` makes.
 fn allocations_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = ALLOCATIONS.get();
     let result = work();
@@ -89,11 +88,11 @@ fn the_allocator_counts() {
     assert_eq!(allocations_of(|| Box::new(7)).1, 1);
 }
 
-/// The limit of the `bounds` oracle's doc.
+/// The limit that the documentation of the `bounds` oracle states.
 const WALK_BYTES: i64 = 16 << 20;
 
-/// An image with the largest clusters and the largest L1 table: the first tables are full of entries
-/// that do not merge. Nothing of it is in memory.
+/// An image with the largest clusters and the largest L1 table. The first tables are full of entries that do not merge.
+/// The bytes are computed, not stored.
 struct Huge {
     header: Vec<u8>,
 }
@@ -161,7 +160,7 @@ fn a_walk_of_the_largest_tables_takes_little_memory() {
         read(&disk, byte, &mut [0; 512], &mut scratch).unwrap();
         extents
     });
-    // Each entry its own extent, and the hole behind.
+    // Each entry gives an extent, and the hole behind them gives one more.
     assert_eq!(extents, FULL_TABLES * CLUSTER / 8 + 1);
     assert!(peak <= WALK_BYTES, "{peak} bytes");
 }
@@ -198,7 +197,7 @@ fn a_run_allocates_nothing_once_the_buffers_have_grown() {
     let input = |rng_seed| {
         let mut program = generate(rng_seed, wanted(rng_seed));
         if rng_seed % 3 == 0 {
-            // A header with everything: counts out of date, names, extensions.
+            // A header with all optional parts: counts out of date, names, extensions.
             program.operations.extend(lines::operations(&format!(
                 "header length=104+{rng_seed} order={rng_seed} unknown=7 bytes=1 \
                  flags=out_of_date,compatible_bits,autoclear_bits,feature_names,unknown_names,junk"
@@ -213,7 +212,7 @@ fn a_run_allocates_nothing_once_the_buffers_have_grown() {
     inputs.extend(named.map(|name| fs::read(seeds.join(name)).unwrap()));
     let mut harness = Harness::new(Walker::default());
     let mut run = |input: &[u8]| harness.run(input, Checks::AtCheckpoints).unwrap();
-    // Spare snapshots change places: it takes some rounds until each has had the longest L1 table.
+    // The buffers of spare snapshots change places. After some rounds, each has held the longest L1 table.
     for _ in 0..6 {
         inputs.iter().for_each(|input| {
             run(input);

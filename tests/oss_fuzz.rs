@@ -1,5 +1,5 @@
 //! The files that OSS-Fuzz and ClusterFuzzLite get beside the targets are complete and up to date.
-//! `QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz` writes the dictionary anew.
+//! `QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz` writes the dictionary again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,9 +19,9 @@ use qcowfuzz::internal::formats::qcow2::constants::*;
 use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
 
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
-/// The fewest seeds of a target.
+/// The lowest number of seeds of a target.
 const MIN_SEEDS: usize = 10;
-/// The longest entry that libFuzzer keeps whole.
+/// The length of the longest dictionary entry that libFuzzer does not cut, in bytes.
 const MAX_ENTRY_BYTES: usize = 64;
 
 fn text_of(path: &str) -> String {
@@ -29,7 +29,7 @@ fn text_of(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The names and the bytes of all dictionary entries. The format is big-endian; zstd frames are not.
+/// Returns the names and the bytes of all dictionary entries. The format is big-endian; zstd frames are little-endian.
 fn entries() -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     let mut add = |name: &str, bytes: &[u8]| all.push((name.to_lowercase(), bytes.to_vec()));
@@ -63,7 +63,7 @@ fn entries() -> Vec<(String, Vec<u8>)> {
     ] {
         add(name, &value.to_be_bytes());
     }
-    // The end of the extensions has no content; the other one whose length is fixed is the bitmaps'.
+    // Two extensions have a fixed length: the end of the extensions, which is empty, and the bitmaps extension.
     for (name, kind, length) in [
         ("EXTENSION_END", EXTENSION_END, 0),
         ("EXTENSION_BITMAPS_HEAD", EXTENSION_BITMAPS, BITMAPS_EXTENSION_BYTES as u32),
@@ -96,7 +96,7 @@ fn entries() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// The dictionary in libFuzzer's syntax.
+/// Returns the dictionary in libFuzzer's syntax.
 fn dictionary() -> String {
     let mut lines = String::from(
         "# Values that readers of qcow2 files compare with; for -dict=. Generated from the constants of src/formats/qcow2:\n\
@@ -144,7 +144,7 @@ fn the_dictionary_has_every_feature_and_extension() {
     }
 }
 
-/// The fuzz targets, as the fuzz crate lists them.
+/// Returns the fuzz targets that the fuzz crate lists.
 fn targets() -> Vec<String> {
     let manifest = text_of("fuzz/Cargo.toml");
     let bins = manifest.split("[[bin]]").skip(1);
@@ -178,13 +178,13 @@ fn every_target_has_seeds_and_options() {
         let options = text_of(if has_own { &own } else { "fuzz/options/programs.options" });
         let max_len = options.lines().find_map(|line| line.strip_prefix("max_len = "));
         let max_len: u64 = max_len.expect(&target).parse().unwrap();
-        // libFuzzer cuts a seed that is longer.
+        // libFuzzer truncates a longer seed.
         assert!(max_len >= longest, "{target}: max_len {max_len}, but a seed has {longest} bytes");
     }
 }
 
 #[test]
-fn both_integrations_are_one() {
+fn both_integrations_use_the_same_files() {
     let script = text_of("oss-fuzz/build.sh");
     assert_eq!(script, text_of(".clusterfuzzlite/build.sh"));
     assert!(
@@ -199,7 +199,7 @@ fn both_integrations_are_one() {
     for name in ["language", "fuzzing_engines", "sanitizers", "coverage_extra_args"] {
         assert_eq!(field(&one, name), field(&other, name), "{name}");
     }
-    // The address that stands for the real one is the same wherever it is needed.
+    // The placeholder for the address is the same in all files.
     let repository = field(&one, "main_repo");
     assert_eq!(field(&one, "homepage"), repository);
     let clone = format!("\nRUN git clone --depth 1 {repository} qcowfuzz\n");

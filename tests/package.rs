@@ -1,5 +1,5 @@
-//! The contents of the package that `cargo package` makes: the source, the example engine, the pages and the licences,
-//! all of each, and nothing else. `scripts/check-package` builds and tests it.
+//! The package that `cargo package` makes contains all of the source, the example engine, the pages and the licences,
+//! and nothing else. `scripts/check-package` builds and tests it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,14 +20,14 @@ const SINGLE: [&str; 10] = [
     ".cargo_vcs_info.json",
 ];
 
-/// A folder of dated measurements, to which the pages may link all the same: they are for the development.
+/// A folder of dated measurements. The package does not contain it, but pages may link to it.
 const RESULTS: &str = "docs/results";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files below a folder of the repository, by their paths from its root.
+/// Returns the files below a folder of the repository, by their paths from its root.
 fn below(folder: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -43,14 +43,14 @@ fn below(folder: &str) -> Vec<String> {
     found
 }
 
-/// The files that the package should contain.
+/// Returns the files that the package should contain.
 fn expected() -> BTreeSet<String> {
     let pages = below("docs").into_iter().filter(|path| !path.starts_with(RESULTS));
     let single = SINGLE.iter().map(ToString::to_string);
     below("src").into_iter().chain(pages).chain(single).collect()
 }
 
-/// The files that Cargo packs.
+/// Returns the files that Cargo packs.
 fn packed() -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
     let output = cargo
@@ -62,14 +62,15 @@ fn packed() -> BTreeSet<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect()
 }
 
-/// The differences between the files that are packed and those that should be.
+/// Returns the differences between the packed files and the expected ones.
 fn faults(packed: &BTreeSet<String>, expected: &BTreeSet<String>) -> Vec<String> {
     let extra = packed.difference(expected).map(|path| format!("{path}: packed, expected not"));
     let missing = expected.difference(packed).map(|path| format!("{path}: expected, not packed"));
     extra.chain(missing).collect()
 }
 
-/// The path that a link leads to, from the root: `../src/disk/limits.rs` of `docs/crash.md` is `src/disk/limits.rs`.
+/// Returns the target of a link as a path from the root: `../src/disk/limits.rs` in `docs/crash.md` is
+/// `src/disk/limits.rs`.
 fn target(page: &str, link: &str) -> String {
     let mut path = PathBuf::from(page);
     path.pop();
@@ -82,7 +83,7 @@ fn target(page: &str, link: &str) -> String {
     path.display().to_string()
 }
 
-/// The links of a page that lead to no file of the package. Links to other sites and within the page are no matter.
+/// Returns the links of a page that lead to no file of the package. Ignores links to other sites and within the page.
 fn broken(packed: &BTreeSet<String>, page: &str, text: &str) -> Vec<String> {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let files =

@@ -1,5 +1,5 @@
-//! A wrong bit in what the build wrote is found: generated programs are built, one thing in the image
-//! is altered, and each oracle judges the result against the journal of the same program.
+//! The oracles find wrong bits in an image: the test builds generated programs, alters one element of the image, and
+//! each oracle compares the result with the journal of the same program.
 
 mod altered;
 #[allow(dead_code)]
@@ -29,12 +29,12 @@ use qcowfuzz::internal::images::files::Deviation;
 use qcowfuzz::internal::programs::journal::Journal;
 use qcowfuzz::programs::generate::{Wanted, generate};
 
-/// Every cluster size with every refcount order twice over.
+/// The number of programs: each pair of a cluster size and a refcount order twice.
 const PROGRAMS: u64 = 2 * 91;
-/// In how many images each bug can be planted, at least.
+/// The lowest number of images in which each bug is planted.
 const LEAST_PLANTED: u32 = 15;
 
-/// What was meant by a program: all that the image is held against.
+/// The intent of a program: everything that the oracles compare the image with.
 struct Meant {
     journal: Journal,
     model: Model,
@@ -42,7 +42,7 @@ struct Meant {
     out_of_date: Vec<Deviation>,
 }
 
-/// What each oracle finds by itself.
+/// Returns the violations that each oracle finds by itself.
 fn found(image: &Image, meant: &Meant) -> Vec<String> {
     let counted = refcounts::check(&mut Recount::new(), image, &meant.out_of_date);
     let mut found: Vec<_> = counted.err().map(|it| it.fingerprint()).into_iter().collect();
@@ -68,7 +68,7 @@ fn mapped(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
     told(model::check(&meant.expected, &actual))
 }
 
-/// The stamps, and all of the compressed clusters that are not too large.
+/// Compares the stamps, and the whole content of compressed clusters that are not too large.
 fn read(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
     let Meant { model, .. } = meant;
     let mut buffers = Default::default();
@@ -88,7 +88,7 @@ fn images() -> Vec<(Image, Meant)> {
     images_with("")
 }
 
-/// Generated programs, each with these lines at its end.
+/// Returns the images of generated programs, each with these lines at its end.
 fn images_with(lines: &str) -> Vec<(Image, Meant)> {
     let last = lines::operations(lines);
     let mut images = Vec::new();
@@ -122,7 +122,7 @@ fn every_bug_in_the_bytes_is_found() {
     assert_found(&images, counts::CASES.iter().chain(bitmaps::CASES).chain(contents::CASES), found);
 }
 
-/// What the oracle of snapshots finds in any of them.
+/// Returns the violations that the oracle of snapshots finds in any snapshot.
 fn found_in_snapshots(image: &Image, meant: &Meant) -> Vec<String> {
     let chain = [Layer { image: image as &dyn Storage, data_file: None }];
     let mut model = Model::new();
@@ -144,7 +144,7 @@ fn every_bug_in_the_bytes_of_a_snapshot_is_found() {
     assert_found(&images, snapshots::CASES.iter(), found_in_snapshots);
 }
 
-/// Plants each bug in every image, and has it found by what is expected.
+/// Plants each bug in every image, and asserts that the expected oracles find it.
 fn assert_found<'c>(
     images: &[(Image, Meant)],
     cases: impl Iterator<Item = &'c Case>,
@@ -180,7 +180,7 @@ fn assert_found<'c>(
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Counts that are out of date excuse themselves, and nothing else.
+/// The oracles accept counts that are meant to be out of date, and no other bug beside them.
 #[test]
 fn every_bug_beside_counts_that_are_out_of_date_is_found() {
     let header = "header length=shortest order=0 unknown=0 bytes=0 flags=out_of_date";

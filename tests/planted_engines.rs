@@ -1,5 +1,5 @@
-//! Each oracle can fail: engines with one planted bug each, over generated programs. The oracle that
-//! exists for the bug finds it, tells it by the expected fingerprint, and finds nothing else.
+//! Each oracle can fail: engines with one planted bug each run generated programs. The oracle that exists for the bug
+//! finds it, reports the expected fingerprint, and finds nothing else.
 
 #[allow(dead_code)]
 mod lines;
@@ -16,7 +16,7 @@ use qcowfuzz::harness::targets::Hostile;
 use qcowfuzz::harness::{Checks, Failure, Harness, Walker};
 use qcowfuzz::programs::generate::{Wanted, generate};
 
-/// Every cluster size with every refcount order three times over.
+/// The number of programs: each pair of a cluster size and a refcount order three times.
 const PROGRAMS: u64 = 3 * 91;
 
 fn inputs() -> Vec<Vec<u8>> {
@@ -24,13 +24,13 @@ fn inputs() -> Vec<Vec<u8>> {
     (0..PROGRAMS).map(|rng_seed| generate(rng_seed, wanted(rng_seed)).encode()).collect()
 }
 
-/// Each bug is found as expected in so many programs at least: one could be a chance.
+/// The lowest number of programs in which each bug is found as expected. A single one could be chance.
 const LEAST: usize = 3;
-/// As many violations are enough, once the expected one is among them.
+/// The number of violations after which the test stops, if the expected one is among them.
 const ENOUGH: usize = 48;
 
-/// The fingerprint of a violation. It also holds that the right oracles say of their questions that the checksum of the
-/// input decides them.
+/// Returns the fingerprint of a violation. Asserts that a violation is marked as drawn exactly if its oracle derives its
+/// questions from the checksum of the input.
 fn fingerprint(failure: &Failure) -> String {
     let violation = &failure.violation;
     let drawn = ["window", "io", "snapshots", "hostile"].contains(&violation.oracle);
@@ -38,7 +38,7 @@ fn fingerprint(failure: &Failure) -> String {
     violation.fingerprint()
 }
 
-/// The fingerprints of the violations that are found, one for each program that has one.
+/// Returns the fingerprints of the violations, one for each program that has a violation.
 fn found<E: Engine>(engine: E, inputs: &[Vec<u8>], expected: &str) -> Vec<String> {
     let mut harness = Harness::new(engine);
     let mut found = Vec::new();
@@ -60,10 +60,10 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 }
 
 #[test]
-fn the_walker_passes_what_the_bugs_fail() {
+fn the_walker_passes_the_programs_that_engines_with_bugs_fail() {
     for inputs in [inputs(), chains::inputs()] {
         assert_eq!(found(Walker::default(), &inputs, ""), Vec::<String>::new());
-        // The wrapper, without a fault, plants nothing of its own.
+        // Without a fault, the wrapper itself adds no bug.
         assert_eq!(found(Faulty::new(planted::Fault::NONE), &inputs, ""), Vec::<String>::new());
     }
 }
@@ -113,7 +113,7 @@ fn the_seeds_of_hostile_have_every_outcome() {
     assert!(walked > 5 && refused > 2 && failed > 2, "{walked} {refused} {failed}");
 }
 
-/// The committed seeds: those that have a text.
+/// Returns the committed seeds: the inputs that have a text.
 fn hostile_seeds() -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let texts = fs::read_dir(corpus.join("text/hostile")).unwrap();
@@ -142,7 +142,7 @@ fn judge(cases: impl Iterator<Item = &'static Case>, inputs: &[Vec<u8>]) {
 fn every_oracle_has_a_bug_that_it_finds() {
     let oracle = |case: &'static Case| case.fingerprints[0].split(':').next().unwrap_or_default();
     let found: BTreeSet<_> = cases().map(oracle).collect();
-    // An engine cannot falsify the image: the refcounts' bugs are those of tests/planted_bytes.rs.
+    // An engine cannot falsify the image. tests/planted_bytes.rs plants the bugs in refcounts.
     let expected = [
         "bounds",
         "data",

@@ -1,4 +1,4 @@
-//! Bugs that only unusual files show: each is planted in a seed that has what it takes, and found.
+//! Bugs that only unusual files show: each is planted in a seed with such a file, and found.
 
 #[allow(dead_code)]
 mod altered;
@@ -31,14 +31,14 @@ fn seed(name: &str) -> Vec<u8> {
     text::assemble(&fs::read_to_string(path).unwrap()).unwrap().encode()
 }
 
-/// The harness after a run of the seed, which finds nothing.
+/// Returns the harness after a run of the seed, which finds nothing.
 fn ran(input: &[u8]) -> Harness<Walker> {
     let mut harness = Harness::new(Walker::default());
     harness.run(input, Checks::AfterEach).unwrap();
     harness
 }
 
-/// What the recount and the data oracle find in an image of the seed's program.
+/// Returns the violations that the recount and the data oracle find in an image of the seed's program.
 fn found(image: &Image, harness: &Harness<Walker>) -> Vec<String> {
     let mut model = Model::new();
     model.replay(harness.vm().journals());
@@ -49,7 +49,7 @@ fn found(image: &Image, harness: &Harness<Walker>) -> Vec<String> {
     [counted, read].into_iter().filter_map(|it| it.err().map(|it| it.fingerprint())).collect()
 }
 
-/// A copy of the image in a file that ends at `length`.
+/// Returns a copy of the image in a file that ends at `length`.
 fn cut(image: &Image, length: u64) -> Image {
     let mut copy = Image::default();
     for data in image.written() {
@@ -63,7 +63,7 @@ fn cut(image: &Image, length: u64) -> Image {
 }
 
 #[test]
-fn something_in_a_cluster_that_nobody_wrote_is_found() {
+fn bytes_in_a_cluster_that_was_never_written_are_found() {
     let harness = ran(&seed("preallocated_and_cut.txt"));
     let mut model = Model::new();
     model.replay(harness.vm().journals());
@@ -84,7 +84,7 @@ fn a_file_that_loses_its_end_is_found() {
     let length = image.length_bytes();
     assert_ne!(length % 512, 0);
     assert_eq!(found(&cut(image, length), &harness), Vec::<String>::new());
-    // The whole cluster is read: the end of the stream is missing.
+    // The reader needs the whole cluster, because the end of the stream is missing.
     let mut model = Model::new();
     model.replay(harness.vm().journals());
     let geometry = harness.vm().builder().plan().geometry;
@@ -103,20 +103,20 @@ fn a_file_that_loses_its_end_is_found() {
     assert_eq!(fingerprint(&cut(image, length)), None);
     let told = fingerprint(&cut(image, length - 5));
     assert_eq!(told.as_deref(), Some("data: range, an answer → an error"));
-    // A cluster less, and the payload is not in the file.
+    // If the file is one cluster shorter, it does not contain the payload.
     let told = found(&cut(image, length - cluster), &harness);
     assert_eq!(told[0], "refcounts: compressed data, in the file → past its end");
 }
 
 #[test]
-fn what_is_lost_past_the_end_of_the_disk_is_found() {
+fn a_table_lost_past_the_end_of_the_disk_is_found() {
     let program = Program::decode(&seed("beyond_the_end.txt"));
     let mut early = program.clone();
     let checkpoint = early.operations.iter().position(|one| one.name() == "checkpoint").unwrap();
     early.operations.truncate(checkpoint);
     let harness = ran(&early.encode());
     let mut altered = Altered::new(harness.image());
-    // The last table maps only what lies past the end.
+    // The last table maps only clusters past the end of the disk.
     let entry = *altered.l2.iter().rfind(|it| matches!(it.kind, ClusterKind::Normal(_))).unwrap();
     assert!(L2Entry(entry.word).copied());
     altered.write_word(entry.at, 0);

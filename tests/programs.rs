@@ -1,4 +1,4 @@
-//! Programs from fixed seeds, through everything.
+//! Programs from fixed seeds, judged by every oracle.
 
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::programs::generate::{Wanted, generate};

@@ -1,5 +1,5 @@
-//! Chains that qemu makes: qcow2 on qcow2 and on raw files with holes, with data files, of any sizes. Our
-//! map and our reads of the files, opened by the names in them, are those of qemu-img.
+//! Chains that qemu makes: qcow2 on qcow2 and on raw files with holes, with data files, of any sizes. The test opens the
+//! files by the names in them, and compares our map and our reads with those of qemu-img.
 
 mod qemu;
 mod tally;
@@ -21,7 +21,7 @@ use tally::Tally;
 
 const CHAINS: u64 = 120;
 
-/// A chain, by its seed.
+/// A chain that a seed determines.
 struct Recipe(u64);
 
 impl fmt::Display for Recipe {
@@ -73,7 +73,7 @@ fn judge(recipe: &Recipe) -> Checked<Tally> {
     assert!(length_bytes <= WHOLE_DISK_BYTES);
     let theirs = qemu::convert(&top, &dir.path().join("converted"))?;
     compare::same_bytes("our read", 0, &compare::read(&layers, all)?, &theirs)?;
-    // Windows of one layer after the other, as a guest would read them.
+    // Compares windows of each layer, as a guest would read them.
     let inside = |window: &Window| window.start.get() + window.length_bytes <= length_bytes;
     let mut windows = compare::windows(&mut entropy, &extents, 3000, 6);
     windows.retain(|window| window.length_bytes > 0 && inside(window));
@@ -84,7 +84,7 @@ fn judge(recipe: &Recipe) -> Checked<Tally> {
     Ok(tally)
 }
 
-/// Every layer that is an image.
+/// Returns every layer that is an image.
 fn images_in(dir: &Path) -> Checked<Vec<PathBuf>> {
     let entries = fs::read_dir(dir).map_err(|error| error.to_string())?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -98,7 +98,7 @@ struct Making<'d> {
 }
 
 impl Making<'_> {
-    /// Makes the chain; its top.
+    /// Makes the chain and returns its top.
     fn chain(&mut self) -> Checked<PathBuf> {
         let mut size = self.size();
         let raw = self.entropy.one_in(2);
@@ -124,7 +124,7 @@ impl Making<'_> {
         }
     }
 
-    /// A raw file with data here and there, and holes between.
+    /// Creates a raw file with pieces of data and holes between them.
     fn raw_file(&mut self, size: u64) -> Checked<PathBuf> {
         let path = self.dir.join("base.raw");
         let told = |error: std::io::Error| error.to_string();
@@ -138,7 +138,7 @@ impl Making<'_> {
         Ok(path)
     }
 
-    /// An image with data, zeros and holes, on top of `backing`.
+    /// Creates an image with data, zeros and holes, on top of `backing`.
     fn image(
         &mut self,
         height: u64,
@@ -174,7 +174,7 @@ impl Making<'_> {
         }
         let mut arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
         let size_text = size.to_string();
-        // The image comes last, by which the current directory is chosen: the size is an option here.
+        // The image is the last argument, because it determines the current directory. So the size is an option.
         let size_option = format!("size={size_text}");
         arguments.extend([OsStr::new("-o"), OsStr::new(&size_option), path.as_os_str()]);
         qemu::img(&arguments)?;
@@ -202,7 +202,7 @@ impl Making<'_> {
                 0 => format!("write -q -z {start} {length}"),
                 1 => format!("write -q -z -u {start} {length}"),
                 2 => format!("discard -q {start} {length}"),
-                // Whole clusters only, and only where nothing is allocated.
+                // Compressed writes need whole clusters that are not allocated.
                 3 if !external && commands.is_empty() && size >= cluster => {
                     format!("write -q -c -P {pattern} 0 {cluster}")
                 }
@@ -213,7 +213,7 @@ impl Making<'_> {
     }
 }
 
-/// Makes the extension with the format of the backing file one that nobody knows.
+/// Replaces the type of the extension that names the backing file's format by an unknown type.
 fn forget_format(path: &Path) -> Checked<()> {
     let mut bytes = fs::read(path).map_err(|error| error.to_string())?;
     let magic = 0xE279_2ACAu32.to_be_bytes();

@@ -1,6 +1,6 @@
-//! What is accepted of a header and what is refused, field by field: every field of sound images is
-//! set to values around its bounds, and the installed qemu-img decides. And headers with everything
-//! that only other files bring: names of backing and data files.
+//! Headers that are accepted or refused, field by field: the test sets every field of sound images to values around its
+//! bounds, and compares our decision with that of the installed qemu-img. It also tests headers with the names of
+//! backing and data files.
 
 #[path = "qemu_headers/fields.rs"]
 mod fields;
@@ -8,7 +8,7 @@ mod fields;
 mod lines;
 #[path = "qemu_headers/names.rs"]
 mod names;
-// Not all of it is asked here.
+// This test uses only a part of the module.
 #[allow(dead_code)]
 mod qemu;
 
@@ -28,7 +28,7 @@ fn image_line(version: u32, bits: u32, features: &str) -> String {
     )
 }
 
-/// Both accept it, or both refuse it; no difference is known.
+/// Asserts that both accept the image or both refuse it. There are no known differences.
 fn judge(dir: &Path, case: &Case) -> Checked<u64> {
     let path = dir.join("image.qcow2");
     fs::write(&path, &case.bytes).map_err(|error| error.to_string())?;
@@ -44,8 +44,8 @@ fn judge(dir: &Path, case: &Case) -> Checked<u64> {
 }
 
 #[test]
-fn every_field_is_refused_where_qemu_refuses_it() {
-    if !qemu::tools_are_there("every_field_is_refused_where_qemu_refuses_it") {
+fn we_refuse_a_field_exactly_if_qemu_refuses_it() {
+    if !qemu::tools_are_there("we_refuse_a_field_exactly_if_qemu_refuses_it") {
         return;
     }
     let mut cases = fields();
@@ -60,8 +60,8 @@ fn every_field_is_refused_where_qemu_refuses_it() {
 }
 
 #[test]
-fn qemu_takes_every_header_length() {
-    if !qemu::tools_are_there("qemu_takes_every_header_length") {
+fn qemu_accepts_every_header_length() {
+    if !qemu::tools_are_there("qemu_accepts_every_header_length") {
         return;
     }
     let lengths = (0..=408u32).map(|steps| {

@@ -1,5 +1,5 @@
-//! Damaged images, judged by qemu: the installed qemu-img opens and walks the same ones as our walker, with
-//! the same extents; where both fail on the way, one of the two beginnings begins with the other.
+//! Damaged images, judged by qemu: the installed qemu-img opens and walks the same images as our walker, with the same
+//! extents. If both fail on the way, the shorter list of extents is the beginning of the longer one.
 
 #[allow(dead_code)]
 mod lines;
@@ -32,18 +32,18 @@ use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
 use tally::Tally;
 
-/// How many images are judged.
+/// The number of images.
 const IMAGES: usize = 480;
-/// How many pairs of a part and a transform there are.
+/// The number of pairs of a part and a transform.
 const PAIRS: usize = Part::ALL.len() * Transform::ALL.len();
-/// Longer files are left alone: a truncated refcount table of theirs takes qemu-img seconds.
+/// The length of the longest file that is judged. In a longer one, a truncated refcount table takes qemu-img seconds.
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// qemu-img asks L2 table by L2 table, empty ones too.
+/// The highest number of L2 tables of a disk, because qemu-img visits each table, including empty ones.
 const MAX_TABLES: u64 = 4096;
-/// Up to this length nothing of a file is a hole.
+/// The length up to which a file is written without holes.
 const MAX_FILLED_BYTES: u64 = 8 << 20;
 
-/// How a walk ended: what was refused, if anything, and what came before.
+/// The result of a walk: the error, if any, and the extents before it.
 struct Walked {
     refused: Option<String>,
     extents: Vec<Extent>,
@@ -62,7 +62,7 @@ fn ours(path: &Path) -> Walked {
     Walked { refused: result.err().map(|error: MapError| error.to_string()), extents }
 }
 
-/// What qemu-img says; where it fails, its JSON ends in the middle.
+/// Returns the walk of qemu-img. If it fails, its JSON ends in the middle.
 fn theirs(path: &Path) -> Walked {
     let arguments = ["map", "--output=json", "-f", "qcow2"].map(OsStr::new);
     let arguments = [&arguments[..], &[path.as_os_str()]].concat();
@@ -73,14 +73,14 @@ fn theirs(path: &Path) -> Walked {
     Walked { refused, extents: extents.filter(|it| it.length_bytes > 0).collect() }
 }
 
-/// What QEMU says of data in a hole of the file depends on how many of its clusters are counted
-/// (`block/qcow2.c`, `qcow2_detect_metadata_preallocation`): it is not compared.
+/// Returns the extent without the zero flag of data. In a hole of the file, QEMU sets that flag only if enough clusters
+/// are counted (`block/qcow2.c`, `qcow2_detect_metadata_preallocation`), so the test does not compare it.
 fn comparable(extent: &Extent) -> Extent {
     let mapping = extent.mapping;
     Extent { mapping: Mapping { zero: mapping.zero && !mapping.data, ..mapping }, ..*extent }
 }
 
-/// Neighbours that differ in nothing that is compared are one.
+/// Merges neighbours that differ in no compared field.
 fn merged(extents: &[Extent]) -> Vec<Extent> {
     let mut merged: Vec<Extent> = Vec::new();
     for extent in extents.iter().map(comparable) {
@@ -94,12 +94,12 @@ fn merged(extents: &[Extent]) -> Vec<Extent> {
     merged
 }
 
-/// Whether two walks differ by a named difference.
+/// Reports whether two walks differ by a named difference.
 type IsNamed = fn(&Walked, &Walked) -> bool;
 
-/// Where another decision is meant to be: a name, and what QEMU says there.
+/// The intended differences: a name, and a function that recognizes the difference by QEMU's error.
 const NAMED: &[(&str, IsNamed)] = &[(
-    // The mapping does not depend on bitmaps: who only walks does not read their directory.
+    // The mapping does not depend on bitmaps, so our walk does not read their directory.
     "QEMU loads the bitmaps when it opens an image",
     |ours, theirs| {
         let said = theirs.refused.as_deref().unwrap_or_default();
@@ -107,7 +107,7 @@ const NAMED: &[(&str, IsNamed)] = &[(
     },
 )];
 
-/// What they disagree about, if anything.
+/// Returns the disagreement of two walks, if there is one.
 fn disagreement(ours: &Walked, theirs: &Walked) -> Option<String> {
     let told =
         |what: &str| Some(format!("{what}\nours {:?}\ntheirs {:?}", ours.refused, theirs.refused));
@@ -119,7 +119,7 @@ fn disagreement(ours: &Walked, theirs: &Walked) -> Option<String> {
             told(&format!("extent {same}: {:?} and {:?}", one.get(same), other.get(same)))
         }
         (Some(_), Some(_)) => {
-            // The last extent of each may have been cut by the end.
+            // The failure may have cut the last extent of each walk.
             let common = one.len().min(other.len()).saturating_sub(1);
             match one[..common] == other[..common] {
                 true => None,
@@ -131,7 +131,7 @@ fn disagreement(ours: &Walked, theirs: &Walked) -> Option<String> {
     }
 }
 
-/// The program of a seed, with one to three attacks of the pairs of part and transform, by turns.
+/// Returns the program of a seed with one to three attacks, which take turns through the pairs of part and transform.
 fn program(rng_seed: u64, entropy: &mut Entropy) -> Program {
     let mut program = generate(rng_seed, Wanted { operations: 10, compressed: true });
     let tables = "snapshot\nbitmap granularity=12 flags=in_use name=2";
@@ -211,7 +211,7 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
         [(format!("{}: accepted", part.name()), 10), (format!("{}: refused", part.name()), 3)]
     });
     let bounds = [("images: accepted", 250), ("images: refused", 120)].into_iter();
-    // A difference that nothing shows leaves the list.
+    // If no image shows a difference, it has to be removed from the list.
     let named = NAMED.iter().map(|(name, _)| (*name, 1));
     let patched = patched.iter().flatten().map(|(what, least)| (what.as_str(), *least));
     tally.assert_at_least(&bounds.chain(named).chain(patched).collect::<Vec<_>>());

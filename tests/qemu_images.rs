@@ -1,5 +1,4 @@
-//! Images that qemu makes, judged by us: our walker, our recount and our read must say of them what
-//! the installed qemu-img says.
+//! Images that qemu makes, judged by us: our walker, our recount and our reader must agree with the installed qemu-img.
 
 #[path = "qemu/bitmap_bits.rs"]
 mod bitmap_bits;
@@ -29,7 +28,7 @@ use qemu::{Checked, WHOLE_DISK_BYTES, compare};
 use recipe::Recipe;
 use tally::Tally;
 
-/// How much is compared at least.
+/// The lowest count of each comparison.
 const BOUNDS: [(&str, u64); 9] = [
     ("images", 400),
     ("extents", 5000),
@@ -53,8 +52,8 @@ fn we_agree_about_every_image_that_qemu_makes() {
     tally.assert_at_least(&BOUNDS);
 }
 
-/// Makes the image of `recipe`, and from it others: a compressed copy, one that a crash left behind,
-/// and some that are cut short.
+/// Makes the image of `recipe`, and derives others from it: a compressed copy, an image after a crash, and truncated
+/// ones.
 fn judge(recipe: &Recipe, dir: &Path) -> Checked<Tally> {
     let mut tally = Tally::default();
     let mut making = Making::begin(recipe, dir)?;
@@ -96,7 +95,7 @@ fn judge_stages(making: &mut Making, tally: &mut Tally) -> Checked<()> {
     judge_cut(&path, &mut making.entropy, tally)
 }
 
-/// Whether something is wrong with the image that we and qemu agree about.
+/// Reports whether the image, about which we and qemu agree, has faults.
 fn judge_image(
     path: &Path,
     crashed: bool,
@@ -116,8 +115,7 @@ fn judge_image(
     Ok(damaged)
 }
 
-/// The same number of corruptions and leaks, also where there are none; true where something is
-/// wrong.
+/// Compares the numbers of corruptions and leaks, including 0. Returns true if one of them is not 0.
 fn judge_counts(path: &Path, file: &FileStorage, tally: &mut Tally) -> Checked<bool> {
     let (theirs, _) = compare::counts(path, &[file])?;
     let damaged = theirs.corruptions + theirs.leaks > 0;
@@ -140,7 +138,7 @@ fn judge_data(
         tally.add("whole disks", 1);
         return match (compare::read(&[Layer::alone(file)], window), theirs) {
             (Ok(ours), Ok(theirs)) => compare::same_bytes("our read", 0, &ours, &theirs),
-            // Payloads that a crashed process had discarded, but not their entries.
+            // A crashed process had discarded the payloads, but not their entries.
             (Err(_), Err(_)) if damaged => Ok(()),
             (ours, theirs) => Err(format!("our read {:?}, theirs {:?}", ours.err(), theirs.err())),
         };
@@ -165,7 +163,7 @@ fn judge_data(
     Ok(())
 }
 
-/// Cuts the file ever shorter, down to little more than the header.
+/// Truncates the file step by step, down to little more than the header.
 fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
     let file = File::options().write(true).open(path).map_err(|error| error.to_string())?;
     let mut length = fs::metadata(path).map_err(|error| error.to_string())?.len();
@@ -174,7 +172,7 @@ fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<(
         file.set_len(length).map_err(|error| error.to_string())?;
         let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
         tally.add("cut files", 1);
-        // The walker does not look at the bitmap directory, which may be cut.
+        // The bitmap directory may be truncated. The walker does not read it.
         if bitmaps::refused(&storage) && qemu::map(path, Window::ALL).is_err() {
             tally.add("cut files that are refused", 1);
             continue;
@@ -192,11 +190,10 @@ fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<(
     Ok(())
 }
 
-/// Where a compressed write goes on in a host cluster that has been freed and allocated for other data
-/// meanwhile, qemu overwrites that data and counts the cluster twice (seen in QEMU 10.0.2:
-/// `qcow2_alloc_bytes` does not notice). With a snapshot, after which no entry is COPIED, `qemu-img
-/// check` finds nothing; our recount finds two structures in one cluster. So the images here are made
-/// with compressed writes first.
+/// If a compressed write continues in a host cluster that was freed and allocated for other data meanwhile, qemu
+/// overwrites that data and counts the cluster twice (seen in QEMU 10.0.2: `qcow2_alloc_bytes` does not notice). After
+/// a snapshot, no entry is COPIED; then `qemu-img check` finds nothing, and our recount finds two structures in one
+/// cluster. So the recipes of this test begin with the compressed writes.
 #[test]
 fn qemu_still_writes_compressed_data_over_other_data() {
     if !qemu::tools_are_there("qemu_still_writes_compressed_data_over_other_data") {

@@ -1,5 +1,5 @@
-//! Payloads made by hand, judged by qemu: of each, the installed qemu-img makes the same content as our
-//! reader, or both refuse it; and the map of the disk is the same whatever the payload is.
+//! Payloads made by hand, judged by qemu: the installed qemu-img decodes each to the same content as our reader, or both
+//! refuse it. The map of the disk does not depend on the payload.
 
 #[allow(dead_code)]
 mod qemu;
@@ -24,10 +24,10 @@ use qcowfuzz::programs::text::assemble;
 use qemu::{Checked, compare};
 use zstd_safe::{CCtx, CParameter};
 
-/// The cluster.
+/// The cluster size in bytes.
 const CLUSTER: usize = 64 << 10;
 
-/// What a payload is, and whether it can be read, if that is known.
+/// A payload with a description, and whether it can be read, if that is known.
 struct Case {
     name: String,
     compression: Compression,
@@ -41,12 +41,12 @@ impl fmt::Display for Case {
     }
 }
 
-/// What a cluster holds that can be read.
+/// Returns the content of a cluster that can be read.
 fn content() -> Vec<u8> {
     (0..CLUSTER).map(|at| (at / 7 * at / 300) as u8).collect()
 }
 
-/// Blocks of `content` that end on a byte.
+/// Returns `content` in deflate blocks that end at a byte boundary.
 fn blocks(content: &[u8], flush: TDEFLFlush) -> Vec<u8> {
     let mut stream = CompressorOxide::new(create_comp_flags_from_zip_params(6, -15, 0));
     let mut out = Vec::new();
@@ -81,7 +81,7 @@ fn deflate_cases() -> Vec<Case> {
         ("a zlib stream", [vec![0x78, 0x9C], whole(TDEFLFlush::Finish)].concat(), false),
         ("a block of no kind", [vec![0b111], whole(TDEFLFlush::Finish)].concat(), false),
         ("a stored block with a wrong complement", vec![1, 4, 0, 4, 0, 1, 2, 3, 4], false),
-        // Fixed codes: a match of three bytes, four bytes back, of which there are none.
+        // Fixed codes: a match of three bytes, four bytes back, before the start of the output.
         ("a match before the start", vec![0b0000_0011, 0b0110_0010, 0], false),
         ("nothing", vec![], false),
     ];
@@ -103,7 +103,7 @@ fn frame(content: &[u8], checksum: bool, size: bool) -> Vec<u8> {
     out
 }
 
-/// The content in a frame of raw blocks with this window, with or without its size.
+/// Returns the content in a frame of raw blocks with this window, with or without the content size.
 fn raw_frame(window_log: u8, sized: bool, content: &[u8]) -> Vec<u8> {
     let mut out = vec![0x28, 0xB5, 0x2F, 0xFD, if sized { 0b1000_0000 } else { 0 }];
     out.push((window_log - 10) << 3);
@@ -184,7 +184,7 @@ fn zstd_cases() -> Vec<Case> {
     cases.into_iter().map(case).collect()
 }
 
-/// Payloads with some bits flipped, mostly in what decides of the rest.
+/// Returns payloads with some bits flipped, mostly near the start or the end.
 fn damaged() -> Vec<Case> {
     let mut entropy = Entropy::new(4);
     let content = content();
@@ -195,7 +195,7 @@ fn damaged() -> Vec<Case> {
         for _ in 0..1 + entropy.below(2) {
             let reach = [12, 100, payload.len() as u64][entropy.below(3) as usize];
             let at = entropy.below(reach.min(payload.len() as u64)) as usize;
-            // The end is as near as the start.
+            // Bits near the end are as likely as bits near the start.
             let at = if entropy.one_in(2) { at } else { payload.len() - 1 - at };
             payload[at] ^= 1 << entropy.below(8);
         }
@@ -204,7 +204,7 @@ fn damaged() -> Vec<Case> {
     (0..DAMAGED).map(case).collect()
 }
 
-/// How many damaged payloads are judged.
+/// The number of damaged payloads.
 const DAMAGED: usize = 160;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Our programs, judged by qemu: the images that they build are opened, checked, mapped and read by
-//! the installed qemu-img and qemu-io, and every answer must be ours.
+//! Our programs, judged by qemu: the installed qemu-img and qemu-io open, check, map and read the images of programs,
+//! and every answer must equal ours.
 
 #[path = "qemu_programs/exported.rs"]
 mod exported;
@@ -45,7 +45,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// What is counted, with the least of programs of any kind and of programs with chosen parts.
+/// The counts of the test, each with its lowest value for programs of any kind and for programs with chosen parts.
 const BOUNDS: [(&str, u64, u64); 12] = [
     ("programs", 800, 300),
     ("programs with a file that is too long to be written", 5, 0),
@@ -74,8 +74,8 @@ fn qemu_agrees_about_every_program() {
     tally.assert_at_least(&BOUNDS.map(|(what, any, _)| (what, any)));
 }
 
-/// Programs of random parts of the format, until every part was there often enough and every pair of
-/// parts that the format allows together was there at all.
+/// Judges programs with random parts of the format, until every part has occurred often enough and every pair of parts
+/// that the format allows has occurred.
 #[test]
 fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
     if !qemu::tools_are_there("qemu_agrees_about_every_part_and_every_pair_of_parts") {
@@ -98,15 +98,16 @@ fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
     tally.assert_at_least(&BOUNDS.map(|(what, _, chosen)| (what, chosen)));
 }
 #[test]
-fn qemu_finds_nothing_in_what_random_bytes_build() {
-    if !qemu::tools_are_there("qemu_finds_nothing_in_what_random_bytes_build") {
+fn qemu_finds_nothing_in_programs_from_random_bytes() {
+    if !qemu::tools_are_there("qemu_finds_nothing_in_programs_from_random_bytes") {
         return;
     }
     let checked: u64 = qemu::judge_all(&random_bytes(1, 2000), Bench::new, |bench, case| {
         let path = bench.dir.path().join("layer.qcow2");
         bench.harness.build(&case.input);
         let images = bench.harness.images();
-        // What the check does not look into is not written where no file system could hold it.
+        // A file that is too long for file systems is replaced by an empty one: it is a data file, which the
+        // check does not read.
         for (name, image) in images.files(&FileNames::default()) {
             let path = name.map_or(path.clone(), |name| path.with_file_name(name));
             match image.length_bytes() > MAX_FILE_BYTES {
@@ -120,7 +121,7 @@ fn qemu_finds_nothing_in_what_random_bytes_build() {
     assert_eq!(checked, 2000);
 }
 
-/// Programs of every pair of a cluster size and a refcount order, from few operations to many.
+/// Returns programs of every pair of a cluster size and a refcount order, with few operations to many.
 fn generated() -> Vec<Case> {
     let rounds = [(3, true), (24, true), (24, false), (60, true), (12, true), (250, true)];
     let case = |rng_seed: u64| {
@@ -131,7 +132,7 @@ fn generated() -> Vec<Case> {
     (0..91 * rounds.len() as u64).map(case).collect()
 }
 
-/// Generated programs whose headers are written in any way at all.
+/// Returns generated programs with random `header` operations.
 fn headers() -> Vec<Case> {
     let mut entropy = Entropy::new(15);
     let case = |rng_seed: u64| {
@@ -142,7 +143,7 @@ fn headers() -> Vec<Case> {
     (0..182).map(case).collect()
 }
 
-/// The committed seeds: what a fuzzer finds is named by its hash.
+/// Returns the committed seeds. Inputs that a fuzzer kept have a hash for a name, and are left out.
 fn seeds() -> Vec<Case> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents");
     let mut cases: Vec<Case> = fs::read_dir(&dir)

@@ -1,4 +1,4 @@
-//! Snapshot tables that are damaged: what qemu-img opens, we open, and `check` exits as it does.
+//! Damaged snapshot tables: we open an image if qemu-img opens it, and `check` exits with the same code.
 
 #[allow(dead_code)]
 mod qemu;
@@ -13,15 +13,15 @@ use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::programs::text::assemble;
 
-/// The cluster size of the image that is damaged.
+/// The cluster size of the damaged image.
 const CLUSTER: u64 = 1 << 16;
-/// Where the longest file ends that QEMU reads.
+/// The length of the longest file that QEMU reads.
 const LONGEST_FILE: u64 = (1 << 63) - (1 << 30);
 
-/// The image of a disk with two snapshots, and its file.
+/// The image of a disk with two snapshots, and the path of its file.
 struct Damaged {
     file: File,
-    /// Where the snapshot table lies.
+    /// The host offset of the snapshot table.
     table: u64,
 }
 
@@ -55,13 +55,12 @@ impl Damaged {
         self.file.write_all_at(bytes, self.table + at).unwrap();
     }
 
-    /// Writes into the second entry, which lies behind the 40 bytes, the extra data, the id and the
-    /// name of the first.
+    /// Writes into the second entry. It follows the 40 bytes, the extra data, the id and the name of the first.
     fn second(&self, at: u64, bytes: &[u8]) {
         self.first(40 + 24 + 8 + at, bytes);
     }
 
-    /// Makes the table one of `count` entries with the longest ids and names, behind the image.
+    /// Replaces the table by one of `count` entries with the longest ids and names, at the end of the image.
     fn long_table(&self, count: u32) {
         let table = 1 << 24;
         self.header(60, &count.to_be_bytes());
@@ -74,7 +73,7 @@ impl Damaged {
     }
 }
 
-/// A name, whether the image is opened, and the damage.
+/// A kind of damage: its name, whether the image opens, and the function that applies it.
 type Case = (&'static str, bool, &'static dyn Fn(&Damaged));
 
 const CASES: &[Case] = &[
@@ -135,7 +134,7 @@ fn qemu_opens_and_checks_the_same_snapshot_tables() {
         if there {
             assert_eq!(code(theirs, "map").0 == Some(0), *opened, "{name}");
             if name.starts_with("65,536") {
-                // A line for each of them takes qemu-img ten seconds.
+                // qemu-img takes ten seconds to print a line for each of them.
                 continue;
             }
             let (checked, said) = code(ours, "check");

@@ -1,5 +1,5 @@
-//! Every file in `tests/regressions/`, and the minimized program of every bug in `bugs/` and `bugs/hard/`, is run:
-//! nothing may be found. `qcowfuzz regress --text` prints such files.
+//! Runs every file in `tests/regressions/`, and the minimized program of every bug in `bugs/` and `bugs/hard/`. None may
+//! show a violation. `qcowfuzz regress --text` prints such files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>>
 }
 
 #[test]
-fn nothing_is_found_any_more() {
+fn regressions_find_nothing() {
     for path in [files("tests/regressions"), files("bugs"), files("bugs/hard")].concat() {
         let regression = read(&path);
         for checks in [Checks::AtCheckpoints, Checks::AfterEach] {
@@ -43,7 +43,7 @@ fn nothing_is_found_any_more() {
 }
 
 #[test]
-fn each_has_a_story() {
+fn each_regression_has_a_story() {
     for path in [files("tests/regressions"), files("bugs"), files("bugs/hard")].concat() {
         let regression = read(&path);
         assert!(regression.story.len() > 40, "{}: {}", path.display(), regression.story);

@@ -1,4 +1,4 @@
-//! Files and functions stay short, those of tests, benchmarks, examples and fuzz targets too.
+//! Files and functions stay short, including those of tests, benchmarks, examples and fuzz targets.
 
 #[allow(dead_code, unused_imports)]
 mod source;
@@ -8,7 +8,7 @@ use source::{Source, braces, files_below};
 const MAX_FILE_LINES: usize = 500;
 const MAX_FUNCTION_LINES: usize = 70;
 
-/// A line for each file and each function that is too long.
+/// Returns a line for each file and each function that is too long.
 fn faults(source: &Source) -> Vec<String> {
     let mut faults = long_functions(source);
     let lines = source.text.lines().count();
@@ -57,7 +57,7 @@ fn long_files_are_found() {
 #[test]
 fn long_functions_are_found() {
     let count = |text: &str| faults(&Source::new("a.rs", text)).len();
-    // A function of 70 lines and one of 71, with everything that ends neither.
+    // A function of 70 lines and one of 71, with braces in text that do not end it.
     let body = |statement: &str, lines: usize| {
         format!("{{\n{}}}\nfn g() {{}}", format!("    {statement}\n").repeat(lines - 2))
     };
@@ -69,7 +69,7 @@ fn long_functions_are_found() {
             assert_eq!(count(&format!("{head}{}", body(statement, 71))), 1, "{head}{statement}");
         }
     }
-    // The tests of a module, too.
+    // The functions of a test module count too.
     let module = format!("#[cfg(test)]\nmod tests {{\nfn f() {}\n}}", body("f();", 71));
     assert_eq!(count(&module), 1);
     // No body: a type, a method that a trait declares.

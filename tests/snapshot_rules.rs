@@ -1,5 +1,4 @@
-//! What snapshots allow and forbid: operations that would break a rule have no effect, and leave the
-//! image as it was.
+//! The rules of snapshots: operations that would break a rule have no effect, and leave the image unchanged.
 
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::Limits;
@@ -68,7 +67,7 @@ fn a_count_at_its_maximum_is_not_passed() {
 }
 
 #[test]
-fn a_disk_keeps_its_size_while_a_snapshot_does_not_say_its_own() {
+fn a_disk_keeps_its_size_while_a_snapshot_does_not_store_its_own() {
     assert_rules(
         "version=2 cluster_bits=16 features=none size=50<<20+0 refcount_order=4",
         "snapshot\n\
@@ -82,7 +81,7 @@ fn a_disk_keeps_its_size_while_a_snapshot_does_not_say_its_own() {
          snapshot_with extra=16 vm=0 spread=0 id=1 name=1\n\
          resize size=70<<20+0",
     );
-    // Version 3 always says it.
+    // Version 3 always stores it.
     assert_rules(
         &format!("{V3} refcount_order=4"),
         "snapshot_with extra=0 vm=0 spread=0 id=0 name=0\nresize size=70<<20+0",
@@ -90,7 +89,7 @@ fn a_disk_keeps_its_size_while_a_snapshot_does_not_say_its_own() {
 }
 
 #[test]
-fn a_snapshot_that_is_not_there_is_nothing() {
+fn operations_on_missing_snapshots_have_no_effect() {
     assert_rules(
         &format!("{V3} refcount_order=4"),
         "!apply_snapshot index=0\n\
@@ -102,7 +101,7 @@ fn a_snapshot_that_is_not_there_is_nothing() {
     );
 }
 
-/// It would be a part of the larger disk.
+/// Otherwise the VM state would become a part of the larger disk.
 #[test]
 fn vm_state_of_the_active_disk_ends_where_the_disk_grows() {
     assert_rules(

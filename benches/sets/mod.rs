@@ -1,4 +1,4 @@
-//! What the benchmarks run, and how they measure.
+//! The programs that the benchmarks run, and the clock with which they measure.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{Wanted, generate};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The frozen set: these seeds, this many operations.
+/// The seeds of the frozen set.
 pub const SET: std::ops::Range<u64> = 0..1000;
+/// The number of operations of each of its programs.
 pub const OPERATIONS: usize = 20;
-/// How often each set is run. The fastest counts: the machine is shared, and nothing makes a run
-/// faster than it is.
+/// The number of rounds over each set. The fastest round counts: other processes can only slow a round down.
 pub const ROUNDS: u32 = 30;
 
-/// Both sets, by name.
+/// The name of each set, and whether its programs have compressed clusters.
 pub const SETS: [(&str, bool); 2] = [("without compressed clusters", false), ("with them", true)];
 
 pub type Inputs = Vec<Vec<u8>>;
@@ -26,7 +26,7 @@ pub fn set(wanted: Wanted) -> Vec<Program> {
     SET.map(|rng_seed| generate(rng_seed, wanted)).collect()
 }
 
-/// The inputs of the evolved set: what a campaign keeps, with its tail of costly runs.
+/// Returns the inputs of the evolved set: the corpus of a campaign, which includes a few costly runs.
 pub fn evolved() -> Inputs {
     let lines = include_str!("evolved.txt").lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| hex::decode(line).expect("hexadecimal digits")).collect()
@@ -36,7 +36,7 @@ pub fn encoded(programs: impl IntoIterator<Item = Program>) -> Inputs {
     programs.into_iter().map(|program| program.encode()).collect()
 }
 
-/// Runs the programs once; the sum of their outcomes.
+/// Runs the programs once and returns the sum of their outcomes.
 pub fn run_all<E: Engine, O: Observer>(
     harness: &mut Harness<E, O>,
     programs: &[Vec<u8>],
@@ -55,7 +55,7 @@ pub fn run_all<E: Engine, O: Observer>(
     sum
 }
 
-/// The CPU time that this thread has used.
+/// Returns the CPU time that this thread has used.
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
