@@ -51,7 +51,7 @@ impl From<&'static str> for Oracle {
 pub struct Violation {
     /// The name of the oracle.
     pub oracle: &'static str,
-    /// Whether the oracle's questions follow from the checksum of the input. Then of two inputs that do the same, one may
+    /// True if the oracle's questions follow from the checksum of the input. Then of two inputs that do the same, one may
     /// show the bug and the other not.
     pub drawn: bool,
     /// The field in which the answers disagree.
