@@ -131,7 +131,7 @@ fn finds_with_a_violation_are_not_merged(dir: &Path, crash: &[u8]) {
         assert_eq!(merged.status.code(), Some(1));
         let printed = String::from_utf8(merged.stdout).unwrap();
         assert!(
-            printed.ends_with(&format!("{folder}/{name}: a violation is found in it\n")),
+            printed.ends_with(&format!("{folder}/{name}: shows a violation\n")),
             "{printed}"
         );
     }

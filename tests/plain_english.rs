@@ -10,6 +10,7 @@ const FINISHED: &[&str] = &[
     "SECURITY.md",
     "docs",
     "examples/engine.rs",
+    "src/cli",
     "src/disk",
     "src/formats",
     "src/fuzzing",

@@ -2,7 +2,7 @@
 
 /// model: kind, zero-allocated → zero-plain
 ///
-/// Its story: what was wrong, and what became of it.
+/// Story: describe the fault, how it was found, and its fix.
 #[test]
 fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
     use qcowfuzz::harness::{Checks, target::Target};
@@ -43,7 +43,7 @@ fn bug_model_kind_zero_allocated_zero_plain_1370c18a() {
 
 /// refcounts: refcount block, the references → fewer
 ///
-/// Its story: what was wrong, and what became of it.
+/// Story: describe the fault, how it was found, and its fix.
 #[test]
 fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
     use qcowfuzz::harness::{Checks, target::Target};
@@ -68,7 +68,7 @@ fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
 
 /// hostile: walk, a result → a panic
 ///
-/// Its story: what was wrong, and what became of it.
+/// Story: describe the fault, how it was found, and its fix.
 #[test]
 fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
     use qcowfuzz::harness::{Checks, target::Target};

@@ -1,4 +1,4 @@
-//! `asm`: text as a program.
+//! `asm`: assembles a program from its text.
 
 use std::path::PathBuf;
 
@@ -11,16 +11,17 @@ use super::{input, save};
 /// Assemble a program from its text
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 done; 2 the text could not be read or means nothing, or the file could not be written.
+Exit codes: 0 the program was written; 2 the text could not be read or is not a valid program, or the \
+file could not be written.
 
 Example: qcowfuzz disasm crash | sed 's/clusters=16/clusters=1/' | qcowfuzz asm - -o smaller")]
 pub struct Arguments {
-    /// The text, as 'qcowfuzz disasm' prints it; - for standard input
+    /// The text, in the form that 'qcowfuzz disasm' prints; '-' for standard input
     text: PathBuf,
-    /// The file that the program is written to
+    /// Write the program to this file
     #[arg(short, long, value_name = "F")]
     output: PathBuf,
-    /// Replace the file where it is there already
+    /// Replace the output file if it exists
     #[arg(long)]
     force: bool,
 }
@@ -32,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let at = error.valid_up_to();
         Failure::at(
             &arguments.text,
-            format_args!("byte {at} is not UTF-8, expected a program's text"),
+            format_args!("invalid UTF-8 at byte {at}, expected the text of a program"),
         )
     })?;
     let program = text::assemble(text).map_err(|error| Failure::at(&arguments.text, error))?;

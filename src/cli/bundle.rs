@@ -1,4 +1,4 @@
-//! `bundle`: an input and all that there is to tell of it, in one archive: what one attaches to a bug report.
+//! `bundle`: packs an input and its evidence into an archive for a bug report.
 
 use std::path::{Path, PathBuf};
 
@@ -16,29 +16,29 @@ use super::print::say;
 use super::save;
 use super::target;
 
-/// Pack an input with all that is known of it into an archive: what one attaches to a bug report
+/// Pack an input and its evidence into an archive for a bug report
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The archive has one folder: the input, the program as text, what replay tells of it as text and as \
-JSON, the image that it builds with the files that it names, the map of the disk as the reference \
-model, the walker and qemu-img have it, versions, and reproduce.sh, which shows the bug again. The \
-same input gives the same archive, but for versions.
+The archive has one folder with the input, the program as text, the output of 'qcowfuzz replay' as text \
+and as JSON, the image that the program builds and the files that it names, the map of the disk \
+according to the reference model, the walker and qemu-img, the versions of the tools, and reproduce.sh, \
+which reproduces the bug. The same input gives the same archive, except for the versions.
 
-Exit codes: 0 the archive was written; 2 nothing is found in INPUT, or a file could not be read or \
+Exit codes: 0 the archive was written; 2 INPUT shows no violation, or a file could not be read or \
 written.
 
 Example: qcowfuzz bundle small -o zeros-moved.tar")]
 pub struct Arguments {
-    /// The input, which shows a bug
+    /// The input that shows the bug; '-' for standard input
     #[arg(value_name = "INPUT")]
     input: PathBuf,
-    /// Where the archive goes
+    /// Write the archive to this file
     #[arg(short, value_name = "F.tar")]
     output: PathBuf,
-    /// The fuzz target that the input is for
+    /// The fuzz target of the input
     #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
     target: TargetKind,
-    /// Replace the output if it is there already
+    /// Replace the output file if it exists
     #[arg(long)]
     force: bool,
 }
@@ -51,12 +51,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
     reject_if_crashes(input, &bytes, *target)?;
     let _silence = PanicNotes::take_over();
     let mut examiner = Examiner::new(*target, Checks::AtCheckpoints, FileNames::default());
-    // By the name that it has in the archive: where it lay is nobody's business.
+    // The report uses the name in the archive, so that it does not reveal the user's path.
     let report = examiner.examine(Path::new("input"), &bytes);
     if report.verdict != Verdict::Violation {
         return Err(input::nothing_found(input, *target));
     }
-    // The folder is called as the archive is, and unlike an input that lies beside it.
+    // The folder has the name of the archive, with a suffix that no input beside it has.
     let mut folder = output.file_stem().unwrap_or("bug".as_ref()).to_os_string();
     folder.push("-bundle");
     let packed = bundle::archive(&report, &bytes, Path::new(&folder))

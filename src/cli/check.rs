@@ -1,4 +1,4 @@
-//! `check`: the refcounts of an image file, in the manner of `qemu-img check`.
+//! `check`: checks the refcounts of an image file as `qemu-img check` does.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -17,42 +17,42 @@ use super::findings::Findings;
 use super::map::Form;
 use super::opening::{check_format, malformed};
 
-/// Recompute the refcounts of an image and compare them with those that it has, as 'qemu-img check' does
+/// Check the refcounts of an image against its references, as 'qemu-img check' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes, those of qemu-img check: 0 nothing was found; 1 the check could not be done; \
-2 the image is corrupt; 3 clusters are leaked, and nothing else is wrong.
+Exit codes (those of 'qemu-img check'): 0 nothing was found; 1 the check could not be completed; 2 the \
+image is corrupt; 3 the image has leaked clusters, but is not corrupt.
 
-Only the image itself is looked at: files that it names are not opened.
+The command reads only the image itself, and opens no file that the image names.
 
-Beyond what qemu-img looks at, these are errors too: a cluster that holds two structures, also where \
-its refcount agrees; a zero flag in a version 2 image. Each finding is a line on standard error.
+It reports two errors that qemu-img does not: a cluster that holds two structures, even if its refcount \
+is right, and a zero flag in a version 2 image. It prints each finding as a line on standard error.
 
 Example: qcowfuzz check --output json disk.qcow2")]
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image; qcow2 is the one that is supported
+    /// The format of the image; only qcow2 is supported
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
-    /// How to print the result
+    /// The output format
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
 }
 
-/// What a check that could be done says.
+/// The result of a completed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing is wrong.
+    /// No error and no leak.
     Clean,
-    /// Something is corrupt.
+    /// At least one corruption.
     Corrupt,
-    /// Clusters are leaked, nothing is corrupt.
+    /// Leaked clusters, but no corruption.
     Leaks,
 }
 
 impl Answer {
-    /// The exit code of qemu-img check.
+    /// Returns the exit code of `qemu-img check`.
     pub fn code(self) -> u8 {
         match self {
             Self::Clean => 0,
@@ -62,8 +62,8 @@ impl Answer {
     }
 }
 
-/// The result, with the names and the order of `qemu-img check --output=json`. Counts of zero are left
-/// out, as there.
+/// The result, with the names and the order of `qemu-img check --output=json`, which omits most counts of
+/// zero too.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Summary {
@@ -92,9 +92,9 @@ fn is_zero(count: &u64) -> bool {
 
 /// Checks the image.
 pub fn run(arguments: &Arguments) -> Outcome {
-    // A check that cannot be done has a code of its own.
+    // A check that could not be completed has an exit code of its own.
     check(arguments).map_err(|failure| match failure {
-        Failure::Told(line) => Failure::CheckTold(line),
+        Failure::Message(line) => Failure::CheckMessage(line),
         failure => failure,
     })
 }
@@ -102,20 +102,20 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn check(arguments: &Arguments) -> Outcome {
     check_format(&arguments.image, arguments.format.as_deref())?;
     let storage = FileStorage::open(&arguments.image)?;
-    let told = |error| malformed(&arguments.image, &storage, &error);
+    let failure = |error| malformed(&arguments.image, &storage, &error);
     let mut recount = Recount::new();
     let mut findings = Findings::new();
-    // Nothing is said of an image before its header is known to be sound.
-    let Head { header, .. } = Head::read(&storage).map_err(told)?;
+    // The command prints no finding before it has validated the header.
+    let Head { header, .. } = Head::read(&storage).map_err(failure)?;
     let cluster_size = header.geometry.cluster_size;
     let file_clusters = cluster_size.clusters_for(storage.length_bytes());
-    let reports = recount.recount(&storage).map_err(told)?;
-    // What cannot be read ends the check, so it is looked for before counts are told.
+    let reports = recount.recount(&storage).map_err(failure)?;
+    // An unreadable table ends the check, so the scan runs before the counts are printed.
     let guest = entries::scan(&storage, &mut |report| {
         findings.entry(&report);
         ControlFlow::Continue(())
     });
-    let guest = guest.map_err(told)?;
+    let guest = guest.map_err(failure)?;
     findings.counts(reports, file_clusters);
     for (role, clusters) in recount.past_end() {
         findings.past_end(role, clusters);

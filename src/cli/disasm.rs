@@ -1,4 +1,4 @@
-//! `disasm`: a program as text.
+//! `disasm`: prints a program as text.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use qcowfuzz::programs::Program;
 use super::exit::{Exit, Failure, Outcome};
 use super::input;
 
-/// Print a program as text, which 'qcowfuzz asm' turns back into bytes
+/// Print a program as text, which 'qcowfuzz asm' assembles again
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 done; 2 the input could not be read.
+Exit codes: 0 the program was printed; 2 the input could not be read.
 
 Example: qcowfuzz disasm artifacts/map_extents/crash-1f0c")]
 pub struct Arguments {
-    /// The program, a file of any content; - for standard input
+    /// The program: a file with any content; '-' for standard input
     input: PathBuf,
 }
 

@@ -1,11 +1,11 @@
-//! How a command ends: what it found, or why it could not do its work.
+//! Results of commands: the exit of one that did its work, and the failure of one that could not.
 
 use std::path::Path;
 
 use qcowfuzz::disk::error::Error;
 use qcowfuzz::findings::isolation::IsolationError;
 
-/// How a command that did its work ends.
+/// The result of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Nothing was found.
@@ -17,34 +17,34 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// After so many violations.
+    /// Returns the exit for a number of violations.
     pub fn after(violations: usize) -> Self {
         if violations == 0 { Self::Nothing } else { Self::Violation }
     }
 }
 
-/// How a command that could not do its work ends.
+/// The reason why a command could not do its work.
 #[derive(Debug)]
 pub enum Failure {
-    /// What is wrong, where, and what was expected: one line.
-    Told(String),
-    /// The same for `check`, which has a code of its own for it.
-    CheckTold(String),
-    /// Whoever reads the output has gone, and wants to hear no more.
+    /// One line for the user: the place, the fault, and what was expected.
+    Message(String),
+    /// The same line for `check`, which exits with another code.
+    CheckMessage(String),
+    /// The reader of standard output has closed it.
     Pipe,
 }
 
 impl Failure {
-    /// Something is wrong with the file at `path`.
+    /// Returns the failure of a command because of the file at `path`.
     pub fn at(path: &Path, what: impl std::fmt::Display) -> Self {
-        Self::Told(format!("{}: {what}", path.display()))
+        Self::Message(format!("{}: {what}", path.display()))
     }
 
-    /// Standard output could not be written.
+    /// Returns the failure to write to standard output.
     pub fn output(error: &std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::BrokenPipe => Self::Pipe,
-            _ => Self::Told(format!("standard output: {error}")),
+            _ => Self::Message(format!("standard output: {error}")),
         }
     }
 }
@@ -52,27 +52,27 @@ impl Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Told(line) | Self::CheckTold(line) => f.write_str(line),
+            Self::Message(line) | Self::CheckMessage(line) => f.write_str(line),
             Self::Pipe => f.write_str("standard output was closed"),
         }
     }
 }
 
-/// Why a file is not written.
-pub const THERE_ALREADY: &str = "the file is there already, expected a new one or --force";
+/// The message about an output file that exists.
+pub const THERE_ALREADY: &str = "the file exists, expected a new one or --force";
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::Exists { path } => Self::at(&path, THERE_ALREADY),
-            error => Self::Told(error.to_string()),
+            error => Self::Message(error.to_string()),
         }
     }
 }
 
 impl From<IsolationError> for Failure {
     fn from(error: IsolationError) -> Self {
-        Self::Told(error.to_string())
+        Self::Message(error.to_string())
     }
 }
 

@@ -1,4 +1,4 @@
-//! `export`: the image that a program builds, as a file.
+//! `export`: writes the image that a program builds to a file.
 
 use std::path::PathBuf;
 
@@ -11,26 +11,27 @@ use qcowfuzz::internal::images::export::Holes;
 use super::exit::{Exit, Outcome};
 use super::input;
 
-/// Write the image that a program builds to a file, for qemu-img and others
+/// Write the image that a program builds to a file, for qemu-img and other readers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Of a chain every layer is written, and every data file, with names made of the output's: beside \
-crash.qcow2 lie crash.0.qcow2 or crash.0.raw (the lowest layer), crash.1.qcow2 and so on, and \
-crash.N.data for each layer, the top one too, that has its data in a file of its own.
+If the program builds a chain, the command writes every layer and every data file, and derives their \
+names from the output's: beside crash.qcow2 it writes crash.0.qcow2 or crash.0.raw (the lowest layer), \
+crash.1.qcow2 and so on, and crash.N.data for each layer, including the top one, that has an external \
+data file.
 
-Exit codes: 0 done; 2 the input could not be read, or the file could not be written.
+Exit codes: 0 the image was written; 2 the input could not be read, or a file could not be written.
 
 Example: qcowfuzz export artifacts/map_extents/crash-1f0c -o crash.qcow2 && qemu-img map crash.qcow2")]
 pub struct Arguments {
-    /// The program, a file of any content; - for standard input
+    /// The program: a file with any content; '-' for standard input
     input: PathBuf,
-    /// The file that the image is written to
+    /// Write the image to this file
     #[arg(short, long, value_name = "F.qcow2")]
     output: PathBuf,
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(long)]
     force: bool,
-    /// Write holes as zeros, so that qemu-img takes no data for zeros; for images of up to 1 GiB
+    /// Write zeros instead of holes, so that qemu-img does not report data as zeros; at most 1 GiB
     #[arg(long)]
     fill: bool,
 }

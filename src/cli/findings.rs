@@ -1,4 +1,4 @@
-//! What `check` finds: told one by one on standard error, and counted as `qemu-img check` counts.
+//! Prints the findings of `check` to standard error, one per line, and counts them as `qemu-img check` does.
 
 use std::io::{self, BufWriter, StderrLock, Write};
 use std::ops::Range;
@@ -9,21 +9,21 @@ use qcowfuzz::internal::harness::oracles::qcow2::recount::Finding;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Report;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Role;
 
-/// Tells and counts.
+/// Prints and counts findings.
 pub struct Findings {
-    /// Where it cannot be written, the counts are right all the same.
+    /// Standard error. If it cannot be written, the counts are still right.
     out: BufWriter<StderrLock<'static>>,
     corruptions: u64,
     leaks: u64,
 }
 
 impl Findings {
-    /// Nothing found yet.
+    /// Returns counts of zero.
     pub fn new() -> Self {
         Self { out: BufWriter::new(io::stderr().lock()), corruptions: 0, leaks: 0 }
     }
 
-    /// How many corruptions and leaks were found.
+    /// Flushes the output and returns the numbers of corruptions and of leaks.
     pub fn end(mut self) -> (u64, u64) {
         let _ = self.out.flush();
         (self.corruptions, self.leaks)
@@ -34,9 +34,9 @@ impl Findings {
         let _ = writeln!(self.out, "ERROR {what}");
     }
 
-    /// Findings of a recount, cluster by cluster, of a file of `file_clusters`.
+    /// Reports the findings of a recount for each cluster of a file of `file_clusters` clusters.
     pub fn counts(&mut self, reports: &[Report], file_clusters: u64) {
-        // A cluster in which structures overlap mostly has a count that disagrees: that is one
+        // The refcount of a cluster with overlapping structures is mostly wrong too: that is one
         // finding.
         let miscounted: Vec<Range<u64>> = reports
             .iter()
@@ -44,15 +44,15 @@ impl Findings {
             .map(clusters)
             .collect();
         let is_miscounted = |cluster: u64| {
-            // They come in the order of the file.
+            // The reports are in file order.
             let at = miscounted.partition_point(|clusters| clusters.end <= cluster);
             miscounted.get(at).is_some_and(|clusters| clusters.contains(&cluster))
         };
         for report in reports {
             let Range { start, mut end } = clusters(report);
             if report.finding != Finding::Copied {
-                // Past the end of the file counts mean nothing; who references what is not there is
-                // told by reference.
+                // Counts past the end of the file mean nothing; `past_end` reports references to
+                // those clusters.
                 end = end.min(file_clusters);
             }
             for cluster in start..end {
@@ -88,7 +88,7 @@ impl Findings {
         }
     }
 
-    /// A reference to clusters that are not in the file.
+    /// Reports a reference to clusters past the end of the file.
     pub fn past_end(&mut self, role: Role, clusters: Range<HostCluster>) {
         let (role, Range { start, end }) = (name(role), clusters);
         self.corruption(format_args!(
@@ -96,7 +96,7 @@ impl Findings {
         ));
     }
 
-    /// A finding of an entry.
+    /// Reports a finding in an entry.
     pub fn entry(&mut self, report: &EntryReport) {
         let EntryReport { table, at, entry, what } = *report;
         self.corruption(format_args!("{table} entry {entry:#x} at host offset {at}: {what}"));
@@ -108,7 +108,7 @@ fn clusters(report: &Report) -> Range<u64> {
     first..first.saturating_add(report.clusters)
 }
 
-/// As `qemu-img check` calls it.
+/// Returns the name that `qemu-img check` uses.
 fn name(role: Role) -> &'static str {
     match role {
         Role::L2Table => "L2",

@@ -1,4 +1,4 @@
-//! `fuzz`: the embedded loop, in worker processes, so that no crash ends the campaign.
+//! `fuzz`: runs the embedded loop in worker processes, so that no crash ends the campaign.
 
 pub mod worker;
 
@@ -21,60 +21,61 @@ use super::input::this_executable;
 use super::print::{print, spinner};
 use super::target;
 
-/// Fuzz a target with the embedded loop: on stable, without cargo-fuzz, steered by edges and rare events
+/// Fuzz a target with the embedded loop, on stable Rust and without cargo-fuzz
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Under DIR: inputs are read from corpus/TARGET, and those worth keeping added to it; what is found \
-goes to artifacts/TARGET; state/TARGET has what the next campaign goes on from. All of them survive \
-a kill. A campaign ends after --seconds or --runs, or with Ctrl-C.
+A campaign uses three folders under DIR. It reads inputs from corpus/TARGET, and adds those that reach \
+new edges or rare events; it writes the inputs that show bugs to artifacts/TARGET; it saves the state \
+from which the next campaign continues to state/TARGET. All three survive a kill. A campaign ends after \
+--seconds or --runs, or on Ctrl-C.
 
-With --corpus, inputs are read from and added to that folder instead. Campaigns with a --dir each may \
-share it: all look at what the others have added, every few thousand runs. Its subfolder .scratch has \
-files while they are written.
+With --corpus, the campaign reads inputs from that folder and adds them there instead. Several \
+campaigns, each with its own --dir, may share a corpus: every few thousand runs, each reads the inputs \
+that the others have added. The subfolder .scratch holds files while they are being written.
 
-A panic, a hang or a stack overflow of a run is a finding too, and does not end the campaign. Of \
-each bug the first input is written, and every one that is shorter than those before.
+A panic, a hang or a stack overflow is a finding too, and does not end the campaign. For each bug, the \
+campaign writes the first input that shows it, and each input that is shorter than all earlier ones.
 
-With --jobs 1 and --runs the same corpus and the same --rng-seed give the same campaign.
+With --jobs 1 and --runs, the same corpus and the same --rng-seed give the same campaign.
 
-Exit codes: 0 nothing was found; 1 a violation was found; 2 a file could not be read or \
-written, or no worker be kept alive.
+Exit codes: 0 nothing was found; 1 a violation was found; 2 a file could not be read or written, or \
+the workers could not be kept alive.
 
 Examples: qcowfuzz fuzz --seconds 60
           qcowfuzz fuzz --target hostile --runs 100000 --jobs 1 --dir /tmp/campaign")]
 pub struct Arguments {
-    /// The fuzz target
+    /// The fuzz target to run
     #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
     target: TargetKind,
-    /// End after so many seconds
+    /// End after N seconds
     #[arg(long, value_name = "N", conflicts_with = "runs")]
     seconds: Option<u64>,
-    /// End after so many runs more, of all jobs together
+    /// End after N more runs, counted over all jobs
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
-    /// End as soon as something is found
+    /// End at the first violation
     #[arg(long)]
     until_found: bool,
-    /// Where the random numbers of a new campaign begin [default: 1]
+    /// The seed of the random numbers of a new campaign [default: 1]
     #[arg(long, value_name = "N")]
     rng_seed: Option<u64>,
-    /// How many runs at a time [default: one for each core]
+    /// The number of worker processes [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Where corpus, artifacts and state are
+    /// The folder that holds corpus, artifacts and state
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Where the inputs are: a folder that campaigns share, also those of other machines [default: that under DIR]
+    /// The folder of inputs; campaigns, also on other machines, may share it [default: corpus/TARGET under --dir]
     #[arg(long, value_name = "DIR")]
     corpus: Option<PathBuf>,
-    /// How many operations a program has at most
+    /// The maximum number of operations in a program
     #[arg(long, value_name = "N", default_value_t = 60)]
     max_operations: usize,
-    /// A run of so many seconds is a hang
+    /// Report a run that takes this long as a hang
     #[arg(long, value_name = "SECONDS", default_value_t = 25,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     timeout: u64,
-    /// Begin a new campaign from the corpus: forget the state of the one before
+    /// Start a new campaign from the corpus, and discard the state of the previous one
     #[arg(long)]
     restart: bool,
     /// Print the summary as one JSON object
@@ -105,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         rng_seed,
         max_operations: arguments.max_operations,
         runs: arguments.runs,
-        // An end that no clock reaches is none.
+        // A deadline that the clock cannot represent is never reached.
         end: arguments.seconds.and_then(|seconds| start.checked_add(Duration::from_secs(seconds))),
         until_found: arguments.until_found,
         timeout: Duration::from_secs(arguments.timeout),
@@ -119,22 +120,22 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let summary = Summary::new(&plan, start.elapsed(), &finished)?;
     print(&summary, arguments.json, |summary, out| lines(summary, out))?;
     match finished.failure {
-        Some(line) => Err(Failure::Told(line)),
+        Some(line) => Err(Failure::Message(line)),
         None => Ok(Exit::after(summary.found.len())),
     }
 }
 
-/// Returns a flag that becomes true with the first Ctrl-C. The second ends this process.
+/// Returns a flag that the first Ctrl-C sets. The second Ctrl-C ends this process.
 fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     ctrlc::set_handler(move || {
         if stopped.swap(true, Ordering::Relaxed) {
-            // Workers end with their standard input.
+            // The workers end too, because their standard input closes.
             std::process::exit(2);
         }
     })
-    .map_err(|error| Failure::Told(format!("signals: {error}")))?;
+    .map_err(|error| Failure::Message(format!("cannot handle Ctrl-C: {error}")))?;
     Ok(stop)
 }
 
@@ -142,16 +143,16 @@ impl From<CampaignError> for Failure {
     fn from(error: CampaignError) -> Self {
         match error {
             CampaignError::Busy { dir } => {
-                Self::at(&dir, "another campaign is running here, expected another --dir")
+                Self::at(&dir, "another campaign is running in this folder, expected another --dir")
             }
             CampaignError::Seed { path, saved } => Self::at(
                 &path,
                 format_args!(
-                    "the campaign has seed {saved}, expected that as --rng-seed, or --restart"
+                    "the saved campaign has --rng-seed {saved}, expected the same value or --restart"
                 ),
             ),
             CampaignError::File(error) => error.into(),
-            error => Self::Told(error.to_string()),
+            error => Self::Message(error.to_string()),
         }
     }
 }
@@ -179,5 +180,5 @@ fn lines(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\n{fingerprint}\n  {times}; {bytes} bytes: {shortest}")?;
         detail.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
     }
-    writeln!(out, "\n'qcowfuzz replay --target {target} FILE' tells more")
+    writeln!(out, "\nrun 'qcowfuzz replay --target {target} FILE' for details")
 }

@@ -1,4 +1,4 @@
-//! `map`: what `qemu-img map` prints.
+//! `map`: prints the extents of an image as `qemu-img map` does.
 
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
@@ -20,52 +20,52 @@ use super::exit::{Exit, Failure, Outcome};
 use super::opening::{check_format, not_opened};
 use super::size;
 
-/// Print which parts of the disk are data, zeros or holes, and where they lie, as 'qemu-img map' does
+/// Print the data, zeros and holes of a disk and their host offsets, as 'qemu-img map' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Backing files and data files are opened by the names in the image: regular files only, no protocols, \
-at most 64 images in a chain. Relative names count from the image's own directory (qemu-img 10.0.2 \
-takes those of data files from the current one). Of an image from somebody you do not trust, use \
---no-follow: it could name any file of this machine.
+The command opens the backing files and data files that the image names: only regular files, no \
+protocols, at most 64 images in a chain. Relative names start at the directory of the image that \
+contains them (qemu-img 10.0.2 resolves those of data files from the current directory). Use \
+--no-follow for an image that you do not trust: it could name any file on this machine.
 
-Exit codes: 0 done; 2 the image could not be read to the end of the window. What was printed \
-before an error stays, and is not the whole.
+Exit codes: 0 the extents were printed; 2 the image could not be read to the end of the window. \
+In that case the printed extents are incomplete.
 
 Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow2")]
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image; qcow2 is the one that is supported
+    /// The format of the image; only qcow2 is supported
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
-    /// How to print the extents; the human form lists only data, and has no form for compressed data
+    /// The output format; the human format lists only data, and cannot show compressed data
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// Open no file that the image names; what only a backing file has is shown as a hole
+    /// Do not open files that the image names; print ranges that only a backing file has as holes
     #[arg(long)]
     no_follow: bool,
-    /// The first byte of the disk to look at; suffixes k, M, G, T, P, E
+    /// Start at this byte of the disk; suffixes k, M, G, T, P, E
     #[arg(short, long, value_name = "N", value_parser = size::parse, allow_hyphen_values = true)]
     start_offset: Option<u64>,
-    /// How many bytes to look at, to the end of the disk where nothing is said
+    /// Print at most N bytes of the disk [default: to its end]
     #[arg(short = 'l', long, value_name = "N", value_parser = size::parse, allow_hyphen_values = true)]
     max_length: Option<u64>,
 }
 
-/// How answers are printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
-    /// For people
+    /// Text for people
     #[default]
     Human,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 
-/// How much is collected before it is written.
+/// The size of the output buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Why printing a walk stopped.
+/// The reason why the output of a walk stopped early.
 enum Stop {
     Output(io::Error),
     Compressed(Extent),
@@ -84,12 +84,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         (true, [layer, ..]) => Disk::open_alone(layer.image),
         _ => Disk::open(&layers),
     };
-    // The image that is at fault, of all in the chain.
-    let told = |error: MapError| {
+    // The message names the faulty image of the chain.
+    let failure = |error: MapError| {
         let (depth, error) = error.located();
         Failure::at(chain.image_path(depth).unwrap_or(&arguments.image), error)
     };
-    let disk = disk.map_err(told)?;
+    let disk = disk.map_err(failure)?;
     let window = Window {
         start: GuestOffset::new(arguments.start_offset.unwrap_or(0)),
         length_bytes: arguments.max_length.unwrap_or(u64::MAX),
@@ -99,16 +99,16 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Form::Json => json(&disk, window, &mut out),
         Form::Human => human(&disk, window, &chain, &mut out),
     };
-    // What was found before an error is printed before it is told.
+    // The extents before an error are printed before the message.
     let flushed = out.flush();
     match walked {
         Ok(Ok(())) => flushed.map(|()| Exit::Nothing).map_err(|error| Failure::output(&error)),
-        Ok(Err(error)) => Err(told(error)),
+        Ok(Err(error)) => Err(failure(error)),
         Err(Stop::Output(error)) => Err(Failure::output(&error)),
         Err(Stop::Compressed(extent)) => {
             let start = extent.start;
             let what = format_args!(
-                "compressed data at guest offset {start} has no place in the human form, expected --output json"
+                "cannot print the compressed data at guest offset {start} in the human format, expected --output json"
             );
             Err(Failure::at(&arguments.image, what))
         }
@@ -128,7 +128,7 @@ fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walke
     let walked = walk(disk, window, |extent| {
         sequence.serialize_element(&Row(&MapRecord::from(extent))).map_err(output)
     })?;
-    // As qemu-img does it, the list is left open where the walk failed: nobody takes it for whole.
+    // If the walk failed, the list stays open, as qemu-img leaves it: no parser takes it for complete.
     if walked.is_ok() {
         sequence.end().map_err(output)?;
         out.write_all(b"\n").map_err(Stop::Output)?;
@@ -161,7 +161,7 @@ fn human(
                     }
                     .map_err(Stop::Output)?;
                 }
-                // The name as it was given, also where it is not text.
+                // The name is printed byte by byte, because it need not be UTF-8.
                 let file = chain.data_path(mapping.depth).unwrap_or(Path::new(""));
                 out.write_all(file.as_os_str().as_encoded_bytes())
                     .and_then(|()| out.write_all(b"\n"))
@@ -173,7 +173,7 @@ fn human(
     })
 }
 
-/// Walks until `print` fails; what the walk says, where it did not.
+/// Walks until `print` fails, and returns the result of the walk, or the failure of `print`.
 fn walk(
     disk: &Disk<FileStorage>,
     window: Window,

@@ -1,4 +1,4 @@
-//! `minimize`: an input becomes as small and simple as it can be and still show the same bug.
+//! `minimize`: makes an input as small and simple as possible while it shows the same bug.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -23,49 +23,49 @@ use super::print::{print, spinner};
 use super::save;
 use super::target;
 
-/// Make an input that shows a bug as small and simple as it can be: the same fingerprint, fewer operations
+/// Shrink an input while it shows the same bug: the same fingerprint, fewer and simpler operations
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Operations are dropped, made plainer, their operands and the geometry shrunk, again and again, until \
-nothing simpler has the same fingerprint. What is written is the canonical form. Ctrl-C ends it with \
-the simplest so far. INPUT itself is never written to. An input that ends its \
-process, or never ends, is minimized in processes of its own.
+The command removes and simplifies operations, and shrinks their operands and the geometry, until no \
+simpler program has the same fingerprint. It writes the canonical form of the result. Ctrl-C ends the \
+search and writes the simplest program so far. INPUT itself is never changed. If INPUT crashes its \
+process or hangs, every candidate runs in a process of its own.
 
-With --predicate, CMD judges instead, for code in other processes: it is run by the shell with the \
-name of a file behind it, a candidate, and a candidate is kept where CMD ends as it ended with \
-INPUT: the same exit code, or the same signal. What CMD prints is not shown. --as-image hands it \
-the image that the candidate builds, as 'qcowfuzz replay --dump-image' writes it. Put 'timeout 10' before \
-a command that may hang.
+With --predicate, CMD decides whether a candidate shows the bug, for code that runs in other processes. \
+The shell runs CMD with the name of a candidate file as its last argument. A candidate is kept if CMD \
+ends with the same exit code or signal as for INPUT. The output of CMD is discarded. With --as-image, \
+CMD receives the image that the candidate builds, as 'qcowfuzz replay --dump-image' writes it. If CMD \
+may hang, begin it with 'timeout 10'.
 
-Exit codes: 0 the simplest was written; 2 nothing was found in INPUT, a file could not be read or \
-written, or CMD not be run.
+Exit codes: 0 the result was written; 2 INPUT shows no violation, a file could not be read or \
+written, or CMD could not be run.
 
 Examples: qcowfuzz minimize artifacts/map_extents/crash-1f0c -o small
           qcowfuzz minimize crash -o small --as-image --predicate 'timeout 10 my-reader --verify'")]
 pub struct Arguments {
-    /// The input, which shows a bug
+    /// The input that shows the bug; '-' for standard input
     #[arg(value_name = "INPUT")]
     input: PathBuf,
-    /// Where the simplest input goes
+    /// Write the result to this file
     #[arg(short, value_name = "F")]
     output: PathBuf,
-    /// The fuzz target that the input is for
+    /// The fuzz target of the input
     #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
     target: TargetKind,
-    /// Let this command judge, by its exit code
+    /// Decide by the exit code of this command whether a candidate shows the bug
     #[arg(long, value_name = "CMD")]
     predicate: Option<String>,
-    /// Hand the command the image that a candidate builds
+    /// Pass the image that a candidate builds to the command
     #[arg(long, requires = "predicate")]
     as_image: bool,
-    /// Judge at most so many candidates
+    /// Try at most N candidates
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     tries: u64,
-    /// A run of so many seconds is a hang, where INPUT is one
+    /// If INPUT hangs, treat a run that takes this long as a hang
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     timeout: u64,
-    /// Replace the output if it is there already
+    /// Replace the output file if it exists
     #[arg(long)]
     force: bool,
     /// Print the summary as one JSON object
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
-        .map_err(|error| Failure::Told(format!("signals: {error}")))?;
+        .map_err(|error| Failure::Message(format!("cannot handle Ctrl-C: {error}")))?;
     let start = Instant::now();
     let bar = spinner();
     let settings = Settings {
@@ -121,7 +121,7 @@ fn line(progress: &Progress) -> String {
     format!("{operations} operations · {tries} tried, {kept} kept · {reducer}")
 }
 
-/// Returns the judge that the arguments ask for, or that the input needs.
+/// Returns the judge that the arguments name, or the one that the input needs.
 fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn Judge>, Failure> {
     let target = arguments.target;
     let judge: Result<Box<dyn Judge>, _> = match &arguments.predicate {
@@ -141,26 +141,26 @@ fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn Judge>, Failure>
     judge.map_err(|error| failure(error, arguments))
 }
 
-/// Names the input or the option that an error is about.
+/// Converts an error to a message that names the input or the option at fault.
 fn failure(error: JudgeError, arguments: &Arguments) -> Failure {
     let path = &arguments.input;
     match error {
         JudgeError::NothingFound => input::nothing_found(path, arguments.target),
         JudgeError::File(error) => error.into(),
-        JudgeError::Undecided { command, status } => Failure::Told(format!(
-            "--predicate: {command}: ended with {status} both with {} and with an empty program, expected something else",
+        JudgeError::Undecided { command, status } => Failure::Message(format!(
+            "--predicate: {command}: ended with {status} for {} and also for an empty program, expected different results",
             path.display()
         )),
-        JudgeError::Command { .. } => Failure::Told(format!("--predicate: {error}")),
-        JudgeError::Isolation(_) | JudgeError::Build(_) => Failure::Told(error.to_string()),
+        JudgeError::Command { .. } => Failure::Message(format!("--predicate: {error}")),
+        JudgeError::Isolation(_) | JudgeError::Build(_) => Failure::Message(error.to_string()),
     }
 }
 
-/// What it came to.
+/// The result of a minimization.
 #[derive(Serialize)]
 struct Summary {
     output: String,
-    /// What was found, in the input and in the output.
+    /// The fingerprint of the input and of the output.
     fingerprint: String,
     bytes_before: usize,
     bytes: usize,
@@ -169,7 +169,7 @@ struct Summary {
     tries: u64,
     kept: u64,
     seconds: f64,
-    /// Nothing simpler was left to try.
+    /// The search ended because no simpler candidate was left.
     complete: bool,
     program: String,
 }

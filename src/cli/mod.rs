@@ -1,5 +1,5 @@
-//! The command line: one verb per file, each of which parses, calls the library, prints, and answers
-//! with an exit code.
+//! The command line. Each verb has a file, which parses its arguments, calls the library, prints the result, and returns
+//! an exit code.
 
 mod asm;
 mod bundle;
@@ -63,10 +63,10 @@ Exit codes:
   0  nothing was found
   1  a violation was found
   2  the command could not do its work
-What writes something from a crash (minimize, report, regress, bundle) exits with 0 where it is \
-written; 'check' has the codes of qemu-img check.";
+Commands that write output from a crash (minimize, report, regress, bundle) exit with 0 on success; \
+'check' exits with the codes of 'qemu-img check'.";
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the verb that it names.
 pub fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Map(arguments) => map::run(&arguments),
@@ -86,11 +86,11 @@ pub fn main() -> ExitCode {
     };
     let code = match &outcome {
         Ok(Exit::Nothing) | Err(Failure::Pipe) => 0,
-        Ok(Exit::Violation) | Err(Failure::CheckTold(_)) => 1,
+        Ok(Exit::Violation) | Err(Failure::CheckMessage(_)) => 1,
         Ok(Exit::Check(code)) => *code,
-        Err(Failure::Told(_)) => 2,
+        Err(Failure::Message(_)) => 2,
     };
-    if let Err(Failure::Told(line) | Failure::CheckTold(line)) = &outcome {
+    if let Err(Failure::Message(line) | Failure::CheckMessage(line)) = &outcome {
         complain(line);
     }
     ExitCode::from(code)

@@ -1,4 +1,4 @@
-//! Opening images: the format, and messages about files that cannot be opened.
+//! Checks the format of images, and explains why an image cannot be opened.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use qcowfuzz::walkers::chain::ChainError;
 
 use super::exit::Failure;
 
-/// Whether `format` (what `-f` says) is one that is read here.
+/// Rejects a `format` (the value of `-f`) that is not supported.
 pub fn check_format(path: &Path, format: Option<&str>) -> Result<(), Failure> {
     match format {
         None | Some("qcow2") => Ok(()),
@@ -19,7 +19,7 @@ pub fn check_format(path: &Path, format: Option<&str>) -> Result<(), Failure> {
     }
 }
 
-/// Why the chain of the image at `path` could not be opened.
+/// Returns the failure of opening the chain of the image at `path`.
 pub fn not_opened(path: &Path, error: ChainError) -> Failure {
     match error {
         ChainError::Image { path: of, error } if of == path => match FileStorage::open(path) {
@@ -27,11 +27,11 @@ pub fn not_opened(path: &Path, error: ChainError) -> Failure {
             Err(error) => error.into(),
         },
         ChainError::File(error) => error.into(),
-        error => Failure::Told(error.to_string()),
+        error => Failure::Message(error.to_string()),
     }
 }
 
-/// What is wrong with an image, with a word on its file where that explains it.
+/// Returns the failure of a malformed image. If the file is too short for a header, the message states its length.
 pub fn malformed(path: &Path, storage: &FileStorage, error: &MapError) -> Failure {
     use qcowfuzz::disk::storage::Storage;
     use qcowfuzz::internal::formats::qcow2::constants::V3_LENGTH_BYTES;

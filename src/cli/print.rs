@@ -1,4 +1,4 @@
-//! What a command tells at its end: lines for people, or one JSON object.
+//! Prints the result of a command: as text, or as one JSON object.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -8,30 +8,30 @@ use serde::Serialize;
 
 use super::exit::Failure;
 
-/// A progress line, where there is a terminal.
+/// Returns a progress line. It is shown only on a terminal.
 pub fn spinner() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
     ProgressBar::new_spinner().with_style(style)
 }
 
-/// Prints one line to standard output. Where nobody reads on, that is no failure.
+/// Prints one line to standard output. A closed pipe is not a failure.
 pub fn say(line: impl Display) -> Result<(), Failure> {
     print(&(), false, |(), out| writeln!(out, "{line}"))
 }
 
-/// Prints `told`, by `lines` or as JSON, to standard output. Where nobody reads on, that is no failure.
+/// Prints `result` to standard output, with `lines` or as JSON. A closed pipe is not a failure.
 pub fn print<T: Serialize>(
-    told: &T,
+    result: &T,
     json: bool,
     lines: impl FnOnce(&T, &mut BufWriter<StdoutLock>) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = match json {
-        true => serde_json::to_writer(&mut out, told)
+        true => serde_json::to_writer(&mut out, result)
             .map_err(io::Error::from)
             .and_then(|()| writeln!(out)),
-        false => lines(told, &mut out),
+        false => lines(result, &mut out),
     };
     match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
         Ok(()) | Err(Failure::Pipe) => Ok(()),

@@ -1,4 +1,4 @@
-//! `regress`: an input becomes a test.
+//! `regress`: prints an input as a regression test.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,41 +15,42 @@ use super::input::{self, reject_if_crashes};
 use super::target;
 use qcowfuzz::harness::targets::TargetKind;
 
-/// Print an input as a regression test: Rust to paste, or a file for tests/regressions/
+/// Print an input as a regression test: Rust code, or a file for tests/regressions/
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The test assembles the program, runs it, and expects that nothing is found; a test of map_extents \
-expects the extents of the reference model, too. It compiles on stable and needs no libFuzzer, only \
-qcowfuzz among the dev-dependencies. With --text, what is printed is a file: every one that lies in \
-tests/regressions/ is run by 'cargo test'.
+The test assembles the program, runs it, and expects no violation. A test of map_extents also expects \
+the extents of the reference model. The test compiles on stable Rust; it needs qcowfuzz among the \
+dev-dependencies, and no libFuzzer. With --text, the command prints a regression file instead: \
+'cargo test' runs every file in tests/regressions/.
 
-The fingerprint is that which is found now. Where the bug is mended already, say it: --fingerprint.
+The test names the fingerprint of the violation that the input shows now. If the bug is fixed already, \
+pass its fingerprint with --fingerprint.
 
-Exit codes: 0 the test was printed; 2 an input could not be read, or nothing is found in it.
+Exit codes: 0 the test was printed; 2 the input could not be read, or shows no violation.
 
 Examples: qcowfuzz regress small >> tests/walker.rs
           qcowfuzz regress small --text --story 'The walker ...' > tests/regressions/zeros_moved.txt")]
 pub struct Arguments {
-    /// The input, minimized
+    /// The minimized input; '-' for standard input
     #[arg(value_name = "INPUT")]
     input: PathBuf,
-    /// The fuzz target that the input is for
+    /// The fuzz target of the input
     #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
     target: TargetKind,
-    /// Print a file for tests/regressions/
+    /// Print a file for tests/regressions/ instead of Rust
     #[arg(long)]
     text: bool,
-    /// What was wrong, how it was found, and what became of it
+    /// The story of the bug: the fault, how it was found, and its fix
     #[arg(
         long,
         value_name = "TEXT",
-        default_value = "Its story: what was wrong, and what became of it."
+        default_value = "Story: describe the fault, how it was found, and its fix."
     )]
     story: String,
-    /// The fingerprint, where the input shows nothing any more
+    /// The fingerprint of the bug, if the input shows no violation any more
     #[arg(long, value_name = "LINE")]
     fingerprint: Option<String>,
-    /// What makes the engine under test, in Rust
+    /// The Rust expression that creates the engine under test
     #[arg(long, value_name = "EXPRESSION", default_value = "qcowfuzz::harness::Walker::default()")]
     engine: String,
 }
@@ -84,26 +85,30 @@ fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, Failure> {
     let mut examiner = Examiner::new(*target, Checks::AtCheckpoints, FileNames::default());
     let found = examiner.judge(path, input).fingerprint;
     match (found, &arguments.fingerprint) {
-        (Some(found), Some(told)) if found != *told => {
-            let what = format_args!("what is found in it is '{found}', expected '{told}'");
+        (Some(found), Some(named)) if found != *named => {
+            let what = format_args!("found '{found}', expected '{named}'");
             Err(Failure::at(path, what))
         }
         (Some(found), _) => Ok(found),
-        (None, Some(told)) if told.lines().count() == 1 && told.contains(": ") => Ok(told.clone()),
-        (None, Some(told)) => {
+        (None, Some(named)) if named.lines().count() == 1 && named.contains(": ") => {
+            Ok(named.clone())
+        }
+        (None, Some(named)) => {
             let expected = "expected one line, such as 'model: kind, normal → zero-plain'";
-            Err(Failure::Told(format!("--fingerprint: '{told}', {expected}")))
+            Err(Failure::Message(format!("--fingerprint: found '{named}', {expected}")))
         }
         (None, None) => Err(input::nothing_found(path, *target)),
     }
 }
 
-/// The story as it is printed, line by line.
+/// Returns the story in the form in which it is printed: lines without control characters.
 fn story(arguments: &Arguments) -> Result<String, Failure> {
     let lines = arguments.story.lines().map(|line| line.replace(char::is_control, " "));
     let story = lines.collect::<Vec<_>>().join("\n");
     match story.trim().is_empty() {
-        true => Err(Failure::Told("--story: is empty, expected what was wrong".to_string())),
+        true => Err(Failure::Message(
+            "--story: is empty, expected a description of the bug".to_string(),
+        )),
         false => Ok(story),
     }
 }

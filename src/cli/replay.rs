@@ -1,4 +1,4 @@
-//! `replay`: runs inputs of a fuzz target once more, and tells what was found.
+//! `replay`: runs inputs of a fuzz target again and prints the verdicts.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -17,46 +17,47 @@ use super::input;
 use super::target;
 use qcowfuzz::harness::targets::TargetKind;
 
-/// Run inputs of a fuzz target and tell what the oracles say: fingerprint, program, first difference
+/// Run inputs of a fuzz target and print the verdict, the fingerprint, the program and the first difference
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Of one input everything is told, of several a line each and a summary. The program is printed as \
-text that 'qcowfuzz asm' takes, with the operation marked after which the violation was found.
+For one input, the command prints the full report; for several, a line for each and a summary. It \
+prints the program as text that 'qcowfuzz asm' accepts, and marks the operation after which an oracle \
+found the violation.
 
-An input of raw_image is a file, not a program. It is refused, or its walk failed, or it was walked: \
-none of these is a violation.
+An input of raw_image is a file, not a program. The walker may reject it, fail in the middle of the \
+walk, or finish: none of these is a violation.
 
 Exit codes: 0 nothing was found; 1 a violation was found; 2 an input could not be read, or the \
-image not be written.
+image could not be written.
 
 Example: qcowfuzz replay --check-each artifacts/map_extents/crash-1f0c")]
 pub struct Arguments {
-    /// The inputs, files of any content; - for standard input
+    /// The inputs: files with any content; '-' for standard input
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// The fuzz target that the inputs are for
+    /// The fuzz target of the inputs
     #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
     target: TargetKind,
-    /// Build and verify after every operation, not only at checkpoints and at the end; of programs only
+    /// Build and verify after every operation, not only at checkpoints and at the end (programs only)
     #[arg(long)]
     check_each: bool,
-    /// Print what happened on the way, too: events of VM, allocator, walker and oracles; of one input only
+    /// Also print the events of the VM, the allocator, the walker and the oracles (one input only)
     #[arg(long, conflicts_with = "json")]
     events: bool,
-    /// Print one JSON object per line, one line for each input
+    /// Print one line with a JSON object for each input
     #[arg(long)]
     json: bool,
-    /// Print only the judgement, without what explains it
+    /// Print only the verdict, without an explanation
     #[arg(long, conflicts_with_all = ["events", "dump_image"])]
     brief: bool,
-    /// Somebody waits for it: end when standard input does
+    /// End when standard input closes: another process waits for the result
     #[arg(long, hide = true)]
     supervised: bool,
-    /// Write the image that was built last to this file, and the files that it names beside it; of one
-    /// program only
+    /// Write the last image of the run to this file, and the files that it names beside it (one program
+    /// only)
     #[arg(long, value_name = "F")]
     dump_image: Option<PathBuf>,
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(long, requires = "dump_image")]
     force: bool,
 }
@@ -97,7 +98,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
         match printed.map_err(|error| Failure::output(&error)) {
             Ok(()) => {}
-            // Nobody reads on, but what was found is still told by the exit code.
+            // The reader has closed the pipe, but the exit code still reports the violations.
             Err(Failure::Pipe) => return Ok(Exit::after(violations)),
             Err(failure) => return Err(failure),
         }
@@ -112,7 +113,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
-/// Refuses options that mean nothing for these inputs.
+/// Rejects options that do not apply to these inputs.
 fn refuse(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { inputs, target, check_each, dump_image, events, .. } = arguments;
     let of_programs = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
@@ -120,12 +121,12 @@ fn refuse(arguments: &Arguments) -> Result<(), Failure> {
         target::reject_files(*target, option)?;
     }
     if *events && inputs.len() > 1 {
-        let many = "--events: of several inputs no events are told, expected one input";
-        return Err(Failure::Told(many.to_string()));
+        let many = "--events: found several inputs, expected one";
+        return Err(Failure::Message(many.to_string()));
     }
     match dump_image {
         Some(path) if inputs.len() > 1 => {
-            Err(Failure::at(path, "of several inputs no image is dumped, expected one input"))
+            Err(Failure::at(path, "cannot dump the images of several inputs, expected one input"))
         }
         _ => Ok(()),
     }

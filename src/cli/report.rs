@@ -1,4 +1,4 @@
-//! `report`: one page that explains what an input does, for somebody who has a crash.
+//! `report`: writes a page that explains what an input does.
 
 use std::path::PathBuf;
 
@@ -16,32 +16,32 @@ use super::print::say;
 use super::save;
 use super::target;
 
-/// Explain what an input of a fuzz target does, on one page for a browser
+/// Write a page for a browser that explains what an input of a fuzz target does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The page has the program and what each operation came to, the files that it builds drawn to scale, \
-the guest disk as the reference model, the walker and qemu-img see it, and every field and entry with \
-its bits in words. What an operation wrote is marked where the mouse or the keyboard's focus is. It is \
-one file that asks for nothing else, and can be sent to others. Very long inputs are not shown in full; \
-'qcowfuzz replay --json' has all of it.
+The page shows the program and the effect of each operation, the files that the program builds (to \
+scale), the guest disk according to the reference model, the walker and qemu-img, and every field and \
+entry with its bits explained. Point at an operation, or move the focus to it, to highlight the bytes \
+that it wrote. The page is a single file without references to others, so it can be sent to anyone. It \
+shortens very long inputs; 'qcowfuzz replay --json' prints them in full.
 
-qemu-img is asked where it is installed, of what a program builds; it follows no name in an image. An \
-input of raw_image is somebody's file: of that it is not asked.
+If qemu-img is installed, the command runs it on the image that the program builds, without following \
+names in the image. It does not run qemu-img on inputs of raw_image, which are files of unknown origin.
 
-Exit codes: 0 the page was written; 2 the input could not be read, ends its process, or the page not \
-be written.
+Exit codes: 0 the page was written; 2 the input could not be read or ends its process, or the page \
+could not be written.
 
 Example: qcowfuzz report artifacts/map_extents/crash-1f0c --html crash.html")]
 pub struct Arguments {
-    /// The input, a file of any content; - for standard input
+    /// The input: a file with any content; '-' for standard input
     input: PathBuf,
-    /// The file that the page is written to
+    /// Write the page to this file
     #[arg(long, value_name = "F")]
     html: PathBuf,
-    /// The fuzz target that the input is for
+    /// The fuzz target of the input
     #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
     target: TargetKind,
-    /// Replace a file that is there already
+    /// Replace the output file if it exists
     #[arg(long)]
     force: bool,
 }

@@ -1,4 +1,4 @@
-//! Writing outputs: nothing is overwritten that was not meant to be.
+//! Writes outputs, and overwrites a file only if the user asked for it.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,13 +8,13 @@ use qcowfuzz::internal::disk::files::Existing;
 
 use super::exit::{Failure, THERE_ALREADY};
 
-/// Whether the file at `output` may be replaced. What was made of an input never takes its place.
+/// Returns whether the file at `output` may be replaced. The output of a command never replaces its input.
 pub fn not_the_input(output: &Path, input: &Path, force: bool) -> Result<Existing, Failure> {
     let same = || input.canonicalize().ok().zip(output.canonicalize().ok());
     match output.symlink_metadata() {
         Ok(_) if !force => Err(Failure::at(output, THERE_ALREADY)),
         _ if same().is_some_and(|(input, output)| input == output) => {
-            Err(Failure::at(output, "is the input itself, expected another file"))
+            Err(Failure::at(output, "is the input file, expected another file"))
         }
         _ => Ok(Existing::forced(force)),
     }

@@ -1,11 +1,11 @@
-//! Sizes as qemu-img reads them: decimal with a fraction and a suffix, or hexadecimal.
+//! Parses sizes as qemu-img does: decimal with a fraction and a suffix, or hexadecimal.
 
-/// What qemu-img allows for offsets and lengths.
+/// The largest offset or length that qemu-img accepts.
 const MAX: u64 = i64::MAX as u64;
 
 /// Parses `text`: `4096`, `64k`, `1.5M`, `0x10000`. Suffixes are powers of 1024.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let expected = "expected a number of bytes, or one with a suffix (k, M, G, T, P, E)";
+    let expected = "expected a number of bytes, or a number with a suffix (k, M, G, T, P, E)";
     let unsigned = text.trim_start();
     if unsigned.starts_with('-') {
         return Err(out_of_range());
@@ -27,13 +27,13 @@ fn out_of_range() -> String {
     format!("must be between 0 and {MAX}")
 }
 
-/// Digits and nothing else; `from_str_radix` alone would take a sign.
+/// Parses digits without a sign, which `from_str_radix` alone would accept.
 fn whole(digits: &str, radix: u32) -> Option<u128> {
     let digits_only = digits.chars().all(|digit| digit.is_digit(radix));
     if !digits_only || digits.is_empty() {
         return None;
     }
-    // More digits than 128 bits hold are out of range all the same.
+    // A number of more than 128 bits is out of range, and so is the largest value.
     Some(u128::from_str_radix(digits, radix).unwrap_or(u128::MAX))
 }
 
@@ -54,10 +54,10 @@ fn decimal(text: &str) -> Option<u128> {
     whole(fraction, 10)?;
     let part: f64 = format!("0.{fraction}").parse().ok()?;
     if unit == 1 && part != 0.0 {
-        // There are no parts of a byte.
+        // A fraction of a byte has no meaning.
         return None;
     }
-    // Rounded to the nearest byte, as qemu-img does; at most 2^60, so nothing is cut.
+    // Rounds to the nearest byte, as qemu-img does. The value is at most 2^60, so the cast loses nothing.
     Some(scaled.saturating_add((part * unit as f64 + 0.5) as u128))
 }
 
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_qemu_img_reads_them() {
-        // Each tried on qemu-img 10.0.2.
+        // qemu-img 10.0.2 gives the same result for each.
         let accepted = [
             ("0", 0),
             ("1b", 1),
@@ -108,11 +108,11 @@ mod tests {
             "++1", "+ 1", "inf", "nan", "5e-1k", "0x1.8k", "1,5",
         ];
         for text in malformed {
-            assert!(parse(text).is_err_and(|told| told.starts_with("expected")), "{text}");
+            assert!(parse(text).is_err_and(|message| message.starts_with("expected")), "{text}");
         }
         let out_of_range = ["-1", "-0", "8E", "16E", "9223372036854775808", "7.99999999999999999E"];
         for text in out_of_range {
-            assert!(parse(text).is_err_and(|told| told.starts_with("must be")), "{text}");
+            assert!(parse(text).is_err_and(|message| message.starts_with("must be")), "{text}");
         }
     }
 }

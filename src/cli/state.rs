@@ -1,4 +1,4 @@
-//! `state`: what a corpus covers, in names; and one folder of inputs from several.
+//! `state`: prints the coverage of a corpus by name, compares and prunes corpora, and merges folders of inputs.
 
 mod corpus;
 mod merge;
@@ -25,14 +25,14 @@ use qcowfuzz::harness::targets::TargetKind;
 
 use corpus::{Corpus, counted};
 
-/// Tell what a corpus covers: edges by state, rare events, vitals, and what has never happened
+/// Print the coverage of a corpus; compare, prune and merge corpora
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-All files of a folder are inputs, in the order of their names; folders in it are left alone. \
-docs/feedback.md lists what there is to be covered.
+Every file of a folder is an input, in the order of the names; subfolders are ignored. \
+docs/feedback.md lists the edges, events and vitals that a corpus can cover.
 
-Exit codes: 0 nothing was found; 1 an input has a violation, which 'qcowfuzz replay' tells; 2 a \
-folder or an input could not be read, or an output not be written.
+Exit codes: 0 nothing was found; 1 an input shows a violation, which 'qcowfuzz replay' prints; 2 a \
+folder or an input could not be read, or an output could not be written.
 
 Examples: qcowfuzz state show corpus/map_extents
           qcowfuzz state prune corpus/hostile -o smaller --target hostile
@@ -40,99 +40,99 @@ Examples: qcowfuzz state show corpus/map_extents
 pub struct Arguments {
     #[command(subcommand)]
     what: What,
-    /// The fuzz target that the inputs are for
+    /// The fuzz target of the inputs
     #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT, global = true)]
     target: TargetKind,
-    /// Print one JSON object
+    /// Print the result as one JSON object
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// What is covered, and what is not; the rarest edges, and the shortest input that has each
+    /// Print the edges, rare events and vitals that a corpus covers, those that it misses, and its rarest edges
     Show {
-        /// The corpus
+        /// The corpus folder
         dir: PathBuf,
-        /// How many of the rarest edges are told
+        /// Print at most N of the rarest edges
         #[arg(long, value_name = "N", default_value_t = 20)]
         rarest: usize,
     },
-    /// What one corpus covers and another does not, both ways
+    /// Print what each of two corpora covers and the other does not
     Diff {
-        /// One corpus
+        /// The first corpus folder
         one: PathBuf,
-        /// The other
+        /// The second corpus folder
         other: PathBuf,
     },
-    /// Copy the inputs that are enough for all that a corpus covers; the corpus itself stays
+    /// Copy a subset of the inputs that has the same coverage; the corpus itself does not change
     Prune {
-        /// The corpus
+        /// The corpus folder
         dir: PathBuf,
-        /// Where they go: a folder, which is made if it is not there
+        /// Copy the inputs to this folder; create it if needed
         #[arg(short, long, value_name = "DIR")]
         output: PathBuf,
-        /// Replace files that are there already
+        /// Replace existing files
         #[arg(long)]
         force: bool,
     },
-    /// Add to a folder what it lacks of others: all named seeds, and the finds that cover something more
+    /// Add the inputs of other folders to a folder: all named seeds, and the finds that add coverage
     ///
-    /// Inputs that are called after their content, in 40 hexadecimal digits, are finds of a fuzzer. All others are
-    /// seeds that somebody named: they are copied, whatever they cover. Nothing is removed or replaced, neither in
-    /// the folders that are read nor in the one that is written: a seed whose name is taken by other content is
-    /// called after its own. A find with a violation is not copied, since libFuzzer does not start with one. Hidden
-    /// files are left alone. Files appear whole or not at all, and after a kill the same command completes the work.
-    /// Campaigns may run in all of these folders meanwhile.
+    /// A find is an input that a fuzzer named by its content, with 40 hexadecimal digits. All other inputs are seeds,
+    /// which are always copied. The command removes and replaces no file in any of the folders. If the name of a seed
+    /// is taken by a file with other content, the copy is named by its content. Finds that show a violation are not
+    /// copied, because libFuzzer does not start with them. Hidden files are ignored. Each file is written as a whole or
+    /// not at all; after a kill, the same command completes the work. Campaigns may run in all of these folders at
+    /// the same time.
     Merge {
-        /// The folders that are read
+        /// Read the inputs of these folders
         #[arg(required = true, value_name = "DIR")]
         dirs: Vec<PathBuf>,
-        /// The folder that is added to, which is made if it is not there
+        /// Add the inputs to this folder; create it if needed
         #[arg(short, long, value_name = "DIR")]
         output: PathBuf,
     },
 }
 
-/// Does what is asked.
+/// Runs the subcommand.
 pub fn run(arguments: &Arguments) -> Outcome {
     let _silence = PanicNotes::take_over();
     let target = arguments.target;
-    let (told, violations) = match &arguments.what {
+    let (summary, violations) = match &arguments.what {
         What::Show { dir, rarest } => {
             let corpus = Corpus::read(dir, target)?;
-            (Told::Show(Box::new(Show::of(&corpus, *rarest)?)), corpus.violations)
+            (Summary::Show(Box::new(Show::of(&corpus, *rarest)?)), corpus.violations)
         }
         What::Diff { one, other } => {
             let (one, other) = (Corpus::read(one, target)?, Corpus::read(other, target)?);
             let violations = one.violations + other.violations;
-            (Told::Diff(Diff::of(&one, &other)), violations)
+            (Summary::Diff(Diff::of(&one, &other)), violations)
         }
         What::Prune { dir, output, force } => {
             let corpus = Corpus::read(dir, target)?;
-            (Told::Prune(pruned(&corpus, output, Existing::forced(*force))?), corpus.violations)
+            (Summary::Prune(pruned(&corpus, output, Existing::forced(*force))?), corpus.violations)
         }
         What::Merge { dirs, output } => {
             let merged = Merged::of(dirs, output, target)?;
             let violations = merged.violations();
-            (Told::Merge(merged), violations)
+            (Summary::Merge(merged), violations)
         }
     };
-    print(&told, arguments.json, |told, out| told.print(out))?;
+    print(&summary, arguments.json, |summary, out| summary.print(out))?;
     Ok(Exit::after(violations))
 }
 
-/// What is told.
+/// The result of a subcommand.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Told {
+enum Summary {
     Show(Box<Show>),
     Diff(Diff),
     Prune(Pruned),
     Merge(Merged),
 }
 
-impl Told {
+impl Summary {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Show(show) => show.print(out),
@@ -143,7 +143,7 @@ impl Told {
     }
 }
 
-/// What two corpora cover.
+/// The comparison of two corpora: the number of counters that both reach, and the counters that only one reaches.
 #[derive(Serialize)]
 struct Diff {
     one: String,
@@ -175,7 +175,7 @@ impl Diff {
     }
 }
 
-/// What was copied.
+/// The result of `prune`: the corpus, and the inputs that were copied.
 #[derive(Serialize)]
 struct Pruned {
     corpus: String,
@@ -213,6 +213,6 @@ impl Pruned {
         let Self { corpus, output, inputs, bytes, kept, kept_bytes } = self;
         writeln!(out, "{corpus}: {}, {bytes} bytes", counted(*inputs))?;
         let kept = counted(kept.len());
-        writeln!(out, "{output}: {kept}, {kept_bytes} bytes, which cover the same")
+        writeln!(out, "{output}: {kept}, {kept_bytes} bytes, with the same coverage")
     }
 }

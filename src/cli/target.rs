@@ -1,4 +1,4 @@
-//! The option `--target`.
+//! Parses the option `--target`.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -6,22 +6,22 @@ use qcowfuzz::harness::targets::TargetKind;
 
 use super::exit::Failure;
 
-/// The target of an input if the command line names none.
+/// The target if the command line names none.
 pub const DEFAULT: &str = TargetKind::MapExtents.name();
 
 /// Returns a parser for the name of a target.
 pub fn parser() -> impl TypedValueParser<Value = TargetKind> {
     let value = |kind: TargetKind| PossibleValue::new(kind.name()).help(kind.definition().about);
     PossibleValuesParser::new(TargetKind::ALL.map(value))
-        .try_map(|name| TargetKind::named(&name).ok_or(format!("no target '{name}'")))
+        .try_map(|name| TargetKind::named(&name).ok_or(format!("unknown target '{name}'")))
 }
 
-/// Refuses a target whose inputs are files, on behalf of `option`.
+/// Rejects a target whose inputs are files. The message names `option`, which needs programs.
 pub fn reject_files(kind: TargetKind, option: &str) -> Result<(), Failure> {
     if kind.runs_programs() {
         return Ok(());
     }
     let (name, what) =
-        (kind.name(), "has files for inputs, expected a target whose inputs are programs");
-    Err(Failure::Told(format!("{option}: {name} {what}")))
+        (kind.name(), "reads image files, expected a target whose inputs are programs");
+    Err(Failure::Message(format!("{option}: {name} {what}")))
 }

@@ -1,9 +1,9 @@
-//! Text for a terminal.
+//! Text that is safe to print on a terminal.
 
 use std::io::Write;
 
-/// A character as it may reach a terminal: what moves its cursor, or turns the direction of writing, is
-/// told by its number.
+/// Returns a character in a form that is safe on a terminal. Control characters, and those that change the
+/// direction of writing, are escaped.
 pub fn shown(character: char) -> String {
     let turns = matches!(
         character,
@@ -15,9 +15,9 @@ pub fn shown(character: char) -> String {
     }
 }
 
-/// Says `line` on standard error. Where that is closed too, there is nobody to tell.
+/// Prints `line` to standard error. If that is closed, the message is lost.
 pub fn complain(line: &str) {
-    // File names may hold anything; the promise is one line.
+    // A file name may contain line breaks, but every message is one line.
     let line: String = line.replace(['\n', '\r'], " ").chars().map(shown).collect();
     let _ = writeln!(std::io::stderr().lock(), "qcowfuzz: {line}");
 }

@@ -1,4 +1,4 @@
-//! `triage`: a folder of artifacts becomes a list of bugs.
+//! `triage`: groups the artifacts of a folder by bug.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -15,44 +15,44 @@ use super::print::print;
 use super::target;
 use super::terminal::{complain, shown};
 
-/// Group artifacts by fingerprint: which bugs are there, which are new, and which input to look at first
+/// Group artifacts by fingerprint, and print which bugs are new and which inputs show them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each input is run in a process of its own, so that a hang or a stack overflow is a finding like any \
-other. A bug is known where a file in the folder of --known has its fingerprint. The inputs of a bug \
-are listed from the smallest on.
+Each input runs in a process of its own, so that a hang or a stack overflow is a finding like any \
+other. A bug is known if a file in the folder of --known has its fingerprint. The inputs of a bug are \
+listed by length, the shortest first.
 
-Exit codes: 0 nothing new was found; 1 a bug is new; 2 an input could not be run.
+Exit codes: 0 no new bug was found; 1 a new bug was found; 2 an input could not be run.
 
 Example: qcowfuzz triage artifacts/map_extents")]
 pub struct Arguments {
-    /// The folder with the artifacts
+    /// The folder of artifacts
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The fuzz target that they are for [default: the one that the folder is called after, else map_extents]
+    /// The fuzz target of the artifacts [default: the name of the folder, or map_extents if that is no target]
     #[arg(long, value_parser = target::parser())]
     target: Option<TargetKind>,
-    /// Where the known bugs are: the text files of 'qcowfuzz regress --text' [default: tests/regressions, if it is there]
+    /// The folder of known bugs, files of 'qcowfuzz regress --text' [default: tests/regressions, if it exists]
     #[arg(long, value_name = "DIR")]
     known: Option<PathBuf>,
-    /// A run of so many seconds is a hang
+    /// Report a run that takes this long as a hang
     #[arg(long, value_name = "SECONDS", default_value_t = 25,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     timeout: u64,
-    /// Print one JSON object
+    /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Where the known bugs are, if nothing is said.
+/// The default folder of known bugs.
 const REGRESSIONS: &str = "tests/regressions";
-/// How many inputs of a bug are listed for people.
+/// The maximum number of inputs of a bug in the text output.
 const MOST_LISTED: usize = 8;
 
-/// Triages a folder.
+/// Groups the artifacts of a folder.
 pub fn run(arguments: &Arguments) -> Outcome {
     let Arguments { dir, timeout, .. } = arguments;
-    let target = arguments.target.unwrap_or_else(|| called_after(dir));
+    let target = arguments.target.unwrap_or_else(|| target_named_by(dir));
     let known = match &arguments.known {
         Some(dir) => known(dir)?,
         None if Path::new(REGRESSIONS).is_dir() => known(Path::new(REGRESSIONS))?,
@@ -66,18 +66,18 @@ pub fn run(arguments: &Arguments) -> Outcome {
         (0, 0) => Ok(Exit::Nothing),
         (0, _) => Ok(Exit::Violation),
         (failures, _) => {
-            let what = format_args!("{failures} of its files could not be run");
+            let what = format_args!("{failures} of the files could not be run");
             Err(Failure::at(dir, what))
         }
     }
 }
 
 fn known(dir: &Path) -> Result<KnownBugs, Failure> {
-    triage::known_bugs(dir).map_err(|error| Failure::Told(error.to_string()))
+    triage::known_bugs(dir).map_err(|error| Failure::Message(error.to_string()))
 }
 
-/// The target that a folder is called after.
-fn called_after(dir: &Path) -> TargetKind {
+/// Returns the target whose name the folder has, or the default target.
+fn target_named_by(dir: &Path) -> TargetKind {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     TargetKind::named(&name).unwrap_or_default()
 }
@@ -100,7 +100,7 @@ fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
         listed(&bug.inputs, out)?;
     }
     if !nothing.is_empty() {
-        writeln!(out, "\nnothing is found any more in {}", counted(nothing.len(), "input"))?;
+        writeln!(out, "\nno violation any more: {}", counted(nothing.len(), "input"))?;
         listed(nothing, out)?;
     }
     Ok(())
@@ -113,6 +113,6 @@ fn listed(inputs: &[Input], out: &mut impl Write) -> io::Result<()> {
     }
     match inputs.len().checked_sub(MOST_LISTED) {
         None | Some(0) => Ok(()),
-        Some(more) => writeln!(out, "       … and {more} more (--json has them)"),
+        Some(more) => writeln!(out, "       … and {more} more (--json lists all)"),
     }
 }

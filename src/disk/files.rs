@@ -48,7 +48,7 @@ pub fn replace(path: &Path, scratch: &Path, bytes: &[u8]) -> Result<(), Error> {
         .map_err(|error| Error::file(path, error))
 }
 
-/// What happens to a file that exists already.
+/// The rule for an output file that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// It stays, and the new file is not written.

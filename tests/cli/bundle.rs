@@ -12,7 +12,7 @@ fn what_cannot_be_packed_is_told_in_one_line() {
     fs::write(at("empty"), "").unwrap();
     fs::write(at("there"), "mine").unwrap();
     fs::File::create(at("long")).unwrap().set_len(100 << 20).unwrap();
-    let nothing = "nothing was found in it, expected an input with a violation";
+    let nothing = "no violation was found, expected an input that shows one";
     let cases: [(&[&str], &str); 6] = [
         (&["missing", "-o", "out"], "missing: No such file or directory"),
         (&["input", "-o", "out"], &format!("input: {nothing} (--target map_extents)")),
@@ -20,12 +20,12 @@ fn what_cannot_be_packed_is_told_in_one_line() {
             &["empty", "-o", "out", "--target", "raw_image"],
             &format!("empty: {nothing} (--target raw_image)"),
         ),
-        (&["long", "-o", "out"], "long: is longer than any input of a fuzz target"),
+        (&["long", "-o", "out"], "long: is too long for a fuzz target"),
         (
             &["input", "-o", "there"],
-            "there: the file is there already, expected a new one or --force",
+            "there: the file exists, expected a new one or --force",
         ),
-        (&["input", "-o", "input", "--force"], "input: is the input itself, expected another file"),
+        (&["input", "-o", "input", "--force"], "input: is the input file, expected another file"),
     ];
     for (arguments, expected) in cases {
         let output = qcowfuzz(dir.path(), &[&["bundle"], arguments].concat());

@@ -138,7 +138,7 @@ fn no_file_of_a_chain_is_overwritten() {
     fs::write(sub.join("disk.1.data"), "mine").unwrap();
     let again = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2"]);
     assert_eq!(again.status.code(), Some(2));
-    let there = "the file is there already, expected a new one or --force";
+    let there = "the file exists, expected a new one or --force";
     assert_eq!(told(&again), format!("sub/disk.0.raw: {there}"));
     fs::remove_file(sub.join("disk.0.raw")).unwrap();
     let again = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2"]);

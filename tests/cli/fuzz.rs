@@ -200,7 +200,7 @@ fn a_killed_campaign_leaves_whole_files_and_goes_on() {
         let second = qcowfuzz(dir.path(), &["fuzz", "--runs", "1"]);
         assert_eq!(second.status.code(), Some(2), "round {round}");
         assert!(
-            told(&second).ends_with("another campaign is running here, expected another --dir")
+            told(&second).ends_with("another campaign is running in this folder, expected another --dir")
         );
         running.0.kill().unwrap();
         running.0.wait().unwrap();
@@ -268,9 +268,9 @@ fn what_a_campaign_cannot_go_on_from_is_told() {
         told(&ran).to_string()
     };
     let seed = refused(&["--rng-seed", "4"]);
-    assert!(seed.ends_with("has seed 3, expected that as --rng-seed, or --restart"), "{seed}");
+    assert!(seed.ends_with("has --rng-seed 3, expected the same value or --restart"), "{seed}");
     let raw = refused(&["--target", "raw_image"]);
-    assert!(raw.starts_with("--target: raw_image has files for inputs"), "{raw}");
+    assert!(raw.starts_with("--target: raw_image reads image files"), "{raw}");
     // A state of somebody else's.
     let state = dir.join("state/map_extents/job-0.json");
     let whole = fs::read(&state).unwrap();

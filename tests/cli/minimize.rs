@@ -88,8 +88,8 @@ fn what_cannot_be_minimized_is_told_in_one_line() {
     fs::write(at("there"), "mine").unwrap();
     std::os::unix::fs::symlink("input", at("link")).unwrap();
     let nothing =
-        "nothing was found in it, expected an input with a violation (--target map_extents)";
-    let long = "is longer than any input of a fuzz target, expected at most 1048576 bytes";
+        "no violation was found, expected an input that shows one (--target map_extents)";
+    let long = "is too long for a fuzz target, expected at most 1048576 bytes";
     let cases: [(&[&str], &str); 12] = [
         (&["missing", "-o", "out"], "missing: No such file or directory"),
         (&["empty", "-o", "out"], &format!("empty: {nothing}")),
@@ -99,17 +99,17 @@ fn what_cannot_be_minimized_is_told_in_one_line() {
         (&["long", "-o", "out"], &format!("long: {long}")),
         (
             &["input", "-o", "there"],
-            "there: the file is there already, expected a new one or --force",
+            "there: the file exists, expected a new one or --force",
         ),
-        (&["input", "-o", "input", "--force"], "input: is the input itself, expected another file"),
-        (&["input", "-o", "link", "--force"], "link: is the input itself, expected another file"),
+        (&["input", "-o", "input", "--force"], "input: is the input file, expected another file"),
+        (&["input", "-o", "link", "--force"], "link: is the input file, expected another file"),
         (
             &["input", "-o", "out", "--target", "raw_image"],
-            "minimize: raw_image has files for inputs",
+            "minimize: raw_image reads image files",
         ),
         (
             &["input", "-o", "out", "--predicate", "true"],
-            "--predicate: true: ended with exit status: 0 both with input and with an empty program",
+            "--predicate: true: ended with exit status: 0 for input and also for an empty program",
         ),
         (
             &["input", "-o", "no/out", "--predicate", &predicate()],

@@ -42,7 +42,7 @@ fn replay_dumps_the_image_that_was_built() {
     assert_eq!(dumped, fs::read(dir.path().join("disk.qcow2")).unwrap());
     let again = qcowfuzz(dir.path(), &arguments);
     assert_eq!(again.status.code(), Some(2));
-    assert!(told(&again).starts_with("dumped.qcow2: the file is there already"));
+    assert!(told(&again).starts_with("dumped.qcow2: the file exists"));
     let forced = [&arguments[..], &["--force"]].concat();
     assert!(qcowfuzz(dir.path(), &forced).status.success());
     let several = ["replay", "program", "program", "--dump-image", "other.qcow2"];
@@ -74,7 +74,7 @@ fn text_and_bytes_turn_into_each_other() {
     assert_eq!(told(&output), "bad: line 1: 'write' before the image line");
     fs::write(dir.path().join("bad"), b"image \xff").unwrap();
     let output = qcowfuzz(dir.path(), &["asm", "bad", "-o", "out"]);
-    assert_eq!(told(&output), "bad: byte 6 is not UTF-8, expected a program's text");
+    assert_eq!(told(&output), "bad: invalid UTF-8 at byte 6, expected the text of a program");
     assert!(!dir.path().join("out").exists());
 }
 

@@ -60,7 +60,7 @@ fn an_input_that_shows_nothing_is_refused_unless_it_is_said_what_it_showed() {
     fs::write(dir.path().join("input"), small_program()).unwrap();
     let output = qcowfuzz(dir.path(), &["regress", "input"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
-    assert!(told(&output).starts_with("input: nothing was found in it, expected"));
+    assert!(told(&output).starts_with("input: no violation was found, expected"));
 }
 
 #[test]
@@ -70,10 +70,10 @@ fn what_would_not_be_read_again_is_refused() {
     for (arguments, expected) in [
         (
             ["--fingerprint", "two\nlines: and more"],
-            "--fingerprint: 'two lines: and more', expected one line",
+            "--fingerprint: found 'two lines: and more', expected one line",
         ),
-        (["--fingerprint", ""], "--fingerprint: '', expected one line"),
-        (["--fingerprint", "→→→"], "--fingerprint: '→→→', expected one line"),
+        (["--fingerprint", ""], "--fingerprint: found '', expected one line"),
+        (["--fingerprint", "→→→"], "--fingerprint: found '→→→', expected one line"),
     ] {
         let output = qcowfuzz(dir.path(), &[&["regress", "input"], &arguments[..]].concat());
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));

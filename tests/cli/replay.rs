@@ -128,7 +128,7 @@ fn what_only_programs_have_is_refused_for_files() {
         let output = qcowfuzz(dir.path(), &arguments);
         assert_eq!(output.status.code(), Some(2));
         assert!(output.stdout.is_empty());
-        let rest = "raw_image has files for inputs, expected a target whose inputs are programs";
+        let rest = "raw_image reads image files, expected a target whose inputs are programs";
         assert_eq!(told(&output), format!("{}: {rest}", options[0]));
     }
     assert!(!dir.path().join("dumped").exists());
@@ -148,7 +148,7 @@ fn events_are_told_of_one_input() {
     line("emit  start → normal ×3 → compressed ×2 → normal → unallocated");
     let output = qcowfuzz(&dir, &["replay", "--events", "chain_raw", "windows"]);
     assert_eq!(output.status.code(), Some(2));
-    let refused = "--events: of several inputs no events are told, expected one input";
+    let refused = "--events: found several inputs, expected one";
     assert_eq!(told(&output), refused);
 }
 
@@ -169,7 +169,7 @@ fn an_input_that_is_too_long_is_refused() {
     fs::File::create(dir.path().join("long")).unwrap().set_len(100 << 20).unwrap();
     let output = qcowfuzz(dir.path(), &["replay", "long"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
-    let long = "long: is longer than any input of a fuzz target, expected at most 1048576 bytes";
+    let long = "long: is too long for a fuzz target, expected at most 1048576 bytes";
     assert_eq!(told(&output), long);
 }
 

@@ -251,17 +251,17 @@ fn what_cannot_be_done_is_told_in_one_line_and_nothing_is_written() {
         (&["folder", "--html", "new"], "folder: "),
         (
             &["long", "--html", "new"],
-            "long: is longer than any input of a fuzz target, expected at most ",
+            "long: is too long for a fuzz target, expected at most ",
         ),
         (
             &["program", "--html", "there"],
-            "there: the file is there already, expected a new one or --force",
+            "there: the file exists, expected a new one or --force",
         ),
         (&["program", "--html", "none/new"], "none/new: "),
         (&["program", "--html", "folder", "--force"], "folder: "),
         (
             &["program", "--html", "program", "--force"],
-            "program: is the input itself, expected another file",
+            "program: is the input file, expected another file",
         ),
     ];
     for (arguments, expected) in cases {

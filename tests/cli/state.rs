@@ -75,7 +75,7 @@ fn what_is_pruned_covers_the_same_and_nothing_is_lost() {
     // Once more, into what is there now.
     let output = qcowfuzz(dir.path(), &["state", "prune", "map_extents", "-o", "small"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(told(&output).ends_with("the file is there already, expected a new one or --force"));
+    assert!(told(&output).ends_with("the file exists, expected a new one or --force"));
     json(dir.path(), &["prune", "map_extents", "-o", "small", "--force"]);
 }
 

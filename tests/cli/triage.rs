@@ -22,7 +22,7 @@ fn inputs_that_show_nothing_are_told() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let out = text(&output.stdout);
     let start =
-        "refcounts: 2 inputs, 0 bugs, 0 of them new\n\nnothing is found any more in 2 inputs\n";
+        "refcounts: 2 inputs, 0 bugs, 0 of them new\n\nno violation any more: 2 inputs\n";
     assert!(out.starts_with(start), "{out}");
     assert!(out.contains("       0 bytes  refcounts/crash-0\n"), "{out}");
     // The folder's name says what they are for.
@@ -45,9 +45,9 @@ fn what_cannot_be_run_or_read_is_told() {
     assert_eq!(output.status.code(), Some(2));
     let lines: Vec<_> = text(&output.stderr).lines().collect();
     let long =
-        "artifacts/long: is longer than any input of a fuzz target, expected at most 1048576 bytes";
+        "artifacts/long: is too long for a fuzz target, expected at most 1048576 bytes";
     assert_eq!(lines[0], format!("qcowfuzz: {long}"));
-    assert_eq!(lines[1], "qcowfuzz: artifacts: 1 of its files could not be run");
+    assert_eq!(lines[1], "qcowfuzz: artifacts: 1 of the files could not be run");
     assert!(text(&output.stdout).starts_with("artifacts: 1 input, 0 bugs"));
     // A file among the known bugs that is none.
     fs::remove_file(folder.join("long")).unwrap();
@@ -70,7 +70,7 @@ fn long_programs_are_no_hangs() {
     fs::write(folder.join("long"), long.encode()).unwrap();
     let output = qcowfuzz(dir.path(), &["triage", "artifacts", "--timeout", "120"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains("nothing is found any more in 1 input\n"));
+    assert!(text(&output.stdout).contains("no violation any more: 1 input\n"));
     let output = qcowfuzz(dir.path(), &["report", "artifacts/long", "--html", "page.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }

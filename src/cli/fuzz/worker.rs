@@ -1,4 +1,4 @@
-//! `fuzz-worker`: a job of 'fuzz', in a process of its own.
+//! `fuzz-worker`: runs one job of `fuzz` in a process of its own.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,46 +10,46 @@ use qcowfuzz::harness::targets::TargetKind;
 use crate::cli::exit::{Exit, Failure, Outcome};
 use crate::cli::target;
 
-/// A job of 'fuzz', which starts it
+/// Run one job of a campaign; 'fuzz' starts this command
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[arg(long, value_parser = target::parser())]
     target: TargetKind,
     #[arg(long)]
     dir: PathBuf,
-    /// Where the inputs are, if not there
+    /// The folder of inputs, if it is not under --dir
     #[arg(long)]
     corpus: Option<PathBuf>,
-    /// From 0
+    /// The number of this job, from 0
     #[arg(long)]
     job: usize,
     #[arg(long)]
     jobs: usize,
-    /// Of this job, where nothing is saved yet
+    /// The seed of this job, if it has no saved state
     #[arg(long)]
     rng_seed: u64,
     #[arg(long)]
     max_operations: usize,
-    /// Which code is run
+    /// The name of the build under test
     #[arg(long)]
     build: String,
-    /// End when there were so many, those of campaigns before included
+    /// End when this job has made N runs, counting those of earlier campaigns
     #[arg(long)]
     until: Option<u64>,
     #[arg(long)]
     milliseconds: Option<u64>,
-    /// A campaign begins: look at what has come to the corpus since the state was saved, and forget what
-    /// the one before has found
+    /// Start a campaign: read the inputs that came to the corpus since the state was saved, and discard the
+    /// violations of the previous campaign
     #[arg(long)]
     begins: bool,
-    /// Run this input, and nothing else
+    /// Run only this input
     #[arg(long, value_name = "INPUT")]
     only: Option<PathBuf>,
 }
 
-/// Runs a job until its end.
+/// Runs a job to its end.
 pub fn run(arguments: &Arguments) -> Outcome {
-    // Ctrl-C reaches every process of a terminal; the supervisor answers it.
+    // Ctrl-C reaches every process of a terminal; the supervisor handles it.
     let _ = ctrlc::set_handler(|| {});
     let ran = match &arguments.only {
         Some(input) => worker::run_only(arguments.target, input),

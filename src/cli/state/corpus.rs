@@ -1,4 +1,4 @@
-//! A corpus folder, run: its inputs and what they cover.
+//! Runs the inputs of a corpus folder and records their coverage.
 
 use std::io::{self};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::cli::input;
 use qcowfuzz::findings::runner::Runner;
 use qcowfuzz::harness::targets::TargetKind;
 
-/// The inputs of a folder, and what they cover.
+/// The inputs of a folder and their coverage.
 pub struct Corpus {
     pub dir: String,
     pub target: TargetKind,
@@ -40,7 +40,7 @@ impl Corpus {
         let dir = dir.display().to_string();
         let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
         for path in paths {
-            // A campaign that runs there takes files away.
+            // A campaign that runs in this folder may have removed the file.
             let Some(bytes) = read_if_there(&path)? else { continue };
             recorder.begin_run();
             let found = runner.run(&bytes, Checks::AtCheckpoints);
@@ -52,7 +52,7 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// The walk of `input` in which `edge` is made, where one is.
+    /// Returns the first walk of `input` that takes `edge`, if one does.
     pub fn walk(&self, input: usize, edge: Counter) -> Result<Option<Walk>, Failure> {
         let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
         let attributed = Rc::new(Attributed::default());
@@ -71,7 +71,7 @@ impl Corpus {
     }
 }
 
-/// The bytes of an input, if it is still there.
+/// Reads an input. Returns `None` if the file does not exist any more.
 pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     match files::read(path, u64::MAX) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -80,7 +80,7 @@ pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
-/// How many inputs, in words.
+/// Returns a number of inputs with its noun, for example `1 input`.
 pub fn counted(inputs: usize) -> String {
     format!("{inputs} input{}", if inputs == 1 { "" } else { "s" })
 }

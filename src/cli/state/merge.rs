@@ -1,4 +1,4 @@
-//! `state merge`: one folder from several, without losing a seed that somebody named.
+//! `state merge`: adds the inputs of several folders to one, and keeps every named seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -23,45 +23,45 @@ use crate::cli::exit::{Failure, THERE_ALREADY};
 use qcowfuzz::findings::runner::Runner;
 use qcowfuzz::harness::targets::TargetKind;
 
-/// What was merged.
+/// The result of a merge.
 #[derive(Debug, Serialize)]
 pub struct Merged {
     into: String,
     from: Vec<String>,
-    /// How many inputs were there.
+    /// The number of inputs in the output folder before the merge.
     before: usize,
-    /// Seeds that were copied, under their names.
+    /// The names of the seeds that were copied.
     seeds: Vec<String>,
-    /// Inputs that were copied, called after their content.
+    /// The names of the finds that were copied: hashes of their content.
     finds: Vec<String>,
-    /// Bytes of both.
+    /// The total length of the copied inputs, in bytes.
     bytes: usize,
-    /// How many inputs were there already, or are finds that cover nothing more.
+    /// The number of inputs that the output folder had already, or that are finds without new coverage.
     left_out: usize,
-    /// Seeds that are called after their content now: their name is that of another one.
+    /// Seeds whose copies are named by their content, because another input has their name.
     renamed: Vec<PathBuf>,
-    /// Files that are called after other content than they have: whoever wrote them was killed, or is writing.
+    /// Files whose content does not match the hash in their names: their writer was killed, or is still writing.
     torn: Vec<PathBuf>,
-    /// Inputs in which something was found. Finds among them were not copied.
+    /// Inputs that show a violation. Finds among them were not copied.
     with_violation: Vec<PathBuf>,
 }
 
-/// An input that the folder has or may get.
+/// An input that is in the output folder, or may be copied to it.
 struct Candidate {
     path: PathBuf,
-    /// What it is called there.
+    /// Its name in the output folder.
     name: OsString,
     there: bool,
     pinned: bool,
 }
 
-/// What is known while folders are read.
+/// The state while folders are read.
 #[derive(Default)]
 struct Gathered {
     candidates: Vec<Candidate>,
-    /// Length and features of each candidate.
+    /// The length in bytes and the features of each candidate.
     inputs: Vec<(usize, Features)>,
-    /// Of the folder that is added to: the content of each file that is there, or will be in any case.
+    /// The content hash of each file that the output folder has, or will certainly get, by name.
     names: BTreeMap<OsString, String>,
     contents: BTreeSet<String>,
     left_out: usize,
@@ -71,7 +71,7 @@ struct Gathered {
 }
 
 impl Merged {
-    /// Adds to the folder `output` what it lacks of `dirs`.
+    /// Adds to the folder `output` the inputs of `dirs` that it lacks.
     pub fn of(dirs: &[PathBuf], output: &Path, target: TargetKind) -> Result<Self, Failure> {
         std::fs::create_dir_all(output).map_err(|error| Failure::at(output, error))?;
         let mut gathered = Gathered::default();
@@ -96,13 +96,13 @@ impl Merged {
         };
         let kept = prune_around(&inputs, |at| candidates[at].pinned);
         merged.left_out += candidates.len() - kept.len();
-        // Seeds first: whatever else is lost by a kill can be found again.
+        // Seeds first: a fuzzer can find the rest again if a kill ends the copying.
         let (finds, seeds): (Vec<_>, Vec<_>) = kept
             .iter()
             .map(|at| &candidates[*at])
             .filter(|candidate| !candidate.there)
             .partition(|candidate| corpus::is_find(Path::new(&candidate.name)));
-        // Hidden, so that no fuzzer reads what is there in part; and of the same file system.
+        // The folder is hidden, so that no fuzzer reads unfinished files, and it is on the same file system.
         let scratch = TempDir::with_prefix_in(".qcowfuzz-", output);
         let scratch = scratch.map_err(|error| Failure::at(output, error))?;
         for candidate in seeds.into_iter().chain(finds) {
@@ -112,15 +112,15 @@ impl Merged {
     }
 
     fn copy(&mut self, from: &Candidate, output: &Path, scratch: &Path) -> Result<(), Failure> {
-        // Taken away since it was run: by a campaign that has a shorter one now.
+        // A campaign that has found a shorter input may have removed the file since it was run.
         let Some(bytes) = read_if_there(&from.path)? else { return Ok(()) };
         let path = output.join(&from.name);
         let find = corpus::is_find(&path);
-        // What is there in part is made whole.
+        // A torn file is replaced by the whole one.
         let torn = find && read_if_there(&path)?.is_some_and(|it| corpus::is_torn(&path, &it));
         let existing = Existing::forced(torn);
         match files::write_whole(&path, scratch, existing, |mut file| file.write_all(&bytes)) {
-            // Somebody else has found it in this moment.
+            // Another process has just written the same find.
             Err(error) if find && error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Failure::at(&path, THERE_ALREADY));
@@ -133,12 +133,12 @@ impl Merged {
         Ok(())
     }
 
-    /// In how many inputs something was found.
+    /// Returns the number of inputs that show a violation.
     pub fn violations(&self) -> usize {
         self.with_violation.len()
     }
 
-    /// For people.
+    /// Prints the result as text.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { into, before, seeds, finds, bytes, left_out, .. } = self;
         writeln!(out, "{into}: {} before", counted(*before))?;
@@ -146,13 +146,13 @@ impl Merged {
         writeln!(out, "added: {seeds} seeds by name, {finds} finds, {bytes} bytes")?;
         writeln!(
             out,
-            "left out: {}, which were there already or cover nothing more",
+            "skipped: {}, which were there before or add no coverage",
             counted(*left_out)
         )?;
         for (what, paths) in [
-            ("called after its content, because its name is taken", &self.renamed),
-            ("torn: called after other content than it has", &self.torn),
-            ("a violation is found in it", &self.with_violation),
+            ("copied under the hash of its content, because its name is taken", &self.renamed),
+            ("torn: the content does not match the hash in the name", &self.torn),
+            ("shows a violation", &self.with_violation),
         ] {
             paths.iter().try_for_each(|path| writeln!(out, "{}: {what}", path.display()))?;
         }
@@ -161,7 +161,7 @@ impl Merged {
 }
 
 impl Gathered {
-    /// Runs the inputs of a folder. `there` is true of the one that is added to.
+    /// Runs the inputs of a folder. `there` is true for the output folder.
     fn read(&mut self, dir: &Path, target: TargetKind, there: bool) -> Result<(), Failure> {
         let recorder = Rc::new(Recorder::new());
         let mut runner = Runner::new(target, FileNames::default(), &recorder);
@@ -175,7 +175,7 @@ impl Gathered {
             if torn {
                 self.torn.push(path.clone());
             }
-            // What is torn is not the input that its name promises, but it may cover something too.
+            // The content of a torn file does not match its name, but it may add coverage too.
             let there = there && !torn;
             let content = corpus::name(&bytes);
             let Some(name) = self.name_for(name, &content, &path, there) else { continue };
@@ -194,7 +194,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// What an input is to be called, if it is one more.
+    /// Returns the name of an input in the output folder, or `None` if the folder has its content already.
     fn name_for(
         &mut self,
         name: &OsStr,

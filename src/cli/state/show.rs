@@ -1,4 +1,4 @@
-//! `state show`: what one corpus covers, and what it does not.
+//! `state show`: prints what a corpus covers and what it misses.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -18,42 +18,42 @@ use qcowfuzz::internal::fuzzing::feedback::layout::values;
 use super::corpus::{Corpus, counted};
 use crate::cli::exit::Failure;
 
-/// What one corpus covers.
+/// The coverage of a corpus.
 #[derive(Serialize)]
 pub struct Show {
     corpus: String,
-    /// Of which counters, and which names: comparable where it is the same.
+    /// A hash of the counters and their names: two results are comparable if it is equal.
     schema: String,
     inputs: usize,
     bytes: usize,
     violations: usize,
-    /// Distinct edges by state.
+    /// The number of distinct edges of each state.
     edges: BTreeMap<&'static str, usize>,
-    /// By name, how many inputs fire each.
+    /// The number of inputs that fire each rare event, by name.
     rare_events: BTreeMap<&'static str, usize>,
-    /// By name, the magnitudes that were reached.
+    /// The magnitudes that each vital reached, by name.
     vitals: BTreeMap<&'static str, Vec<String>>,
     never_happened: Never,
     rarest_edges: Vec<Rarest>,
 }
 
-/// Names of what no input reaches.
+/// The names of the events and vitals that no input reaches.
 #[derive(Serialize)]
 struct Never {
     events: Vec<&'static str>,
     rare_events: Vec<&'static str>,
-    /// Vitals that were 0 in every image.
+    /// The vitals that were 0 in every image.
     vitals: Vec<&'static str>,
 }
 
-/// An edge that few inputs have.
+/// An edge that few inputs take.
 #[derive(Serialize)]
 struct Rarest {
     edge: String,
     inputs: usize,
     shortest: String,
     bytes: usize,
-    /// The walk of the shortest in which it is made, where one is.
+    /// The walk of the shortest input that takes the edge, if a walk does.
     #[serde(skip_serializing_if = "Option::is_none")]
     walk: Option<String>,
 }
@@ -79,14 +79,14 @@ impl Show {
             }
         }
         by_inputs.sort_by_key(|(_, covered)| covered.inputs);
-        let told = |(counter, covered): &(Counter, Covered)| {
+        let rarest_edge = |(counter, covered): &(Counter, Covered)| {
             let (input, bytes) = covered.shortest;
             let walk = corpus.walk(input, *counter)?.map(|walk| walk.to_string());
             let (edge, shortest) = (counter.to_string(), corpus.name(input));
             Ok(Rarest { edge, inputs: covered.inputs, shortest, bytes, walk })
         };
         let rarest_edges =
-            by_inputs.iter().take(rarest).map(told).collect::<Result<_, Failure>>()?;
+            by_inputs.iter().take(rarest).map(rarest_edge).collect::<Result<_, Failure>>()?;
         Ok(Self {
             corpus: corpus.dir.clone(),
             schema: format!("{:08x}", schema_hash()),
