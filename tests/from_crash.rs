@@ -130,10 +130,7 @@ fn finds_with_a_violation_are_not_merged(dir: &Path, crash: &[u8]) {
         let merged = merge.output().unwrap();
         assert_eq!(merged.status.code(), Some(1));
         let printed = String::from_utf8(merged.stdout).unwrap();
-        assert!(
-            printed.ends_with(&format!("{folder}/{name}: shows a violation\n")),
-            "{printed}"
-        );
+        assert!(printed.ends_with(&format!("{folder}/{name}: shows a violation\n")), "{printed}");
     }
     assert!(!dir.join("merged").join(&find).exists());
     assert_eq!(fs::read(dir.join("merged/zeros_lie_somewhere")).unwrap(), crash);

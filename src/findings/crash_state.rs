@@ -13,7 +13,7 @@ use crate::findings::panics::PanicNote;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrashState {
     fingerprint: String,
-    /// Where the finding belongs: an oracle, or a function of the code under test.
+    /// The place of the finding: an oracle, or a function of the code under test.
     frame: String,
 }
 

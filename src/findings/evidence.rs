@@ -154,7 +154,7 @@ pub struct EntryJson {
     /// The number of the last operation that touched the guest range that it maps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<usize>,
-    /// Whether the walker of this project reads it.
+    /// True if the walker of this project reads it.
     pub read: bool,
 }
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 
-/// Where a panic was, and what it said.
+/// The place and the message of a panic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PanicNote {
     /// The crate of `function`. Empty if the build has no symbols with paths.
@@ -22,7 +22,7 @@ pub struct PanicNote {
 }
 
 impl PanicNote {
-    /// What a panic hook is told of.
+    /// Returns the note of a panic, from the information that a panic hook gets.
     pub fn of(panic: &PanicHookInfo) -> Self {
         let message = message(panic).unwrap_or("a panic without a message");
         let file = panic.location().map_or("", |location| location.file()).to_string();
@@ -79,14 +79,14 @@ fn module(path: &str) -> String {
     file.strip_suffix("/mod").unwrap_or(file).replace('/', "::")
 }
 
-/// Whether a source file is one of the standard library, or of a crate that was built into it.
+/// Returns whether a source file belongs to the standard library, or to a crate that was built into it.
 fn is_standard(path: &str) -> bool {
     path.starts_with("/rustc/")
         || path.starts_with("/rust/deps/")
         || path.contains("/lib/rustlib/src/rust/library/")
 }
 
-/// What the stack of a panic says about its place.
+/// The place of a panic according to its stack.
 #[derive(Debug, Default)]
 struct Stack {
     /// The innermost function in the file of the panic's location, which is the caller of the function that panicked (an
@@ -230,7 +230,7 @@ impl Drop for PanicNotes {
 /// Runs the code under test.
 ///
 /// # Errors
-/// It panicked; while there are [`PanicNotes`], the place is told.
+/// It panicked; the note has the place while [`PanicNotes`] are alive.
 pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, PanicNote> {
     let last = || LAST_PANIC.lock().ok().and_then(|mut last| last.take()).unwrap_or_default();
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| last())

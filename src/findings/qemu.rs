@@ -40,7 +40,7 @@ const INCOMPATIBLE_AT: u64 = 72;
 pub struct Map {
     /// The extents.
     pub records: Vec<MapRecord>,
-    /// Whether the holes of the files were filled. If not, qemu-img may report that clusters which are allocated and were
+    /// True if the holes of the files were filled. If not, qemu-img may report that clusters which are allocated and were
     /// never written read as zeros.
     pub holes: Holes,
 }

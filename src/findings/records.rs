@@ -19,13 +19,13 @@ pub struct MapRecord {
     pub length: u64,
     /// The number of layers above the one that has them.
     pub depth: u32,
-    /// Whether a layer has them.
+    /// True if a layer has the bytes.
     pub present: bool,
-    /// Whether they read as zeros.
+    /// True if the bytes read as zeros.
     pub zero: bool,
-    /// Whether they are stored as data.
+    /// True if the bytes are stored as data.
     pub data: bool,
-    /// Whether the data are compressed.
+    /// True if the data are compressed.
     pub compressed: bool,
     /// The host offset of the first, if they lie in a file uncompressed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -19,11 +19,11 @@ use crate::programs::text::assemble;
 /// A program that showed a bug.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regression {
-    /// What was found.
+    /// The fingerprint of the violation.
     pub fingerprint: String,
     /// The fuzz target that found it.
     pub target: String,
-    /// What was wrong, how it was found, and what became of it; lines of plain text.
+    /// The story of the bug: the fault, how it was found, and its fix; lines of plain text.
     pub story: String,
     /// The program.
     pub program: Program,
@@ -45,7 +45,7 @@ impl Regression {
         let target = target.ok_or_else(|| told(2, "expected '; target: ' and a fuzz target"))?;
         let story: Vec<_> = head.skip_while(|line| line.is_empty()).collect();
         if story.is_empty() {
-            return Err(told(3, "no story, expected comments that tell what was wrong"));
+            return Err(told(3, "no story, expected comments that describe the bug"));
         }
         Ok(Self {
             fingerprint: fingerprint.to_string(),

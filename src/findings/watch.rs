@@ -25,11 +25,11 @@ use super::provenance::Provenance;
 /// A field or an entry that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// What it belongs to.
+    /// The part of the image that contains it.
     pub part: Part,
     /// Its number, as [`Anatomy::element`] takes it.
     pub nth: u16,
-    /// Where it lies.
+    /// The host offset of its first byte.
     pub at: HostOffset,
     /// The last operation that touched what it maps; if the program applied a snapshot, among those that the snapshot
     /// contains. `None` if it maps nothing in particular.
@@ -59,7 +59,7 @@ impl Watch {
         watched.clear();
         let reads = reads.get_mut();
         merge(reads);
-        // What a program builds is sound.
+        // The image that a program builds is valid.
         let read = anatomy.read(&self.images.top().image);
         debug_assert!(read.is_ok(), "{read:?}");
         for part in Part::ALL {

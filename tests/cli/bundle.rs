@@ -21,10 +21,7 @@ fn what_cannot_be_packed_is_told_in_one_line() {
             &format!("empty: {nothing} (--target raw_image)"),
         ),
         (&["long", "-o", "out"], "long: is too long for a fuzz target"),
-        (
-            &["input", "-o", "there"],
-            "there: the file exists, expected a new one or --force",
-        ),
+        (&["input", "-o", "there"], "there: the file exists, expected a new one or --force"),
         (&["input", "-o", "input", "--force"], "input: is the input file, expected another file"),
     ];
     for (arguments, expected) in cases {

@@ -200,7 +200,8 @@ fn a_killed_campaign_leaves_whole_files_and_goes_on() {
         let second = qcowfuzz(dir.path(), &["fuzz", "--runs", "1"]);
         assert_eq!(second.status.code(), Some(2), "round {round}");
         assert!(
-            told(&second).ends_with("another campaign is running in this folder, expected another --dir")
+            told(&second)
+                .ends_with("another campaign is running in this folder, expected another --dir")
         );
         running.0.kill().unwrap();
         running.0.wait().unwrap();

@@ -87,8 +87,7 @@ fn what_cannot_be_minimized_is_told_in_one_line() {
     fs::File::create(at("long")).unwrap().set_len(100 << 20).unwrap();
     fs::write(at("there"), "mine").unwrap();
     std::os::unix::fs::symlink("input", at("link")).unwrap();
-    let nothing =
-        "no violation was found, expected an input that shows one (--target map_extents)";
+    let nothing = "no violation was found, expected an input that shows one (--target map_extents)";
     let long = "is too long for a fuzz target, expected at most 1048576 bytes";
     let cases: [(&[&str], &str); 12] = [
         (&["missing", "-o", "out"], "missing: No such file or directory"),
@@ -97,16 +96,10 @@ fn what_cannot_be_minimized_is_told_in_one_line() {
         (&["cut", "-o", "out"], &format!("cut: {nothing}")),
         (&["input", "-o", "out"], &format!("input: {nothing}")),
         (&["long", "-o", "out"], &format!("long: {long}")),
-        (
-            &["input", "-o", "there"],
-            "there: the file exists, expected a new one or --force",
-        ),
+        (&["input", "-o", "there"], "there: the file exists, expected a new one or --force"),
         (&["input", "-o", "input", "--force"], "input: is the input file, expected another file"),
         (&["input", "-o", "link", "--force"], "link: is the input file, expected another file"),
-        (
-            &["input", "-o", "out", "--target", "raw_image"],
-            "minimize: raw_image reads image files",
-        ),
+        (&["input", "-o", "out", "--target", "raw_image"], "minimize: raw_image reads image files"),
         (
             &["input", "-o", "out", "--predicate", "true"],
             "--predicate: true: ended with exit status: 0 for input and also for an empty program",

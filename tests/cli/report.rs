@@ -249,14 +249,8 @@ fn what_cannot_be_done_is_told_in_one_line_and_nothing_is_written() {
         (&["empty", "--html", "new"], "empty: is empty, expected an input of a fuzz target"),
         (&["missing", "--html", "new"], "missing: "),
         (&["folder", "--html", "new"], "folder: "),
-        (
-            &["long", "--html", "new"],
-            "long: is too long for a fuzz target, expected at most ",
-        ),
-        (
-            &["program", "--html", "there"],
-            "there: the file exists, expected a new one or --force",
-        ),
+        (&["long", "--html", "new"], "long: is too long for a fuzz target, expected at most "),
+        (&["program", "--html", "there"], "there: the file exists, expected a new one or --force"),
         (&["program", "--html", "none/new"], "none/new: "),
         (&["program", "--html", "folder", "--force"], "folder: "),
         (

@@ -21,8 +21,7 @@ fn inputs_that_show_nothing_are_told() {
     let output = qcowfuzz(dir.path(), &["triage", "refcounts"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let out = text(&output.stdout);
-    let start =
-        "refcounts: 2 inputs, 0 bugs, 0 of them new\n\nno violation any more: 2 inputs\n";
+    let start = "refcounts: 2 inputs, 0 bugs, 0 of them new\n\nno violation any more: 2 inputs\n";
     assert!(out.starts_with(start), "{out}");
     assert!(out.contains("       0 bytes  refcounts/crash-0\n"), "{out}");
     // The folder's name says what they are for.
@@ -44,8 +43,7 @@ fn what_cannot_be_run_or_read_is_told() {
     let output = qcowfuzz(dir.path(), &["triage", "artifacts"]);
     assert_eq!(output.status.code(), Some(2));
     let lines: Vec<_> = text(&output.stderr).lines().collect();
-    let long =
-        "artifacts/long: is too long for a fuzz target, expected at most 1048576 bytes";
+    let long = "artifacts/long: is too long for a fuzz target, expected at most 1048576 bytes";
     assert_eq!(lines[0], format!("qcowfuzz: {long}"));
     assert_eq!(lines[1], "qcowfuzz: artifacts: 1 of the files could not be run");
     assert!(text(&output.stdout).starts_with("artifacts: 1 input, 0 bugs"));

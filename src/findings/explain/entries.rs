@@ -13,25 +13,25 @@ use super::spelled::spelled;
 /// A field or an entry.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What it belongs to.
+    /// The part of the image that contains it.
     pub part: Part,
-    /// What a field is called in the specification; an entry has no name.
+    /// The name of a field in the specification; empty for an entry.
     pub name: &'static str,
-    /// Where it lies.
+    /// The host offset of its first byte.
     pub at: HostOffset,
-    /// How many bytes it has: 1, 2, 4 or 8.
+    /// Its width in bytes: 1, 2, 4 or 8.
     pub width_bytes: u8,
-    /// Which guest bytes it maps; nothing, or everything where it is of no one's in particular.
+    /// The guest range that it maps: empty if it maps nothing, the whole disk if it affects all of it.
     pub guest: Range<u64>,
     /// Its value, as the build wrote it.
     pub value: u64,
-    /// What a hostile program made of it: the value, and its bits in words.
+    /// The value that a hostile program wrote over it, and an explanation of its bits.
     pub damaged: Option<(u64, String)>,
-    /// The value's bits in words.
+    /// An explanation of the value's bits.
     pub spelled: String,
-    /// The last operation that touched what it maps.
+    /// The last operation that changed the guest range that it maps.
     pub operation: Option<usize>,
-    /// Whether the walker reads it.
+    /// True if the walker reads it.
     pub read: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where everything lies in the files that a program builds.
+//! The layout of the files that a program builds.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::programs::Vm;
 use super::entries::{self, Entry};
 use super::spelled::spelled;
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A qcow2 image.
@@ -32,38 +32,38 @@ pub enum FileKind {
 /// A file.
 #[derive(Clone, Debug)]
 pub struct FileView {
-    /// What it is.
+    /// The kind of the file.
     pub kind: FileKind,
-    /// How many layers down.
+    /// The depth of its layer; 0 is the top.
     pub depth: usize,
-    /// How long it is, as the build wrote it.
+    /// The length that the build wrote, in bytes.
     pub length_bytes: u64,
-    /// What a hostile program has cut it to.
+    /// The length to which a hostile program truncated it, in bytes.
     pub cut_to_bytes: Option<u64>,
-    /// The geometry of an image; `None` of any other file, and of an image without a valid header.
+    /// The geometry of an image; `None` for any other file, and for an image without a valid header.
     pub geometry: Option<Geometry>,
-    /// Its cluster size; of a raw file, that of what was written to it.
+    /// The cluster size in bytes; for a raw file, that of the operations that wrote it.
     pub cluster_bytes: u64,
-    /// All of it, in order.
+    /// The runs of the file, in order, without gaps.
     pub runs: Vec<Run>,
     /// The fields and entries of an image, part by part.
     pub entries: Vec<Entry>,
-    /// Why it could not be taken apart in full.
+    /// The reason why the file could not be decoded in full.
     pub fault: Option<String>,
 }
 
-/// Neighbouring bytes of a file that are the same to a reader.
+/// Neighbouring bytes of a file with the same role and the same counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Which; the last run may end past the file's end.
+    /// The host range; the last run may end past the end of the file.
     pub bytes: Range<u64>,
-    /// What they are; `None` where nothing references them: a hole, or a leak where they have a count.
+    /// The role of the bytes; `None` if nothing references them: a hole, or a leak if their count is not 0.
     pub role: Option<Role>,
-    /// How many references there are to each cluster.
+    /// The number of references to each cluster.
     pub references: u64,
-    /// The count on disk of each cluster.
+    /// The refcount of each cluster in the image.
     pub on_disk: u64,
-    /// The operations that wrote them, or that wrote what they map; in order.
+    /// The operations that wrote the bytes, or that wrote the data that they map; in order.
     pub operations: Vec<usize>,
 }
 
@@ -196,7 +196,7 @@ fn pieces(
     cuts.windows(2).for_each(|cut| take(cut[0], cut[1]));
 }
 
-/// Where the active L2 tables lie, and what each maps.
+/// Returns the host offset of each active L2 table, and the guest range that it maps.
 fn table_spans(image: &Image, anatomy: &Anatomy) -> Vec<(u64, Range<u64>)> {
     let span = |element: &Element| {
         let table = L1Entry(image.number(element.at, element.width_bytes)).table()?;

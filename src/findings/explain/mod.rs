@@ -35,7 +35,7 @@ pub use steps::{Deed, Mapped, Step};
 /// An input, explained.
 #[derive(Debug)]
 pub struct Explanation {
-    /// What it is decoded to.
+    /// The decoded program.
     pub program: Program,
     /// Its records, in order.
     pub steps: Vec<Step>,
@@ -69,7 +69,7 @@ pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileName
     Explanation { program, steps, files, expected, provenance, vm, images }
 }
 
-/// What our walker reads of the image at the top where nothing is damaged: it is run for that.
+/// Runs the walker on the undamaged top image and returns the ranges that it reads.
 pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watched> {
     let operations = program.operations.iter().copied().take(operations).collect();
     let begun = Program { prologue: program.prologue, operations };

@@ -17,7 +17,7 @@ const FEATURE_BITS: [(&str, &[&str]); 3] = [
     ("autoclear_features", &["bitmaps", "raw external data"]),
 ];
 
-/// What the value of a field or an entry says. Without a `geometry`, entries of L2 tables say nothing.
+/// Explains the value of a field or an entry. Without a `geometry`, entries of L2 tables have no explanation.
 pub fn spelled(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) -> String {
     match part {
         Part::L1 | Part::SnapshotTable => match L1Entry(value).table() {

@@ -1,4 +1,4 @@
-//! What each operation is, and what it came to.
+//! The operations of an input and their effects.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,18 +21,18 @@ pub struct Step {
     pub counter: usize,
     /// The record.
     pub bytes: [u8; OPERATION_BYTES],
-    /// What it is decoded to, operands folded into their ranges; `None` where its opcode has no meaning yet, or
-    /// where the program is long enough without it.
+    /// The decoded operation, with its operands folded into their ranges; `None` if the opcode has no meaning yet, or
+    /// if the program has reached its maximum length.
     pub operation: Option<Operation>,
-    /// What it did; `None` where it was not run.
+    /// The effect of the operation; `None` if it was not run.
     pub effect: Option<Effect>,
-    /// The layer that it was about, counted from the lowest.
+    /// The layer that it changed, counted from the lowest.
     pub height: usize,
-    /// What came of it, operands clamped to the disk and to the limits.
+    /// The changes that it made, with operands clamped to the disk and to the limits.
     pub deeds: Vec<Deed>,
 }
 
-/// What guest bytes are made.
+/// The new state of guest bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapped {
     /// Data.
@@ -43,23 +43,23 @@ pub enum Mapped {
     Zeros,
     /// Nothing.
     Unallocated,
-    /// In part something else: subclusters.
+    /// Subclusters with different states.
     Subclusters,
 }
 
-/// Something that an operation came to.
+/// A change that an operation made, or another result of it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deed {
-    /// Guest bytes are something else now.
+    /// Guest bytes have a new state.
     Mapped {
-        /// What.
+        /// The new state.
         what: Mapped,
-        /// Which; whole clusters, which may reach past the end of the disk.
+        /// The guest range: whole clusters, which may reach past the end of the disk.
         guest: Range<u64>,
-        /// The bytes of the file that they have, if any.
+        /// The host range that holds them, if they have one.
         host: Option<Range<u64>>,
     },
-    /// The disk changes as a whole.
+    /// The whole disk changes.
     Disk(Record),
     /// A layer begins.
     Layer {
@@ -68,27 +68,27 @@ pub enum Deed {
         /// Its cluster size.
         cluster_bytes: u64,
     },
-    /// A question was asked.
+    /// The operation asks the harness a question.
     Asked(Question),
-    /// What its operands came to, where the journal does not tell.
+    /// An operand after clamping, if the journal does not record it.
     Clamped {
-        /// What it is, with its unit.
+        /// The name of the operand, with its unit.
         name: &'static str,
-        /// How much.
+        /// The value after clamping.
         value: u64,
     },
     /// An attack on a field or an entry.
     Aimed {
-        /// How many layers down.
+        /// The depth of the layer; 0 is the top.
         depth: usize,
-        /// What it belongs to.
+        /// The part of the image that contains the target.
         part: Part,
-        /// Where it lies.
+        /// The host offset of the target.
         at: HostOffset,
     },
 }
 
-/// Runs the first `operations` of a program. Returns what each came to, and the provenance of each layer from the top down.
+/// Runs the first `operations` of a program. Returns the effect of each, and the provenance of each layer from the top down.
 pub(super) fn run(
     input: &[u8],
     program: &Program,
@@ -112,7 +112,7 @@ pub(super) fn run(
         let height = vm.journals().len() - 1;
         steps.push(Step { counter, bytes: *bytes, operation, effect, height, deeds });
     }
-    // What became a raw file maps nothing: a guest's bytes lie where they are.
+    // A raw file has no mapping: a guest offset is also the host offset.
     let raw: Vec<bool> = vm.journals().map(|journal| journal.raw).collect();
     for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
         step.deeds.iter_mut().for_each(Deed::in_place);
@@ -122,7 +122,7 @@ pub(super) fn run(
 }
 
 impl Deed {
-    /// Of a file that maps nothing.
+    /// Removes the host range, for a file without a mapping.
     fn in_place(&mut self) {
         if let Self::Mapped { host, .. } = self {
             *host = None;
@@ -267,7 +267,7 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
         let Spot { part, depth, nth } = *spot;
         let depth = usize::from(depth) % images.layers().len().max(1);
         let Some(files) = images.layers().nth(depth).filter(|files| !files.raw) else { continue };
-        // What a program builds is sound.
+        // Before an attack, the image that a program builds is valid.
         if anatomy.read(&files.image).is_ok()
             && let Some(element) = anatomy.element(part, nth)
         {

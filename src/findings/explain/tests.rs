@@ -131,7 +131,7 @@ fn every_byte_of_a_file_has_a_role_or_is_a_hole() {
     let writers: Vec<_> =
         of(Some(Role::Data)).iter().flat_map(|run| run.operations.clone()).collect();
     assert_eq!(writers, [0, 5]);
-    // Of the active table: whatever it maps.
+    // The active table, for every entry that it maps.
     let tables = of(Some(Role::L2Table));
     assert!(tables.iter().any(|run| run.operations == [0, 2, 4, 5]), "{tables:?}");
 }
@@ -213,7 +213,7 @@ fn layers_and_data_files_are_files_of_their_own() {
     assert_eq!(kinds, [(FileKind::Image, 0), (FileKind::DataFile, 0), (FileKind::Image, 1)]);
     let told = deeds(&explanation);
     assert_eq!(told[1], ["a disk of 0x40000 bytes in clusters of 0x10000 on top"]);
-    // Of each file, those of its own layer.
+    // Each file has the operations of its own layer.
     let of = |file: usize| -> Vec<usize> {
         explanation.files[file].runs.iter().flat_map(|run| run.operations.clone()).collect()
     };

@@ -34,7 +34,7 @@ pub trait Judge {
 #[derive(Debug, thiserror::Error)]
 pub enum JudgeError {
     /// The input shows no bug.
-    #[error("nothing was found in the input, expected one with a violation")]
+    #[error("no violation was found in the input, expected an input that shows one")]
     NothingFound,
     /// The process of a candidate could not be run.
     #[error(transparent)]
@@ -47,7 +47,7 @@ pub enum JudgeError {
     Command {
         /// The command.
         command: String,
-        /// What the system reported.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The command ends alike with the input and with an empty program.
@@ -57,7 +57,7 @@ pub enum JudgeError {
     Undecided {
         /// The command.
         command: String,
-        /// How it ended.
+        /// The exit status or signal.
         status: ExitStatus,
     },
     /// The build of the input panics. This is the fingerprint of the panic.

@@ -1,4 +1,4 @@
-//! How simple a program is.
+//! A measure of how simple a program is.
 
 use crate::programs::operand::{
     Anchor, At, ClusterBits, DataIn, Kind, Operand, RefcountOrder, Size,
@@ -12,7 +12,7 @@ use super::numbers::{bytes_of, scalar_cost, scalars};
 /// their operands and the geometry are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Measure {
-    /// How many operations there are.
+    /// The number of operations.
     pub operations: usize,
     /// The sum of what is not plain about them.
     pub cost: u64,
@@ -42,7 +42,7 @@ fn operation_cost(operation: &Operation) -> u64 {
     u64::from(record[0]) * PER_OPCODE + operands.sum::<u64>()
 }
 
-/// What is not plain about an operand, by its canonical bytes.
+/// Returns the cost of an operand, from its canonical bytes.
 fn operand_cost(kind: Kind, bytes: &[u8]) -> u64 {
     let costs = |skipped: usize| {
         let scalars = scalars(kind, bytes);
@@ -55,7 +55,7 @@ fn operand_cost(kind: Kind, bytes: &[u8]) -> u64 {
     }
 }
 
-/// What an anchor of a position costs: from the start of the disk nothing has to be known.
+/// Returns the cost of an anchor of a position. The start of the disk is the cheapest: it depends on nothing else.
 fn anchor_cost(anchor: Anchor) -> u64 {
     match anchor {
         Anchor::Start => 0,

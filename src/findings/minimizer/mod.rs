@@ -35,8 +35,8 @@ pub use search::{Minimized, Progress, Settings};
 mod tests;
 
 /// A way to make programs simpler.
-pub(crate) struct Reducer {
-    /// What it is called.
+pub struct Reducer {
+    /// Its name.
     pub name: &'static str,
     /// Proposes simpler programs, as many as there are.
     reduce: fn(&mut Search),

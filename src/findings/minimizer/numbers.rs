@@ -9,9 +9,9 @@ use crate::programs::operand::{Anchor, At, Kind, Operand};
 /// A number of one or two bytes in an operand, little-endian.
 #[derive(Clone, Debug)]
 pub(super) struct Scalar {
-    /// Where it is among the bytes of the operand.
+    /// The place of the number among the bytes of the operand.
     pub(super) bytes: Range<usize>,
-    /// Whether it has a sign.
+    /// True if the number has a sign.
     pub(super) signed: bool,
 }
 
@@ -43,7 +43,7 @@ impl Scalar {
         }
     }
 
-    /// What is not plain about it in an operand.
+    /// Returns the cost of the number in an operand.
     pub(super) fn cost(&self, operand: &[u8]) -> u64 {
         scalar_cost(self.value(operand), self.signed)
     }

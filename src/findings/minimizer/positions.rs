@@ -24,13 +24,13 @@ pub(super) fn reduce(search: &mut Search) {
     }
 }
 
-/// Where the position of an operation is in its record, if it has one.
+/// Returns the place of an operation's position in its record, if it has one.
 fn place_of(operation: &Operation) -> Option<Range<usize>> {
     let place = operation.places().iter().find(|place| place.kind == Kind::Position)?;
     Some(place.bytes())
 }
 
-/// Whether it has no position, or one that is counted from the start.
+/// Returns whether an operation has no position, or one that is counted from the start.
 fn is_plain(operation: &Operation) -> bool {
     let record = operation.encode();
     let position = place_of(operation).and_then(|bytes| record.get(bytes));

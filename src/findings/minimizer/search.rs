@@ -1,4 +1,4 @@
-//! The smallest program so far, and what is tried in its place.
+//! The search: the smallest program so far, and the candidates that may replace it.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -14,45 +14,45 @@ use crate::images::limits::Limits;
 /// The settings of a minimization.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// What the target's programs may cost.
+    /// The limits of the target's programs.
     pub limits: Limits,
-    /// How many programs are judged at most.
+    /// The maximum number of programs to judge.
     pub tries: u64,
-    /// With how many other seeds of placement a program is judged too that does not show the bug: for oracles
-    /// that ask where a program's checksum says, so that what a program does and what is asked of it are not the
-    /// same. 0 for all others.
+    /// The number of other values of `rng_seed` with which a program that does not show the bug is judged again. The
+    /// questions of some oracles follow from the checksum of the program, so any change of the program changes the
+    /// questions. 0 for all other oracles.
     pub rerolls: u16,
-    /// Whether programs may be run in this process: not where the bug is one that ends it.
+    /// True if programs may run in this process; false if the bug ends its process.
     pub runs_here: bool,
 }
 
-/// How far it is.
+/// The progress of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The reducer that is at work.
+    /// The name of the current reducer.
     pub reducer: &'static str,
-    /// How many programs were judged.
+    /// The number of programs that were judged.
     pub tries: u64,
-    /// How many of them took the place of the one before.
+    /// The number of programs that replaced their predecessor.
     pub kept: u64,
-    /// How many operations are left.
+    /// The number of operations of the smallest program so far.
     pub operations: usize,
 }
 
-/// What it came to.
+/// The result of a minimization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Minimized {
-    /// The input; canonical, where anything was found that is.
+    /// The smallest input; in canonical form if a canonical program shows the bug.
     pub input: Vec<u8>,
-    /// How many programs were judged.
+    /// The number of programs that were judged.
     pub tries: u64,
-    /// How many of them took the place of the one before.
+    /// The number of programs that replaced their predecessor.
     pub kept: u64,
-    /// Nothing simpler was left to try: neither tries nor rounds ran out, and nobody stopped it.
+    /// True if no simpler candidate was left: neither tries nor rounds ran out, and the caller did not stop the search.
     pub complete: bool,
 }
 
-/// Seeds of placement that are tried where the canonical form of an input does not show what the input shows.
+/// The number of values of `rng_seed` to try if the canonical form of an input does not show its bug.
 const CANONICAL_REROLLS: u16 = 256;
 
 /// A search for simpler programs.
@@ -61,11 +61,11 @@ pub(super) struct Search<'s> {
     /// Reports whether a program shows the bug, or ends the search.
     judge: &'s mut dyn FnMut(&[u8]) -> ControlFlow<(), bool>,
     watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    /// The input as it is kept.
+    /// The smallest input so far, in encoded form.
     input: Vec<u8>,
     best: Program,
     measure: Measure,
-    /// What was judged and did not show the bug, by hashes: of inputs themselves there may be gigabytes.
+    /// Hashes of the candidates that did not show the bug; the candidates themselves could take gigabytes.
     rejected: BTreeSet<u64>,
     progress: Progress,
     stopped: bool,
@@ -115,12 +115,12 @@ impl<'s> Search<'s> {
         caught(run).ok()
     }
 
-    /// Another reducer is at work.
+    /// Starts another reducer.
     pub(super) fn begin(&mut self, reducer: &'static str) {
         self.progress.reducer = reducer;
     }
 
-    /// How often a program took the place of the one before.
+    /// Returns the number of programs that replaced their predecessor.
     pub(super) fn kept(&self) -> u64 {
         self.progress.kept
     }
@@ -206,7 +206,7 @@ impl<'s> Search<'s> {
         true
     }
 
-    /// What it came to, where `settled` says that no reducer got any further.
+    /// Returns the result; `settled` states that no reducer made progress any more.
     pub(super) fn finish(self, settled: bool) -> Minimized {
         let complete = settled && !self.ended();
         let Progress { tries, kept, .. } = self.progress;

@@ -15,7 +15,7 @@ use crate::programs::{Operation, Program, Record, Vm};
 const SETTINGS: Settings =
     Settings { limits: Limits::WALKED, tries: 100_000, rerolls: 0, runs_here: true };
 
-/// Whether a program comes to something that `shows` of its journal, or of one below.
+/// Returns whether a program has an effect that `shows` of its journal, or of one below.
 fn journal_shows(input: &[u8], limits: Limits, shows: impl Fn(&Vm) -> bool) -> bool {
     let program = Program::decode(input);
     let mut vm = Vm::new();

@@ -183,7 +183,7 @@ fn table(
     }
 }
 
-/// What is not the same at `start`, in words.
+/// Describes the difference between the readers at `start`.
 fn compared(answers: &[Answer; 3], start: u64, first: Option<u64>) -> String {
     let [expected, actual, qemu] = answers.each_ref().map(|answer| {
         let at = answer.chosen.iter().filter(|(_, record)| record.start == start);

@@ -1,4 +1,4 @@
-//! What belongs together: the operations, and whatever they wrote. In the page an operation is called by its
+//! Links between operations and the bytes that they wrote. In the page an operation is called by its
 //! number, and everything else by a key; the script marks what belongs to what has the focus.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use crate::findings::evidence::StepJson;
 
 use super::shown::{MOST_STEPS, shown};
 
-/// How many operations are named beside a thing.
+/// The maximum number of operations that are named beside an item.
 const MOST_NAMED: usize = 8;
 
 /// The operations that are on the page.

@@ -21,7 +21,7 @@ pub fn section(report: &Report) -> Markup {
             @match (&report.program, steps.is_empty()) {
                 (None, _) => p { "There is none: the input is the file itself." },
                 (Some(program), true) if report.operations.is_some_and(|count| count > 0) => {
-                    p { "What its operations came to could not be told: running them panicked." }
+                    p { "The effects of the operations are unknown: running them panicked." }
                     pre { (program) }
                 },
                 _ => {
@@ -84,7 +84,7 @@ fn row(step: &StepJson) -> Markup {
             td { code { (bytes) } }
             td.operation { code { (operation) } }
             td {
-                @if deeds.is_empty() { span.quiet { "nothing to tell" } }
+                @if deeds.is_empty() { span.quiet { "no change" } }
                 @for deed in deeds { div { (deed) } }
             }
             td { (effect) }

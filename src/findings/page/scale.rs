@@ -1,7 +1,7 @@
 //! Where things stand in a picture: lengths to scale, as far as a picture goes. What is too long for it is
 //! broken, which has to be said; what is too short to be hit is widened.
 
-/// How wide pictures are, if that is enough.
+/// The usual width of a picture.
 pub const WIDTH: f64 = 940.0;
 /// The narrowest piece: two letters have room in it, and a mouse hits it.
 const NARROWEST: f64 = 16.0;
@@ -17,9 +17,9 @@ pub struct Piece {
     pub start: u64,
     /// The one past the last.
     pub end: u64,
-    /// Where it begins in the picture.
+    /// The offset of its left edge in the picture.
     pub x: f64,
-    /// How wide it is there.
+    /// Its width in the picture.
     pub width: f64,
     /// Narrower than its length.
     pub broken: bool,
@@ -65,12 +65,12 @@ impl Scale {
         Self { pieces }
     }
 
-    /// How wide the whole is.
+    /// The width of the whole picture.
     pub fn width(&self) -> f64 {
         self.pieces.last().map_or(0.0, |last| last.x + last.width)
     }
 
-    /// Where an edge stands.
+    /// Returns the offset of an edge in the picture.
     pub fn x(&self, edge: u64) -> f64 {
         let at = self.pieces.partition_point(|piece| piece.start < edge);
         self.pieces.get(at).map_or(self.width(), |piece| piece.x)

@@ -1,17 +1,17 @@
-//! Which of many things are shown: a page that nobody can open explains nothing.
+//! Limits of the page: no browser could open one that shows everything.
 
 use std::iter;
 use std::ops::Range;
 
 use maud::{Markup, html};
 
-/// How many operations.
+/// The maximum number of operations.
 pub const MOST_STEPS: usize = 600;
-/// How many runs of a file.
+/// The maximum number of runs of a file.
 pub const MOST_RUNS: usize = 400;
-/// How many extents of each of those who answer.
+/// The maximum number of extents of each reader.
 pub const MAX_SHOWN_EXTENTS: usize = 200;
-/// How many entries of a part.
+/// The maximum number of entries of a part.
 pub const MOST_ENTRIES: usize = 300;
 
 /// At most `most` of `count` things: the first ones, and where there is a `focus`, those around it.

@@ -65,7 +65,7 @@ pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Mar
     }
 }
 
-/// What a file is called on the page.
+/// Returns the name of a file on the page.
 pub fn title(file: &FileJson) -> String {
     let what = match file.kind {
         FileKind::Raw => "Raw file",
@@ -157,7 +157,7 @@ fn picture(at: usize, file: &FileJson, ranges: &[Range<usize>]) -> Markup {
     let mut edges: Vec<u64> =
         runs().flat_map(|(_, run)| [run.offset, run.offset.saturating_add(run.length)]).collect();
     edges.sort_unstable();
-    // What is not shown lies between two ranges, and behind the last.
+    // The hidden bytes lie between two ranges, and behind the last.
     let mut cuts: Vec<u64> = Vec::new();
     for range in ranges.iter().filter(|range| range.end < file.runs.len()) {
         let last = range.end.checked_sub(1).and_then(|last| file.runs.get(last));

@@ -2,7 +2,7 @@
 
 use crate::findings::records::MapRecord;
 
-/// What somebody says of the disk.
+/// The extents of the disk according to one reader.
 pub struct Answer<'a> {
     /// Who, as it is written in keys.
     pub key: &'static str,

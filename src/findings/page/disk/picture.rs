@@ -20,7 +20,7 @@ const KINDS: [MappingStatus; 7] = [
     MappingStatus::Impossible,
 ];
 
-/// How a status is written where there is little room, and its style.
+/// Returns the short name of a status, and its style.
 fn drawn(status: MappingStatus) -> (&'static str, &'static str) {
     match status {
         MappingStatus::Unallocated => ("·", "hole"),
@@ -33,7 +33,7 @@ fn drawn(status: MappingStatus) -> (&'static str, &'static str) {
     }
 }
 
-/// Where the rows begin, beside what they are called.
+/// The left edge of the rows, to the right of their names.
 const LEFT: f64 = 128.0;
 const TOP_MARGIN: f64 = 20.0;
 const ROW_HEIGHT: f64 = 34.0;
