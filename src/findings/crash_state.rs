@@ -1,4 +1,4 @@
-//! The crash state: three lines by which ClusterFuzz tells bugs apart.
+//! The crash state: three lines by which ClusterFuzz distinguishes bugs.
 //!
 //! ClusterFuzz takes them from what a fuzz target prints. Its parser reads the message of an assertion and the stack
 //! frames below it, up to three lines in all. It does not read the messages of today's Rust, and the innermost

@@ -114,7 +114,7 @@ fn vitals(report: &Report) -> Markup {
     }
 }
 
-/// Where the script says what is marked. Without it there is nothing to see here.
+/// Returns the element in which the script describes the marked item. Without the script, it stays empty.
 fn dock() -> Markup {
     html! {
         aside #dock aria-label="What is marked" {

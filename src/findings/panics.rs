@@ -9,15 +9,15 @@ use std::sync::Mutex;
 pub struct PanicNote {
     /// The crate of `function`. Empty if the build has no symbols with paths.
     pub crate_name: String,
-    /// The source file, from its crate on: where the crate lies differs from machine to machine.
+    /// The path of the source file within its crate: the folder of the crate differs between machines.
     pub file: String,
-    /// The function, without what it belongs to: what that is called depends on the compiler. Empty where the
-    /// build has no symbols.
+    /// The function, without its module or type, whose spelling depends on the compiler. Empty if the build has no
+    /// symbols.
     pub function: String,
     /// The innermost function outside of the standard library, as `walkers::qcow2::read::read_piece`: where that library
-    /// panicked, the caller tells bugs apart. Without symbols, only the module of `file`.
+    /// panicked, the caller distinguishes bugs. Without symbols, only the module of `file`.
     pub frame: String,
-    /// Place and message.
+    /// The place and the message.
     pub detail: String,
 }
 

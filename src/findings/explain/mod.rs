@@ -1,5 +1,5 @@
-//! What an input does, for people: what each operation is and came to, where everything lies in the files that
-//! it builds, and what the reference model expects of them. Nothing is judged here.
+//! Explains an input: its operations and their effects, the layout of the files that it builds, and the extents that
+//! the reference model expects. This module judges nothing.
 
 mod entries;
 mod files;
@@ -76,7 +76,7 @@ pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watche
     Watch::default().run(&begun, limits).to_vec()
 }
 
-/// The extents that an engine gives of what was built, and why it came to no end of its own where it did not. At
+/// Returns the extents that an engine reports for the images, and the reason if the walk did not finish. At
 /// most [`MAX_EXPLAINED_EXTENTS`] are kept.
 pub fn walk<E: Engine>(engine: &mut E, images: &Images) -> (Vec<Extent>, Option<String>) {
     let chain: SmallVec<[Layer; MAX_LAYERS]> =

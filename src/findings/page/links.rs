@@ -18,7 +18,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Of a program.
+    /// Returns the links to the operations of a program that the page shows.
     pub fn new(steps: &[StepJson]) -> Self {
         let ranges = shown(steps.len(), MOST_STEPS, failing(steps));
         let steps = ranges.into_iter().filter_map(|range| steps.get(range)).flatten();

@@ -1,11 +1,11 @@
-//! Where things stand in a picture: lengths to scale, as far as a picture goes. What is too long for it is
-//! broken, which has to be said; what is too short to be hit is widened.
+//! The scale of a picture: places pieces in proportion to their lengths. A piece that is too long is drawn with a
+//! break, and the caption says so. A piece that is too short for a mouse is widened.
 
 /// The usual width of a picture.
 pub const WIDTH: f64 = 940.0;
 /// The narrowest piece: two letters have room in it, and a mouse hits it.
 const NARROWEST: f64 = 16.0;
-/// Where not all has room, what would be wider than this is broken.
+/// If the pieces do not fit, each piece that would be wider than this is drawn with a break.
 const WIDEST: f64 = 128.0;
 /// The narrowest that is broken: its mark, and a length.
 const MIN_BROKEN_WIDTH: f64 = 72.0;
@@ -83,7 +83,7 @@ impl Scale {
         self.pieces.get(first..last).unwrap_or_default()
     }
 
-    /// What is to be said of it.
+    /// Returns the caption: the number of pieces that are not to scale.
     pub fn told(&self) -> String {
         let broken = self.pieces.iter().filter(|piece| piece.broken).count();
         let widened = self.pieces.iter().filter(|piece| piece.widened).count();

@@ -46,7 +46,7 @@ fn silent() -> QemuResult {
     QemuResult { version: None, answer: Err(QemuError::Complaint("not asked".to_string())) }
 }
 
-/// What stands in the attributes of elements with this class or name.
+/// Returns the number of occurrences of a string on the page.
 fn count(page: &str, what: &str) -> usize {
     page.matches(what).count()
 }
@@ -124,7 +124,7 @@ fn a_large_input_gives_a_page_that_opens_and_says_what_is_left_out() {
     assert!(page.contains("Of 3000 records only 600 are shown here"), "operations");
     assert!(page.contains("Not all extents are shown here. Reference model: 2"), "extents");
     assert!(page.contains(" entries only 300 are shown here"), "entries");
-    // What it is about is there.
+    // The page shows the elements around the finding.
     for id in ["op-0", "op-2499", "expected-0", "expected-1500", "actual-1500"] {
         assert!(page.contains(&format!("id=\"{id}\"")), "{id}");
     }

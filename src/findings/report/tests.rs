@@ -10,7 +10,7 @@ use crate::harness::{Checks, Failure};
 use crate::images::files::FileNames;
 use crate::programs::generate::{Wanted, generate};
 
-/// What is told of a program of three operations, if the run ended as `ran`.
+/// Returns the report of a program of three operations whose run ended as `ran`.
 fn report(target: TargetKind, ran: &Ran) -> Report {
     let log: Rc<Log> = Rc::default();
     let mut runner = Runner::new(target, FileNames::default(), &log);
@@ -71,7 +71,7 @@ fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
     let marked: Vec<_> = lines.iter().filter(|line| line.contains("<--")).collect();
     assert_eq!(marked.len(), 1);
     assert!(marked[0].contains("; #1 at 28: ") && marked[0].ends_with(" <-- found after this"));
-    // What is told beside it is comments: the text is still the program.
+    // The remarks are comments, so the text still assembles to the program.
     let (text, _) = told.split_once("\n\nimage: ").unwrap();
     let text = text.split_once("\n\n").unwrap().1;
     let assembled = crate::programs::text::assemble(text).unwrap();

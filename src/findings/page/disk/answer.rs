@@ -4,14 +4,14 @@ use crate::findings::records::MapRecord;
 
 /// The extents of the disk according to one reader.
 pub struct Answer<'a> {
-    /// Who, as it is written in keys.
+    /// The name of the reader in keys.
     pub key: &'static str,
-    /// Who, as people call them.
+    /// The name of the reader for people.
     pub who: String,
-    /// Their extents.
+    /// The extents that it reported.
     pub records: &'a [MapRecord],
-    /// What is to be said of these, or why there are none.
+    /// A remark about the extents, or the reason why there are none.
     pub said: Option<String>,
-    /// Those that are shown, by their places.
+    /// The extents that the page shows, with their indices.
     pub chosen: Vec<(usize, &'a MapRecord)>,
 }
