@@ -35,7 +35,7 @@ pub use search::{Minimized, Progress, Settings};
 mod tests;
 
 /// A way to make programs simpler.
-pub struct Reducer {
+pub(crate) struct Reducer {
     /// Its name.
     pub name: &'static str,
     /// Proposes simpler programs, as many as there are.
