@@ -28,7 +28,7 @@ use crate::disk::extent::Mapping;
 pub(crate) struct Oracle {
     /// The first word of its fingerprints.
     pub(crate) name: &'static str,
-    /// Whether its questions follow from the checksum of the input.
+    /// True if its questions follow from the checksum of the input.
     pub(crate) drawn: bool,
 }
 
