@@ -50,13 +50,13 @@ fn longest(builder: &Builder) -> usize {
         builder.check_names(&Names { backing: &name, ..Names::default() }).is_ok()
     };
     let longest = (1..2000).take_while(fits).last().unwrap();
-    let names_format = |length| {
+    let message = |length| {
         let name = vec![b'x'; length];
         let refused = builder.check_names(&Names { backing: &name, ..Names::default() });
         refused.unwrap_err().to_string()
     };
-    assert!(names_format(longest + 1).starts_with("the name"), "{}", names_format(longest + 1));
-    assert!(!names_format(2000).contains('\n'));
+    assert!(message(longest + 1).starts_with("the name"), "{}", message(longest + 1));
+    assert!(!message(2000).contains('\n'));
     longest
 }
 
