@@ -8,7 +8,7 @@ use super::counts::uncount;
 use super::{Altered, Case, case};
 use crate::lines;
 
-/// Two bitmaps; the first entry of the first one's table has bits. Or only what is left of them.
+/// Operations that store two bitmaps, where the first entry of the first table has bits, or only the remains of bitmaps.
 pub fn add_to(program: &mut Program, left: bool) {
     let bitmaps = "bitmap granularity=31 flags=auto name=4\nbitmap granularity=30 flags=none name=9\n\
                  fill_bitmap index=0 entry=0 entries=1 fill=bits\n";
@@ -109,18 +109,18 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-/// Where the bitmaps extension lies: its type and its length.
+/// Returns the offset of the bitmaps extension's type and length.
 fn extension(it: &Altered) -> Option<u64> {
     let area = u64::from(it.header.header_length_bytes)..it.header.extension_area_end();
     area.step_by(8).find(|at| it.word(*at) == 0x2385_2875_0000_0018)
 }
 
-/// Where the first bitmap's table lies.
+/// Returns the offset of the first bitmap's table.
 fn table(it: &Altered) -> Option<u64> {
     Some(it.word(it.bitmaps?.directory_offset.get()))
 }
 
-/// Where its first bits lie.
+/// Returns the offset of its first bits.
 fn bits(it: &Altered) -> Option<u64> {
     Some(it.word(table(it)?)).filter(|word| *word > 1)
 }

@@ -1,4 +1,4 @@
-//! Bugs in what the tables map, and in the data: most of them leave every count as it was.
+//! Bugs in the mapping by the tables, and in the data. Most of them leave every refcount correct.
 
 use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::internal::formats::qcow2::geometry::Compression;
@@ -27,7 +27,7 @@ pub const CASES: &[Case] = &[
             it.write_word(other.at, one.word);
             Some(())
         },
-        // Every count is as it was.
+        // Every refcount stays correct.
         &["model: offset, normal → normal", "data: normal, what was written → another stamp"],
         &[],
     ),
@@ -39,7 +39,7 @@ pub const CASES: &[Case] = &[
             Some(())
         },
         &["model: kind, normal → zero-allocated", "data: normal, what was written → zeros"],
-        // In version 2 the flag is an error, and references nothing.
+        // In version 2 the flag is an error, and the entry references nothing.
         &["walk: ", "data: normal, an answer → an error", "refcounts: "],
     ),
     case(
@@ -88,7 +88,7 @@ pub const CASES: &[Case] = &[
             Some(())
         },
         &["model: ", "data: ", "refcounts: unreferenced cluster, free → counted"],
-        // A snapshot's table, or one that says nothing.
+        // The table may be a snapshot's, or an empty one.
         &["refcounts: "],
     ),
     case(
@@ -124,7 +124,7 @@ pub const CASES: &[Case] = &[
         &["data: normal, what was written → other bytes"],
         &[],
     ),
-    // Compressed clusters, of which the extents say nothing.
+    // Compressed clusters: the extents do not describe their data.
     case(
         "a bit of compressed data is flipped",
         |it| match it.find(|kind| matches!(kind, ClusterKind::Compressed(_)))?.kind {
@@ -166,9 +166,9 @@ pub const CASES: &[Case] = &[
             })
         },
         must: &["refcounts: compressed data, the references → fewer"],
-        // Into any cluster that lies behind.
+        // The longer payload may reach into any cluster behind it.
         may: &["refcounts: "],
-        // What follows the payload is ignored; only the next cluster counts.
+        // The reader ignores bytes behind the payload. A change is visible only if the payload reaches the next cluster.
         harmless: true,
     },
     case(
@@ -193,7 +193,7 @@ fn alter_bitmap(it: &mut Altered, alter: impl Fn(u64) -> u64) -> Option<()> {
     Some(())
 }
 
-/// `alter` has the entry, and where the sector count begins in it.
+/// Alters the first compressed entry. `alter` gets the entry and the first bit of its sector count.
 fn alter_compressed(it: &mut Altered, alter: impl Fn(u64, u32) -> Option<u64>) -> Option<()> {
     let entry = it.find(|kind| matches!(kind, ClusterKind::Compressed(_)))?;
     let shift = 70 - it.geometry().cluster_size.bits();

@@ -1,4 +1,4 @@
-//! Images to plant bugs in: a copy of what a build wrote, and where everything lies in it.
+//! Images in which tests plant bugs: a copy of a built image, with the offsets of its structures.
 
 pub mod bitmaps;
 pub mod contents;
@@ -22,16 +22,16 @@ use qcowfuzz::internal::formats::qcow2::layout::Layout;
 use qcowfuzz::internal::formats::qcow2::refcount;
 use qcowfuzz::internal::formats::qcow2::snapshot::SnapshotEntry;
 
-/// A bug in the bytes, and what must be found where an image has it.
+/// A bug in the bytes, and the fingerprints that it must have.
 pub struct Case {
     pub name: &'static str,
-    /// Plants the bug; `None` where the image has nothing to plant it in.
+    /// Plants the bug. Returns `None` if the image has no place for it.
     pub plant: fn(&mut Altered) -> Option<()>,
-    /// The beginnings of fingerprints that must all be seen.
+    /// The beginnings of the fingerprints that must all occur.
     pub must: &'static [&'static str],
-    /// Others that may be.
+    /// The beginnings of other fingerprints that may occur.
     pub may: &'static [&'static str],
-    /// Some images with the bug say what they said before.
+    /// The bug has no effect in some images.
     pub harmless: bool,
 }
 
@@ -44,10 +44,10 @@ pub const fn case(
     Case { name, plant, must, may, harmless: false }
 }
 
-/// An L2 entry of the active disk that says something.
+/// An L2 entry of the active disk that is not empty.
 #[derive(Clone, Copy)]
 pub struct Mapped {
-    /// Where the entry lies.
+    /// The host offset of the entry.
     pub at: u64,
     pub word: u64,
     pub bitmap: SubclusterBitmap,
@@ -60,16 +60,16 @@ impl Mapped {
     }
 }
 
-/// A copy that can be altered, with a survey of the original.
+/// A copy of an image that tests can alter, with the structures of the original.
 pub struct Altered {
     original: Image,
     patches: Vec<(u64, Vec<u8>)>,
     pub header: Header,
     pub bitmaps: Option<BitmapsExtension>,
-    /// Where the active L1 entries lie that are not empty, and what they say.
+    /// The active L1 entries that are not empty, each with its host offset.
     pub l1: Vec<(u64, L1Entry)>,
     pub l2: Vec<Mapped>,
-    /// Index, place in the table and place of each refcount block.
+    /// The index, the offset of the table entry and the offset of each refcount block.
     blocks: Vec<(u64, u64, HostOffset)>,
 }
 
@@ -120,17 +120,17 @@ impl Altered {
         self.header.geometry
     }
 
-    /// The first L2 entry whose kind is as wanted.
+    /// Returns the first L2 entry whose kind is `wanted`.
     pub fn find(&self, wanted: impl Fn(&ClusterKind) -> bool) -> Option<Mapped> {
         self.l2.iter().copied().find(|entry| wanted(&entry.kind))
     }
 
-    /// Where the refcount blocks lie.
+    /// Returns the offsets of the refcount blocks.
     pub fn block_hosts(&self) -> Vec<HostOffset> {
         self.blocks.iter().map(|(_, _, host)| *host).collect()
     }
 
-    /// Where the refcount table's entries lie that are not empty.
+    /// Returns the offsets of the refcount table's entries that are not empty.
     pub fn block_entries(&self) -> Vec<u64> {
         self.blocks.iter().map(|(_, at, _)| *at).collect()
     }
@@ -153,7 +153,7 @@ impl Altered {
         byte[0]
     }
 
-    /// Writes over what was there, or where nothing was.
+    /// Writes bytes at any offset of the file, also past its end.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
         self.patches.push((at, bytes.to_vec()));
     }
@@ -162,7 +162,7 @@ impl Altered {
         self.write(at, &word.to_be_bytes());
     }
 
-    /// The refcount of the cluster that holds `host`; `None` where no block counts it.
+    /// Returns the refcount of the cluster that contains `host`, or `None` if no block counts it.
     pub fn count(&self, host: HostOffset) -> Option<u64> {
         let (block, index) = self.counted_at(host)?;
         let order = self.geometry().refcount_order;
@@ -171,7 +171,7 @@ impl Altered {
         refcount::get(&bytes, order, index)
     }
 
-    /// Sets a refcount; false where no block counts the cluster or the count does not fit.
+    /// Sets a refcount. Returns false if no block counts the cluster or the count does not fit.
     pub fn set_count(&mut self, host: HostOffset, count: u64) -> bool {
         let Some((block, index)) = self.counted_at(host) else { return false };
         if count > self.geometry().max_refcount() {
@@ -200,7 +200,7 @@ impl Altered {
         Some((*block, (cluster % geometry.refcounts_per_block()) as usize))
     }
 
-    /// The altered image.
+    /// Returns the altered image.
     pub fn image(&self) -> Image {
         let mut bytes: Vec<(u64, Vec<u8>)> =
             self.original.written().map(|data| (data.offset.get(), data.bytes.to_vec())).collect();
@@ -225,7 +225,7 @@ impl Altered {
     }
 }
 
-/// The entries of a table that are not empty: place, first word and second word (or 0).
+/// Returns the offset, the first word and the second word (or 0) of each entry of a table that is not empty.
 fn words(image: &Image, table: HostOffset, length: u64, entry_bytes: u64) -> Vec<(u64, u64, u64)> {
     let until = table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
     let mut scratch = vec![0; 32 << 10];

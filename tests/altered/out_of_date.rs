@@ -1,4 +1,4 @@
-//! Bugs in counts that are meant to be out of date, and beside them.
+//! Bugs in images whose counts are meant to be out of date: in these counts and in others.
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::internal::formats::qcow2::constants::COPIED;
@@ -7,7 +7,7 @@ use qcowfuzz::internal::images::files::Deviation;
 
 use super::Altered;
 
-/// A bug, planted where `out_of_date` says what is meant; what must be found by every image with it.
+/// A bug in an image with intended deviations, and the fingerprint that it must have in every image.
 pub struct Case {
     pub name: &'static str,
     pub plant: fn(&mut Altered, &[Deviation]) -> Option<()>,
@@ -70,7 +70,7 @@ fn is_among(it: &Altered, out_of_date: &[Deviation], host: HostOffset) -> bool {
     out_of_date.iter().any(|one| one.cluster == cluster)
 }
 
-/// The first cluster of data that is as wanted: where it lies, the place of its entry and the entry.
+/// Returns the first cluster of data that is `wanted`: its host offset, and the offset and the word of its entry.
 fn data(it: &Altered, wanted: impl Fn(HostOffset) -> bool) -> Option<(HostOffset, (u64, u64))> {
     it.l2.iter().find_map(|entry| match entry.kind {
         ClusterKind::Normal(host)

@@ -1,4 +1,4 @@
-//! Bugs in what a snapshot is.
+//! Bugs in the contents of a snapshot.
 
 use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
 use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
@@ -42,17 +42,17 @@ pub const CASES: &[Case] = &[
         },
         must: &["snapshots: normal, what was written → other bytes"],
         may: &[],
-        // Between the edges of a piece nothing is looked at.
+        // The oracle reads a piece only at its edges.
         harmless: true,
     },
 ];
 
-/// Places and words of the first snapshot's L1 entries that are not empty.
+/// Returns the offsets and the words of the first snapshot's L1 entries that are not empty.
 fn snapshot_l1(it: &Altered) -> Option<Vec<(u64, u64)>> {
     let snapshot = it.first_snapshot()?;
     let length = u64::from(snapshot.l1_entries) * 8;
     let entries = words(&it.original, snapshot.l1_offset, length, 8);
-    // Those that map nothing are lost without a trace.
+    // The loss of a table that maps nothing has no effect.
     let maps = |(at, word, _): (u64, u64, u64)| {
         let table = L1Entry(word).table()?;
         let geometry = it.geometry();
@@ -67,8 +67,8 @@ fn snapshot_l1(it: &Altered) -> Option<Vec<(u64, u64)>> {
     Some(entries.into_iter().filter_map(maps).collect())
 }
 
-/// The host clusters of data in the first snapshot of an image without extended L2, where all of a
-/// cluster is data.
+/// Returns the host clusters of data in the first snapshot of an image without extended L2. There, a cluster of data
+/// contains nothing else.
 fn snapshot_entries(it: &Altered) -> Vec<u64> {
     let geometry = it.geometry();
     if geometry.extended_l2 {

@@ -1,4 +1,4 @@
-//! What docs/bytecode.md says of the bytes is what the code does with them.
+//! Compares docs/bytecode.md with the encoding of the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,14 +9,14 @@ use qcowfuzz::programs::{Operation, Program, text};
 
 use crate::{quoted, root, rows, text_of};
 
-/// `3` or `1–3`, as the bytes that it means.
+/// Returns the range of bytes that a cell such as `3` or `1–3` denotes.
 fn byte_range(text: &str) -> BTreeSet<usize> {
     let (first, last) = text.split_once('–').unwrap_or((text, text));
     (first.parse().unwrap()..=last.parse().unwrap()).collect()
 }
 
-/// The fields of a line of text, and the bytes of its record in which a change changes them. What is not
-/// printed has its default.
+/// Returns the fields of a line of text, each with the bytes of the record that change it. A field that is not printed
+/// has its default.
 fn bytes_by_field<const N: usize>(
     fixed: usize,
     first_byte: u8,
@@ -55,7 +55,7 @@ fn bytes_by_field<const N: usize>(
 }
 
 #[test]
-fn the_table_of_operations_is_the_codes() {
+fn the_table_of_operations_matches_the_code() {
     let document = text_of("docs/bytecode.md");
     let rows = rows(&document, "## Operations");
     let listed = rows.iter().map(|row| row[1].trim_matches('`')).collect::<Vec<_>>();
@@ -78,7 +78,7 @@ fn the_table_of_operations_is_the_codes() {
 }
 
 #[test]
-fn the_opcode_slots_are_the_codes() {
+fn the_opcode_slots_match_the_code() {
     let document = text_of("docs/bytecode.md");
     let name = |byte: u8| {
         let mut record = [0; OPERATION_BYTES];
@@ -100,7 +100,7 @@ fn the_opcode_slots_are_the_codes() {
 }
 
 #[test]
-fn the_table_of_the_prologue_is_the_codes() {
+fn the_table_of_the_prologue_matches_the_code() {
     let rows = rows(&text_of("docs/bytecode.md"), "## Prologue");
     let mut told: BTreeMap<_, _> = rows
         .iter()
@@ -109,7 +109,7 @@ fn the_table_of_the_prologue_is_the_codes() {
         .collect();
     let print = |bytes: &[u8; PROLOGUE_BYTES]| Program::decode(bytes).prologue.to_string();
     assert_eq!(told, bytes_by_field(1, 0, print));
-    // All bytes are told, each once.
+    // The table describes each byte once.
     let rest = rows.iter().filter(|row| !row[1].starts_with('`'));
     told.extend(rest.map(|row| (row[1].clone(), byte_range(&row[0]))));
     let bytes: Vec<usize> = rows.iter().flat_map(|row| byte_range(&row[0])).collect();
@@ -122,7 +122,7 @@ fn the_table_of_the_prologue_is_the_codes() {
 }
 
 #[test]
-fn every_operand_is_told() {
+fn every_operand_is_documented() {
     let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
     let told: BTreeSet<&str> = rows.iter().map(|row| quoted(&row[0])[0]).collect();
     let mut names = BTreeSet::new();
@@ -136,8 +136,8 @@ fn every_operand_is_told() {
     assert_eq!(told, names.iter().map(String::as_str).collect());
 }
 
-/// `flags` of `header`, or the first operation that has the operand: its number among the operations,
-/// and the operand's among its own.
+/// Returns the place of an operand: the number of the first operation that has it (for `flags`, of `header`), and the
+/// number of the operand in that operation.
 fn place_of(operand: &str) -> (usize, usize) {
     let names = quoted(operand);
     let operands = |code: u8| {
@@ -164,7 +164,7 @@ fn operands_are_in_the_order_of_the_operations() {
 }
 
 #[test]
-fn the_bits_of_headers_are_the_codes() {
+fn the_bits_of_headers_match_the_code() {
     let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
     let row = rows.iter().find(|row| row[0] == "`flags` of `header`").unwrap();
     let bits = row[1].split_once("bits: ").unwrap().1.split(", ");
@@ -182,7 +182,7 @@ fn the_bits_of_headers_are_the_codes() {
     assert_eq!(row[3], format!("the lowest {} bits", all.count_ones()));
 }
 
-/// The first fenced block of a language.
+/// Returns the first fenced block of a language.
 fn block<'a>(document: &'a str, language: &str) -> &'a str {
     let after = document.split(&format!("```{language}\n")).nth(1).expect(language);
     after.split("```").next().unwrap()

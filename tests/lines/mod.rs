@@ -7,7 +7,7 @@ use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
 
-/// Returns the bytes of the image that a program builds; of a chain, of the image at the top.
+/// Returns the bytes of the image that a program builds. If it builds a chain, these are the bytes of the top image.
 pub fn file(text: &str) -> Vec<u8> {
     let program = assemble(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let mut harness = Harness::new(Walker::default());
@@ -23,7 +23,7 @@ pub fn operations(lines: &str) -> Vec<Operation> {
     program.unwrap_or_else(|error| panic!("{error}\n{lines}")).operations
 }
 
-/// A `header` line.
+/// Returns a `header` line with random operands.
 pub fn header(entropy: &mut Entropy) -> String {
     const FLAGS: [&str; 12] = [
         "dirty",
@@ -49,7 +49,7 @@ pub fn header(entropy: &mut Entropy) -> String {
     format!("header length={length} order={order} unknown={unknown} bytes={bytes} flags={flags}")
 }
 
-/// An `overlay` line; two of three overlays are as large as the disk below.
+/// Returns an `overlay` line. Two of three overlays have the size of the disk below.
 pub fn overlay(entropy: &mut Entropy) -> String {
     const FEATURES: [&str; 6] = [
         "extended_l2",
@@ -76,7 +76,7 @@ pub fn overlay(entropy: &mut Entropy) -> String {
     )
 }
 
-/// Each of `words` or not, with commas.
+/// Returns a random subset of `words`, separated by commas.
 fn some_of(words: &[&str], entropy: &mut Entropy) -> String {
     let chosen: Vec<&str> = words.iter().copied().filter(|_| entropy.one_in(2)).collect();
     if chosen.is_empty() { "none".to_string() } else { chosen.join(",") }

@@ -7,7 +7,7 @@ use qcowfuzz::disk::extent::Extent;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::text::assemble;
 
-/// The line that parts the program from its extents.
+/// The line between the program and its extents.
 const HEADING: &str = "; Extents:\n";
 
 /// A program, and the extents that are expected of its image.
@@ -75,7 +75,7 @@ impl Case {
         self.expected.iter().flatten().any(|line| line.contains(word))
     }
 
-    /// Returns the text with `extents` in the place of what was expected.
+    /// Returns the text with `extents` in place of the expected ones.
     pub fn blessed(&self, extents: &[Extent]) -> String {
         let lines = extents.iter().map(|extent| format!("; {extent}\n"));
         format!("{}{HEADING}{}", self.head, lines.collect::<String>())
@@ -83,7 +83,7 @@ impl Case {
 }
 
 #[test]
-fn a_file_that_is_no_case_is_refused() {
+fn a_malformed_file_is_refused() {
     let parse = |text: &str| Case::parse(Path::new("a.txt"), text).map(|case| case.expected);
     let told = |text: &str| parse(text).unwrap_err();
     let sound =
@@ -99,7 +99,7 @@ fn a_file_that_is_no_case_is_refused() {
 fn blessing_changes_nothing_but_the_extents() {
     let text = format!("; A disk that nothing is in.\n{}; A comment.\n", Program::default());
     let parse = |text: &str| Case::parse(Path::new("a.txt"), text).unwrap();
-    // Until then it fails, even where there is no extent.
+    // A case that is not blessed fails, even if there is no extent.
     assert!(parse(&text).fault(&[]).unwrap().contains("no extents"));
     let blessed = parse(&text).blessed(&[]);
     assert_eq!(blessed, format!("{text}; Extents:\n"));

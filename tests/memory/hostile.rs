@@ -1,4 +1,4 @@
-//! Files that nobody made in good faith: what they say costs nothing in proportion.
+//! Hostile files: the memory that a reader allocates is not proportional to the numbers in the file.
 
 use std::ops::ControlFlow;
 
@@ -16,10 +16,10 @@ use qcowfuzz::walkers::qcow2::{Disk, Scratch, lookup, map_extents, read};
 
 use crate::{CLUSTER, lines, peak_of};
 
-/// What a hostile header may cost: buffers of fixed size.
+/// The number of bytes that a reader may allocate for a hostile header: buffers of fixed size.
 const HOSTILE_BYTES: i64 = 1 << 20;
 
-/// An image whose only cluster has `payload`, as long as a descriptor can say.
+/// Returns an image whose only cluster has `payload`, with the longest length that a descriptor can have.
 fn with_payload(features: &str, payload: &[u8]) -> Vec<u8> {
     let program = assemble(&format!(
         "image version=3 cluster_bits=21 refcount_order=4 features={features} size=1<<21+0 \
@@ -38,10 +38,10 @@ fn with_payload(features: &str, payload: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The longest payloads, which inflate to gigabytes, cost a cluster of output and two of input.
+/// For the longest payloads, which inflate to gigabytes, the reader allocates a cluster of output and two of input.
 #[test]
 fn payloads_of_gigabytes_take_a_cluster_of_memory() {
-    // A piece of 8 MiB that ends on a byte and needs nothing before it, again and again.
+    // Repeats a piece of 8 MiB that ends at a byte boundary and refers to nothing before it.
     let mut piece = Vec::new();
     let flags = create_comp_flags_from_zip_params(6, -15, 0);
     let zeros = vec![0; 8 << 20];
@@ -51,7 +51,7 @@ fn payloads_of_gigabytes_take_a_cluster_of_memory() {
     });
     let deflate = piece.repeat((4 << 20) / piece.len() - 1);
     assert!(deflate.len() / piece.len() * zeros.len() > 2 << 30);
-    // RLE blocks of 128 KiB each, of which none is the last: with and without a content size.
+    // RLE blocks of 128 KiB each without a last block, with and without a content size.
     let block = [&(128u32 << 13 | 0b010).to_le_bytes()[..3], &[0]].concat();
     let blocks = block.repeat(1_000_000);
     let unsized_frame = [&[0x28, 0xB5, 0x2F, 0xFD, 0, 11 << 3], blocks.as_slice()].concat();
@@ -88,7 +88,7 @@ fn hostile_headers_do_not_allocate_in_proportion() {
          blocks=append table=append tolerance=0\nwrite at=start+0 clusters=4\nsnapshot\n",
     );
     let snapshots = u64::from_be_bytes(valid[64..72].try_into().unwrap()) as usize;
-    // What, where, how wide.
+    // The name, the offset and the width of each field, in bytes.
     let fields = [
         ("backing_file_size", 16, 4),
         ("size", 24, 8),
@@ -106,7 +106,7 @@ fn hostile_headers_do_not_allocate_in_proportion() {
         for value in values.into_iter().chain([1 << 62, u64::MAX]) {
             let mut bytes = valid.clone();
             bytes[at..at + width].copy_from_slice(&value.to_be_bytes()[8 - width..]);
-            // An extension that somebody reads, not the end of them.
+            // Extension type 1, which is not the end of the extensions, so that the reader reads the length.
             bytes[107] = u8::from(name == "extension length");
             let (_, peak) = peak_of(|| visit(&bytes));
             assert!(peak <= HOSTILE_BYTES, "{name} = {value}: {peak} bytes");
@@ -121,7 +121,7 @@ fn hostile_bitmaps_do_not_allocate_in_proportion() {
          blocks=append table=append tolerance=0\nbitmap granularity=9 flags=in_use name=9\n\
          fill_bitmap index=0 entry=0 entries=1 fill=bits\n",
     );
-    // The extension lies behind the header, its content eight bytes further on.
+    // The extension follows the header. Its content begins eight bytes later.
     let directory = u64::from_be_bytes(valid[128..136].try_into().unwrap()) as usize;
     let table = u64::from_be_bytes(valid[directory..directory + 8].try_into().unwrap()) as usize;
     let fields = [
@@ -146,7 +146,7 @@ fn hostile_bitmaps_do_not_allocate_in_proportion() {
     }
 }
 
-/// Everything that is done with a file, whatever it answers.
+/// Opens, recounts, walks and reads a file. Ignores all errors.
 fn visit(bytes: &[u8]) {
     let _ = Recount::new().recount(bytes);
     let Ok(disk) = Disk::open(&[Layer::alone(bytes)]) else { return };

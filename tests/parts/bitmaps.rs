@@ -1,4 +1,4 @@
-//! Persistent dirty bitmaps, and what they leave.
+//! Parts of persistent dirty bitmaps and of their remains.
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
@@ -24,7 +24,7 @@ const DATA: &str = "bits of a bitmap";
 const BIT_LEFT: &str = "the bitmaps bit without the extension";
 const EXTENSION_LEFT: &str = "the bitmaps extension without its bit";
 
-/// Persistent dirty bitmaps, and what they leave.
+/// The parts of persistent dirty bitmaps and of their remains.
 pub const PARTS: &[Part] = &[
     Part {
         name: BITMAPS,
@@ -77,7 +77,7 @@ pub const PARTS: &[Part] = &[
 
 const THERE: &str = "what is left of bitmaps is where no bitmaps are";
 
-/// What is left of bitmaps says that there are none.
+/// The pairs of parts that exclude each other: an image has either bitmaps or one of the remains.
 pub const APART: &[(&str, &str, &str)] = &[
     (BITMAPS, BIT_LEFT, THERE),
     (BITMAPS, EXTENSION_LEFT, THERE),
@@ -88,7 +88,7 @@ pub const APART: &[(&str, &str, &str)] = &[
     (BIT_LEFT, EXTENSION_LEFT, "an extension with its bit must name bitmaps"),
 ];
 
-/// Mostly of a granularity with which a disk of any size can have one.
+/// Returns a `bitmap` line, mostly with a granularity that is allowed for a disk of any size.
 fn bitmap(entropy: &mut Entropy, flags: &str) -> String {
     let granularity = [31, 31, 21, 16, 9][entropy.below(5) as usize];
     let name = [0, 1, 7, 8, 9, 600, 1023][entropy.below(7) as usize];
@@ -98,9 +98,9 @@ fn bitmap(entropy: &mut Entropy, flags: &str) -> String {
 /// The bitmaps of the image that a program builds.
 struct Bitmaps {
     entries: Vec<BitmapEntry>,
-    /// Clusters that hold bits.
+    /// The clusters with bits.
     data_clusters: usize,
-    /// What is left where there are none.
+    /// The remains of bitmaps, if there are no bitmaps.
     left: Option<Leaving>,
 }
 

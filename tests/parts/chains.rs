@@ -1,4 +1,4 @@
-//! Backing chains and external data files.
+//! Parts of backing chains and external data files.
 
 use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
 use qcowfuzz::internal::formats::qcow2::geometry::Version;
@@ -11,7 +11,7 @@ use qcowfuzz::internal::programs::prologue::Prologue;
 
 use super::{ANYWHERE, Part, Trace};
 
-/// Backing chains and external data files.
+/// The parts of backing chains and external data files.
 pub const PARTS: &[Part] = &[
     Part {
         name: "backing file, qcow2",
@@ -121,14 +121,14 @@ pub const PARTS: &[Part] = &[
     },
 ];
 
-/// Parts that cannot be in one chain, and why.
+/// The pairs of parts that exclude each other in a chain, each with its reason.
 pub const APART: &[(&str, &str, &str)] = &[(
     "backing file, raw",
     "raw data file",
     "a raw data file conflicts with backing files: only the lowest layer can have one, and that is raw",
 )];
 
-/// An overlay with some data in it, of a size that is said by that of what lies below.
+/// Returns an overlay with some data. `size` is relative to the size of the disk below.
 fn overlay(entropy: &mut Entropy, size: &str) -> String {
     let (bits, order) =
         (9 + entropy.below(13), [0, 1, 1, 2, 3, 4, 5, 6][entropy.below(8) as usize]);
@@ -142,7 +142,7 @@ fn overlay(entropy: &mut Entropy, size: &str) -> String {
     )
 }
 
-/// A disk of some megabytes, its last sector mostly incomplete.
+/// Makes the disk a few megabytes long, mostly with an incomplete last sector.
 fn small(prologue: &mut Prologue) {
     let seed = prologue.rng_seed;
     prologue.size = Size::new(1 + seed % 1500, 13, (seed % 1000) as i16 - 500).unwrap();
@@ -152,14 +152,14 @@ fn backing(trace: &Trace, format: ImageFormat) -> bool {
     trace.vm.builders().any(|it| it.plan().backing.is_some_and(|it| it.format == format))
 }
 
-/// Whether two neighbours have sizes that `wanted` is true of: the upper, and the lower one.
+/// Reports whether `wanted` is true of the sizes of two neighbours: the upper and the lower layer.
 fn sizes(trace: &Trace, wanted: fn(u64, u64) -> bool) -> bool {
     let sizes: Vec<u64> = trace.vm.builders().map(|it| it.plan().size_bytes).collect();
     sizes.windows(2).any(|pair| wanted(pair[0], pair[1]))
 }
 
 fn data_files(trace: &Trace, raw: bool) -> bool {
-    // Of a layer that became a raw file, nothing else is left.
+    // A layer that became a raw file has no image any more.
     let mut images = trace.vm.builders().zip(trace.vm.journals()).filter(|(_, it)| !it.raw);
     images.any(|(it, _)| it.plan().data_file.is_some_and(|it| it.raw == raw))
 }

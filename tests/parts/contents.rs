@@ -1,4 +1,4 @@
-//! What clusters hold.
+//! Parts of cluster contents.
 
 use qcowfuzz::internal::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::programs::operand::Features;
@@ -8,7 +8,7 @@ use qcowfuzz::programs::Operation;
 
 use super::{ANYWHERE, Part};
 
-/// What clusters hold.
+/// The parts of cluster contents.
 pub const PARTS: &[Part] = &[
     Part {
         name: "zeros that keep their cluster",

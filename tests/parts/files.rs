@@ -1,4 +1,4 @@
-//! What there is of a file beyond what its disk holds.
+//! Parts of a file outside its disk: its end, holes, tables past the end of the disk.
 
 use qcowfuzz::internal::formats::qcow2::layout::Layout;
 use std::ops::ControlFlow;
@@ -21,19 +21,19 @@ use qcowfuzz::walkers::qcow2::{Disk, map_extents};
 
 use super::{ANYWHERE, Part, Trace};
 
-// The ends of a file, of which it has one.
+// The ends of a file. A file has at most one of them.
 pub const PAYLOAD_BYTE: &str = "a file that ends with a payload's last byte";
 pub const PAYLOAD_SECTOR: &str = "a file that ends with a payload's last sector";
 pub const CUT_DATA: &str = "a file that ends inside the last cluster of data";
 pub const ZERO_TAIL: &str = "zeros behind the last cluster";
 pub const GARBAGE_TAIL: &str = "garbage behind the last cluster";
 
-/// Everything that comes last in the file goes into a gap before it.
+/// Places refcount blocks and tables in gaps of the file, so that they do not follow the part.
 const INTO_A_GAP: fn(&mut Prologue) = |prologue| {
     (prologue.blocks, prologue.table) = (Policy::FirstHole, Policy::FirstHole);
 };
 
-/// What there is of a file beyond what its disk holds.
+/// The parts of a file outside its disk.
 pub const PARTS: &[Part] = &[
     Part {
         name: PAYLOAD_BYTE,
@@ -159,7 +159,7 @@ pub const PARTS: &[Part] = &[
     },
 ];
 
-/// The image that a program builds.
+/// Returns the image that a program builds.
 fn image(trace: &Trace) -> &Image {
     &trace.images.top().image
 }
@@ -168,7 +168,7 @@ fn header(trace: &Trace) -> Header {
     Head::read(image(trace)).unwrap().header
 }
 
-/// What lies behind the last cluster, where anything does.
+/// Returns the end of the file that the program chose, if it chose one.
 fn tail(trace: &Trace) -> Option<FileEnd> {
     let mut ends = trace.top_operations().iter().rev().filter_map(|(one, _)| match one {
         Operation::EndFile { end, tail } => Some((*end, tail.units())),
@@ -177,7 +177,7 @@ fn tail(trace: &Trace) -> Option<FileEnd> {
     ends.next().filter(|(_, bytes)| *bytes > 0).map(|(end, _)| end)
 }
 
-/// Where the last payload ends, and the file.
+/// Returns the end offsets of the last payload and of the file.
 fn payload_end(trace: &Trace) -> Option<(u64, u64)> {
     let ends = trace.vm.journal().records.iter().filter_map(|record| match record {
         Record::Compressed { host, length_bytes, .. } => {
@@ -189,7 +189,7 @@ fn payload_end(trace: &Trace) -> Option<(u64, u64)> {
     Some((ends.filter(|end| *end <= file).max()?, file))
 }
 
-/// An image whose header says another size.
+/// An image with another virtual size in its header.
 struct Larger<'a> {
     image: &'a Image,
     size_bytes: u64,
@@ -209,7 +209,7 @@ impl Storage for Larger<'_> {
     }
 }
 
-/// Whether anything lies past the end of the disk: in the last L2 table, and in further ones.
+/// Reports whether the last L2 table, and whether further ones, map clusters past the end of the disk.
 fn hidden(trace: &Trace) -> (bool, bool) {
     let image = image(trace);
     let header = Head::read(image).unwrap().header;

@@ -1,5 +1,4 @@
-//! How headers are written. The last `header` operation of a program decides, so each line asks for
-//! its part and for others by chance.
+//! Parts of headers. The last `header` operation of a program decides, so each line requests its part and random others.
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
@@ -23,10 +22,10 @@ use qcowfuzz::internal::programs::prologue::Prologue;
 
 use super::Part;
 
-/// A row: what must be there at the end, read from the bytes.
+/// Declares the parts. A row has a name, the requirements, and a function that looks for the part in the image's bytes.
 macro_rules! parts {
     ($($name:literal: $prepare:expr, $length:literal, $flags:literal, $had:expr;)+) => {
-        /// How headers are written.
+        /// The parts of headers.
         pub const PARTS: &[Part] = &[$(Part {
             name: $name,
             prepare: $prepare,
@@ -81,7 +80,7 @@ parts! {
         |it| it.out_of_date.iter().any(|one| one.references == 0);
 }
 
-/// Parts that cannot be in one header, and why.
+/// The pairs of parts that exclude each other in a header, each with its reason.
 pub const APART: &[(&str, &str, &str)] = &[
     ("a header of 104 bytes", "zstd", "the compression type lies behind them"),
     ("a header of 104 bytes", "a header of 105 bytes", ONE_LENGTH),
@@ -171,7 +170,7 @@ fn line(entropy: &mut Entropy, length: &str, flags: &str) -> String {
     let flags = if words.is_empty() { "none".to_string() } else { words.join(",") };
     let bytes = [0, 0, 3, 13, 64][entropy.below(5) as usize];
     let (order, unknown) = (entropy.below(256), entropy.below(5));
-    // Where a cluster was freed, its count may have stayed.
+    // A freed cluster may keep its refcount.
     let hole = "write at=start+20 clusters=9\ndiscard at=start+21 clusters=1\n\
                 discard at=start+24 clusters=1\ndiscard at=start+27 clusters=1\n";
     let hole = if asked("hole") { hole } else { "" };
@@ -180,13 +179,13 @@ fn line(entropy: &mut Entropy, length: &str, flags: &str) -> String {
     )
 }
 
-/// The first cluster of the image that a program ends with, and what is known of its counts.
+/// The first cluster of the image at the end of a program.
 struct First<'i> {
     image: &'i Image,
     header: Header,
-    /// Type, place and length of each extension before the end.
+    /// The type, the offset and the length of each extension before the end.
     extensions: Vec<(u32, u64, u32)>,
-    /// Whether one marks the end.
+    /// An extension marks the end.
     end: bool,
     out_of_date: &'i [Deviation],
 }

@@ -1,5 +1,5 @@
-//! Parts of the format, each with operations that bring it into a program and with a look at what the
-//! program did, which tells whether it was there. Programs of random parts are held against qemu.
+//! Parts of the format. Each has operations that bring it into a program, and a function that reports whether a run of
+//! the program had it. The tests compare programs of random parts with qemu.
 
 mod bitmaps;
 mod chains;
@@ -28,20 +28,20 @@ use crate::lines;
 /// A part of the format.
 #[derive(Clone, Copy)]
 pub struct Part {
-    /// Its name, as the test prints it.
+    /// The name that the test prints.
     pub name: &'static str,
-    /// What the image must be like from the beginning.
+    /// Changes the prologue to one that allows the part.
     pub prepare: fn(&mut Prologue),
-    /// Operations that bring it in, as lines of text; they may differ from call to call.
+    /// Returns operations that bring it in, as lines of text, which may differ between calls.
     pub lines: fn(&mut Entropy) -> String,
-    /// Whether a program had it.
+    /// Reports whether a program had it.
     pub had: fn(&Trace) -> bool,
 }
 
-/// A part that needs nothing from the beginning.
+/// The preparation of a part that has no requirements: leaves the prologue as it is.
 pub const ANYWHERE: fn(&mut Prologue) = |_| {};
 
-/// All parts.
+/// Returns all parts.
 pub fn all() -> Vec<Part> {
     parts().into_iter().flatten().copied().collect()
 }
@@ -58,7 +58,7 @@ fn parts() -> [&'static [Part]; 7] {
     ]
 }
 
-/// Whether two parts can be in one program.
+/// Reports whether two parts can occur in one program.
 pub fn allowed(one: &Part, other: &Part) -> bool {
     let mut apart = APART.iter().chain(chains::APART).chain(headers::APART).chain(bitmaps::APART);
     let names = [(one.name, other.name), (other.name, one.name)];
@@ -66,11 +66,11 @@ pub fn allowed(one: &Part, other: &Part) -> bool {
     !apart.any(|(a, b, _)| names.contains(&(a, b))) && !names.iter().any(versions)
 }
 
-/// What only version 2 allows.
+/// The parts that only version 2 allows.
 const VERSION_2: &str = "extra data without the disk's size";
 
-/// What version 2 has not: feature bits and what they stand for, the zero flag, headers of any length,
-/// narrow refcounts.
+/// The parts that version 2 lacks: feature bits and the features that they announce, the zero flag, headers of any
+/// length, narrow refcounts.
 const VERSION_3: &[&str] = &[
     "zeros that keep their cluster",
     "zstd",
@@ -98,7 +98,7 @@ const VERSION_3: &[&str] = &[
     "the bitmaps extension without its bit",
 ];
 
-/// Parts that cannot be in one program, with the rule of the format that keeps them apart.
+/// The pairs of parts that exclude each other, each with the rule of the format that forbids them together.
 const APART: &[(&str, &str, &str)] = &[
     (PAYLOAD_BYTE, PAYLOAD_SECTOR, ONE_END),
     (PAYLOAD_BYTE, CUT_DATA, ONE_END),
@@ -118,13 +118,13 @@ const APART: &[(&str, &str, &str)] = &[
 const ONE_END: &str = "a file has one end";
 const ONE_COMPRESSION: &str = "an image has one compression type";
 
-/// What a program did.
+/// The record of a program's run.
 pub struct Trace {
     /// Every operation with its effect.
     pub operations: Vec<(Operation, Effect)>,
     /// The machine at the end of the program.
     pub vm: Vm,
-    /// What it built.
+    /// The files that it built.
     pub images: Images,
 }
 
@@ -139,7 +139,7 @@ impl Trace {
         Self { operations, vm, images }
     }
 
-    /// The operations that were about the image at the top.
+    /// Returns the operations on the image at the top.
     pub fn top_operations(&self) -> &[(Operation, Effect)] {
         let overlay = |(one, effect): &(Operation, Effect)| {
             matches!(one, Operation::Overlay { .. }) && *effect == Effect::Changed
@@ -148,14 +148,14 @@ impl Trace {
         &self.operations[first..]
     }
 
-    /// Whether an operation like `wanted` changed something of the image at the top.
+    /// Reports whether an operation that is `wanted` changed the image at the top.
     pub fn changed(&self, wanted: fn(&Operation) -> bool) -> bool {
         self.top_operations().iter().any(|(one, effect)| *effect == Effect::Changed && wanted(one))
     }
 }
 
-/// Parts for one program, some of all. A chain takes what was done before for a lower layer, so that half
-/// of all programs have none.
+/// Returns a random selection of parts for one program. Half of all programs have no chain, because a chain turns the
+/// work of earlier operations into a lower layer.
 pub fn some(entropy: &mut Entropy) -> Vec<Part> {
     let chained = entropy.one_in(2);
     let mut parts: Vec<Part> = chains::PARTS.to_vec();
@@ -166,7 +166,8 @@ pub fn some(entropy: &mut Entropy) -> Vec<Part> {
     parts
 }
 
-/// A program with the `wanted` parts, each of them somewhere in it; a part may keep others out.
+/// Returns a program with the operations of the `wanted` parts in random order. A part may keep others from taking
+/// effect.
 pub fn program(rng_seed: u64, wanted: &[Part]) -> Program {
     let mut entropy = Entropy::new(!rng_seed);
     let mut program = generate(rng_seed, Wanted { operations: 8, compressed: true });

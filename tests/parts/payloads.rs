@@ -1,4 +1,4 @@
-//! How compressed clusters are coded, and how long their payloads are.
+//! Parts of compressed clusters: the coding and the length of their payloads.
 
 use qcowfuzz::internal::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::images::content::Shape;
@@ -14,7 +14,7 @@ pub const DEFLATE_CODINGS: &str = "deflate in codings of its own";
 /// Zstd, in one of its codings.
 pub const ZSTD_CODINGS: &str = "zstd in codings of its own";
 
-/// A part for a coding.
+/// Declares the part for a coding.
 macro_rules! coded {
     ($name:literal, $coding:ident, $lines:literal) => {
         Part {
@@ -30,7 +30,7 @@ macro_rules! coded {
     };
 }
 
-/// How compressed clusters are coded.
+/// The parts of compressed clusters.
 pub const PARTS: &[Part] = &[
     coded!(
         "stored and raw blocks",
@@ -103,7 +103,7 @@ pub const PARTS: &[Part] = &[
         prepare: ANYWHERE,
         lines: |_| "compress_as at=start+3 shape=nearly coding=quick skew=packed".to_string(),
         had: |trace| {
-            // Of larger clusters, only 64 KiB are filled.
+            // In larger clusters, only 64 KiB are filled.
             compressed(trace, |length, cluster, _| {
                 (cluster.min(64 << 10) / 2..cluster).contains(&length)
             })
@@ -150,7 +150,7 @@ fn coded(trace: &Trace, compression: Compression) -> bool {
         })
 }
 
-/// Whether a payload was written that is as `wanted`: its length, that of the cluster, its shape.
+/// Reports whether the program wrote a payload that is `wanted`, given its length, the cluster's length and its shape.
 fn compressed(trace: &Trace, wanted: fn(u64, u64, Shape) -> bool) -> bool {
     let cluster = trace.vm.builder().plan().geometry.cluster_size.bytes();
     trace.vm.journal().records.iter().any(|record| match record {

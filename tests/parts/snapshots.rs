@@ -27,11 +27,11 @@ use qcowfuzz::programs::Operation;
 
 use super::{ANYWHERE, Part, Trace};
 
-/// What is shared is counted: one bit is not enough.
+/// Chooses a refcount order of at least 1: one bit cannot count shared clusters.
 const COUNTED: fn(&mut Prologue) =
     |prologue| prologue.refcount_order = Number::new(1.max(prologue.refcount_order.get())).unwrap();
 
-/// Snapshots.
+/// The parts of snapshots.
 pub const PARTS: &[Part] = &[
     Part {
         name: "several snapshots",
@@ -163,7 +163,7 @@ fn snapshot_with(entropy: &mut Entropy, extra: u64, vm: u64, spread: u64) -> Str
     )
 }
 
-/// Whether a snapshot was applied that was taken of a disk of another size.
+/// Reports whether the program applied a snapshot that was taken of a disk of another size.
 fn applied_another_size(trace: &Trace) -> bool {
     let journal = trace.vm.journal();
     let (mut size, mut taken) = (journal.size_bytes, Vec::new());
@@ -180,12 +180,12 @@ fn applied_another_size(trace: &Trace) -> bool {
     })
 }
 
-/// What the image of a program says.
+/// The tables and the refcounts of a program's image.
 struct Seen<'t> {
     image: &'t Image,
     header: Header,
     snapshots: Vec<(SnapshotEntry, SnapshotExtra)>,
-    /// Counts that are not 0, by cluster.
+    /// The refcounts that are not 0, by cluster.
     counts: BTreeMap<u64, u64>,
 }
 
@@ -214,7 +214,7 @@ impl<'t> Seen<'t> {
         seen
     }
 
-    /// The words of a table that are not 0, with their places.
+    /// Returns the words of a table that are not 0, with their indices.
     fn words(&self, table: HostOffset, length: u64) -> Vec<(u64, u64)> {
         let mut words = Vec::new();
         let range = table..table.saturating_add(length.next_multiple_of(GRAIN_BYTES));
@@ -233,7 +233,7 @@ impl<'t> Seen<'t> {
         self.snapshots.iter().any(|(entry, extra)| wanted(entry, extra))
     }
 
-    /// How often each L2 table of a snapshot is counted.
+    /// Returns the refcount of each L2 table of a snapshot.
     fn table_counts(&self) -> Vec<u64> {
         let cluster_size = self.header.geometry.cluster_size;
         let tables = self
@@ -248,7 +248,7 @@ impl<'t> Seen<'t> {
         tables.map(count).collect()
     }
 
-    /// Whether the active L1 table has entries behind the disk.
+    /// Reports whether the active L1 table has entries past the end of the disk.
     fn active_vm_state(&self) -> bool {
         let Header { geometry, size_bytes, l1_offset, l1_entries, .. } = self.header;
         let last = self.words(l1_offset, u64::from(l1_entries) * 8).last().copied();

@@ -1,4 +1,4 @@
-//! Bugs that need a backing chain or a data file to be seen.
+//! Bugs that only a backing chain or a data file shows.
 
 use qcowfuzz::disk::extent::{Extent, Mapping};
 use qcowfuzz::disk::offsets::HostOffset;
@@ -83,7 +83,7 @@ pub const CASES: &[Case] = &[
             read: Some(|disk, _, guest, into| {
                 disk.read(guest, into)?;
                 let mapping = disk.lookup(guest)?;
-                // Whatever the cluster size of that layer is, this is no start of a cluster.
+                // This is not the start of a cluster, for any cluster size of that layer.
                 if mapping.compressed && mapping.depth > 0 && guest.get() % 512 != 0 {
                     into.fill(0);
                 }
@@ -126,17 +126,17 @@ pub const CASES: &[Case] = &[
 
 fn each(extents: &mut Vec<Extent>, change: impl Fn(&mut Mapping)) {
     extents.iter_mut().for_each(|extent| change(&mut extent.mapping));
-    // As an engine with the bug would merge them.
+    // An engine with the bug would merge the extents.
     coalesce(extents, continues);
 }
 
-/// Programs with overlays of all geometries, on raw files and with data files, too.
+/// Returns programs with overlays of all geometries, including overlays on raw files and with data files.
 pub fn inputs() -> Vec<Vec<u8>> {
     let random = (0..200).map(program);
     random.chain((9..=21).map(compressed_below)).map(|program| program.encode()).collect()
 }
 
-/// A program that reads from the middle of compressed clusters one layer down, which random programs hardly do.
+/// Returns a program whose reads begin inside compressed clusters one layer down, which is rare in random programs.
 fn compressed_below(cluster_bits: u32) -> Program {
     let text = format!(
         "image version=3 cluster_bits={cluster_bits} refcount_order=4 features=none size=4<<20+0 rng_seed=0 \

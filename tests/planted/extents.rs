@@ -1,4 +1,4 @@
-//! Bugs in what a walk says: partition, maximal, flags, model.
+//! Bugs in the extents of a walk: the oracles partition, maximal, flags and model.
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
@@ -19,7 +19,7 @@ pub const CASES: &[Case] = &[
         empty,
         &[
             "partition: length, at least 1 → 0",
-            // Only the rest of a walk has room for one more.
+            // Only a resumed walk has room for one more extent.
             "window: resumed, as many as are left → another number",
         ],
     ),
@@ -93,13 +93,16 @@ pub const CASES: &[Case] = &[
     // Model.
     Case::extents(
         "everything is a hole",
-        |extents, _, _| told_as(extents, |_| Mapping::HOLE),
+        |extents, _, _| replace_mappings(extents, |_| Mapping::HOLE),
         &["model: kind, normal → unallocated", "model: kind, "],
     ),
     Case::extents(
         "the offset of zero-allocated clusters is dropped",
         |extents, _, _| {
-            told_as(extents, |it| if it.present && it.zero { without_offset(it) } else { it })
+            replace_mappings(
+                extents,
+                |it| if it.present && it.zero { without_offset(it) } else { it },
+            )
         },
         &["model: kind, zero-allocated → zero-plain"],
     ),
@@ -107,7 +110,7 @@ pub const CASES: &[Case] = &[
         "zero-plain is told as unallocated",
         |extents, _, _| {
             let plain = |it: &Mapping| it.present && it.zero && it.offset.is_none();
-            told_as(extents, |it| if plain(&it) { Mapping::HOLE } else { it });
+            replace_mappings(extents, |it| if plain(&it) { Mapping::HOLE } else { it });
         },
         &["model: kind, zero-plain → unallocated"],
     ),
@@ -116,13 +119,15 @@ pub const CASES: &[Case] = &[
         |extents, facts, _| {
             let offset = Some(HostOffset::new(facts.geometry.cluster_size.bytes()));
             let plain = |it: &Mapping| it.present && it.zero && it.offset.is_none();
-            told_as(extents, |it| if plain(&it) { Mapping { offset, ..it } } else { it });
+            replace_mappings(extents, |it| if plain(&it) { Mapping { offset, ..it } } else { it });
         },
         &["model: kind, zero-plain → zero-allocated", "flags: offset, aligned"],
     ),
     Case::extents(
         "unallocated subclusters have no offset",
-        |extents, _, _| told_as(extents, |it| if it.present { it } else { without_offset(it) }),
+        |extents, _, _| {
+            replace_mappings(extents, |it| if it.present { it } else { without_offset(it) })
+        },
         &["model: kind, unallocated subcluster → unallocated"],
     ),
     Case::extents(
@@ -189,9 +194,9 @@ fn each(extents: &mut [Extent], change: impl Fn(&mut Mapping)) {
     extents.iter_mut().for_each(|extent| change(&mut extent.mapping));
 }
 
-/// Every mapping is told as another, before the walk merges what may be merged.
-fn told_as(extents: &mut Vec<Extent>, told: impl Fn(Mapping) -> Mapping) {
-    each(extents, |mapping| *mapping = told(*mapping));
+/// Replaces every mapping by another, and then merges extents as the walker does.
+fn replace_mappings(extents: &mut Vec<Extent>, replacement: impl Fn(Mapping) -> Mapping) {
+    each(extents, |mapping| *mapping = replacement(*mapping));
     coalesce(extents, continues);
 }
 
@@ -212,7 +217,7 @@ fn overlap(extents: &mut Vec<Extent>, _: &Facts, _: Window) {
     }
 }
 
-/// Only where a further extent is not too many of them.
+/// Adds an empty extent, unless the walk would then have more extents than the disk has cells.
 fn empty(extents: &mut Vec<Extent>, facts: &Facts, _: Window) {
     let cells = facts.size_bytes / facts.geometry.cell_bytes();
     if let Some(first) = extents.first().copied()

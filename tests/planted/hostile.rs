@@ -7,7 +7,7 @@ use qcowfuzz::harness::engine::{EngineError, OpenDisk};
 
 use super::{Case, Facts, Fault};
 
-/// Whether something is mapped to where no file is, as damage does.
+/// Reports whether an extent lies past the end of the file, as in damaged images.
 fn past_the_file(extents: &[Extent], facts: &Facts) -> bool {
     let end = facts.storage.length_bytes();
     extents.iter().any(|it| it.mapping.offset.is_some_and(|at| at.get() >= end))
@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[
             }),
             ..Fault::NONE
         },
-        // Look-ups refuse the entry, what lies behind it is lost, or the hole does not merge.
+        // Look-ups refuse the entry, the extents behind it are lost, or the hole does not merge.
         fingerprints: &["lookup: byte, an answer → an error", "lookup: ", "hostile: ", "maximal: "],
     },
     Case {
@@ -78,7 +78,7 @@ pub const CASES: &[Case] = &[
             }),
             ..Fault::NONE
         },
-        // Both edges of the disk are holes: look-ups there agree.
+        // Both edges of the disk are holes, so look-ups there agree.
         fingerprints: &["hostile: kind, normal → unallocated", "hostile: kind, ", "lookup: "],
     },
     Case {

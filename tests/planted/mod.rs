@@ -19,14 +19,14 @@ use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
 use qcowfuzz::internal::formats::qcow2::header::Header;
 use qcowfuzz::internal::formats::qcow2::header::PARSED_BYTES;
 
-/// What a fault knows of the image and of what was asked of it.
+/// The facts about the image and the earlier walks that a fault may use.
 pub struct Facts<'s> {
     pub storage: &'s dyn Storage,
     pub geometry: Geometry,
-    /// The size as the header stores it.
+    /// The virtual size that the header stores, in bytes.
     pub stored_size_bytes: u64,
     pub size_bytes: u64,
-    /// How many walks there were before this one.
+    /// The number of walks before this one.
     pub walks: u32,
 }
 
@@ -40,16 +40,16 @@ pub type OnEnd = fn(Walked, &mut Vec<Extent>, &Facts) -> Walked;
 pub type OnLookup = fn(&mut WalkerDisk, &Facts, GuestOffset) -> Looked;
 pub type OnRead = fn(&mut WalkerDisk, &Facts, GuestOffset, &mut [u8]) -> Walked;
 
-/// How an engine with a bug answers; what is `None` is answered as the walker answers it.
+/// The changed answers of an engine with a bug. If a field is `None`, the walker's answer stays.
 #[derive(Clone, Copy, Default)]
 pub struct Fault {
-    /// Changes what a walk is asked.
+    /// Changes the window of a walk.
     pub window: Option<OnWindow>,
-    /// Changes the extents that a walk emits; it has what was asked.
+    /// Changes the extents that a walk of a window emits.
     pub extents: Option<OnExtents>,
-    /// Emits the extents in place of the loop that stops when the visitor breaks.
+    /// Emits the extents, instead of the loop that stops when the visitor breaks.
     pub emit: Option<OnEmit>,
-    /// Changes how a walk ends, and what it emitted until then.
+    /// Changes the result of a walk and the extents that it emitted.
     pub end: Option<OnEnd>,
     pub lookup: Option<OnLookup>,
     pub read: Option<OnRead>,
@@ -57,27 +57,27 @@ pub struct Fault {
     pub snapshot: Option<OnSnapshot>,
 }
 
-/// What is opened in place of a snapshot.
+/// The disk that the engine opens instead of a snapshot.
 #[derive(Clone, Copy)]
 pub enum OnSnapshot {
     /// The active disk.
     Active,
-    /// The snapshot, in the active disk's size.
+    /// The snapshot, with the active disk's size.
     ActiveSize,
-    /// The snapshot before it, where there is one.
+    /// The snapshot before it, if there is one.
     Previous,
 }
 
-/// A bug, and what must be found where an engine has it.
+/// A bug, and the fingerprints that it must have.
 pub struct Case {
     pub name: &'static str,
     pub fault: Fault,
-    /// The beginnings of all fingerprints that it may have. The first must be among those found.
+    /// The beginnings of all fingerprints that it may have. The first of them must occur.
     pub fingerprints: &'static [&'static str],
 }
 
 impl Case {
-    /// A bug in the extents of every walk.
+    /// Returns a bug in the extents of every walk.
     pub const fn extents(
         name: &'static str,
         change: OnExtents,
@@ -212,7 +212,7 @@ impl OpenDisk for FaultyDisk<'_> {
     }
 }
 
-/// Merges what may be merged by `merges`, as an engine with the fault would.
+/// Merges neighbouring extents for which `merges` is true, as an engine with the fault would.
 pub fn coalesce(extents: &mut Vec<Extent>, merges: impl Fn(&Extent, &Extent) -> bool) {
     extents.dedup_by(|next, here| {
         let merged = merges(here, next);
@@ -223,12 +223,12 @@ pub fn coalesce(extents: &mut Vec<Extent>, merges: impl Fn(&Extent, &Extent) -> 
     });
 }
 
-/// As the walker merges.
+/// Reports whether the walker would merge two extents.
 pub fn continues(here: &Extent, next: &Extent) -> bool {
     here.mapping.continues_as(here.length_bytes, &next.mapping)
 }
 
-/// An extent cut in two, `length_bytes` from its start.
+/// Cuts an extent in two, `length_bytes` after its start.
 pub fn cut(extents: &mut Vec<Extent>, index: usize, length_bytes: u64) {
     let here = extents[index];
     let rest = Extent {

@@ -163,7 +163,7 @@ fn next_cluster(disk: &mut WalkerDisk, facts: &Facts, guest: GuestOffset) -> Loo
     if next.get() < facts.size_bytes { disk.lookup(next) } else { disk.lookup(guest) }
 }
 
-/// Reads through any offset that there is, whatever the flags say of the bytes there.
+/// Reads at the offset of a mapping, even if its flags say that no data are there.
 fn stale(disk: &mut WalkerDisk, facts: &Facts, guest: GuestOffset, into: &mut [u8]) -> Walked {
     disk.read(guest, into)?;
     let mapping = disk.lookup(guest)?;

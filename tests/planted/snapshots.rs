@@ -1,4 +1,4 @@
-//! Bugs in what is opened for a snapshot.
+//! Bugs in opening snapshots.
 
 use super::{Case, Fault, OnSnapshot};
 

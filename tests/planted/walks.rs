@@ -1,4 +1,4 @@
-//! Bugs in how a walk goes: windows, stopping and resuming, its cost, and reads that fail.
+//! Bugs in the course of a walk: windows, stopping and resuming, its cost, failed reads.
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
@@ -19,7 +19,7 @@ pub const CASES: &[Case] = &[
                 first.mapping.offset = offset.map(|at| HostOffset::new(at.get() - inside));
             }
         },
-        // Subclusters end inside a cluster: there a walk that goes on is unaligned too.
+        // Subclusters end inside a cluster, so a resumed walk also starts unaligned.
         &["window: clip, normal → normal", "window: clip, ", "window: resumed, "],
     ),
     Case {
@@ -51,7 +51,7 @@ pub const CASES: &[Case] = &[
         },
         &[
             "window: resumed, as many as are left → another number",
-            // Asked for by the program.
+            // A program may request such a window itself.
             "partition: ",
         ],
     ),
@@ -177,7 +177,7 @@ fn hole(start: u64, length_bytes: u64) -> Extent {
 
 fn length_as_end(window: Window, _: &Facts) -> Window {
     match window.length_bytes {
-        // To the end of the disk: there is no length to be mistaken for an end.
+        // The window reaches to the end of the disk, so the engine cannot mistake its length for an end.
         u64::MAX => window,
         end => Window { length_bytes: end.saturating_sub(window.start.get()), ..window },
     }
@@ -190,7 +190,7 @@ fn one_for_ever(extents: &[Extent], _: &Facts, visitor: &mut dyn Visitor) {
 }
 
 fn read_all(walked: Walked, _: &mut Vec<Extent>, facts: &Facts) -> Walked {
-    // Far gaps make files of terabytes; what is here is enough to be noticed.
+    // A far gap makes a file of terabytes. A few megabytes suffice for the oracle.
     let length = facts.storage.length_bytes().min(4 << 20);
     let mut piece = [0; 4096];
     for at in (0..length).step_by(piece.len()) {
@@ -210,10 +210,10 @@ fn read_for_each_entry(walked: Walked, extents: &mut Vec<Extent>, facts: &Facts)
     walked
 }
 
-/// One extent more than the disk has cells, the first of them a byte long each.
+/// Cuts bytes off the extents until there is one extent more than the disk has cells.
 fn bytewise(extents: &mut Vec<Extent>, facts: &Facts, _: Window) {
     let cells = facts.size_bytes.div_ceil(facts.geometry.cell_bytes());
-    // Of larger disks, fuel would run out first.
+    // On a larger disk, the fuel would run out first.
     if cells <= 1024 && !extents.is_empty() {
         let mut index = 0;
         while extents.len() as u64 <= cells {

@@ -1,4 +1,4 @@
-//! The bits of persistent bitmaps: what qemu reads in ours.
+//! The bits of persistent bitmaps: qemu must read the bits that our build writes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,7 +22,7 @@ struct Read {
     bits: Vec<u8>,
 }
 
-/// The bitmaps of the file at `path`; a cluster of bits is 4096 bytes.
+/// Returns the bitmaps of the file at `path`. A cluster of bits is 4096 bytes.
 fn bitmaps(path: &Path) -> Vec<Read> {
     let bytes = fs::read(path).unwrap();
     let Head { header, bitmaps, .. } = Head::read(&bytes[..]).unwrap();
@@ -45,7 +45,7 @@ fn bitmaps(path: &Path) -> Vec<Read> {
                 }
             }
         }
-        // What lies past the end of the disk means nothing.
+        // Bits past the end of the disk have no meaning.
         let count = header.virtual_size_bytes().div_ceil(1 << entry.granularity_bits);
         bits.truncate(count.div_ceil(8) as usize);
         if !count.is_multiple_of(8) {
@@ -83,7 +83,7 @@ fn qemu_reads_the_bits_that_we_write() {
                    fill_bitmap index=0 entry=15 entries=2 fill=bits\n\
                    fill_bitmap index=1 entry=7 entries=2 fill=ones\n\
                    fill_bitmap index=7 entry=0 entries=1 fill=ones\n";
-    // Longer and shorter again: tables follow.
+    // The disk grows and shrinks again. The tables follow.
     for resized in ["", "resize size=1<<29+0\n", "resize size=3<<22+5120\n"] {
         operations += resized;
         fs::write(&ours, built(&operations)).unwrap();
@@ -92,7 +92,7 @@ fn qemu_reads_the_bits_that_we_write() {
         let paths = [ours.as_os_str(), copy.as_os_str()];
         qemu::img(&words.chain(paths).collect::<Vec<_>>()).unwrap();
         let (mut ours, mut copied) = (bitmaps(&ours), bitmaps(&copy));
-        // A copy is in another order, and of what is disabled it keeps nothing but the bits.
+        // A copy has another order, and keeps only the bits of disabled bitmaps.
         for all in [&mut ours, &mut copied] {
             all.sort_by(|one, other| one.name.cmp(&other.name));
         }

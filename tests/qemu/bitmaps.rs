@@ -1,4 +1,4 @@
-//! Persistent bitmaps: what of them qemu refuses.
+//! Persistent bitmaps: the ones that qemu refuses.
 
 use std::fs;
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::qemu::{self, Checked, Findings};
 const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none \
                      size=3000<<12+0 rng_seed=0 blocks=append table=append tolerance=0\n";
 
-/// The file of an image with these operations.
+/// Returns the bytes of an image with these operations.
 pub fn built(operations: &str) -> Vec<u8> {
     lines::file(&format!("{IMAGE}{operations}"))
 }
 
-/// An image with two bitmaps, and where they lie in it.
+/// An image with two bitmaps, and their offsets in it.
 #[derive(Clone)]
 struct Patched {
     bytes: Vec<u8>,
@@ -30,11 +30,11 @@ struct Patched {
     tables: [usize; 2],
 }
 
-/// The second entry of the directory, behind one with a name of three bytes.
+/// The offset of the second entry of the directory. The first has a name of three bytes.
 const SECOND: usize = 32;
 
 impl Patched {
-    /// The first bitmap is consistent, the second in use.
+    /// Returns an image whose first bitmap is consistent and whose second is in use.
     fn new() -> Self {
         let bytes = built(
             "write at=start+5 clusters=3\nbitmap granularity=9 flags=auto name=3\n\
@@ -76,7 +76,7 @@ impl Patched {
 
 type Patch = fn(&mut Patched);
 
-/// What qemu refuses, to map and to check.
+/// The damage with which qemu neither maps nor checks the image.
 const REFUSED: &[(&str, Patch)] = &[
     ("length 23", |it| it.extension(4, &[0, 0, 0, 23])),
     ("length 32", |it| it.extension(4, &[0, 0, 0, 32])),
@@ -121,14 +121,14 @@ const REFUSED: &[(&str, Patch)] = &[
     ("a longer disk", |it| it.put_word(24, (3000 << 12) * 2)),
 ];
 
-/// What qemu maps and does not check: it does not look at bitmaps in use before.
+/// The damage with which qemu maps the image, but does not check it: it reads bitmaps in use only for the check.
 const UNCHECKED: &[(&str, Patch)] = &[
     ("in use, a table entry with reserved bits", |it| it.table_entry(1, 2)),
     ("in use, a table entry of both kinds", |it| it.add(it.tables[1], 1)),
     ("in use, bits that are not on a cluster boundary", |it| it.add(it.tables[1], 512)),
 ];
 
-/// What qemu accepts, with something to find or not.
+/// The damage with which qemu maps and checks the image, with findings or without.
 const ACCEPTED: &[(&str, Patch)] = &[
     ("as built", |_| {}),
     ("the bit is clear", |it| it.put_word(88, 0)),
@@ -173,7 +173,7 @@ fn we_refuse_of_bitmaps_what_qemu_refuses() {
             fs::write(&path, &patched.bytes).unwrap();
             let map = run("qemu-img", "map -f qcow2");
             assert_eq!(map.status.success(), mapped, "{name}: {map:?}");
-            // The walker does not look at the directory: it is not needed for an answer.
+            // The walker does not read the directory, because its answer does not depend on it.
             let our_map = run(ours, "map -f qcow2");
             let head = Head::read(&patched.bytes[..]);
             assert_eq!(our_map.status.success(), head.is_ok(), "{name}: {our_map:?}");
@@ -191,14 +191,14 @@ fn we_refuse_of_bitmaps_what_qemu_refuses() {
     }
 }
 
-/// Whether the bitmaps of an image are not such as qemu opens.
+/// Reports whether qemu refuses to open the bitmaps of an image.
 pub fn refused(storage: &dyn Storage) -> bool {
     let found = Recount::new().recount(storage).map(drop);
     matches!(found, Err(MapError::BitmapDirectory { .. } | MapError::Bitmap { .. }))
 }
 
-/// Damages the bitmaps of an image that qemu made, in one way after the other: the same is found as by
-/// qemu-img check. The image is left as it was; how often it was damaged.
+/// Damages the bitmaps of an image that qemu made, in one way after the other, and compares our check with qemu-img
+/// check. Restores the image, and returns the number of kinds of damage.
 pub fn judge_damaged(path: &Path) -> Checked<u64> {
     let sound = fs::read(path).map_err(|error| error.to_string())?;
     let Head { header, bitmaps, .. } = Head::read(&sound[..]).map_err(|error| error.to_string())?;
@@ -233,10 +233,10 @@ pub fn judge_damaged(path: &Path) -> Checked<u64> {
     Ok(damage.len() as u64)
 }
 
-/// Where the disk has more than 2^41 bits of a bitmap, qemu ends in an assertion (seen in QEMU 10.0.2:
-/// `hbitmap_alloc`, `hbitmap_truncate`): the length of a bitmap in use is not checked at open, and that
-/// of one that follows a resize only when it is stored. That is why `limits` bounds the bits of every
-/// bitmap, in use or not, and why a resize past the bound has no effect.
+/// If a bitmap would have more than 2^41 bits, an assertion ends qemu (seen in QEMU 10.0.2: `hbitmap_alloc`,
+/// `hbitmap_truncate`). When qemu opens an image, it does not check the length of a bitmap in use; after a resize, it
+/// checks the length only when it stores the bitmap. So `limits` bounds the bits of every bitmap, in use or not, and a
+/// resize past the bound has no effect.
 #[test]
 fn qemu_still_aborts_where_a_bitmap_is_too_long() {
     if !qemu::tools_are_there("qemu_still_aborts_where_a_bitmap_is_too_long") {
@@ -251,7 +251,7 @@ fn qemu_still_aborts_where_a_bitmap_is_too_long() {
     assert!(run("create -q -f qcow2 -o cluster_size=2M", &["1G"]).success());
     assert!(run("bitmap --add -g 512", &["one"]).success());
     assert_eq!(run("resize -q -f qcow2", &["4096T"]).code(), None);
-    // The disk has grown, and the bitmap is in use: nothing opens the image any more.
+    // The disk has grown and the bitmap is in use. No tool opens the image any more.
     assert_eq!(run("check -f qcow2", &[]).code(), None);
     assert_eq!(run("map -f qcow2", &[]).code(), None);
 }

@@ -1,4 +1,4 @@
-//! Our answers about an image, held against qemu-img's.
+//! Compares our answers about an image with qemu-img's.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -16,7 +16,7 @@ use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
 use super::differences::{self, Difference};
 use super::{Checked, Findings};
 
-/// All extents that our walker gives for `window`.
+/// Returns all extents that our walker emits for `window`.
 pub fn walk<S: Storage + ?Sized>(
     chain: &[Layer<S>],
     window: Window,
@@ -31,7 +31,7 @@ pub fn walk<S: Storage + ?Sized>(
     Ok(extents)
 }
 
-/// What a guest reads in `window`, by our walker.
+/// Returns the bytes that a guest reads in `window`, by our reader.
 pub fn read<S: Storage + ?Sized>(chain: &[Layer<S>], window: Window) -> Checked<Vec<u8>> {
     let told = |error| format!("our read of {window:?}: {error}");
     let disk = Disk::open(chain).map_err(told)?;
@@ -40,8 +40,8 @@ pub fn read<S: Storage + ?Sized>(chain: &[Layer<S>], window: Window) -> Checked<
     Ok(bytes)
 }
 
-/// Holds our walks of `chains`, which all hold the image at `path` and what lies below it, against
-/// qemu-img's, in every field but for what is `allowed`; what they agreed on.
+/// Compares every field of our walks of `chains` with qemu-img's, except `allowed` differences. All chains contain the
+/// image at `path` and the layers below it. Returns the extents.
 pub fn maps(
     path: &Path,
     chains: &[&[Layer]],
@@ -67,7 +67,7 @@ fn first_difference(ours: &[Extent], theirs: &[Extent]) -> String {
     format!("extent {same} of {counts:?}:\nours   {one:?}\ntheirs {other:?}")
 }
 
-/// Where two contents first differ, in words.
+/// Describes the first difference of two contents.
 pub fn same_bytes(what: &str, start: u64, ours: &[u8], theirs: &[u8]) -> Checked<()> {
     if ours == theirs {
         return Ok(());
@@ -84,11 +84,11 @@ pub fn same_bytes(what: &str, start: u64, ours: &[u8], theirs: &[u8]) -> Checked
     ))
 }
 
-/// What our recount found.
+/// The result of our recount.
 pub struct Recounted {
-    /// In qemu-img check's terms.
+    /// The findings in the categories of qemu-img check.
     pub findings: Findings,
-    /// How many clusters hold two structures, which qemu-img check does not look for.
+    /// The number of clusters that contain two structures, which qemu-img check does not detect.
     pub overlaps: u64,
     /// All reports.
     pub told: String,
@@ -114,8 +114,8 @@ pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
     Ok(Recounted { findings, overlaps, told })
 }
 
-/// Holds our recounts of the image at `path`, which all `storages` hold, against qemu-img's check; what
-/// that found, with what it said about it.
+/// Compares our recounts of the image at `path`, which all `storages` contain, with qemu-img check. Returns the result
+/// and the messages of qemu-img.
 pub fn counts(path: &Path, storages: &[&dyn Storage]) -> Checked<(Findings, String)> {
     let (theirs, said) = super::check(path)?;
     for storage in storages {
@@ -128,8 +128,8 @@ pub fn counts(path: &Path, storages: &[&dyn Storage]) -> Checked<(Findings, Stri
     Ok((theirs, said))
 }
 
-/// Windows that begin and end anywhere: on edges of `extents`, a few bytes beside them, in their
-/// middle, past the end. None is longer than `most` bytes.
+/// Returns windows that begin and end on edges of `extents`, a few bytes beside them, in their middle, or past the end.
+/// None is longer than `most` bytes.
 pub fn windows(entropy: &mut Entropy, extents: &[Extent], most: u64, count: usize) -> Vec<Window> {
     let size = extents.last().and_then(Extent::end).map_or(0, GuestOffset::get);
     let mut point = || {

@@ -1,5 +1,5 @@
-//! What our walker and qemu-img may disagree about, all of it, each with its reason. A test holds
-//! that they still do (`qemu_images.rs`).
+//! The complete list of allowed differences between our walker and qemu-img, each with its reason. A test checks that
+//! each still exists (`qemu_images.rs`).
 
 use std::fmt;
 
@@ -8,15 +8,15 @@ use qcowfuzz::disk::extent::{Extent, Mapping};
 /// An allowed difference.
 #[derive(Clone, Copy)]
 pub struct Difference {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Why it is not a bug.
+    /// The reason why it is not a bug.
     pub reason: &'static str,
-    /// Turns qemu-img's answer into the one that we would give; true where that changed it.
+    /// Turns qemu-img's answer into ours. Returns true if that changed it.
     pub settle: fn(&mut Vec<Extent>) -> bool,
 }
 
-/// All of them.
+/// All allowed differences.
 pub const DIFFERENCES: [Difference; 2] = [
     Difference {
         name: "empty record",
@@ -39,7 +39,7 @@ impl fmt::Debug for Difference {
     }
 }
 
-/// Takes what is `allowed` out of qemu-img's answer; what that was.
+/// Removes `allowed` differences from qemu-img's answer, and returns those that it had.
 pub fn settle(extents: &mut Vec<Extent>, allowed: &[Difference]) -> Vec<Difference> {
     allowed.iter().copied().filter(|difference| (difference.settle)(extents)).collect()
 }
@@ -63,7 +63,7 @@ fn settle_zero_data(extents: &mut Vec<Extent>) -> bool {
     for mut extent in extents.drain(..) {
         extent.mapping.zero &= !extent.mapping.data;
         match settled.last_mut() {
-            // Only data may have been cut where holes of the file begin and end.
+            // qemu-img cuts only extents of data at the edges of holes of the file.
             Some(last)
                 if extent.mapping.data
                     && last.mapping.continues_as(last.length_bytes, &extent.mapping) =>

@@ -12,7 +12,7 @@ use crate::recipe::Recipe;
 
 const COMPRESSED_WRITE: &str = "write -q -c";
 
-/// An image on its way.
+/// An image that is being made.
 pub struct Making {
     recipe: Recipe,
     pub entropy: Entropy,
@@ -20,12 +20,12 @@ pub struct Making {
     /// A file of noise and zeros, which compresses to about half.
     noise: PathBuf,
     size_bytes: u64,
-    /// Guest clusters that were touched: a compressed write to one that is allocated is refused.
+    /// The guest clusters that were written: qemu refuses a compressed write to an allocated cluster.
     touched: BTreeSet<u64>,
     compressed: bool,
     snapshots: Vec<u64>,
     bitmaps: Vec<String>,
-    /// Every command, to be told where something disagrees.
+    /// All commands, for the message about a disagreement.
     pub story: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Making {
         Ok(making)
     }
 
-    /// One qemu-io with a handful of commands.
+    /// Runs one qemu-io with a handful of commands.
     pub fn change(&mut self) -> Checked<()> {
         if self.size_bytes == 0 {
             return Ok(());
@@ -72,7 +72,7 @@ impl Making {
         Ok(())
     }
 
-    /// The commands of a last qemu-io, which crashes with its refcounts not written back.
+    /// Returns the commands of a last qemu-io, which crashes before it writes its refcounts back.
     pub fn crash(&mut self) -> Vec<String> {
         let mut commands = self.commands(6);
         commands.push("abort".to_string());
@@ -80,7 +80,7 @@ impl Making {
         commands
     }
 
-    /// Something that qemu-img does to the image: a snapshot, another size, or nothing.
+    /// Runs qemu-img to change snapshots or the size, or does nothing.
     pub fn manage(&mut self) -> Checked<()> {
         match self.entropy.below(8) {
             0..=2 => self.take_snapshot(),
@@ -91,15 +91,14 @@ impl Making {
         }
     }
 
-    /// Whether the image is to have bitmaps.
+    /// Reports whether the image has bitmaps.
     pub fn with_bitmaps(&self) -> bool {
         self.recipe.rng_seed.is_multiple_of(3)
     }
 
-    /// Something that qemu-img does to bitmaps. The bits of those that are enabled are set by the changes
-    /// to come.
+    /// Runs qemu-img to change bitmaps. Later writes set the bits of enabled ones.
     pub fn manage_bitmaps(&mut self) -> Checked<()> {
-        // Version 2 has none, and a bitmap of an empty disk is not stored.
+        // Version 2 has no bitmaps, and qemu does not store a bitmap of an empty disk.
         if self.recipe.version_2 || self.size_bytes == 0 {
             return Ok(());
         }
@@ -116,7 +115,7 @@ impl Making {
     }
 
     fn add_bitmap(&mut self) -> Checked<()> {
-        // Few enough bits for qemu-img to be quick, also where the disk is going to grow.
+        // The number of bits keeps qemu-img quick, even if the disk grows later.
         let fewest = self.size_bytes.ilog2().saturating_sub(22).max(9);
         let granularity = (1u64 << (fewest + self.entropy.below(8) as u32).min(31)).to_string();
         let name = "n".repeat(1 + self.entropy.below(60) as usize) + &self.story.len().to_string();
@@ -127,7 +126,7 @@ impl Making {
         Ok(())
     }
 
-    /// A compressed copy of the image.
+    /// Makes a compressed copy of the image.
     pub fn compressed_copy(&mut self) -> Checked<PathBuf> {
         let copy = self.path.with_file_name("copy.qcow2");
         let options = self.recipe.format_options();
@@ -153,15 +152,15 @@ impl Making {
         self.size_bytes.div_ceil(self.cluster())
     }
 
-    /// Up to `count` commands for one qemu-io, the compressed writes first: after others they may
-    /// damage the image (`qemu_still_writes_compressed_data_over_other_data`).
+    /// Returns up to `count` commands for one qemu-io. The compressed writes come first, because they may damage the
+    /// image after others (`qemu_still_writes_compressed_data_over_other_data`).
     fn commands(&mut self, count: u64) -> Vec<String> {
         let mut commands: Vec<String> = (0..count).filter_map(|_| self.command()).collect();
         commands.sort_by_key(|command| !command.starts_with(COMPRESSED_WRITE));
         commands
     }
 
-    /// One command of qemu-io; `None` where it would be refused.
+    /// Returns one command of qemu-io, or `None` if qemu-io would refuse it.
     fn command(&mut self) -> Option<String> {
         if self.entropy.one_in(5) {
             return self.compressed_write();
@@ -182,7 +181,7 @@ impl Making {
     fn compressed_write(&mut self) -> Option<String> {
         let cluster = self.cluster();
         let first = self.entropy.below(self.clusters().min(200));
-        // The last cluster may be cut: only whole ones are accepted.
+        // qemu-io accepts only whole clusters here. The last one may be incomplete.
         let free = (first..first + 1 + self.entropy.below(5))
             .take_while(|at| (at + 1) * cluster <= self.size_bytes && !self.touched.contains(at));
         let clusters: Vec<u64> = free.collect();
@@ -199,7 +198,7 @@ impl Making {
         Some(format!("{COMPRESSED_WRITE} {pattern} {} {}", first * cluster, count * cluster))
     }
 
-    /// Guest bytes: near the start or anywhere, whole clusters, whole sectors or neither.
+    /// Returns a range of guest bytes, near the start or anywhere, in whole clusters, whole sectors or neither.
     fn place(&mut self) -> (u64, u64) {
         let (cluster, entropy) = (1u64 << self.recipe.cluster_bits, &mut self.entropy);
         let reach =
@@ -217,8 +216,8 @@ impl Making {
     }
 
     fn take_snapshot(&mut self) -> Checked<()> {
-        // Each one adds a reference to everything, and payloads share clusters: counts of few bits
-        // would overflow, which qemu-img refuses.
+        // Each snapshot adds a reference to every cluster, and payloads share clusters. Refcounts of few bits would
+        // overflow, which qemu-img refuses.
         let order = self.recipe.refcount_order;
         let most = match (order, self.compressed) {
             (0, _) | (1 | 2, true) => 0,
@@ -235,7 +234,7 @@ impl Making {
     }
 
     fn use_snapshot(&mut self, how: &str) -> Checked<()> {
-        // Which is refused where there are bitmaps.
+        // qemu-img refuses to apply a snapshot while there are bitmaps.
         if how == "-a" && !self.bitmaps.is_empty() {
             return Ok(());
         }
@@ -248,18 +247,18 @@ impl Making {
     }
 
     fn resize(&mut self) -> Checked<()> {
-        // Version 2 keeps no size with a snapshot.
+        // Version 2 does not store the size of a snapshot's disk.
         if !self.snapshots.is_empty() {
             return Ok(());
         }
         let size = match self.entropy.one_in(2) {
-            // An empty disk is refused.
+            // qemu-img refuses an empty disk.
             true => 512 + self.entropy.below(self.size_bytes),
             false => self.size_bytes + self.entropy.below(20 * self.cluster()),
         };
         let size = size / 512 * 512;
         let grows = size > self.size_bytes;
-        // The last cluster may have been cut.
+        // The last cluster may be incomplete.
         let before = self.size_bytes / self.cluster();
         self.size_bytes = size;
         let size = self.size_bytes.to_string();

@@ -1,4 +1,4 @@
-//! qemu-img and qemu-io: finding them, running them, and what they answer.
+//! Finds and runs qemu-img and qemu-io, and parses their answers.
 
 pub mod compare;
 pub mod differences;
@@ -20,14 +20,13 @@ use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use serde::Deserialize;
 use skipped::skipped;
 
-/// What a judgement gives: an answer, or what disagrees, in words.
+/// The result of a judgement: an answer, or a description of the disagreement.
 pub type Checked<T> = Result<T, String>;
 
-/// Disks up to this size are compared byte for byte, larger ones in windows.
+/// The size up to which disks are compared byte for byte. Larger ones are compared in windows.
 pub const WHOLE_DISK_BYTES: u64 = 64 << 20;
 
-/// Whether the tools are installed. Where they are not, it says so in one line, or panics where
-/// they are required.
+/// Reports whether the tools are installed. If they are not, prints one line, or panics if they are required.
 pub fn tools_are_there(test: &str) -> bool {
     let runs = |tool: &str| {
         let version = Command::new(tool).arg("--version").output();
@@ -42,10 +41,10 @@ pub fn tools_are_there(test: &str) -> bool {
     false
 }
 
-/// Runs a tool, whatever it says.
+/// Runs a tool and returns its output, whatever its exit status.
 pub fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
     let mut command = Command::new(tool);
-    // qemu looks for data files where it is started; ours lie beside their images.
+    // qemu looks for data files in the current directory. Ours lie beside their images.
     let directory = arguments.last().and_then(|path| Path::new(path).parent());
     if let Some(directory) = directory.filter(|path| path.is_dir()) {
         command.current_dir(directory);
@@ -53,14 +52,14 @@ pub fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
     command.args(arguments).output().map_err(|error| format!("{tool} {arguments:?}: {error}"))
 }
 
-/// What a tool was asked, and what it said.
+/// Describes a tool's command line and its output.
 pub fn told(tool: &str, arguments: &[&OsStr], output: &Output) -> String {
     let head: String = String::from_utf8_lossy(&output.stdout).chars().take(500).collect();
     let stderr = String::from_utf8_lossy(&output.stderr);
     format!("{tool} {arguments:?}: {}\n{stderr}{head}", output.status)
 }
 
-/// Runs qemu-img, which must succeed; what it printed.
+/// Runs qemu-img, which must succeed, and returns its output.
 pub fn img(arguments: &[&OsStr]) -> Checked<Vec<u8>> {
     let output = run("qemu-img", arguments)?;
     if !output.status.success() {
@@ -69,8 +68,7 @@ pub fn img(arguments: &[&OsStr]) -> Checked<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Runs qemu-io's `commands` on the image at `path`, all in one process. They must all succeed; what
-/// they printed.
+/// Runs qemu-io's `commands` on the image at `path` in one process, and returns its output. All must succeed.
 pub fn io(path: &Path, options: &[&str], commands: &[String]) -> Checked<String> {
     let mut arguments = vec![OsStr::new("-f"), OsStr::new("qcow2")];
     arguments.extend(options.iter().map(OsStr::new));
@@ -99,7 +97,7 @@ struct MapRecord {
     offset: Option<u64>,
 }
 
-/// What `qemu-img map` says of `window`, word for word.
+/// Returns the extents that `qemu-img map` prints for `window`.
 pub fn map(path: &Path, window: Window) -> Checked<Vec<Extent>> {
     let mut arguments = ["map", "--output=json", "-f", "qcow2"].map(OsStr::new).to_vec();
     let start = format!("--start-offset={}", window.start);
@@ -115,7 +113,7 @@ pub fn map(path: &Path, window: Window) -> Checked<Vec<Extent>> {
     }
 }
 
-/// The extents that `qemu-img map --output=json` printed: a line each, also where it failed in the middle.
+/// Returns the extents that `qemu-img map --output=json` printed, one in each line, even if it failed in the middle.
 pub fn beginning(output: &Output) -> Checked<Vec<Extent>> {
     let printed = String::from_utf8_lossy(&output.stdout);
     let lines =
@@ -132,30 +130,30 @@ fn extent(record: MapRecord) -> Extent {
     Extent { start: GuestOffset::new(start), length_bytes: length, mapping }
 }
 
-/// What `qemu-img check` found.
+/// The result of `qemu-img check`.
 #[derive(Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub struct Findings {
-    /// How many clusters have a count that is too low, and how many entries are wrong.
+    /// The number of clusters whose count is too low, plus the number of wrong entries.
     #[serde(default)]
     pub corruptions: u64,
-    /// How many clusters have a count that is too high.
+    /// The number of clusters whose count is too high.
     #[serde(default)]
     pub leaks: u64,
-    /// How many checks could not be done.
+    /// The number of checks that failed.
     pub check_errors: u64,
     /// The end of the last cluster with a count.
     #[serde(default)]
     pub image_end_offset: u64,
 }
 
-/// What qemu says of every image with a bitmaps extension whose autoclear bit is clear. It is not a
-/// finding: clusters that are leaked are told one by one.
+/// The warning that qemu prints for every image with a bitmaps extension whose autoclear bit is clear. It is not a
+/// finding, because qemu reports each leaked cluster by itself.
 const BITMAPS_WARNING: &str = "qemu-img: warning: a program lacking bitmap support modified this file, \
                                so all bitmaps are now considered inconsistent\nSome clusters may be \
                                leaked, run 'qemu-img check -r' on the image file to fix.";
 
-/// Runs `qemu-img check`: what it found, with what it said about it.
+/// Runs `qemu-img check`, and returns its result and its messages.
 pub fn check(path: &Path) -> Checked<(Findings, String)> {
     let mut arguments = ["check", "--output=json", "-f", "qcow2"].map(OsStr::new).to_vec();
     arguments.push(path.as_os_str());
@@ -176,12 +174,12 @@ pub fn check(path: &Path) -> Checked<(Findings, String)> {
     Ok((findings, said.strip_prefix(BITMAPS_WARNING).unwrap_or(&said).to_string()))
 }
 
-/// The whole guest disk, by `qemu-img convert`; `raw` is a path to use for it.
+/// Returns the content of the whole guest disk by `qemu-img convert`. `raw` is the path of a temporary file.
 pub fn convert(path: &Path, raw: &Path) -> Checked<Vec<u8>> {
     convert_with(&[], path, raw)
 }
 
-/// The same, with options.
+/// Returns the content of a guest disk by `qemu-img convert` with these options. `raw` is the path of a temporary file.
 pub fn convert_with(options: &[&str], path: &Path, raw: &Path) -> Checked<Vec<u8>> {
     let mut arguments: Vec<&OsStr> =
         "convert -t unsafe -f qcow2 -O raw".split(' ').map(OsStr::new).collect();
@@ -193,7 +191,8 @@ pub fn convert_with(options: &[&str], path: &Path, raw: &Path) -> Checked<Vec<u8
     Ok(bytes)
 }
 
-/// What a guest reads in `windows`, by one qemu-io. None is empty or goes past the end of the disk.
+/// Returns the bytes that a guest reads in `windows`, by one qemu-io. No window may be empty or reach past the end of
+/// the disk.
 pub fn read(path: &Path, windows: &[Window]) -> Checked<Vec<Vec<u8>>> {
     let command = |window: &Window| format!("read -v {} {}", window.start, window.length_bytes);
     let commands: Vec<String> = windows.iter().map(command).collect();
@@ -222,8 +221,8 @@ pub fn read(path: &Path, windows: &[Window]) -> Checked<Vec<Vec<u8>>> {
     Ok(contents)
 }
 
-/// Calls `judge` for every case on two threads, each with a state of its own from `state`, and adds
-/// up what it returns. Panics with the cases where something disagreed, if there are any.
+/// Calls `judge` for every case on two threads, each with its own state from `state`, and returns the sum of the
+/// results. Panics with the list of disagreements, if there are any.
 pub fn judge_all<C: Display + Sync, S, T: AddAssign + Default + Send>(
     cases: &[C],
     state: impl Fn() -> S + Sync,

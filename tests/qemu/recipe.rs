@@ -4,7 +4,7 @@ use std::fmt;
 
 use qcowfuzz::internal::images::entropy::Entropy;
 
-/// What `qemu-img create` is told.
+/// The options for `qemu-img create`.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     pub rng_seed: u64,
@@ -19,7 +19,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The recipe of `rng_seed`. Any 91 seeds in a row have every pair of a cluster size and a
+    /// Returns the recipe of `rng_seed`. Any 91 seeds in a row have every pair of a cluster size and a
     /// refcount order.
     pub fn new(rng_seed: u64) -> Self {
         let mut entropy = Entropy::new(rng_seed);
@@ -27,7 +27,7 @@ impl Recipe {
         let cluster_bits = 9 + (rng_seed % 13) as u32;
         let cluster = 1u64 << cluster_bits;
         let large = entropy.one_in(8);
-        // Few enough clusters for qemu-img to be quick, few enough bytes for preallocation.
+        // The number of clusters keeps qemu-img quick, the number of bytes keeps preallocation small.
         let clusters = match large {
             false => 1 + entropy.below((24u64 << 20 >> cluster_bits).clamp(8, 3000)),
             true => 1 + entropy.below((cluster / 8) << 8),
@@ -56,7 +56,7 @@ impl Recipe {
         }
     }
 
-    /// The options of the format that a copy of the image needs too.
+    /// Returns the options of the format that a copy of the image also needs.
     pub fn format_options(&self) -> String {
         let switch = |on| if on { "on" } else { "off" };
         let cluster_size = 1u32 << self.cluster_bits;

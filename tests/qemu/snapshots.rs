@@ -1,4 +1,4 @@
-//! Snapshots in qemu-img: what an image says of them, what they hold, and making the disk one of them.
+//! Snapshots in qemu-img: their records in an image, their contents, and applying them.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::qemu::{self, Checked, convert_with, run, told};
 
-/// A snapshot as the image describes it.
+/// A snapshot, as the image describes it.
 #[derive(Debug)]
 pub struct Listed {
     pub entry: SnapshotEntry,
@@ -26,7 +26,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Its record in `qemu-img info`, which has room for 127 bytes of the id and 255 of the name.
+    /// Returns its record in `qemu-img info`, which has room for 127 bytes of the id and 255 of the name.
     fn as_qemu_tells_it(&self) -> Value {
         let Self { entry, extra, id, name } = self;
         let vm_state = extra.vm_state_bytes.unwrap_or(u64::from(entry.vm_state_bytes));
@@ -45,7 +45,7 @@ impl Listed {
         told
     }
 
-    /// What qemu-img finds it by: its id, or its name where it has none.
+    /// Returns the key by which qemu-img finds it: its id, or its name if it has no id.
     fn by(&self) -> Option<(&'static str, &str)> {
         [("id", self.id.as_str()), ("name", self.name.as_str())]
             .into_iter()
@@ -53,7 +53,7 @@ impl Listed {
     }
 }
 
-/// The snapshot table of the image in `storage`.
+/// Returns the snapshot table of the image in `storage`.
 pub fn list(storage: &dyn Storage) -> Checked<Vec<Listed>> {
     let told = |error| format!("our reading of the snapshot table: {error}");
     let header = Head::read(storage).map_err(told)?.header;
@@ -75,7 +75,7 @@ pub fn list(storage: &dyn Storage) -> Checked<Vec<Listed>> {
     Ok(all)
 }
 
-/// Holds every field of the snapshot table against what `qemu-img info` says of it.
+/// Compares every field of the snapshot table with the output of `qemu-img info`.
 pub fn compare_lists(path: &Path, snapshots: &[Listed]) -> Checked<()> {
     if snapshots.is_empty() {
         return Ok(());
@@ -91,14 +91,14 @@ pub fn compare_lists(path: &Path, snapshots: &[Listed]) -> Checked<()> {
     }
 }
 
-/// What a guest would read in a snapshot, by `qemu-img convert -l`, which gives it the size of the
-/// active disk; `None` where it cannot be told from others.
+/// Returns the content of a snapshot by `qemu-img convert -l`, which gives it the size of the active disk. Returns
+/// `None` if qemu-img cannot distinguish the snapshot from others.
 pub fn convert(path: &Path, raw: &Path, snapshot: &Listed) -> Checked<Option<Vec<u8>>> {
     let Some((by, value)) = snapshot.by() else { return Ok(None) };
     convert_with(&["-l", &format!("snapshot.{by}={value}")], path, raw).map(Some)
 }
 
-/// Makes the disk the snapshot, by `qemu-img snapshot -a`; false where QEMU cannot.
+/// Applies the snapshot with `qemu-img snapshot -a`. Returns false if QEMU cannot do so.
 pub fn apply(path: &Path, snapshot: &Listed, version: Version, active_bytes: u64) -> Checked<bool> {
     let Some((_, value)) = snapshot.by() else { return Ok(false) };
     let arguments = ["snapshot", "-q", "-a", value].map(OsStr::new);
@@ -113,7 +113,7 @@ pub fn apply(path: &Path, snapshot: &Listed, version: Version, active_bytes: u64
     let known = [
         (resized && odd, "must be a multiple of 512"),
         (resized && version == Version::V2, "v2 image which has snapshots"),
-        // Both are referenced for a moment.
+        // For a moment, the old and the new tables are both referenced.
         (true, "Invalid argument"),
     ];
     match known.iter().any(|(possible, line)| *possible && said.contains(line)) {

@@ -1,10 +1,10 @@
-//! Images with other values in their headers: every field by itself, and several at once.
+//! Images with changed values in their headers: every field by itself, and several at once.
 
 use std::fmt;
 
 use crate::lines;
 
-/// An image with one thing changed.
+/// An image with one change.
 pub struct Case {
     pub name: String,
     pub bytes: Vec<u8>,
@@ -16,7 +16,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// Images to be changed: versions, cluster sizes, header lengths.
+/// Returns images with different versions, cluster sizes and header lengths, each with its name.
 fn bases() -> Vec<(&'static str, Vec<u8>)> {
     let small = "size=300<<9+0 rng_seed=0 blocks=append table=append tolerance=0\n\
                  write at=start+1 clusters=3\nsnapshot\nwrite at=start+2 clusters=2";
@@ -33,7 +33,7 @@ fn bases() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The fields: offset, length, and values beyond those that every field gets.
+/// The fields: offset and length in bytes, and values in addition to those that every field gets.
 const FIELDS: &[(&str, usize, usize, &[u64])] = &[
     ("magic", 0, 4, &[0x5146_4900, 0x5146_49FA, 0x5146_49FC]),
     ("version", 4, 4, &[2, 3, 4]),
@@ -56,10 +56,10 @@ const FIELDS: &[(&str, usize, usize, &[u64])] = &[
     ("compression_type", 104, 1, &[]),
 ];
 
-/// Fields of which every bit is set by itself.
+/// The fields in which the test sets each bit by itself.
 const BIT_FIELDS: [usize; 3] = [72, 80, 88];
 
-/// Every field by itself, with values around its bounds.
+/// Returns images with one changed field each, with values around the field's bounds.
 pub fn fields() -> Vec<Case> {
     let mut cases = Vec::new();
     for (base, bytes) in bases() {
@@ -76,7 +76,7 @@ pub fn fields() -> Vec<Case> {
             values.sort_unstable();
             values.dedup();
             for value in values {
-                // Snapshots that are not there: what their table then says is not the header's.
+                // There are no snapshots. The content of their table is not part of the header.
                 let other_count = *at == 60 && (1..=65536).contains(&value);
                 let other_table = *at == 64 && value % cluster == 0 && value < 1 << 63;
                 if value != old && (other_count || other_table) {
@@ -95,12 +95,13 @@ fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
     bytes[at..at + length].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Bytes that are written into an image, and where.
+/// Bytes and the offset at which they are written into an image.
 type Patch = (usize, Vec<u8>);
-/// What is changed, in words, and the bytes.
+/// A change: its description and the bytes.
 type Change = (String, Vec<Patch>);
 
-/// Several fields at once, where one means nothing without the other; and header extensions.
+/// Returns images with several changed fields, of which one has no meaning without the other, and with header
+/// extensions.
 pub fn combinations() -> Vec<Case> {
     let mut cases = Vec::new();
     for (base, bytes) in bases() {
@@ -131,7 +132,7 @@ fn long(value: u64) -> Vec<u8> {
     value.to_be_bytes().to_vec()
 }
 
-/// Compression types, with and without their bit and their field.
+/// Returns changes of the compression type, with and without its feature bit and its field.
 fn compressions() -> Vec<Change> {
     let change = |(length, bit, kind)| {
         let patches = vec![(100, word(length)), (79, vec![bit]), (104, vec![kind])];
@@ -151,7 +152,7 @@ fn compressions() -> Vec<Change> {
 
 fn backing_names(cluster: u32) -> Vec<Change> {
     let change = |(offset, size): (u32, u32)| {
-        // No name of zeros: to qemu's C that is no name.
+        // Not zeros: qemu, which is written in C, would treat the name as empty.
         let (at, there) = (offset as usize, (size as usize).min(300));
         let name = vec![b'x'; if at + there > cluster as usize { 0 } else { there }];
         let patches = vec![(8, long(u64::from(offset))), (16, word(size)), (at, name)];
@@ -164,7 +165,7 @@ fn backing_names(cluster: u32) -> Vec<Change> {
     all.map(change).collect()
 }
 
-/// Extensions behind a header of `header` bytes, where there is `room` for the content of one.
+/// Returns extensions behind a header of `header` bytes, with `room` bytes for the content of one.
 fn extensions(header: usize, room: u32) -> Vec<Change> {
     let extension = |at: usize, kind: u32, length: u32| -> Patch {
         (at, [kind.to_be_bytes(), length.to_be_bytes()].concat())

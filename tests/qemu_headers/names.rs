@@ -26,7 +26,7 @@ use qcowfuzz::programs::text::assemble;
 
 use crate::{image_line, qemu};
 
-/// A builder with a disk of 1 MiB, its other files, and a header of `style`.
+/// Returns a builder with a disk of 1 MiB, its other files, and a header of `style`.
 fn builder(line: &str, backing: Option<BackingPlan>, data_file: Option<DataFilePlan>) -> Builder {
     let plan = assemble(line).unwrap().prologue.plan();
     let mut builder = Builder::new();
@@ -34,16 +34,16 @@ fn builder(line: &str, backing: Option<BackingPlan>, data_file: Option<DataFileP
     builder
 }
 
-/// A name of `length` bytes that leads to `file`.
+/// Returns a name of `length` bytes that leads to `file`.
 fn stretched(file: &str, length: usize) -> String {
     let missing = length - file.len();
     let odd = if missing % 2 == 1 { "/" } else { "" };
-    // "./" leads nowhere, and so does one slash more.
+    // "./" and further slashes do not change the directory.
     let steps = "./".repeat(missing / 2);
     if steps.is_empty() { format!("{odd}{file}") } else { format!("{steps}{odd}{file}") }
 }
 
-/// The longest name of a backing file that has room.
+/// Returns the length of the longest name of a backing file for which there is room.
 fn longest(builder: &Builder) -> usize {
     let fits = |length: &usize| {
         let name = vec![b'x'; *length];
@@ -78,7 +78,7 @@ fn styles() -> Vec<HeaderStyle> {
     styles
 }
 
-/// What `qemu-img info` says of an image.
+/// Returns the output of `qemu-img info` for an image.
 fn info(path: &Path) -> serde_json::Value {
     let arguments = ["info", "--output=json", "-f", "qcow2"].map(OsStr::new);
     let printed = qemu::img(&[&arguments[..], &[path.as_os_str()]].concat()).unwrap();
@@ -159,7 +159,7 @@ fn qemu_reads_the_names_of_data_files() {
     let path = dir.path().join("image.qcow2");
     let data = dir.path().join("data.raw");
     fs::write(&data, vec![0; 1 << 20]).unwrap();
-    // qemu looks for it from where it runs, not from where the image is.
+    // qemu looks for the file in the current directory, not in the directory of the image.
     let data = data.to_str().unwrap();
     for (bits, features) in [(9, "feature_names,unknown_extension"), (14, "extended_l2")] {
         for (style, raw) in styles().into_iter().zip([true, false].into_iter().cycle()) {

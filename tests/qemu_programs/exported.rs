@@ -16,13 +16,13 @@ use crate::qemu::differences::{DIFFERENCES, Difference};
 use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};
 use crate::tally::Tally;
 
-/// What is allowed of images that are written whole: without holes, `zero` of data is comparable.
+/// The allowed differences for files without holes: the flag `zero` of data is comparable in them.
 pub const WITHOUT_HOLES: &[Difference] = DIFFERENCES.split_at(1).0;
-/// How many steps qemu-img may need for the map of a disk to be asked for the whole of it. It goes from
-/// L2 table to L2 table, also where there is none, and by less than 4 GiB: minutes for the largest.
+/// The highest number of steps of qemu-img for which the test requests the map of a whole disk. qemu-img steps from L2
+/// table to L2 table, including missing ones, and by less than 4 GiB, which takes minutes for the largest disks.
 const WHOLE_MAP_STEPS: u64 = 1 << 13;
 
-/// An image in memory and in a file, and what is expected of it.
+/// An image in memory and in a file, and the expectation.
 pub struct Exported<'a> {
     pub path: &'a Path,
     pub on_disk: &'a [Layer<'a>],
@@ -33,8 +33,8 @@ pub struct Exported<'a> {
 }
 
 impl Exported<'_> {
-    /// The whole disk where that is possible, else every part that is not one large hole; and
-    /// windows that lie anywhere.
+    /// Compares the map of the whole disk if that is possible, otherwise of every part outside large holes, and of
+    /// random windows.
     pub fn compare_maps(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
         let mut expected: Vec<Extent> = Vec::new();
         self.model.extents(&mut expected);
@@ -57,7 +57,7 @@ impl Exported<'_> {
         Ok(())
     }
 
-    /// What a guest reads: the whole disk, or windows of it where it is large.
+    /// Compares the content of the whole disk, or of windows if the disk is large.
     pub fn compare_data(&self, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
         let Self { path, on_disk, model, .. } = self;
         let size = model.virtual_size_bytes();
@@ -85,8 +85,7 @@ impl Exported<'_> {
     }
 }
 
-/// Windows over everything but the inside of holes that are longer than `most` bytes; of those, both
-/// ends.
+/// Returns windows over the whole disk, except the inside of holes that are longer than `most` bytes.
 fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
     let mut windows = Vec::new();
     let mut start = 0;
@@ -107,7 +106,7 @@ fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
     windows.into_iter().map(window).collect()
 }
 
-/// Windows around both edges of pieces of the disk, those that hold something first.
+/// Returns windows around both edges of pieces of the disk, beginning with pieces that are not holes.
 fn read_windows(model: &Model, entropy: &mut Entropy) -> Vec<Window> {
     let size = model.virtual_size_bytes();
     let mut pieces: Vec<Visible> = model.visible().to_vec();

@@ -1,4 +1,4 @@
-//! The files of a program: which can be written, and what is checked of each.
+//! The files of a program: writes them and checks each.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,12 +19,12 @@ pub fn write_to(path: &Path, image: &Image, holes: Holes) -> Checked<()> {
     let file = File::create(path).map_err(|error| error.to_string())?;
     export::write(image, &file, holes).map_err(|error| error.to_string())
 }
-/// The longest file that file systems here can hold, and the longest that is written without holes.
+/// The lengths of the longest file that file systems can hold, and of the longest that is written without holes.
 pub const MAX_FILE_BYTES: u64 = 15 << 40;
 const MAX_FILLED_BYTES: u64 = 64 << 20;
 
-/// The length of a file that cannot be written: longer than file systems allow, or a raw layer that is
-/// too long to be written without holes, which `qemu-img map` would tell of.
+/// Returns the length of a file that cannot be written, if there is one: it is longer than file systems allow, or a raw
+/// layer that is too long to be written without holes, which `qemu-img map` would report.
 pub fn too_long(images: &Images) -> Option<u64> {
     let lengths = images.layers().flat_map(|files| {
         let most = if files.raw { MAX_FILLED_BYTES } else { MAX_FILE_BYTES };
@@ -33,7 +33,8 @@ pub fn too_long(images: &Images) -> Option<u64> {
     lengths.into_iter().find(|(length, most)| length > most).map(|(length, _)| length)
 }
 
-/// Two of three short chains are written whole, so that `zero` of data is compared too; raw layers always.
+/// Two of three short chains are written without holes, so that the flag `zero` of data is compared too. Raw layers
+/// never have holes.
 pub fn export_to(path: &Path, images: &Images, entropy: &mut Entropy) -> Checked<Holes> {
     let names = FileNames::default();
     let longest = images.files(&names).map(|(_, image)| image.length_bytes()).max().unwrap();
@@ -61,8 +62,8 @@ pub fn check_layers(directory: &Path, images: &Images) -> Checked<()> {
     Ok(())
 }
 
-/// Nothing is found, by anyone, but the counts that are out of date; and the counts end where they
-/// end.
+/// Asserts that both checks find nothing but the counts that are meant to be out of date, and that they agree on the
+/// end of the last counted cluster.
 fn check(path: &Path, storages: &[&dyn Storage], out_of_date: &[Deviation]) -> Checked<()> {
     let (theirs, said) = compare::counts(path, storages)?;
     let too_high = |one: &&Deviation| one.on_disk > one.references;
@@ -76,7 +77,7 @@ fn check(path: &Path, storages: &[&dyn Storage], out_of_date: &[Deviation]) -> C
     Ok(())
 }
 
-/// The tools repaired nothing in the file, and updated nothing.
+/// Asserts that the tools did not change the file.
 fn unchanged(file: &FileStorage, image: &Image) -> Checked<()> {
     let mut bytes = Vec::new();
     for data in image.written() {

@@ -1,4 +1,4 @@
-//! One program, judged by qemu: its images are exported, opened, checked, mapped and read.
+//! Judges one program with qemu: exports its images, and opens, checks, maps and reads them.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};
 use crate::snapshots::{self, Listed};
 use crate::tally::Tally;
 
-/// What a thread works with.
+/// The state of a thread.
 pub struct Bench {
     pub harness: Harness<Walker>,
     model: Model,
@@ -86,7 +86,7 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     Ok(tally)
 }
 
-/// A data file that is said to be raw is the disk, byte for byte; how many there were.
+/// Compares each raw data file with the disk, byte for byte. Returns the number of such files.
 fn compare_raw_data_file(images: &Images, model: &Model) -> Checked<u64> {
     let top = images.top();
     let head = Head::read(&top.image).map_err(|error| error.to_string())?;
@@ -102,8 +102,8 @@ fn compare_raw_data_file(images: &Images, model: &Model) -> Checked<u64> {
     Ok(1)
 }
 
-/// Holds the snapshots of the image at the top, which is exported, against qemu's: their table, and what
-/// each of them reads as, by itself or applied.
+/// Compares the snapshots of the exported top image with qemu's: their table, and the content of each, by itself or
+/// applied.
 fn compare_snapshots(
     bench: &mut Bench,
     holes: Holes,
@@ -128,19 +128,19 @@ fn compare_snapshots(
         model.become_snapshot(index);
         tally.add("snapshots", 1);
         let largest = model.virtual_size_bytes().max(active_bytes);
-        // Every process takes milliseconds: one of the two where both are possible.
+        // Every process takes milliseconds, so the test does only one of the two if both are possible.
         if largest <= WHOLE_DISK_BYTES && entropy.one_in(2) {
             compare_converted(&path, snapshot, model, active_bytes).map_err(told)?;
             tally.add("snapshots that are converted", 1);
             continue;
         }
-        // A change of the size takes qemu-img minutes where the disk is large.
+        // qemu-img takes minutes to resize a large disk.
         if !writable || model.virtual_size_bytes() != active_bytes && largest > WHOLE_DISK_BYTES {
             continue;
         }
         write_to(&copy, &images.top().image, holes)?;
         if snapshots::apply(&copy, snapshot, version, active_bytes)? {
-            // Leaks in what QEMU wrote are its own.
+            // Leaks in tables that QEMU wrote are no fault of ours.
             let (findings, said) = qemu::check(&copy)?;
             if (findings.corruptions, findings.check_errors) != (0, 0) {
                 return Err(told(format!("applied by qemu-img: {findings:?}\n{said}")));
@@ -164,7 +164,7 @@ fn compare_snapshots(
     Ok(())
 }
 
-/// What `qemu-img convert -l` reads in a snapshot, as far as both disks reach. `model` is the snapshot.
+/// Compares the output of `qemu-img convert -l` with `model`, the snapshot, up to the end of the shorter disk.
 fn compare_converted(
     path: &Path,
     snapshot: &Listed,
@@ -184,7 +184,7 @@ fn compare_converted(
     admit_inner_stamps(model, start, ours, theirs);
     compare::same_bytes("the model's snapshot", 0, ours, theirs)
 }
-/// The smallest part of the disk that one L2 table of any layer maps.
+/// Returns the smallest number of bytes that an L2 table maps in any layer.
 fn l2_span_bytes(vm: &Vm) -> u64 {
     vm.builders().map(|builder| builder.plan().geometry.l2_span_bytes()).min().unwrap()
 }

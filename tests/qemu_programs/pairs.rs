@@ -1,4 +1,4 @@
-//! Programs in which every part of the format, and every pair of parts that go together, is there.
+//! Programs that together have every part of the format and every pair of parts that the format allows together.
 
 use qcowfuzz::internal::images::entropy::Entropy;
 
@@ -6,17 +6,17 @@ use crate::Case;
 use crate::files::too_long;
 use crate::parts::{self, Part, Trace};
 
-/// In how many programs every part must be.
+/// The lowest number of programs that must have each part.
 pub const ENOUGH: u32 = 20;
-/// How many programs of random parts are judged, whatever they add.
+/// The number of programs of random parts that are always judged.
 const RANDOM_PROGRAMS: u64 = 200;
-/// How many programs are tried for a pair that is in none so far.
+/// The highest number of attempts to make a program for a missing pair.
 const TRIES: u64 = 200;
 
-/// Programs, and which parts each two of them had together.
+/// Programs, and the number of programs that have each pair of parts.
 pub struct Pairs {
     pub all: Vec<Part>,
-    /// How many programs had both of two parts.
+    /// The number of programs that have both parts, for each pair of parts.
     pub had: Vec<Vec<u32>>,
     pub cases: Vec<Case>,
     entropy: Entropy,
@@ -24,8 +24,8 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Programs of random parts; then, for every part that was not there often enough and for every pair
-    /// that was not there at all, programs that ask for it.
+    /// Returns programs of random parts, and then programs for every part that is too rare and for every pair that is
+    /// missing.
     pub fn chosen() -> Self {
         let all = parts::all();
         let had = vec![vec![0; all.len()]; all.len()];
@@ -46,7 +46,7 @@ impl Pairs {
                         break;
                     }
                     let mut wanted = parts::some(&mut pairs.entropy);
-                    // With a few others, in any order.
+                    // Adds a few other parts, in any order.
                     wanted.truncate(pairs.entropy.below(4) as usize);
                     let at = pairs.entropy.below(wanted.len() as u64 + 1) as usize;
                     wanted.insert(at, pairs.all[one]);
@@ -58,7 +58,7 @@ impl Pairs {
         pairs
     }
 
-    /// Makes a program of the `wanted` parts and keeps it, if it had those that are `needed`.
+    /// Makes a program of the `wanted` parts, and keeps it if it has those that are `needed`.
     fn keep_if(&mut self, wanted: &[Part], needed: &[usize]) {
         let rng_seed = self.rng_seed;
         self.rng_seed += 1;
@@ -77,8 +77,8 @@ impl Pairs {
         self.cases.push(Case { name, input: program.encode() });
     }
 
-    /// The pairs that the format allows together and no program had, or the other way round; and how many
-    /// it allows.
+    /// Returns the pairs that the format allows and no program has, the pairs that it forbids and a program has, and
+    /// the number of allowed pairs.
     pub fn missing(&self) -> (Vec<(usize, usize)>, usize) {
         let (mut missing, mut count) = (Vec::new(), 0);
         for one in 0..self.all.len() {

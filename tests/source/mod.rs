@@ -1,5 +1,5 @@
-//! Reads Rust source as far as the tests of the architecture need: without comments, strings and
-//! tests, the paths that it names.
+//! Reads Rust source for the tests of the architecture: returns the paths that it names outside of comments, strings and
+//! tests.
 
 mod modules;
 mod numbers;
@@ -11,13 +11,13 @@ pub use modules::Modules;
 
 /// One Rust file.
 pub struct Source {
-    /// Its path below the folder that was read, as `map/walk.rs`.
+    /// The path below the folder that was read, as `map/walk.rs`.
     pub name: String,
     /// The whole text.
     pub text: String,
-    /// The text without comments and the contents of literals; lines stay where they are.
+    /// The text without comments and the contents of literals. Lines keep their numbers.
     pub with_tests: String,
-    /// The same without test modules.
+    /// The text without comments, the contents of literals and test modules.
     pub code: String,
 }
 
@@ -60,21 +60,21 @@ impl Source {
         Self { name: name.to_string(), text: text.to_string(), with_tests, code }
     }
 
-    /// The module that the file is: `["map", "walk"]`.
+    /// Returns the module path of the file: `["map", "walk"]`.
     pub fn module(&self) -> Vec<String> {
         let stem = self.name.trim_end_matches(".rs");
         let parts = stem.split('/').filter(|part| !["mod", "lib", "main"].contains(part));
         parts.map(str::to_string).collect()
     }
 
-    /// All paths that begin with one of `roots`, `use` trees unfolded: `["std", "fs", "File"]`.
-    /// Paths inside the crate begin with `crate`, however they are written.
+    /// Returns all paths that begin with one of `roots`, with `use` trees unfolded: `["std", "fs", "File"]`. Paths
+    /// inside the crate begin with `crate`, however they are written.
     pub fn paths(&self, roots: &[&str]) -> Vec<Vec<String>> {
         let tokens = tokens(&self.code);
         let mut found = Vec::new();
         let mut at = 0;
         while at < tokens.len() {
-            // Behind `in`, a path says who sees an item.
+            // A path behind `in` is a visibility, not an import.
             let continued = at > 0 && ["::", "in"].contains(&tokens[at - 1].as_str());
             let rooted = tokens.get(at + 1).is_some_and(|next| next == "::");
             if !continued && rooted && roots.contains(&tokens[at].as_str()) {
@@ -86,7 +86,7 @@ impl Source {
         found.into_iter().map(|path| self.absolute(path)).collect()
     }
 
-    /// The paths of all `pub use`, unfolded; those inside the crate that are not relative begin with `crate`.
+    /// Returns the paths of all `pub use`, unfolded. Absolute paths inside the crate begin with `crate`.
     pub fn passed_on(&self) -> Vec<Vec<String>> {
         let tokens = tokens(&self.code);
         let mut found = Vec::new();
@@ -122,7 +122,7 @@ impl Source {
     }
 }
 
-/// Adds the paths of the tree at `at`; where it ends.
+/// Adds the paths of the tree at `at`, and returns its end.
 fn unfold(
     tokens: &[String],
     mut at: usize,
@@ -146,7 +146,7 @@ fn unfold(
         }
         at += 1;
     }
-    // `as` renames; the name is no part of the path.
+    // The name behind `as` is not part of the path.
     if tokens.get(at).is_some_and(|token| token == "as") {
         at += 2;
     }
@@ -154,7 +154,7 @@ fn unfold(
     at
 }
 
-/// Words, `::`, and every other character by itself.
+/// Splits code into words, `::`, and single other characters.
 fn tokens(code: &str) -> Vec<String> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut tokens = Vec::new();
@@ -199,7 +199,7 @@ fn without_comments(text: &str) -> String {
     code
 }
 
-/// The lengths of the opening and of the whole of the raw literal that `rest` begins with, as `r#"text"#`.
+/// Returns the length of the opening and of the whole raw literal, as `r#"text"#`, with which `rest` begins.
 fn raw_literal(rest: &str) -> Option<(usize, usize)> {
     let hashes = rest[1..].bytes().take_while(|byte| *byte == b'#').count();
     let text = rest[1 + hashes..].strip_prefix('"')?;
@@ -208,7 +208,7 @@ fn raw_literal(rest: &str) -> Option<(usize, usize)> {
     Some((hashes + 2, length))
 }
 
-/// The length of the literal that `rest` begins with.
+/// Returns the length of the literal with which `rest` begins.
 fn literal(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -220,7 +220,7 @@ fn literal(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// Blanks what is only there for tests: the braces that follow each `#[cfg(test)]`.
+/// Blanks test code: the braces behind each `#[cfg(test)]`.
 fn without_tests(code: &str) -> String {
     let mut kept = String::new();
     let mut rest = code;
@@ -234,7 +234,8 @@ fn without_tests(code: &str) -> String {
     kept + rest
 }
 
-/// Where the first braces of `code` are closed; a `;` before them ends it too, unless it is part of an array type.
+/// Returns the end of the item with which `code` begins: behind its first pair of braces, or at a `;` before them that
+/// is not part of an array type.
 pub fn braces(code: &str) -> Option<usize> {
     let (mut depth, mut brackets) = (0, 0);
     for (at, c) in code.char_indices() {

@@ -1,17 +1,17 @@
-//! The modules of a crate, and which of them import which.
+//! The modules of a crate and their imports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Source;
 
-/// How often a name may be passed on from module to module.
+/// The highest number of re-exports between a path and the declaration of the item.
 const MAX_HOPS: usize = 8;
 
 /// The files of a crate, by their modules.
 pub struct Modules {
     files: Vec<Source>,
     names: BTreeSet<String>,
-    /// The names that each module passes on with `pub use`, and the paths that they stand for.
+    /// The names that each module re-exports with `pub use`, and the paths for which they stand.
     passed_on: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
@@ -32,7 +32,7 @@ impl Modules {
         &self.files
     }
 
-    /// Returns the path of each module, as `walkers::qcow2`; that of the root is empty.
+    /// Returns the path of each module, as `walkers::qcow2`. The path of the root is empty.
     pub fn names(&self) -> Vec<String> {
         self.files.iter().map(|source| source.module().join("::")).collect()
     }
@@ -47,7 +47,7 @@ impl Modules {
             let roots: Vec<_> = roots.iter().chain(&children).map(String::as_str).collect();
             let paths = self.absolute(source, source.paths(&roots));
             let to = paths.iter().filter_map(|path| self.source_of(path, MAX_HOPS));
-            // The root shows the rooms, and a declaration is no import.
+            // The root re-exports the rooms, and a declaration is not an import.
             to.filter(|to| *to != own && !to.is_empty()).collect()
         };
         self.files.iter().map(of).collect()

@@ -18,11 +18,11 @@ const REPLACING: &[&str] = &[
     ".unwrap_or(usize::MAX)",
 ];
 
-/// How many lines above such a call its reason may stand.
+/// The highest number of lines between a reason and its call.
 const REASON_LINES: usize = 6;
 
-/// Returns the calls that wrap, saturate or take a default, and for which neither a comment above nor a section of the file
-/// states why.
+/// Returns the calls that wrap, saturate or take a default, and for which neither a comment above nor a section of the
+/// file states why.
 fn without_reason(source: &Source) -> Vec<String> {
     if source.text.starts_with("//!") && source.text.contains("\n//! # Arithmetic\n") {
         return Vec::new();
@@ -30,7 +30,7 @@ fn without_reason(source: &Source) -> Vec<String> {
     let lines: Vec<_> = source.text.lines().collect();
     let unexplained = |(at, code): (usize, &str)| {
         let call = REPLACING.iter().find(|call| code.contains(**call))?;
-        // A function's own name is no call, and its documentation states what it does.
+        // The declaration of a function with such a name is not a call, and its documentation describes it.
         let is_declared = code.contains(&format!("fn {call}"));
         let above = &lines[at.saturating_sub(REASON_LINES)..at];
         let reason = above.iter().any(|line| line.trim_start().starts_with("//"));
@@ -60,7 +60,7 @@ fn arithmetic_without_a_reason_is_found() {
     );
 }
 
-/// Constants of which several files have one of their own, by convention: its name says what it is to its file.
+/// The names of constants that several files declare by convention, each with its own value.
 const OF_EACH_FILE: &[&str] = &["ORACLE", "DEFINITION"];
 
 /// Returns the constants of modules that have the same name and different values.
@@ -99,7 +99,7 @@ fn constants(source: &Source) -> Vec<(String, String)> {
 
 #[test]
 fn constants_of_one_name_have_one_value() {
-    // Files that are nothing but tests are no part of the library.
+    // Files that contain only tests are not part of the library.
     let files: Vec<_> = files().into_iter().filter(|it| !it.name.ends_with("tests.rs")).collect();
     let several = of_several_values(&files);
     assert!(several.is_empty(), "{}", several.join("\n"));

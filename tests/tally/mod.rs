@@ -1,10 +1,10 @@
-//! Counts of what a test did. A test states a lower bound for each of its counts: a check that no case reaches any more
-//! fails.
+//! Counts of the checks that a test did. A test states a lower bound for each of its counts, and fails if no case
+//! reaches a check any more.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-/// Counts, by what is counted.
+/// The counts, by name.
 #[derive(Debug, Default)]
 pub struct Tally(BTreeMap<String, u64>);
 
