@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 const FINISHED: &[&str] = &[
     "README.md",
     "SECURITY.md",
+    "benches",
     "docs",
-    "examples/engine.rs",
+    "examples",
     "src/cli",
     "src/disk",
     "src/findings",
@@ -21,10 +22,11 @@ const FINISHED: &[&str] = &[
     "src/main.rs",
     "src/programs",
     "src/walkers",
+    "tests",
 ];
 
-/// Folders that are not checked: pages of measurements quote the words of their day.
-const QUOTED: &[&str] = &["docs/results"];
+/// The paths that are not checked: pages of measurements quote the words of their day, and this file quotes riddles.
+const QUOTED: &[&str] = &["docs/results", "tests/plain_english.rs"];
 
 /// Words that hide the verb of the field: use *prints, reports, records, passes, names*.
 const WORDS: &[&str] = &["told", "tell", "tells", "telling", "whoever"];

@@ -1,4 +1,4 @@
-//! What `qcowfuzz regress` prints of three seeds: see `tests/cli/regress.rs`.
+//! The output of `qcowfuzz regress` for three seeds: see `tests/cli/regress.rs`.
 
 /// model: kind, zero-allocated → zero-plain
 ///

@@ -1,4 +1,4 @@
-//! Files that are no images, images that are damaged, and commands that are none.
+//! Files that are not images, damaged images, and invalid commands.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::skipped::skipped;
 use crate::support::{Damaged, qcowfuzz, qemu_img, text, told, with_image};
 
 #[test]
-fn headers_that_no_reader_accepts_are_told_in_one_line() {
+fn invalid_headers_are_reported_in_one_line() {
     let dir = with_image();
     let cases: [(&str, usize, &[u8], &str); 17] = [
         ("magic", 0, b"QFI\0", "not a qcow2 image"),
@@ -52,7 +52,7 @@ fn headers_that_no_reader_accepts_are_told_in_one_line() {
     }
 }
 
-/// What lies in an encrypted image looks like any data. It is never mapped.
+/// The clusters of an encrypted image look like any data. The command never maps them.
 #[test]
 fn encrypted_images_are_refused_by_the_name_of_the_method() {
     let dir = tempfile::tempdir().unwrap();
@@ -82,14 +82,14 @@ fn encrypted_images_are_refused_by_the_name_of_the_method() {
             assert_eq!(told(&output), expected);
             assert!(output.stdout.is_empty());
         }
-        // Nor does qemu-img, to whom nobody said the key.
+        // qemu-img does not open it either without the key.
         let Some(theirs) = qemu_img(dir.path(), &["map", "disk.qcow2"]) else { return };
         assert_eq!(theirs.status.code(), Some(1));
     }
 }
 
 #[test]
-fn files_that_are_no_images_are_told_in_one_line() {
+fn files_that_are_no_images_are_reported_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("empty"), "").unwrap();
     fs::write(dir.path().join("text"), "some text").unwrap();
@@ -101,7 +101,7 @@ fn files_that_are_no_images_are_told_in_one_line() {
     let cases = [
         ("missing", "No such file or directory"),
         ("directory", "not a regular file"),
-        // Nobody ever writes to it: it must not be waited for.
+        // No process ever writes to the fifo. The command must not wait for it.
         ("fifo", "not a regular file"),
         ("empty", "not a qcow2 image: the file is empty"),
         (
@@ -130,13 +130,13 @@ fn files_that_are_no_images_are_told_in_one_line() {
 }
 
 #[test]
-fn an_unreadable_file_is_told_in_one_line() {
+fn an_unreadable_file_is_reported_in_one_line() {
     use std::os::unix::fs::PermissionsExt;
     let dir = with_image();
     let path = dir.path().join("disk.qcow2");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::File::open(&path).is_ok() {
-        skipped("this user may read everything: an_unreadable_file_is_told_in_one_line");
+        skipped("this user may read everything: an_unreadable_file_is_reported_in_one_line");
         return;
     }
     let output = qcowfuzz(dir.path(), &["map", "disk.qcow2"]);
@@ -186,7 +186,7 @@ fn files_cut_short_are_answered_as_qemu_img_answers_them() {
         let arguments = ["map", "-f", "qcow2", "--output=json", "cut.qcow2"];
         let Some(qemu) = qemu_img(dir.path(), &arguments) else { continue };
         assert_eq!(ours.status.success(), qemu.status.success(), "{length} bytes");
-        // Of data past the end QEMU says that they read as zeros, where it asks.
+        // QEMU reports that data past the end of the file read as zeros if it asks the file system.
         let without_zero = |bytes: &[u8]| {
             text(bytes).replace("\"zero\": true, \"data\": true", "\"zero\": false, \"data\": true")
         };
@@ -213,7 +213,7 @@ fn a_walk_that_fails_is_never_reported_as_whole() {
     }
     let Some(qemu) = qemu_img(dir.path(), &["map", "--output=json", "bad.qcow2"]) else { return };
     assert_eq!(qemu.status.code(), Some(1));
-    // QEMU loses the extent that was not complete.
+    // QEMU does not print the extent that was incomplete.
     let ours = qcowfuzz(dir.path(), &["map", "--output=json", "bad.qcow2"]);
     assert!(text(&ours.stdout).starts_with(text(&qemu.stdout).trim_end_matches('\n')));
 }
@@ -243,7 +243,7 @@ fn other_formats_and_bad_usage_exit_with_2() {
 }
 
 #[test]
-fn every_verb_explains_itself() {
+fn every_verb_has_a_help_text() {
     for verb in ["map", "check", "replay", "report", "disasm", "asm", "export"] {
         let output = qcowfuzz(Path::new("."), &[verb, "--help"]);
         assert!(output.status.success());

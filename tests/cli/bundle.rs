@@ -1,11 +1,11 @@
-//! `bundle`: what it refuses; with a bug planted it is run in `scripts/from-crash`, where the archive shows it again.
+//! `bundle`: the inputs that it refuses. `scripts/from-crash` runs it with a planted bug, which the archive shows again.
 
 use std::fs;
 
 use crate::support::{qcowfuzz, small_program, told};
 
 #[test]
-fn what_cannot_be_packed_is_told_in_one_line() {
+fn inputs_that_cannot_be_packed_are_reported_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("input"), small_program()).unwrap();

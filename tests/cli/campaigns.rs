@@ -1,5 +1,5 @@
-//! The commands of `docs/campaigns.md` work: each is run, in the order of the page, with few runs and in a folder of its
-//! own. (Those of a testcase are run by `tests/from_crash.rs`, those of libFuzzer by `scripts/shared-corpus`.)
+//! Runs each command of `docs/campaigns.md`, in the order of the page, with few runs and in a folder of its own.
+//! (`tests/from_crash.rs` runs the commands on a testcase, `scripts/shared-corpus` those of libFuzzer.)
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::text;
 
-/// The commands in the indented blocks, but for those behind a `$ `.
+/// Returns the commands in the indented blocks, except the lines that begin with `$ `.
 fn commands(document: &str) -> Vec<&str> {
     let lines = document.lines().filter_map(|line| line.strip_prefix("    "));
     lines.map(str::trim).filter(|line| line.starts_with("qcowfuzz ")).collect()

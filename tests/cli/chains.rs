@@ -1,4 +1,4 @@
-//! Backing files and data files: what is opened by its name, what is refused, what is written.
+//! Backing files and data files: the files that the commands open by name, refuse and write.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ const TEXT: &str = "\
     overlay version=2 cluster_bits=9 refcount_order=4 features=none data_in=image size=same\n\
     write at=end-0 clusters=1\n";
 
-/// A directory with the chain of [`TEXT`] in `sub`.
+/// Returns a directory with the chain of [`TEXT`] in `sub`.
 fn with_chain() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
@@ -27,7 +27,7 @@ fn with_chain() -> tempfile::TempDir {
     dir
 }
 
-/// The image at `path`, with `name` for its backing file.
+/// Returns the bytes of the image at `path`, with the backing file's name replaced by `name`.
 fn renamed(dir: &Path, from: &str, to: &str, name: &str) {
     let mut bytes = fs::read(dir.join(from)).unwrap();
     let offset = u64::from_be_bytes(bytes[8..16].try_into().unwrap()) as usize;
@@ -48,7 +48,7 @@ fn every_layer_is_written_and_map_follows_as_qemu_img_does() {
         let Some(qemu) = qemu_img(&sub, &arguments) else { return };
         assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{form}");
     }
-    // From elsewhere: names are the image's, not the current directory's.
+    // From another directory: names are relative to the image, not to the current directory.
     let elsewhere = qcowfuzz(dir.path(), &["map", "sub/disk.qcow2"]);
     assert!(text(&elsewhere.stdout).contains("sub/disk.1.data\n"), "{}", text(&elsewhere.stdout));
     assert!(text(&elsewhere.stdout).contains("sub/disk.0.raw\n"));
@@ -64,7 +64,7 @@ fn without_following_nothing_else_is_opened() {
     let alone = qcowfuzz(&sub, &["map", "--no-follow", "--output=json", "disk.qcow2"]);
     assert!(alone.status.success(), "{}", text(&alone.stderr));
     assert!(!text(&alone.stdout).contains("\"depth\": 1"));
-    // Data in a file that is not there are mapped all the same.
+    // Data in a missing file are mapped nevertheless.
     let alone = qcowfuzz(&sub, &["map", "--no-follow", "disk.1.qcow2"]);
     assert!(text(&alone.stdout).contains("disk.1.data\n"), "{}", text(&alone.stdout));
     let followed = qcowfuzz(&sub, &["map", "disk.qcow2"]);
@@ -143,14 +143,14 @@ fn no_file_of_a_chain_is_overwritten() {
     fs::remove_file(sub.join("disk.0.raw")).unwrap();
     let again = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2"]);
     assert_eq!(told(&again), format!("sub/disk.1.data: {there}"));
-    // All of them, or none.
+    // Either all files are written, or none.
     assert!(!sub.join("disk.0.raw").exists() && !sub.join("disk.qcow2").exists());
     let forced = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2", "--force"]);
     assert!(forced.status.success(), "{}", text(&forced.stderr));
     assert_ne!(fs::read(sub.join("disk.1.data")).unwrap(), b"mine");
 }
 
-/// The names of the files in `dir`, in order.
+/// Returns the names of the files in `dir`, in order.
 fn names_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
     let mut names: Vec<_> =
@@ -220,7 +220,7 @@ fn a_backing_file_of_another_format_is_not_taken_for_raw() {
         }
         let over = ["create", "-q", "-f", "qcow2", "-b", "base", "-F", "raw", "top.qcow2"];
         assert!(run(&over).unwrap().status.success());
-        // Nobody says the format any more.
+        // Neither the image nor an option states the format any more.
         let mut bytes = fs::read(dir.path().join("top.qcow2")).unwrap();
         let magic = 0xE279_2ACAu32.to_be_bytes();
         let at = bytes.windows(4).position(|four| four == magic).unwrap();
@@ -238,13 +238,13 @@ fn a_backing_file_of_another_format_is_not_taken_for_raw() {
     fs::write(dir.path().join("base"), "# a\n\n  \nversion=1\n").unwrap();
     let output = qcowfuzz(dir.path(), &["map", "top.qcow2"]);
     assert!(told(&output).starts_with("base: unsupported feature: backing file in"));
-    // What is nobody's is raw.
+    // A file in no known format is raw.
     fs::write(dir.path().join("base"), "# a\nversions=1\n").unwrap();
     assert!(qcowfuzz(dir.path(), &["map", "top.qcow2"]).status.success());
 }
 
 #[test]
-fn what_is_wrong_is_told_of_the_image_that_it_is_in() {
+fn an_error_names_the_image_with_the_fault() {
     let dir = with_chain();
     let sub = dir.path().join("sub");
     // The first L2 table of the image in the middle lies at an odd place.
@@ -255,7 +255,7 @@ fn what_is_wrong_is_told_of_the_image_that_it_is_in() {
     let output = qcowfuzz(&sub, &["map", "disk.qcow2"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(told(&output).starts_with("disk.1.qcow2: L2 table for guest offset"), "{output:?}");
-    // Its snapshot table, read when it is opened.
+    // The snapshot table of that image, which is read when the image is opened.
     bytes[l1 + 6] ^= 2;
     bytes[60..64].copy_from_slice(&1u32.to_be_bytes());
     bytes[64..72].copy_from_slice(&(l1 as u64).to_be_bytes());
@@ -271,7 +271,7 @@ fn a_raw_layer_may_be_any_file_and_names_do_not_reach_the_terminal() {
     let run = |arguments: &[&str]| qemu_img(dir.path(), arguments);
     let Some(made) = run(&["create", "-q", "-f", "qcow2", "a.qcow2", "1M"]) else { return };
     assert!(made.status.success());
-    // An image on its own bytes: nothing loops.
+    // An image whose backing file is itself, as raw bytes: there is no loop.
     let over = ["rebase", "-q", "-u", "-b", "a.qcow2", "-F", "raw", "a.qcow2"];
     assert!(run(&over).unwrap().status.success());
     let arguments = ["map", "--output=json", "a.qcow2"];

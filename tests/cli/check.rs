@@ -1,4 +1,4 @@
-//! `check`: what it finds, and how it exits.
+//! `check`: its findings and its exit codes.
 
 use std::fs;
 use std::process::Output;
@@ -7,7 +7,7 @@ use qcowfuzz::programs::generate::{Wanted, generate};
 
 use crate::support::{CLUSTER, Damaged, qcowfuzz, qemu_img, text, told, with_image};
 
-/// What is done to a sound image.
+/// A change of a sound image.
 type Damage<'a> = &'a dyn Fn(&mut Damaged);
 
 #[test]
@@ -67,8 +67,8 @@ fn check_answers_as_qemu_img_check() {
             let Some(qemu) = qemu_img(dir.path(), &arguments) else { continue };
             assert_eq!(qemu.status.code(), Some(code), "{name}: {}", text(&qemu.stderr));
             if name.contains("refcount table entry") {
-                // QEMU does not count the block of such an entry as referenced: it tells of a leak
-                // that goes away with the bit. The error is the same.
+                // QEMU does not count the block of such an entry as referenced, so it also reports a
+                // leak. The error is the same.
                 assert!(text(&qemu.stderr).contains("has reserved bits set\nLeaked cluster"));
                 continue;
             }
@@ -84,7 +84,7 @@ fn check_answers_as_qemu_img_check() {
 
 /// 33 MiB in which four million L1 entries name one full L2 table: 34 thousand million references.
 #[test]
-fn an_image_that_is_too_large_to_be_checked_is_told() {
+fn an_image_that_is_too_large_to_be_checked_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let entries = 4u32 << 20;
     let l2 = 3 * CLUSTER + u64::from(entries) * 8;

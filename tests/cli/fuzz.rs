@@ -1,4 +1,4 @@
-//! `fuzz`: a campaign is the same again, goes on where it was, and survives a kill.
+//! `fuzz`: a campaign is reproducible, resumes where it ended, and survives a kill.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,7 +20,7 @@ fn campaign(dir: &Path, arguments: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&ran.stdout).unwrap()
 }
 
-/// All files under `dir`, by their names in it, but for the slots: what was run last is not what there is.
+/// Returns all files under `dir` by their relative paths, except the slots, which hold the last input.
 fn everything(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     let mut folders = vec![dir.to_path_buf()];
@@ -39,7 +39,7 @@ fn everything(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn the_same_seed_is_the_same_campaign_also_in_pieces() {
+fn the_same_seed_gives_the_same_campaign_even_in_pieces() {
     let dirs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
     let run = |at: usize, runs: &str, seed: &str| {
         campaign(dirs[at].path(), &["--jobs", "1", "--runs", runs, "--rng-seed", seed])
@@ -76,7 +76,7 @@ fn every_target_is_fuzzed_and_its_finds_are_inputs() {
 }
 
 #[test]
-fn seeds_are_begun_with_and_left_as_they_are() {
+fn a_campaign_begins_with_the_seeds_and_does_not_change_them() {
     let dir = tempfile::tempdir().unwrap();
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents");
     let into = dir.path().join("corpus/map_extents");
@@ -96,7 +96,7 @@ fn seeds_are_begun_with_and_left_as_they_are() {
 }
 
 #[test]
-fn whatever_lies_in_the_corpus_does_no_harm() {
+fn any_file_in_the_corpus_is_harmless() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = dir.path().join("corpus/map_extents");
     fs::create_dir_all(&corpus).unwrap();
@@ -108,7 +108,7 @@ fn whatever_lies_in_the_corpus_does_no_harm() {
     assert!(fifo.success());
     let run = || campaign(dir.path(), &["--jobs", "1", "--runs", "60"]);
     assert_eq!(run()["runs"], 60);
-    // Files that were kept are changed, or gone: what was learnt of them is not.
+    // Kept files are changed or removed. The saved state still has their inputs.
     fs::write(corpus.join(odd), "something else").unwrap();
     for path in files::list(&corpus).unwrap().iter().rev().take(9) {
         fs::remove_file(path).unwrap();
@@ -119,7 +119,7 @@ fn whatever_lies_in_the_corpus_does_no_harm() {
 }
 
 #[test]
-fn odd_numbers_and_names_are_taken_or_refused() {
+fn odd_numbers_and_names_are_accepted_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let few = ["--runs", "10", "--jobs", "1", "--max-operations", "0"];
     assert_eq!(campaign(dir.path(), &[&few[..], &["--dir=-x"]].concat())["runs"], 10);
@@ -138,7 +138,7 @@ fn odd_numbers_and_names_are_taken_or_refused() {
     }
 }
 
-/// A process that is killed with the test.
+/// A process that is killed when the test ends.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -163,7 +163,7 @@ fn started(dir: &Path) -> Killed {
     Killed(command.spawn().unwrap())
 }
 
-/// The workers of the campaign in `dir`, by their command lines; Linux tells them.
+/// Returns the workers of the campaign in `dir`, which it finds by their command lines in Linux's /proc.
 fn workers(dir: &Path) -> Vec<String> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let told = processes.filter_map(|process| {
@@ -175,7 +175,7 @@ fn workers(dir: &Path) -> Vec<String> {
     told.collect()
 }
 
-/// The workers of a campaign that was started, when both have saved what they begin with.
+/// Waits until both workers of a campaign have saved their first state, and returns the workers.
 #[cfg(target_os = "linux")]
 fn both_workers(dir: &Path) -> Vec<String> {
     until("no workers", || {
@@ -205,7 +205,7 @@ fn a_killed_campaign_leaves_whole_files_and_goes_on() {
         );
         running.0.kill().unwrap();
         running.0.wait().unwrap();
-        // Nobody is left to look after them.
+        // No supervisor is left.
         until("workers are left", || workers(dir.path()).is_empty());
         for path in inputs() {
             let name = corpus::name(&fs::read(&path).unwrap());
@@ -217,10 +217,10 @@ fn a_killed_campaign_leaves_whole_files_and_goes_on() {
     assert!(files::list(&dir.path().join("state/map_extents/scratch")).unwrap().is_empty());
 }
 
-// Workers are found in /proc.
+// The test finds workers in /proc.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_worker_that_somebody_kills_is_no_finding() {
+fn a_worker_that_is_killed_from_outside_is_no_finding() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut running = started(dir);
@@ -234,7 +234,7 @@ fn a_worker_that_somebody_kills_is_no_finding() {
     assert!(files::list(&dir.join("artifacts/map_extents")).unwrap_or_default().is_empty());
 }
 
-// Workers are found in /proc.
+// The test finds workers in /proc.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_worker_that_hangs_does_not_outlive_its_campaign_for_long() {
@@ -245,7 +245,7 @@ fn a_worker_that_hangs_does_not_outlive_its_campaign_for_long() {
     stopped.iter().for_each(|worker| signal("-STOP", worker));
     running.0.kill().unwrap();
     running.0.wait().unwrap();
-    // The next campaign waits for them: they would write over its state.
+    // The next campaign waits for them, because they would overwrite its state.
     let mut next = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
     next.args(["fuzz", "--jobs", "1", "--runs", "20", "--restart", "--rng-seed", "9"]);
     next.current_dir(dir).stdout(Stdio::null());
@@ -259,7 +259,7 @@ fn a_worker_that_hangs_does_not_outlive_its_campaign_for_long() {
 }
 
 #[test]
-fn what_a_campaign_cannot_go_on_from_is_told() {
+fn a_campaign_that_cannot_resume_prints_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     campaign(dir, &["--jobs", "1", "--runs", "20", "--rng-seed", "3"]);
@@ -272,7 +272,7 @@ fn what_a_campaign_cannot_go_on_from_is_told() {
     assert!(seed.ends_with("has --rng-seed 3, expected the same value or --restart"), "{seed}");
     let raw = refused(&["--target", "raw_image"]);
     assert!(raw.starts_with("--target: raw_image reads image files"), "{raw}");
-    // A state of somebody else's.
+    // A file that is not a state.
     let state = dir.join("state/map_extents/job-0.json");
     let whole = fs::read(&state).unwrap();
     for damaged in [&whole[..whole.len() / 2], b"", b"[]"] {
@@ -281,7 +281,7 @@ fn what_a_campaign_cannot_go_on_from_is_told() {
         assert!(told.contains("job-0.json: not the state of a campaign"), "{told}");
         assert_eq!(fs::read(&state).unwrap(), damaged);
     }
-    // That can always be done.
+    // A restart is always possible.
     let again = campaign(dir, &["--jobs", "1", "--runs", "5", "--restart", "--rng-seed", "9"]);
     assert_eq!(again["runs"], 5);
 }

@@ -1,5 +1,5 @@
-//! The command, as a person runs it: what it prints, how it exits, and what it makes of bad input.
-//! Where qemu-img is at hand it is asked the same.
+//! The command, as a user runs it: its output, its exit codes, and its messages about bad input. If qemu-img is
+//! installed, the tests compare its answers.
 
 #![cfg(feature = "cli")]
 

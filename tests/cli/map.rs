@@ -1,4 +1,4 @@
-//! `map`: what it prints, byte for byte as qemu-img.
+//! `map`: its output is byte for byte that of qemu-img.
 
 use std::fs;
 use std::io::Read;
@@ -61,7 +61,7 @@ fn a_window_without_a_byte_is_one_empty_record() {
     let empty = "[{ \"start\": 1125899906842624, \"length\": 0, \"depth\": 0, \"present\": false, \
                  \"zero\": false, \"data\": false, \"compressed\": false}]\n";
     assert_eq!(text(&ours.stdout), empty);
-    // A disk without a byte, too.
+    // Also for a disk without a byte.
     let mut damaged = Damaged::new(dir.path());
     damaged.put(24, &[0; 8]);
     damaged.save(dir.path(), "zero.qcow2");
@@ -88,7 +88,7 @@ fn compressed_data_has_no_human_form() {
     assert_eq!(text(&ours.stdout), text(&qemu.stdout));
 }
 
-/// An image of a million extents in a sparse file: version 2, every other cluster in use.
+/// Writes an image with a million extents to a sparse file: version 2, every other cluster in use.
 fn long_image(dir: &Path) -> PathBuf {
     let path = dir.join("long.qcow2");
     let file = fs::File::create(&path).unwrap();
@@ -117,7 +117,7 @@ fn long_image(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_closes_the_pipe_is_no_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = long_image(dir.path());
     for form in ["json", "human"] {

@@ -1,4 +1,4 @@
-//! `state merge`: one folder from several; nothing that somebody named is lost, and a kill leaves whole files.
+//! `state merge` makes one folder from several. It loses no file that a person named, and a kill leaves whole files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use qcowfuzz::programs::generate::{Wanted, generate};
 
 use crate::support::{qcowfuzz, text, told};
 
-/// The files of a folder, by name; hidden ones and folders are left out.
+/// Returns the files of a folder by name, without hidden files and folders.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let named = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
     let files = files::list(dir).unwrap_or_default();
@@ -25,7 +25,7 @@ fn write(dir: &Path, inputs: &[(&str, &[u8])]) {
     inputs.iter().for_each(|(name, bytes)| fs::write(dir.join(name), bytes).unwrap());
 }
 
-/// Finds of a fuzzer, each called after its content.
+/// Writes finds of a fuzzer, each with the hash of its content as its name.
 fn write_finds(dir: &Path, rng_seeds: std::ops::Range<u64>) {
     for rng_seed in rng_seeds {
         let operations = 1 + (rng_seed % 30) as usize;
@@ -40,7 +40,7 @@ fn merge(dir: &Path, arguments: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&ran.stdout).unwrap()
 }
 
-/// What `one` covers and `other` does not.
+/// Returns the counters that `one` covers and `other` does not.
 fn only(dir: &Path, one: &str, other: &str) -> serde_json::Value {
     let ran = qcowfuzz(dir, &["state", "diff", "--json", one, other]);
     let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
@@ -75,13 +75,13 @@ fn all_seeds_and_the_finds_that_matter_are_merged() {
     for (name, bytes) in all.iter().filter(|(name, _)| name.len() == 40) {
         assert_eq!(*name, corpus::name(bytes));
     }
-    // What is hidden is no input here; 'diff' would count it.
+    // Removes the hidden file. 'merge' ignores it, but 'diff' would count it.
     fs::remove_file(at("one/.gitkeep")).unwrap();
     assert!(!at("all/.gitkeep").exists());
     for source in ["one", "two"] {
         assert_eq!(only(dir.path(), source, "all"), serde_json::json!([]), "{source}");
     }
-    // The same again, elsewhere; and nothing more, into what is there.
+    // A merge into another folder gives the same. A second merge into this folder adds nothing.
     merge(dir.path(), &["one", "two", "-o", "again"]);
     assert_eq!(contents(&at("again")), all);
     let nothing = merge(dir.path(), &["one", "two", "-o", "all"]);
@@ -91,13 +91,13 @@ fn all_seeds_and_the_finds_that_matter_are_merged() {
 }
 
 #[test]
-fn nothing_that_is_there_is_removed_or_replaced() {
+fn no_existing_file_is_removed_or_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let program =
         |rng_seed| generate(rng_seed, Wanted { operations: 9, compressed: true }).encode();
     let (mine, theirs, spare) = (program(1), program(2), program(3));
-    // A seed of the same name and another content, and a find that covers nothing more.
+    // A seed with the same name and other content, and a find without new coverage.
     write(&at("all"), &[("seed", &mine), (&corpus::name(&spare), &spare), ("a_copy", &spare)]);
     write(&at("from"), &[("seed", &theirs)]);
     let before = contents(&at("all"));
@@ -117,9 +117,9 @@ fn nothing_that_is_there_is_removed_or_replaced() {
     assert!(told(&ran).starts_with("nowhere: No such file"), "{}", told(&ran));
 }
 
-/// libFuzzer that is killed while it writes leaves a part under the name of the whole.
+/// If libFuzzer is killed while it writes, it leaves a part of an input under the name of the whole.
 #[test]
-fn what_is_torn_is_told_and_made_whole() {
+fn a_torn_file_is_reported_and_replaced_by_the_whole_one() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let whole = generate(5, Wanted { operations: 20, compressed: true }).encode();

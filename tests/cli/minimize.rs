@@ -1,5 +1,5 @@
-//! `minimize`: by a predicate, since nothing is found in what is sound; what it refuses; what it leaves behind.
-//! By fingerprint it is run in `scripts/from-crash`, with a bug planted.
+//! `minimize` with a predicate, because no input shows a bug here: its results, the inputs that it refuses, and the
+//! files that it leaves. `scripts/from-crash` runs it by fingerprint, with a planted bug.
 
 use std::fs;
 use std::io::Read;
@@ -12,7 +12,7 @@ use qcowfuzz::programs::generate::{Wanted, generate};
 
 use crate::support::{qcowfuzz, text, told};
 
-/// A program of 100 operations, one of which is a snapshot.
+/// Returns a program of 100 operations, one of which takes a snapshot.
 fn with_snapshot(dir: &Path) {
     let mut program = generate(11, Wanted { operations: 99, compressed: true });
     program.operations.retain(|operation| operation.name() != "snapshot");
@@ -21,14 +21,14 @@ fn with_snapshot(dir: &Path) {
     fs::write(dir.join("input"), program.encode()).unwrap();
 }
 
-/// What ends with 7 where a program has a snapshot.
+/// Returns a command that exits with 7 if a program has a snapshot.
 fn predicate() -> String {
     let bin = bin();
     format!("f() {{ {bin} disasm \"$1\" | grep -q ^snapshot && exit 7; }}; f")
 }
 
 #[test]
-fn a_command_judges_by_how_it_ends() {
+fn a_command_judges_by_its_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     with_snapshot(dir.path());
     let before = fs::read(dir.path().join("input")).unwrap();
@@ -44,7 +44,7 @@ fn a_command_judges_by_how_it_ends() {
     assert!(text(&output.stdout).contains(": exit status: 7\nsmall: "), "{}", text(&output.stdout));
     assert!(text(&output.stdout).ends_with(&program.to_string()));
     assert_eq!(fs::read(dir.path().join("input")).unwrap(), before);
-    // Once more, as JSON: there is nothing left to do.
+    // Again, as JSON: nothing is left to remove.
     let arguments = ["minimize", "small", "-o", "small2", "--json", "--predicate", &predicate];
     let output = qcowfuzz(dir.path(), &arguments);
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -77,7 +77,7 @@ fn a_command_gets_the_image() {
 }
 
 #[test]
-fn what_cannot_be_minimized_is_told_in_one_line() {
+fn inputs_that_cannot_be_minimized_are_reported_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     with_snapshot(dir.path());
     let at = |name: &str| dir.path().join(name);
@@ -124,7 +124,7 @@ fn what_cannot_be_minimized_is_told_in_one_line() {
 fn interrupted_it_keeps_the_best_so_far() {
     let dir = tempfile::tempdir().unwrap();
     with_snapshot(dir.path());
-    // Of each candidate it is told that it was judged; the first few are quick.
+    // The command reports each candidate that it has judged. The first few are quick.
     let judge = predicate().replace(
         "; f",
         "; n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; test $n -lt 12 || sleep 0.2; f",
@@ -181,7 +181,7 @@ fn it_ends_when_its_tries_do_however_long_the_program_is() {
     let output = qcowfuzz(dir.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("5 tried in"), "{}", &text(&output.stdout)[..200]);
-    // It took minutes when each operation was cloned all the same.
+    // It took minutes when the minimizer still cloned each operation after its last try.
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 

@@ -58,7 +58,7 @@ fn text_and_bytes_turn_into_each_other() {
     assert!(qcowfuzz(dir.path(), &["asm", "text", "-o", "again"]).status.success());
     let bytes = |name: &str| fs::read(dir.path().join(name)).unwrap();
     assert_eq!(bytes("program"), bytes("again"));
-    // From standard input, too.
+    // Also from standard input.
     let mut child = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"))
         .args(["asm", "-", "-o", "piped"])
         .current_dir(dir.path())

@@ -1,4 +1,4 @@
-//! `regress`: what it prints is Rust that compiles, and passes; `tests/regress_printed.rs` is what it printed.
+//! `regress` prints Rust tests that compile and pass. `tests/regress_printed.rs` is its output.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use qcowfuzz::programs::Program;
 
 use crate::support::{qcowfuzz, small_program, text, told};
 
-/// An input of each target, and what was found in it once, had there been anything.
+/// An input of each target, and the fingerprint of a bug that it could have shown.
 const PRINTED: [(&str, &str, &str); 3] = [
     ("map_extents", "corpus/map_extents/zero_kinds", "model: kind, zero-allocated → zero-plain"),
     ("refcounts", "corpus/refcounts/order_4", "refcounts: refcount block, the references → fewer"),
@@ -16,10 +16,10 @@ const PRINTED: [(&str, &str, &str); 3] = [
 ];
 
 #[test]
-fn what_is_printed_compiles_and_passes() {
+fn the_printed_tests_compile_and_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut printed = String::from(
-        "//! What `qcowfuzz regress` prints of three seeds: see `tests/cli/regress.rs`.\n",
+        "//! The output of `qcowfuzz regress` for three seeds: see `tests/cli/regress.rs`.\n",
     );
     for (target, input, fingerprint) in PRINTED {
         let arguments = ["regress", input, "--target", target, "--fingerprint", fingerprint];
@@ -32,7 +32,7 @@ fn what_is_printed_compiles_and_passes() {
     if std::env::var_os("QCOWFUZZ_BLESS").is_some() {
         fs::write(&path, &printed).unwrap();
     }
-    // Compiled and run beside this test; formatted or not, it is the same.
+    // Cargo compiles and runs the file as a test of its own. The comparison ignores its format.
     let words = |text: &str| text.split_whitespace().collect::<String>().replace(",", "");
     assert_eq!(
         words(&fs::read_to_string(path).unwrap()),
@@ -42,7 +42,7 @@ fn what_is_printed_compiles_and_passes() {
 }
 
 #[test]
-fn a_file_is_printed_that_is_read_again() {
+fn the_printed_file_can_be_read_again() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("input"), small_program()).unwrap();
     let fingerprint = "model: kind, normal → compressed";
@@ -55,7 +55,7 @@ fn a_file_is_printed_that_is_read_again() {
 }
 
 #[test]
-fn an_input_that_shows_nothing_is_refused_unless_it_is_said_what_it_showed() {
+fn an_input_that_shows_nothing_is_refused_without_a_fingerprint() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("input"), small_program()).unwrap();
     let output = qcowfuzz(dir.path(), &["regress", "input"]);
@@ -64,7 +64,7 @@ fn an_input_that_shows_nothing_is_refused_unless_it_is_said_what_it_showed() {
 }
 
 #[test]
-fn what_would_not_be_read_again_is_refused() {
+fn inputs_that_could_not_be_read_again_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("input"), small_program()).unwrap();
     for (arguments, expected) in [
@@ -81,7 +81,7 @@ fn what_would_not_be_read_again_is_refused() {
     }
     let arguments = ["regress", "input", "--fingerprint", "1: fn → loop", "--story", " \n"];
     assert!(told(&qcowfuzz(dir.path(), &arguments)).starts_with("--story: is empty"));
-    // A number or a keyword begins no name, and two programs have two names.
+    // No name begins with a digit or is a keyword, and two programs have different names.
     let arguments = ["regress", "input", "--fingerprint", "1: fn → loop"];
     let output = qcowfuzz(dir.path(), &arguments);
     assert!(text(&output.stdout).contains("\nfn bug_1_fn_loop_"), "{}", text(&output.stdout));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{Damaged, qcowfuzz, text, told, with_image};
 
-/// The committed seeds of a target by name: those that have a text. The fuzzer's finds lie there too.
+/// Returns the committed seeds of a target by name. They have a text; the fuzzer's finds in the same folder have none.
 fn seeds(target: &str) -> Vec<String> {
     let texts = corpus("text").join(target);
     let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_string();
@@ -21,7 +21,7 @@ fn corpus(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(folder)
 }
 
-/// Replays all seeds of a target, one JSON object each.
+/// Replays all seeds of a target, and returns a JSON object for each.
 fn replay_seeds(target: &str, options: &[&str]) -> Vec<serde_json::Value> {
     let names = seeds(target);
     let mut arguments = vec!["replay", "--json", "--target", target];
@@ -37,7 +37,7 @@ fn replay_seeds(target: &str, options: &[&str]) -> Vec<serde_json::Value> {
     told
 }
 
-/// The program in what is told, without what is told of it in comments.
+/// Returns the program in the output, without comments.
 pub fn program_in(told: &str) -> String {
     let (_, program) = told.split_once("\n\n").unwrap();
     let program = program.split("\n\n").next().unwrap();
@@ -62,7 +62,7 @@ fn seeds_of_refcounts_are_replayed() {
 
 #[test]
 fn each_target_has_its_own_limits() {
-    // The file of this seed stays shorter where images are walked.
+    // Targets that walk images limit the length of the file of this seed.
     let dir = tempfile::tempdir().unwrap();
     let seed = corpus("refcounts").join("full_table");
     let dumped = |target: &str| {
@@ -120,7 +120,7 @@ fn files_are_walked_or_not() {
 }
 
 #[test]
-fn what_only_programs_have_is_refused_for_files() {
+fn options_for_programs_are_refused_for_files() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "no image").unwrap();
     for options in [&["--check-each"][..], &["--dump-image", "dumped"]] {
@@ -135,7 +135,7 @@ fn what_only_programs_have_is_refused_for_files() {
 }
 
 #[test]
-fn events_are_told_of_one_input() {
+fn events_are_printed_for_one_input() {
     let dir = corpus("map_extents");
     let output = qcowfuzz(&dir, &["replay", "--events", "chain_raw"]);
     assert_eq!(output.status.code(), Some(0));
@@ -180,7 +180,7 @@ fn an_explanation_has_what_each_question_asks_for() {
     let out = text(&output.stdout);
     for line in [
         "; #0 at 20: 0000020002000000",
-        // Of what became a raw file: it maps nothing.
+        // A layer that became a raw file: its extents have no host offsets.
         "    ; guest 0x2000+0x3000 data\n",
         "    ; guest 0x0+0x10000 subclusters at host 0x30000+0x10000\n",
         "image, 1 layer down: 458752 bytes, clusters of 65536",

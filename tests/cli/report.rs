@@ -1,5 +1,5 @@
-//! `report`: the page has everything that `replay --json` has, links to nothing that is not there, asks for
-//! nothing, and is refused where it cannot be made.
+//! `report`: the page has everything that `replay --json` has, its links lead to existing elements, it loads nothing,
+//! and the command refuses inputs for which it cannot make a page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{qcowfuzz, qemu_img, small_program, text, told};
 
-/// Inputs of all targets, with chains, data files, snapshots, damage, and nothing but a file.
+/// Inputs of all targets: with chains, data files, snapshots, damage, and a plain image file.
 const SEEDS: [(&str, &str); 9] = [
     ("map_extents", "chain_raw"),
     ("map_extents", "snapshots"),
@@ -24,7 +24,7 @@ fn seed(target: &str, name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target).join(name)
 }
 
-/// The page about a seed.
+/// Returns the page about a seed.
 pub fn page_of(dir: &Path, target: &str, name: &str) -> String {
     let (seed, html) = (seed(target, name), format!("{name}.html"));
     let arguments = ["report", seed.to_str().unwrap(), "--target", target, "--html", &html];
@@ -41,25 +41,25 @@ fn json_of(target: &str, name: &str) -> serde_json::Value {
     serde_json::from_slice(&qcowfuzz(Path::new("."), &arguments).stdout).unwrap()
 }
 
-/// The values of an attribute, in order.
+/// Returns the values of an attribute, in order.
 fn attribute<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
     let pattern = format!(" {name}=\"");
     page.split(&pattern).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
 
-/// Text as it stands in a page.
+/// Returns text as it appears in a page.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// What stands inside the element with this id, as far as its next closing tag of that name.
+/// Returns the content of the element with this id, up to the next closing tag of its name.
 fn inside<'p>(page: &'p str, id: &str, tag: &str) -> &'p str {
     let (_, rest) = page.split_once(&format!(" id=\"{id}\"")).unwrap_or_else(|| panic!("no {id}"));
     rest.split(&format!("</{tag}>")).next().unwrap()
 }
 
 #[test]
-fn everything_that_replay_tells_is_there() {
+fn pages_have_everything_that_replay_prints() {
     let dir = tempfile::tempdir().unwrap();
     for (target, name) in SEEDS {
         let (page, json) = (page_of(dir.path(), target, name), json_of(target, name));
@@ -81,7 +81,7 @@ fn everything_that_replay_tells_is_there() {
                 for operation in run["operations"].as_array().unwrap().iter().take(8) {
                     assert!(row.contains(&format!("href=\"#op-{operation}\"")), "{name}: {row}");
                 }
-                // And in the picture.
+                // The picture shows it too.
                 assert!(
                     page.contains(&format!("<g class=\"seg\" data-item=\"run-{at}-{number}\""))
                 );
@@ -110,7 +110,7 @@ fn everything_that_replay_tells_is_there() {
 }
 
 #[test]
-fn links_lead_to_what_is_there() {
+fn links_lead_to_existing_elements() {
     let dir = tempfile::tempdir().unwrap();
     for (target, name) in SEEDS {
         let page = page_of(dir.path(), target, name);
@@ -137,7 +137,7 @@ fn links_lead_to_what_is_there() {
 }
 
 #[test]
-fn pages_ask_for_nothing() {
+fn pages_load_nothing() {
     let dir = tempfile::tempdir().unwrap();
     for (target, name) in SEEDS {
         let page = page_of(dir.path(), target, name);
@@ -151,7 +151,7 @@ fn pages_ask_for_nothing() {
         assert!(!policy.contains("unsafe") && policy.contains("base-uri 'none'"), "{policy}");
         assert_eq!(page.matches("<script").count(), 1);
         assert!(page.contains("<h1 class=\"fine\">"), "{name}");
-        // What is not there is told in words.
+        // The page describes missing parts in words.
         let tables = page.matches("<table").count();
         assert_eq!(page.matches("<caption>").count(), tables, "{name}");
         assert!(
@@ -162,7 +162,7 @@ fn pages_ask_for_nothing() {
 }
 
 #[test]
-fn three_answers_stand_side_by_side() {
+fn pages_show_three_answers_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     if qemu_img(dir.path(), &["--version"]).is_none() {
         let page = page_of(dir.path(), "map_extents", "chain_raw");
@@ -183,7 +183,7 @@ fn three_answers_stand_side_by_side() {
         );
         assert!(!page.contains("differ</strong>") && !page.contains("no answer"), "{name}");
     }
-    // A damaged image, of which qemu-img says what is wrong.
+    // A damaged image, for which qemu-img prints the fault.
     let page = page_of(dir.path(), "hostile", "l2_unaligned");
     let said = "<strong>qemu-img</strong>: qcow2: Image is corrupt: Cluster allocation offset 0x50800 unaligned";
     assert!(page.contains(said) && page.contains("no answer"));
@@ -191,13 +191,14 @@ fn three_answers_stand_side_by_side() {
     let said =
         "<strong>qemu-img</strong>: could not open the image: Unsupported cluster size: 2^40.";
     assert!(page.contains(said));
-    // A file of somebody's: it is not asked.
+    // A file of the user: the command does not run qemu-img on it.
     let page = page_of(dir.path(), "raw_image", "bitmaps");
     assert!(page.contains("<strong>qemu-img</strong>: not asked: the input is a file"));
     assert!(page.contains("nothing is expected of a file"));
 }
 
-/// What lies where is told to qemu-img beside the images: here the name of the backing file is cut off.
+/// The command passes the files of a chain to qemu-img as options. Here the image's own name of its backing file is
+/// truncated.
 #[test]
 fn qemu_img_follows_no_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,7 +226,7 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn names_of_files_are_text() {
+fn names_of_files_are_escaped() {
     let dir = tempfile::tempdir().unwrap();
     let name = "<script>alert(1)<script>&\"'";
     fs::write(dir.path().join(name), small_program()).unwrap();
@@ -237,7 +238,7 @@ fn names_of_files_are_text() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told_in_one_line_and_nothing_is_written() {
+fn failures_are_reported_in_one_line_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("program"), small_program()).unwrap();

@@ -1,5 +1,5 @@
-//! Pages of `report` in a browser, used with the mouse and with the keyboard. Where there is no chromium, that is
-//! told; with `QCOWFUZZ_REQUIRE_BROWSER=1` it fails.
+//! Pages of `report` in a browser, used with the mouse and with the keyboard. Without chromium, the tests print a line;
+//! with `QCOWFUZZ_REQUIRE_BROWSER=1`, they fail.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::skipped::skipped;
 use crate::support::{qcowfuzz, text};
 
-/// What a reader does, and what is to be seen then.
+/// The script that acts as a reader and records the visible state.
 const READER: &str = include_str!("report_in_browser.js");
 
 const PROGRAM: &str = "\
@@ -36,7 +36,7 @@ const FLAGS: [&str; 11] = [
     "--dump-dom",
 ];
 
-/// What the browser makes of a page, and what it complains of. `None` where there is none.
+/// Returns the browser's document of a page and its messages, or `None` if there is no browser.
 fn browse(dir: &Path, page: &str, flags: &[&str]) -> Option<(String, Vec<String>)> {
     let (file, profile) = (dir.join("shown.html"), tempfile::tempdir().unwrap());
     fs::write(&file, page).unwrap();
@@ -60,7 +60,7 @@ fn browse(dir: &Path, page: &str, flags: &[&str]) -> Option<(String, Vec<String>
     }
 }
 
-/// The page about [`PROGRAM`].
+/// Returns the page about [`PROGRAM`].
 fn page(dir: &Path) -> String {
     fs::write(dir.join("text"), PROGRAM).unwrap();
     assert!(qcowfuzz(dir, &["asm", "text", "-o", "program", "--force"]).status.success());
@@ -69,7 +69,7 @@ fn page(dir: &Path) -> String {
     fs::read_to_string(dir.join("page.html")).unwrap()
 }
 
-/// The page without its policy, which would keep our script out, and with the script.
+/// Returns the page with our script, and without its policy, which would block the script.
 fn with_reader(page: &str) -> String {
     let (before, rest) = page.split_once("<meta http-equiv=\"Content-Security-Policy\"").unwrap();
     let (_, after) = rest.split_once('>').unwrap();
@@ -77,8 +77,8 @@ fn with_reader(page: &str) -> String {
     format!("{before}{body}")
 }
 
-/// What the reader noted. On a busy machine a window may not have the focus yet: then nobody could type, and it is
-/// opened again.
+/// Returns the notes of the script. On a busy machine, the window may not have the focus yet and gets no keys. Then this
+/// function opens the page again.
 fn read(dir: &Path, page: &str, flags: &[&str]) -> Option<Value> {
     let mut notes = read_once(dir, page, flags)?;
     for _ in 0..9 {
@@ -100,7 +100,7 @@ fn read_once(dir: &Path, page: &str, flags: &[&str]) -> Option<Value> {
     Some(serde_json::from_str(&notes).unwrap())
 }
 
-/// The keys of all that goes back to an operation, as the page says in its attributes.
+/// Returns the keys of all elements whose attributes name an operation as their cause.
 fn written_by(page: &str, operation: &str) -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     for element in page.split(" data-item=\"").skip(1) {
@@ -118,7 +118,7 @@ fn set(value: &Value) -> BTreeSet<String> {
     value.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_string()).collect()
 }
 
-/// Nothing is marked, and nothing held.
+/// Asserts that no element is marked or held.
 fn assert_empty(seen: &Value) {
     let empty: &[Value] = &[];
     for list in ["chosen", "linked", "jumps", "counts"] {
@@ -134,9 +134,9 @@ fn pages_open_without_a_complaint_and_run_nothing_but_their_own_script() {
     let page = page(dir.path());
     let Some((dom, complaints)) = browse(dir.path(), &page, &[]) else { return };
     assert_eq!(complaints, Vec::<String>::new());
-    // The script has run, and the style is there.
+    // The script has run, and the style is applied.
     assert!(dom.contains("class=\"js\"") && dom.contains(">Nothing is marked.</p>"));
-    // What came in by another way would not run.
+    // A script from another source would not run.
     let foreign = "<script>document.title = 'foreign'</script><img src='x.png' onerror='1'></body>";
     let planted = page.replace("</body>", foreign);
     let (dom, complaints) = browse(dir.path(), &planted, &[]).unwrap();
@@ -144,7 +144,7 @@ fn pages_open_without_a_complaint_and_run_nothing_but_their_own_script() {
 }
 
 #[test]
-fn what_belongs_together_is_marked() {
+fn related_elements_are_marked() {
     let dir = tempfile::tempdir().unwrap();
     let page = page(dir.path());
     let Some(notes) = read(dir.path(), &page, &["--window-size=1000,900"]) else { return };
@@ -197,7 +197,7 @@ fn what_belongs_together_is_marked() {
         assert_eq!((&seen["pressed"], &seen["release"]), (&1.into(), &true.into()));
     }
     assert_eq!(notes["pinnedStays"]["focus"], "op-2");
-    // Nothing is held, and what has the focus is marked again.
+    // No element is held, and the element with the focus is marked again.
     let released = &notes["released"];
     assert_eq!((&released["pressed"], &released["release"]), (&0.into(), &false.into()));
     assert_eq!(set(&released["linked"]), written("2"));

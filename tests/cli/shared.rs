@@ -1,4 +1,4 @@
-//! Campaigns that share a folder of inputs: each learns from the others, and when one is killed, nothing is lost.
+//! Campaigns that share a folder of inputs: each uses the inputs of the others, and if one is killed, no input is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use qcowfuzz::internal::disk::files;
 
 use crate::support::{qcowfuzz, text};
 
-/// The inputs of the shared folder, by name.
+/// Returns the inputs of the shared folder, by name.
 fn inputs(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let named = |path: PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap().to_string();
@@ -21,7 +21,7 @@ fn inputs(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     files::list(&dir.join("shared")).unwrap().into_iter().map(named).collect()
 }
 
-/// The committed seeds, in the shared folder; what they are.
+/// Copies the committed seeds to the shared folder, and returns them.
 fn seeded(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     fs::create_dir(dir.join("shared")).unwrap();
@@ -32,7 +32,7 @@ fn seeded(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     inputs(dir)
 }
 
-/// A campaign with one job, that is killed with the test.
+/// A campaign with one job, which is killed when the test ends.
 struct Campaign(Child);
 
 impl Campaign {
@@ -51,7 +51,7 @@ impl Drop for Campaign {
     }
 }
 
-/// What a campaign has kept, as its state says: each input, and whether it was bred there.
+/// Returns the inputs in the saved state of a campaign, and whether each was bred there.
 fn kept(dir: &Path, name: &str) -> Vec<(Vec<u8>, bool)> {
     let state = fs::read(dir.join(name).join("state/map_extents/job-0.json")).unwrap();
     let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
@@ -86,7 +86,7 @@ fn two_campaigns_share_a_folder_and_one_is_killed() {
     assert_eq!(other.0.try_wait().unwrap(), None, "both ran until one was killed");
     assert!(other.0.wait().unwrap().success());
     let after = inputs(dir);
-    // The seeds are as they were, and every find is whole.
+    // The seeds are unchanged, and every find is whole.
     for (name, bytes) in &seeds {
         assert!(after.get(name) == Some(bytes), "the seed {name}");
     }
@@ -95,21 +95,21 @@ fn two_campaigns_share_a_folder_and_one_is_killed() {
     for (name, bytes) in &finds {
         assert_eq!(**name, corpus::name(bytes), "a find is torn");
     }
-    // What either has kept is there.
+    // The folder has all inputs that either campaign has kept.
     let contents: BTreeSet<&Vec<u8>> = after.values().collect();
     for name in ["killed", "other"] {
         let kept = kept(dir, name);
         assert!(kept.len() >= 20, "{name}: {}", kept.len());
         assert!(kept.iter().all(|(input, _)| contents.contains(input)), "{name} has lost an input");
     }
-    // The survivor has learnt from the one that was killed: inputs that it neither bred nor began with.
+    // The survivor has inputs of the killed campaign: it neither bred them nor began with them.
     let learnt =
         |(input, bred): &(Vec<u8>, bool)| !bred && !seeds.values().any(|seed| seed == input);
     assert!(
         kept(dir, "other").iter().any(learnt),
         "the survivor knows nothing of what the other has found"
     );
-    // And whoever goes on from the one that was killed loses nothing either.
+    // A campaign that resumes the killed one loses no input either.
     let again = qcowfuzz(
         dir,
         &["fuzz", "--jobs", "1", "--corpus", "shared", "--dir", "killed", "--runs", "1"],
@@ -118,14 +118,14 @@ fn two_campaigns_share_a_folder_and_one_is_killed() {
     assert!(inputs(dir).len() >= after.len());
 }
 
-/// Half an input is no reason not to look at the whole one later.
+/// A campaign that has read half an input reads the whole one later.
 #[test]
-fn what_libfuzzer_is_still_writing_is_looked_at_again() {
+fn a_file_that_libfuzzer_is_still_writing_is_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let seeds = seeded(dir);
     seeds.keys().for_each(|name| fs::remove_file(dir.join("shared").join(name)).unwrap());
-    // So long that nothing like it is bred soon.
+    // An input of this length is not bred soon.
     let whole = seeds.values().max_by_key(|input| input.len()).unwrap();
     let path = dir.join("shared").join(corpus::name(whole));
     fs::write(&path, &whole[..20]).unwrap();

@@ -1,11 +1,11 @@
-//! `state`: what the committed seeds cover, what two corpora differ in, and which inputs are enough.
+//! `state`: the coverage of the committed seeds, the difference of two corpora, and a smallest sufficient set of inputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::{qcowfuzz, text, told};
 
-/// The committed seeds of a target alone: the fuzzer's finds lie beside them.
+/// Copies the committed seeds of a target, without the fuzzer's finds beside them.
 fn seeds(target: &str, into: &Path) -> PathBuf {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let dir = into.join(target);
@@ -24,7 +24,7 @@ fn json(dir: &Path, arguments: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn what_seeds_cover_is_shown() {
+fn the_coverage_of_seeds_is_printed() {
     let dir = tempfile::tempdir().unwrap();
     seeds("map_extents", dir.path());
     let told = json(dir.path(), &["show", "map_extents", "--rarest", "3"]);
@@ -36,10 +36,10 @@ fn what_seeds_cover_is_shown() {
     assert!(told["rare_events"]["an L2 table is shared"].as_u64() > Some(1), "{told}");
     assert!(told["edges"]["walk L2"].as_u64() > Some(30), "{told}");
     assert_eq!(told["never_happened"]["vitals"], serde_json::json!([]));
-    // Only hostile programs attack.
+    // Only programs of `hostile` have attacks.
     let never = told["never_happened"]["events"].as_array().unwrap();
     assert!(never.contains(&"attacked".into()), "{told}");
-    // Edges of the walker are told with the walk that makes them.
+    // The output names an edge of the walker together with its kind of walk.
     let told = json(dir.path(), &["show", "map_extents", "--rarest", "400"]);
     for edge in told["rarest_edges"].as_array().unwrap() {
         let walks = edge["edge"].as_str().unwrap().starts_with("walk L");
@@ -57,10 +57,10 @@ fn what_seeds_cover_is_shown() {
 }
 
 #[test]
-fn what_is_pruned_covers_the_same_and_nothing_is_lost() {
+fn a_pruned_corpus_covers_the_same_and_no_file_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = seeds("map_extents", dir.path());
-    // Twins, of which one is enough.
+    // Twins: one of them is enough.
     fs::copy(corpus.join("windows"), corpus.join("a_twin")).unwrap();
     let before = fs::read_dir(&corpus).unwrap().count();
     let pruned = json(dir.path(), &["prune", "map_extents", "-o", "small"]);
@@ -72,7 +72,7 @@ fn what_is_pruned_covers_the_same_and_nothing_is_lost() {
     let diff = json(dir.path(), &["diff", "map_extents", "small"]);
     let nothing = serde_json::json!([]);
     assert_eq!((&diff["only_one"], &diff["only_other"]), (&nothing, &nothing));
-    // Once more, into what is there now.
+    // Again, into the folder that exists now.
     let output = qcowfuzz(dir.path(), &["state", "prune", "map_extents", "-o", "small"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(told(&output).ends_with("the file exists, expected a new one or --force"));
@@ -96,7 +96,7 @@ fn two_corpora_are_compared_both_ways() {
 }
 
 #[test]
-fn a_folder_that_is_none_is_told() {
+fn a_path_that_is_no_folder_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     for (name, what) in [("nothing", "No such file"), ("file", "Not a directory")] {

@@ -1,4 +1,4 @@
-//! Running the commands, and an image to be damaged.
+//! Runs the commands, and makes an image that tests damage.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn qcowfuzz(dir: &Path, arguments: &[&str]) -> Output {
     command.args(arguments).current_dir(dir).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Runs qemu-img in `dir`. `None` where there is none, which is told, and fails where it is required.
+/// Runs qemu-img in `dir`. If it is not installed, prints a line and returns `None`, or panics if it is required.
 pub fn qemu_img(dir: &Path, arguments: &[&str]) -> Option<Output> {
     qemu("qemu-img", dir, arguments)
 }
@@ -38,14 +38,14 @@ pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The one line that a failing command says, without the command's name.
+/// Returns the only line that a failing command prints, without the command's name.
 pub fn told(output: &Output) -> &str {
     let line = text(&output.stderr);
     assert_eq!(line.lines().count(), 1, "not one line: {line:?}");
     line.trim_end().strip_prefix("qcowfuzz: ").unwrap_or_else(|| panic!("no name: {line:?}"))
 }
 
-/// A program that writes two clusters apart from each other, then zeros, with 64 KiB clusters.
+/// Returns a program with 64 KiB clusters that writes two clusters apart from each other, and then zeros.
 pub fn small_program() -> Vec<u8> {
     let text = "image version=3 cluster_bits=16 refcount_order=4 features=none size=16<<16+0 rng_seed=60265 \
                 blocks=append table=append tolerance=0\n\
@@ -55,7 +55,7 @@ pub fn small_program() -> Vec<u8> {
     assemble(text).unwrap().encode()
 }
 
-/// A directory with `program` and the image `disk.qcow2` that it builds.
+/// Returns a directory with `program` and the image `disk.qcow2` that it builds.
 pub fn with_image() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("program"), small_program()).unwrap();
@@ -64,7 +64,7 @@ pub fn with_image() -> tempfile::TempDir {
     dir
 }
 
-/// The image of [`with_image`], as bytes to be damaged.
+/// The bytes of the image of [`with_image`], which tests damage.
 pub struct Damaged {
     /// The file.
     pub bytes: Vec<u8>,
@@ -85,7 +85,7 @@ impl Damaged {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Where the L2 table lies; the image has one, and one refcount block.
+    /// Returns the offset of the only L2 table. The image has one refcount block.
     pub fn l2(&self) -> u64 {
         self.get(self.get(40)) & 0x00FF_FFFF_FFFF_FE00
     }

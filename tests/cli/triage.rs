@@ -1,5 +1,5 @@
-//! `triage` of folders in which nothing is found; with a bug planted it is run in `scripts/from-crash`, and over
-//! what ends its process in `scripts/survivor`.
+//! `triage` of folders whose inputs show nothing. `scripts/from-crash` runs it with a planted bug, and
+//! `scripts/survivor` runs it on inputs that end their process.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ fn corpus(target: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn inputs_that_show_nothing_are_told() {
+fn inputs_that_show_nothing_are_listed() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("refcounts");
     fs::create_dir(&folder).unwrap();
@@ -24,7 +24,7 @@ fn inputs_that_show_nothing_are_told() {
     let start = "refcounts: 2 inputs, 0 bugs, 0 of them new\n\nno violation any more: 2 inputs\n";
     assert!(out.starts_with(start), "{out}");
     assert!(out.contains("       0 bytes  refcounts/crash-0\n"), "{out}");
-    // The folder's name says what they are for.
+    // The folder's name gives the target.
     let output = qcowfuzz(dir.path(), &["triage", "--json", "refcounts"]);
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&told["target"], &told["inputs"]), (&"refcounts".into(), &2.into()));
@@ -32,7 +32,7 @@ fn inputs_that_show_nothing_are_told() {
 }
 
 #[test]
-fn what_cannot_be_run_or_read_is_told() {
+fn inputs_that_cannot_be_run_or_read_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let output = qcowfuzz(dir.path(), &["triage", "missing"]);
     assert_eq!(output.status.code(), Some(2));
@@ -47,7 +47,7 @@ fn what_cannot_be_run_or_read_is_told() {
     assert_eq!(lines[0], format!("qcowfuzz: {long}"));
     assert_eq!(lines[1], "qcowfuzz: artifacts: 1 of the files could not be run");
     assert!(text(&output.stdout).starts_with("artifacts: 1 input, 0 bugs"));
-    // A file among the known bugs that is none.
+    // A file among the known bugs that does not describe one.
     fs::remove_file(folder.join("long")).unwrap();
     fs::create_dir(dir.path().join("known")).unwrap();
     fs::write(dir.path().join("known/bug.txt"), "image version=3\n").unwrap();
@@ -59,7 +59,7 @@ fn what_cannot_be_run_or_read_is_told() {
 
 #[test]
 fn long_programs_are_no_hangs() {
-    // What is said of one is longer than a pipe holds.
+    // The output about one program is longer than the buffer of a pipe.
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("artifacts");
     fs::create_dir(&folder).unwrap();
