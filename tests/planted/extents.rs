@@ -29,7 +29,7 @@ pub const CASES: &[Case] = &[
         &["partition: end, the window's end → past it"],
     ),
     Case::extents(
-        "the last cluster is told whole",
+        "the last cluster is reported whole",
         |extents, facts, _| {
             let cluster = facts.geometry.cluster_size.bytes();
             on_last(extents, |last| {
@@ -107,7 +107,7 @@ pub const CASES: &[Case] = &[
         &["model: kind, zero-allocated → zero-plain"],
     ),
     Case::extents(
-        "zero-plain is told as unallocated",
+        "zero-plain is reported as unallocated",
         |extents, _, _| {
             let plain = |it: &Mapping| it.present && it.zero && it.offset.is_none();
             replace_mappings(extents, |it| if plain(&it) { Mapping::HOLE } else { it });

@@ -32,7 +32,7 @@ pub const CASES: &[Case] = &[
         fingerprints: &["lookup: byte, an answer → an error", "lookup: ", "hostile: ", "maximal: "],
     },
     Case {
-        name: "an error is told as an end",
+        name: "an error is reported as an end",
         fault: Fault { end: Some(|_, _, _| Ok(())), ..Fault::NONE },
         fingerprints: &["partition: end, the window's end → short of it"],
     },
@@ -50,7 +50,7 @@ pub const CASES: &[Case] = &[
         fingerprints: &["partition: start, the last end → a gap"],
     },
     Case {
-        name: "a walk that fails tells its last extent wrong",
+        name: "a failed walk reports a wrong last extent",
         fault: Fault {
             end: Some(|walked, extents, _| {
                 if let (true, [first, ..]) = (walked.is_err(), extents.as_mut_slice()) {

@@ -56,7 +56,7 @@ pub const CASES: &[Case] = &[
         ],
     ),
     Case::extents(
-        "going on repeats what was told",
+        "a resumed walk repeats extents",
         |extents, _, window| {
             if let Some(first) = extents.first_mut().filter(|_| window.length_bytes == u64::MAX)
                 && window.start > GuestOffset::ZERO
@@ -132,7 +132,7 @@ pub const CASES: &[Case] = &[
         fingerprints: &["io: failed read, an error → an answer"],
     },
     Case {
-        name: "a failed read is told as something else",
+        name: "a failed read is reported as another error",
         fault: Fault {
             end: Some(|walked, _, _| match walked {
                 Err(_) => Err(EngineError::from(MapError::Unsupported("luck"))),
