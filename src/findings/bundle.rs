@@ -158,3 +158,82 @@ echo "expected: $expected"
 echo "found:    $found"
 test "$found" = "$expected"
 "#;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Read;
+
+    use super::*;
+    use crate::findings::examiner::Examiner;
+    use crate::findings::report::Verdict;
+    use crate::harness::Checks;
+    use crate::programs::generate::{Wanted, generate};
+
+    /// The report of a sound program, as if something had been found in it.
+    fn found(target: TargetKind, input: &[u8]) -> Report {
+        let mut examiner = Examiner::new(target, Checks::AtCheckpoints, FileNames::default());
+        let mut report = examiner.examine(Path::new("input"), input);
+        report.verdict = Verdict::Violation;
+        report.fingerprint = Some("model: it's, one → two".to_string());
+        report
+    }
+
+    fn unpacked(archive: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
+        let mut archive = tar::Archive::new(archive);
+        let entries = archive.entries().unwrap().map(|entry| {
+            let mut entry = entry.unwrap();
+            let (name, mode) =
+                (entry.path().unwrap().display().to_string(), entry.header().mode().unwrap());
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).unwrap();
+            (name, (mode, bytes))
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn the_archive_has_the_input_and_all_that_explains_it() {
+        let input = generate(3, Wanted { operations: 5, compressed: false }).encode();
+        let report = found(TargetKind::MapExtents, &input);
+        let packed = archive(&report, &input, Path::new("bug-bundle")).unwrap();
+        assert_eq!(packed, archive(&report, &input, Path::new("bug-bundle")).unwrap());
+        let files = unpacked(&packed);
+        let text = |name: &str| {
+            let (_, bytes) =
+                files.get(&format!("bug-bundle/{name}")).unwrap_or_else(|| panic!("{name}"));
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        assert_eq!(files["bug-bundle/input"].1, input);
+        assert_eq!(Some(text("program.txt")), report.program);
+        assert!(text("replay.txt").starts_with("model: it's, one → two\ninput: "));
+        assert!(text("replay.json").contains("\"fingerprint\":\"model: it's, one → two\""));
+        // The program is sound, so the walker and the model agree.
+        assert_eq!(text("map-model.json"), text("map-walker.json"));
+        assert!(files["bug-bundle/image/layer.qcow2"].1.starts_with(b"QFI"));
+        assert!(text("versions.txt").starts_with(concat!("qcowfuzz ", env!("CARGO_PKG_VERSION"))));
+        assert_eq!(files["bug-bundle/reproduce.sh"].0, 0o755);
+        let script = text("reproduce.sh");
+        assert!(script.contains("expected='model: it'\\''s, one → two'"), "{script}");
+        assert!(script.contains(" --target map_extents input)"), "{script}");
+    }
+
+    #[test]
+    fn a_file_has_no_program_and_no_image() {
+        let report = found(TargetKind::RawImage, b"no image");
+        let files = unpacked(&archive(&report, b"no image", Path::new("bug")).unwrap());
+        let names: Vec<_> = files.keys().map(String::as_str).collect();
+        let expected = [
+            "bug/input",
+            "bug/map-qemu-img.txt",
+            "bug/map-walker.json",
+            "bug/replay.json",
+            "bug/replay.txt",
+            "bug/reproduce.sh",
+            "bug/versions.txt",
+        ];
+        assert_eq!(names, expected);
+        let why = "not asked: the input is a file, and whatever it names is nobody's to open\n";
+        assert_eq!(files["bug/map-qemu-img.txt"].1, why.as_bytes());
+    }
+}

@@ -66,3 +66,26 @@ impl Examiner {
         &self.runner
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::report::Verdict;
+    use crate::programs::generate::{Wanted, generate};
+
+    #[test]
+    fn an_input_is_reported_with_and_without_evidence() {
+        let input = generate(3, Wanted { operations: 5, compressed: false }).encode();
+        let target = TargetKind::MapExtents;
+        let mut examiner = Examiner::new(target, Checks::AtCheckpoints, FileNames::default());
+        let judged = examiner.judge(Path::new("file"), &input);
+        assert_eq!((judged.verdict, judged.operations), (Verdict::Ok, Some(5)));
+        assert!(judged.steady && judged.evidence.is_empty() && judged.program.is_none());
+        assert!(examiner.log().to_string().contains("vitals"));
+        let examined = examiner.examine(Path::new("file"), &input);
+        assert_eq!((&*examined.input, examined.verdict), ("file", Verdict::Ok));
+        assert_eq!(examined.evidence.steps.len(), 5);
+        assert_eq!(examined.evidence.first_difference, None);
+        assert!(!examined.evidence.vitals.is_empty() && !examined.evidence.expected.is_empty());
+    }
+}

@@ -86,3 +86,39 @@ fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Resu
     writeln!(out, "    }}).collect();")?;
     writeln!(out, "    assert_eq!(actual, extents);")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::text::assemble;
+
+    fn printed(target: TargetKind) -> String {
+        let text = "image version=3 cluster_bits=16 refcount_order=4 features=none size=2<<16+0 rng_seed=0 \
+                    blocks=append table=append tolerance=0\nwrite at=start+0 clusters=1";
+        let regression = Regression {
+            fingerprint: "model: kind, normal → zero-plain".to_string(),
+            target: target.name().to_string(),
+            story: "A story.".to_string(),
+            program: assemble(text).unwrap(),
+        };
+        let mut out = Vec::new();
+        regression.rust_test(target, "mine::Engine::new()", &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_test_of_extents_expects_those_of_the_model() {
+        let test = printed(TargetKind::MapExtents);
+        assert!(test.starts_with(
+            "/// model: kind, normal → zero-plain\n///\n/// A story.\n#[test]\nfn bug_"
+        ));
+        assert!(test.contains("mine::Engine::new()") && !test.contains("{engine}"), "{test}");
+        assert!(test.contains("        (0, 65536, \"normal\", Some("), "{test}");
+        assert!(test.contains("        (65536, 65536, \"unallocated\", None),"), "{test}");
+    }
+
+    #[test]
+    fn a_test_of_refcounts_expects_no_extents() {
+        assert!(!printed(TargetKind::Refcounts).contains("let extents"));
+    }
+}
