@@ -49,6 +49,7 @@ impl Ran {
 }
 
 /// Returns the finding of two runs of one input: that they differ, or else the finding of the first.
+#[cfg(feature = "fuzzer")]
 pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
     if first == again {
         return first.finding();
