@@ -8,19 +8,19 @@ use std::rc::Rc;
 
 use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus::Folder;
-use qcowfuzz::fuzzing::embedded::{Answer, Fuzzer, Settings, Subject};
+use qcowfuzz::fuzzing::embedded::{Fuzzer, RunReply, Settings, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::disk::files;
 use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::internal::disk::observer::Rare;
-use qcowfuzz::internal::fuzzing::embedded::state::State;
+use qcowfuzz::internal::fuzzing::embedded::state::CampaignState;
 use qcowfuzz::programs::Program;
 
 type Observed = Rc<Recorder>;
 /// Changes the result of a run. The parameters are the input, the recorder, the answer and the number of earlier runs.
-type Change = fn(&[u8], &Recorder, Answer, u64) -> Answer;
+type Change = fn(&[u8], &Recorder, RunReply, u64) -> RunReply;
 
 /// Our walker, with changed results.
 struct Changed {
@@ -40,10 +40,10 @@ impl Changed {
 }
 
 impl Subject for Changed {
-    fn run(&mut self, input: &[u8]) -> Answer {
+    fn run(&mut self, input: &[u8]) -> RunReply {
         let outcome = self.harness.run(input, Checks::AtCheckpoints).unwrap();
         self.runs += 1;
-        (self.change)(input, &self.recorder, Answer::Sound(outcome), self.runs)
+        (self.change)(input, &self.recorder, RunReply::Sound(outcome), self.runs)
     }
 
     fn recorder(&self) -> &Recorder {
@@ -69,7 +69,7 @@ fn fingerprints(fuzzer: &Fuzzer<Changed>) -> Vec<&str> {
     fuzzer.found().iter().map(|(fingerprint, _)| fingerprint).collect()
 }
 
-fn as_it_is(_: &[u8], _: &Recorder, answer: Answer, _: u64) -> Answer {
+fn as_it_is(_: &[u8], _: &Recorder, answer: RunReply, _: u64) -> RunReply {
     answer
 }
 
@@ -94,7 +94,7 @@ fn subjects_whose_results_vary_are_found() {
         ),
         (
             |_, _, _, runs| {
-                Answer::Sound(Outcome { images: runs as usize / 64 % 2, ..Outcome::default() })
+                RunReply::Sound(Outcome { images: runs as usize / 64 % 2, ..Outcome::default() })
             },
             "determinism: answer, the same → others",
         ),
@@ -112,10 +112,10 @@ fn subjects_whose_results_vary_are_found() {
 #[test]
 fn the_first_and_each_shorter_input_of_a_bug_is_written() {
     /// Reports one bug for programs of many operations, and another for programs of one or two.
-    fn bugs(input: &[u8], _: &Recorder, answer: Answer, _: u64) -> Answer {
+    fn bugs(input: &[u8], _: &Recorder, answer: RunReply, _: u64) -> RunReply {
         let found = |fingerprint: &str| {
             let (fingerprint, detail) = (fingerprint.to_string(), input.len().to_string());
-            Answer::Found(Finding { fingerprint, detail })
+            RunReply::Found(Finding { fingerprint, detail })
         };
         match Program::decode(input).operations.len() {
             1..=2 => found("few"),
@@ -148,7 +148,7 @@ fn a_bug_of_nearly_all_programs_does_not_end_the_campaign() {
         let (fingerprint, detail) = Default::default();
         match Program::decode(input).operations.len() {
             3 => answer,
-            _ => Answer::Found(Finding { fingerprint, detail }),
+            _ => RunReply::Found(Finding { fingerprint, detail }),
         }
     });
     (0..200).for_each(|_| fuzzer.step().unwrap());
@@ -167,7 +167,7 @@ fn coverage_that_differs_in_another_build_is_no_finding() {
     let resumed = |build: &str, change: Change| {
         let (corpus, artifacts) = (folder(dir, "corpus"), folder(dir, "artifacts"));
         let settings = Settings { build: build.to_string(), ..settings() };
-        let state = State::read(&state).unwrap();
+        let state = CampaignState::read(&state).unwrap();
         Fuzzer::resume(Changed::new(change), settings, corpus, artifacts, state).unwrap()
     };
     let other: Change = |_, recorder, answer, _| {
@@ -177,7 +177,7 @@ fn coverage_that_differs_in_another_build_is_no_finding() {
     let broken: Change = |input, _, answer, _| {
         let (fingerprint, detail) = ("broken".to_string(), String::new());
         let broken = Program::decode(input).operations.len() > 2;
-        if broken { Answer::Found(Finding { fingerprint, detail }) } else { answer }
+        if broken { RunReply::Found(Finding { fingerprint, detail }) } else { answer }
     };
     let mut found = resumed("another", broken);
     assert_eq!(fingerprints(&found), ["broken"]);

@@ -17,9 +17,9 @@ use qcowfuzz::harness::Walker;
 use qcowfuzz::harness::engine::{Engine, OpenDisk};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::model::Model;
-use qcowfuzz::internal::harness::model::State;
+use qcowfuzz::internal::harness::model::PieceState;
 use qcowfuzz::internal::harness::oracles;
-use qcowfuzz::internal::harness::oracles::Verdict;
+use qcowfuzz::internal::harness::oracles::OracleResult;
 use qcowfuzz::internal::harness::oracles::collector::Collector;
 use qcowfuzz::internal::harness::oracles::data;
 use qcowfuzz::internal::harness::oracles::model;
@@ -60,7 +60,7 @@ fn found(image: &Image, meant: &Meant) -> Vec<String> {
 }
 
 fn mapped(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
-    let told = |verdict: Verdict| verdict.map_err(|it| it.fingerprint());
+    let told = |verdict: OracleResult| verdict.map_err(|it| it.fingerprint());
     told(model::check_size(meant.model.virtual_size_bytes(), disk.virtual_size_bytes()))?;
     let mut actual = Vec::new();
     let walked = disk.map(Window::ALL, &mut Collector::new(&mut actual, u64::MAX));
@@ -75,7 +75,7 @@ fn read(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
     data::check(disk, model, |_| true).map_err(|it| it.fingerprint())?;
     for visible in model.visible() {
         let length = (visible.end - visible.start) as usize;
-        if matches!(visible.piece.state, State::Compressed(..)) && length <= 64 << 10 {
+        if matches!(visible.piece.state, PieceState::Compressed(..)) && length <= 64 << 10 {
             let start = GuestOffset::new(visible.start);
             data::check_range(disk, model, start, length, &mut buffers)
                 .map_err(|it| it.fingerprint())?;

@@ -20,7 +20,7 @@ use qcowfuzz::images::Image;
 use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
 use qcowfuzz::internal::harness::model::Model;
-use qcowfuzz::internal::harness::model::State;
+use qcowfuzz::internal::harness::model::PieceState;
 use qcowfuzz::internal::harness::oracles::data;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
@@ -68,7 +68,7 @@ fn bytes_in_a_cluster_that_was_never_written_are_found() {
     let mut model = Model::new();
     model.replay(harness.vm().journals());
     let host = model.visible().iter().find_map(|it| match it.piece.state {
-        State::Normal(host, write) if write.0 == 0 => Some(host),
+        PieceState::Normal(host, write) if write.0 == 0 => Some(host),
         _ => None,
     });
     let mut altered = Altered::new(harness.image());
@@ -88,7 +88,8 @@ fn a_file_that_loses_its_end_is_found() {
     let mut model = Model::new();
     model.replay(harness.vm().journals());
     let geometry = harness.vm().builder().plan().geometry;
-    let last = model.visible().iter().rfind(|it| matches!(it.piece.state, State::Compressed(..)));
+    let last =
+        model.visible().iter().rfind(|it| matches!(it.piece.state, PieceState::Compressed(..)));
     let end = last.unwrap().piece_end;
     let cluster = geometry.cluster_size.bytes();
     let start = qcowfuzz::disk::offsets::GuestOffset::new(end - cluster);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use qcowfuzz::internal::disk::files::Existing;
 use qcowfuzz::programs::text;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::{input, save};
 
 /// Assemble a program from its text
@@ -27,16 +27,16 @@ pub struct Arguments {
 }
 
 /// Assembles the text.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let bytes = input::read(&arguments.text)?;
     let text = std::str::from_utf8(&bytes).map_err(|error| {
         let at = error.valid_up_to();
-        Failure::at(
+        CommandError::at(
             &arguments.text,
             format_args!("invalid UTF-8 at byte {at}, expected the text of a program"),
         )
     })?;
-    let program = text::assemble(text).map_err(|error| Failure::at(&arguments.text, error))?;
+    let program = text::assemble(text).map_err(|error| CommandError::at(&arguments.text, error))?;
     save::write(&arguments.output, Existing::forced(arguments.force), &program.encode())?;
     Ok(Exit::Nothing)
 }

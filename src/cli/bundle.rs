@@ -10,7 +10,7 @@ use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::images::FileNames;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input::{self, reject_if_crashes};
 use super::print::say;
 use super::save;
@@ -44,7 +44,7 @@ pub struct Arguments {
 }
 
 /// Packs the input.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, force } = arguments;
     let existing = save::not_the_input(output, input, *force)?;
     let bytes = input::read_input(input)?;
@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let mut folder = output.file_stem().unwrap_or("bug".as_ref()).to_os_string();
     folder.push("-bundle");
     let packed = bundle::archive(&report, &bytes, Path::new(&folder))
-        .map_err(|error| Failure::at(output, error))?;
+        .map_err(|error| CommandError::at(output, error))?;
     save::write(output, existing, &packed)?;
     say(format_args!("{}: {}", output.display(), report.judgement()))?;
     Ok(Exit::Nothing)

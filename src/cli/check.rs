@@ -12,7 +12,7 @@ use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::harness::oracles::qcow2::entries;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::findings::Findings;
 use super::map::Form;
 use super::opening::{check_format, malformed};
@@ -91,15 +91,15 @@ fn is_zero(count: &u64) -> bool {
 }
 
 /// Checks the image.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     // A check that could not be completed has an exit code of its own.
     check(arguments).map_err(|failure| match failure {
-        Failure::Message(line) => Failure::CheckMessage(line),
+        CommandError::Message(line) => CommandError::CheckMessage(line),
         failure => failure,
     })
 }
 
-fn check(arguments: &Arguments) -> Outcome {
+fn check(arguments: &Arguments) -> ExitResult {
     check_format(&arguments.image, arguments.format.as_deref())?;
     let storage = FileStorage::open(&arguments.image)?;
     let failure = |error| malformed(&arguments.image, &storage, &error);
@@ -144,8 +144,8 @@ fn check(arguments: &Arguments) -> Outcome {
         Form::Human => human(&summary, &mut out),
         Form::Json => json(&summary, &mut out),
     };
-    match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
-        Ok(()) | Err(Failure::Pipe) => Ok(Exit::Check(answer.code())),
+    match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
+        Ok(()) | Err(CommandError::Pipe) => Ok(Exit::Check(answer.code())),
         Err(failure) => Err(failure),
     }
 }

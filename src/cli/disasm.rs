@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use qcowfuzz::programs::Program;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
 
 /// Print a program as text, which 'qcowfuzz asm' assembles again
@@ -20,9 +20,11 @@ pub struct Arguments {
 }
 
 /// Prints the program.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let program = Program::decode(&input::read(&arguments.input)?);
     let mut out = io::stdout().lock();
-    write!(out, "{program}").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))?;
+    write!(out, "{program}")
+        .and_then(|()| out.flush())
+        .map_err(|error| CommandError::output(&error))?;
     Ok(Exit::Nothing)
 }

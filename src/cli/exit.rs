@@ -25,7 +25,7 @@ impl Exit {
 
 /// The reason why a command could not do its work.
 #[derive(Debug)]
-pub enum Failure {
+pub enum CommandError {
     /// One line for the user: the place, the fault, and what was expected.
     Message(String),
     /// The same line for `check`, which exits with another code.
@@ -34,7 +34,7 @@ pub enum Failure {
     Pipe,
 }
 
-impl Failure {
+impl CommandError {
     /// Returns the failure of a command because of the file at `path`.
     pub fn at(path: &Path, what: impl std::fmt::Display) -> Self {
         Self::Message(format!("{}: {what}", path.display()))
@@ -49,7 +49,7 @@ impl Failure {
     }
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for CommandError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Message(line) | Self::CheckMessage(line) => f.write_str(line),
@@ -61,7 +61,7 @@ impl std::fmt::Display for Failure {
 /// The message about an output file that exists.
 pub const THERE_ALREADY: &str = "the file exists, expected a new one or --force";
 
-impl From<Error> for Failure {
+impl From<Error> for CommandError {
     fn from(error: Error) -> Self {
         match error {
             Error::Exists { path } => Self::at(&path, THERE_ALREADY),
@@ -70,10 +70,10 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<IsolationError> for Failure {
+impl From<IsolationError> for CommandError {
     fn from(error: IsolationError) -> Self {
         Self::Message(error.to_string())
     }
 }
 
-pub type Outcome = Result<Exit, Failure>;
+pub type ExitResult = Result<Exit, CommandError>;

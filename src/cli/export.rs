@@ -8,7 +8,7 @@ use qcowfuzz::internal::disk::files::Existing;
 use qcowfuzz::internal::harness::export;
 use qcowfuzz::internal::images::export::Holes;
 
-use super::exit::{Exit, Outcome};
+use super::exit::{Exit, ExitResult};
 use super::input;
 
 /// Write the image that a program builds to a file, for qemu-img and other readers
@@ -37,7 +37,7 @@ pub struct Arguments {
 }
 
 /// Writes the image.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let input = input::read(&arguments.input)?;
     let output = &arguments.output;
     let mut harness = Harness::new(Walker::default()).named(export::names(output));

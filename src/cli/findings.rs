@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use qcowfuzz::internal::disk::clusters::HostCluster;
 use qcowfuzz::internal::harness::oracles::qcow2::entries::EntryReport;
-use qcowfuzz::internal::harness::oracles::qcow2::recount::Finding;
-use qcowfuzz::internal::harness::oracles::qcow2::recount::Report;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::RefcountFault;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::RefcountReport;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Role;
 
 /// Prints and counts findings.
@@ -35,12 +35,14 @@ impl Findings {
     }
 
     /// Reports the findings of a recount for each cluster of a file of `file_clusters` clusters.
-    pub fn counts(&mut self, reports: &[Report], file_clusters: u64) {
+    pub fn counts(&mut self, reports: &[RefcountReport], file_clusters: u64) {
         // The refcount of a cluster with overlapping structures is mostly wrong too: that is one
         // finding.
         let miscounted: Vec<Range<u64>> = reports
             .iter()
-            .filter(|report| matches!(report.finding, Finding::Corruption | Finding::Leak))
+            .filter(|report| {
+                matches!(report.finding, RefcountFault::Corruption | RefcountFault::Leak)
+            })
             .map(clusters)
             .collect();
         let is_miscounted = |cluster: u64| {
@@ -50,40 +52,40 @@ impl Findings {
         };
         for report in reports {
             let Range { start, mut end } = clusters(report);
-            if report.finding != Finding::Copied {
+            if report.finding != RefcountFault::Copied {
                 // Counts past the end of the file mean nothing; `past_end` reports references to
                 // those clusters.
                 end = end.min(file_clusters);
             }
             for cluster in start..end {
-                if report.finding != Finding::Overlap || !is_miscounted(cluster) {
+                if report.finding != RefcountFault::Overlap || !is_miscounted(cluster) {
                     self.cluster(report, cluster);
                 }
             }
         }
     }
 
-    fn cluster(&mut self, report: &Report, cluster: u64) {
-        let Report { finding, references, on_disk, .. } = *report;
+    fn cluster(&mut self, report: &RefcountReport, cluster: u64) {
+        let RefcountReport { finding, references, on_disk, .. } = *report;
         let role = report.role.map_or("unreferenced", name);
         match finding {
-            Finding::Leak => {
+            RefcountFault::Leak => {
                 self.leaks += 1;
                 let _ = writeln!(
                     self.out,
                     "Leaked cluster {cluster} refcount={on_disk} reference={references}"
                 );
             }
-            Finding::Corruption => self.corruption(format_args!(
+            RefcountFault::Corruption => self.corruption(format_args!(
                 "cluster {cluster} refcount={on_disk} reference={references}"
             )),
-            Finding::Copied => {
+            RefcountFault::Copied => {
                 let flag = if references == 1 { "set" } else { "not set" };
                 self.corruption(format_args!(
                     "OFLAG_COPIED {role} cluster {cluster}: {flag}, refcount={on_disk}"
                 ));
             }
-            Finding::Overlap => self
+            RefcountFault::Overlap => self
                 .corruption(format_args!("cluster {cluster} is {role} and another structure too")),
         }
     }
@@ -103,7 +105,7 @@ impl Findings {
     }
 }
 
-fn clusters(report: &Report) -> Range<u64> {
+fn clusters(report: &RefcountReport) -> Range<u64> {
     let first = report.cluster.get();
     first..first.saturating_add(report.clusters)
 }

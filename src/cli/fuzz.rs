@@ -16,7 +16,7 @@ use qcowfuzz::fuzzing::campaign::{
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::internal::disk::observer::Rare;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input::this_executable;
 use super::print::{print, spinner};
 use super::target;
@@ -84,7 +84,7 @@ pub struct Arguments {
 }
 
 /// Runs a campaign.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let Arguments { target, dir, .. } = arguments;
     target::reject_files(*target, "--target")?;
     let jobs = match arguments.jobs {
@@ -120,13 +120,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let summary = Summary::new(&plan, start.elapsed(), &finished)?;
     print(&summary, arguments.json, |summary, out| lines(summary, out))?;
     match finished.failure {
-        Some(line) => Err(Failure::Message(line)),
+        Some(line) => Err(CommandError::Message(line)),
         None => Ok(Exit::after(summary.found.len())),
     }
 }
 
 /// Returns a flag that the first Ctrl-C sets. The second Ctrl-C ends this process.
-fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
+fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, CommandError> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     ctrlc::set_handler(move || {
@@ -135,11 +135,11 @@ fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
             std::process::exit(2);
         }
     })
-    .map_err(|error| Failure::Message(format!("cannot handle Ctrl-C: {error}")))?;
+    .map_err(|error| CommandError::Message(format!("cannot handle Ctrl-C: {error}")))?;
     Ok(stop)
 }
 
-impl From<CampaignError> for Failure {
+impl From<CampaignError> for CommandError {
     fn from(error: CampaignError) -> Self {
         match error {
             CampaignError::Busy { dir } => {

@@ -9,13 +9,13 @@ use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::internal::disk::files;
 use qcowfuzz::internal::disk::limits::MAX_INPUT_BYTES;
 
-use super::exit::Failure;
+use super::exit::CommandError;
 
 /// The time limit of the run in a separate process that precedes a command's own run.
 const TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Reads a whole file; `-` is standard input.
-pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+pub fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     match path.as_os_str() == "-" {
         true => read_standard_input(u64::MAX),
         false => Ok(files::read(path, u64::MAX)?),
@@ -23,14 +23,14 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Reads an input of a fuzz target. Rejects a file of more than [`MAX_INPUT_BYTES`] bytes.
-pub fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
+pub fn read_input(path: &Path) -> Result<Vec<u8>, CommandError> {
     let bytes = match path.as_os_str() == "-" {
         true => read_standard_input(MAX_INPUT_BYTES + 1)?,
         false => files::read(path, MAX_INPUT_BYTES + 1)?,
     };
     if bytes.len() as u64 > MAX_INPUT_BYTES {
         let what = "is too long for a fuzz target";
-        return Err(Failure::at(
+        return Err(CommandError::at(
             path,
             format_args!("{what}, expected at most {MAX_INPUT_BYTES} bytes"),
         ));
@@ -38,37 +38,41 @@ pub fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn read_standard_input(most: u64) -> Result<Vec<u8>, Failure> {
+fn read_standard_input(most: u64) -> Result<Vec<u8>, CommandError> {
     let mut bytes = Vec::new();
     let read = io::stdin().lock().take(most).read_to_end(&mut bytes);
-    read.map(|_| bytes).map_err(|error| Failure::Message(format!("standard input: {error}")))
+    read.map(|_| bytes).map_err(|error| CommandError::Message(format!("standard input: {error}")))
 }
 
 /// Returns the failure of a command that needs a violation and found none in its input.
-pub fn nothing_found(path: &Path, target: TargetKind) -> Failure {
+pub fn nothing_found(path: &Path, target: TargetKind) -> CommandError {
     let what = "no violation was found, expected an input that shows one";
-    Failure::at(path, format_args!("{what} (--target {})", target.name()))
+    CommandError::at(path, format_args!("{what} (--target {})", target.name()))
 }
 
 /// Rejects an input that ends the process of its run: it would end the caller's process too. `input` was read from `path`.
-pub fn reject_if_crashes(path: &Path, input: &[u8], target: TargetKind) -> Result<(), Failure> {
+pub fn reject_if_crashes(
+    path: &Path,
+    input: &[u8],
+    target: TargetKind,
+) -> Result<(), CommandError> {
     let isolation = Isolation { executable: this_executable()?, target, timeout: TIMEOUT };
     match isolation.isolated_run(input)? {
         IsolatedRun::Ended(end) => {
             let what = "expected an input that does not end its process; 'qcowfuzz minimize' accepts this one";
-            Err(Failure::at(path, format_args!("{}, {what}", end.fingerprint())))
+            Err(CommandError::at(path, format_args!("{}, {what}", end.fingerprint())))
         }
         IsolatedRun::Finished { .. } => Ok(()),
     }
 }
 
 /// Returns the file of this process, even if another file has taken its name since.
-pub fn this_executable() -> Result<Executable, Failure> {
+pub fn this_executable() -> Result<Executable, CommandError> {
     let running = Path::new("/proc/self/exe");
     let path = match running.exists() {
         true => running.to_path_buf(),
         false => std::env::current_exe().map_err(|error| {
-            Failure::Message(format!("cannot find the running executable: {error}"))
+            CommandError::Message(format!("cannot find the running executable: {error}"))
         })?,
     };
     Ok(Executable::new(path, []))

@@ -16,7 +16,7 @@ use qcowfuzz::internal::findings::records::Row;
 use qcowfuzz::walkers::chain::FileChain;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch, map_extents};
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::opening::{check_format, not_opened};
 use super::size;
 
@@ -72,7 +72,7 @@ enum Stop {
 }
 
 /// Prints the extents of the window.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     check_format(&arguments.image, arguments.format.as_deref())?;
     let chain = match arguments.no_follow {
         true => FileChain::alone(&arguments.image),
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     // The message names the faulty image of the chain.
     let failure = |error: MapError| {
         let (depth, error) = error.located();
-        Failure::at(chain.image_path(depth).unwrap_or(&arguments.image), error)
+        CommandError::at(chain.image_path(depth).unwrap_or(&arguments.image), error)
     };
     let disk = disk.map_err(failure)?;
     let window = Window {
@@ -102,15 +102,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
     // The extents before an error are printed before the message.
     let flushed = out.flush();
     match walked {
-        Ok(Ok(())) => flushed.map(|()| Exit::Nothing).map_err(|error| Failure::output(&error)),
+        Ok(Ok(())) => flushed.map(|()| Exit::Nothing).map_err(|error| CommandError::output(&error)),
         Ok(Err(error)) => Err(failure(error)),
-        Err(Stop::Output(error)) => Err(Failure::output(&error)),
+        Err(Stop::Output(error)) => Err(CommandError::output(&error)),
         Err(Stop::Compressed(extent)) => {
             let start = extent.start;
             let what = format_args!(
                 "cannot print the compressed data at guest offset {start} in the human format, expected --output json"
             );
-            Err(Failure::at(&arguments.image, what))
+            Err(CommandError::at(&arguments.image, what))
         }
     }
 }

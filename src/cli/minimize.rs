@@ -11,13 +11,13 @@ use serde::Serialize;
 
 use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::isolation::Isolation;
-use qcowfuzz::findings::judges::{Judge, JudgeError, Passed, Predicate, judge_of};
+use qcowfuzz::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, judge_of};
 use qcowfuzz::findings::minimizer;
 use qcowfuzz::findings::minimizer::{Minimized, Progress, Settings};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::programs::Program;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
 use super::print::{print, spinner};
 use super::save;
@@ -74,7 +74,7 @@ pub struct Arguments {
 }
 
 /// Minimizes an input.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, .. } = arguments;
     target::reject_files(*target, "minimize")?;
     let existing = save::not_the_input(output, input, arguments.force)?;
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
-        .map_err(|error| Failure::Message(format!("cannot handle Ctrl-C: {error}")))?;
+        .map_err(|error| CommandError::Message(format!("cannot handle Ctrl-C: {error}")))?;
     let start = Instant::now();
     let bar = spinner();
     let settings = Settings {
@@ -122,9 +122,9 @@ fn line(progress: &Progress) -> String {
 }
 
 /// Returns the judge that the arguments name, or the one that the input needs.
-fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn Judge>, Failure> {
+fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn CandidateJudge>, CommandError> {
     let target = arguments.target;
-    let judge: Result<Box<dyn Judge>, _> = match &arguments.predicate {
+    let judge: Result<Box<dyn CandidateJudge>, _> = match &arguments.predicate {
         Some(command) => {
             let passed = match arguments.as_image {
                 true => Passed::Image(target.limits()),
@@ -142,17 +142,17 @@ fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn Judge>, Failure>
 }
 
 /// Converts an error to a message that names the input or the option at fault.
-fn failure(error: JudgeError, arguments: &Arguments) -> Failure {
+fn failure(error: JudgeError, arguments: &Arguments) -> CommandError {
     let path = &arguments.input;
     match error {
         JudgeError::NothingFound => input::nothing_found(path, arguments.target),
         JudgeError::File(error) => error.into(),
-        JudgeError::Undecided { command, status } => Failure::Message(format!(
+        JudgeError::Undecided { command, status } => CommandError::Message(format!(
             "--predicate: {command}: ended with {status} for {} and also for an empty program, expected different results",
             path.display()
         )),
-        JudgeError::Command { .. } => Failure::Message(format!("--predicate: {error}")),
-        JudgeError::Isolation(_) | JudgeError::Build(_) => Failure::Message(error.to_string()),
+        JudgeError::Command { .. } => CommandError::Message(format!("--predicate: {error}")),
+        JudgeError::Isolation(_) | JudgeError::Build(_) => CommandError::Message(error.to_string()),
     }
 }
 

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use exit::{Exit, Failure};
+use exit::{CommandError, Exit};
 use terminal::complain;
 
 /// A structure-aware fuzz harness for qcow2 disk-image code.
@@ -85,12 +85,12 @@ pub fn main() -> ExitCode {
         Verb::Export(arguments) => export::run(&arguments),
     };
     let code = match &outcome {
-        Ok(Exit::Nothing) | Err(Failure::Pipe) => 0,
-        Ok(Exit::Violation) | Err(Failure::CheckMessage(_)) => 1,
+        Ok(Exit::Nothing) | Err(CommandError::Pipe) => 0,
+        Ok(Exit::Violation) | Err(CommandError::CheckMessage(_)) => 1,
         Ok(Exit::Check(code)) => *code,
-        Err(Failure::Message(_)) => 2,
+        Err(CommandError::Message(_)) => 2,
     };
-    if let Err(Failure::Message(line) | Failure::CheckMessage(line)) = &outcome {
+    if let Err(CommandError::Message(line) | CommandError::CheckMessage(line)) = &outcome {
         complain(line);
     }
     ExitCode::from(code)

@@ -6,13 +6,13 @@ use qcowfuzz::disk::storage::FileStorage;
 use qcowfuzz::internal::formats::qcow2::error::MapError;
 use qcowfuzz::walkers::chain::ChainError;
 
-use super::exit::Failure;
+use super::exit::CommandError;
 
 /// Rejects a `format` (the value of `-f`) that is not supported.
-pub fn check_format(path: &Path, format: Option<&str>) -> Result<(), Failure> {
+pub fn check_format(path: &Path, format: Option<&str>) -> Result<(), CommandError> {
     match format {
         None | Some("qcow2") => Ok(()),
-        Some(other) => Err(Failure::at(
+        Some(other) => Err(CommandError::at(
             path,
             format_args!("format '{other}' is not supported, expected qcow2"),
         )),
@@ -20,31 +20,31 @@ pub fn check_format(path: &Path, format: Option<&str>) -> Result<(), Failure> {
 }
 
 /// Returns the failure of opening the chain of the image at `path`.
-pub fn not_opened(path: &Path, error: ChainError) -> Failure {
+pub fn not_opened(path: &Path, error: ChainError) -> CommandError {
     match error {
         ChainError::Image { path: of, error } if of == path => match FileStorage::open(path) {
             Ok(storage) => malformed(path, &storage, &error),
             Err(error) => error.into(),
         },
         ChainError::File(error) => error.into(),
-        error => Failure::Message(error.to_string()),
+        error => CommandError::Message(error.to_string()),
     }
 }
 
 /// Returns the failure of a malformed image. If the file is too short for a header, the message states its length.
-pub fn malformed(path: &Path, storage: &FileStorage, error: &MapError) -> Failure {
+pub fn malformed(path: &Path, storage: &FileStorage, error: &MapError) -> CommandError {
     use qcowfuzz::disk::storage::Storage;
     use qcowfuzz::internal::formats::qcow2::constants::V3_LENGTH_BYTES;
     let length = storage.length_bytes();
     match error {
         MapError::NotQcow2 { .. } if length == 0 => {
-            Failure::at(path, "not a qcow2 image: the file is empty")
+            CommandError::at(path, "not a qcow2 image: the file is empty")
         }
         MapError::NotQcow2 { .. } | MapError::Header { .. }
             if length < u64::from(V3_LENGTH_BYTES) =>
         {
-            Failure::at(path, format_args!("{error} (the file ends after {length} bytes)"))
+            CommandError::at(path, format_args!("{error} (the file ends after {length} bytes)"))
         }
-        error => Failure::at(path, error),
+        error => CommandError::at(path, error),
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::exit::Failure;
+use super::exit::CommandError;
 
 /// Returns a progress line. It is shown only on a terminal.
 pub fn spinner() -> ProgressBar {
@@ -16,7 +16,7 @@ pub fn spinner() -> ProgressBar {
 }
 
 /// Prints one line to standard output. A closed pipe is not a failure.
-pub fn say(line: impl Display) -> Result<(), Failure> {
+pub fn say(line: impl Display) -> Result<(), CommandError> {
     print(&(), false, |(), out| writeln!(out, "{line}"))
 }
 
@@ -25,7 +25,7 @@ pub fn print<T: Serialize>(
     result: &T,
     json: bool,
     lines: impl FnOnce(&T, &mut BufWriter<StdoutLock>) -> io::Result<()>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = match json {
         true => serde_json::to_writer(&mut out, result)
@@ -33,8 +33,8 @@ pub fn print<T: Serialize>(
             .and_then(|()| writeln!(out)),
         false => lines(result, &mut out),
     };
-    match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
-        Ok(()) | Err(Failure::Pipe) => Ok(()),
+    match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
+        Ok(()) | Err(CommandError::Pipe) => Ok(()),
         Err(failure) => Err(failure),
     }
 }

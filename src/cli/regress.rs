@@ -10,7 +10,7 @@ use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::programs::Program;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input::{self, reject_if_crashes};
 use super::target;
 use qcowfuzz::harness::targets::TargetKind;
@@ -56,7 +56,7 @@ pub struct Arguments {
 }
 
 /// Prints the test.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let Arguments { input, target, .. } = arguments;
     target::reject_files(*target, "regress")?;
     let bytes = input::read_input(input)?;
@@ -74,20 +74,20 @@ pub fn run(arguments: &Arguments) -> Outcome {
         true => write!(out, "{regression}"),
         false => regression.rust_test(*target, &arguments.engine, &mut out),
     };
-    match printed.and_then(|()| out.flush()).map_err(|error| Failure::output(&error)) {
-        Ok(()) | Err(Failure::Pipe) => Ok(Exit::Nothing),
+    match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
+        Ok(()) | Err(CommandError::Pipe) => Ok(Exit::Nothing),
         Err(failure) => Err(failure),
     }
 }
 
-fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, Failure> {
+fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, CommandError> {
     let Arguments { input: path, target, .. } = arguments;
     let mut examiner = Examiner::new(*target, Checks::AtCheckpoints, FileNames::default());
     let found = examiner.judge(path, input).fingerprint;
     match (found, &arguments.fingerprint) {
         (Some(found), Some(named)) if found != *named => {
             let what = format_args!("found '{found}', expected '{named}'");
-            Err(Failure::at(path, what))
+            Err(CommandError::at(path, what))
         }
         (Some(found), _) => Ok(found),
         (None, Some(named)) if named.lines().count() == 1 && named.contains(": ") => {
@@ -95,18 +95,18 @@ fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, Failure> {
         }
         (None, Some(named)) => {
             let expected = "expected one line, such as 'model: kind, normal → zero-plain'";
-            Err(Failure::Message(format!("--fingerprint: found '{named}', {expected}")))
+            Err(CommandError::Message(format!("--fingerprint: found '{named}', {expected}")))
         }
         (None, None) => Err(input::nothing_found(path, *target)),
     }
 }
 
 /// Returns the story in the form in which it is printed: lines without control characters.
-fn story(arguments: &Arguments) -> Result<String, Failure> {
+fn story(arguments: &Arguments) -> Result<String, CommandError> {
     let lines = arguments.story.lines().map(|line| line.replace(char::is_control, " "));
     let story = lines.collect::<Vec<_>>().join("\n");
     match story.trim().is_empty() {
-        true => Err(Failure::Message(
+        true => Err(CommandError::Message(
             "--story: is empty, expected a description of the bug".to_string(),
         )),
         false => Ok(story),

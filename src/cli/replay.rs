@@ -12,7 +12,7 @@ use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::disk::files::Existing;
 use qcowfuzz::internal::harness::export;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
 use super::target;
 use qcowfuzz::harness::targets::TargetKind;
@@ -63,7 +63,7 @@ pub struct Arguments {
 }
 
 /// Replays the inputs.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     refuse(arguments)?;
     if arguments.supervised {
         end_with_input();
@@ -96,10 +96,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
             let built = (pipeline.vm(), pipeline.images());
             export::write_small_filled(path, Existing::forced(arguments.force), built)?;
         }
-        match printed.map_err(|error| Failure::output(&error)) {
+        match printed.map_err(|error| CommandError::output(&error)) {
             Ok(()) => {}
             // The reader has closed the pipe, but the exit code still reports the violations.
-            Err(Failure::Pipe) => return Ok(Exit::after(violations)),
+            Err(CommandError::Pipe) => return Ok(Exit::after(violations)),
             Err(failure) => return Err(failure),
         }
     }
@@ -107,14 +107,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let inputs = arguments.inputs.len();
         let _ = writeln!(out, "{inputs} inputs, {violations} with a violation");
     }
-    match out.flush().map_err(|error| Failure::output(&error)) {
-        Ok(()) | Err(Failure::Pipe) => Ok(Exit::after(violations)),
+    match out.flush().map_err(|error| CommandError::output(&error)) {
+        Ok(()) | Err(CommandError::Pipe) => Ok(Exit::after(violations)),
         Err(failure) => Err(failure),
     }
 }
 
 /// Rejects options that do not apply to these inputs.
-fn refuse(arguments: &Arguments) -> Result<(), Failure> {
+fn refuse(arguments: &Arguments) -> Result<(), CommandError> {
     let Arguments { inputs, target, check_each, dump_image, events, .. } = arguments;
     let of_programs = [("--check-each", *check_each), ("--dump-image", dump_image.is_some())];
     if let Some((option, _)) = of_programs.iter().find(|(_, given)| *given) {
@@ -122,12 +122,13 @@ fn refuse(arguments: &Arguments) -> Result<(), Failure> {
     }
     if *events && inputs.len() > 1 {
         let many = "--events: found several inputs, expected one";
-        return Err(Failure::Message(many.to_string()));
+        return Err(CommandError::Message(many.to_string()));
     }
     match dump_image {
-        Some(path) if inputs.len() > 1 => {
-            Err(Failure::at(path, "cannot dump the images of several inputs, expected one input"))
-        }
+        Some(path) if inputs.len() > 1 => Err(CommandError::at(
+            path,
+            "cannot dump the images of several inputs, expected one input",
+        )),
         _ => Ok(()),
     }
 }

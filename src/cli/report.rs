@@ -10,7 +10,7 @@ use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::findings::qemu::QemuResult;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input::{self, reject_if_crashes};
 use super::print::say;
 use super::save;
@@ -47,12 +47,12 @@ pub struct Arguments {
 }
 
 /// Writes the page.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let Arguments { input, html, target, force } = arguments;
     let existing = save::not_the_input(html, input, *force)?;
     let bytes = input::read_input(input)?;
     if bytes.is_empty() {
-        return Err(Failure::at(input, "is empty, expected an input of a fuzz target"));
+        return Err(CommandError::at(input, "is empty, expected an input of a fuzz target"));
     }
     reject_if_crashes(input, &bytes, *target)?;
     let report = {

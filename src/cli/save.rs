@@ -6,21 +6,21 @@ use std::path::Path;
 use qcowfuzz::internal::disk::files;
 use qcowfuzz::internal::disk::files::Existing;
 
-use super::exit::{Failure, THERE_ALREADY};
+use super::exit::{CommandError, THERE_ALREADY};
 
 /// Returns whether the file at `output` may be replaced. The output of a command never replaces its input.
-pub fn not_the_input(output: &Path, input: &Path, force: bool) -> Result<Existing, Failure> {
+pub fn not_the_input(output: &Path, input: &Path, force: bool) -> Result<Existing, CommandError> {
     let same = || input.canonicalize().ok().zip(output.canonicalize().ok());
     match output.symlink_metadata() {
-        Ok(_) if !force => Err(Failure::at(output, THERE_ALREADY)),
+        Ok(_) if !force => Err(CommandError::at(output, THERE_ALREADY)),
         _ if same().is_some_and(|(input, output)| input == output) => {
-            Err(Failure::at(output, "is the input file, expected another file"))
+            Err(CommandError::at(output, "is the input file, expected another file"))
         }
         _ => Ok(Existing::forced(force)),
     }
 }
 
 /// Writes `bytes` to the file at `path`.
-pub fn write(path: &Path, existing: Existing, bytes: &[u8]) -> Result<(), Failure> {
+pub fn write(path: &Path, existing: Existing, bytes: &[u8]) -> Result<(), CommandError> {
     Ok(files::create(path, existing, |mut file| file.write_all(bytes))?)
 }

@@ -15,7 +15,7 @@ use qcowfuzz::internal::fuzzing::feedback::coverage::prune;
 use merge::Merged;
 use show::Show;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
 use super::print::print;
 use super::save;
@@ -95,7 +95,7 @@ enum What {
 }
 
 /// Runs the subcommand.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
     let target = arguments.target;
     let (summary, violations) = match &arguments.what {
@@ -186,11 +186,11 @@ struct Pruned {
     kept_bytes: usize,
 }
 
-fn pruned(corpus: &Corpus, output: &Path, existing: Existing) -> Result<Pruned, Failure> {
+fn pruned(corpus: &Corpus, output: &Path, existing: Existing) -> Result<Pruned, CommandError> {
     let lengths = corpus.inputs.iter().map(|(_, length)| *length);
     let inputs: Vec<_> = lengths.zip(corpus.features.iter().cloned()).collect();
     let kept = prune(&inputs);
-    std::fs::create_dir_all(output).map_err(|error| Failure::at(output, error))?;
+    std::fs::create_dir_all(output).map_err(|error| CommandError::at(output, error))?;
     let mut kept_bytes = 0;
     for at in &kept {
         let (path, _) = &corpus.inputs[*at];

@@ -4,7 +4,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use qcowfuzz::harness::targets::TargetKind;
 
-use super::exit::Failure;
+use super::exit::CommandError;
 
 /// The target if the command line names none.
 pub const DEFAULT: &str = TargetKind::MapExtents.name();
@@ -17,11 +17,11 @@ pub fn parser() -> impl TypedValueParser<Value = TargetKind> {
 }
 
 /// Rejects a target whose inputs are files. The message names `option`, which needs programs.
-pub fn reject_files(kind: TargetKind, option: &str) -> Result<(), Failure> {
+pub fn reject_files(kind: TargetKind, option: &str) -> Result<(), CommandError> {
     if kind.runs_programs() {
         return Ok(());
     }
     let (name, what) =
         (kind.name(), "reads image files, expected a target whose inputs are programs");
-    Err(Failure::Message(format!("{option}: {name} {what}")))
+    Err(CommandError::Message(format!("{option}: {name} {what}")))
 }

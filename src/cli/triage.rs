@@ -9,7 +9,7 @@ use qcowfuzz::findings::triage;
 use qcowfuzz::findings::triage::{Input, KnownBugs, Triage};
 use qcowfuzz::harness::targets::TargetKind;
 
-use super::exit::{Exit, Failure, Outcome};
+use super::exit::{CommandError, Exit, ExitResult};
 use super::input::this_executable;
 use super::print::print;
 use super::target;
@@ -50,7 +50,7 @@ const REGRESSIONS: &str = "tests/regressions";
 const MOST_LISTED: usize = 8;
 
 /// Groups the artifacts of a folder.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     let Arguments { dir, timeout, .. } = arguments;
     let target = arguments.target.unwrap_or_else(|| target_named_by(dir));
     let known = match &arguments.known {
@@ -67,13 +67,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
         (0, _) => Ok(Exit::Violation),
         (failures, _) => {
             let what = format_args!("{failures} of the files could not be run");
-            Err(Failure::at(dir, what))
+            Err(CommandError::at(dir, what))
         }
     }
 }
 
-fn known(dir: &Path) -> Result<KnownBugs, Failure> {
-    triage::known_bugs(dir).map_err(|error| Failure::Message(error.to_string()))
+fn known(dir: &Path) -> Result<KnownBugs, CommandError> {
+    triage::known_bugs(dir).map_err(|error| CommandError::Message(error.to_string()))
 }
 
 /// Returns the target whose name the folder has, or the default target.

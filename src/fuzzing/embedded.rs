@@ -37,10 +37,10 @@ use crate::programs::Program;
 
 use credit::Credit;
 use pool::{Entry, Pool};
-use scoring::{INTERESTING, Known, Lineage};
+use scoring::{INTERESTING, Lineage, SeenFeatures};
 
-pub use findings::{Findings, Found};
-pub use subject::{Answer, Subject};
+pub use findings::{Findings, SavedFinding};
+pub use subject::{RunReply, Subject};
 
 /// The origin of an input.
 enum Origin {
@@ -97,7 +97,7 @@ pub struct Fuzzer<S> {
     entropy: Entropy,
     runs: u64,
     pool: Pool,
-    known: Known,
+    known: SeenFeatures,
     credit: Credit,
     found: Findings,
     /// The place in the pool of each input that was kept, including inputs that a shorter one has replaced since.
@@ -224,12 +224,12 @@ impl<S: Subject> Fuzzer<S> {
     fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
         let answer = self.run(input);
         match &answer {
-            Answer::Skipped => return Ok(false),
-            Answer::Found(finding) => {
+            RunReply::Skipped => return Ok(false),
+            RunReply::Found(finding) => {
                 self.record(finding, input)?;
                 return Ok(false);
             }
-            Answer::Sound(_) => {}
+            RunReply::Sound(_) => {}
         }
         if let Some(place) = self.contents.get(input) {
             if self.pool.entries()[*place].features != self.features {
@@ -259,7 +259,7 @@ impl<S: Subject> Fuzzer<S> {
         Ok(true)
     }
 
-    fn run(&mut self, input: &[u8]) -> Answer {
+    fn run(&mut self, input: &[u8]) -> RunReply {
         self.subject.recorder().begin_run();
         let answer = self.subject.run(input);
         self.features.refill(self.subject.recorder());
@@ -271,7 +271,7 @@ impl<S: Subject> Fuzzer<S> {
     fn contradiction(
         &mut self,
         input: &[u8],
-        answer: &Answer,
+        answer: &RunReply,
         features: &Features,
     ) -> Option<(Finding, Vec<u8>)> {
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
@@ -283,11 +283,11 @@ impl<S: Subject> Fuzzer<S> {
             }
             let whose = self.pool.entries()[other].input.clone();
             match self.run(&whose) {
-                Answer::Found(finding) => return Some((finding, whose)),
-                Answer::Sound(_) if self.features != self.pool.entries()[other].features => {
+                RunReply::Found(finding) => return Some((finding, whose)),
+                RunReply::Sound(_) if self.features != self.pool.entries()[other].features => {
                     return Some((not_the_same("counters"), whose));
                 }
-                Answer::Sound(_) | Answer::Skipped => {}
+                RunReply::Sound(_) | RunReply::Skipped => {}
             }
         }
         let field = match self.run(input) == *answer {

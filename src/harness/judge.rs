@@ -8,9 +8,9 @@ use crate::harness::model::Model;
 use crate::harness::oracles;
 use crate::harness::oracles::bounds::TableBytes;
 use crate::harness::oracles::collector::Collector;
-use crate::harness::oracles::known::Known;
+use crate::harness::oracles::known::VerifiedParts;
 use crate::harness::oracles::metered::{Meter, MeteredImages};
-use crate::harness::oracles::{Verdict, Violation};
+use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
 
@@ -26,7 +26,7 @@ pub(super) struct Judge {
     bytes: oracles::data::Buffers,
     snapshot: oracles::snapshots::Buffers,
     /// The results that the oracles confirmed for the last image of the run.
-    known: Known,
+    known: VerifiedParts,
 }
 
 /// The context in which one case is judged.
@@ -65,7 +65,7 @@ impl Judge {
         table_bytes: TableBytes,
         observer: &O,
         entropy: &mut Entropy,
-    ) -> Verdict {
+    ) -> OracleResult {
         self.model.replay(case.journals.iter().copied());
         self.model.extents(&mut self.expected);
         let meter = &Meter::new();
@@ -133,7 +133,7 @@ impl Judge {
         disk: &mut impl OpenDisk,
         capabilities: &Capabilities,
         context: &Context<O>,
-    ) -> Verdict {
+    ) -> OracleResult {
         let Self { model, whole, other, bytes, .. } = self;
         for question in context.case.questions {
             match *question {

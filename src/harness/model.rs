@@ -22,7 +22,7 @@ use crate::programs::journal::{Journal, Record};
 
 /// The state of a piece of the disk. Host offsets are those of the piece's first byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum State {
+pub enum PieceState {
     /// Unallocated.
     Unallocated,
     /// Unallocated, in a cluster that has a host cluster.
@@ -37,7 +37,7 @@ pub enum State {
     Compressed(WriteNumber, Shape),
 }
 
-impl State {
+impl PieceState {
     /// Returns the state of the same piece without its first `delta_bytes`.
     fn advanced(self, delta_bytes: u64) -> Self {
         let on = |host: HostOffset| host.saturating_add(delta_bytes);
@@ -79,7 +79,7 @@ pub struct Piece {
     /// The first guest byte.
     pub start: u64,
     /// The state of the piece.
-    pub state: State,
+    pub state: PieceState,
 }
 
 /// An earlier state of a layer.
@@ -139,7 +139,7 @@ pub struct Visible {
 
 impl Visible {
     /// Returns the state of the part.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PieceState {
         self.piece.state.advanced(self.start - self.piece.start)
     }
 
@@ -148,9 +148,9 @@ impl Visible {
         let here = HostOffset::new(self.start);
         let state = match self.raw {
             false => self.state(),
-            true if self.start < self.size_bytes => State::Normal(here, WriteNumber(0)),
+            true if self.start < self.size_bytes => PieceState::Normal(here, WriteNumber(0)),
             // The part of the last sector past the end of the file.
-            true => State::ZeroAllocated(here),
+            true => PieceState::ZeroAllocated(here),
         };
         Mapping { depth: self.depth, ..state.mapping() }
     }
@@ -285,7 +285,7 @@ impl Model {
 
 impl Layer {
     fn new() -> Self {
-        let nothing = Piece { start: 0, state: State::Unallocated };
+        let nothing = Piece { start: 0, state: PieceState::Unallocated };
         Self {
             cluster_size: ClusterSize::SMALLEST,
             size_bytes: 0,
@@ -302,7 +302,7 @@ impl Layer {
         self.raw = journal.raw;
         self.spare.append(&mut self.snapshots);
         self.pieces.clear();
-        self.pieces.push(Piece { start: 0, state: State::Unallocated });
+        self.pieces.push(Piece { start: 0, state: PieceState::Unallocated });
         for record in &journal.records {
             self.apply(record);
         }
@@ -319,8 +319,8 @@ impl Layer {
     }
 
     /// Reports whether the layer below decides about ranges in this state.
-    fn leaves(&self, state: State) -> bool {
-        !self.raw && matches!(state, State::Unallocated | State::UnallocatedInside(_))
+    fn leaves(&self, state: PieceState) -> bool {
+        !self.raw && matches!(state, PieceState::Unallocated | PieceState::UnallocatedInside(_))
     }
 
     /// Joins neighbours that continue each other.
@@ -345,16 +345,16 @@ impl Layer {
     fn apply(&mut self, record: &Record) {
         match *record {
             Record::Written { cluster, clusters, host, write } => {
-                self.paint(cluster, clusters, State::Normal(host, write));
+                self.paint(cluster, clusters, PieceState::Normal(host, write));
             }
             Record::Compressed { cluster, shape, write, .. } => {
-                self.paint(cluster, 1, State::Compressed(write, shape));
+                self.paint(cluster, 1, PieceState::Compressed(write, shape));
             }
-            Record::Zeroed { cluster, kept: None } => self.paint(cluster, 1, State::ZeroPlain),
+            Record::Zeroed { cluster, kept: None } => self.paint(cluster, 1, PieceState::ZeroPlain),
             Record::Zeroed { cluster, kept: Some(host) } => {
-                self.paint(cluster, 1, State::ZeroAllocated(host));
+                self.paint(cluster, 1, PieceState::ZeroAllocated(host));
             }
-            Record::Discarded { cluster } => self.paint(cluster, 1, State::Unallocated),
+            Record::Discarded { cluster } => self.paint(cluster, 1, PieceState::Unallocated),
             Record::Subclusters { cluster, range, change, host } => {
                 if let Some(host) = host {
                     self.move_cluster(cluster, host);
@@ -365,11 +365,13 @@ impl Layer {
                     let start = self.cluster_size.guest_offset(cluster).get() + delta;
                     let lies_at = host.map(|host| host.saturating_add(delta));
                     let state = match (change, lies_at) {
-                        (SubclusterChange::Write(write), Some(host)) => State::Normal(host, write),
-                        (SubclusterChange::Zero, Some(host)) => State::ZeroAllocated(host),
-                        (SubclusterChange::Zero, None) => State::ZeroPlain,
-                        (_, Some(host)) => State::UnallocatedInside(host),
-                        (_, None) => State::Unallocated,
+                        (SubclusterChange::Write(write), Some(host)) => {
+                            PieceState::Normal(host, write)
+                        }
+                        (SubclusterChange::Zero, Some(host)) => PieceState::ZeroAllocated(host),
+                        (SubclusterChange::Zero, None) => PieceState::ZeroPlain,
+                        (_, Some(host)) => PieceState::UnallocatedInside(host),
+                        (_, None) => PieceState::Unallocated,
                     };
                     self.paint_bytes(start, start + length, state);
                 }
@@ -379,7 +381,7 @@ impl Layer {
                 self.size_bytes = size_bytes;
                 let at = self.cut(first);
                 self.pieces.truncate(at);
-                self.pieces.push(Piece { start: first, state: State::Unallocated });
+                self.pieces.push(Piece { start: first, state: PieceState::Unallocated });
             }
             Record::SnapshotTaken => {
                 let mut snapshot = self.spare.pop().unwrap_or_default();
@@ -399,12 +401,12 @@ impl Layer {
         self.pieces.clone_from(&snapshot.pieces);
     }
 
-    fn paint(&mut self, cluster: GuestCluster, clusters: u64, state: State) {
+    fn paint(&mut self, cluster: GuestCluster, clusters: u64, state: PieceState) {
         let start = self.cluster_size.guest_offset(cluster).get();
         self.paint_bytes(start, start + clusters * self.cluster_size.bytes(), state);
     }
 
-    fn paint_bytes(&mut self, start: u64, end: u64, state: State) {
+    fn paint_bytes(&mut self, start: u64, end: u64, state: PieceState) {
         let first = self.cut(start);
         let past = self.cut(end);
         self.pieces[first] = Piece { start, state };

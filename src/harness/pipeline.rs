@@ -5,7 +5,7 @@ use crate::disk::observer::{Observer, State, Vital};
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::formats::qcow2::layout::Layout;
 use crate::harness::case::{Case, Features};
-use crate::harness::oracles::{Verdict, Violation};
+use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::limits::Limits;
@@ -77,7 +77,7 @@ impl Pipeline {
         limits: Limits,
         checks: Checks,
         observer: &impl Observer,
-        mut judge: impl FnMut(&Case) -> Verdict,
+        mut judge: impl FnMut(&Case) -> OracleResult,
     ) -> Result<Outcome, Box<Failure>> {
         observer.begin(State::Build);
         self.program.decode_from(input);

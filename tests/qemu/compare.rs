@@ -7,8 +7,8 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::internal::formats::qcow2::head::Head;
-use qcowfuzz::internal::harness::oracles::qcow2::recount::Finding;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::RefcountFault;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
@@ -101,9 +101,11 @@ pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
     let (mut findings, mut overlaps) = (Findings::default(), 0);
     for report in reports {
         match report.finding {
-            Finding::Leak => findings.leaks += report.clusters,
-            Finding::Corruption | Finding::Copied => findings.corruptions += report.clusters,
-            Finding::Overlap => overlaps += report.clusters,
+            RefcountFault::Leak => findings.leaks += report.clusters,
+            RefcountFault::Corruption | RefcountFault::Copied => {
+                findings.corruptions += report.clusters
+            }
+            RefcountFault::Overlap => overlaps += report.clusters,
         }
     }
     let told = format!("{reports:?}");

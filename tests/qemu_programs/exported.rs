@@ -6,7 +6,7 @@ use qcowfuzz::disk::extent::{Extent, Mapping, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::Layer;
 use qcowfuzz::internal::harness::model::Model;
-use qcowfuzz::internal::harness::model::State;
+use qcowfuzz::internal::harness::model::PieceState;
 use qcowfuzz::internal::harness::model::Visible;
 use qcowfuzz::internal::harness::oracles::data::admit_inner_stamps;
 use qcowfuzz::internal::harness::oracles::data::expect;
@@ -110,7 +110,7 @@ fn busy_windows(extents: &[Extent], most: u64) -> Vec<Window> {
 fn read_windows(model: &Model, entropy: &mut Entropy) -> Vec<Window> {
     let size = model.virtual_size_bytes();
     let mut pieces: Vec<Visible> = model.visible().to_vec();
-    pieces.sort_by_cached_key(|it| (it.piece.state == State::Unallocated, entropy.next_u64()));
+    pieces.sort_by_cached_key(|it| (it.piece.state == PieceState::Unallocated, entropy.next_u64()));
     pieces.truncate(24);
     let around = |at: u64| {
         let start = at.saturating_sub(40).min(size - 1);

@@ -7,7 +7,7 @@ use qcowfuzz::fuzzing::campaign::worker;
 use qcowfuzz::fuzzing::campaign::worker::Job;
 use qcowfuzz::harness::targets::TargetKind;
 
-use crate::cli::exit::{Exit, Failure, Outcome};
+use crate::cli::exit::{CommandError, Exit, ExitResult};
 use crate::cli::target;
 
 /// Run one job of a campaign; 'fuzz' starts this command
@@ -48,14 +48,14 @@ pub struct Arguments {
 }
 
 /// Runs a job to its end.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> ExitResult {
     // Ctrl-C reaches every process of a terminal; the supervisor handles it.
     let _ = ctrlc::set_handler(|| {});
     let ran = match &arguments.only {
         Some(input) => worker::run_only(arguments.target, input),
         None => worker::run(&job(arguments)),
     };
-    ran.map(|()| Exit::Nothing).map_err(|error| Failure::output(&error))
+    ran.map(|()| Exit::Nothing).map_err(|error| CommandError::output(&error))
 }
 
 fn job(arguments: &Arguments) -> Job {

@@ -15,7 +15,7 @@ use qcowfuzz::internal::fuzzing::feedback::coverage::Coverage;
 use qcowfuzz::internal::fuzzing::feedback::coverage::Features;
 use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 
-use crate::cli::exit::Failure;
+use crate::cli::exit::CommandError;
 use crate::cli::input;
 use qcowfuzz::findings::runner::Runner;
 use qcowfuzz::harness::targets::TargetKind;
@@ -32,7 +32,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    pub fn read(dir: &Path, target: TargetKind) -> Result<Self, Failure> {
+    pub fn read(dir: &Path, target: TargetKind) -> Result<Self, CommandError> {
         let paths = files::list(dir)?;
         let recorder = Rc::new(Recorder::new());
         let mut runner = Runner::new(target, FileNames::default(), &recorder);
@@ -53,7 +53,7 @@ impl Corpus {
     }
 
     /// Returns the first walk of `input` that takes `edge`, if one does.
-    pub fn walk(&self, input: usize, edge: Counter) -> Result<Option<Walk>, Failure> {
+    pub fn walk(&self, input: usize, edge: Counter) -> Result<Option<Walk>, CommandError> {
         let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
         let attributed = Rc::new(Attributed::default());
         let mut runner = Runner::new(self.target, FileNames::default(), &attributed);
@@ -72,7 +72,7 @@ impl Corpus {
 }
 
 /// Reads an input. Returns `None` if the file does not exist any more.
-pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, CommandError> {
     match files::read(path, u64::MAX) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),

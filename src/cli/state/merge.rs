@@ -19,7 +19,7 @@ use qcowfuzz::internal::fuzzing::feedback::coverage::Features;
 use qcowfuzz::internal::fuzzing::feedback::coverage::prune_around;
 
 use super::corpus::{counted, read_if_there};
-use crate::cli::exit::{Failure, THERE_ALREADY};
+use crate::cli::exit::{CommandError, THERE_ALREADY};
 use qcowfuzz::findings::runner::Runner;
 use qcowfuzz::harness::targets::TargetKind;
 
@@ -72,8 +72,8 @@ struct Gathered {
 
 impl Merged {
     /// Adds to the folder `output` the inputs of `dirs` that it lacks.
-    pub fn of(dirs: &[PathBuf], output: &Path, target: TargetKind) -> Result<Self, Failure> {
-        std::fs::create_dir_all(output).map_err(|error| Failure::at(output, error))?;
+    pub fn of(dirs: &[PathBuf], output: &Path, target: TargetKind) -> Result<Self, CommandError> {
+        std::fs::create_dir_all(output).map_err(|error| CommandError::at(output, error))?;
         let mut gathered = Gathered::default();
         gathered.read(output, target, true)?;
         let before = gathered.candidates.len();
@@ -104,14 +104,19 @@ impl Merged {
             .partition(|candidate| corpus::is_find(Path::new(&candidate.name)));
         // The folder is hidden, so that no fuzzer reads unfinished files, and it is on the same file system.
         let scratch = TempDir::with_prefix_in(".qcowfuzz-", output);
-        let scratch = scratch.map_err(|error| Failure::at(output, error))?;
+        let scratch = scratch.map_err(|error| CommandError::at(output, error))?;
         for candidate in seeds.into_iter().chain(finds) {
             merged.copy(candidate, output, scratch.path())?;
         }
         Ok(merged)
     }
 
-    fn copy(&mut self, from: &Candidate, output: &Path, scratch: &Path) -> Result<(), Failure> {
+    fn copy(
+        &mut self,
+        from: &Candidate,
+        output: &Path,
+        scratch: &Path,
+    ) -> Result<(), CommandError> {
         // A campaign that has found a shorter input may have removed the file since it was run.
         let Some(bytes) = read_if_there(&from.path)? else { return Ok(()) };
         let path = output.join(&from.name);
@@ -123,9 +128,9 @@ impl Merged {
             // Another process has just written the same find.
             Err(error) if find && error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(Failure::at(&path, THERE_ALREADY));
+                return Err(CommandError::at(&path, THERE_ALREADY));
             }
-            written => written.map_err(|error| Failure::at(&path, error))?,
+            written => written.map_err(|error| CommandError::at(&path, error))?,
         }
         self.bytes += bytes.len();
         let names = if find { &mut self.finds } else { &mut self.seeds };
@@ -162,7 +167,7 @@ impl Merged {
 
 impl Gathered {
     /// Runs the inputs of a folder. `there` is true for the output folder.
-    fn read(&mut self, dir: &Path, target: TargetKind, there: bool) -> Result<(), Failure> {
+    fn read(&mut self, dir: &Path, target: TargetKind, there: bool) -> Result<(), CommandError> {
         let recorder = Rc::new(Recorder::new());
         let mut runner = Runner::new(target, FileNames::default(), &recorder);
         for path in files::list(dir)? {

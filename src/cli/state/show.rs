@@ -16,7 +16,7 @@ use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
 use qcowfuzz::internal::fuzzing::feedback::layout::values;
 
 use super::corpus::{Corpus, counted};
-use crate::cli::exit::Failure;
+use crate::cli::exit::CommandError;
 
 /// The coverage of a corpus.
 #[derive(Serialize)]
@@ -60,7 +60,7 @@ struct Rarest {
 
 impl Show {
     /// Summarizes what `corpus` covers, with at most `rarest` of its rarest edges.
-    pub fn of(corpus: &Corpus, rarest: usize) -> Result<Self, Failure> {
+    pub fn of(corpus: &Corpus, rarest: usize) -> Result<Self, CommandError> {
         let mut edges: BTreeMap<_, _> = State::ALL.iter().map(|state| (state.name(), 0)).collect();
         let mut rare_events = BTreeMap::new();
         let mut vitals: BTreeMap<_, Vec<String>> = BTreeMap::new();
@@ -86,7 +86,7 @@ impl Show {
             Ok(Rarest { edge, inputs: covered.inputs, shortest, bytes, walk })
         };
         let rarest_edges =
-            by_inputs.iter().take(rarest).map(rarest_edge).collect::<Result<_, Failure>>()?;
+            by_inputs.iter().take(rarest).map(rarest_edge).collect::<Result<_, CommandError>>()?;
         Ok(Self {
             corpus: corpus.dir.clone(),
             schema: format!("{:08x}", schema_hash()),

@@ -7,7 +7,7 @@ use crate::disk::error::Error;
 use crate::findings::isolation::IsolationError;
 
 /// Reports whether a candidate shows the bug.
-pub trait Judge {
+pub trait CandidateJudge {
     /// Reports whether `candidate` shows the bug.
     ///
     /// # Errors

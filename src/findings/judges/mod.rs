@@ -7,7 +7,7 @@ mod same_fingerprint;
 
 use super::isolation::{IsolatedRun, Isolation};
 
-pub use judge::{Judge, JudgeError};
+pub use judge::{CandidateJudge, JudgeError};
 pub use predicate::{Passed, Predicate};
 pub use same_end::SameEnd;
 pub use same_fingerprint::SameFingerprint;
@@ -16,7 +16,10 @@ pub use same_fingerprint::SameFingerprint;
 ///
 /// # Errors
 /// The input shows no bug, or could not be run.
-pub fn judge_of(input: &[u8], isolation: &Isolation) -> Result<Box<dyn Judge>, JudgeError> {
+pub fn judge_of(
+    input: &[u8],
+    isolation: &Isolation,
+) -> Result<Box<dyn CandidateJudge>, JudgeError> {
     Ok(match isolation.isolated_run(input)? {
         IsolatedRun::Ended(end) => Box::new(SameEnd::new(end, isolation.clone())),
         IsolatedRun::Finished { .. } => Box::new(SameFingerprint::new(input, isolation.target)?),

@@ -15,7 +15,7 @@ use crate::harness::export;
 use crate::images::limits::Limits;
 use crate::programs::Program;
 
-use super::judge::{Judge, JudgeError};
+use super::judge::{CandidateJudge, JudgeError};
 
 /// The file that the command is called with.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +120,7 @@ impl ShellCommand {
     }
 }
 
-impl Judge for Predicate {
+impl CandidateJudge for Predicate {
     fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
         match self.command.run(candidate) {
             Ok(ended) => Ok(ended == self.ended),

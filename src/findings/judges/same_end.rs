@@ -2,7 +2,7 @@
 
 use crate::findings::isolation::{IsolatedRun, Isolation, ProcessEnd};
 
-use super::judge::{Judge, JudgeError};
+use super::judge::{CandidateJudge, JudgeError};
 
 /// Runs candidates in processes of their own, and compares the ends of the processes.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl SameEnd {
     }
 }
 
-impl Judge for SameEnd {
+impl CandidateJudge for SameEnd {
     fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
         Ok(self.isolation.isolated_run(candidate)? == IsolatedRun::Ended(self.end))
     }

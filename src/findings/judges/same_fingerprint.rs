@@ -5,7 +5,7 @@ use crate::harness::Checks;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
-use super::judge::{Judge, JudgeError};
+use super::judge::{CandidateJudge, JudgeError};
 
 /// The number of other checksums that are tried for each candidate if the oracle draws its questions from the checksum.
 const REROLLS: u16 = 12;
@@ -38,7 +38,7 @@ impl SameFingerprint {
     }
 }
 
-impl Judge for SameFingerprint {
+impl CandidateJudge for SameFingerprint {
     fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
         let ran = self.runner.run(candidate, Checks::AtCheckpoints);
         let finding = match &mut self.again {

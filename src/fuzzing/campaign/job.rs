@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::disk::files;
 use crate::findings::isolation::{ProcessEnd, wait};
-use crate::fuzzing::embedded::state::State;
+use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{Findings, Progress};
 
 use super::error::CampaignError;
@@ -78,7 +78,7 @@ impl Job {
         heard: &Sender<Heard>,
     ) -> Result<Self, CampaignError> {
         let saved = plan.places.state(number);
-        let before = if saved.exists() { State::read(&saved)?.runs() } else { 0 };
+        let before = if saved.exists() { CampaignState::read(&saved)?.runs() } else { 0 };
         let share = |runs: u64| {
             let jobs = plan.jobs as u64;
             runs / jobs + u64::from((number as u64) < runs % jobs)

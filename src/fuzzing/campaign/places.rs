@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::files;
 use crate::fuzzing::corpus::Folder;
-use crate::fuzzing::embedded::state::State;
+use crate::fuzzing::embedded::state::CampaignState;
 
 use crate::disk::error::Error;
 use crate::harness::targets::TargetKind;
@@ -151,7 +151,7 @@ impl Places {
         if !path.exists() {
             return Ok(asked.unwrap_or(1));
         }
-        let saved = State::read(&path)?.rng_seed();
+        let saved = CampaignState::read(&path)?.rng_seed();
         match asked {
             Some(asked) if asked != saved => Err(CampaignError::Seed { path, saved }),
             _ => Ok(saved),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 
-use crate::fuzzing::embedded::{Answer, Subject};
+use crate::fuzzing::embedded::{RunReply, Subject};
 use crate::fuzzing::feedback::Recorder;
 use crate::harness::Checks;
 use crate::images::files::FileNames;
@@ -46,18 +46,18 @@ impl Supervised {
 }
 
 impl Subject for Supervised {
-    fn run(&mut self, input: &[u8]) -> Answer {
+    fn run(&mut self, input: &[u8]) -> RunReply {
         if self.killers.contains(input) {
             self.skipped = true;
-            return Answer::Skipped;
+            return RunReply::Skipped;
         }
         if let Err(error) = self.slot.enter(input) {
             self.failed = Some(error);
         }
         let ran = self.runner.run(input, Checks::AtCheckpoints);
         match (ran.finding(), ran) {
-            (None, Ran::Sound(outcome)) => Answer::Sound(outcome),
-            (finding, _) => Answer::Found(finding.unwrap_or_default()),
+            (None, Ran::Sound(outcome)) => RunReply::Sound(outcome),
+            (finding, _) => RunReply::Found(finding.unwrap_or_default()),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::disk::files;
 use crate::disk::limits::MAX_INPUT_BYTES;
 use crate::findings::panics::PanicNotes;
 use crate::findings::runner::Runner;
-use crate::fuzzing::embedded::state::State;
+use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{Findings, Fuzzer, Progress, Settings};
 use crate::fuzzing::feedback::Recorder;
 use crate::harness::Checks;
@@ -175,7 +175,7 @@ fn fuzzer(job: &Job, places: &Places, state: &Path) -> Result<Fuzzer<Supervised>
     let (inputs, artifacts) = (places.corpus()?, places.artifacts()?);
     let mut fuzzer = match state.exists() {
         true => {
-            let mut state = State::read(state)?;
+            let mut state = CampaignState::read(state)?;
             if job.begins {
                 state.forget_findings();
             }

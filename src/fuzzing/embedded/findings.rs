@@ -11,7 +11,7 @@ use crate::findings::runner::Finding;
 
 /// All findings with one fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct SavedFinding {
     /// The number of runs that found it.
     pub times: u64,
     /// The length of the shortest input that shows it, in bytes.
@@ -24,7 +24,7 @@ pub struct Found {
 
 /// All findings, by fingerprint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Findings(BTreeMap<String, Found>);
+pub struct Findings(BTreeMap<String, SavedFinding>);
 
 impl Findings {
     /// Counts a finding. Writes its input to `artifacts` if it is the first or the shortest with its fingerprint. The
@@ -46,7 +46,7 @@ impl Findings {
                 let times = 1 + before.map_or(0, |found| found.times);
                 let file = artifacts.add(prefix, input)?;
                 let (shortest_bytes, detail) = (input.len(), detail.clone());
-                let found = Found { times, shortest_bytes, file, detail };
+                let found = SavedFinding { times, shortest_bytes, file, detail };
                 self.0.insert(fingerprint.clone(), found);
             }
         }
@@ -80,7 +80,7 @@ impl Findings {
     }
 
     /// Returns each fingerprint with its findings, in order of the fingerprints.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Found)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &SavedFinding)> {
         self.0.iter().map(|(fingerprint, found)| (fingerprint.as_str(), found))
     }
 }

@@ -3,7 +3,7 @@
 use crate::fuzzing::feedback::coverage::Features;
 use crate::images::entropy::Entropy;
 
-use super::scoring::{self, Known, Lineage, Watermarks};
+use super::scoring::{self, Lineage, SeenFeatures, Watermarks};
 
 /// An input that is kept.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Pool {
     }
 
     /// Adds an input, whose coverage `known` includes already, and returns its place.
-    pub fn add(&mut self, mut entry: Entry, known: &Known) -> usize {
+    pub fn add(&mut self, mut entry: Entry, known: &SeenFeatures) -> usize {
         entry.weight = weight(&entry, known);
         self.entries.push(entry);
         self.entries.len() - 1
@@ -66,7 +66,7 @@ impl Pool {
     }
 
     /// Counts a child of the entry at `place`, and whether it was kept.
-    pub fn bred(&mut self, place: usize, kept: bool, known: &Known) {
+    pub fn bred(&mut self, place: usize, kept: bool, known: &SeenFeatures) {
         let entry = &mut self.entries[place];
         entry.picks = entry.picks.saturating_add(1);
         if kept {
@@ -89,7 +89,7 @@ impl Pool {
 
 /// Returns the weight of an entry. Rare counters, kept children and many ancestors raise it. Children that were not
 /// kept, and the length of the input, lower it.
-fn weight(entry: &Entry, known: &Known) -> u64 {
+fn weight(entry: &Entry, known: &SeenFeatures) -> u64 {
     let shares = entry.features.iter().map(|it| known.inputs(it.counter()).max(1));
     let rarity: u64 = shares.map(|inputs| RARITY / u64::from(inputs)).sum();
     let fertility = 4 + u64::from(entry.kept.min(12));
@@ -127,8 +127,8 @@ mod tests {
         }
     }
 
-    fn pool() -> (Pool, Known) {
-        let (mut pool, mut known) = (Pool::default(), Known::default());
+    fn pool() -> (Pool, SeenFeatures) {
+        let (mut pool, mut known) = (Pool::default(), SeenFeatures::default());
         for rare in [&[Rare::NoHole][..], &[Rare::NoHole], &[Rare::NoHole, Rare::LongTable]] {
             let entry = entry(rare);
             known.commit(&entry.features);

@@ -30,18 +30,18 @@ const CLAMP: u8 = 2;
 
 /// The number of kept inputs that have each feature and each counter.
 #[derive(Debug)]
-pub struct Known {
+pub struct SeenFeatures {
     features: Vec<u32>,
     counters: Vec<u32>,
 }
 
-impl Default for Known {
+impl Default for SeenFeatures {
     fn default() -> Self {
         Self { features: vec![0; FEATURES], counters: vec![0; COUNTERS] }
     }
 }
 
-impl Known {
+impl SeenFeatures {
     /// Adds the coverage of an input.
     pub fn commit(&mut self, features: &Features) {
         for feature in features.iter() {
@@ -127,7 +127,7 @@ fn magnitudes(features: &Features) -> Watermarks {
     highest
 }
 
-/// Returns the watermarks of an input that covers `features`: at most [`CLAMP`] above those of `parent`.
+/// Returns the watermarks of an input that covers `features`: at most `CLAMP` above those of `parent`.
 pub fn watermarks(features: &Features, parent: Option<&Watermarks>) -> Watermarks {
     let mut marks = magnitudes(features);
     for (mark, parent) in marks.iter_mut().zip(parent.into_iter().flatten()) {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn new_coverage_scores_and_known_coverage_does_not() {
-        let mut known = Known::default();
+        let mut known = SeenFeatures::default();
         let first = features(&[Event::Normal], 1);
         assert!(known.score(&first, None) >= NEW_COUNTER * 2);
         known.commit(&first);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn counters_that_ancestors_lack_score_while_few_inputs_have_them() {
-        let mut known = Known::default();
+        let mut known = SeenFeatures::default();
         let (parent, child) =
             (features(&[Event::Normal], 1), features(&[Event::Normal, Event::Compressed], 1));
         let (lineage, marks) = (Lineage::of(None, &parent), watermarks(&parent, None));
@@ -200,7 +200,7 @@ mod tests {
         let mut marks = watermarks(&wild, Some(&low));
         let extents = Vital::Extents.index();
         assert_eq!((low[extents], marks[extents]), (1, 1 + CLAMP));
-        let mut known = Known::default();
+        let mut known = SeenFeatures::default();
         known.commit(&parent);
         known.commit(&wild);
         let lineage = Lineage::of(Some(&Lineage::of(None, &parent)), &wild);

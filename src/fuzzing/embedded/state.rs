@@ -14,11 +14,11 @@ use crate::images::entropy::Entropy;
 use super::credit::Credit;
 use super::pool::Entry;
 use super::scoring::{Lineage, Watermarks};
-use super::{Answer, Findings, Fuzzer, Settings, Subject, coverage_name, not_the_same};
+use super::{Findings, Fuzzer, RunReply, Settings, Subject, coverage_name, not_the_same};
 
 /// The saved state of a campaign.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct CampaignState {
     build: String,
     rng_seed: u64,
     runs: u64,
@@ -43,7 +43,7 @@ struct Saved {
     weight: u64,
 }
 
-impl State {
+impl CampaignState {
     /// Reads the state from the file at `path`.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl<S: Subject> Fuzzer<S> {
             watermarks: entry.watermarks,
             weight: entry.weight,
         };
-        let state = State {
+        let state = CampaignState {
             build: self.settings.build.clone(),
             rng_seed: self.settings.rng_seed,
             runs: self.runs,
@@ -110,7 +110,7 @@ impl<S: Subject> Fuzzer<S> {
         settings: Settings,
         corpus: Folder,
         artifacts: Folder,
-        state: State,
+        state: CampaignState,
     ) -> Result<Self, Error> {
         let same_build = state.build == settings.build;
         let settings = Settings { rng_seed: state.rng_seed, ..settings };
@@ -130,8 +130,8 @@ impl<S: Subject> Fuzzer<S> {
         let Saved { input, coverage, parent, depth, picks, kept, barren, watermarks, weight } =
             saved;
         let answer = self.run(&input);
-        let sound = matches!(answer, Answer::Sound(_));
-        if let Answer::Found(finding) = &answer {
+        let sound = matches!(answer, RunReply::Sound(_));
+        if let RunReply::Found(finding) = &answer {
             self.record(finding, &input)?;
         } else if sound && same_build && coverage_name(&self.features) != coverage {
             self.record(&not_the_same("counters"), &input)?;

@@ -13,7 +13,7 @@ use crate::harness::Outcome;
 /// use qcowfuzz::harness::{Checks, Harness, Walker};
 /// use qcowfuzz::fuzzing::feedback::Recorder;
 /// use qcowfuzz::findings::runner::Finding;
-/// use qcowfuzz::fuzzing::embedded::{Answer, Fuzzer, Settings, Subject};
+/// use qcowfuzz::fuzzing::embedded::{RunReply, Fuzzer, Settings, Subject};
 /// use qcowfuzz::images::Limits;
 ///
 /// type Observed = Rc<Recorder>;
@@ -24,10 +24,10 @@ use crate::harness::Outcome;
 /// }
 ///
 /// impl Subject for Mine {
-///     fn run(&mut self, input: &[u8]) -> Answer {
+///     fn run(&mut self, input: &[u8]) -> RunReply {
 ///         match self.harness.run(input, Checks::AtCheckpoints) {
-///             Ok(outcome) => Answer::Sound(outcome),
-///             Err(failure) => Answer::Found(Finding {
+///             Ok(outcome) => RunReply::Sound(outcome),
+///             Err(failure) => RunReply::Found(Finding {
 ///                 fingerprint: failure.violation.fingerprint(),
 ///                 detail: failure.violation.detail,
 ///             }),
@@ -57,7 +57,7 @@ use crate::harness::Outcome;
 /// ```
 pub trait Subject {
     /// Runs an input while the [`recorder`](Subject::recorder) counts its events.
-    fn run(&mut self, input: &[u8]) -> Answer;
+    fn run(&mut self, input: &[u8]) -> RunReply;
 
     /// Returns the recorder that counts events. The loop resets it before each run.
     fn recorder(&self) -> &Recorder;
@@ -65,7 +65,7 @@ pub trait Subject {
 
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RunReply {
     /// The run found nothing.
     Sound(Outcome),
     /// The run found a bug.

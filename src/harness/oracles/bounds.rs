@@ -7,7 +7,7 @@
 use crate::disk::extent::Extent;
 use crate::disk::limits::{FUEL_BASE, FUEL_PER_UNIT};
 
-use super::{Verdict, violation};
+use super::{OracleResult, violation};
 
 const ORACLE: &str = "bounds";
 
@@ -47,7 +47,7 @@ pub struct Cost {
 /// Checks one walk of a whole disk.
 ///
 /// `cell_bytes` is the smallest unit of mapping in any layer.
-pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) -> Verdict {
+pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) -> OracleResult {
     check_steps(cost.exhausted, fuel(cost.table_bytes))?;
     let (layers, asked) = (cost.layers as u64, extents.len() as u64);
     let allowed = BASE_BYTES
@@ -70,7 +70,7 @@ pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) 
 }
 
 /// Checks that a walk did not run out of its `fuel`. A walk that does counts as endless.
-pub fn check_steps(exhausted: bool, fuel: u64) -> Verdict {
+pub fn check_steps(exhausted: bool, fuel: u64) -> OracleResult {
     if !exhausted {
         return Ok(());
     }

@@ -13,10 +13,10 @@ use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::OpenDisk;
-use crate::harness::model::{Model, State, Visible};
+use crate::harness::model::{Model, PieceState, Visible};
 use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
 
-use super::{Verdict, unexpected_error, violation};
+use super::{OracleResult, unexpected_error, violation};
 
 const ORACLE: &str = "data";
 
@@ -26,7 +26,7 @@ pub fn check(
     disk: &mut impl OpenDisk,
     model: &Model,
     mut is_new: impl FnMut(&Visible) -> bool,
-) -> Verdict {
+) -> OracleResult {
     let mut before: Option<(&Visible, bool)> = None;
     for visible in model.visible() {
         let new = is_new(visible);
@@ -44,7 +44,7 @@ pub fn check(
     Ok(())
 }
 
-fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
+fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> OracleResult {
     let Visible { start, end, piece, cluster_size, .. } = *visible;
     let stamp_bytes = STAMP_BYTES as u64;
     let mut edge = |at: u64| {
@@ -53,7 +53,7 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
         if whole { check_edge(disk, visible, at) } else { Ok(()) }
     };
     match piece.state {
-        State::Compressed(..) => {
+        PieceState::Compressed(..) => {
             let first = start.next_multiple_of(cluster_size.bytes());
             for cluster in (first..end).step_by(cluster_size.bytes_usize()) {
                 edge(cluster)?;
@@ -70,7 +70,7 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
             }
             Ok(())
         }
-        State::Normal(..) | State::ZeroAllocated(_) => {
+        PieceState::Normal(..) | PieceState::ZeroAllocated(_) => {
             edge(start)?;
             edge(end.saturating_sub(stamp_bytes))?;
             // If a layer above covers the start of the piece, the first visible stamp comes later.
@@ -88,16 +88,16 @@ fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> Verdict {
 /// loop can afford.
 fn too_deep(visible: &Visible, end: u64) -> bool {
     let last = end.saturating_sub(1) & visible.cluster_size.mask();
-    matches!(visible.piece.state, State::Compressed(..)) && last >= MAX_INFLATED_BYTES
+    matches!(visible.piece.state, PieceState::Compressed(..)) && last >= MAX_INFLATED_BYTES
 }
 
 /// Reads across the edge between two layers, half of the bytes from each.
-fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> Verdict {
+fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> OracleResult {
     const HALF: usize = 8;
     let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
     let short = start.get() < before.start || after.end - after.start < HALF as u64;
     // Compressed data before the seam are read at their own edges.
-    let inflated = matches!(before.piece.state, State::Compressed(..));
+    let inflated = matches!(before.piece.state, PieceState::Compressed(..));
     if short || inflated || too_deep(after, after.start + HALF as u64) {
         return Ok(());
     }
@@ -123,7 +123,7 @@ fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> Ve
     })
 }
 
-fn check_edge(disk: &mut impl OpenDisk, visible: &Visible, at: u64) -> Verdict {
+fn check_edge(disk: &mut impl OpenDisk, visible: &Visible, at: u64) -> OracleResult {
     let mut actual = [0xA5; STAMP_BYTES];
     let guest = GuestOffset::new(at);
     let state = visible.state();
@@ -154,12 +154,12 @@ fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
     let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
     let past = at + STAMP_BYTES as u64;
     let edge = match piece.state {
-        State::Normal(..) => at == piece.start || past == piece_end,
-        State::Compressed(..) => at & cluster_size.mask() == 0,
+        PieceState::Normal(..) => at == piece.start || past == piece_end,
+        PieceState::Compressed(..) => at & cluster_size.mask() == 0,
         _ => return Some([0; STAMP_BYTES]),
     };
     match piece.state {
-        State::Normal(_, write) | State::Compressed(write, _)
+        PieceState::Normal(_, write) | PieceState::Compressed(write, _)
             if edge && past <= size_bytes && write != WriteNumber::NONE =>
         {
             Some(stamp(GuestOffset::new(at), write))
@@ -190,7 +190,7 @@ pub fn check_range(
     start: GuestOffset,
     length_bytes: usize,
     buffers: &mut Buffers,
-) -> Verdict {
+) -> OracleResult {
     let Buffers { expected, actual } = buffers;
     actual.clear();
     actual.resize(length_bytes, 0xA5);
@@ -220,7 +220,7 @@ pub fn check_range(
     let at = differing.unwrap_or(0);
     let guest = start.get() + at as u64;
     // The parts cover the whole disk, so one of them holds the byte.
-    let state = model.at(guest).map_or(State::Unallocated, |part| part.state());
+    let state = model.at(guest).map_or(PieceState::Unallocated, |part| part.state());
     mismatch(&state, &actual[at..], || {
         format!("guest offset {guest}: expected {:#04x}, actual {:#04x}", expected[at], actual[at])
     })
@@ -259,7 +259,7 @@ pub fn admit_inner_stamps(model: &Model, start: GuestOffset, expected: &mut [u8]
 
 /// Does the same in one part of the disk that contains both ranges.
 fn admit_in(visible: &Visible, start: u64, expected: &mut [u8], actual: &[u8]) {
-    let State::Normal(_, write) = visible.piece.state else { return };
+    let PieceState::Normal(_, write) = visible.piece.state else { return };
     if write == WriteNumber::NONE {
         return;
     }
@@ -287,7 +287,7 @@ fn cut(content: &[u8], start: u64, at: u64) -> Option<(&[u8], Range<usize>)> {
 /// Fills `into` with the bytes that a guest reads from `start` on, within one part of the disk. `into` is zeroed.
 fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
     let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
-    if !matches!(piece.state, State::Normal(..) | State::Compressed(..)) {
+    if !matches!(piece.state, PieceState::Normal(..) | PieceState::Compressed(..)) {
         return;
     }
     let start = start.get();
@@ -300,15 +300,15 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
         let next = (at + 1).next_multiple_of(cluster_size.bytes()).min(piece_end);
         match piece.state {
             // An allocated cluster without a write.
-            State::Normal(_, WriteNumber::NONE) => {}
-            State::Normal(_, write) => {
+            PieceState::Normal(_, WriteNumber::NONE) => {}
+            PieceState::Normal(_, write) => {
                 for edge in [at, next - STAMP_BYTES as u64] {
                     if edge < end && edge + STAMP_BYTES as u64 > start {
                         overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
                     }
                 }
             }
-            State::Compressed(write, shape) => {
+            PieceState::Compressed(write, shape) => {
                 overlay(into, start, at, &stamp(GuestOffset::new(at), write));
                 let behind = at + STAMP_BYTES as u64;
                 overlay(into, start, behind, shape.behind_stamp(cluster_size));
@@ -330,7 +330,7 @@ fn overlay(content: &mut [u8], start: u64, at: u64, bytes: &[u8]) {
     content[target..target + length].copy_from_slice(&bytes[skipped..skipped + length]);
 }
 
-fn mismatch(state: &State, actual: &[u8], detail: impl FnOnce() -> String) -> Verdict {
+fn mismatch(state: &PieceState, actual: &[u8], detail: impl FnOnce() -> String) -> OracleResult {
     let found = match actual {
         [head @ .., _, _, _, _] if actual.len() == STAMP_BYTES => {
             let checksum = crc32fast::hash(head).to_be_bytes();
@@ -345,13 +345,13 @@ fn mismatch(state: &State, actual: &[u8], detail: impl FnOnce() -> String) -> Ve
     violation(ORACLE, kind(state), ("what was written", found), detail)
 }
 
-fn kind(state: &State) -> &'static str {
+fn kind(state: &PieceState) -> &'static str {
     match state {
-        State::Unallocated => "unallocated",
-        State::UnallocatedInside(_) => "unallocated subcluster",
-        State::ZeroPlain => "zero-plain",
-        State::ZeroAllocated(_) => "zero-allocated",
-        State::Normal(..) => "normal",
-        State::Compressed(..) => "compressed",
+        PieceState::Unallocated => "unallocated",
+        PieceState::UnallocatedInside(_) => "unallocated subcluster",
+        PieceState::ZeroPlain => "zero-plain",
+        PieceState::ZeroAllocated(_) => "zero-allocated",
+        PieceState::Normal(..) => "normal",
+        PieceState::Compressed(..) => "compressed",
     }
 }

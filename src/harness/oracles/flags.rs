@@ -5,10 +5,10 @@
 
 use crate::disk::extent::{Extent, Mapping, MappingStatus};
 
-use super::{Verdict, violation};
+use super::{OracleResult, violation};
 
 /// Checks each extent.
-pub fn check(extents: &[Extent]) -> Verdict {
+pub fn check(extents: &[Extent]) -> OracleResult {
     for extent in extents {
         let detail = || format!("{extent}");
         if extent.mapping.status() == MappingStatus::Impossible {

@@ -17,7 +17,7 @@ use crate::images::damage::{Damage, DamagedFiles};
 use crate::images::entropy::Entropy;
 
 use super::raw::{Answers, Fuel, RawOutcome, walk};
-use super::{Oracle, Verdict, Violation, model};
+use super::{Oracle, OracleResult, Violation, model};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
 
@@ -73,7 +73,7 @@ fn untouched(
     expected: &[Extent],
     actual: &[Extent],
     clipped: &mut [Vec<Extent>; 2],
-) -> Verdict {
+) -> OracleResult {
     let end_of =
         |extents: &[Extent]| extents.last().and_then(Extent::end).map_or(0, |end| end.get());
     let end = end_of(expected).min(end_of(actual));

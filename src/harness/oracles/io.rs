@@ -7,7 +7,7 @@ use crate::harness::engine::{Engine, EngineError, OpenDisk};
 
 use super::collector::Collector;
 use super::metered::Meter;
-use super::{Oracle, Verdict, partition, violation};
+use super::{Oracle, OracleResult, partition, violation};
 
 const ORACLE: Oracle = Oracle::drawn("io");
 
@@ -21,7 +21,7 @@ pub fn check<E: Engine>(
     whole: &[Extent],
     fuel: u64,
     buffer: &mut Vec<Extent>,
-) -> Verdict {
+) -> OracleResult {
     buffer.clear();
     meter.restart(fail_at);
     let answer = match engine.open(chain) {
@@ -32,7 +32,11 @@ pub fn check<E: Engine>(
     check_answer(&answer, whole, buffer)
 }
 
-fn check_answer(answer: &Result<(), EngineError>, whole: &[Extent], emitted: &[Extent]) -> Verdict {
+fn check_answer(
+    answer: &Result<(), EngineError>,
+    whole: &[Extent],
+    emitted: &[Extent],
+) -> OracleResult {
     match answer {
         Ok(()) => {
             return violation(ORACLE, "failed read", ("an error", "an answer"), || {

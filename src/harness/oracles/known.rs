@@ -6,12 +6,12 @@ use crate::harness::model::{Model, Visible};
 
 /// The parts and the extents of a disk that the oracles have found correct. Empty before the first image of a run.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct VerifiedParts {
     visible: Vec<Visible>,
     extents: Vec<Extent>,
 }
 
-impl Known {
+impl VerifiedParts {
     /// Removes everything, and keeps the buffers.
     pub fn clear(&mut self) {
         self.visible.clear();

@@ -5,7 +5,7 @@ use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::OpenDisk;
 
-use super::{Verdict, differing_field, unexpected_error, violation};
+use super::{OracleResult, differing_field, unexpected_error, violation};
 
 const ORACLE: &str = "lookup";
 
@@ -14,7 +14,7 @@ pub fn check(
     disk: &mut impl OpenDisk,
     whole: &[Extent],
     mut is_new: impl FnMut(&Extent) -> bool,
-) -> Verdict {
+) -> OracleResult {
     for extent in whole.iter().filter(|extent| is_new(extent)) {
         check_byte(disk, extent.start, extent)?;
         if extent.length_bytes > 1 {
@@ -26,7 +26,7 @@ pub fn check(
 }
 
 /// Looks up any byte. On the disk, the answer must agree with the walk. Past the end, the engine must refuse it.
-pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent]) -> Verdict {
+pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent]) -> OracleResult {
     if guest.get() >= disk.virtual_size_bytes() {
         return match disk.lookup(guest) {
             Err(_) => Ok(()),
@@ -43,7 +43,7 @@ pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent
     }
 }
 
-fn check_byte(disk: &mut impl OpenDisk, guest: GuestOffset, extent: &Extent) -> Verdict {
+fn check_byte(disk: &mut impl OpenDisk, guest: GuestOffset, extent: &Extent) -> OracleResult {
     let actual = match disk.lookup(guest) {
         Ok(actual) => actual,
         Err(error) => return Err(unexpected_error(ORACLE, "byte", &error)),

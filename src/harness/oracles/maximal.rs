@@ -3,10 +3,10 @@
 
 use crate::disk::extent::Extent;
 
-use super::{Verdict, violation};
+use super::{OracleResult, violation};
 
 /// Checks `extents`, which tile the disk.
-pub fn check(extents: &[Extent]) -> Verdict {
+pub fn check(extents: &[Extent]) -> OracleResult {
     for pair in extents.windows(2) {
         let [here, next] = pair else { continue };
         if here.mapping.continues_as(here.length_bytes, &next.mapping) {

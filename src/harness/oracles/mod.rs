@@ -84,7 +84,7 @@ impl fmt::Display for Violation {
 }
 
 /// The result of an oracle.
-pub type Verdict = Result<(), Box<Violation>>;
+pub type OracleResult = Result<(), Box<Violation>>;
 
 /// Returns a violation in a box, because violations are rare and every oracle returns this type.
 pub(crate) fn violation(
@@ -92,7 +92,7 @@ pub(crate) fn violation(
     field: &'static str,
     kinds: (&'static str, &'static str),
     detail: impl FnOnce() -> String,
-) -> Verdict {
+) -> OracleResult {
     let (Oracle { name: oracle, drawn }, (expected, actual)) = (oracle.into(), kinds);
     Err(Box::new(Violation { oracle, drawn, field, expected, actual, detail: detail() }))
 }

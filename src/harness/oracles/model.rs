@@ -3,7 +3,7 @@
 
 use crate::disk::extent::{Extent, Mapping};
 
-use super::{Verdict, differing_field, violation};
+use super::{OracleResult, differing_field, violation};
 
 const ORACLE: &str = "model";
 
@@ -11,7 +11,7 @@ const ORACLE: &str = "model";
 ///
 /// The fingerprint describes the first byte on which the engine and the model disagree, so a wrong answer has one
 /// fingerprint whether or not it merges with the extent before it.
-pub fn check(expected: &[Extent], actual: &[Extent]) -> Verdict {
+pub fn check(expected: &[Extent], actual: &[Extent]) -> OracleResult {
     let differing = (0..expected.len().min(actual.len())).find(|&at| expected[at] != actual[at]);
     let Some(at) = differing else {
         return check_count(expected.len(), actual.len());
@@ -53,7 +53,7 @@ fn mapping_after(extents: &[Extent], behind: u64) -> Option<Mapping> {
     }
 }
 
-fn check_count(expected: usize, actual: usize) -> Verdict {
+fn check_count(expected: usize, actual: usize) -> OracleResult {
     if expected == actual {
         return Ok(());
     }
@@ -64,7 +64,7 @@ fn check_count(expected: usize, actual: usize) -> Verdict {
 }
 
 /// Compares the size of the disk.
-pub fn check_size(expected: u64, actual: u64) -> Verdict {
+pub fn check_size(expected: u64, actual: u64) -> OracleResult {
     if expected == actual {
         return Ok(());
     }

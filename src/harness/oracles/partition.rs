@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use crate::disk::extent::Extent;
 
-use super::{Verdict, violation};
+use super::{OracleResult, violation};
 
 const ORACLE: &str = "partition";
 
 /// Checks that `extents` tile `range`: the first begins at its start, each begins at the end of the one before, none
 /// is empty or exceeds 64 bits, and the last ends at its end. An empty range has no extents.
-pub fn check(extents: &[Extent], range: &Range<u64>) -> Verdict {
+pub fn check(extents: &[Extent], range: &Range<u64>) -> OracleResult {
     let at = prefix(extents, range)?;
     if at < range.end {
         let kinds = ("the window's end", "short of it");

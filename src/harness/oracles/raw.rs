@@ -158,7 +158,7 @@ pub(super) fn walk(
 }
 
 /// Reads at the edges of extents. Compressed data may be broken; all other data must be readable.
-fn read_edges(disk: &mut impl OpenDisk, extents: &[Extent]) -> super::Verdict {
+fn read_edges(disk: &mut impl OpenDisk, extents: &[Extent]) -> super::OracleResult {
     let mut bytes = [0; 64];
     for extent in extents {
         let length = usize::try_from(extent.length_bytes).unwrap_or(usize::MAX).min(bytes.len());

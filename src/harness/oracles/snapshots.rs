@@ -8,7 +8,7 @@ use crate::harness::engine::{Capabilities, Engine, OpenDisk};
 use crate::harness::model::Model;
 
 use super::collector::Collector;
-use super::{Oracle, Verdict, bounds, data, lookup, model, unexpected_error, window};
+use super::{Oracle, OracleResult, bounds, data, lookup, model, unexpected_error, window};
 
 const ORACLE: Oracle = Oracle::drawn("snapshots");
 
@@ -29,7 +29,7 @@ pub fn check<E: Engine>(
     model: &mut Model,
     table_bytes: u64,
     buffers: &mut Buffers,
-) -> Verdict {
+) -> OracleResult {
     model.become_snapshot(index);
     model.extents(&mut buffers.expected);
     let fuel = bounds::fuel(table_bytes);
@@ -47,7 +47,7 @@ fn check_disk<E: Engine>(
     model: &Model,
     fuel: u64,
     buffers: &mut Buffers,
-) -> Verdict {
+) -> OracleResult {
     let Buffers { expected, actual, other } = buffers;
     let Capabilities { lookup: engine_looks_up, read: reads, .. } = engine.capabilities();
     // A table has 65,536 snapshots at most. A number past 32 bits is that of no snapshot, which is a violation below.

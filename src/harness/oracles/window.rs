@@ -8,7 +8,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::OpenDisk;
 
 use super::collector::Collector;
-use super::{Oracle, Verdict, differing_field, partition, unexpected_error, violation};
+use super::{Oracle, OracleResult, differing_field, partition, unexpected_error, violation};
 
 const ORACLE: Oracle = Oracle::drawn("window");
 
@@ -19,7 +19,7 @@ pub fn check(
     whole: &[Extent],
     fuel: u64,
     buffer: &mut Vec<Extent>,
-) -> Verdict {
+) -> OracleResult {
     let Range { start, end } = window.clipped(disk.virtual_size_bytes());
     let range = start.get()..end.get();
     if let Err(error) = disk.map(window, &mut Collector::new(buffer, fuel)) {
@@ -39,7 +39,7 @@ pub fn check_resumed(
     whole: &[Extent],
     fuel: u64,
     buffer: &mut Vec<Extent>,
-) -> Verdict {
+) -> OracleResult {
     let collector = &mut Collector::new(buffer, fuel).stopping_after(stop_after);
     if let Err(error) = disk.map(Window::ALL, collector) {
         return Err(unexpected_error(ORACLE, "walk", &error));
@@ -65,7 +65,7 @@ pub fn check_resumed(
 }
 
 /// Checks that each actual extent lies in the expected extent of the same index and has the same mapping.
-fn compare(expected: &[Extent], actual: &[Extent], field: &'static str) -> Verdict {
+fn compare(expected: &[Extent], actual: &[Extent], field: &'static str) -> OracleResult {
     for (whole, part) in expected.iter().zip(actual) {
         let detail = || format!("the whole walk has {whole}\nthis one has {part}");
         let (Some(delta), Some(left)) =

@@ -8,8 +8,8 @@ use std::ops::Range;
 use crate::disk::storage::Storage;
 use crate::images::files::Deviation;
 
-use super::recount::{Finding, Recount, Report, Role};
-use crate::harness::oracles::{Verdict, violation};
+use super::recount::{Recount, RefcountFault, RefcountReport, Role};
+use crate::harness::oracles::{OracleResult, violation};
 
 const ORACLE: &str = "refcounts";
 
@@ -19,7 +19,7 @@ pub fn check<S: Storage + ?Sized>(
     recount: &mut Recount,
     storage: &S,
     out_of_date: &[Deviation],
-) -> Verdict {
+) -> OracleResult {
     match recount.recount(storage) {
         Ok(reports) => {
             check_reports(reports, out_of_date)?;
@@ -41,31 +41,31 @@ pub fn check<S: Storage + ?Sized>(
 }
 
 /// Checks that a deviation explains each report.
-fn check_reports(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
-    let unexplained = |report: &&Report| !explained(report, out_of_date);
+fn check_reports(reports: &[RefcountReport], out_of_date: &[Deviation]) -> OracleResult {
+    let unexplained = |report: &&RefcountReport| !explained(report, out_of_date);
     let Some(report) = reports.iter().find(unexplained) else { return Ok(()) };
     let kinds = match report.finding {
-        Finding::Leak if report.references == 0 => ("free", "counted"),
-        Finding::Leak => ("the references", "more"),
-        Finding::Corruption => ("the references", "fewer"),
-        Finding::Copied if report.references == 1 => ("not copied", "copied"),
-        Finding::Copied => ("copied", "not copied"),
-        Finding::Overlap => ("a cluster of its own", "an overlap"),
+        RefcountFault::Leak if report.references == 0 => ("free", "counted"),
+        RefcountFault::Leak => ("the references", "more"),
+        RefcountFault::Corruption => ("the references", "fewer"),
+        RefcountFault::Copied if report.references == 1 => ("not copied", "copied"),
+        RefcountFault::Copied => ("copied", "not copied"),
+        RefcountFault::Overlap => ("a cluster of its own", "an overlap"),
     };
     violation(ORACLE, role(report.role), kinds, || format!("{report}; {} in all", reports.len()))
 }
 
 /// Reports whether all clusters of a report are out of date in the way that the report says.
-fn explained(report: &Report, out_of_date: &[Deviation]) -> bool {
+fn explained(report: &RefcountReport, out_of_date: &[Deviation]) -> bool {
     let first = out_of_date.partition_point(|one| one.cluster < report.cluster);
     let mut cluster = report.cluster.get();
     // Clusters are those of a file of less than 2^63 bytes.
     let end = cluster.saturating_add(report.clusters);
     for one in &out_of_date[first..] {
         let as_left = match report.finding {
-            Finding::Leak | Finding::Corruption => one.references == report.references,
-            Finding::Copied => one.flags > 0,
-            Finding::Overlap => false,
+            RefcountFault::Leak | RefcountFault::Corruption => one.references == report.references,
+            RefcountFault::Copied => one.flags > 0,
+            RefcountFault::Overlap => false,
         };
         if cluster == end
             || one.cluster.get() != cluster
@@ -81,15 +81,16 @@ fn explained(report: &Report, out_of_date: &[Deviation]) -> bool {
 
 /// Checks that the recount finds every deviation: the count once, and COPIED as often as flags disagree with the
 /// count.
-fn check_out_of_date(reports: &[Report], out_of_date: &[Deviation]) -> Verdict {
+fn check_out_of_date(reports: &[RefcountReport], out_of_date: &[Deviation]) -> OracleResult {
     for one in out_of_date {
-        let about = |report: &&Report| {
+        let about = |report: &&RefcountReport| {
             // As above.
             let from = report.cluster.get();
             (from..from.saturating_add(report.clusters)).contains(&one.cluster.get())
         };
         let of = |copied: bool| {
-            let kind = move |report: &&Report| (report.finding == Finding::Copied) == copied;
+            let kind =
+                move |report: &&RefcountReport| (report.finding == RefcountFault::Copied) == copied;
             reports.iter().filter(about).filter(kind).count() as u64
         };
         for (what, found, expected) in

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::disk::limits::MAX_LAYERS;
-use crate::harness::oracles::Verdict;
+use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::TableBytes;
 use crate::images::files::Images;
 
@@ -23,7 +23,7 @@ pub struct Structures {
 impl Structures {
     /// Judges the images of a chain. It skips the layers that did not change since the last chain of the same run: it has
     /// judged them.
-    pub fn check(&mut self, images: &Images) -> Verdict {
+    pub fn check(&mut self, images: &Images) -> OracleResult {
         self.layer_table_bytes.truncate(images.unchanged());
         self.table_bytes.of_a_snapshot = 0;
         for files in images.layers().rev().skip(images.unchanged()) {

@@ -3,7 +3,7 @@
 use crate::disk::clusters::HostCluster;
 use crate::formats::qcow2::error::MapError;
 
-use super::{Counted, Finding, Recount, Reference, Report};
+use super::{Counted, Recount, RefcountFault, RefcountReport, Reference};
 
 impl Recount {
     /// Adds the sorted references up to counts, and records overlaps.
@@ -38,8 +38,8 @@ impl Recount {
             }
             let shared_end = here.end.min(end);
             if here.role != role || !role.shared() {
-                self.reports.push(Report {
-                    finding: Finding::Overlap,
+                self.reports.push(RefcountReport {
+                    finding: RefcountFault::Overlap,
                     cluster: HostCluster::new(first),
                     clusters: shared_end - first,
                     references: here.count + 1,
@@ -87,8 +87,12 @@ impl Recount {
                 let end = end.min(here.end);
                 if count != here.count {
                     let higher = count > here.count;
-                    self.reports.push(Report {
-                        finding: if higher { Finding::Leak } else { Finding::Corruption },
+                    self.reports.push(RefcountReport {
+                        finding: if higher {
+                            RefcountFault::Leak
+                        } else {
+                            RefcountFault::Corruption
+                        },
                         cluster: HostCluster::new(cursor),
                         clusters: end - cursor,
                         references: here.count,
@@ -121,8 +125,8 @@ impl Recount {
                 _ => 0,
             };
             if copied != (count == 1) {
-                self.reports.push(Report {
-                    finding: Finding::Copied,
+                self.reports.push(RefcountReport {
+                    finding: RefcountFault::Copied,
                     cluster: HostCluster::new(reference.first),
                     clusters: 1,
                     references: u64::from(copied),
@@ -134,9 +138,9 @@ impl Recount {
     }
 }
 
-fn leak(first: u64, end: u64, count: u64) -> Report {
-    Report {
-        finding: Finding::Leak,
+fn leak(first: u64, end: u64, count: u64) -> RefcountReport {
+    RefcountReport {
+        finding: RefcountFault::Leak,
         cluster: HostCluster::new(first),
         clusters: end - first,
         references: 0,

@@ -109,7 +109,7 @@ pub struct Occupied {
 
 /// A fault in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum RefcountFault {
     /// The count on disk is higher than the references: space is lost.
     Leak,
     /// The count on disk is lower than the references: data will be overwritten.
@@ -122,9 +122,9 @@ pub enum Finding {
 
 /// A finding of the recount, and its clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct RefcountReport {
     /// The fault.
-    pub finding: Finding,
+    pub finding: RefcountFault,
     /// The first cluster.
     pub cluster: HostCluster,
     /// The number of clusters.
@@ -138,16 +138,16 @@ pub struct Report {
 }
 
 /// Prints the clusters, their role and both counts.
-impl fmt::Display for Report {
+impl fmt::Display for RefcountReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { finding, cluster, clusters, references, on_disk, role } = self;
         let finding = match finding {
-            Finding::Leak => format!("leaked, references {references}"),
-            Finding::Corruption => format!("counted too low, references {references}"),
+            RefcountFault::Leak => format!("leaked, references {references}"),
+            RefcountFault::Corruption => format!("counted too low, references {references}"),
             // For a COPIED finding, the value of the flag stands in place of the references.
-            Finding::Copied if *references == 1 => "COPIED is set".to_string(),
-            Finding::Copied => "COPIED is not set".to_string(),
-            Finding::Overlap => "another structure lies there too".to_string(),
+            RefcountFault::Copied if *references == 1 => "COPIED is set".to_string(),
+            RefcountFault::Copied => "COPIED is not set".to_string(),
+            RefcountFault::Overlap => "another structure lies there too".to_string(),
         };
         let role = role.map_or("unreferenced", Role::name);
         write!(f, "cluster {cluster}")?;
@@ -164,7 +164,7 @@ pub struct Recount {
     references: Vec<Reference>,
     computed: Vec<Counted>,
     on_disk: Vec<Counted>,
-    reports: Vec<Report>,
+    reports: Vec<RefcountReport>,
     tables: [Vec<u8>; 2],
     /// The bytes of the active L1 and L2 tables, without holes.
     active_table_bytes: u64,
@@ -205,7 +205,10 @@ impl Recount {
     ///
     /// # Errors
     /// The header, the snapshot table, the bitmap directory or an entry is malformed, or a read failed.
-    pub fn recount<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<&[Report], MapError> {
+    pub fn recount<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+    ) -> Result<&[RefcountReport], MapError> {
         self.references.clear();
         self.computed.clear();
         self.on_disk.clear();

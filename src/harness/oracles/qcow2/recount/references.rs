@@ -10,7 +10,7 @@ use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot_table;
 use crate::formats::qcow2::table::HostTable;
 
-use super::{Finding, Recount, Reference, Report, Role};
+use super::{Recount, RefcountFault, RefcountReport, Reference, Role};
 
 impl Recount {
     pub(super) fn reference(
@@ -122,8 +122,8 @@ impl Recount {
     /// one guest cluster, so its entry must be COPIED.
     fn in_data_file(&mut self, geometry: &Geometry, at: HostOffset, entry: L2Entry, checked: bool) {
         if checked && !entry.copied() {
-            self.reports.push(Report {
-                finding: Finding::Copied,
+            self.reports.push(RefcountReport {
+                finding: RefcountFault::Copied,
                 cluster: geometry.cluster_size.host_cluster(at),
                 clusters: 1,
                 references: 0,
