@@ -1,4 +1,5 @@
-//! Files and functions stay short, including those of tests, benchmarks, examples and fuzz targets.
+//! Files and functions stay short, including those of tests, benchmarks, examples and fuzz targets. The compiler sees every
+//! file.
 
 #[allow(dead_code, unused_imports)]
 mod source;
@@ -46,6 +47,71 @@ fn files_and_functions_stay_short() {
     }
     let faults: Vec<_> = files.iter().flat_map(faults).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Returns the files of `src/` and `tests/` that no file declares as a module. The compiler does not see them.
+fn undeclared(files: &[Source]) -> Vec<&str> {
+    let declares = |parent: &str, line: &str| {
+        let parent = files.iter().find(|file| file.name == parent);
+        parent.is_some_and(|file| file.with_tests.lines().any(|it| it.trim().ends_with(line)))
+    };
+    let is_undeclared = |name: &&str| {
+        let path = name.trim_end_matches(".rs").trim_end_matches("/mod");
+        let Some((folder, stem)) = path.rsplit_once('/') else { return false };
+        if folder == "tests" && !name.ends_with("/mod.rs") || stem == "main" || stem == "lib" {
+            // Cargo finds the roots of crates.
+            return false;
+        }
+        let attribute = format!("#[path = \"{}\"]", name.trim_start_matches("tests/"));
+        if files
+            .iter()
+            .any(|file| file.name.starts_with("tests/") && file.text.contains(&attribute))
+        {
+            return false;
+        }
+        let line = format!("mod {stem};");
+        let roots = ["mod", "main", "lib"].map(|root| format!("{folder}/{root}.rs"));
+        let tests =
+            files.iter().filter(|file| folder == "tests" && file.name.starts_with("tests/"));
+        let parents = roots.into_iter().chain([format!("{folder}.rs")]);
+        !parents.chain(tests.map(|file| file.name.clone())).any(|parent| declares(&parent, &line))
+    };
+    let names = files.iter().map(|file| file.name.as_str());
+    let names = names.filter(|name| name.starts_with("src/") || name.starts_with("tests/"));
+    names.filter(is_undeclared).collect()
+}
+
+#[test]
+fn the_compiler_sees_every_file() {
+    let all = files_below("");
+    assert!(all.iter().any(|file| file.name == "tests/cli/main.rs"));
+    assert_eq!(undeclared(&all), Vec::<&str>::new(), "expected a line `mod NAME;` for these files");
+}
+
+#[test]
+fn undeclared_files_are_found() {
+    let of = |files: &[(&str, &str)]| {
+        let files: Vec<_> = files.iter().map(|(name, text)| Source::new(name, text)).collect();
+        undeclared(&files).len()
+    };
+    let declared = ("src/cli/mod.rs", "mod map;\npub mod asm;");
+    let root = ("src/main.rs", "mod cli;");
+    assert_eq!(of(&[root, declared, ("src/cli/map.rs", ""), ("src/cli/asm.rs", "")]), 0);
+    assert_eq!(of(&[root, declared, ("src/cli/sm.rs", "")]), 1);
+    assert_eq!(
+        of(&[root, declared, ("src/cli/map/size.rs", ""), ("src/cli/map.rs", "// mod size;")]),
+        1
+    );
+    assert_eq!(
+        of(&[root, declared, ("src/cli/map/size.rs", ""), ("src/cli/map.rs", "mod size;")]),
+        0
+    );
+    assert_eq!(of(&[("tests/cli/main.rs", "mod map;"), ("tests/cli/map.rs", "")]), 0);
+    assert_eq!(of(&[("tests/cli/main.rs", ""), ("tests/cli/map.rs", "")]), 1);
+    assert_eq!(of(&[("tests/maps.rs", "mod tally;"), ("tests/tally/mod.rs", "")]), 0);
+    assert_eq!(of(&[("tests/maps.rs", ""), ("tests/tally/mod.rs", "")]), 1);
+    let path = ("tests/maps.rs", "#[path = \"qemu/maker.rs\"]\nmod maker;");
+    assert_eq!(of(&[path, ("tests/qemu/maker.rs", ""), ("tests/qemu/recipe.rs", "")]), 1);
 }
 
 #[test]
