@@ -23,3 +23,4 @@ mod skipped;
 mod state;
 mod support;
 mod triage;
+mod verbs;

@@ -1,0 +1,67 @@
+//! Every verb: its help text, its test, its page.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{qcowfuzz, text};
+
+/// Returns the verbs that `qcowfuzz --help` lists.
+fn verbs() -> Vec<String> {
+    let output = qcowfuzz(Path::new("."), &["--help"]);
+    let help = text(&output.stdout).to_string();
+    let (_, listed) = help.split_once("Commands:\n").unwrap();
+    let lines = listed.lines().take_while(|line| line.starts_with("  "));
+    // The description of a verb may go on in a line that is indented further.
+    let lines = lines.filter(|line| !line.starts_with("   "));
+    let verbs = lines.map(|line| line.split_whitespace().next().unwrap().to_string());
+    verbs.filter(|verb| verb != "help").collect()
+}
+
+/// Returns the files with an extension directly in a folder of the repository, in one text.
+fn all_in(folder: &str, extension: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let paths = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let paths = paths.filter(|path| path.extension().is_some_and(|it| it == extension));
+    paths.map(|path| fs::read_to_string(path).unwrap()).collect()
+}
+
+/// Returns the faults of a verb, given the source of the tests and the pages.
+fn faults(verb: &str, tests: &str, pages: &str) -> Vec<String> {
+    let output = qcowfuzz(Path::new("."), &[verb, "--help"]);
+    assert!(output.status.success(), "{verb}");
+    let help = text(&output.stdout);
+    let page = |end: &str| pages.contains(&format!("qcowfuzz {verb}{end}"));
+    let mut faults = Vec::new();
+    for (there, expected) in [
+        (help.contains("Exit codes"), "exit codes in the help text".to_string()),
+        (help.contains("\nExample"), "an example in the help text".to_string()),
+        (
+            tests.contains(&format!("[\"{verb}\"")),
+            format!("a test in tests/cli/ that runs 'qcowfuzz {verb}'"),
+        ),
+        (page(" ") || page("`"), format!("'qcowfuzz {verb}' in README.md or a page of docs/")),
+    ] {
+        if !there {
+            faults.push(format!("{verb}: expected {expected}"));
+        }
+    }
+    faults
+}
+
+#[test]
+fn every_verb_has_a_help_text_a_test_and_a_page() {
+    let tests = all_in("tests/cli", "rs");
+    let pages = all_in("", "md") + &all_in("docs", "md");
+    let verbs = verbs();
+    assert!(verbs.len() > 10, "{verbs:?}");
+    let faults: Vec<_> = verbs.iter().flat_map(|verb| faults(verb, &tests, &pages)).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_verb_without_a_test_or_a_page_is_found() {
+    let (test, page) = ("qcowfuzz(dir, &[\"asm\", \"text\"])", "`qcowfuzz asm text -o out`");
+    assert_eq!(faults("asm", test, page), Vec::<String>::new());
+    assert_eq!(faults("asm", "", page).len(), 1);
+    assert_eq!(faults("asm", test, "qcowfuzz assemble").len(), 1);
+}
