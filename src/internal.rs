@@ -96,7 +96,11 @@ pub mod harness {
         pub use crate::harness::model::*;
     }
     pub mod oracles {
-        pub use crate::harness::oracles::*;
+        // One by one: the compiler reports an oracle that is not in this list and that the harness does not call.
+        pub use crate::harness::oracles::{OracleResult, collector, data, model, snapshots};
+        pub mod qcow2 {
+            pub use crate::harness::oracles::qcow2::{entries, recount, refcounts};
+        }
     }
 }
 pub mod images {

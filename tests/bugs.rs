@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use qcowfuzz::findings::regression::Regression;
 use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::targets::RawImage;
+use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 
 fn root() -> &'static Path {
@@ -100,7 +100,8 @@ fn every_bug_has_its_smallest_input() {
         if target == "raw_image" {
             let input = fs::read(path.with_extension("bin")).unwrap();
             assert!(input.len() <= 512, "{}", path.display());
-            RawImage::new(Walker::default())
+            TargetKind::RawImage
+                .judging(Walker::default())
                 .run(&input, Checks::AtCheckpoints)
                 .unwrap_or_else(|found| panic!("{}: {}", path.display(), found.violation));
             continue;

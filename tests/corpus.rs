@@ -9,7 +9,7 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::fuzzing::libfuzzer;
 use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::targets::{Hostile, TargetKind};
+use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::findings::explain::explain;
@@ -25,8 +25,10 @@ fn corpus() -> PathBuf {
 
 /// Returns the name and the program of each text of a target.
 fn texts(target: &str) -> Vec<(String, Program)> {
-    let mut all: Vec<_> = fs::read_dir(corpus().join("text").join(target))
-        .unwrap()
+    let folder = corpus().join("text").join(target);
+    let entries = fs::read_dir(&folder);
+    let mut all: Vec<_> = entries
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .map(|entry| entry.unwrap().path())
         .map(|path| {
             let name = path.file_stem().unwrap().to_str().unwrap().to_string();
@@ -38,13 +40,13 @@ fn texts(target: &str) -> Vec<(String, Program)> {
     all
 }
 
-/// Returns the seed of a program: its bytes, or for `raw_image` the image that it builds and damages, without
-/// the zeros at its end.
-fn seed(target: &str, program: &Program) -> Vec<u8> {
-    if target != "raw_image" {
+/// Returns the seed of a program: its bytes, or for a target of files the image that it builds and damages, without the
+/// zeros at its end.
+fn seed(target: TargetKind, program: &Program) -> Vec<u8> {
+    if target.runs_programs() {
         return program.encode();
     }
-    let mut hostile = Hostile::new(Walker::default());
+    let mut hostile = TargetKind::Hostile.judging(Walker::default());
     libfuzzer::report(hostile.run(&program.encode(), Checks::AtCheckpoints));
     let image = &hostile.pipeline().unwrap().images().top().image;
     let mut file = vec![0; usize::try_from(image.length_bytes()).unwrap()];
@@ -57,12 +59,14 @@ fn seed(target: &str, program: &Program) -> Vec<u8> {
 #[test]
 fn seeds_are_assembled_from_their_texts() {
     let bless = std::env::var_os("QCOWFUZZ_BLESS").is_some();
-    for target in TargetKind::ALL.map(TargetKind::name) {
+    for kind in TargetKind::ALL {
+        let target = kind.name();
         let mut named = BTreeSet::new();
         for (name, program) in texts(target) {
             let path = corpus().join(target).join(&name);
-            let expected = seed(target, &program);
+            let expected = seed(kind, &program);
             if bless {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(&path, &expected).unwrap();
             }
             let actual = fs::read(&path).unwrap_or_default();
@@ -87,14 +91,12 @@ fn seeds_find_nothing() {
         // A seed may have the purpose to do nothing.
         assert!(outcome.effective * 4 >= outcome.operations * 3, "{name}: {outcome:?}");
     }
-    for (_, program) in texts("hostile") {
-        libfuzzer::report(libfuzzer::run(TargetKind::Hostile, &program.encode()));
-    }
-    for (_, program) in texts("refcounts") {
-        libfuzzer::report(libfuzzer::run(TargetKind::Refcounts, &program.encode()));
-    }
-    for (_, program) in texts("raw_image") {
-        libfuzzer::report(libfuzzer::run(TargetKind::RawImage, &seed("raw_image", &program)));
+    for target in TargetKind::ALL {
+        for (name, program) in texts(target.name()) {
+            if let Err(failure) = libfuzzer::run(target, &seed(target, &program)) {
+                panic!("{}/{name}: {}", target.name(), failure.violation);
+            }
+        }
     }
 }
 
@@ -102,7 +104,7 @@ fn seeds_find_nothing() {
 fn raw_images_reach_every_outcome() {
     let mut outcomes = [0; 3];
     for (_, program) in texts("raw_image") {
-        let ran = libfuzzer::run(TargetKind::RawImage, &seed("raw_image", &program));
+        let ran = libfuzzer::run(TargetKind::RawImage, &seed(TargetKind::RawImage, &program));
         let Outcome { refused, failed, .. } = ran.unwrap();
         outcomes[refused * 2 + failed] += 1;
     }

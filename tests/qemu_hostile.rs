@@ -17,7 +17,7 @@ use std::path::Path;
 use qcowfuzz::disk::extent::{Extent, Mapping, Window};
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::targets::Hostile;
+use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::formats::qcow2::anatomy::Part;
@@ -163,7 +163,7 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut hostile = Hostile::new(Walker::default());
+    let mut hostile = TargetKind::Hostile.judging(Walker::default());
     let mut entropy = Entropy::new(41);
     let (mut judged, mut rng_seed) = (0, 0);
     let mut tally = Tally::default();

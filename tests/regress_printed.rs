@@ -60,7 +60,8 @@ fn bug_refcounts_refcount_block_the_references_fewer_28274946() {
         delete_snapshot index=1\n\
     ";
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
-    let mut target = qcowfuzz::harness::targets::Refcounts::<()>::default();
+    let mut target = qcowfuzz::harness::targets::TargetKind::Refcounts
+        .judging(qcowfuzz::harness::Walker::default());
     let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);
@@ -83,7 +84,8 @@ fn bug_hostile_walk_a_result_a_panic_33ffee0d() {
         patch part=l2 depth=0 nth=8 transform=boundary value=1\n\
     ";
     let input = qcowfuzz::programs::text::assemble(text).unwrap().encode();
-    let mut target = qcowfuzz::harness::targets::Hostile::new(qcowfuzz::harness::Walker::default());
+    let mut target = qcowfuzz::harness::targets::TargetKind::Hostile
+        .judging(qcowfuzz::harness::Walker::default());
     let found = Target::run(&mut target, &input, Checks::AtCheckpoints).err();
     let found = found.map(|failure| failure.violation.fingerprint());
     assert_eq!(found, None);

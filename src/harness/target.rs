@@ -17,6 +17,17 @@ pub trait Target {
     fn pipeline(&self) -> Option<&Pipeline>;
 }
 
+/// Lets a box with a target stand for the target.
+impl<T: Target + ?Sized> Target for Box<T> {
+    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
+        (**self).run(input, checks)
+    }
+
+    fn pipeline(&self) -> Option<&Pipeline> {
+        (**self).pipeline()
+    }
+}
+
 /// The constant properties of a target.
 #[derive(Clone, Copy, Debug)]
 pub struct Definition {
@@ -30,8 +41,6 @@ pub struct Definition {
     pub limits: Limits,
     /// The extents that the harness expects from the walk of an image.
     pub expectation: Expectation,
-    /// The Rust expression that creates the target in a regression test. `{engine}` stands for the engine.
-    pub constructor: &'static str,
 }
 
 /// The kind of a target's inputs.

@@ -5,19 +5,17 @@ mod map_extents;
 mod raw_image;
 mod refcounts;
 
-pub use hostile::Hostile;
-pub use raw_image::RawImage;
-pub use refcounts::Refcounts;
-
 use crate::disk::observer::Observer;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
+use super::Walker;
+use super::engine::Engine;
 use super::target::{Definition, Inputs, Target};
 
 macro_rules! targets {
     ($($(#[$attribute:meta])* $kind:ident in $module:ident,)+) => {
-        /// The fuzz targets of this project. Our walker is the engine of each.
+        /// The fuzz targets of this project.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub enum TargetKind {
             $($(#[$attribute])* $kind,)+
@@ -34,14 +32,14 @@ macro_rules! targets {
                 }
             }
 
-            /// Creates the target. Images name each other by `names`; VM, build, walker and oracles report events to
-            /// `observer`.
-            pub fn create<O>(self, names: FileNames, observer: &O) -> Box<dyn Target>
+            /// Creates the target with `engine` under test.
+            fn of_engine<E, O>(self, engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
             where
+                E: Engine + 'static,
                 O: Observer + Clone + 'static,
             {
                 match self {
-                    $(Self::$kind => $module::create(names, observer),)+
+                    $(Self::$kind => $module::create(engine, names, observer),)+
                 }
             }
         }
@@ -61,6 +59,20 @@ targets! {
 }
 
 impl TargetKind {
+    /// Creates the target with our walker under test. Images name each other by `names`; VM, build, walker and oracles
+    /// report events to `observer`.
+    pub fn create<O>(self, names: FileNames, observer: &O) -> Box<dyn Target>
+    where
+        O: Observer + Clone + 'static,
+    {
+        self.of_engine(Walker::observed(observer.clone()), names, observer)
+    }
+
+    /// Creates the target with `engine` under test.
+    pub fn judging<E: Engine + 'static>(self, engine: E) -> Box<dyn Target> {
+        self.of_engine(engine, FileNames::default(), &())
+    }
+
     /// Returns the target of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

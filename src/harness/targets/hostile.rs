@@ -7,7 +7,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
 use crate::harness::oracles::raw::RawOutcome;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Checks, Failure, Outcome, Pipeline, Walker};
+use crate::harness::{Checks, Failure, Outcome, Pipeline};
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
@@ -19,16 +19,15 @@ pub(super) const DEFINITION: Definition = Definition {
     inputs: Inputs::Programs,
     limits: Limits::HOSTILE,
     expectation: Expectation::UntouchedExtents,
-    constructor: "harness::targets::Hostile::new({engine})",
 };
 
-/// Creates the target with our walker under test.
-pub(super) fn create<O>(names: FileNames, observer: &O) -> Box<dyn Target>
+/// Creates the target with `engine` under test.
+pub(super) fn create<E, O>(engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
 where
+    E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
-    let walker = Walker::observed(observer.clone());
-    Box::new(Hostile::observed(walker, observer.clone()).named(names))
+    Box::new(Hostile::observed(engine, observer.clone()).named(names))
 }
 
 /// Runs programs that damage the images that they build, and judges how the engine reads these images.
@@ -40,13 +39,6 @@ pub struct Hostile<E, O: Observer = ()> {
     model: Model,
     expected: Vec<Extent>,
     buffers: hostile::Buffers,
-}
-
-impl<E: Engine> Hostile<E> {
-    /// Creates the target with `engine` under test.
-    pub fn new(engine: E) -> Self {
-        Self::observed(engine, ())
-    }
 }
 
 impl<E: Engine, O: Observer> Hostile<E, O> {

@@ -3,7 +3,7 @@
 use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline, Walker};
+use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
@@ -14,16 +14,15 @@ pub(super) const DEFINITION: Definition = Definition {
     inputs: Inputs::Programs,
     limits: Limits::WALKED,
     expectation: Expectation::Extents,
-    constructor: "harness::Harness::new({engine})",
 };
 
-/// Creates the target with our walker under test.
-pub(super) fn create<O>(names: FileNames, observer: &O) -> Box<dyn Target>
+/// Creates the target with `engine` under test.
+pub(super) fn create<E, O>(engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
 where
+    E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
-    let walker = Walker::observed(observer.clone());
-    Box::new(Harness::observed(walker, observer.clone()).named(names))
+    Box::new(Harness::observed(engine, observer.clone()).named(names))
 }
 
 impl<E: Engine, O: Observer> Target for Harness<E, O> {

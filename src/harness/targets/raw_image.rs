@@ -5,7 +5,7 @@ use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::raw::{RawJudge, RawOutcome};
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Checks, Failure, Outcome, Pipeline, Walker};
+use crate::harness::{Checks, Failure, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
@@ -16,15 +16,15 @@ pub(super) const DEFINITION: Definition = Definition {
     inputs: Inputs::Files,
     limits: Limits::WALKED,
     expectation: Expectation::Unknown,
-    constructor: "harness::targets::RawImage::new({engine})",
 };
 
-/// Creates the target with our walker under test.
-pub(super) fn create<O>(_names: FileNames, observer: &O) -> Box<dyn Target>
+/// Creates the target with `engine` under test.
+pub(super) fn create<E, O>(engine: E, _names: FileNames, _observer: &O) -> Box<dyn Target>
 where
+    E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
-    Box::new(RawImage::new(Walker::observed(observer.clone())))
+    Box::new(RawImage::new(engine))
 }
 
 /// The references that a recount of a file keeps. A table may be named many times over, and libFuzzer ends a process that

@@ -1,6 +1,7 @@
 //! The target `refcounts`: the allocator alone, in geometries that no walk could afford.
 
 use crate::disk::observer::Observer;
+use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
@@ -15,12 +16,12 @@ pub(super) const DEFINITION: Definition = Definition {
     inputs: Inputs::Programs,
     limits: Limits::ALLOCATED,
     expectation: Expectation::NotWalked,
-    constructor: "harness::targets::Refcounts::<()>::default()",
 };
 
-/// Creates the target.
-pub(super) fn create<O>(names: FileNames, observer: &O) -> Box<dyn Target>
+/// Creates the target. It calls no engine.
+pub(super) fn create<E, O>(_engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
 where
+    E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
     Box::new(Refcounts::observed(observer.clone()).named(names))
