@@ -38,8 +38,8 @@ fn fingerprint(
     let failure = run(input).err()?;
     // An incomplete record has no meaning.
     let again = run(&[input, &[0]].concat()).err();
-    let drawn = [Some(&failure), again.as_ref()].into_iter().flatten();
-    if !drawn.map(|it| it.violation.drawn).any(|drawn| drawn) {
+    let mut found = [Some(&failure), again.as_ref()].into_iter().flatten();
+    if !found.any(|failure| failure.violation.drawn) {
         let rule =
             "an oracle whose questions depend on the checksum of the input has `Oracle::drawn`";
         assert_eq!(Some(&failure), again.as_ref(), "{rule}");
