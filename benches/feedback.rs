@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::programs::generate::Wanted;
+use qcowfuzz::programs::generate::GenerateSettings;
 
 use sets::{OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 
@@ -22,7 +22,7 @@ fn main() {
     println!("| programs | observed by a recorder |");
     println!("|---|---|");
     let generated = SETS.map(|(name, compressed)| {
-        (name, encoded(set(Wanted { operations: OPERATIONS, compressed })))
+        (name, encoded(set(GenerateSettings { operations: OPERATIONS, compressed })))
     });
     for (name, inputs) in generated.into_iter().chain([("the evolved set", evolved())]) {
         let mut alone = Harness::new(Walker::default());

@@ -11,7 +11,7 @@ use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::internal::programs::operand::Size;
 use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::programs::Operation;
-use qcowfuzz::programs::generate::Wanted;
+use qcowfuzz::programs::generate::GenerateSettings;
 
 use sets::{Inputs, OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
 
@@ -33,7 +33,7 @@ fn rates() {
     println!("| programs | operations | take effect | images a second, one core |");
     println!("|---|---|---|---|");
     for (name, compressed) in SETS {
-        let inputs = encoded(set(Wanted { operations: OPERATIONS, compressed }));
+        let inputs = encoded(set(GenerateSettings { operations: OPERATIONS, compressed }));
         let outcome = run_all(&mut Harness::new(Walker::default()), &inputs);
         let time = fastest(&[&inputs])[0];
         println!(
@@ -83,7 +83,7 @@ fn distribution() {
 /// Returns the programs of the set on a disk with this cluster size and disk size, without operations that resize it.
 /// The programs touch the same clusters on every disk: the first sixteen, which the smallest disk has.
 fn on_disk(operations: usize, cluster_bits: u8, size: Size) -> Inputs {
-    let programs = set(Wanted { operations, compressed: false });
+    let programs = set(GenerateSettings { operations, compressed: false });
     let mut inputs = encoded(programs.into_iter().map(|mut program| {
         program.prologue.cluster_bits = Number::new(cluster_bits).expect("a cluster size");
         program.prologue.size = size;

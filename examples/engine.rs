@@ -10,12 +10,12 @@ use std::ops::ControlFlow;
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Layer, Storage};
-use qcowfuzz::findings::minimizer::{Progress, Settings, minimize};
+use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
 use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::Limits;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 /// The engine: opens images with the reader below.
 pub struct Small {
@@ -184,7 +184,8 @@ pub fn judge(
 ) -> (u64, BTreeMap<String, (u64, Vec<u8>)>) {
     let (mut judged, mut found) = (0, BTreeMap::new());
     for rng_seed in 0..programs {
-        let input = generate(rng_seed, Wanted { operations: 4, compressed: true }).encode();
+        let input =
+            generate(rng_seed, GenerateSettings { operations: 4, compressed: true }).encode();
         match harness.run(&input, Checks::AtCheckpoints) {
             Ok(outcome) => judged += u64::from(!outcome.unsupported),
             Err(failure) => {
@@ -199,13 +200,14 @@ pub fn judge(
 
 /// Returns the smallest program that still shows the fingerprint.
 pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Program {
-    let settings = Settings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
+    let settings =
+        MinimizeSettings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
     let judge = &mut |input: &[u8]| {
         let shows = fingerprint(harness, input).as_deref() == Some(shown);
         // A judge that runs other processes may fail. This one cannot.
         Ok::<_, Infallible>(shows)
     };
-    let go_on = &mut |_: &Progress| ControlFlow::Continue(());
+    let go_on = &mut |_: &MinimizeProgress| ControlFlow::Continue(());
     let Ok(minimized) = minimize(input, settings, judge, go_on);
     Program::decode(&minimized.input)
 }

@@ -8,7 +8,7 @@ use qcowfuzz::disk::extent::Extent;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 /// The observable result of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ fn inputs() -> Vec<Vec<u8>> {
     (0..182)
         .map(|rng_seed| match rng_seed % 4 {
             3 => (0..entropy.below(300)).map(|_| entropy.next_u64() as u8).collect(),
-            _ => generate(rng_seed, Wanted { operations: 24, compressed: true }).encode(),
+            _ => generate(rng_seed, GenerateSettings { operations: 24, compressed: true }).encode(),
         })
         .collect()
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus::Folder;
-use qcowfuzz::fuzzing::embedded::{Fuzzer, RunReply, Settings, Subject};
+use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::Limits;
@@ -51,9 +51,9 @@ impl Subject for Changed {
     }
 }
 
-fn settings() -> Settings {
+fn settings() -> FuzzSettings {
     let build = "a test".to_string();
-    Settings { rng_seed: 2, limits: Limits::WALKED, max_operations: 60, build }
+    FuzzSettings { rng_seed: 2, limits: Limits::WALKED, max_operations: 60, build }
 }
 
 fn folder(dir: &Path, name: &str) -> Folder {
@@ -166,7 +166,7 @@ fn coverage_that_differs_in_another_build_is_no_finding() {
     fuzzer.save(&state, &dir.join("scratch")).unwrap();
     let resumed = |build: &str, change: Change| {
         let (corpus, artifacts) = (folder(dir, "corpus"), folder(dir, "artifacts"));
-        let settings = Settings { build: build.to_string(), ..settings() };
+        let settings = FuzzSettings { build: build.to_string(), ..settings() };
         let state = CampaignState::read(&state).unwrap();
         Fuzzer::resume(Changed::new(change), settings, corpus, artifacts, state).unwrap()
     };

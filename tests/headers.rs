@@ -21,8 +21,8 @@ use qcowfuzz::internal::images::qcow2::DataFilePlan;
 use qcowfuzz::internal::images::qcow2::HeaderFlags;
 use qcowfuzz::internal::images::qcow2::HeaderLength;
 use qcowfuzz::internal::images::qcow2::HeaderStyle;
+use qcowfuzz::internal::images::qcow2::ImagePlan;
 use qcowfuzz::internal::images::qcow2::Names;
-use qcowfuzz::internal::images::qcow2::Plan;
 use qcowfuzz::internal::images::qcow2::Scratch;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::text::assemble;
@@ -134,7 +134,7 @@ fn structures_without_room_are_left_out_in_order() {
         let backing = Some(BackingPlan { format: ImageFormat::Raw, names_format: true });
         let data_file = Some(DataFilePlan { raw: false });
         let mut builder = Builder::new();
-        builder.begin(Plan { backing, data_file, ..plan }, Limits::WALKED);
+        builder.begin(ImagePlan { backing, data_file, ..plan }, Limits::WALKED);
         let flags = flags.with(HeaderFlags::UNKNOWN_NAMES);
         let length = HeaderLength::Above(96);
         builder.set_header(HeaderStyle { length, order, unknown: 5, unknown_bytes: 1, flags });
@@ -188,7 +188,7 @@ fn every_style_can_be_read() {
         let raw = entropy.one_in(2);
         let data_file = (version == 3 && entropy.one_in(3)).then_some(DataFilePlan { raw });
         let mut builder = Builder::new();
-        builder.begin(Plan { backing, data_file, ..plan }, Limits::WALKED);
+        builder.begin(ImagePlan { backing, data_file, ..plan }, Limits::WALKED);
         let line = lines::header(&mut entropy);
         let Operation::Header { length, order, unknown, bytes, flags } =
             lines::operations(&line)[0]

@@ -20,7 +20,7 @@ use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::internal::formats::qcow2::constants::MAX_L1_ENTRIES;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::walkers::qcow2::{Disk, Scratch, lookup, map_extents, read};
 
@@ -193,7 +193,7 @@ fn reading_the_largest_compressed_clusters_takes_little_memory() {
 
 #[test]
 fn a_run_allocates_nothing_once_the_buffers_have_grown() {
-    let wanted = |rng_seed| Wanted { operations: 24, compressed: rng_seed % 2 == 0 };
+    let wanted = |rng_seed| GenerateSettings { operations: 24, compressed: rng_seed % 2 == 0 };
     let input = |rng_seed| {
         let mut program = generate(rng_seed, wanted(rng_seed));
         if rng_seed % 3 == 0 {

@@ -27,7 +27,7 @@ use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
 use qcowfuzz::internal::images::files::Deviation;
 use qcowfuzz::internal::programs::journal::Journal;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 /// The number of programs: each pair of a cluster size and a refcount order twice.
 const PROGRAMS: u64 = 2 * 91;
@@ -94,7 +94,7 @@ fn images_with(lines: &str) -> Vec<(Image, Meant)> {
     let mut images = Vec::new();
     let mut harness = Harness::new(Walker::default());
     for rng_seed in 0..PROGRAMS {
-        let wanted = Wanted { operations: 32, compressed: rng_seed % 2 == 0 };
+        let wanted = GenerateSettings { operations: 32, compressed: rng_seed % 2 == 0 };
         let mut program = generate(rng_seed, wanted);
         if rng_seed % 3 != 2 {
             bitmaps::add_to(&mut program, rng_seed % 3 == 1);

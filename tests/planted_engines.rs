@@ -14,13 +14,13 @@ use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 /// The number of programs: each pair of a cluster size and a refcount order three times.
 const PROGRAMS: u64 = 3 * 91;
 
 fn inputs() -> Vec<Vec<u8>> {
-    let wanted = |rng_seed| Wanted { operations: 32, compressed: rng_seed % 2 == 0 };
+    let wanted = |rng_seed| GenerateSettings { operations: 32, compressed: rng_seed % 2 == 0 };
     (0..PROGRAMS).map(|rng_seed| generate(rng_seed, wanted(rng_seed)).encode()).collect()
 }
 

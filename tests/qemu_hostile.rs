@@ -26,7 +26,7 @@ use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::programs::operand::Number;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz::walkers::qcow2;
 use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
@@ -133,7 +133,7 @@ fn disagreement(ours: &Walked, theirs: &Walked) -> Option<String> {
 
 /// Returns the program of a seed with one to three attacks, which take turns through the pairs of part and transform.
 fn program(rng_seed: u64, entropy: &mut Entropy) -> Program {
-    let mut program = generate(rng_seed, Wanted { operations: 10, compressed: true });
+    let mut program = generate(rng_seed, GenerateSettings { operations: 10, compressed: true });
     let tables = "snapshot\nbitmap granularity=12 flags=in_use name=2";
     program.operations.extend(lines::operations(tables));
     let transforms = Transform::ALL.len();

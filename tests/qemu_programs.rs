@@ -30,7 +30,7 @@ use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use tally::Tally;
 
 /// One program.
@@ -126,7 +126,7 @@ fn generated() -> Vec<Case> {
     let rounds = [(3, true), (24, true), (24, false), (60, true), (12, true), (250, true)];
     let case = |rng_seed: u64| {
         let (operations, compressed) = rounds[(rng_seed / 91) as usize];
-        let program = generate(rng_seed, Wanted { operations, compressed });
+        let program = generate(rng_seed, GenerateSettings { operations, compressed });
         Case { name: format!("generated from {rng_seed}"), input: program.encode() }
     };
     (0..91 * rounds.len() as u64).map(case).collect()
@@ -136,7 +136,7 @@ fn generated() -> Vec<Case> {
 fn headers() -> Vec<Case> {
     let mut entropy = Entropy::new(15);
     let case = |rng_seed: u64| {
-        let mut program = generate(rng_seed, Wanted { operations: 16, compressed: true });
+        let mut program = generate(rng_seed, GenerateSettings { operations: 16, compressed: true });
         program.operations.extend(lines::operations(&lines::header(&mut entropy)));
         Case { name: format!("generated from {rng_seed}, with a header"), input: program.encode() }
     };

@@ -7,7 +7,7 @@ use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::{Checks, Harness, Outcome};
 use qcowfuzz::internal::disk::observer::Observer;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The seeds of the frozen set.
@@ -22,7 +22,7 @@ pub const SETS: [(&str, bool); 2] = [("without compressed clusters", false), ("w
 
 pub type Inputs = Vec<Vec<u8>>;
 
-pub fn set(wanted: Wanted) -> Vec<Program> {
+pub fn set(wanted: GenerateSettings) -> Vec<Program> {
     SET.map(|rng_seed| generate(rng_seed, wanted)).collect()
 }
 

@@ -13,7 +13,7 @@ use qcowfuzz::internal::harness::oracles::qcow2::entries;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 
 use super::exit::{CommandError, Exit, ExitResult};
-use super::findings::Findings;
+use super::findings::CheckPrinter;
 use super::map::Form;
 use super::opening::{check_format, malformed};
 
@@ -66,7 +66,7 @@ impl Answer {
 /// zero too.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct Summary {
+struct CheckSummary {
     #[serde(skip_serializing_if = "is_zero")]
     image_end_offset: u64,
     #[serde(skip_serializing_if = "is_zero")]
@@ -104,7 +104,7 @@ fn check(arguments: &Arguments) -> ExitResult {
     let storage = FileStorage::open(&arguments.image)?;
     let failure = |error| malformed(&arguments.image, &storage, &error);
     let mut recount = Recount::new();
-    let mut findings = Findings::new();
+    let mut findings = CheckPrinter::new();
     // The command prints no finding before it has validated the header.
     let Head { header, .. } = Head::read(&storage).map_err(failure)?;
     let cluster_size = header.geometry.cluster_size;
@@ -122,7 +122,7 @@ fn check(arguments: &Arguments) -> ExitResult {
     }
     let (corruptions, leaks) = findings.end();
     let end_cluster = recount.end_cluster_within(file_clusters);
-    let summary = Summary {
+    let summary = CheckSummary {
         image_end_offset: cluster_size.host_offset(end_cluster).get(),
         compressed_clusters: guest.compressed,
         total_clusters: cluster_size.clusters_for(header.virtual_size_bytes()),
@@ -150,7 +150,7 @@ fn check(arguments: &Arguments) -> ExitResult {
     }
 }
 
-fn human(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+fn human(summary: &CheckSummary, out: &mut impl Write) -> io::Result<()> {
     if summary.corruptions == 0 && summary.leaks == 0 {
         writeln!(out, "No errors were found on the image.")?;
     }
@@ -179,7 +179,7 @@ fn human(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn json(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+fn json(summary: &CheckSummary, out: &mut impl Write) -> io::Result<()> {
     let formatter = PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut *out, formatter);
     summary.serialize(&mut serializer)?;

@@ -10,14 +10,14 @@ use qcowfuzz::internal::harness::oracles::qcow2::recount::RefcountReport;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Role;
 
 /// Prints and counts findings.
-pub struct Findings {
+pub struct CheckPrinter {
     /// Standard error. If it cannot be written, the counts are still right.
     out: BufWriter<StderrLock<'static>>,
     corruptions: u64,
     leaks: u64,
 }
 
-impl Findings {
+impl CheckPrinter {
     /// Returns counts of zero.
     pub fn new() -> Self {
         Self { out: BufWriter::new(io::stderr().lock()), corruptions: 0, leaks: 0 }

@@ -11,7 +11,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use qcowfuzz::fuzzing::campaign::{
-    Campaign, CampaignError, FoundBug, Places, Plan, Status, Summary, build_name,
+    Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, Places, Status, build_name,
 };
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::internal::disk::observer::Rare;
@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     let rng_seed = places.rng_seed(arguments.rng_seed)?;
     let stop = stop_on_ctrl_c()?;
     let (start, executable) = (Instant::now(), this_executable()?);
-    let plan = Plan {
+    let plan = CampaignPlan {
         build: build_name(&executable)?,
         executable,
         target: *target,
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         bar.tick();
     });
     bar.finish_and_clear();
-    let summary = Summary::new(&plan, start.elapsed(), &finished)?;
+    let summary = CampaignSummary::new(&plan, start.elapsed(), &finished)?;
     print(&summary, arguments.json, |summary, out| lines(summary, out))?;
     match finished.failure {
         Some(line) => Err(CommandError::Message(line)),
@@ -165,8 +165,9 @@ fn line(status: &Status) -> String {
     )
 }
 
-fn lines(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
-    let Summary { jobs, runs, seconds, edges, rare_events, corpus, inputs, found, .. } = summary;
+fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
+    let CampaignSummary { jobs, runs, seconds, edges, rare_events, corpus, inputs, found, .. } =
+        summary;
     let target = summary.target.name();
     let jobs = format!("{jobs} job{}", if *jobs == 1 { "" } else { "s" });
     writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;

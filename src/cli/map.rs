@@ -66,7 +66,7 @@ pub enum Form {
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The reason why the output of a walk stopped early.
-enum Stop {
+enum MapStop {
     Output(io::Error),
     Compressed(Extent),
 }
@@ -104,8 +104,8 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     match walked {
         Ok(Ok(())) => flushed.map(|()| Exit::Nothing).map_err(|error| CommandError::output(&error)),
         Ok(Err(error)) => Err(failure(error)),
-        Err(Stop::Output(error)) => Err(CommandError::output(&error)),
-        Err(Stop::Compressed(extent)) => {
+        Err(MapStop::Output(error)) => Err(CommandError::output(&error)),
+        Err(MapStop::Compressed(extent)) => {
             let start = extent.start;
             let what = format_args!(
                 "cannot print the compressed data at guest offset {start} in the human format, expected --output json"
@@ -115,7 +115,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     }
 }
 
-type Walked = Result<Result<(), MapError>, Stop>;
+type Walked = Result<Result<(), MapError>, MapStop>;
 
 fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walked {
     let mut serializer =
@@ -131,13 +131,13 @@ fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walke
     // If the walk failed, the list stays open, as qemu-img leaves it: no parser takes it for complete.
     if walked.is_ok() {
         sequence.end().map_err(output)?;
-        out.write_all(b"\n").map_err(Stop::Output)?;
+        out.write_all(b"\n").map_err(MapStop::Output)?;
     }
     Ok(walked)
 }
 
-fn output(error: serde_json::Error) -> Stop {
-    Stop::Output(error.into())
+fn output(error: serde_json::Error) -> MapStop {
+    MapStop::Output(error.into())
 }
 
 fn human(
@@ -147,7 +147,7 @@ fn human(
     out: &mut impl Write,
 ) -> Walked {
     writeln!(out, "{:<16}{:<16}{:<16}File", "Offset", "Length", "Mapped to")
-        .map_err(Stop::Output)?;
+        .map_err(MapStop::Output)?;
     walk(disk, window, |extent| {
         let mapping = &extent.mapping;
         match mapping.offset {
@@ -159,15 +159,15 @@ fn human(
                         0 => write!(out, "{:<16}", 0),
                         column => write!(out, "{column:<#16x}"),
                     }
-                    .map_err(Stop::Output)?;
+                    .map_err(MapStop::Output)?;
                 }
                 // The name is printed byte by byte, because it need not be UTF-8.
                 let file = chain.data_path(mapping.depth).unwrap_or(Path::new(""));
                 out.write_all(file.as_os_str().as_encoded_bytes())
                     .and_then(|()| out.write_all(b"\n"))
-                    .map_err(Stop::Output)
+                    .map_err(MapStop::Output)
             }
-            None if mapping.data => Err(Stop::Compressed(*extent)),
+            None if mapping.data => Err(MapStop::Compressed(*extent)),
             _ => Ok(()),
         }
     })
@@ -177,7 +177,7 @@ fn human(
 fn walk(
     disk: &Disk<FileStorage>,
     window: Window,
-    mut print: impl FnMut(&Extent) -> Result<(), Stop>,
+    mut print: impl FnMut(&Extent) -> Result<(), MapStop>,
 ) -> Walked {
     let mut stopped = None;
     let mut visitor = |extent: Extent| match print(&extent) {

@@ -13,7 +13,7 @@ use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::findings::isolation::Isolation;
 use qcowfuzz::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, judge_of};
 use qcowfuzz::findings::minimizer;
-use qcowfuzz::findings::minimizer::{Minimized, Progress, Settings};
+use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, Minimized};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::programs::Program;
 
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         .map_err(|error| CommandError::Message(format!("cannot handle Ctrl-C: {error}")))?;
     let start = Instant::now();
     let bar = spinner();
-    let settings = Settings {
+    let settings = MinimizeSettings {
         limits: target.limits(),
         tries: arguments.tries,
         rerolls: judge.rerolls(),
@@ -111,13 +111,13 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     let minimized = minimized.map_err(|error| failure(error, arguments))?;
     save::write(output, existing, &minimized.input)?;
     let seconds = start.elapsed().as_secs_f64();
-    let summary = Summary::new(arguments, found, &bytes, &minimized, seconds);
+    let summary = MinimizeSummary::new(arguments, found, &bytes, &minimized, seconds);
     print(&summary, arguments.json, |summary, out| summary.lines(out))?;
     Ok(Exit::Nothing)
 }
 
-fn line(progress: &Progress) -> String {
-    let Progress { reducer, tries, kept, operations } = progress;
+fn line(progress: &MinimizeProgress) -> String {
+    let MinimizeProgress { reducer, tries, kept, operations } = progress;
     format!("{operations} operations · {tries} tried, {kept} kept · {reducer}")
 }
 
@@ -158,7 +158,7 @@ fn failure(error: JudgeError, arguments: &Arguments) -> CommandError {
 
 /// The result of a minimization.
 #[derive(Serialize)]
-struct Summary {
+struct MinimizeSummary {
     output: String,
     /// The fingerprint of the input and of the output.
     fingerprint: String,
@@ -174,7 +174,7 @@ struct Summary {
     program: String,
 }
 
-impl Summary {
+impl MinimizeSummary {
     fn new(
         arguments: &Arguments,
         fingerprint: String,

@@ -101,21 +101,24 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     let (summary, violations) = match &arguments.what {
         What::Show { dir, rarest } => {
             let corpus = Corpus::read(dir, target)?;
-            (Summary::Show(Box::new(Show::of(&corpus, *rarest)?)), corpus.violations)
+            (StateSummary::Show(Box::new(Show::of(&corpus, *rarest)?)), corpus.violations)
         }
         What::Diff { one, other } => {
             let (one, other) = (Corpus::read(one, target)?, Corpus::read(other, target)?);
             let violations = one.violations + other.violations;
-            (Summary::Diff(Diff::of(&one, &other)), violations)
+            (StateSummary::Diff(Diff::of(&one, &other)), violations)
         }
         What::Prune { dir, output, force } => {
             let corpus = Corpus::read(dir, target)?;
-            (Summary::Prune(pruned(&corpus, output, Existing::forced(*force))?), corpus.violations)
+            (
+                StateSummary::Prune(pruned(&corpus, output, Existing::forced(*force))?),
+                corpus.violations,
+            )
         }
         What::Merge { dirs, output } => {
             let merged = Merged::of(dirs, output, target)?;
             let violations = merged.violations();
-            (Summary::Merge(merged), violations)
+            (StateSummary::Merge(merged), violations)
         }
     };
     print(&summary, arguments.json, |summary, out| summary.print(out))?;
@@ -125,14 +128,14 @@ pub fn run(arguments: &Arguments) -> ExitResult {
 /// The result of a subcommand.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Summary {
+enum StateSummary {
     Show(Box<Show>),
     Diff(Diff),
     Prune(Pruned),
     Merge(Merged),
 }
 
-impl Summary {
+impl StateSummary {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Show(show) => show.print(out),

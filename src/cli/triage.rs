@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use qcowfuzz::findings::isolation::Isolation;
 use qcowfuzz::findings::triage;
-use qcowfuzz::findings::triage::{Input, KnownBugs, Triage};
+use qcowfuzz::findings::triage::{KnownBugs, Triage, TriagedInput};
 use qcowfuzz::harness::targets::TargetKind;
 
 use super::exit::{CommandError, Exit, ExitResult};
@@ -106,8 +106,8 @@ fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn listed(inputs: &[Input], out: &mut impl Write) -> io::Result<()> {
-    for Input { path, bytes } in inputs.iter().take(MOST_LISTED) {
+fn listed(inputs: &[TriagedInput], out: &mut impl Write) -> io::Result<()> {
+    for TriagedInput { path, bytes } in inputs.iter().take(MOST_LISTED) {
         let path: String = path.chars().map(shown).collect();
         writeln!(out, "       {bytes:>7} bytes  {path}")?;
     }

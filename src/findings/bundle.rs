@@ -168,7 +168,7 @@ mod tests {
     use crate::findings::examiner::Examiner;
     use crate::findings::report::Verdict;
     use crate::harness::Checks;
-    use crate::programs::generate::{Wanted, generate};
+    use crate::programs::generate::{GenerateSettings, generate};
 
     /// The report of a sound program, as if something had been found in it.
     fn found(target: TargetKind, input: &[u8]) -> Report {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_archive_has_the_input_and_all_that_explains_it() {
-        let input = generate(3, Wanted { operations: 5, compressed: false }).encode();
+        let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
         let report = found(TargetKind::MapExtents, &input);
         let packed = archive(&report, &input, Path::new("bug-bundle")).unwrap();
         assert_eq!(packed, archive(&report, &input, Path::new("bug-bundle")).unwrap());

@@ -71,11 +71,11 @@ impl Examiner {
 mod tests {
     use super::*;
     use crate::findings::report::Verdict;
-    use crate::programs::generate::{Wanted, generate};
+    use crate::programs::generate::{GenerateSettings, generate};
 
     #[test]
     fn an_input_is_reported_with_and_without_evidence() {
-        let input = generate(3, Wanted { operations: 5, compressed: false }).encode();
+        let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
         let target = TargetKind::MapExtents;
         let mut examiner = Examiner::new(target, Checks::AtCheckpoints, FileNames::default());
         let judged = examiner.judge(Path::new("file"), &input);

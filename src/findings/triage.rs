@@ -66,7 +66,7 @@ pub struct Triage {
     /// The bugs: the new ones first, then by the length of the smallest input.
     pub bugs: Vec<Bug>,
     /// The inputs in which nothing is found any more.
-    pub nothing: Vec<Input>,
+    pub nothing: Vec<TriagedInput>,
     /// The reasons why other inputs could not be run, one line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
@@ -81,12 +81,12 @@ pub struct Bug {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known: Option<String>,
     /// The inputs that show it, the smallest first.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<TriagedInput>,
 }
 
 /// An input.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Input {
+pub struct TriagedInput {
     /// The file.
     pub path: String,
     /// Its length.
@@ -115,7 +115,7 @@ pub fn triage(dir: &Path, known: &KnownBugs, isolation: &Isolation) -> Result<Tr
         match ran {
             Ok((bytes, ran)) => {
                 let path = path.display().to_string();
-                triage.add(Input { path, bytes }, ran.fingerprint(), known);
+                triage.add(TriagedInput { path, bytes }, ran.fingerprint(), known);
             }
             Err(line) => triage.failures.push(line),
         }
@@ -162,7 +162,7 @@ impl Triage {
         self.bugs.iter().filter(|bug| bug.known.is_none()).count()
     }
 
-    fn add(&mut self, input: Input, fingerprint: Option<String>, known: &KnownBugs) {
+    fn add(&mut self, input: TriagedInput, fingerprint: Option<String>, known: &KnownBugs) {
         self.inputs += 1;
         let Some(fingerprint) = fingerprint else {
             self.nothing.push(input);
@@ -179,7 +179,7 @@ impl Triage {
 
     /// Sorts bugs and inputs in the order in which a person wants to read them.
     fn sort(&mut self) {
-        let by_size = |inputs: &mut Vec<Input>| {
+        let by_size = |inputs: &mut Vec<TriagedInput>| {
             inputs.sort_by(|one, other| (one.bytes, &one.path).cmp(&(other.bytes, &other.path)));
         };
         self.bugs.iter_mut().for_each(|bug| by_size(&mut bug.inputs));
@@ -225,7 +225,7 @@ mod tests {
         let triage = triage(dir.path(), &known.into(), &isolation).unwrap();
         let input = |name: &str, bytes| {
             let path = dir.path().join(name).display().to_string();
-            Input { path, bytes }
+            TriagedInput { path, bytes }
         };
         let (new, known) = ("model: kind, normal → zero-plain", "panic: my_crate, one");
         let bug = |fingerprint: &str, known: Option<&str>, inputs| {

@@ -39,7 +39,7 @@ use credit::Credit;
 use pool::{Entry, Pool};
 use scoring::{INTERESTING, Lineage, SeenFeatures};
 
-pub use findings::{Findings, SavedFinding};
+pub use findings::{SavedFinding, SavedFindings};
 pub use subject::{RunReply, Subject};
 
 /// The origin of an input.
@@ -63,7 +63,7 @@ impl Origin {
 
 /// The settings of a campaign, which do not change while it runs.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct FuzzSettings {
     /// The seed of all random choices.
     pub rng_seed: u64,
     /// The limits of the target.
@@ -76,7 +76,7 @@ pub struct Settings {
 
 /// The progress of a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct FuzzProgress {
     /// The number of children that were run.
     pub runs: u64,
     /// The number of inputs that are kept.
@@ -91,7 +91,7 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Fuzzer<S> {
     subject: S,
-    settings: Settings,
+    settings: FuzzSettings,
     corpus: Folder,
     artifacts: Folder,
     entropy: Entropy,
@@ -99,7 +99,7 @@ pub struct Fuzzer<S> {
     pool: Pool,
     known: SeenFeatures,
     credit: Credit,
-    found: Findings,
+    found: SavedFindings,
     /// The place in the pool of each input that was kept, including inputs that a shorter one has replaced since.
     contents: BTreeMap<Vec<u8>, usize>,
     /// The [`coverage_name`] of each kept input.
@@ -118,7 +118,7 @@ impl<S: Subject> Fuzzer<S> {
     /// A file cannot be read or written.
     pub fn begin(
         subject: S,
-        settings: Settings,
+        settings: FuzzSettings,
         corpus: Folder,
         artifacts: Folder,
     ) -> Result<Self, Error> {
@@ -136,7 +136,7 @@ impl<S: Subject> Fuzzer<S> {
         Ok(fuzzer)
     }
 
-    fn empty(subject: S, settings: Settings, corpus: Folder, artifacts: Folder) -> Self {
+    fn empty(subject: S, settings: FuzzSettings, corpus: Folder, artifacts: Folder) -> Self {
         let entropy = Entropy::new(settings.rng_seed);
         let (pool, known, credit, found) = Default::default();
         let (contents, coverages, seen) = Default::default();
@@ -365,13 +365,13 @@ impl<S: Subject> Fuzzer<S> {
     }
 
     /// Returns the progress of the campaign.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> FuzzProgress {
         let (edges, rare_events) = tally(self.covered());
-        Progress { runs: self.runs, inputs: self.pool.entries().len(), edges, rare_events }
+        FuzzProgress { runs: self.runs, inputs: self.pool.entries().len(), edges, rare_events }
     }
 
     /// Returns the findings.
-    pub fn found(&self) -> &Findings {
+    pub fn found(&self) -> &SavedFindings {
         &self.found
     }
 

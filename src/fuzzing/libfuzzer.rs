@@ -93,7 +93,7 @@ mod tests {
     use crate::images::damage::Transform;
     use crate::images::entropy::Entropy;
     use crate::programs::Operation;
-    use crate::programs::generate::{Wanted, generate};
+    use crate::programs::generate::{GenerateSettings, generate};
     use crate::programs::operand::{Gap, Number, Operand};
 
     fn random_bytes(entropy: &mut Entropy) -> Vec<u8> {
@@ -105,7 +105,7 @@ mod tests {
     fn map_extents_finds_nothing() {
         let mut entropy = Entropy::new(1);
         for rng_seed in 0..1000 {
-            let wanted = Wanted { operations: 24, compressed: rng_seed % 2 == 0 };
+            let wanted = GenerateSettings { operations: 24, compressed: rng_seed % 2 == 0 };
             report(run(TargetKind::MapExtents, &generate(rng_seed, wanted).encode()));
             report(run(TargetKind::MapExtents, &random_bytes(&mut entropy)));
         }
@@ -115,7 +115,7 @@ mod tests {
     fn refcounts_finds_nothing() {
         let mut entropy = Entropy::new(2);
         for rng_seed in 0..200 {
-            let wanted = Wanted { operations: 24, compressed: true };
+            let wanted = GenerateSettings { operations: 24, compressed: true };
             report(run(TargetKind::Refcounts, &generate(rng_seed, wanted).encode()));
             report(run(TargetKind::Refcounts, &random_bytes(&mut entropy)));
         }
@@ -143,7 +143,8 @@ mod tests {
         let mut entropy = Entropy::new(4);
         let (mut images, mut refused, mut failed) = (0, 0, 0);
         for rng_seed in 0..2000 {
-            let mut program = generate(rng_seed, Wanted { operations: 16, compressed: true });
+            let mut program =
+                generate(rng_seed, GenerateSettings { operations: 16, compressed: true });
             let attacks = 1 + entropy.below(6);
             program.operations.extend((0..attacks).map(|_| attack(&mut entropy)));
             match run(TargetKind::Hostile, &program.encode()) {
@@ -167,7 +168,7 @@ mod tests {
         let mut harness = Harness::new(Walker::default());
         let mut outcomes = [0; 3];
         for rng_seed in 0..500 {
-            let program = generate(rng_seed, Wanted { operations: 12, compressed: true });
+            let program = generate(rng_seed, GenerateSettings { operations: 12, compressed: true });
             let mut file = flat(harness.build(&program.encode()));
             // Damages bytes that are not zero.
             let there = (0..file.len()).filter(|at| file[*at] != 0).collect::<Vec<_>>();

@@ -10,7 +10,7 @@ use super::prologue::PROLOGUE_BYTES;
 
 /// The properties of a generated program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct GenerateSettings {
     /// The number of operations.
     pub operations: usize,
     /// The program may write compressed clusters.
@@ -19,7 +19,7 @@ pub struct Wanted {
 
 /// Generates the program of `rng_seed`. The seed also selects the cluster size and the refcount order: any 91
 /// consecutive seeds contain every pair of them.
-pub fn generate(rng_seed: u64, wanted: Wanted) -> Program {
+pub fn generate(rng_seed: u64, wanted: GenerateSettings) -> Program {
     let mut entropy = Entropy::new(rng_seed);
     let mut bytes = vec![0; PROLOGUE_BYTES];
     bytes[1..].fill_with(|| entropy.next_u64() as u8);

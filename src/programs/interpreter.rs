@@ -14,7 +14,7 @@ mod snapshots;
 
 use crate::images::damage::{Attack, Spot};
 use crate::images::limits::Limits;
-use crate::images::qcow2::{Builder, Plan, SnapshotDetails};
+use crate::images::qcow2::{Builder, ImagePlan, SnapshotDetails};
 
 use super::journal::Journal;
 use super::operand::Base;
@@ -98,7 +98,7 @@ impl Vm {
         self.payload_bytes = limits.payload_bytes;
     }
 
-    fn begin_layer(&mut self, plan: Plan) {
+    fn begin_layer(&mut self, plan: ImagePlan) {
         self.builder.begin(plan, self.limits);
         let plan = self.builder.plan();
         self.journal.begin(plan.geometry.cluster_size, plan.size_bytes);

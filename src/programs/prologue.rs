@@ -7,7 +7,7 @@ use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::geometry::{Compression, Geometry, ImageFormat, Version};
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
-use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, MAX_SIZE_BYTES, Plan};
+use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES};
 
 use super::operand::{
     Base, ClusterBits, DataIn, Features, Number, Operand, Place, RefcountOrder, Relative, Size,
@@ -116,10 +116,10 @@ prologue! {
 
 impl Prologue {
     /// Returns the plan of the image, without the features that the version or the cluster size forbids.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> ImagePlan {
         let Self { version, cluster_bits, refcount_order, features, data_in, .. } = *self;
         let image = ImageOperands { version, cluster_bits, refcount_order, features, data_in };
-        Plan {
+        ImagePlan {
             refcounts: RefcountPlacement {
                 blocks: self.blocks,
                 table: self.table,
@@ -145,9 +145,14 @@ pub(super) struct ImageOperands {
 impl ImageOperands {
     /// Returns the plan of an overlay on the image of `below`, with the same placement of refcount structures. The
     /// image below becomes a file in `format`.
-    pub(super) fn plan_over(&self, below: &Plan, format: ImageFormat, size: Relative) -> Plan {
+    pub(super) fn plan_over(
+        &self,
+        below: &ImagePlan,
+        format: ImageFormat,
+        size: Relative,
+    ) -> ImagePlan {
         let size_bytes = size.bytes(below.size_bytes).min(MAX_SIZE_BYTES);
-        Plan {
+        ImagePlan {
             refcounts: below.refcounts,
             rng_seed: below.rng_seed.wrapping_add(1),
             ..self.plan(size_bytes, Some(BackingPlan { format, names_format: true }))
@@ -156,14 +161,14 @@ impl ImageOperands {
 
     /// Returns the plan of an image. A raw data file conflicts with backing files (specification, "Autoclear
     /// features"), so an image with a backing file has a data file that is not raw.
-    fn plan(&self, size_bytes: u64, backing: Option<BackingPlan>) -> Plan {
+    fn plan(&self, size_bytes: u64, backing: Option<BackingPlan>) -> ImagePlan {
         let geometry = self.geometry();
         let raw = self.data_in == DataIn::RawFile && backing.is_none();
-        Plan {
+        ImagePlan {
             header: self.header_options(),
             backing,
             data_file: geometry.data_file.then_some(DataFilePlan { raw }),
-            ..Plan::new(geometry, size_bytes)
+            ..ImagePlan::new(geometry, size_bytes)
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Output;
 
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 use crate::support::{CLUSTER, Damaged, qcowfuzz, qemu_img, text, told, with_image};
 
@@ -135,7 +135,7 @@ fn a_check_that_cannot_be_done_exits_with_1() {
 fn check_counts_clusters_as_qemu_img_check() {
     let dir = tempfile::tempdir().unwrap();
     for rng_seed in 0..40 {
-        let program = generate(rng_seed, Wanted { operations: 24, compressed: true });
+        let program = generate(rng_seed, GenerateSettings { operations: 24, compressed: true });
         fs::write(dir.path().join("program"), program.encode()).unwrap();
         let made = qcowfuzz(dir.path(), &["export", "program", "-o", "disk.qcow2", "--force"]);
         assert!(made.status.success(), "{}", text(&made.stderr));

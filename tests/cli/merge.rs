@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::internal::disk::files;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 use crate::support::{qcowfuzz, text, told};
 
@@ -29,7 +29,7 @@ fn write(dir: &Path, inputs: &[(&str, &[u8])]) {
 fn write_finds(dir: &Path, rng_seeds: std::ops::Range<u64>) {
     for rng_seed in rng_seeds {
         let operations = 1 + (rng_seed % 30) as usize;
-        let input = generate(rng_seed, Wanted { operations, compressed: true }).encode();
+        let input = generate(rng_seed, GenerateSettings { operations, compressed: true }).encode();
         write(dir, &[(&corpus::name(&input), &input)]);
     }
 }
@@ -94,8 +94,9 @@ fn all_seeds_and_the_finds_that_matter_are_merged() {
 fn no_existing_file_is_removed_or_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let program =
-        |rng_seed| generate(rng_seed, Wanted { operations: 9, compressed: true }).encode();
+    let program = |rng_seed| {
+        generate(rng_seed, GenerateSettings { operations: 9, compressed: true }).encode()
+    };
     let (mine, theirs, spare) = (program(1), program(2), program(3));
     // A seed with the same name and other content, and a find without new coverage.
     write(&at("all"), &[("seed", &mine), (&corpus::name(&spare), &spare), ("a_copy", &spare)]);
@@ -122,7 +123,7 @@ fn no_existing_file_is_removed_or_replaced() {
 fn a_torn_file_is_reported_and_replaced_by_the_whole_one() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let whole = generate(5, Wanted { operations: 20, compressed: true }).encode();
+    let whole = generate(5, GenerateSettings { operations: 20, compressed: true }).encode();
     let name = corpus::name(&whole);
     write(&at("all"), &[(&name, &whole[..30])]);
     write(&at("from"), &[(&name, &whole)]);
@@ -138,7 +139,7 @@ fn a_killed_merge_leaves_whole_files_and_is_completed() {
     let at = |name: &str| dir.path().join(name);
     write_finds(&at("from"), 0..400);
     for name in 0..300 {
-        let input = generate(name, Wanted { operations: 3, compressed: false }).encode();
+        let input = generate(name, GenerateSettings { operations: 3, compressed: false }).encode();
         write(&at("from"), &[(&format!("seed_{name}"), &input)]);
     }
     let from = contents(&at("from"));

@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 use crate::support::{qcowfuzz, text, told};
 
 /// Returns a program of 100 operations, one of which takes a snapshot.
 fn with_snapshot(dir: &Path) {
-    let mut program = generate(11, Wanted { operations: 99, compressed: true });
+    let mut program = generate(11, GenerateSettings { operations: 99, compressed: true });
     program.operations.retain(|operation| operation.name() != "snapshot");
     let snapshot = qcowfuzz::programs::Operation::Snapshot {};
     program.operations.insert(50, snapshot);
@@ -172,7 +172,7 @@ fn standard_input_is_an_input_and_a_fifo_no_output() {
 #[test]
 fn it_ends_when_its_tries_do_however_long_the_program_is() {
     let dir = tempfile::tempdir().unwrap();
-    let mut program = generate(11, Wanted { operations: 4, compressed: false });
+    let mut program = generate(11, GenerateSettings { operations: 4, compressed: false });
     program.operations = program.operations.repeat(1000);
     fs::write(dir.path().join("input"), program.encode()).unwrap();
     let judge = format!("f() {{ test $({} disasm \"$1\" | wc -l) -gt 3900; }}; f", bin());

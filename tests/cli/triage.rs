@@ -73,8 +73,8 @@ fn long_programs_are_no_hangs() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
-const WANTED: qcowfuzz::programs::generate::Wanted =
-    qcowfuzz::programs::generate::Wanted { operations: 3, compressed: false };
+const WANTED: qcowfuzz::programs::generate::GenerateSettings =
+    qcowfuzz::programs::generate::GenerateSettings { operations: 3, compressed: false };
 
 #[test]
 fn a_folder_of_known_bugs_that_is_named_must_be_there() {

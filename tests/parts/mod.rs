@@ -21,7 +21,7 @@ use qcowfuzz::internal::programs::interpreter::Vm;
 use qcowfuzz::internal::programs::prologue::Prologue;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
 use crate::lines;
 
@@ -170,7 +170,7 @@ pub fn some(entropy: &mut Entropy) -> Vec<Part> {
 /// effect.
 pub fn program(rng_seed: u64, wanted: &[Part]) -> Program {
     let mut entropy = Entropy::new(!rng_seed);
-    let mut program = generate(rng_seed, Wanted { operations: 8, compressed: true });
+    let mut program = generate(rng_seed, GenerateSettings { operations: 8, compressed: true });
     for part in wanted {
         (part.prepare)(&mut program.prologue);
     }

@@ -8,7 +8,7 @@ use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::internal::programs::operand::DataIn;
 use qcowfuzz::internal::programs::operand::Size;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{Wanted, generate};
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use qcowfuzz::programs::text::assemble;
 
 use super::{Case, Fault, coalesce, continues};
@@ -150,7 +150,7 @@ fn compressed_below(cluster_bits: u32) -> Program {
 
 fn program(rng_seed: u64) -> Program {
     let mut entropy = Entropy::new(rng_seed ^ 0xC4A1);
-    let mut program = generate(rng_seed, Wanted { operations: 24, compressed: true });
+    let mut program = generate(rng_seed, GenerateSettings { operations: 24, compressed: true });
     let size = Size::new(1 + entropy.below(900) as u16, 14, entropy.below(2000) as i16).unwrap();
     program.prologue.size = size;
     program.prologue.base = if entropy.one_in(4) { Base::Raw } else { Base::Qcow2 };

@@ -19,8 +19,8 @@ use qcowfuzz::internal::images::qcow2::DataFilePlan;
 use qcowfuzz::internal::images::qcow2::HeaderFlags;
 use qcowfuzz::internal::images::qcow2::HeaderLength;
 use qcowfuzz::internal::images::qcow2::HeaderStyle;
+use qcowfuzz::internal::images::qcow2::ImagePlan;
 use qcowfuzz::internal::images::qcow2::Names;
-use qcowfuzz::internal::images::qcow2::Plan;
 use qcowfuzz::internal::images::qcow2::Scratch;
 use qcowfuzz::programs::text::assemble;
 
@@ -30,7 +30,7 @@ use crate::{image_line, qemu};
 fn builder(line: &str, backing: Option<BackingPlan>, data_file: Option<DataFilePlan>) -> Builder {
     let plan = assemble(line).unwrap().prologue.plan();
     let mut builder = Builder::new();
-    builder.begin(Plan { backing, data_file, ..plan }, Limits::WALKED);
+    builder.begin(ImagePlan { backing, data_file, ..plan }, Limits::WALKED);
     builder
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use qcowfuzz::fuzzing::campaign::worker;
-use qcowfuzz::fuzzing::campaign::worker::Job;
+use qcowfuzz::fuzzing::campaign::worker::WorkerJob;
 use qcowfuzz::harness::targets::TargetKind;
 
 use crate::cli::exit::{CommandError, Exit, ExitResult};
@@ -58,8 +58,8 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     ran.map(|()| Exit::Nothing).map_err(|error| CommandError::output(&error))
 }
 
-fn job(arguments: &Arguments) -> Job {
-    Job {
+fn job(arguments: &Arguments) -> WorkerJob {
+    WorkerJob {
         target: arguments.target,
         dir: arguments.dir.clone(),
         shared: arguments.corpus.clone(),

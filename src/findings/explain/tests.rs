@@ -238,9 +238,9 @@ fn a_file_of_any_content_is_explained() {
 
 #[test]
 fn every_program_is_explained() {
-    use crate::programs::generate::{Wanted, generate};
+    use crate::programs::generate::{GenerateSettings, generate};
     for rng_seed in 0..150 {
-        let program = generate(rng_seed, Wanted { operations: 30, compressed: true });
+        let program = generate(rng_seed, GenerateSettings { operations: 30, compressed: true });
         let input = program.encode();
         let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
         let (actual, ended) = walk(&mut Walker::default(), explanation.built().1);
@@ -258,11 +258,11 @@ fn damaged_files_are_explained() {
     use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;
     use crate::images::entropy::Entropy;
-    use crate::programs::generate::{Wanted, generate};
+    use crate::programs::generate::{GenerateSettings, generate};
     let mut entropy = Entropy::new(9);
     let mut faults = 0;
     for rng_seed in 0..300 {
-        let program = generate(rng_seed, Wanted { operations: 12, compressed: true });
+        let program = generate(rng_seed, GenerateSettings { operations: 12, compressed: true });
         let built = explain(&program.encode(), Limits::WALKED, 99, &FileNames::default());
         let top = &built.built().1.top().image;
         let mut bytes = vec![0; top.length_bytes().min(1 << 16) as usize];

@@ -29,7 +29,7 @@ use crate::disk::limits::MAX_MINIMIZE_ROUNDS;
 
 pub use measure::Measure;
 use search::Search;
-pub use search::{Minimized, Progress, Settings};
+pub use search::{MinimizeProgress, MinimizeSettings, Minimized};
 
 #[cfg(test)]
 mod tests;
@@ -64,9 +64,9 @@ pub(crate) const REDUCERS: &[Reducer] = &[
 /// The first error of `judge`, which ends the minimization.
 pub fn minimize<E>(
     input: &[u8],
-    settings: Settings,
+    settings: MinimizeSettings,
     judge: &mut dyn FnMut(&[u8]) -> Result<bool, E>,
-    watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    watch: &mut dyn FnMut(&MinimizeProgress) -> ControlFlow<()>,
 ) -> Result<Minimized, E> {
     let mut failure = None;
     let mut shows = |candidate: &[u8]| match judge(candidate) {

@@ -13,7 +13,7 @@ use crate::images::limits::Limits;
 
 /// The settings of a minimization.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct MinimizeSettings {
     /// The limits of the target's programs.
     pub limits: Limits,
     /// The maximum number of programs to judge.
@@ -28,7 +28,7 @@ pub struct Settings {
 
 /// The progress of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct MinimizeProgress {
     /// The name of the current reducer.
     pub reducer: &'static str,
     /// The number of programs that were judged.
@@ -57,26 +57,26 @@ const CANONICAL_REROLLS: u16 = 256;
 
 /// A search for simpler programs.
 pub(super) struct Search<'s> {
-    settings: Settings,
+    settings: MinimizeSettings,
     /// Reports whether a program shows the bug, or ends the search.
     judge: &'s mut dyn FnMut(&[u8]) -> ControlFlow<(), bool>,
-    watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    watch: &'s mut dyn FnMut(&MinimizeProgress) -> ControlFlow<()>,
     /// The smallest input so far, in encoded form.
     input: Vec<u8>,
     best: Program,
     measure: Measure,
     /// Hashes of the candidates that did not show the bug; the candidates themselves could take gigabytes.
     rejected: BTreeSet<u64>,
-    progress: Progress,
+    progress: MinimizeProgress,
     stopped: bool,
 }
 
 impl<'s> Search<'s> {
     pub(super) fn new(
         input: &[u8],
-        settings: Settings,
+        settings: MinimizeSettings,
         judge: &'s mut dyn FnMut(&[u8]) -> ControlFlow<(), bool>,
-        watch: &'s mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        watch: &'s mut dyn FnMut(&MinimizeProgress) -> ControlFlow<()>,
     ) -> Self {
         let best = Program::decode(input);
         let operations = best.operations.len();
@@ -88,7 +88,7 @@ impl<'s> Search<'s> {
             measure: Measure::of(&best),
             best,
             rejected: BTreeSet::new(),
-            progress: Progress { reducer: "", tries: 0, kept: 0, operations },
+            progress: MinimizeProgress { reducer: "", tries: 0, kept: 0, operations },
             stopped: false,
         }
     }
@@ -209,7 +209,7 @@ impl<'s> Search<'s> {
     /// Returns the result; `settled` states that no reducer made progress any more.
     pub(super) fn finish(self, settled: bool) -> Minimized {
         let complete = settled && !self.ended();
-        let Progress { tries, kept, .. } = self.progress;
+        let MinimizeProgress { tries, kept, .. } = self.progress;
         Minimized { input: self.input, tries, kept, complete }
     }
 }

@@ -7,13 +7,13 @@ use super::*;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
-use crate::programs::generate::{Wanted, generate};
+use crate::programs::generate::{GenerateSettings, generate};
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::text::assemble;
 use crate::programs::{Operation, Program, Record, Vm};
 
-const SETTINGS: Settings =
-    Settings { limits: Limits::WALKED, tries: 100_000, rerolls: 0, runs_here: true };
+const SETTINGS: MinimizeSettings =
+    MinimizeSettings { limits: Limits::WALKED, tries: 100_000, rerolls: 0, runs_here: true };
 
 /// Returns whether a program has an effect that `shows` of its journal, or of one below.
 fn journal_shows(input: &[u8], limits: Limits, shows: impl Fn(&Vm) -> bool) -> bool {
@@ -32,7 +32,7 @@ fn keeps_zeros(vm: &Vm) -> bool {
 }
 
 /// Minimizes, and holds what holds for every minimization.
-fn minimized(input: &[u8], settings: Settings, shows: impl Fn(&[u8]) -> bool) -> Minimized {
+fn minimized(input: &[u8], settings: MinimizeSettings, shows: impl Fn(&[u8]) -> bool) -> Minimized {
     assert!(shows(input));
     let mut last = Measure::of(&Program::decode(input));
     let judge = &mut |candidate: &[u8]| {
@@ -59,7 +59,8 @@ fn text(minimized: &Minimized) -> Vec<String> {
 fn what_is_not_needed_goes_and_the_rest_is_plain() {
     let shows = |input: &[u8]| journal_shows(input, Limits::WALKED, keeps_zeros);
     for rng_seed in 0..16 {
-        let mut program = generate(rng_seed, Wanted { operations: 120, compressed: true });
+        let mut program =
+            generate(rng_seed, GenerateSettings { operations: 120, compressed: true });
         // Whatever comes last, something is kept.
         let end =
             "image version=3 cluster_bits=9 refcount_order=0 features=none size=0<<0+0 rng_seed=0 \
@@ -87,7 +88,7 @@ fn what_is_not_needed_goes_and_the_rest_is_plain() {
 #[test]
 fn the_same_input_comes_to_the_same() {
     let shows = |input: &[u8]| Program::decode(input).operations.len() > 5;
-    let input = generate(3, Wanted { operations: 60, compressed: true }).encode();
+    let input = generate(3, GenerateSettings { operations: 60, compressed: true }).encode();
     let [one, other] = [0, 1].map(|_| minimized(&input, SETTINGS, shows));
     assert_eq!(one, other);
     assert_eq!(Program::decode(&one.input).operations.len(), 6);
@@ -132,7 +133,7 @@ fn attacks_become_flipped_bits_of_early_elements() {
     let on = |attack: &Attack| matches!(attack, Attack::Patch { .. });
     let shows = |vm: &Vm| vm.attacks().iter().filter(|attack| on(attack)).count() == 1;
     let shows = |input: &[u8]| journal_shows(input, Limits::HOSTILE, shows);
-    let settings = Settings { limits: Limits::HOSTILE, ..SETTINGS };
+    let settings = MinimizeSettings { limits: Limits::HOSTILE, ..SETTINGS };
     let minimized = minimized(&program.unwrap().encode(), settings, shows);
     let text = text(&minimized);
     assert_eq!(text[1..], ["patch part=l2 depth=0 nth=0 transform=flip value=0"]);
@@ -171,12 +172,13 @@ fn a_checksum_that_decides_is_drawn_again() {
     };
     let (mut alone, mut again, mut seen) = (0, 0, 0);
     for rng_seed in 0..200 {
-        let input = generate(rng_seed, Wanted { operations: 40, compressed: false }).encode();
+        let input =
+            generate(rng_seed, GenerateSettings { operations: 40, compressed: false }).encode();
         if !shows(&input) {
             continue;
         }
         let length = |rerolls| {
-            let minimized = minimized(&input, Settings { rerolls, ..SETTINGS }, shows);
+            let minimized = minimized(&input, MinimizeSettings { rerolls, ..SETTINGS }, shows);
             Program::decode(&minimized.input).operations.len()
         };
         (alone, again, seen) = (alone + length(0), again + length(12), seen + 1);
@@ -186,7 +188,7 @@ fn a_checksum_that_decides_is_drawn_again() {
 
 #[test]
 fn noise_around_a_program_goes() {
-    let mut input = generate(5, Wanted { operations: 1, compressed: false }).encode();
+    let mut input = generate(5, GenerateSettings { operations: 1, compressed: false }).encode();
     // An alias of the opcode, and a record that is cut short.
     input[20] = 40;
     input.extend([7; OPERATION_BYTES - 1]);
@@ -197,7 +199,7 @@ fn noise_around_a_program_goes() {
 
 #[test]
 fn what_cannot_be_shown_again_is_left_as_it_is() {
-    let input = generate(5, Wanted { operations: 9, compressed: false }).encode();
+    let input = generate(5, GenerateSettings { operations: 9, compressed: false }).encode();
     let nothing = &mut |_: &[u8]| Ok::<_, Infallible>(false);
     let Ok(minimized) = minimize(&input, SETTINGS, nothing, &mut |_| ControlFlow::Continue(()));
     assert_eq!((minimized.input, minimized.kept), (input, 0));
@@ -205,12 +207,12 @@ fn what_cannot_be_shown_again_is_left_as_it_is() {
 
 #[test]
 fn it_ends_when_it_is_told_to() {
-    let input = generate(5, Wanted { operations: 50, compressed: false }).encode();
+    let input = generate(5, GenerateSettings { operations: 50, compressed: false }).encode();
     let shows = |input: &[u8]| Program::decode(input).operations.len() > 3;
-    let limited = minimized(&input, Settings { tries: 4, ..SETTINGS }, shows);
+    let limited = minimized(&input, MinimizeSettings { tries: 4, ..SETTINGS }, shows);
     assert!(!limited.complete && limited.tries == 4);
     let mut left = 3;
-    let watch = &mut |progress: &Progress| {
+    let watch = &mut |progress: &MinimizeProgress| {
         left -= 1;
         assert!(progress.tries < 3 && !progress.reducer.is_empty());
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -247,7 +249,7 @@ fn what_the_table_calls_plainer_is_plainer() {
 
 #[test]
 fn an_error_of_the_judge_ends_the_minimization() {
-    let input = generate(5, Wanted { operations: 50, compressed: false }).encode();
+    let input = generate(5, GenerateSettings { operations: 50, compressed: false }).encode();
     let mut judged = 0;
     let judge = &mut |_: &[u8]| {
         judged += 1;

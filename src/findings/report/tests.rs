@@ -8,13 +8,13 @@ use crate::findings::panics::PanicNote;
 use crate::harness::oracles::Violation;
 use crate::harness::{Checks, Failure};
 use crate::images::files::FileNames;
-use crate::programs::generate::{Wanted, generate};
+use crate::programs::generate::{GenerateSettings, generate};
 
 /// Returns the report of a program of three operations whose run ended as `ran`.
 fn report(target: TargetKind, ran: &Ran) -> Report {
     let log: Rc<Log> = Rc::default();
     let mut runner = Runner::new(target, FileNames::default(), &log);
-    let input = generate(1, Wanted { operations: 3, compressed: false }).encode();
+    let input = generate(1, GenerateSettings { operations: 3, compressed: false }).encode();
     let sound = runner.run(&input, Checks::AtCheckpoints);
     assert!(matches!(sound, Ran::Sound(_)), "{sound:?}");
     let mut report = Report::new(Path::new("input"), target, &runner, ran);

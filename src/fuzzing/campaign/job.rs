@@ -10,10 +10,10 @@ use std::time::Instant;
 use crate::disk::files;
 use crate::findings::isolation::{ProcessEnd, wait};
 use crate::fuzzing::embedded::state::CampaignState;
-use crate::fuzzing::embedded::{Findings, Progress};
+use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 
 use super::error::CampaignError;
-use super::plan::Plan;
+use super::plan::CampaignPlan;
 use super::slot::Running;
 use super::worker::Message;
 
@@ -32,9 +32,9 @@ pub(super) struct Job {
     /// The number of runs, with those of earlier campaigns, after which the job ends.
     until: Option<u64>,
     /// The progress.
-    pub(super) progress: Progress,
+    pub(super) progress: FuzzProgress,
     /// The findings.
-    pub(super) found: Findings,
+    pub(super) found: SavedFindings,
     /// The indices of the counters that it covers. The worker reports them at its end.
     pub(super) covered: Vec<usize>,
     /// The job has read the corpus and saved its state.
@@ -74,7 +74,7 @@ impl Job {
     /// Starts a job from its saved state.
     pub(super) fn start(
         number: usize,
-        plan: &Plan,
+        plan: &CampaignPlan,
         heard: &Sender<Heard>,
     ) -> Result<Self, CampaignError> {
         let saved = plan.places.state(number);
@@ -91,8 +91,8 @@ impl Job {
             stdin,
             before,
             until,
-            progress: Progress { runs: before, ..Progress::default() },
-            found: Findings::default(),
+            progress: FuzzProgress { runs: before, ..FuzzProgress::default() },
+            found: SavedFindings::default(),
             covered: Vec::new(),
             begun: false,
             failure: None,
@@ -106,7 +106,7 @@ impl Job {
     /// Starts another worker from the state that the last one saved.
     pub(super) fn restart(
         &mut self,
-        plan: &Plan,
+        plan: &CampaignPlan,
         heard: &Sender<Heard>,
     ) -> Result<(), CampaignError> {
         let begins = !self.begun;
@@ -137,7 +137,7 @@ impl Job {
     }
 
     /// Finds out why the worker has ended, after its last message.
-    pub(super) fn ended(&mut self, plan: &Plan) -> Result<End, CampaignError> {
+    pub(super) fn ended(&mut self, plan: &CampaignPlan) -> Result<End, CampaignError> {
         let status = self.worker.wait().map_err(CampaignError::Worker)?;
         if status.success() {
             self.done = true;
@@ -165,7 +165,7 @@ impl Job {
     }
 
     /// Reports whether a process that runs `input`, and nothing else, does not survive it.
-    fn ends_processes(&self, input: &[u8], plan: &Plan) -> Result<bool, CampaignError> {
+    fn ends_processes(&self, input: &[u8], plan: &CampaignPlan) -> Result<bool, CampaignError> {
         let scratch = plan.places.scratch();
         let path = scratch.join(format!("suspect-{}", self.number));
         files::replace(&path, scratch, input)?;
@@ -177,7 +177,7 @@ impl Job {
     }
 
     /// Ends the worker if its run takes too long.
-    pub(super) fn end_hang(&mut self, plan: &Plan) {
+    pub(super) fn end_hang(&mut self, plan: &CampaignPlan) {
         let running = Running::read(&plan.places.slot(self.number));
         if running.input.is_none() || running.number != self.run.0 {
             self.run = (running.number, Instant::now());
@@ -198,8 +198,8 @@ impl Drop for Job {
 }
 
 /// Returns the command for a worker of a job. Its standard input has to stay open.
-fn command(job: usize, plan: &Plan) -> Command {
-    let Plan { places, target, jobs, rng_seed, max_operations, build, .. } = plan;
+fn command(job: usize, plan: &CampaignPlan) -> Command {
+    let CampaignPlan { places, target, jobs, rng_seed, max_operations, build, .. } = plan;
     let mut command = plan.executable.command();
     let option = |name: &str, path: &Path| {
         let mut option = OsString::from(name);
@@ -227,7 +227,7 @@ fn worker(
     job: usize,
     until: Option<u64>,
     begins: bool,
-    plan: &Plan,
+    plan: &CampaignPlan,
     heard: &Sender<Heard>,
 ) -> Result<(Child, Option<ChildStdin>), CampaignError> {
     let mut command = command(job, plan);

@@ -18,8 +18,8 @@ pub mod worker;
 
 pub use error::CampaignError;
 pub use places::Places;
-pub use plan::{Plan, build_name};
-pub use summary::{FoundBug, Summary};
+pub use plan::{CampaignPlan, build_name};
+pub use summary::{CampaignSummary, FoundBug};
 pub use supervisor::{Campaign, Finished, Status};
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::places::Places;
 
 /// The settings of a campaign.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CampaignPlan {
     /// The executable that workers run.
     pub executable: Executable,
     /// The name of the code that is run: see [`build_name`].
@@ -45,7 +45,7 @@ pub fn build_name(executable: &Executable) -> Result<String, CampaignError> {
     Ok(corpus::name(&bytes))
 }
 
-impl Plan {
+impl CampaignPlan {
     /// Returns the time that is left, if the campaign has an end.
     pub(super) fn left(&self) -> Option<Duration> {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))

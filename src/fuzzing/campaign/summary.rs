@@ -6,18 +6,18 @@ use serde::Serialize;
 
 use crate::disk::error::Error;
 use crate::disk::files;
-use crate::fuzzing::embedded::Progress;
+use crate::fuzzing::embedded::FuzzProgress;
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::layout::tally;
 
 use crate::harness::targets::TargetKind;
 
-use super::plan::Plan;
+use super::plan::CampaignPlan;
 use super::supervisor::Finished;
 
 /// The summary of a campaign that has ended.
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct CampaignSummary {
     /// The target.
     pub target: TargetKind,
     /// The number of jobs.
@@ -53,17 +53,18 @@ pub struct FoundBug {
     pub detail: String,
 }
 
-impl Summary {
+impl CampaignSummary {
     /// Returns the summary of a campaign that took the time `elapsed`.
     ///
     /// # Errors
     /// A folder cannot be read.
-    pub fn new(plan: &Plan, elapsed: Duration, finished: &Finished) -> Result<Self, Error> {
-        let Plan { places, target, jobs, .. } = plan;
+    pub fn new(plan: &CampaignPlan, elapsed: Duration, finished: &Finished) -> Result<Self, Error> {
+        let CampaignPlan { places, target, jobs, .. } = plan;
         let covered = finished.covered.iter().filter_map(|index| Counter::at(*index));
         let (edges, rare_events) = tally(covered);
-        let most =
-            |of: fn(&Progress) -> usize| finished.progress.iter().map(of).max().unwrap_or_default();
+        let most = |of: fn(&FuzzProgress) -> usize| {
+            finished.progress.iter().map(of).max().unwrap_or_default()
+        };
         let (corpus, artifacts) = (places.corpus()?, places.artifacts()?);
         let found = finished.found.iter().map(|(fingerprint, found)| FoundBug {
             fingerprint: fingerprint.to_string(),

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::disk::error::Error;
 use crate::findings::isolation::ProcessEnd;
 use crate::findings::runner::Finding;
-use crate::fuzzing::embedded::{Findings, Progress};
+use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 
 use super::error::CampaignError;
 use super::job::{End, Heard, Job};
-use super::plan::Plan;
+use super::plan::CampaignPlan;
 
 /// The result of a campaign.
 #[derive(Debug, Default)]
@@ -21,11 +21,11 @@ pub struct Finished {
     /// The number of runs, without those of earlier campaigns.
     pub runs: u64,
     /// The findings.
-    pub found: Findings,
+    pub found: SavedFindings,
     /// The indices of the counters that the jobs cover. A job that ended early is not included.
     pub covered: BTreeSet<usize>,
     /// The progress of each job.
-    pub progress: Vec<Progress>,
+    pub progress: Vec<FuzzProgress>,
     /// The reason why a job could not go on.
     pub failure: Option<String>,
 }
@@ -53,13 +53,13 @@ const CLOCK_INTERVAL: Duration = Duration::from_millis(200);
 /// A campaign that runs.
 #[derive(Debug)]
 pub struct Campaign<'p> {
-    plan: &'p Plan,
+    plan: &'p CampaignPlan,
     jobs: Vec<Job>,
     sender: Sender<Heard>,
     events: Receiver<Heard>,
     stop: Arc<AtomicBool>,
     /// The inputs that ended workers.
-    found: Findings,
+    found: SavedFindings,
     start: Instant,
 }
 
@@ -68,11 +68,11 @@ impl<'p> Campaign<'p> {
     ///
     /// # Errors
     /// The saved state of a job cannot be read, or a worker cannot be started.
-    pub fn start(plan: &'p Plan, stop: Arc<AtomicBool>) -> Result<Self, CampaignError> {
+    pub fn start(plan: &'p CampaignPlan, stop: Arc<AtomicBool>) -> Result<Self, CampaignError> {
         let (sender, events) = mpsc::channel();
         let start = |number| Job::start(number, plan, &sender);
         let jobs = (0..plan.jobs).map(start).collect::<Result<_, _>>()?;
-        let (found, start) = (Findings::default(), Instant::now());
+        let (found, start) = (SavedFindings::default(), Instant::now());
         Ok(Self { plan, jobs, sender, events, stop, found, start })
     }
 
@@ -164,7 +164,7 @@ impl<'p> Campaign<'p> {
     }
 
     fn status(&self) -> Status {
-        let most = |of: fn(&Progress) -> usize| {
+        let most = |of: fn(&FuzzProgress) -> usize| {
             self.jobs.iter().map(|job| of(&job.progress)).max().unwrap_or(0)
         };
         Status {
@@ -178,7 +178,7 @@ impl<'p> Campaign<'p> {
     }
 
     /// Returns the findings of all jobs, and the inputs that ended workers.
-    fn all_found(&self) -> Findings {
+    fn all_found(&self) -> SavedFindings {
         let mut all = self.found.clone();
         self.jobs.iter().for_each(|job| all.extend(&job.found));
         all

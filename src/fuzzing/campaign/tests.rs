@@ -12,11 +12,11 @@ use crate::findings::isolation::Executable;
 use crate::harness::targets::TargetKind;
 
 /// A campaign of one job in `dir`. Its workers run `script`, in which `$state` is the folder of the campaign's state.
-fn plan(dir: &Path, script: &str) -> Plan {
+fn plan(dir: &Path, script: &str) -> CampaignPlan {
     let places = Places::new(dir.to_path_buf(), None, TargetKind::Hostile).unwrap();
     let script = format!("state='{}/state/hostile'; {script}", dir.display());
     let arguments = ["-c", &script].map(OsString::from);
-    Plan {
+    CampaignPlan {
         executable: Executable::new("/bin/sh", arguments),
         build: String::new(),
         target: TargetKind::Hostile,
@@ -31,7 +31,7 @@ fn plan(dir: &Path, script: &str) -> Plan {
     }
 }
 
-fn run(plan: &Plan) -> Finished {
+fn run(plan: &CampaignPlan) -> Finished {
     let campaign = Campaign::start(plan, Arc::new(AtomicBool::new(false))).unwrap();
     campaign.supervise(&mut |_| {})
 }
@@ -49,7 +49,7 @@ fn a_worker_that_is_done_ends_the_campaign() {
     let finished = run(&plan);
     assert_eq!((finished.runs, finished.progress[0].inputs, finished.covered.len()), (7, 3, 2));
     assert!(finished.found.is_empty() && finished.failure.is_none(), "{finished:?}");
-    let summary = Summary::new(&plan, Duration::from_secs(2), &finished).unwrap();
+    let summary = CampaignSummary::new(&plan, Duration::from_secs(2), &finished).unwrap();
     assert_eq!((summary.runs, summary.seconds, summary.inputs), (7, 2.0, 0));
     assert!(summary.edges >= 2 && summary.found.is_empty(), "{summary:?}");
 }
@@ -83,7 +83,7 @@ fn a_run_that_takes_too_long_is_ended_and_found() {
         "ls $state/killers/* > $state/seen 2>&1 && {{ {DONE}; }}
          {ENTER}; exec sleep 1000"
     );
-    let plan = Plan { timeout: Duration::from_millis(300), ..plan(dir.path(), &script) };
+    let plan = CampaignPlan { timeout: Duration::from_millis(300), ..plan(dir.path(), &script) };
     let start = Instant::now();
     let finished = run(&plan);
     let found: Vec<_> = finished.found.iter().collect();

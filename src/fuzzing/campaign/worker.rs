@@ -17,7 +17,7 @@ use crate::disk::limits::MAX_INPUT_BYTES;
 use crate::findings::panics::PanicNotes;
 use crate::findings::runner::Runner;
 use crate::fuzzing::embedded::state::CampaignState;
-use crate::fuzzing::embedded::{Findings, Fuzzer, Progress, Settings};
+use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings};
 use crate::fuzzing::feedback::Recorder;
 use crate::harness::Checks;
 use crate::harness::targets::TargetKind;
@@ -29,7 +29,7 @@ use super::subject::Supervised;
 
 /// The job of a worker.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct WorkerJob {
     /// The target.
     pub target: TargetKind,
     /// The folder of the campaign: see [`Places`].
@@ -59,7 +59,7 @@ pub struct Job {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Message {
     /// The progress and the findings.
-    Progress(Progress, Findings),
+    Progress(FuzzProgress, SavedFindings),
     /// The worker has ended. The numbers are the indices of the counters that it covers.
     End(Vec<usize>),
     /// The worker cannot go on.
@@ -67,14 +67,14 @@ pub(super) enum Message {
 }
 
 /// Why a worker ended early.
-enum Stop {
+enum WorkerStop {
     /// A file could not be read or written.
     Error(Error),
     /// The supervisor no longer reads the worker's output.
     Output(io::Error),
 }
 
-impl From<Error> for Stop {
+impl From<Error> for WorkerStop {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
@@ -91,12 +91,12 @@ const REPORT: u64 = 100;
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run(job: &Job) -> io::Result<()> {
+pub fn run(job: &WorkerJob) -> io::Result<()> {
     match work(job) {
         Ok(()) => Ok(()),
-        Err(Stop::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(Stop::Output(error)) => Err(error),
-        Err(Stop::Error(error)) => send(&Message::Failed(error.to_string())),
+        Err(WorkerStop::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(WorkerStop::Output(error)) => Err(error),
+        Err(WorkerStop::Error(error)) => send(&Message::Failed(error.to_string())),
     }
 }
 
@@ -118,7 +118,7 @@ pub fn run_only(target: TargetKind, path: &Path) -> io::Result<()> {
     }
 }
 
-fn work(job: &Job) -> Result<(), Stop> {
+fn work(job: &WorkerJob) -> Result<(), WorkerStop> {
     let start = Instant::now();
     let stop = when_input_ends();
     let _silence = PanicNotes::take_over();
@@ -158,7 +158,7 @@ fn work(job: &Job) -> Result<(), Stop> {
 
 /// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with
 /// the same corpus whatever ends this one.
-fn fuzzer(job: &Job, places: &Places, state: &Path) -> Result<Fuzzer<Supervised>, Error> {
+fn fuzzer(job: &WorkerJob, places: &Places, state: &Path) -> Result<Fuzzer<Supervised>, Error> {
     let slot = places.slot(job.number);
     let failed = |error: io::Error| Error::file(&slot, error);
     let open = Slot::open(&slot).map_err(failed)?;
@@ -166,7 +166,7 @@ fn fuzzer(job: &Job, places: &Places, state: &Path) -> Result<Fuzzer<Supervised>
     let killers: Result<BTreeSet<_>, _> =
         killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
     let subject = Supervised::new(job.target, open, killers?);
-    let settings = Settings {
+    let settings = FuzzSettings {
         rng_seed: job.rng_seed,
         limits: job.target.limits(),
         max_operations: job.max_operations,
@@ -209,8 +209,8 @@ fn when_input_ends() -> Arc<AtomicBool> {
     ended
 }
 
-fn report(message: &Message) -> Result<(), Stop> {
-    send(message).map_err(Stop::Output)
+fn report(message: &Message) -> Result<(), WorkerStop> {
+    send(message).map_err(WorkerStop::Output)
 }
 
 fn send(message: &Message) -> io::Result<()> {

@@ -60,7 +60,7 @@ mod tests {
     use crate::images::entropy::Entropy;
     use crate::images::limits::Limits;
     use crate::programs::Program;
-    use crate::programs::generate::{Wanted, generate};
+    use crate::programs::generate::{GenerateSettings, generate};
 
     /// Returns the record of a child that only the mutation at `place` has bred.
     fn used(place: usize) -> Used {
@@ -68,7 +68,7 @@ mod tests {
         weights[place] = 1;
         let mut entropy = Entropy::new(1);
         loop {
-            let mut program = generate(1, Wanted { operations: 20, compressed: true });
+            let mut program = generate(1, GenerateSettings { operations: 20, compressed: true });
             let breeding = Breeding {
                 other: &Program::default(),
                 weights: &weights,

@@ -24,9 +24,9 @@ pub struct SavedFinding {
 
 /// All findings, by fingerprint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Findings(BTreeMap<String, SavedFinding>);
+pub struct SavedFindings(BTreeMap<String, SavedFinding>);
 
-impl Findings {
+impl SavedFindings {
     /// Counts a finding. Writes its input to `artifacts` if it is the first or the shortest with its fingerprint. The
     /// file's name is `prefix`, followed by the name that libFuzzer gives the input.
     ///

@@ -14,7 +14,7 @@ use crate::images::entropy::Entropy;
 use super::credit::Credit;
 use super::pool::Entry;
 use super::scoring::{Lineage, Watermarks};
-use super::{Findings, Fuzzer, RunReply, Settings, Subject, coverage_name, not_the_same};
+use super::{FuzzSettings, Fuzzer, RunReply, SavedFindings, Subject, coverage_name, not_the_same};
 
 /// The saved state of a campaign.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct CampaignState {
     runs: u64,
     entropy: u64,
     credit: Credit,
-    found: Findings,
+    found: SavedFindings,
     entries: Vec<Saved>,
 }
 
@@ -62,7 +62,7 @@ impl CampaignState {
 
     /// Removes all findings from the state.
     pub fn forget_findings(&mut self) {
-        self.found = Findings::default();
+        self.found = SavedFindings::default();
     }
 
     /// Returns the number of children that were run.
@@ -107,13 +107,13 @@ impl<S: Subject> Fuzzer<S> {
     /// A file cannot be written.
     pub fn resume(
         subject: S,
-        settings: Settings,
+        settings: FuzzSettings,
         corpus: Folder,
         artifacts: Folder,
         state: CampaignState,
     ) -> Result<Self, Error> {
         let same_build = state.build == settings.build;
-        let settings = Settings { rng_seed: state.rng_seed, ..settings };
+        let settings = FuzzSettings { rng_seed: state.rng_seed, ..settings };
         let mut fuzzer = Self::empty(subject, settings, corpus, artifacts);
         for saved in state.entries {
             fuzzer.restore(saved, same_build)?;

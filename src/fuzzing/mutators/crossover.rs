@@ -48,11 +48,11 @@ fn mix(program: &mut Program, other: &Program, most: usize, entropy: &mut Entrop
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::generate::{Wanted, generate};
+    use crate::programs::generate::{GenerateSettings, generate};
 
     #[test]
     fn children_have_operations_of_both_parents() {
-        let wanted = Wanted { operations: 20, compressed: true };
+        let wanted = GenerateSettings { operations: 20, compressed: true };
         let (one, other) = (generate(1, wanted), generate(2, wanted));
         let mut out = [0; 400];
         let (mut declined, mut mixed) = (0, 0);

@@ -160,7 +160,7 @@ fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::programs::generate::{Wanted, generate};
+    use crate::programs::generate::{GenerateSettings, generate};
 
     fn context(rng_seed: u64, other: &Program) -> Context<'_> {
         let entropy = Entropy::new(rng_seed);
@@ -169,11 +169,12 @@ mod tests {
 
     #[test]
     fn each_mutation_changes_most_programs_and_keeps_the_rest() {
-        let other = generate(77, Wanted { operations: 20, compressed: true });
+        let other = generate(77, GenerateSettings { operations: 20, compressed: true });
         for mutation in MUTATIONS {
             let (mut changed, mut claimed) = (0, 0);
             for rng_seed in 0..200 {
-                let before = generate(rng_seed, Wanted { operations: 20, compressed: true });
+                let before =
+                    generate(rng_seed, GenerateSettings { operations: 20, compressed: true });
                 let mut after = before.clone();
                 claimed += u32::from((mutation.change)(&mut after, &mut context(rng_seed, &other)));
                 changed += u32::from(after != before);
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn shrinking_keeps_operations_whole() {
-        let program = generate(5, Wanted { operations: 30, compressed: true });
+        let program = generate(5, GenerateSettings { operations: 30, compressed: true });
         let data = program.encode();
         let size = data.len();
         let mut shorter = 0;

@@ -12,14 +12,14 @@ use crate::images::limits::Limits;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::placement::{Placement, Policy};
-use super::plan::{MAX_SIZE_BYTES, Plan};
+use super::plan::{ImagePlan, MAX_SIZE_BYTES};
 use super::state::{Bitmaps, FileState, L1, PayloadEnd, Place, Snapshots};
 use super::tables::{Entry, Extended, TableId, Tables};
 
 /// A builder of images. All buffers are reused from image to image.
 #[derive(Debug)]
 pub struct Builder {
-    pub(super) plan: Plan,
+    pub(super) plan: ImagePlan,
     pub(super) limits: Limits,
     pub(super) placement: Placement,
     pub(super) tables: Tables,
@@ -43,7 +43,7 @@ impl Builder {
             compression: Compression::Deflate,
             data_file: false,
         };
-        let plan = Plan::new(geometry, 0);
+        let plan = ImagePlan::new(geometry, 0);
         Self {
             plan,
             limits: Limits::WALKED,
@@ -59,7 +59,7 @@ impl Builder {
     }
 
     /// Begins an empty image. A size that `limits` does not allow is cut.
-    pub fn begin(&mut self, plan: Plan, limits: Limits) {
+    pub fn begin(&mut self, plan: ImagePlan, limits: Limits) {
         self.plan = plan;
         self.limits = limits;
         self.plan.size_bytes = plan.size_bytes.min(self.max_size_bytes());
@@ -88,7 +88,7 @@ impl Builder {
     }
 
     /// Returns the plan of the image. Its size follows resizes.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &ImagePlan {
         &self.plan
     }
 

@@ -36,6 +36,6 @@ pub use header::names::{Names, NamesTooLong};
 pub use header::style::{
     BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle,
 };
-pub use plan::{MAX_SIZE_BYTES, Plan};
+pub use plan::{ImagePlan, MAX_SIZE_BYTES};
 pub use serialise::Scratch;
 pub use state::{FileEnd, Fill, Leaving, NewBitmap, SnapshotDetails, VmState};

@@ -10,7 +10,7 @@ pub const MAX_SIZE_BYTES: u64 = (1 << 63) - 512;
 
 /// The settings that a program fixes before its first operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ImagePlan {
     /// Version, cluster size, refcount width, extended L2 and compression type.
     pub geometry: Geometry,
     /// The size of the disk as the header stores it.
@@ -29,7 +29,7 @@ pub struct Plan {
     pub rng_seed: u64,
 }
 
-impl Plan {
+impl ImagePlan {
     /// Returns the size of the disk in whole sectors, as readers see it.
     pub fn virtual_size_bytes(&self) -> u64 {
         self.size_bytes & !511

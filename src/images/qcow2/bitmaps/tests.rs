@@ -4,7 +4,7 @@ use super::*;
 use crate::disk::clusters::ClusterSize;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::images::limits::Limits;
-use crate::images::qcow2::Plan;
+use crate::images::qcow2::ImagePlan;
 use crate::images::qcow2::refcounts::RefcountPlacement;
 
 const WRITE: WriteNumber = WriteNumber(1);
@@ -21,7 +21,7 @@ fn builder(version: Version, size_bytes: u64, host_clusters: u64) -> Builder {
         data_file: false,
     };
     let refcounts = RefcountPlacement::default();
-    let plan = Plan { refcounts, ..Plan::new(geometry, size_bytes) };
+    let plan = ImagePlan { refcounts, ..ImagePlan::new(geometry, size_bytes) };
     let mut builder = Builder::new();
     builder.begin(plan, Limits::WALKED);
     let begun = builder.placement.append_at();

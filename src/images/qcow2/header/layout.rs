@@ -5,7 +5,7 @@ use crate::formats::qcow2::constants::{
 };
 use crate::formats::qcow2::geometry::{Compression, Version};
 use crate::images::qcow2::encoding::bitmaps::Directory;
-use crate::images::qcow2::plan::Plan;
+use crate::images::qcow2::plan::ImagePlan;
 
 use super::extensions::Extension;
 use super::names::{Names, NamesTooLong};
@@ -50,7 +50,7 @@ pub(super) struct Layout {
 }
 
 /// The requested layout, which may be cut.
-struct Wanted {
+struct RequestedLayout {
     cluster_bytes: u64,
     header_bytes: u64,
     shortest_bytes: u64,
@@ -67,12 +67,12 @@ impl Layout {
     /// # Errors
     /// The names do not fit.
     pub(super) fn new(
-        plan: &Plan,
+        plan: &ImagePlan,
         bitmaps: Option<Directory>,
         names: &Names,
     ) -> Result<Self, NamesTooLong> {
         let mut layout = Self::default();
-        let mut wanted = Wanted::new(plan, names);
+        let mut wanted = RequestedLayout::new(plan, names);
         layout.list(plan, bitmaps, names);
         while layout.room(&wanted).is_none() {
             if !layout.leave_out() && !wanted.cut(layout.extension_bytes()) {
@@ -106,7 +106,7 @@ impl Layout {
     }
 
     /// Collects the requested extensions. A new extension needs one more line here, and a variant of [`Extension`].
-    fn list(&mut self, plan: &Plan, bitmaps: Option<Directory>, names: &Names) {
+    fn list(&mut self, plan: &ImagePlan, bitmaps: Option<Directory>, names: &Names) {
         let style = plan.style.unwrap_or_default();
         let unknown_names = plan.has(HeaderFlags::UNKNOWN_NAMES);
         let omitted = plan.has(HeaderFlags::NO_FORMAT);
@@ -171,7 +171,7 @@ impl Layout {
     /// Returns the number of unused bytes in the extension area, or `None` if not everything fits. The area must be
     /// full or have room for the type and the length of another extension, because readers look for the next
     /// extension until the area ends.
-    fn room(&self, wanted: &Wanted) -> Option<u64> {
+    fn room(&self, wanted: &RequestedLayout) -> Option<u64> {
         let behind = wanted.header_bytes + self.extension_bytes();
         if wanted.named && !wanted.name_at_end {
             let name = behind + if wanted.end { 8 } else { 0 };
@@ -184,8 +184,8 @@ impl Layout {
     }
 }
 
-impl Wanted {
-    fn new(plan: &Plan, names: &Names) -> Self {
+impl RequestedLayout {
+    fn new(plan: &ImagePlan, names: &Names) -> Self {
         let cluster_bytes = plan.geometry.cluster_size.bytes();
         let zstd = plan.geometry.compression == Compression::Zstd;
         let style = plan.style.unwrap_or_default();
