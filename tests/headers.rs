@@ -16,6 +16,7 @@ use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::images::qcow2::BackingPlan;
+use qcowfuzz::internal::images::qcow2::BuildScratch;
 use qcowfuzz::internal::images::qcow2::Builder;
 use qcowfuzz::internal::images::qcow2::DataFilePlan;
 use qcowfuzz::internal::images::qcow2::HeaderFlags;
@@ -23,7 +24,6 @@ use qcowfuzz::internal::images::qcow2::HeaderLength;
 use qcowfuzz::internal::images::qcow2::HeaderStyle;
 use qcowfuzz::internal::images::qcow2::ImagePlan;
 use qcowfuzz::internal::images::qcow2::Names;
-use qcowfuzz::internal::images::qcow2::Scratch;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::text::assemble;
 
@@ -46,7 +46,7 @@ struct First {
 impl First {
     fn of(builder: &Builder, names: &Names) -> Self {
         let mut files = LayerFiles::default();
-        builder.build(names, &mut Scratch::default(), &mut files, &());
+        builder.build(names, &mut BuildScratch::default(), &mut files, &());
         let image = files.image;
         let head = Head::read(&image).unwrap();
         let mut bytes = vec![0; head.header.geometry.cluster_size.bytes_usize()];

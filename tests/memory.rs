@@ -22,7 +22,7 @@ use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::internal::formats::qcow2::constants::MAX_L1_ENTRIES;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use qcowfuzz::programs::text::assemble;
-use qcowfuzz::walkers::qcow2::{Disk, Scratch, lookup, map_extents, read};
+use qcowfuzz::walkers::qcow2::{Disk, WalkScratch, lookup, map_extents, read};
 
 /// Counts the allocations of each thread, so that parallel tests do not affect each other.
 struct Counting;
@@ -147,7 +147,7 @@ impl Storage for Huge {
 fn a_walk_of_the_largest_tables_takes_little_memory() {
     let huge = Huge::new();
     let (extents, peak) = peak_of(|| {
-        let mut scratch = Scratch::new();
+        let mut scratch = WalkScratch::new();
         let disk = Disk::open(&[Layer::alone(&huge)]).unwrap();
         let mut extents = 0u64;
         let count = &mut |_: Extent| {
@@ -178,7 +178,7 @@ fn reading_the_largest_compressed_clusters_takes_little_memory() {
         let image = harness.build(&program.unwrap().encode());
         let mut into = vec![0; 13 * CLUSTER as usize];
         let (_, peak) = peak_of(|| {
-            let mut scratch = Scratch::new();
+            let mut scratch = WalkScratch::new();
             let disk = Disk::open(&[Layer::alone(image)]).unwrap();
             read(&disk, GuestOffset::ZERO, &mut into, &mut scratch).unwrap();
             map_extents(&disk, Window::ALL, &mut scratch, &mut |_: Extent| {

@@ -29,7 +29,7 @@ use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz::walkers::qcow2;
-use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch};
+use qcowfuzz::walkers::qcow2::{Disk, MapError, WalkScratch};
 use tally::Tally;
 
 /// The number of images.
@@ -57,7 +57,7 @@ fn ours(path: &Path) -> Walked {
             extents.push(extent);
             ControlFlow::Continue(())
         };
-        qcow2::map_extents(&disk, Window::ALL, &mut Scratch::new(), &mut keep)
+        qcow2::map_extents(&disk, Window::ALL, &mut WalkScratch::new(), &mut keep)
     });
     Walked { refused: result.err().map(|error: MapError| error.to_string()), extents }
 }

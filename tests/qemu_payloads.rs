@@ -19,7 +19,7 @@ use qcowfuzz::internal::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
-use qcowfuzz::internal::programs::journal::Record;
+use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::programs::text::assemble;
 use qemu::{Checked, compare};
 use zstd_safe::{CCtx, CParameter};
@@ -234,7 +234,8 @@ fn judge(dir: &std::path::Path, case: &Case) -> Checked<()> {
     let path = dir.join("image.qcow2");
     let file = File::create(&path).map_err(told)?;
     export::write(image, &file, Holes::Fill).map_err(told)?;
-    let Record::Compressed { host, length_bytes, .. } = harness.vm().journal().records[0] else {
+    let JournalRecord::Compressed { host, length_bytes, .. } = harness.vm().journal().records[0]
+    else {
         return Err("nothing was compressed".to_string());
     };
     let mut payload = vec![0; length_bytes as usize];

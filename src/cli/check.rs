@@ -42,7 +42,7 @@ pub struct Arguments {
 
 /// The result of a completed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CheckResult {
     /// No error and no leak.
     Clean,
     /// At least one corruption.
@@ -51,7 +51,7 @@ pub enum Answer {
     Leaks,
 }
 
-impl Answer {
+impl CheckResult {
     /// Returns the exit code of `qemu-img check`.
     pub fn code(self) -> u8 {
         match self {
@@ -135,9 +135,9 @@ fn check(arguments: &Arguments) -> ExitResult {
         fragmented_clusters: guest.fragmented,
     };
     let answer = match (corruptions, leaks) {
-        (0, 0) => Answer::Clean,
-        (0, _) => Answer::Leaks,
-        _ => Answer::Corrupt,
+        (0, 0) => CheckResult::Clean,
+        (0, _) => CheckResult::Leaks,
+        _ => CheckResult::Corrupt,
     };
     let mut out = io::stdout().lock();
     let printed = match arguments.output {

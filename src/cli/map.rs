@@ -14,7 +14,7 @@ use qcowfuzz::internal::findings::records::MapRecord;
 use qcowfuzz::internal::findings::records::QemuMapFormatter;
 use qcowfuzz::internal::findings::records::Row;
 use qcowfuzz::walkers::chain::FileChain;
-use qcowfuzz::walkers::qcow2::{Disk, MapError, Scratch, map_extents};
+use qcowfuzz::walkers::qcow2::{Disk, MapError, WalkScratch, map_extents};
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::opening::{check_format, not_opened};
@@ -187,7 +187,7 @@ fn walk(
             ControlFlow::Break(())
         }
     };
-    let walked = map_extents(disk, window, &mut Scratch::new(), &mut visitor);
+    let walked = map_extents(disk, window, &mut WalkScratch::new(), &mut visitor);
     match stopped {
         Some(stop) => Err(stop),
         None => Ok(walked),

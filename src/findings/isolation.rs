@@ -118,7 +118,7 @@ impl IsolatedRun {
 
 /// The part of the JSON object that is read.
 #[derive(Deserialize)]
-struct Answer {
+struct PrintedFingerprint {
     fingerprint: Option<String>,
 }
 
@@ -171,9 +171,11 @@ impl Isolation {
         match status.code() {
             Some(0 | 1) => {
                 let out = text(&mut out).map_err(failed)?;
-                let Answer { fingerprint } = serde_json::from_str(&out).map_err(|source| {
-                    IsolationError::Answer { path: path.to_path_buf(), source }
-                })?;
+                let PrintedFingerprint { fingerprint } =
+                    serde_json::from_str(&out).map_err(|source| IsolationError::Answer {
+                        path: path.to_path_buf(),
+                        source,
+                    })?;
                 Ok(IsolatedRun::Finished { fingerprint })
             }
             Some(2) => {

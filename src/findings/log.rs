@@ -9,12 +9,12 @@ use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 /// A log that keeps events in order, up to [`MAX_LOGGED`] entries.
 #[derive(Debug, Default)]
 pub struct Log {
-    kept: RefCell<Kept>,
+    kept: RefCell<LoggedEvents>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    entries: Vec<Entry>,
+struct LoggedEvents {
+    entries: Vec<LogEntry>,
     /// The number of entries that did not fit.
     lost: u64,
     vitals: [u64; Vital::COUNT],
@@ -22,7 +22,7 @@ struct Kept {
 
 /// An entry of the log.
 #[derive(Clone, Copy, Debug)]
-enum Entry {
+enum LogEntry {
     /// A chain begins.
     Begin(State),
     /// An event.
@@ -46,14 +46,14 @@ impl Log {
 
     /// Clears everything for the next run.
     pub fn begin_run(&self) {
-        *self.kept.borrow_mut() = Kept::default();
+        *self.kept.borrow_mut() = LoggedEvents::default();
     }
 
     /// Returns the vitals of the last image that are not 0, in order.
     pub fn vitals(&self) -> Vec<(Vital, u64)> {
         let kept = self.kept.borrow();
         let measured = kept.entries.iter().rev().find_map(|entry| match entry {
-            Entry::Measured(vitals) => Some(*vitals),
+            LogEntry::Measured(vitals) => Some(*vitals),
             _ => None,
         });
         // A run that finds a violation ends before its image is done.
@@ -62,7 +62,7 @@ impl Log {
         Vital::ALL.iter().copied().zip(vitals).filter(|(_, value)| *value > 0).collect()
     }
 
-    fn push(&self, entry: Entry) {
+    fn push(&self, entry: LogEntry) {
         let mut kept = self.kept.borrow_mut();
         match kept.entries.len() < MAX_LOGGED {
             true => kept.entries.push(entry),
@@ -73,15 +73,15 @@ impl Log {
 
 impl Observer for Log {
     fn begin(&self, state: State) {
-        self.push(Entry::Begin(state));
+        self.push(LogEntry::Begin(state));
     }
 
     fn event(&self, state: State, event: Event) {
-        self.push(Entry::Event(state, event));
+        self.push(LogEntry::Event(state, event));
     }
 
     fn rare(&self, rare: Rare) {
-        self.push(Entry::Rare(rare));
+        self.push(LogEntry::Rare(rare));
     }
 
     fn vital(&self, vital: Vital, value: u64) {
@@ -91,7 +91,7 @@ impl Observer for Log {
 
     fn measured(&self) {
         let vitals = std::mem::take(&mut self.kept.borrow_mut().vitals);
-        self.push(Entry::Measured(vitals));
+        self.push(LogEntry::Measured(vitals));
     }
 }
 
@@ -102,16 +102,16 @@ impl fmt::Display for Log {
         let mut line = Line::default();
         for entry in &kept.entries {
             match *entry {
-                Entry::Begin(state) => line.end_before(state, true, f)?,
-                Entry::Event(state, event) => {
+                LogEntry::Begin(state) => line.end_before(state, true, f)?,
+                LogEntry::Event(state, event) => {
                     line.end_before(state, false, f)?;
                     line.add(event);
                 }
-                Entry::Rare(rare) => {
+                LogEntry::Rare(rare) => {
                     line.end(f)?;
                     writeln!(f, "{:>16}  {}", "rare", rare.name())?;
                 }
-                Entry::Measured(vitals) => {
+                LogEntry::Measured(vitals) => {
                     line.end(f)?;
                     let values = Vital::ALL.iter().zip(vitals).filter(|(_, value)| *value > 0);
                     let told = values.map(|(vital, value)| format!("{} {value}", vital.name()));

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::disk::clusters::ClusterSize;
-use crate::programs::Record;
+use crate::programs::JournalRecord;
 use crate::programs::journal::{Journal, Mark};
 
 /// The mappings that the operations of a program made in one layer, in order.
@@ -36,26 +36,26 @@ pub(crate) struct Placed {
 
 impl Placed {
     /// Returns what `record` maps, or `None` if it changes the disk as a whole.
-    pub(crate) fn of(record: &Record, cluster_size: ClusterSize) -> Option<Self> {
+    pub(crate) fn of(record: &JournalRecord, cluster_size: ClusterSize) -> Option<Self> {
         let cluster_bytes = cluster_size.bytes();
         let (cluster, clusters, host) = match *record {
-            Record::Written { cluster, clusters, host, .. } => {
+            JournalRecord::Written { cluster, clusters, host, .. } => {
                 (cluster, clusters, Some((host, cluster_size.saturating_bytes(clusters))))
             }
-            Record::Compressed { cluster, host, length_bytes, .. } => {
+            JournalRecord::Compressed { cluster, host, length_bytes, .. } => {
                 (cluster, 1, Some((host, u64::from(length_bytes))))
             }
-            Record::Zeroed { cluster, kept } => {
+            JournalRecord::Zeroed { cluster, kept } => {
                 (cluster, 1, kept.map(|host| (host, cluster_bytes)))
             }
-            Record::Subclusters { cluster, host, .. } => {
+            JournalRecord::Subclusters { cluster, host, .. } => {
                 (cluster, 1, host.map(|host| (host, cluster_bytes)))
             }
-            Record::Discarded { cluster } => (cluster, 1, None),
-            Record::Resized { .. }
-            | Record::SnapshotTaken
-            | Record::SnapshotDeleted { .. }
-            | Record::SnapshotApplied { .. } => return None,
+            JournalRecord::Discarded { cluster } => (cluster, 1, None),
+            JournalRecord::Resized { .. }
+            | JournalRecord::SnapshotTaken
+            | JournalRecord::SnapshotDeleted { .. }
+            | JournalRecord::SnapshotApplied { .. } => return None,
         };
         // The build accepts only clusters of a disk of 2^61 bytes at most, and host offsets of 56 bits: no sum saturates.
         let start = cluster_size.guest_offset(cluster).get();
@@ -79,19 +79,19 @@ impl Provenance {
         }
     }
 
-    fn add(&mut self, record: &Record, cluster_size: ClusterSize, operation: usize) {
+    fn add(&mut self, record: &JournalRecord, cluster_size: ClusterSize, operation: usize) {
         if let Some(Placed { guest, host }) = Placed::of(record, cluster_size) {
             self.traces.push(Trace { operation, guest, host, in_effect: true });
             return;
         }
         match *record {
-            Record::SnapshotTaken => {
+            JournalRecord::SnapshotTaken => {
                 self.snapshots.push(self.traces.iter().map(|trace| trace.in_effect).collect());
             }
-            Record::SnapshotDeleted { index } if index < self.snapshots.len() => {
+            JournalRecord::SnapshotDeleted { index } if index < self.snapshots.len() => {
                 self.snapshots.remove(index);
             }
-            Record::SnapshotApplied { index } => {
+            JournalRecord::SnapshotApplied { index } => {
                 let Some(before) = self.snapshots.get(index) else { return };
                 let then = before.iter().copied().chain(std::iter::repeat(false));
                 for (trace, in_effect) in self.traces.iter_mut().zip(then) {

@@ -118,7 +118,7 @@ fn map(built: Built) -> Result<Map, QemuError> {
         .map_err(QemuError::Files)?;
     let disk = format!("json:{}", disk(dir.path(), images, &names));
     let printed = run(dir.path(), &["map", "--output=json", &disk])?;
-    let answer: Vec<Answer> = serde_json::from_slice(&printed).map_err(QemuError::Answer)?;
+    let answer: Vec<QemuMapRecord> = serde_json::from_slice(&printed).map_err(QemuError::Answer)?;
     Ok(Map { records: answer.into_iter().map(MapRecord::from).collect(), holes })
 }
 
@@ -199,7 +199,7 @@ fn first_line(bytes: &[u8]) -> String {
 
 /// A record, as any version of qemu-img prints it.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct QemuMapRecord {
     start: u64,
     length: u64,
     depth: u32,
@@ -211,9 +211,10 @@ struct Answer {
     offset: Option<u64>,
 }
 
-impl From<Answer> for MapRecord {
-    fn from(answer: Answer) -> Self {
-        let Answer { start, length, depth, present, zero, data, compressed, offset } = answer;
+impl From<QemuMapRecord> for MapRecord {
+    fn from(answer: QemuMapRecord) -> Self {
+        let QemuMapRecord { start, length, depth, present, zero, data, compressed, offset } =
+            answer;
         // Data without a host offset are compressed.
         let compressed = compressed.unwrap_or(data && offset.is_none());
         Self { start, length, depth, present, zero, data, compressed, offset }
@@ -241,7 +242,7 @@ mod tests {
     fn what_older_versions_print_is_read() {
         let old = r#"{ "start": 0, "length": 9, "depth": 0, "present": true, "zero": false, "data": true,
             "filename": "x"}"#;
-        let record = MapRecord::from(serde_json::from_str::<Answer>(old).unwrap());
+        let record = MapRecord::from(serde_json::from_str::<QemuMapRecord>(old).unwrap());
         assert_eq!(record.extent().to_string(), "0x0+0x9 compressed");
     }
 }

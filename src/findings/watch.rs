@@ -17,7 +17,7 @@ use crate::harness::engine::{Engine, OpenDisk};
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
-use crate::images::qcow2::Scratch;
+use crate::images::qcow2::BuildScratch;
 use crate::programs::{Effect, Operation, Program, Vm};
 
 use super::provenance::Provenance;
@@ -40,7 +40,7 @@ pub struct Watched {
 #[derive(Debug, Default)]
 pub struct Watch {
     vm: Vm,
-    scratch: Scratch,
+    scratch: BuildScratch,
     images: Images,
     names: FileNames,
     anatomy: Anatomy,

@@ -27,7 +27,7 @@ use crate::findings::runner::Finding;
 use crate::fuzzing::corpus;
 use crate::fuzzing::corpus::Folder;
 use crate::fuzzing::feedback::Counter;
-use crate::fuzzing::feedback::coverage::Features;
+use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::fuzzing::feedback::layout::tally;
 use crate::fuzzing::mutators::{Breeding, breed};
 use crate::harness::oracles::Violation;
@@ -36,7 +36,7 @@ use crate::images::limits::Limits;
 use crate::programs::Program;
 
 use credit::Credit;
-use pool::{Entry, Pool};
+use pool::{Pool, PoolEntry};
 use scoring::{INTERESTING, Lineage, SeenFeatures};
 
 pub use findings::{SavedFinding, SavedFindings};
@@ -107,7 +107,7 @@ pub struct Fuzzer<S> {
     /// The names of the corpus files that the loop has read.
     seen: BTreeSet<OsString>,
     /// The coverage of the last run.
-    features: Features,
+    features: CoverageFeatures,
     programs: [Program; 2],
 }
 
@@ -272,7 +272,7 @@ impl<S: Subject> Fuzzer<S> {
         &mut self,
         input: &[u8],
         answer: &RunReply,
-        features: &Features,
+        features: &CoverageFeatures,
     ) -> Option<(Finding, Vec<u8>)> {
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let count = self.pool.entries().len() as u64;
@@ -303,7 +303,7 @@ impl<S: Subject> Fuzzer<S> {
         &mut self,
         input: &[u8],
         origin: &Origin,
-        features: Features,
+        features: CoverageFeatures,
         sound: bool,
     ) -> Result<(), Error> {
         if !matches!(origin, Origin::File) {
@@ -312,7 +312,7 @@ impl<S: Subject> Fuzzer<S> {
         }
         let parent = origin.parent();
         let from = parent.map(|place| &self.pool.entries()[place]);
-        let entry = Entry {
+        let entry = PoolEntry {
             input: input.to_vec(),
             sound,
             parent,
@@ -331,7 +331,7 @@ impl<S: Subject> Fuzzer<S> {
     }
 
     /// Records the coverage and the content of an entry that is about to be added to the pool.
-    fn remember(&mut self, entry: &Entry) {
+    fn remember(&mut self, entry: &PoolEntry) {
         self.known.commit(&entry.features);
         self.contents.insert(entry.input.clone(), self.pool.entries().len());
         self.coverages.insert(coverage_name(&entry.features));
@@ -391,7 +391,7 @@ fn not_the_same(field: &'static str) -> Finding {
 }
 
 /// Returns a name of fixed length for a set of features: equal sets have equal names.
-fn coverage_name(features: &Features) -> String {
+fn coverage_name(features: &CoverageFeatures) -> String {
     let bytes: Vec<u8> = features.iter().flat_map(|it| (it.index() as u32).to_le_bytes()).collect();
     corpus::name(&bytes)
 }

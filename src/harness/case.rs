@@ -19,7 +19,7 @@ pub struct Case<'c> {
     /// The damage that was done to the files, and the damage that reads will meet.
     pub damage: &'c Damage,
     /// The features that an engine must support.
-    pub features: Features,
+    pub features: ChainFeatures,
     /// The smallest unit of mapping in any layer, in bytes, at least 1.
     pub cell_bytes: u64,
     /// log2 of the guest bytes that one table of the image at the top maps.
@@ -32,7 +32,7 @@ pub struct Case<'c> {
 
 /// Features of a chain of images that not every engine supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Features {
+pub struct ChainFeatures {
     /// Some image has extended L2 entries.
     pub extended_l2: bool,
     /// Some image has zstd-compressed clusters.

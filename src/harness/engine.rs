@@ -8,7 +8,7 @@ use crate::disk::extent::{Mapping, Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
 
-use super::case::Features;
+use super::case::ChainFeatures;
 
 /// The features that an engine declares. The harness calls only the capabilities that an engine declares, and passes it only
 /// images with features that it declares. A violation in any of these is a bug of the engine.
@@ -54,8 +54,8 @@ impl Capabilities {
     };
 
     /// Reports whether the engine opens a chain with these features.
-    pub fn cover(&self, features: &Features) -> bool {
-        let Features { extended_l2, zstd, data_files, backing_files } = *features;
+    pub fn cover(&self, features: &ChainFeatures) -> bool {
+        let ChainFeatures { extended_l2, zstd, data_files, backing_files } = *features;
         (self.extended_l2 || !extended_l2)
             && (self.zstd || !zstd)
             && (self.data_files || !data_files)

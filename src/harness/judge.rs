@@ -23,14 +23,14 @@ pub(super) struct Judge {
     expected: Vec<Extent>,
     whole: Vec<Extent>,
     other: Vec<Extent>,
-    bytes: oracles::data::Buffers,
-    snapshot: oracles::snapshots::Buffers,
+    bytes: oracles::data::DataBuffers,
+    snapshot: oracles::snapshots::SnapshotBuffers,
     /// The results that the oracles confirmed for the last image of the run.
     known: VerifiedParts,
 }
 
 /// The context in which one case is judged.
-struct Context<'h, 'c, O> {
+struct CaseContext<'h, 'c, O> {
     case: &'h Case<'c>,
     meter: &'h Meter,
     /// The number of bytes of tables that the disk has.
@@ -72,7 +72,7 @@ impl Judge {
         let metered = MeteredImages::new(case.images, meter);
         let chain = metered.chain();
         let fuel = oracles::bounds::fuel(table_bytes.active);
-        let context = Context { case, meter, table_bytes: table_bytes.active, fuel, observer };
+        let context = CaseContext { case, meter, table_bytes: table_bytes.active, fuel, observer };
         observer.begin(State::Check);
         if case.in_full {
             self.known.clear();
@@ -102,7 +102,7 @@ impl Judge {
         &mut self,
         engine: &mut E,
         chain: &[Layer],
-        context: &Context<O>,
+        context: &CaseContext<O>,
         entropy: &mut Entropy,
     ) -> Result<u64, Box<Violation>> {
         let capabilities = engine.capabilities();
@@ -132,7 +132,7 @@ impl Judge {
         &mut self,
         disk: &mut impl OpenDisk,
         capabilities: &Capabilities,
-        context: &Context<O>,
+        context: &CaseContext<O>,
     ) -> OracleResult {
         let Self { model, whole, other, bytes, .. } = self;
         for question in context.case.questions {
@@ -163,9 +163,9 @@ impl Judge {
         &mut self,
         disk: &mut impl OpenDisk,
         layers: usize,
-        context: &Context<O>,
+        context: &CaseContext<O>,
     ) -> Result<u64, Box<Violation>> {
-        let Context { case, meter, table_bytes, fuel, observer } = *context;
+        let CaseContext { case, meter, table_bytes, fuel, observer } = *context;
         let Self { model, expected, whole, .. } = self;
         let size = model.virtual_size_bytes();
         let (open_reads, open_bytes) = (meter.reads(), meter.bytes());

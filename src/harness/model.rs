@@ -18,7 +18,7 @@ use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
-use crate::programs::journal::{Journal, Record};
+use crate::programs::journal::{Journal, JournalRecord};
 
 /// The state of a piece of the disk. Host offsets are those of the piece's first byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,7 +75,7 @@ impl PieceState {
 
 /// A piece of the disk: from `start` to the start of the next one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Piece {
+pub struct ModelPiece {
     /// The first guest byte.
     pub start: u64,
     /// The state of the piece.
@@ -84,23 +84,23 @@ pub struct Piece {
 
 /// An earlier state of a layer.
 #[derive(Debug, Default)]
-struct Snapshot {
+struct ModelSnapshot {
     size_bytes: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<ModelPiece>,
 }
 
 /// The expected state of one layer: a list of pieces.
 #[derive(Debug)]
-struct Layer {
+struct ModelLayer {
     cluster_size: ClusterSize,
     size_bytes: u64,
     /// The layer is a raw file, in which every byte is data at its own offset.
     raw: bool,
     /// Never empty; the first starts at 0, the last has no end.
-    pieces: Vec<Piece>,
-    snapshots: Vec<Snapshot>,
+    pieces: Vec<ModelPiece>,
+    snapshots: Vec<ModelSnapshot>,
     /// The buffers of deleted snapshots.
-    spare: Vec<Snapshot>,
+    spare: Vec<ModelSnapshot>,
 }
 
 /// The index of the last piece found in each layer.
@@ -110,7 +110,7 @@ type Found = SmallVec<[usize; 4]>;
 #[derive(Debug)]
 pub struct Model {
     /// The image itself first. Spare layers follow the last one in use.
-    layers: Vec<Layer>,
+    layers: Vec<ModelLayer>,
     live: usize,
     /// The parts of the disk that a guest sees, in order. The model updates them whenever the layers change.
     visible: Vec<Visible>,
@@ -126,7 +126,7 @@ pub struct Visible {
     /// The depth of the layer that the part comes from, 0 for the top.
     pub depth: u32,
     /// The piece of that layer, which may begin before this part.
-    pub piece: Piece,
+    pub piece: ModelPiece,
     /// The byte past the last of that piece, which may lie past the end of the disk.
     pub piece_end: u64,
     /// The cluster size of that layer.
@@ -159,7 +159,7 @@ impl Visible {
 impl Model {
     /// Creates an empty disk of size 0.
     pub fn new() -> Self {
-        Self { layers: vec![Layer::new()], live: 1, visible: Vec::new() }
+        Self { layers: vec![ModelLayer::new()], live: 1, visible: Vec::new() }
     }
 
     /// Replays `journals`, and reuses the buffers. The first journal is the image's own; each next one belongs to the
@@ -168,7 +168,7 @@ impl Model {
         self.live = 0;
         for journal in journals {
             if self.live == self.layers.len() {
-                self.layers.push(Layer::new());
+                self.layers.push(ModelLayer::new());
             }
             self.layers[self.live].replay(journal);
             self.live += 1;
@@ -243,13 +243,13 @@ impl Model {
             if layer.raw && guest < layer.size_bytes {
                 end = end.min(layer.size_bytes);
             }
-            match layers.get(depth + 1).map(Layer::virtual_size_bytes) {
+            match layers.get(depth + 1).map(ModelLayer::virtual_size_bytes) {
                 Some(size) if layer.leaves(piece.state) && guest < size => {
                     end = end.min(size);
                     depth += 1;
                 }
                 _ => {
-                    let Layer { cluster_size, size_bytes, raw, .. } = *layer;
+                    let ModelLayer { cluster_size, size_bytes, raw, .. } = *layer;
                     return Visible {
                         start: guest,
                         end,
@@ -283,9 +283,9 @@ impl Model {
     }
 }
 
-impl Layer {
+impl ModelLayer {
     fn new() -> Self {
-        let nothing = Piece { start: 0, state: PieceState::Unallocated };
+        let nothing = ModelPiece { start: 0, state: PieceState::Unallocated };
         Self {
             cluster_size: ClusterSize::SMALLEST,
             size_bytes: 0,
@@ -302,7 +302,7 @@ impl Layer {
         self.raw = journal.raw;
         self.spare.append(&mut self.snapshots);
         self.pieces.clear();
-        self.pieces.push(Piece { start: 0, state: PieceState::Unallocated });
+        self.pieces.push(ModelPiece { start: 0, state: PieceState::Unallocated });
         for record in &journal.records {
             self.apply(record);
         }
@@ -332,7 +332,7 @@ impl Layer {
     /// Returns the piece that holds the byte at `guest`, and the byte past its end. `found` is the index of a piece
     /// that does not begin later.
     #[inline]
-    fn piece_at(&self, guest: u64, found: &mut usize) -> (Piece, u64) {
+    fn piece_at(&self, guest: u64, found: &mut usize) -> (ModelPiece, u64) {
         // The piece is mostly the next one.
         loop {
             match self.pieces.get(*found + 1) {
@@ -342,20 +342,22 @@ impl Layer {
         }
     }
 
-    fn apply(&mut self, record: &Record) {
+    fn apply(&mut self, record: &JournalRecord) {
         match *record {
-            Record::Written { cluster, clusters, host, write } => {
+            JournalRecord::Written { cluster, clusters, host, write } => {
                 self.paint(cluster, clusters, PieceState::Normal(host, write));
             }
-            Record::Compressed { cluster, shape, write, .. } => {
+            JournalRecord::Compressed { cluster, shape, write, .. } => {
                 self.paint(cluster, 1, PieceState::Compressed(write, shape));
             }
-            Record::Zeroed { cluster, kept: None } => self.paint(cluster, 1, PieceState::ZeroPlain),
-            Record::Zeroed { cluster, kept: Some(host) } => {
+            JournalRecord::Zeroed { cluster, kept: None } => {
+                self.paint(cluster, 1, PieceState::ZeroPlain)
+            }
+            JournalRecord::Zeroed { cluster, kept: Some(host) } => {
                 self.paint(cluster, 1, PieceState::ZeroAllocated(host));
             }
-            Record::Discarded { cluster } => self.paint(cluster, 1, PieceState::Unallocated),
-            Record::Subclusters { cluster, range, change, host } => {
+            JournalRecord::Discarded { cluster } => self.paint(cluster, 1, PieceState::Unallocated),
+            JournalRecord::Subclusters { cluster, range, change, host } => {
                 if let Some(host) = host {
                     self.move_cluster(cluster, host);
                 }
@@ -376,21 +378,23 @@ impl Layer {
                     self.paint_bytes(start, start + length, state);
                 }
             }
-            Record::Resized { size_bytes } => {
+            JournalRecord::Resized { size_bytes } => {
                 let first = size_bytes.next_multiple_of(self.cluster_size.bytes());
                 self.size_bytes = size_bytes;
                 let at = self.cut(first);
                 self.pieces.truncate(at);
-                self.pieces.push(Piece { start: first, state: PieceState::Unallocated });
+                self.pieces.push(ModelPiece { start: first, state: PieceState::Unallocated });
             }
-            Record::SnapshotTaken => {
+            JournalRecord::SnapshotTaken => {
                 let mut snapshot = self.spare.pop().unwrap_or_default();
                 snapshot.size_bytes = self.size_bytes;
                 snapshot.pieces.clone_from(&self.pieces);
                 self.snapshots.push(snapshot);
             }
-            Record::SnapshotDeleted { index } => self.spare.push(self.snapshots.remove(index)),
-            Record::SnapshotApplied { index } => self.become_snapshot(index),
+            JournalRecord::SnapshotDeleted { index } => {
+                self.spare.push(self.snapshots.remove(index))
+            }
+            JournalRecord::SnapshotApplied { index } => self.become_snapshot(index),
         }
     }
 
@@ -409,7 +413,7 @@ impl Layer {
     fn paint_bytes(&mut self, start: u64, end: u64, state: PieceState) {
         let first = self.cut(start);
         let past = self.cut(end);
-        self.pieces[first] = Piece { start, state };
+        self.pieces[first] = ModelPiece { start, state };
         self.pieces.drain(first + 1..past);
     }
 
@@ -430,7 +434,7 @@ impl Layer {
             // The index is not 0, because the first piece starts at 0.
             let before = self.pieces[index - 1];
             let state = before.state.advanced(at - before.start);
-            self.pieces.insert(index, Piece { start: at, state });
+            self.pieces.insert(index, ModelPiece { start: at, state });
         }
         index
     }

@@ -4,7 +4,7 @@
 use crate::disk::observer::{Observer, State, Vital};
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::formats::qcow2::layout::Layout;
-use crate::harness::case::{Case, Features};
+use crate::harness::case::{Case, ChainFeatures};
 use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
@@ -53,7 +53,7 @@ pub struct Failure {
 pub struct Pipeline {
     program: Program,
     vm: Vm,
-    scratch: qcow2::Scratch,
+    scratch: qcow2::BuildScratch,
     images: Images,
     damage: Damage,
     names: FileNames,
@@ -148,7 +148,8 @@ impl Pipeline {
 
 /// Returns the case of the images that `vm` has built.
 fn case<'c>(vm: &'c Vm, images: &'c Images, damage: &'c Damage, in_full: bool) -> Case<'c> {
-    let mut features = Features { backing_files: images.layers().len() > 1, ..Features::default() };
+    let mut features =
+        ChainFeatures { backing_files: images.layers().len() > 1, ..ChainFeatures::default() };
     // A raw layer has no structures: an engine reads only its bytes.
     for (builder, _) in vm.builders().zip(vm.journals()).filter(|(_, journal)| !journal.raw) {
         let Geometry { extended_l2, compression, data_file, .. } = builder.plan().geometry;

@@ -5,14 +5,14 @@ use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
 use crate::walkers::qcow2;
-use crate::walkers::qcow2::{MapError, Scratch};
+use crate::walkers::qcow2::{MapError, WalkScratch};
 
 use super::engine::{Capabilities, Engine, EngineError, OpenDisk};
 
 /// Our walker as an engine; it reports events to its observer.
 #[derive(Debug)]
 pub struct Walker<O: Observer = ()> {
-    scratch: Scratch,
+    scratch: WalkScratch,
     observer: O,
 }
 
@@ -26,7 +26,7 @@ impl Default for Walker {
 impl<O: Observer> Walker<O> {
     /// Creates a walker that reports events to `observer`.
     pub fn observed(observer: O) -> Self {
-        Self { scratch: Scratch::default(), observer }
+        Self { scratch: WalkScratch::default(), observer }
     }
 }
 
@@ -62,7 +62,7 @@ impl<O: Observer> Engine for Walker<O> {
 /// An image that our walker has opened.
 pub struct WalkerDisk<'s, O: Observer = ()> {
     disk: qcow2::Disk<'s, dyn Storage + 's, &'s O>,
-    scratch: &'s mut Scratch,
+    scratch: &'s mut WalkScratch,
 }
 
 impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {

@@ -3,7 +3,7 @@
 
 use crate::images::entropy::Entropy;
 
-use super::operand::{Features, Kind, Operand};
+use super::operand::{ImageFeatures, Operand, OperandKind};
 use super::operation::{OPERATION_BYTES, Operation};
 use super::program::Program;
 use super::prologue::PROLOGUE_BYTES;
@@ -31,7 +31,7 @@ pub fn generate(rng_seed: u64, wanted: GenerateSettings) -> Program {
     bytes[1] = u8::from(entropy.one_in(8));
     if entropy.one_in(2) {
         // The plan drops extended L2 if the cluster size does not allow it.
-        Features::EXTENDED_L2.encode(&mut &mut bytes[4..5]);
+        ImageFeatures::EXTENDED_L2.encode(&mut &mut bytes[4..5]);
     }
     let mut program = Program::decode(&bytes);
     let extended_l2 = program.prologue.plan().geometry.extended_l2;
@@ -56,12 +56,12 @@ pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
         let places = Operation::decode(record)?.places();
         places.iter().find(|place| place.kind == kind)
     };
-    if has(&record, Kind::Size).is_some() {
+    if has(&record, OperandKind::Size).is_some() {
         // A size keeps its random magnitude: with small operands, most disks would be empty from here on.
         return Operation::decode(&record);
     }
     near(&mut record, entropy);
-    if let Some(clusters) = has(&record, Kind::Count) {
+    if let Some(clusters) = has(&record, OperandKind::Count) {
         // Half of the operations touch one cluster, few touch many.
         let byte = &mut record[clusters.start];
         *byte = [0, 0, 0, 0, 1, 1, 2, *byte][entropy.below(8) as usize];

@@ -38,7 +38,7 @@ pub enum Effect {
 
 /// A layer that has another one on top.
 #[derive(Debug, Default)]
-struct Layer {
+struct BuiltLayer {
     builder: Builder,
     journal: Journal,
 }
@@ -51,7 +51,7 @@ pub struct Vm {
     limits: Limits,
     journal: Journal,
     /// The layers below the top, from the bottom up. Spare ones follow, whose buffers are reused.
-    below: Vec<Layer>,
+    below: Vec<BuiltLayer>,
     layers_below: usize,
     base: Base,
     questions: Vec<Question>,

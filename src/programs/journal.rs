@@ -9,7 +9,7 @@ use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 
 /// The meaning of one operation, or of one cluster of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Record {
+pub enum JournalRecord {
     /// Consecutive clusters hold the data of one write. Their host clusters are consecutive too.
     Written {
         /// The first cluster.
@@ -86,14 +86,14 @@ pub struct Journal {
     /// The layer is built as a raw file, which keeps only the data that a guest reads.
     pub raw: bool,
     /// The records, in order.
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
 }
 
 /// A position in a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     records: usize,
-    last: Option<Record>,
+    last: Option<JournalRecord>,
 }
 
 impl Journal {
@@ -104,17 +104,17 @@ impl Journal {
 
     /// Returns the records since `mark`. If the last record before `mark` has grown since then, the first one returned
     /// is its growth.
-    pub fn since(&self, mark: Mark) -> impl Iterator<Item = Record> + '_ {
+    pub fn since(&self, mark: Mark) -> impl Iterator<Item = JournalRecord> + '_ {
         let now = mark.records.checked_sub(1).and_then(|last| self.records.get(last));
         let grown = match (mark.last, now) {
             (
-                Some(Record::Written { clusters: before, .. }),
-                Some(Record::Written { cluster, clusters, host, write }),
+                Some(JournalRecord::Written { clusters: before, .. }),
+                Some(JournalRecord::Written { cluster, clusters, host, write }),
             ) => {
                 let more = clusters.saturating_sub(before);
                 let host = host.saturating_add(self.cluster_size.saturating_bytes(before));
                 let further = cluster.checked_add(before).filter(|_| more > 0);
-                further.map(|cluster| Record::Written {
+                further.map(|cluster| JournalRecord::Written {
                     cluster,
                     clusters: more,
                     host,
@@ -143,7 +143,8 @@ impl Journal {
     /// Records a cluster of a write. A cluster that continues the last record, on the disk and in the file, joins that
     /// record.
     pub fn written(&mut self, at: GuestCluster, lies_at: HostOffset, number: WriteNumber) {
-        if let Some(Record::Written { cluster, clusters, host, write }) = self.records.last_mut()
+        if let Some(JournalRecord::Written { cluster, clusters, host, write }) =
+            self.records.last_mut()
             && *write == number
             && cluster.checked_add(*clusters) == Some(at)
             && host.checked_add(self.cluster_size.saturating_bytes(*clusters)) == Some(lies_at)
@@ -151,7 +152,8 @@ impl Journal {
             *clusters += 1;
             return;
         }
-        let record = Record::Written { cluster: at, clusters: 1, host: lies_at, write: number };
+        let record =
+            JournalRecord::Written { cluster: at, clusters: 1, host: lies_at, write: number };
         self.records.push(record);
     }
 }

@@ -16,7 +16,7 @@ pub(crate) mod prologue;
 pub mod text;
 
 pub(crate) use interpreter::{Effect, Question, Vm};
-pub(crate) use journal::{Journal, Record};
+pub(crate) use journal::{Journal, JournalRecord};
 pub use operation::Operation;
 pub use program::{Input, Program};
 pub(crate) use prologue::Prologue;

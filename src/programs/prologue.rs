@@ -10,7 +10,8 @@ use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES};
 
 use super::operand::{
-    Base, ClusterBits, DataIn, Features, Number, Operand, Place, RefcountOrder, Relative, Size,
+    Base, ClusterBits, DataIn, ImageFeatures, Number, Operand, OperandPlace, RefcountOrder,
+    Relative, Size,
 };
 use super::text::{TextError, TextOperands, print_operand};
 
@@ -31,7 +32,7 @@ macro_rules! prologue {
 
         impl Prologue {
             /// The places of the fields in an encoded program.
-            pub const PLACES: &'static [Place] = &Place::in_a_row(1, [
+            pub const PLACES: &'static [OperandPlace] = &OperandPlace::in_a_row(1, [
                 $((<$kind>::KIND, <$kind>::BYTES),)+
                 $((<$more_kind>::KIND, <$more_kind>::BYTES),)+
             ]);
@@ -95,7 +96,7 @@ prologue! {
     /// The refcount width; a version 2 image always has order 4.
     refcount_order: RefcountOrder = Number::LOWEST,
     /// Features; a version 2 image has none, and extended L2 needs 16 KiB clusters.
-    features: Features = Features::default(),
+    features: ImageFeatures = ImageFeatures::default(),
     /// The size of the disk.
     size: Size = Size::default(),
     /// The seed of all placement by entropy.
@@ -138,7 +139,7 @@ pub(super) struct ImageOperands {
     pub(super) version: Version,
     pub(super) cluster_bits: ClusterBits,
     pub(super) refcount_order: RefcountOrder,
-    pub(super) features: Features,
+    pub(super) features: ImageFeatures,
     pub(super) data_in: DataIn,
 }
 
@@ -175,13 +176,13 @@ impl ImageOperands {
     fn geometry(&self) -> Geometry {
         let v3 = self.version == Version::V3;
         let bits = u32::from(self.cluster_bits.get());
-        let zstd = v3 && self.features.has(Features::ZSTD);
+        let zstd = v3 && self.features.has(ImageFeatures::ZSTD);
         Geometry {
             version: self.version,
             // The operand has the range of cluster sizes, so the default is never used.
             cluster_size: ClusterSize::from_bits(bits).unwrap_or(ClusterSize::SMALLEST),
             refcount_order: if v3 { u32::from(self.refcount_order.get()) } else { 4 },
-            extended_l2: v3 && self.features.has(Features::EXTENDED_L2) && bits >= 14,
+            extended_l2: v3 && self.features.has(ImageFeatures::EXTENDED_L2) && bits >= 14,
             compression: if zstd { Compression::Zstd } else { Compression::Deflate },
             data_file: v3 && self.data_in != DataIn::Image,
         }
@@ -190,10 +191,10 @@ impl ImageOperands {
     fn header_options(&self) -> HeaderOptions {
         let has = |feature| self.version == Version::V3 && self.features.has(feature);
         HeaderOptions {
-            lazy_refcounts: has(Features::LAZY_REFCOUNTS),
-            compression_field: has(Features::COMPRESSION_FIELD),
-            feature_names: has(Features::FEATURE_NAMES),
-            unknown_extension: has(Features::UNKNOWN_EXTENSION),
+            lazy_refcounts: has(ImageFeatures::LAZY_REFCOUNTS),
+            compression_field: has(ImageFeatures::COMPRESSION_FIELD),
+            feature_names: has(ImageFeatures::FEATURE_NAMES),
+            unknown_extension: has(ImageFeatures::UNKNOWN_EXTENSION),
         }
     }
 }

@@ -105,7 +105,7 @@ pub enum ChainError {
 }
 
 /// The reference of an image to the image below it.
-struct Below {
+struct BackingReference {
     path: PathBuf,
     name: String,
     format: Option<ImageFormat>,
@@ -120,7 +120,7 @@ impl FileChain {
     pub fn open(path: &Path) -> Result<Self, ChainError> {
         let mut chain = Self { layers: Vec::new() };
         let mut seen: Vec<FileId> = Vec::new();
-        let mut next = Some(Below {
+        let mut next = Some(BackingReference {
             path: path.to_path_buf(),
             name: path.display().to_string(),
             format: Some(ImageFormat::Qcow2),
@@ -154,8 +154,11 @@ impl FileChain {
     pub fn alone(path: &Path) -> Result<Self, ChainError> {
         let image = FileStorage::open(path)?;
         let (name, format) = (String::new(), Some(ImageFormat::Qcow2));
-        let (layer, _) =
-            layer(Below { path: path.to_path_buf(), name, format }, image, Follow::Nothing)?;
+        let (layer, _) = layer(
+            BackingReference { path: path.to_path_buf(), name, format },
+            image,
+            Follow::Nothing,
+        )?;
         Ok(Self { layers: vec![layer] })
     }
 
@@ -178,11 +181,11 @@ impl FileChain {
 
 /// Returns the layer of an open image, and the reference to its backing file, if it has one.
 fn layer(
-    below: Below,
+    below: BackingReference,
     image: FileStorage,
     follow: Follow,
-) -> Result<(FileLayer, Option<Below>), ChainError> {
-    let Below { path, format, .. } = below;
+) -> Result<(FileLayer, Option<BackingReference>), ChainError> {
+    let BackingReference { path, format, .. } = below;
     let image_error = |error| ChainError::Image { path: path.clone(), error };
     let format = match format {
         Some(format) => format,
@@ -205,7 +208,7 @@ fn layer(
             let format = head.backing_format_in(&image).map_err(image_error)?;
             let name = plain(&path, name(&path, &image, field)?)?;
             let path = beside(&path, &name);
-            Some(Below { path, name: name.to_string_lossy().into_owned(), format })
+            Some(BackingReference { path, name: name.to_string_lossy().into_owned(), format })
         }
         _ => None,
     };

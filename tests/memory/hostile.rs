@@ -10,9 +10,9 @@ use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
-use qcowfuzz::internal::programs::journal::Record;
+use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::programs::text::assemble;
-use qcowfuzz::walkers::qcow2::{Disk, Scratch, lookup, map_extents, read};
+use qcowfuzz::walkers::qcow2::{Disk, WalkScratch, lookup, map_extents, read};
 
 use crate::{CLUSTER, lines, peak_of};
 
@@ -30,7 +30,8 @@ fn with_payload(features: &str, payload: &[u8]) -> Vec<u8> {
     let image = harness.build(&program.unwrap().encode());
     let mut file = vec![0; image.length_bytes() as usize];
     image.read_at(HostOffset::ZERO, &mut file).unwrap();
-    let Record::Compressed { host, length_bytes, .. } = harness.vm().journal().records[0] else {
+    let JournalRecord::Compressed { host, length_bytes, .. } = harness.vm().journal().records[0]
+    else {
         panic!("nothing was compressed");
     };
     assert!(payload.len() <= length_bytes as usize);
@@ -64,7 +65,7 @@ fn payloads_of_gigabytes_take_a_cluster_of_memory() {
         let mut into = vec![1; CLUSTER as usize];
         let (read, peak) = peak_of(|| {
             let disk = Disk::open(&[Layer::alone(file.as_slice())]).unwrap();
-            let mut scratch = Scratch::new();
+            let mut scratch = WalkScratch::new();
             let mut extents = 0;
             let count = &mut |extent: Extent| {
                 extents += u32::from(extent.mapping.compressed);
@@ -150,7 +151,7 @@ fn hostile_bitmaps_do_not_allocate_in_proportion() {
 fn visit(bytes: &[u8]) {
     let _ = Recount::new().recount(bytes);
     let Ok(disk) = Disk::open(&[Layer::alone(bytes)]) else { return };
-    let mut scratch = Scratch::new();
+    let mut scratch = WalkScratch::new();
     let _ =
         map_extents(&disk, Window::ALL, &mut scratch, &mut |_: Extent| ControlFlow::Continue(()));
     for guest in [0, disk.virtual_size_bytes().saturating_sub(1), u64::MAX] {

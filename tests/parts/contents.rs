@@ -1,7 +1,7 @@
 //! Parts of cluster contents.
 
 use qcowfuzz::internal::formats::qcow2::geometry::Compression;
-use qcowfuzz::internal::programs::operand::Features;
+use qcowfuzz::internal::programs::operand::ImageFeatures;
 use qcowfuzz::internal::programs::operand::Keep;
 use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::programs::Operation;
@@ -28,7 +28,7 @@ pub const PARTS: &[Part] = &[
         name: "zstd",
         prepare: |prologue| {
             prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
-            prologue.features = prologue.features.with(Features::ZSTD);
+            prologue.features = prologue.features.with(ImageFeatures::ZSTD);
         },
         lines: |_| "compress at=last+0 clusters=2 shape=half skew=fresh+700".to_string(),
         had: |trace| trace.vm.builder().plan().geometry.compression == Compression::Zstd,
@@ -37,7 +37,7 @@ pub const PARTS: &[Part] = &[
         name: "subclusters",
         prepare: |prologue| {
             prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
-            prologue.features = prologue.features.with(Features::EXTENDED_L2);
+            prologue.features = prologue.features.with(ImageFeatures::EXTENDED_L2);
             prologue.cluster_bits = Number::new(14.max(prologue.cluster_bits.get())).unwrap();
         },
         lines: |_| {

@@ -13,7 +13,7 @@ use qcowfuzz::internal::formats::qcow2::header::Header;
 use qcowfuzz::internal::images::qcow2::FileEnd;
 use qcowfuzz::internal::images::qcow2::placement::Policy;
 use qcowfuzz::internal::programs::interpreter::Effect;
-use qcowfuzz::internal::programs::journal::Record;
+use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::internal::programs::prologue::Prologue;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::walkers::qcow2;
@@ -76,7 +76,7 @@ pub const PARTS: &[Part] = &[
             tail(trace).is_none()
                 && !file.is_multiple_of(cluster)
                 && trace.vm.journal().records.iter().any(|record| match record {
-                    Record::Written { clusters, host, write, .. } => {
+                    JournalRecord::Written { clusters, host, write, .. } => {
                         let end = host.get() + clusters * cluster;
                         write.0 == 0 && (end - cluster + 1..end).contains(&file)
                     }
@@ -180,7 +180,7 @@ fn tail(trace: &Trace) -> Option<FileEnd> {
 /// Returns the end offsets of the last payload and of the file.
 fn payload_end(trace: &Trace) -> Option<(u64, u64)> {
     let ends = trace.vm.journal().records.iter().filter_map(|record| match record {
-        Record::Compressed { host, length_bytes, .. } => {
+        JournalRecord::Compressed { host, length_bytes, .. } => {
             Some(host.get() + u64::from(*length_bytes))
         }
         _ => None,
@@ -229,6 +229,6 @@ fn hidden(trace: &Trace) -> (bool, bool) {
         }
         ControlFlow::Continue(())
     };
-    map_extents(&disk, beyond, &mut qcow2::Scratch::new(), see).unwrap();
+    map_extents(&disk, beyond, &mut qcow2::WalkScratch::new(), see).unwrap();
     (in_last, further)
 }

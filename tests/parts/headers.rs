@@ -17,7 +17,7 @@ use qcowfuzz::internal::formats::qcow2::header::Header;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::files::Deviation;
 use qcowfuzz::internal::images::files::LayerFiles;
-use qcowfuzz::internal::programs::operand::Features;
+use qcowfuzz::internal::programs::operand::ImageFeatures;
 use qcowfuzz::internal::programs::prologue::Prologue;
 
 use super::Part;
@@ -144,7 +144,7 @@ fn version_3(prologue: &mut Prologue) {
 
 fn lazy(prologue: &mut Prologue) {
     version_3(prologue);
-    prologue.features = prologue.features.with(Features::LAZY_REFCOUNTS);
+    prologue.features = prologue.features.with(ImageFeatures::LAZY_REFCOUNTS);
 }
 
 fn line(entropy: &mut Entropy, length: &str, flags: &str) -> String {

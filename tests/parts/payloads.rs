@@ -4,7 +4,7 @@ use qcowfuzz::internal::formats::qcow2::geometry::Compression;
 use qcowfuzz::internal::images::content::Shape;
 use qcowfuzz::internal::images::qcow2::payload::Coding;
 use qcowfuzz::internal::programs::interpreter::Effect;
-use qcowfuzz::internal::programs::journal::Record;
+use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::programs::Operation;
 
 use super::{ANYWHERE, Part, Trace};
@@ -134,9 +134,9 @@ pub const PARTS: &[Part] = &[
     Part {
         name: ZSTD_CODINGS,
         prepare: |prologue| {
-            use qcowfuzz::internal::programs::operand::Features;
+            use qcowfuzz::internal::programs::operand::ImageFeatures;
             prologue.version = qcowfuzz::internal::formats::qcow2::geometry::Version::V3;
-            prologue.features = prologue.features.with(Features::ZSTD);
+            prologue.features = prologue.features.with(ImageFeatures::ZSTD);
         },
         lines: |_| "compress_as at=start+8 shape=far coding=pieces skew=packed".to_string(),
         had: |trace| coded(trace, Compression::Zstd),
@@ -154,7 +154,7 @@ fn coded(trace: &Trace, compression: Compression) -> bool {
 fn compressed(trace: &Trace, wanted: fn(u64, u64, Shape) -> bool) -> bool {
     let cluster = trace.vm.builder().plan().geometry.cluster_size.bytes();
     trace.vm.journal().records.iter().any(|record| match record {
-        Record::Compressed { length_bytes, shape, .. } => {
+        JournalRecord::Compressed { length_bytes, shape, .. } => {
             wanted(u64::from(*length_bytes), cluster, *shape)
         }
         _ => false,

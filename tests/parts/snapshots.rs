@@ -20,7 +20,7 @@ use qcowfuzz::internal::formats::qcow2::snapshot::SnapshotExtra;
 use qcowfuzz::internal::formats::qcow2::snapshot_table::each_entry;
 use qcowfuzz::internal::formats::qcow2::snapshot_table::extra_of;
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::programs::journal::Record;
+use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::internal::programs::prologue::Prologue;
 use qcowfuzz::programs::Operation;
@@ -170,13 +170,13 @@ fn applied_another_size(trace: &Trace) -> bool {
     journal.records.iter().any(|record| {
         let before = size;
         match *record {
-            Record::Resized { size_bytes } => size = size_bytes,
-            Record::SnapshotTaken => taken.push(size),
-            Record::SnapshotDeleted { index } => _ = taken.remove(index),
-            Record::SnapshotApplied { index } => size = taken[index],
+            JournalRecord::Resized { size_bytes } => size = size_bytes,
+            JournalRecord::SnapshotTaken => taken.push(size),
+            JournalRecord::SnapshotDeleted { index } => _ = taken.remove(index),
+            JournalRecord::SnapshotApplied { index } => size = taken[index],
             _ => {}
         }
-        matches!(record, Record::SnapshotApplied { .. }) && size != before
+        matches!(record, JournalRecord::SnapshotApplied { .. }) && size != before
     })
 }
 

@@ -14,6 +14,7 @@ use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::images::qcow2::BackingPlan;
+use qcowfuzz::internal::images::qcow2::BuildScratch;
 use qcowfuzz::internal::images::qcow2::Builder;
 use qcowfuzz::internal::images::qcow2::DataFilePlan;
 use qcowfuzz::internal::images::qcow2::HeaderFlags;
@@ -21,7 +22,6 @@ use qcowfuzz::internal::images::qcow2::HeaderLength;
 use qcowfuzz::internal::images::qcow2::HeaderStyle;
 use qcowfuzz::internal::images::qcow2::ImagePlan;
 use qcowfuzz::internal::images::qcow2::Names;
-use qcowfuzz::internal::images::qcow2::Scratch;
 use qcowfuzz::programs::text::assemble;
 
 use crate::{image_line, qemu};
@@ -87,7 +87,7 @@ fn info(path: &Path) -> serde_json::Value {
 
 fn save(builder: &Builder, names: &Names, path: &Path) {
     let mut files = LayerFiles::default();
-    builder.build(names, &mut Scratch::default(), &mut files, &());
+    builder.build(names, &mut BuildScratch::default(), &mut files, &());
     export::write(&files.image, &File::create(path).unwrap(), Holes::Keep).unwrap();
 }
 

@@ -10,9 +10,9 @@ use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::disk::files;
 use qcowfuzz::internal::fuzzing::feedback::attribution::Attributed;
-use qcowfuzz::internal::fuzzing::feedback::attribution::Walk;
+use qcowfuzz::internal::fuzzing::feedback::attribution::WalkId;
 use qcowfuzz::internal::fuzzing::feedback::coverage::Coverage;
-use qcowfuzz::internal::fuzzing::feedback::coverage::Features;
+use qcowfuzz::internal::fuzzing::feedback::coverage::CoverageFeatures;
 use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 
 use crate::cli::exit::CommandError;
@@ -26,7 +26,7 @@ pub struct Corpus {
     pub target: TargetKind,
     /// Path and length in bytes.
     pub inputs: Vec<(PathBuf, usize)>,
-    pub features: Vec<Features>,
+    pub features: Vec<CoverageFeatures>,
     pub coverage: Coverage,
     pub violations: usize,
 }
@@ -45,7 +45,7 @@ impl Corpus {
             recorder.begin_run();
             let found = runner.run(&bytes, Checks::AtCheckpoints);
             corpus.coverage.add(bytes.len(), &recorder);
-            corpus.features.push(Features::of(&recorder));
+            corpus.features.push(CoverageFeatures::of(&recorder));
             corpus.inputs.push((path, bytes.len()));
             corpus.violations += usize::from(found.finding().is_some());
         }
@@ -53,7 +53,7 @@ impl Corpus {
     }
 
     /// Returns the first walk of `input` that takes `edge`, if one does.
-    pub fn walk(&self, input: usize, edge: Counter) -> Result<Option<Walk>, CommandError> {
+    pub fn walk(&self, input: usize, edge: Counter) -> Result<Option<WalkId>, CommandError> {
         let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
         let attributed = Rc::new(Attributed::default());
         let mut runner = Runner::new(self.target, FileNames::default(), &attributed);

@@ -15,7 +15,7 @@ use qcowfuzz::harness::Checks;
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::disk::files;
 use qcowfuzz::internal::disk::files::Existing;
-use qcowfuzz::internal::fuzzing::feedback::coverage::Features;
+use qcowfuzz::internal::fuzzing::feedback::coverage::CoverageFeatures;
 use qcowfuzz::internal::fuzzing::feedback::coverage::prune_around;
 
 use super::corpus::{counted, read_if_there};
@@ -60,7 +60,7 @@ struct Candidate {
 struct Gathered {
     candidates: Vec<Candidate>,
     /// The length in bytes and the features of each candidate.
-    inputs: Vec<(usize, Features)>,
+    inputs: Vec<(usize, CoverageFeatures)>,
     /// The content hash of each file that the output folder has, or will certainly get, by name.
     names: BTreeMap<OsString, String>,
     contents: BTreeSet<String>,
@@ -193,7 +193,7 @@ impl Gathered {
             if found && find && !there {
                 continue;
             }
-            self.inputs.push((bytes.len(), Features::of(&recorder)));
+            self.inputs.push((bytes.len(), CoverageFeatures::of(&recorder)));
             self.candidates.push(Candidate { path, name, there, pinned: there || !find });
         }
         Ok(())

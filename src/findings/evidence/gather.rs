@@ -6,7 +6,7 @@ use crate::disk::extent::Extent;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Layer;
 use crate::findings::explain;
-use crate::findings::explain::{Entry, FileView, Run, Step};
+use crate::findings::explain::{ExplainedEntry, FileRun, FileView, Step};
 use crate::findings::log::Log;
 use crate::findings::panics;
 use crate::findings::records::MapRecord;
@@ -128,9 +128,9 @@ impl From<&FileView> for FileJson {
     }
 }
 
-impl From<&Run> for RunJson {
-    fn from(run: &Run) -> Self {
-        let Run { bytes, role, references, on_disk, operations } = run;
+impl From<&FileRun> for RunJson {
+    fn from(run: &FileRun) -> Self {
+        let FileRun { bytes, role, references, on_disk, operations } = run;
         let unused = if *on_disk > 0 { RunRole::Leak } else { RunRole::Hole };
         Self {
             offset: bytes.start,
@@ -143,8 +143,8 @@ impl From<&Run> for RunJson {
     }
 }
 
-impl From<&Entry> for EntryJson {
-    fn from(entry: &Entry) -> Self {
+impl From<&ExplainedEntry> for EntryJson {
+    fn from(entry: &ExplainedEntry) -> Self {
         let digits = |value: u64| {
             let width = usize::from(entry.width_bytes) * 2;
             format!("{value:0width$x}")

@@ -12,7 +12,7 @@ use super::spelled::spelled;
 
 /// A field or an entry.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ExplainedEntry {
     /// The part of the image that contains it.
     pub part: Part,
     /// The name of a field in the specification; empty for an entry.
@@ -41,14 +41,25 @@ pub(super) fn of(
     anatomy: &Anatomy,
     geometry: Option<&Geometry>,
     operation: impl Fn(&Range<u64>) -> Option<usize>,
-) -> Vec<Entry> {
+) -> Vec<ExplainedEntry> {
     let entry = |element: &Element| {
         let Element { part, name, at, width_bytes, .. } = *element;
         let (value, guest) = (image.number(at, width_bytes), element.guest.clone());
         let spelled = spelled(part, name, value, geometry);
         let operation = operation(&guest);
         let (damaged, read) = (None, false);
-        Entry { part, name, at, width_bytes, guest, value, damaged, spelled, operation, read }
+        ExplainedEntry {
+            part,
+            name,
+            at,
+            width_bytes,
+            guest,
+            value,
+            damaged,
+            spelled,
+            operation,
+            read,
+        }
     };
     anatomy.elements().iter().take(MAX_EXPLAINED_ENTRIES).map(entry).collect()
 }

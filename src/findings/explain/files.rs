@@ -15,7 +15,7 @@ use crate::images::files::Images;
 use crate::images::image::Image;
 use crate::programs::Vm;
 
-use super::entries::{self, Entry};
+use super::entries::{self, ExplainedEntry};
 use super::spelled::spelled;
 
 /// The kind of a file.
@@ -45,16 +45,16 @@ pub struct FileView {
     /// The cluster size in bytes; for a raw file, that of the operations that wrote it.
     pub cluster_bytes: u64,
     /// The runs of the file, in order, without gaps.
-    pub runs: Vec<Run>,
+    pub runs: Vec<FileRun>,
     /// The fields and entries of an image, part by part.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ExplainedEntry>,
     /// The reason why the file could not be decoded in full.
     pub fault: Option<String>,
 }
 
 /// Neighbouring bytes of a file with the same role and the same counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct FileRun {
     /// The host range; the last run may end past the end of the file.
     pub bytes: Range<u64>,
     /// The role of the bytes; `None` if nothing references them: a hole, or a leak if their count is not 0.
@@ -128,7 +128,7 @@ pub(super) fn image(
                 _ => Vec::new(),
             };
             let Occupied { role, references, on_disk, .. } = occupied;
-            add(&mut view.runs, Run { bytes, role, references, on_disk, operations });
+            add(&mut view.runs, FileRun { bytes, role, references, on_disk, operations });
         });
     }
     end(&mut view);
@@ -166,7 +166,7 @@ fn plain(
         let there = kind == FileKind::Raw || !operations.is_empty();
         let (role, on_disk) = (there.then_some(Role::Data), 0);
         let references = u64::from(there);
-        add(&mut view.runs, Run { bytes, role, references, on_disk, operations });
+        add(&mut view.runs, FileRun { bytes, role, references, on_disk, operations });
     }
     end(&mut view);
     view
@@ -206,14 +206,14 @@ fn table_spans(image: &Image, anatomy: &Anatomy) -> Vec<(u64, Range<u64>)> {
 }
 
 /// Adds a run, with a hole before it where there is one; one that is like the last belongs to it.
-fn add(runs: &mut Vec<Run>, run: Run) {
+fn add(runs: &mut Vec<FileRun>, run: FileRun) {
     let before = runs.last().map_or(0, |last| last.bytes.end);
     if before < run.bytes.start {
         runs.push(hole(before..run.bytes.start));
     }
     if let Some(last) = runs.last_mut()
         && last.bytes.end == run.bytes.start
-        && (Run { bytes: last.bytes.clone(), ..run.clone() }) == *last
+        && (FileRun { bytes: last.bytes.clone(), ..run.clone() }) == *last
     {
         last.bytes.end = run.bytes.end;
         return;
@@ -229,8 +229,8 @@ fn end(view: &mut FileView) {
     }
 }
 
-fn hole(bytes: Range<u64>) -> Run {
-    Run { bytes, role: None, references: 0, on_disk: 0, operations: Vec::new() }
+fn hole(bytes: Range<u64>) -> FileRun {
+    FileRun { bytes, role: None, references: 0, on_disk: 0, operations: Vec::new() }
 }
 
 /// Notes what became of entries in images that were damaged since.

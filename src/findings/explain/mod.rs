@@ -24,11 +24,11 @@ use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
-use crate::images::qcow2::Scratch;
+use crate::images::qcow2::BuildScratch;
 use crate::programs::{Program, Vm};
 
-pub use entries::Entry;
-pub use files::{FileKind, FileView, Run};
+pub use entries::ExplainedEntry;
+pub use files::{FileKind, FileRun, FileView};
 pub use spelled::spelled;
 pub use steps::{Deed, Mapped, Step};
 
@@ -55,7 +55,7 @@ pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileName
     let program = Program::decode(input);
     let (vm, mut steps, provenance) = steps::run(input, &program, limits, operations);
     let mut images = Images::default();
-    vm.build(names, &mut Scratch::default(), &mut images, &());
+    vm.build(names, &mut BuildScratch::default(), &mut images, &());
     let mut files = files::view(&images, &vm, &provenance);
     let mut expected = Vec::new();
     let mut model = Model::default();

@@ -12,7 +12,7 @@ use crate::images::files::Images;
 use crate::images::limits::Limits;
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::program::records;
-use crate::programs::{Effect, Operation, Program, Question, Record, Vm};
+use crate::programs::{Effect, JournalRecord, Operation, Program, Question, Vm};
 
 /// A record of an input.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub enum Deed {
         host: Option<Range<u64>>,
     },
     /// The whole disk changes.
-    Disk(Record),
+    Disk(JournalRecord),
     /// A layer begins.
     Layer {
         /// The size of its disk.
@@ -161,17 +161,17 @@ fn step(
     (effect, deeds)
 }
 
-fn deed(record: &Record, cluster_size: ClusterSize) -> Deed {
+fn deed(record: &JournalRecord, cluster_size: ClusterSize) -> Deed {
     let what = match *record {
-        Record::Written { .. } => Mapped::Data,
-        Record::Compressed { .. } => Mapped::Compressed,
-        Record::Zeroed { .. } => Mapped::Zeros,
-        Record::Discarded { .. } => Mapped::Unallocated,
-        Record::Subclusters { .. } => Mapped::Subclusters,
-        Record::Resized { .. }
-        | Record::SnapshotTaken
-        | Record::SnapshotDeleted { .. }
-        | Record::SnapshotApplied { .. } => return Deed::Disk(*record),
+        JournalRecord::Written { .. } => Mapped::Data,
+        JournalRecord::Compressed { .. } => Mapped::Compressed,
+        JournalRecord::Zeroed { .. } => Mapped::Zeros,
+        JournalRecord::Discarded { .. } => Mapped::Unallocated,
+        JournalRecord::Subclusters { .. } => Mapped::Subclusters,
+        JournalRecord::Resized { .. }
+        | JournalRecord::SnapshotTaken
+        | JournalRecord::SnapshotDeleted { .. }
+        | JournalRecord::SnapshotApplied { .. } => return Deed::Disk(*record),
     };
     match Placed::of(record, cluster_size) {
         Some(Placed { guest, host }) => Deed::Mapped { what, guest, host },
@@ -223,10 +223,10 @@ impl fmt::Display for Deed {
                 host.iter().try_for_each(|host| write!(f, " at host {}", span(host)))
             }
             Self::Disk(record) => match record {
-                Record::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
-                Record::SnapshotTaken => f.write_str("a snapshot more"),
-                Record::SnapshotDeleted { index } => write!(f, "without snapshot {index}"),
-                Record::SnapshotApplied { index } => write!(f, "as in snapshot {index}"),
+                JournalRecord::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
+                JournalRecord::SnapshotTaken => f.write_str("a snapshot more"),
+                JournalRecord::SnapshotDeleted { index } => write!(f, "without snapshot {index}"),
+                JournalRecord::SnapshotApplied { index } => write!(f, "as in snapshot {index}"),
                 // These map.
                 _ => Ok(()),
             },

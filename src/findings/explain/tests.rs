@@ -156,7 +156,7 @@ fn entries_are_spelled_and_go_back_to_operations() {
     assert_eq!(operations, [Some(0), Some(1), Some(2)]);
     assert!(l2.iter().all(|entry| entry.read));
     // Nobody reads refcounts to map a disk.
-    let counted = |entry: &&Entry| entry.part == Part::RefcountBlock;
+    let counted = |entry: &&ExplainedEntry| entry.part == Part::RefcountBlock;
     assert!(entries.iter().filter(counted).all(|entry| !entry.read));
     assert!(entries.iter().filter(counted).count() > 5);
     let size = entries.iter().find(|entry| entry.name == "size").unwrap();
@@ -277,7 +277,7 @@ fn damaged_files_are_explained() {
         image.seal(bytes.len() as u64);
         let view = explain_file(&image);
         faults += usize::from(view.fault.is_some());
-        let follows = |runs: &[Run]| runs[0].bytes.end <= runs[1].bytes.start;
+        let follows = |runs: &[FileRun]| runs[0].bytes.end <= runs[1].bytes.start;
         assert!(view.runs.windows(2).all(follows), "seed {rng_seed}");
         let _ = walk_chain(
             &mut Walker::default(),

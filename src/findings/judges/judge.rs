@@ -18,13 +18,13 @@ pub trait CandidateJudge {
     fn found(&self) -> String;
 
     /// Returns the number of other checksums that are tried for each candidate
-    /// ([`Settings::rerolls`](crate::findings::minimizer::Settings::rerolls)).
+    /// ([`MinimizeSettings::rerolls`](crate::findings::minimizer::MinimizeSettings::rerolls)).
     fn rerolls(&self) -> u16 {
         0
     }
 
     /// Reports whether candidates may be run in this process
-    /// ([`Settings::runs_here`](crate::findings::minimizer::Settings::runs_here)).
+    /// ([`MinimizeSettings::runs_here`](crate::findings::minimizer::MinimizeSettings::runs_here)).
     fn runs_here(&self) -> bool {
         true
     }

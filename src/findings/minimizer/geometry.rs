@@ -4,7 +4,7 @@ use crate::formats::qcow2::geometry::Version;
 use crate::images::qcow2::placement::Policy;
 use crate::programs::Program;
 use crate::programs::operand::{
-    Base, ClusterBits, DataIn, Features, Number, Operand, RefcountOrder, Size,
+    Base, ClusterBits, DataIn, ImageFeatures, Number, Operand, RefcountOrder, Size,
 };
 use crate::programs::prologue::Prologue;
 
@@ -44,11 +44,11 @@ fn propose(search: &mut Search, change: impl FnOnce(&mut Prologue)) -> bool {
 }
 
 fn features(search: &mut Search) {
-    propose(search, |it| it.features = Features::default());
+    propose(search, |it| it.features = ImageFeatures::default());
     for bit in 0..u8::BITS {
         let mut bytes = bytes_of(search.best().prologue.features);
         bytes.iter_mut().for_each(|byte| *byte &= !(1 << bit));
-        let fewer = Features::decode(&mut bytes.as_slice());
+        let fewer = ImageFeatures::decode(&mut bytes.as_slice());
         propose(search, |it| it.features = fewer);
     }
 }

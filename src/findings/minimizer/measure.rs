@@ -1,7 +1,7 @@
 //! A measure of how simple a program is.
 
 use crate::programs::operand::{
-    Anchor, At, ClusterBits, DataIn, Kind, Operand, RefcountOrder, Size,
+    Anchor, At, ClusterBits, DataIn, Operand, OperandKind, RefcountOrder, Size,
 };
 use crate::programs::prologue::Prologue;
 use crate::programs::{Operation, Program};
@@ -43,15 +43,20 @@ fn operation_cost(operation: &Operation) -> u64 {
 }
 
 /// Returns the cost of an operand, from its canonical bytes.
-fn operand_cost(kind: Kind, bytes: &[u8]) -> u64 {
+fn operand_cost(kind: OperandKind, bytes: &[u8]) -> u64 {
     let costs = |skipped: usize| {
         let scalars = scalars(kind, bytes);
         scalars.iter().skip(skipped).map(|scalar| scalar.cost(bytes)).sum::<u64>()
     };
     match kind {
-        Kind::Position => anchor_cost(At::decode(&mut &*bytes).anchor) + costs(1),
-        Kind::Ranked(values) => place_of(values, bytes.first()),
-        Kind::Size | Kind::Gap | Kind::Count | Kind::Few | Kind::Content | Kind::Other => costs(0),
+        OperandKind::Position => anchor_cost(At::decode(&mut &*bytes).anchor) + costs(1),
+        OperandKind::Ranked(values) => place_of(values, bytes.first()),
+        OperandKind::Size
+        | OperandKind::Gap
+        | OperandKind::Count
+        | OperandKind::Few
+        | OperandKind::Content
+        | OperandKind::Other => costs(0),
     }
 }
 
@@ -97,5 +102,5 @@ fn size_cost(size: Size, cluster_bits: u8) -> u64 {
     if odd == 0 {
         return u64::from(u64::BITS - clusters.leading_zeros() + clusters.count_ones());
     }
-    ODD_SIZE + operand_cost(Kind::Size, &bytes_of(size))
+    ODD_SIZE + operand_cost(OperandKind::Size, &bytes_of(size))
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::programs::operand::{Anchor, At, Kind, Operand};
+use crate::programs::operand::{Anchor, At, Operand, OperandKind};
 
 /// A number of one or two bytes in an operand, little-endian.
 #[derive(Clone, Debug)]
@@ -16,20 +16,23 @@ pub(super) struct Scalar {
 }
 
 /// Returns the numbers of an operand, from its canonical bytes.
-pub(super) fn scalars(kind: Kind, operand: &[u8]) -> SmallVec<[Scalar; 3]> {
+pub(super) fn scalars(kind: OperandKind, operand: &[u8]) -> SmallVec<[Scalar; 3]> {
     let scalar = |bytes, signed| Scalar { bytes, signed };
     match kind {
-        Kind::Position => {
+        OperandKind::Position => {
             // The distance from the last operation may be negative.
             let signed = At::decode(&mut &*operand).anchor == Anchor::Last;
             SmallVec::from_iter([scalar(0..1, false), scalar(1..3, signed)])
         }
-        Kind::Size => {
+        OperandKind::Size => {
             SmallVec::from_iter([scalar(0..1, false), scalar(1..3, false), scalar(3..5, true)])
         }
-        Kind::Gap | Kind::Count | Kind::Few | Kind::Ranked(_) | Kind::Content | Kind::Other => {
-            SmallVec::from_iter([scalar(0..operand.len(), false)])
-        }
+        OperandKind::Gap
+        | OperandKind::Count
+        | OperandKind::Few
+        | OperandKind::Ranked(_)
+        | OperandKind::Content
+        | OperandKind::Other => SmallVec::from_iter([scalar(0..operand.len(), false)]),
     }
 }
 

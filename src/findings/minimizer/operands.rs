@@ -1,7 +1,7 @@
 //! Shrinks operands: to nothing, by halves, towards alignment bit by bit, by one.
 
 use crate::programs::Operation;
-use crate::programs::operand::{Kind, Place};
+use crate::programs::operand::{OperandKind, OperandPlace};
 
 use super::numbers::scalars;
 use super::search::Search;
@@ -16,7 +16,7 @@ pub(super) fn reduce(search: &mut Search) {
         }
         for place in operation.places() {
             replace(search, at, place.start, &vec![0; place.length_bytes]);
-            if let Kind::Ranked(values) = place.kind {
+            if let OperandKind::Ranked(values) = place.kind {
                 let _ = values.iter().any(|value| replace(search, at, place.start, &[*value]));
             } else {
                 shrink(search, at, place);
@@ -36,7 +36,7 @@ fn replace(search: &mut Search, at: usize, from: usize, bytes: &[u8]) -> bool {
 }
 
 /// Shrinks the numbers of an operand one by one, each until nothing plainer shows the bug.
-fn shrink(search: &mut Search, at: usize, place: &Place) {
+fn shrink(search: &mut Search, at: usize, place: &OperandPlace) {
     let mut nth = 0;
     loop {
         let Some(operation) = search.best().operations.get(at) else { return };

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::programs::operand::{Anchor, At, Kind, Operand};
+use crate::programs::operand::{Anchor, At, Operand, OperandKind};
 use crate::programs::{Operation, Vm};
 
 use super::numbers::bytes_of;
@@ -26,7 +26,7 @@ pub(super) fn reduce(search: &mut Search) {
 
 /// Returns the place of an operation's position in its record, if it has one.
 fn place_of(operation: &Operation) -> Option<Range<usize>> {
-    let place = operation.places().iter().find(|place| place.kind == Kind::Position)?;
+    let place = operation.places().iter().find(|place| place.kind == OperandKind::Position)?;
     Some(place.bytes())
 }
 

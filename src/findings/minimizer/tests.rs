@@ -10,7 +10,7 @@ use crate::images::limits::Limits;
 use crate::programs::generate::{GenerateSettings, generate};
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::text::assemble;
-use crate::programs::{Operation, Program, Record, Vm};
+use crate::programs::{JournalRecord, Operation, Program, Vm};
 
 const SETTINGS: MinimizeSettings =
     MinimizeSettings { limits: Limits::WALKED, tries: 100_000, rerolls: 0, runs_here: true };
@@ -27,7 +27,8 @@ fn journal_shows(input: &[u8], limits: Limits, shows: impl Fn(&Vm) -> bool) -> b
 }
 
 fn keeps_zeros(vm: &Vm) -> bool {
-    let kept = |record: &Record| matches!(record, Record::Zeroed { kept: Some(_), .. });
+    let kept =
+        |record: &JournalRecord| matches!(record, JournalRecord::Zeroed { kept: Some(_), .. });
     vm.journals().any(|journal| journal.records.iter().any(kept))
 }
 
@@ -109,7 +110,7 @@ fn layers_go_where_only_the_one_on_top_matters() {
     let shows = |vm: &Vm| {
         let plan = vm.builder().plan();
         let large = plan.size_bytes > 60_000 && plan.geometry.version == Version::V2;
-        let gone = |record: &Record| matches!(record, Record::Discarded { .. });
+        let gone = |record: &JournalRecord| matches!(record, JournalRecord::Discarded { .. });
         large && vm.journal().records.iter().any(gone)
     };
     let shows = |input: &[u8]| journal_shows(input, Limits::WALKED, shows);
@@ -151,10 +152,10 @@ fn pairs_go_that_need_each_other() {
     // Neither a snapshot alone nor a deletion of none.
     let shows = |vm: &Vm| {
         let records = &vm.journal().records;
-        let count = |of: fn(&Record) -> bool| records.iter().filter(|it| of(it)).count();
-        let taken = count(|it| matches!(it, Record::SnapshotTaken));
-        let deleted = count(|it| matches!(it, Record::SnapshotDeleted { .. }));
-        count(|it| matches!(it, Record::Written { .. })) > 0 && taken == deleted
+        let count = |of: fn(&JournalRecord) -> bool| records.iter().filter(|it| of(it)).count();
+        let taken = count(|it| matches!(it, JournalRecord::SnapshotTaken));
+        let deleted = count(|it| matches!(it, JournalRecord::SnapshotDeleted { .. }));
+        count(|it| matches!(it, JournalRecord::Written { .. })) > 0 && taken == deleted
     };
     let shows = |input: &[u8]| {
         let count = Program::decode(input).operations.len();

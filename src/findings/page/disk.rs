@@ -19,7 +19,7 @@ use crate::findings::report::Report;
 use super::links::{Links, spoken};
 use super::shown::{MAX_SHOWN_EXTENTS, shown};
 use crate::findings::qemu::QemuResult;
-use answer::Answer;
+use answer::ReaderExtents;
 
 /// The section.
 pub fn section(report: &Report, result: &QemuResult, links: &Links) -> Markup {
@@ -58,7 +58,7 @@ pub fn section(report: &Report, result: &QemuResult, links: &Links) -> Markup {
     }
 }
 
-fn expected(report: &Report) -> Answer<'_> {
+fn expected(report: &Report) -> ReaderExtents<'_> {
     let records = &report.evidence.expected;
     let damaged = report.evidence.files.iter().flat_map(|file| &file.entries);
     let cut = report.evidence.files.iter().any(|file| file.cut_to_bytes.is_some());
@@ -74,10 +74,16 @@ fn expected(report: &Report) -> Answer<'_> {
         }
         _ => None,
     };
-    Answer { key: "expected", who: "Reference model".into(), records, said, chosen: Vec::new() }
+    ReaderExtents {
+        key: "expected",
+        who: "Reference model".into(),
+        records,
+        said,
+        chosen: Vec::new(),
+    }
 }
 
-fn actual(report: &Report) -> Answer<'_> {
+fn actual(report: &Report) -> ReaderExtents<'_> {
     let records = &report.evidence.actual;
     let said = match (&report.evidence.walk_ended, report.target.definition().expectation) {
         (Some(ended), _) => Some(format!("the walk ended early: {ended}.")),
@@ -87,10 +93,10 @@ fn actual(report: &Report) -> Answer<'_> {
         _ if records.is_empty() => Some("no extents.".to_string()),
         _ => None,
     };
-    Answer { key: "actual", who: "Walker".into(), records, said, chosen: Vec::new() }
+    ReaderExtents { key: "actual", who: "Walker".into(), records, said, chosen: Vec::new() }
 }
 
-fn qemu(result: &QemuResult) -> Answer<'_> {
+fn qemu(result: &QemuResult) -> ReaderExtents<'_> {
     let who = match &result.version {
         Some(version) => format!("qemu-img {version}"),
         None => "qemu-img".to_string(),
@@ -105,12 +111,12 @@ fn qemu(result: &QemuResult) -> Answer<'_> {
         Ok(map) => (map.records.as_slice(), None),
         Err(why) => (&[][..], Some(format!("{}.", why.to_string().trim_end_matches('.')))),
     };
-    Answer { key: "qemu", who, records, said, chosen: Vec::new() }
+    ReaderExtents { key: "qemu", who, records, said, chosen: Vec::new() }
 }
 
 /// Chooses what is shown of each: of long lists what begins the disk, and what is around `focus`, an extent of
 /// the two that are compared. Says what is left out.
-fn choose(answers: &mut [Answer; 3], focus: Option<usize>) -> Option<String> {
+fn choose(answers: &mut [ReaderExtents; 3], focus: Option<usize>) -> Option<String> {
     let counts = answers.each_ref().map(|answer| answer.records.len());
     let longest = answers.iter().take(2).max_by_key(|answer| answer.records.len());
     let longest = match longest.filter(|answer| !answer.records.is_empty()) {
@@ -149,7 +155,7 @@ fn choose(answers: &mut [Answer; 3], focus: Option<usize>) -> Option<String> {
 }
 
 fn table(
-    answers: &[Answer; 3],
+    answers: &[ReaderExtents; 3],
     first: Option<u64>,
     explanation: Option<&Explanation>,
     links: &Links,
@@ -184,7 +190,7 @@ fn table(
 }
 
 /// Describes the difference between the readers at `start`.
-fn compared(answers: &[Answer; 3], start: u64, first: Option<u64>) -> String {
+fn compared(answers: &[ReaderExtents; 3], start: u64, first: Option<u64>) -> String {
     let [expected, actual, qemu] = answers.each_ref().map(|answer| {
         let at = answer.chosen.iter().filter(|(_, record)| record.start == start);
         at.map(|(_, record)| **record).collect::<Vec<_>>()
@@ -202,7 +208,12 @@ fn compared(answers: &[Answer; 3], start: u64, first: Option<u64>) -> String {
     told.join("; ")
 }
 
-fn cell(answer: &Answer, start: u64, explanation: Option<&Explanation>, links: &Links) -> Markup {
+fn cell(
+    answer: &ReaderExtents,
+    start: u64,
+    explanation: Option<&Explanation>,
+    links: &Links,
+) -> Markup {
     let here: Vec<_> = answer.chosen.iter().filter(|(_, record)| record.start == start).collect();
     let goes_on = || answer.chosen.iter().any(|(_, record)| record.guest().contains(&start));
     html! {
@@ -218,7 +229,7 @@ fn cell(answer: &Answer, start: u64, explanation: Option<&Explanation>, links: &
 }
 
 fn extent(
-    answer: &Answer,
+    answer: &ReaderExtents,
     at: usize,
     record: &MapRecord,
     explanation: Option<&Explanation>,

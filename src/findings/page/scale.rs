@@ -12,7 +12,7 @@ const MIN_BROKEN_WIDTH: f64 = 72.0;
 
 /// A stretch between neighbouring edges.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub struct ScalePiece {
     /// The first byte.
     pub start: u64,
     /// The one past the last.
@@ -31,7 +31,7 @@ pub struct Piece {
 #[derive(Clone, Debug, Default)]
 pub struct Scale {
     /// All of it, in order.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<ScalePiece>,
 }
 
 impl Scale {
@@ -59,7 +59,7 @@ impl Scale {
             let width = if is_cut(bound.0) { share } else { width };
             let exact = length(bound) * per_byte;
             let (broken, widened) = (breaks(bound), !breaks(bound) && width > exact * 1.01);
-            pieces.push(Piece { start: bound.0, end: bound.1, x, width, broken, widened });
+            pieces.push(ScalePiece { start: bound.0, end: bound.1, x, width, broken, widened });
             x += width;
         }
         Self { pieces }
@@ -77,7 +77,7 @@ impl Scale {
     }
 
     /// The pieces from one edge to another.
-    pub fn between(&self, start: u64, end: u64) -> &[Piece] {
+    pub fn between(&self, start: u64, end: u64) -> &[ScalePiece] {
         let first = self.pieces.partition_point(|piece| piece.start < start);
         let last = self.pieces.partition_point(|piece| piece.start < end);
         self.pieces.get(first..last).unwrap_or_default()

@@ -9,7 +9,7 @@ use crate::findings::explain::FileKind;
 use crate::harness::oracles::qcow2::recount::Role;
 
 use super::links::{Links, spoken};
-use super::scale::{Piece, Scale, WIDTH};
+use super::scale::{Scale, ScalePiece, WIDTH};
 use super::shown::{MOST_RUNS, left_out, shown};
 
 /// The roles in the order of the legend.
@@ -111,7 +111,7 @@ pub fn filled(x: f64, y: f64, width: f64, height: f64, style: &str) -> Markup {
 }
 
 /// The mark of what is cut short: a zigzag, beside what is written in the middle.
-pub fn zigzag(piece: &Piece, top: f64, height: f64) -> Markup {
+pub fn zigzag(piece: &ScalePiece, top: f64, height: f64) -> Markup {
     let middle = piece.x + piece.width * 0.8;
     let step = height / 6.0;
     let points: Vec<_> = (0..=6)

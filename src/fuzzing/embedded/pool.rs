@@ -1,13 +1,13 @@
 //! The inputs that are kept, and the choice of the next parent among them.
 
-use crate::fuzzing::feedback::coverage::Features;
+use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::images::entropy::Entropy;
 
 use super::scoring::{self, Lineage, SeenFeatures, Watermarks};
 
 /// An input that is kept.
 #[derive(Debug)]
-pub struct Entry {
+pub struct PoolEntry {
     /// The bytes of the input.
     pub input: Vec<u8>,
     /// The run of the input found nothing. Only such inputs become parents.
@@ -27,7 +27,7 @@ pub struct Entry {
     /// The weight with which it is chosen as the next parent.
     pub weight: u64,
     /// The features that it covers.
-    pub features: Features,
+    pub features: CoverageFeatures,
     /// The counters that it and its ancestors cover.
     pub lineage: Lineage,
 }
@@ -38,30 +38,30 @@ const DECAY: u32 = 256;
 /// All inputs that are kept.
 #[derive(Debug, Default)]
 pub struct Pool {
-    entries: Vec<Entry>,
+    entries: Vec<PoolEntry>,
 }
 
 impl Pool {
     /// Returns all entries, in the order in which they were added.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[PoolEntry] {
         &self.entries
     }
 
     /// Chooses the next parent and returns its place.
     pub fn choose(&self, entropy: &mut Entropy) -> usize {
-        let weight = |entry: &Entry| if entry.sound { entry.weight } else { 0 };
+        let weight = |entry: &PoolEntry| if entry.sound { entry.weight } else { 0 };
         entropy.weighted(self.entries.iter().map(weight)).unwrap_or(0)
     }
 
     /// Adds an input, whose coverage `known` includes already, and returns its place.
-    pub fn add(&mut self, mut entry: Entry, known: &SeenFeatures) -> usize {
+    pub fn add(&mut self, mut entry: PoolEntry, known: &SeenFeatures) -> usize {
         entry.weight = weight(&entry, known);
         self.entries.push(entry);
         self.entries.len() - 1
     }
 
     /// Adds an entry that was saved, with the weight that it had then.
-    pub fn restore(&mut self, entry: Entry) {
+    pub fn restore(&mut self, entry: PoolEntry) {
         self.entries.push(entry);
     }
 
@@ -89,7 +89,7 @@ impl Pool {
 
 /// Returns the weight of an entry. Rare counters, kept children and many ancestors raise it. Children that were not
 /// kept, and the length of the input, lower it.
-fn weight(entry: &Entry, known: &SeenFeatures) -> u64 {
+fn weight(entry: &PoolEntry, known: &SeenFeatures) -> u64 {
     let shares = entry.features.iter().map(|it| known.inputs(it.counter()).max(1));
     let rarity: u64 = shares.map(|inputs| RARITY / u64::from(inputs)).sum();
     let fertility = 4 + u64::from(entry.kept.min(12));
@@ -108,11 +108,11 @@ mod tests {
     use crate::disk::observer::{Observer, Rare};
     use crate::fuzzing::feedback::Recorder;
 
-    fn entry(rare: &[Rare]) -> Entry {
+    fn entry(rare: &[Rare]) -> PoolEntry {
         let recorder = Recorder::new();
         rare.iter().for_each(|rare| recorder.rare(*rare));
-        let features = Features::of(&recorder);
-        Entry {
+        let features = CoverageFeatures::of(&recorder);
+        PoolEntry {
             input: vec![0; 100],
             sound: true,
             parent: None,
@@ -143,7 +143,7 @@ mod tests {
         let (mut pool, known) = pool();
         assert_eq!(pool.entries[0].weight, pool.entries[1].weight);
         assert!(pool.entries[2].weight > pool.entries[0].weight);
-        let weigh = |change: fn(&mut Entry)| {
+        let weigh = |change: fn(&mut PoolEntry)| {
             let mut changed = entry(&[Rare::NoHole]);
             change(&mut changed);
             weight(&changed, &known)

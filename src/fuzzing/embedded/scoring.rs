@@ -2,7 +2,7 @@
 
 use crate::disk::observer::Vital;
 use crate::fuzzing::feedback::Counter;
-use crate::fuzzing::feedback::coverage::{FEATURES, Feature, Features};
+use crate::fuzzing::feedback::coverage::{CoverageFeatures, FEATURES, Feature};
 use crate::fuzzing::feedback::layout::COUNTERS;
 
 /// The lowest score with which an input is kept.
@@ -43,7 +43,7 @@ impl Default for SeenFeatures {
 
 impl SeenFeatures {
     /// Adds the coverage of an input.
-    pub fn commit(&mut self, features: &Features) {
+    pub fn commit(&mut self, features: &CoverageFeatures) {
         for feature in features.iter() {
             self.features[feature.index()] += 1;
             self.counters[feature.counter()] += 1;
@@ -62,7 +62,11 @@ impl SeenFeatures {
     }
 
     /// Returns the score of an input that covers `features`, and changes nothing.
-    pub fn score(&self, features: &Features, lineage: Option<(&Lineage, &Watermarks)>) -> u32 {
+    pub fn score(
+        &self,
+        features: &CoverageFeatures,
+        lineage: Option<(&Lineage, &Watermarks)>,
+    ) -> u32 {
         let mut score = 0;
         for feature in features.iter() {
             score += self.novelty(feature);
@@ -96,7 +100,7 @@ const _: () = assert!(COUNTERS <= 1 << u16::BITS);
 
 impl Lineage {
     /// Returns the lineage of a child of `parent` that covers `features`.
-    pub fn of(parent: Option<&Self>, features: &Features) -> Self {
+    pub fn of(parent: Option<&Self>, features: &CoverageFeatures) -> Self {
         let mut counters = parent.cloned().unwrap_or_default().0;
         counters.extend(features.iter().map(|feature| feature.counter() as u16));
         counters.sort_unstable();
@@ -105,7 +109,7 @@ impl Lineage {
     }
 
     /// Returns the counters of `features` that the lineage lacks.
-    fn missing(&self, features: &Features) -> impl Iterator<Item = usize> {
+    fn missing(&self, features: &CoverageFeatures) -> impl Iterator<Item = usize> {
         let mut rest = self.0.iter().copied().map(usize::from).peekable();
         features.iter().map(Feature::counter).filter(move |counter| {
             while rest.next_if(|known| known < counter).is_some() {}
@@ -115,7 +119,7 @@ impl Lineage {
 }
 
 /// Returns the highest magnitude of each vital.
-fn magnitudes(features: &Features) -> Watermarks {
+fn magnitudes(features: &CoverageFeatures) -> Watermarks {
     let mut highest = Watermarks::default();
     let first = Counter::Vital { vital: Vital::ALL[0], magnitude: 0 }.index();
     for feature in features.iter().filter(|feature| feature.counter() >= first) {
@@ -128,7 +132,7 @@ fn magnitudes(features: &Features) -> Watermarks {
 }
 
 /// Returns the watermarks of an input that covers `features`: at most `CLAMP` above those of `parent`.
-pub fn watermarks(features: &Features, parent: Option<&Watermarks>) -> Watermarks {
+pub fn watermarks(features: &CoverageFeatures, parent: Option<&Watermarks>) -> Watermarks {
     let mut marks = magnitudes(features);
     for (mark, parent) in marks.iter_mut().zip(parent.into_iter().flatten()) {
         *mark = (*mark).min(parent.saturating_add(CLAMP));
@@ -147,13 +151,13 @@ mod tests {
     use crate::disk::observer::{Event, Observer, State};
     use crate::fuzzing::feedback::Recorder;
 
-    fn features(events: &[Event], extents: u64) -> Features {
+    fn features(events: &[Event], extents: u64) -> CoverageFeatures {
         let recorder = Recorder::new();
         recorder.begin(State::Emit);
         events.iter().for_each(|event| recorder.event(State::Emit, *event));
         recorder.vital(Vital::Extents, extents);
         recorder.measured();
-        Features::of(&recorder)
+        CoverageFeatures::of(&recorder)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::fuzzing::corpus::Folder;
 use crate::images::entropy::Entropy;
 
 use super::credit::Credit;
-use super::pool::Entry;
+use super::pool::PoolEntry;
 use super::scoring::{Lineage, Watermarks};
 use super::{FuzzSettings, Fuzzer, RunReply, SavedFindings, Subject, coverage_name, not_the_same};
 
@@ -28,7 +28,7 @@ pub struct CampaignState {
     entries: Vec<Saved>,
 }
 
-/// A saved [`Entry`], without the features and the lineage, which a run of the input restores.
+/// A saved [`PoolEntry`], without the features and the lineage, which a run of the input restores.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
     #[serde(with = "hex::serde")]
@@ -77,7 +77,7 @@ impl<S: Subject> Fuzzer<S> {
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, path: &Path, scratch: &Path) -> Result<(), Error> {
-        let saved = |entry: &Entry| Saved {
+        let saved = |entry: &PoolEntry| Saved {
             input: entry.input.clone(),
             coverage: coverage_name(&entry.features),
             parent: entry.parent,
@@ -139,7 +139,7 @@ impl<S: Subject> Fuzzer<S> {
         let features = std::mem::take(&mut self.features);
         let from = parent.and_then(|place| self.pool.entries().get(place));
         let lineage = Lineage::of(from.map(|parent| &parent.lineage), &features);
-        let entry = Entry {
+        let entry = PoolEntry {
             input,
             sound,
             parent,

@@ -14,13 +14,13 @@ use super::{Counter, Recorder};
 pub struct Attributed {
     recorder: Recorder,
     /// The latest walk of this image.
-    walk: Cell<Option<Walk>>,
-    walks: RefCell<BTreeMap<Counter, BTreeSet<Walk>>>,
+    walk: Cell<Option<WalkId>>,
+    walks: RefCell<BTreeMap<Counter, BTreeSet<WalkId>>>,
 }
 
 /// A walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Walk {
+pub struct WalkId {
     /// The number of earlier walks of the same image.
     pub ordinal: u32,
     /// The part of the disk that the walk covers.
@@ -42,7 +42,7 @@ impl Attributed {
 
     /// Returns the first walk of an image in which an edge was made; of several images, the earliest such walk.
     /// Returns `None` for an edge that no walk makes.
-    pub fn first_walk(&self, edge: Counter) -> Option<Walk> {
+    pub fn first_walk(&self, edge: Counter) -> Option<WalkId> {
         self.walks.borrow().get(&edge)?.first().copied()
     }
 }
@@ -75,11 +75,11 @@ impl Observer for Attributed {
 
     fn walk(&self, window: WindowClass) {
         let ordinal = self.walk.get().map_or(0, |walk| walk.ordinal.saturating_add(1));
-        self.walk.set(Some(Walk { ordinal, window }));
+        self.walk.set(Some(WalkId { ordinal, window }));
     }
 }
 
-impl fmt::Display for Walk {
+impl fmt::Display for WalkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "walk {}, {}", self.ordinal.saturating_add(1), self.window.name())
     }

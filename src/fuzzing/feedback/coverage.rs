@@ -81,12 +81,12 @@ impl Feature {
 
 /// The features that one input reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Features(
+pub struct CoverageFeatures(
     /// Sorted, without duplicates.
     Vec<Feature>,
 );
 
-impl Features {
+impl CoverageFeatures {
     /// Returns the features of the run that `recorder` observed.
     pub fn of(recorder: &Recorder) -> Self {
         let mut features = Self::default();
@@ -122,12 +122,15 @@ fn class(count: u8) -> u32 {
 
 /// Returns the indices of a subset of `inputs`, in order, that reaches the same features as all of them. Each input
 /// has a length in bytes, and short ones are preferred. Every input in the subset is needed.
-pub fn prune(inputs: &[(usize, Features)]) -> Vec<usize> {
+pub fn prune(inputs: &[(usize, CoverageFeatures)]) -> Vec<usize> {
     prune_around(inputs, |_| false)
 }
 
 /// Returns such a subset that also contains each input whose index `pinned` accepts.
-pub fn prune_around(inputs: &[(usize, Features)], pinned: impl Fn(usize) -> bool) -> Vec<usize> {
+pub fn prune_around(
+    inputs: &[(usize, CoverageFeatures)],
+    pinned: impl Fn(usize) -> bool,
+) -> Vec<usize> {
     let mut order: Vec<usize> = (0..inputs.len()).collect();
     order.sort_by_key(|at| (!pinned(*at), inputs[*at].0));
     let mut reached: BTreeMap<Feature, usize> = BTreeMap::new();
@@ -187,7 +190,7 @@ mod tests {
                     (0..count).map(|_| Feature(entropy.below(30) as u32)).collect();
                 features.sort_unstable();
                 features.dedup();
-                (entropy.below(50) as usize, Features(features))
+                (entropy.below(50) as usize, CoverageFeatures(features))
             };
             let inputs: Vec<_> = (0..20).map(|_| input()).collect();
             let pinned = |at: usize| round % 2 == 1 && at.is_multiple_of(5);

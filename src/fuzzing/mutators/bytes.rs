@@ -2,9 +2,9 @@
 
 use crate::programs::Program;
 
-use super::context::Context;
+use super::context::MutationContext;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     let mut bytes = program.encode();
     for _ in 0..1 + context.index(4) {
         // The first byte is excluded: it is the version of the encoding.

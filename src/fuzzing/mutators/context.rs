@@ -5,7 +5,7 @@ use crate::images::limits::Limits;
 use crate::programs::Program;
 
 /// The parameters of a mutation, except the program.
-pub(super) struct Context<'c> {
+pub(super) struct MutationContext<'c> {
     pub(super) entropy: Entropy,
     pub(super) limits: Limits,
     /// The highest number of operations of a program.
@@ -16,7 +16,7 @@ pub(super) struct Context<'c> {
     pub(super) sound: bool,
 }
 
-impl Context<'_> {
+impl MutationContext<'_> {
     /// Returns a random index into a list of `length` elements, which must not be 0.
     pub(super) fn index(&mut self, length: usize) -> usize {
         self.entropy.below(length as u64) as usize

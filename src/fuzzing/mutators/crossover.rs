@@ -6,9 +6,9 @@ use crate::programs::Program;
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::prologue::PROLOGUE_BYTES;
 
-use super::context::Context;
+use super::context::MutationContext;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     let Some(other) = context.other else { return false };
     let before = program.operations.clone();
     mix(program, other, context.most, &mut context.entropy);

@@ -2,9 +2,9 @@
 
 use crate::programs::Program;
 
-use super::context::Context;
+use super::context::MutationContext;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     if program.operations.is_empty() {
         return false;
     }
@@ -15,7 +15,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
 }
 
 /// Deletes operations at random places until the program has at most `context.most`.
-pub(super) fn to_length(program: &mut Program, context: &mut Context) {
+pub(super) fn to_length(program: &mut Program, context: &mut MutationContext) {
     while program.operations.len() > context.most {
         let surplus = program.operations.len() - context.most;
         let range = context.range(program.operations.len(), surplus);

@@ -3,9 +3,9 @@
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::{Operation, generate};
 
-use super::context::Context;
+use super::context::MutationContext;
 
-impl Context<'_> {
+impl MutationContext<'_> {
     /// Returns a random operation. If the target has attacks, one in three is an attack. Half of the others come from
     /// the generator of programs; the rest have any opcode.
     pub(super) fn operation(&mut self) -> Operation {
@@ -46,7 +46,7 @@ mod tests {
     /// Returns the names of the operations that are made for a target with these limits.
     fn made(limits: Limits) -> BTreeSet<&'static str> {
         let entropy = Entropy::new(1);
-        let mut context = Context { entropy, limits, most: 64, other: None, sound: true };
+        let mut context = MutationContext { entropy, limits, most: 64, other: None, sound: true };
         (0..10_000).map(|_| context.operation().name()).collect()
     }
 

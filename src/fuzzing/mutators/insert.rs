@@ -2,9 +2,9 @@
 
 use crate::programs::Program;
 
-use super::context::Context;
+use super::context::MutationContext;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     let count = (1 + context.index(3)).min(context.room(program));
     let at = context.index(program.operations.len() + 1);
     for _ in 0..count {

@@ -27,7 +27,7 @@ use crate::programs::prologue::PROLOGUE_BYTES;
 
 pub use crossover::crossover;
 
-use context::Context;
+use context::MutationContext;
 
 /// A mutation.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ pub struct Mutation {
     /// libFuzzer has an equivalent mutation, so [`mutate`] does not choose this one.
     libfuzzers: bool,
     /// Changes a program. Returns false if there is nothing to change.
-    change: fn(&mut Program, &mut Context) -> bool,
+    change: fn(&mut Program, &mut MutationContext) -> bool,
 }
 
 /// All mutations. Each weight is a guess. Their joint effect was measured (`docs/performance.md`).
@@ -102,7 +102,7 @@ pub fn mutate(
     let mut program = Program::decode(&data[..size]);
     let most = room.min(MAX_OPERATIONS);
     // libFuzzer may have mutated the program already without running it. There is no way to find out.
-    let mut context = Context { entropy, limits, most, other: None, sound: true };
+    let mut context = MutationContext { entropy, limits, most, other: None, sound: true };
     change(&mut program, &mut context, &WEIGHTS);
     let encoded = program.encode();
     let length = encoded.len().min(max_size);
@@ -129,11 +129,15 @@ pub struct Breeding<'b> {
 pub fn breed(program: &mut Program, breeding: &Breeding, rng_seed: u64) -> Used {
     let Breeding { other, weights, limits, max_operations, sound } = *breeding;
     let (entropy, most) = (Entropy::new(rng_seed), max_operations.min(MAX_OPERATIONS));
-    change(program, &mut Context { entropy, limits, most, other: Some(other), sound }, weights)
+    change(
+        program,
+        &mut MutationContext { entropy, limits, most, other: Some(other), sound },
+        weights,
+    )
 }
 
 /// Applies one, two or four mutations to a program, and returns those that changed it.
-fn change(program: &mut Program, context: &mut Context, weights: &Weights) -> Used {
+fn change(program: &mut Program, context: &mut MutationContext, weights: &Weights) -> Used {
     if program.operations.len() > context.most {
         delete::to_length(program, context);
         context.sound = false;
@@ -162,9 +166,15 @@ mod tests {
     use super::*;
     use crate::programs::generate::{GenerateSettings, generate};
 
-    fn context(rng_seed: u64, other: &Program) -> Context<'_> {
+    fn context(rng_seed: u64, other: &Program) -> MutationContext<'_> {
         let entropy = Entropy::new(rng_seed);
-        Context { entropy, limits: Limits::HOSTILE, most: 64, other: Some(other), sound: true }
+        MutationContext {
+            entropy,
+            limits: Limits::HOSTILE,
+            most: 64,
+            other: Some(other),
+            sound: true,
+        }
     }
 
     #[test]

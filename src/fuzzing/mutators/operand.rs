@@ -6,12 +6,12 @@ use bytes::BufMut;
 
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::entropy::Entropy;
-use crate::programs::operand::{Anchor, At, Kind, Operand};
+use crate::programs::operand::{Anchor, At, Operand, OperandKind};
 use crate::programs::{Operation, Program};
 
-use super::context::Context;
+use super::context::MutationContext;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     if program.operations.is_empty() {
         return false;
     }
@@ -20,7 +20,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
 }
 
 /// Changes one operand of the operation at index `at`.
-pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Context) -> bool {
+pub(super) fn change_at(program: &mut Program, at: usize, context: &mut MutationContext) -> bool {
     let before = program.operations[at];
     let all = before.places();
     if all.is_empty() {
@@ -52,24 +52,26 @@ fn step(operand: &mut [u8], entropy: &mut Entropy) {
     number.copy_from_slice(&new.to_le_bytes()[..number.len()]);
 }
 
-fn interesting(kind: Kind, operand: &mut [u8], geometry: &Geometry, entropy: &mut Entropy) {
+fn interesting(kind: OperandKind, operand: &mut [u8], geometry: &Geometry, entropy: &mut Entropy) {
     let length = operand.len();
     let mut out = &mut *operand;
     match kind {
-        Kind::Position => out.put_slice(&interesting_position(entropy)),
-        Kind::Size => out.put_slice(&interesting_size(geometry, entropy)),
-        Kind::Gap => out.put_slice(&interesting_gap(geometry, entropy)),
-        Kind::Count | Kind::Few => {
+        OperandKind::Position => out.put_slice(&interesting_position(entropy)),
+        OperandKind::Size => out.put_slice(&interesting_size(geometry, entropy)),
+        OperandKind::Gap => out.put_slice(&interesting_gap(geometry, entropy)),
+        OperandKind::Count | OperandKind::Few => {
             out.put_u8([0, 1, 2, 7, 8, 15, 31, entropy.below(16) as u8][entropy.below(8) as usize]);
         }
-        Kind::Ranked(_) | Kind::Content | Kind::Other if length == 2 => {
+        OperandKind::Ranked(_) | OperandKind::Content | OperandKind::Other if length == 2 => {
             let power = 1u16 << entropy.below(16);
             out.put_u16_le([0, 1, u16::MAX, power, power - 1, 511][entropy.below(6) as usize]);
         }
-        Kind::Ranked(_) | Kind::Content | Kind::Other => operand.fill_with(|| {
-            let power = 1u8 << entropy.below(8);
-            [0, 1, u8::MAX, power, power - 1][entropy.below(5) as usize]
-        }),
+        OperandKind::Ranked(_) | OperandKind::Content | OperandKind::Other => {
+            operand.fill_with(|| {
+                let power = 1u8 << entropy.below(8);
+                [0, 1, u8::MAX, power, power - 1][entropy.below(5) as usize]
+            })
+        }
     }
 }
 

@@ -1,17 +1,17 @@
 //! Changes the contents of data but not their places: shapes, codings, fills, the state of subclusters.
 
-use crate::programs::operand::{Kind, Place};
+use crate::programs::operand::{OperandKind, OperandPlace};
 use crate::programs::{Operation, Program};
 
-use super::context::Context;
+use super::context::MutationContext;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
-    let all: Vec<(usize, &Place)> = program
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
+    let all: Vec<(usize, &OperandPlace)> = program
         .operations
         .iter()
         .enumerate()
         .flat_map(|(at, operation)| operation.places().iter().map(move |place| (at, place)))
-        .filter(|(_, place)| place.kind == Kind::Content)
+        .filter(|(_, place)| place.kind == OperandKind::Content)
         .collect();
     if all.is_empty() {
         return false;

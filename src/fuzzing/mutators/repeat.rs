@@ -2,9 +2,9 @@
 
 use crate::programs::Program;
 
-use super::context::Context;
+use super::context::MutationContext;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     if program.operations.is_empty() {
         return false;
     }

@@ -10,10 +10,10 @@ use crate::images::damage::Transform;
 use crate::programs::operand::Number;
 use crate::programs::{Operation, Program};
 
-use super::context::Context;
+use super::context::MutationContext;
 use super::operand;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     if !context.sound {
         return false;
     }
@@ -36,7 +36,7 @@ pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
 }
 
 /// Chooses an entry. Each part of the image is equally likely, however many of its entries the walker reads.
-fn aim(watched: &[Watched], context: &mut Context) -> Option<Watched> {
+fn aim(watched: &[Watched], context: &mut MutationContext) -> Option<Watched> {
     let parts: Vec<&[Watched]> = watched.chunk_by(|one, next| one.part == next.part).collect();
     if parts.is_empty() {
         return None;
@@ -45,7 +45,7 @@ fn aim(watched: &[Watched], context: &mut Context) -> Option<Watched> {
     Some(part[context.index(part.len())])
 }
 
-fn patch(program: &mut Program, target: &Watched, context: &mut Context) -> bool {
+fn patch(program: &mut Program, target: &Watched, context: &mut MutationContext) -> bool {
     if context.room(program) == 0 {
         return false;
     }
@@ -59,7 +59,7 @@ fn patch(program: &mut Program, target: &Watched, context: &mut Context) -> bool
     true
 }
 
-fn rewrite(program: &mut Program, target: &Watched, context: &mut Context) -> bool {
+fn rewrite(program: &mut Program, target: &Watched, context: &mut MutationContext) -> bool {
     match target.operation {
         Some(at) if at < program.operations.len() => operand::change_at(program, at, context),
         _ => false,

@@ -2,9 +2,9 @@
 
 use crate::programs::Program;
 
-use super::context::Context;
+use super::context::MutationContext;
 
-pub(super) fn change(program: &mut Program, context: &mut Context) -> bool {
+pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     let kept = context.index(program.operations.len() + 1);
     program.operations.truncate(kept);
     let count = (1 + context.index(12)).min(context.room(program));

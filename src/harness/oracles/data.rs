@@ -170,7 +170,7 @@ fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
 
 /// The buffers of the oracle, reused from disk to disk.
 #[derive(Debug, Default)]
-pub struct Buffers {
+pub struct DataBuffers {
     expected: Vec<u8>,
     actual: Vec<u8>,
 }
@@ -189,9 +189,9 @@ pub fn check_range(
     model: &Model,
     start: GuestOffset,
     length_bytes: usize,
-    buffers: &mut Buffers,
+    buffers: &mut DataBuffers,
 ) -> OracleResult {
-    let Buffers { expected, actual } = buffers;
+    let DataBuffers { expected, actual } = buffers;
     actual.clear();
     actual.resize(length_bytes, 0xA5);
     let past_end = start.get().saturating_add(length_bytes as u64) > model.virtual_size_bytes();

@@ -23,7 +23,7 @@ const ORACLE: Oracle = Oracle::drawn("hostile");
 
 /// Buffers, reused from image to image.
 #[derive(Debug, Default)]
-pub struct Buffers {
+pub struct HostileBuffers {
     whole: Vec<Extent>,
     other: Vec<Extent>,
     clipped: [Vec<Extent>; 2],
@@ -38,11 +38,11 @@ pub fn check<E: Engine>(
     case: &Case,
     expected: &[Extent],
     entropy: &mut Entropy,
-    buffers: &mut Buffers,
+    buffers: &mut HostileBuffers,
 ) -> Result<RawOutcome, Box<Violation>> {
     let files = DamagedFiles::new(case.images, case.damage);
     let chain: SmallVec<[Layer; MAX_LAYERS]> = files.layers().collect();
-    let Buffers { whole, other, clipped } = buffers;
+    let HostileBuffers { whole, other, clipped } = buffers;
     let fuel = Fuel::of_chain(case.images.written_bytes(), chain.len());
     files.rearm();
     let outcome = if case.damage.is_unsteady() {

@@ -14,7 +14,7 @@ const ORACLE: Oracle = Oracle::drawn("snapshots");
 
 /// The buffers, reused from snapshot to snapshot.
 #[derive(Debug, Default)]
-pub struct Buffers {
+pub struct SnapshotBuffers {
     expected: Vec<Extent>,
     actual: Vec<Extent>,
     other: Vec<Extent>,
@@ -28,7 +28,7 @@ pub fn check<E: Engine>(
     index: usize,
     model: &mut Model,
     table_bytes: u64,
-    buffers: &mut Buffers,
+    buffers: &mut SnapshotBuffers,
 ) -> OracleResult {
     model.become_snapshot(index);
     model.extents(&mut buffers.expected);
@@ -46,9 +46,9 @@ fn check_disk<E: Engine>(
     index: usize,
     model: &Model,
     fuel: u64,
-    buffers: &mut Buffers,
+    buffers: &mut SnapshotBuffers,
 ) -> OracleResult {
-    let Buffers { expected, actual, other } = buffers;
+    let SnapshotBuffers { expected, actual, other } = buffers;
     let Capabilities { lookup: engine_looks_up, read: reads, .. } = engine.capabilities();
     // A table has 65,536 snapshots at most. A number past 32 bits is that of no snapshot, which is a violation below.
     let number = u32::try_from(index).unwrap_or(u32::MAX);

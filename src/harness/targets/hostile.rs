@@ -38,7 +38,7 @@ pub struct Hostile<E, O: Observer = ()> {
     pipeline: Pipeline,
     model: Model,
     expected: Vec<Extent>,
-    buffers: hostile::Buffers,
+    buffers: hostile::HostileBuffers,
 }
 
 impl<E: Engine, O: Observer> Hostile<E, O> {

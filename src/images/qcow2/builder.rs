@@ -13,8 +13,8 @@ use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::placement::{Placement, Policy};
 use super::plan::{ImagePlan, MAX_SIZE_BYTES};
-use super::state::{Bitmaps, FileState, L1, PayloadEnd, Place, Snapshots};
-use super::tables::{Entry, Extended, TableId, Tables};
+use super::state::{Bitmaps, FileState, L1, PayloadEnd, Snapshots, TablePlace};
+use super::tables::{ClusterMapping, Extended, L2Tables, TableId};
 
 /// A builder of images. All buffers are reused from image to image.
 #[derive(Debug)]
@@ -22,14 +22,14 @@ pub struct Builder {
     pub(super) plan: ImagePlan,
     pub(super) limits: Limits,
     pub(super) placement: Placement,
-    pub(super) tables: Tables,
+    pub(super) tables: L2Tables,
     pub(super) active: L1,
     pub(super) snapshots: Snapshots,
     pub(super) bitmaps: Bitmaps,
     pub(super) payload_end: Option<PayloadEnd>,
     pub(super) file: FileState,
     /// A buffer for entries that an operation is about to remove.
-    pub(super) touched: Vec<(u64, Entry)>,
+    pub(super) touched: Vec<(u64, ClusterMapping)>,
 }
 
 impl Builder {
@@ -48,7 +48,7 @@ impl Builder {
             plan,
             limits: Limits::WALKED,
             placement: Placement::default(),
-            tables: Tables::default(),
+            tables: L2Tables::default(),
             active: L1::default(),
             snapshots: Snapshots::default(),
             bitmaps: Bitmaps::default(),
@@ -139,12 +139,12 @@ impl Builder {
         let old = self.tables.get(table, index);
         let (kept, writes) = match old {
             // An offset of 0, which a data file has, would mean that there is no host cluster.
-            Entry::Zero(Some(host)) | Entry::Normal(host, _)
+            ClusterMapping::Zero(Some(host)) | ClusterMapping::Normal(host, _)
                 if keep && host != HostOffset::ZERO =>
             {
                 (Some(host), Default::default())
             }
-            Entry::Extended(Extended { host: Some(host), writes, .. }) if keep => {
+            ClusterMapping::Extended(Extended { host: Some(host), writes, .. }) if keep => {
                 (Some(host), writes)
             }
             _ => {
@@ -153,9 +153,9 @@ impl Builder {
             }
         };
         let entry = if self.plan.geometry.extended_l2 {
-            Entry::Extended(Extended { host: kept, bitmap: Subclusters::ALL_ZERO, writes })
+            ClusterMapping::Extended(Extended { host: kept, bitmap: Subclusters::ALL_ZERO, writes })
         } else {
-            Entry::Zero(kept)
+            ClusterMapping::Zero(kept)
         };
         self.tables.set(table, index, entry);
         Some(kept)
@@ -166,7 +166,7 @@ impl Builder {
         let Some((table, index)) = self.find(cluster) else {
             return false;
         };
-        if self.tables.get(table, index) == Entry::Unallocated {
+        if self.tables.get(table, index) == ClusterMapping::Unallocated {
             return false;
         }
         let Some((table, index)) = self.table_for_change(cluster) else {
@@ -174,31 +174,31 @@ impl Builder {
         };
         let old = self.tables.get(table, index);
         self.release(old);
-        self.tables.set(table, index, Entry::Unallocated);
+        self.tables.set(table, index, ClusterMapping::Unallocated);
         true
     }
 
     /// Returns the entry of a cluster whose data in `host` all come from one write.
     #[inline]
-    pub(super) fn data_entry(&mut self, host: HostOffset, write: WriteNumber) -> Entry {
+    pub(super) fn data_entry(&mut self, host: HostOffset, write: WriteNumber) -> ClusterMapping {
         if self.plan.geometry.extended_l2 {
             let writes = self.tables.add_writes();
             *self.tables.writes_mut(writes) = [write; SUBCLUSTERS as usize];
             let bitmap = Subclusters::ALL_ALLOCATED;
-            Entry::Extended(Extended { host: Some(host), bitmap, writes })
+            ClusterMapping::Extended(Extended { host: Some(host), bitmap, writes })
         } else {
-            Entry::Normal(host, write)
+            ClusterMapping::Normal(host, write)
         }
     }
 
     /// Returns the host cluster of an entry if data can be written to it in place.
     #[inline]
-    pub(super) fn own_host(&self, entry: Entry) -> Option<HostOffset> {
+    pub(super) fn own_host(&self, entry: ClusterMapping) -> Option<HostOffset> {
         let host = match entry {
-            Entry::Zero(host) => host?,
-            Entry::Normal(host, _) => host,
-            Entry::Extended(extended) => extended.host?,
-            Entry::Unallocated | Entry::Compressed(_) => return None,
+            ClusterMapping::Zero(host) => host?,
+            ClusterMapping::Normal(host, _) => host,
+            ClusterMapping::Extended(extended) => extended.host?,
+            ClusterMapping::Unallocated | ClusterMapping::Compressed(_) => return None,
         };
         (self.host_references(host) == 1).then_some(host)
     }
@@ -223,7 +223,11 @@ impl Builder {
 
     /// Allocates a place for a table of `length_bytes`, and frees the `old` one. A place is the first cluster and the
     /// number of clusters, which are 0 for an empty table. Returns `None` if the file is full and nothing was freed.
-    pub(super) fn replace_place(&mut self, old: Place, length_bytes: u64) -> Option<Place> {
+    pub(super) fn replace_place(
+        &mut self,
+        old: TablePlace,
+        length_bytes: u64,
+    ) -> Option<TablePlace> {
         let clusters = self.plan.geometry.cluster_size.clusters_for(length_bytes);
         let first = match clusters {
             0 => 0,
@@ -233,7 +237,7 @@ impl Builder {
         Some((first, clusters))
     }
 
-    pub(super) fn free_place(&mut self, (first, clusters): Place) {
+    pub(super) fn free_place(&mut self, (first, clusters): TablePlace) {
         if clusters > 0 {
             self.placement.clusters.free(first, clusters);
         }
@@ -255,24 +259,28 @@ impl Builder {
     }
 
     /// Returns the clusters of the file that an entry references.
-    pub(super) fn referenced(&self, entry: Entry) -> std::ops::Range<u64> {
+    pub(super) fn referenced(&self, entry: ClusterMapping) -> std::ops::Range<u64> {
         if self.plan.geometry.data_file {
             return 0..0;
         }
         let cluster_size = self.plan.geometry.cluster_size;
         let of = |host: HostOffset| cluster_size.host_cluster(host).get();
         match entry {
-            Entry::Normal(host, _) | Entry::Zero(Some(host)) => of(host)..of(host) + 1,
-            Entry::Extended(Extended { host: Some(host), .. }) => of(host)..of(host) + 1,
-            Entry::Compressed(run) => {
+            ClusterMapping::Normal(host, _) | ClusterMapping::Zero(Some(host)) => {
+                of(host)..of(host) + 1
+            }
+            ClusterMapping::Extended(Extended { host: Some(host), .. }) => of(host)..of(host) + 1,
+            ClusterMapping::Compressed(run) => {
                 let last = run.offset.saturating_add(u64::from(run.length_bytes) - 1);
                 of(run.offset)..of(last) + 1
             }
-            Entry::Unallocated | Entry::Zero(None) | Entry::Extended(_) => 0..0,
+            ClusterMapping::Unallocated
+            | ClusterMapping::Zero(None)
+            | ClusterMapping::Extended(_) => 0..0,
         }
     }
 
-    pub(super) fn release(&mut self, entry: Entry) {
+    pub(super) fn release(&mut self, entry: ClusterMapping) {
         for cluster in self.referenced(entry) {
             self.release_cluster(cluster);
         }

@@ -6,7 +6,7 @@ use crate::images::qcow2::encoding::sizes::Sizes;
 use super::builder::Builder;
 use super::header::style::HeaderFlags;
 use super::placement::Tally;
-use super::serialise::Scratch;
+use super::serialise::BuildScratch;
 
 /// The progress of a builder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,11 +45,11 @@ impl Builder {
     }
 
     /// Reports the vitals of the image of the last build with `scratch`. It must be this builder's image.
-    pub fn report_vitals<O: Observer>(&self, scratch: &Scratch, observer: &O) {
+    pub fn report_vitals<O: Observer>(&self, scratch: &BuildScratch, observer: &O) {
         if !O::OBSERVES {
             return;
         }
-        let Scratch { placement, refcounts, out_of_date, .. } = scratch;
+        let BuildScratch { placement, refcounts, out_of_date, .. } = scratch;
         let clusters = &placement.clusters;
         let pairs = clusters.runs().windows(2);
         let holes = pairs.filter(|pair| pair[0].end < pair[1].first).count();
@@ -72,11 +72,11 @@ impl Builder {
     }
 
     /// Reports the rare events in an image that was built with `scratch`.
-    pub(super) fn tell_rare<O: Observer>(&self, scratch: &Scratch, observer: &O) {
+    pub(super) fn tell_rare<O: Observer>(&self, scratch: &BuildScratch, observer: &O) {
         if !O::OBSERVES {
             return;
         }
-        let Scratch { placement, out_of_date, .. } = scratch;
+        let BuildScratch { placement, out_of_date, .. } = scratch;
         let clusters = &placement.clusters;
         let deviations = out_of_date.deviations().len();
         let size = self.plan.size_bytes;

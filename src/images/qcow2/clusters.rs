@@ -3,7 +3,7 @@
 
 /// Adjacent clusters with the same refcount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ClusterRun {
     /// The first cluster.
     pub first: u64,
     /// The cluster past the last.
@@ -16,7 +16,7 @@ pub struct Run {
 #[derive(Clone, Debug, Default)]
 pub struct Clusters {
     /// Sorted and disjoint. Adjacent runs have different counts.
-    runs: Vec<Run>,
+    runs: Vec<ClusterRun>,
 }
 
 impl Clusters {
@@ -32,7 +32,7 @@ impl Clusters {
 
     /// Returns the allocated clusters, in order.
     #[inline]
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[ClusterRun] {
         &self.runs
     }
 
@@ -78,11 +78,11 @@ impl Clusters {
         if at == self.runs.len() {
             match self.runs.last_mut() {
                 Some(last) if last.end == first && last.references == 1 => last.end = end,
-                _ => self.runs.push(Run { first, end, references: 1 }),
+                _ => self.runs.push(ClusterRun { first, end, references: 1 }),
             }
             return;
         }
-        self.runs.insert(at, Run { first, end, references: 1 });
+        self.runs.insert(at, ClusterRun { first, end, references: 1 });
         self.join_around(at);
     }
 
@@ -113,8 +113,8 @@ impl Clusters {
         let at = self.first_past(first);
         let run = self.runs[at];
         debug_assert!(run.first <= first && end <= run.end && run.references == 1);
-        let before = Run { end: first, ..run };
-        let after = Run { first: end, ..run };
+        let before = ClusterRun { end: first, ..run };
+        let after = ClusterRun { first: end, ..run };
         match (before.first < before.end, after.first < after.end) {
             (true, true) => {
                 self.runs[at] = before;
@@ -140,8 +140,8 @@ impl Clusters {
         let at = self.first_past(cluster);
         let run = self.runs[at];
         debug_assert!(run.first <= cluster, "cluster {cluster} is not allocated");
-        let alone = Run { first: cluster, end: cluster + 1, ..run };
-        let after = Run { first: cluster + 1, ..run };
+        let alone = ClusterRun { first: cluster, end: cluster + 1, ..run };
+        let after = ClusterRun { first: cluster + 1, ..run };
         if after.first < after.end {
             self.runs[at].end = cluster + 1;
             self.runs.insert(at + 1, after);

@@ -6,9 +6,9 @@ use crate::images::content::{Shape, WriteNumber};
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::payload::{self, Kind};
+use super::payload::{self, PayloadKind};
 use super::state::PayloadEnd;
-use super::tables::{Compressed, Entry};
+use super::tables::{ClusterMapping, Compressed};
 
 /// The placement of a compressed cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Packing {
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedWrite {
     /// The content and the coding.
-    pub kind: Kind,
+    pub kind: PayloadKind,
     /// The placement.
     pub packing: Packing,
     /// The number of the write.
@@ -48,7 +48,7 @@ pub struct CompressedPlace {
 
 impl Builder {
     /// Returns the kind that the builder writes for `wanted`, and the number of bytes that it takes in the file.
-    pub fn fitting_payload(&self, wanted: Kind) -> (Kind, u64) {
+    pub fn fitting_payload(&self, wanted: PayloadKind) -> (PayloadKind, u64) {
         let (kind, payload) = payload::fitting(&self.plan.geometry, wanted);
         (kind, payload.length_bytes() as u64)
     }
@@ -79,7 +79,7 @@ impl Builder {
         self.payload_end = Some(PayloadEnd { cluster: end, offset: last.saturating_add(1) });
         self.release(old);
         let entry = Compressed { offset, length_bytes, write: wanted.write, kind };
-        self.tables.set(table, index, Entry::Compressed(entry));
+        self.tables.set(table, index, ClusterMapping::Compressed(entry));
         Some(CompressedPlace { offset, length_bytes, shape: kind.shape })
     }
 

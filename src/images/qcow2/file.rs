@@ -13,7 +13,7 @@ use crate::images::image::Image;
 use super::builder::Builder;
 use super::placement::Placement;
 use super::state::{FileEnd, FileState};
-use super::tables::{Entry, Extended};
+use super::tables::{ClusterMapping, Extended};
 
 /// The garbage at both edges of a tail. The middle is a hole.
 const GARBAGE: [u8; 64] = [0x5A; 64];
@@ -39,8 +39,8 @@ impl Builder {
     /// Returns the host offset, or `None` if nothing changed.
     pub fn preallocate(&mut self, cluster: GuestCluster) -> Option<HostOffset> {
         let vacant = |entry| {
-            let extended = matches!(entry, Entry::Extended(Extended { host: None, .. }));
-            extended || matches!(entry, Entry::Unallocated | Entry::Zero(None))
+            let extended = matches!(entry, ClusterMapping::Extended(Extended { host: None, .. }));
+            extended || matches!(entry, ClusterMapping::Unallocated | ClusterMapping::Zero(None))
         };
         if let Some((table, index)) = self.find(cluster)
             && !vacant(self.tables.get(table, index))

@@ -22,9 +22,9 @@ use crate::formats::qcow2::geometry::Compression;
 use crate::images::image::Image;
 
 use super::builder::Builder;
-use super::refcounts::Refcounts;
+use super::refcounts::RefcountStructures;
 
-use layout::Layout;
+use layout::HeaderLayout;
 use names::{Names, NamesTooLong};
 use style::{HeaderFlags, HeaderStyle};
 
@@ -43,17 +43,23 @@ impl Builder {
     /// # Errors
     /// The names do not fit, even if everything optional is left out.
     pub fn check_names(&self, names: &Names) -> Result<(), NamesTooLong> {
-        Layout::new(&self.plan, self.bitmaps_extension(), names).map(drop)
+        HeaderLayout::new(&self.plan, self.bitmaps_extension(), names).map(drop)
     }
 
-    pub(super) fn write_header(&self, names: &Names, image: &mut Image, refcounts: &Refcounts) {
+    pub(super) fn write_header(
+        &self,
+        names: &Names,
+        image: &mut Image,
+        refcounts: &RefcountStructures,
+    ) {
         let nameless = Names { backing: b"", data_file: b"" };
-        let (names, layout) = match Layout::new(&self.plan, self.bitmaps_extension(), names) {
+        let (names, layout) = match HeaderLayout::new(&self.plan, self.bitmaps_extension(), names) {
             Ok(layout) => (names, layout),
             // The remainder takes less than 300 bytes.
             Err(_) => (
                 &nameless,
-                Layout::new(&self.plan, self.bitmaps_extension(), &nameless).unwrap_or_default(),
+                HeaderLayout::new(&self.plan, self.bitmaps_extension(), &nameless)
+                    .unwrap_or_default(),
             ),
         };
         let fixed_part = self.fixed_part(refcounts, &layout, names);
@@ -80,7 +86,12 @@ impl Builder {
         }
     }
 
-    fn fixed_part(&self, refcounts: &Refcounts, layout: &Layout, names: &Names) -> FixedPart {
+    fn fixed_part(
+        &self,
+        refcounts: &RefcountStructures,
+        layout: &HeaderLayout,
+        names: &Names,
+    ) -> FixedPart {
         let Self { plan, active, .. } = self;
         let geometry = plan.geometry;
         let (table, table_clusters) = refcounts.table();

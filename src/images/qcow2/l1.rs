@@ -4,7 +4,7 @@ use crate::disk::clusters::GuestCluster;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::tables::{Entry, TableId};
+use super::tables::{ClusterMapping, TableId};
 
 impl Builder {
     /// Gives the active L1 table room for `entries`. Returns false if the file is full.
@@ -74,7 +74,7 @@ impl Builder {
         }
         for (index, entry) in touched.drain(..) {
             self.release(entry);
-            self.tables.set(table, index, Entry::Unallocated);
+            self.tables.set(table, index, ClusterMapping::Unallocated);
         }
         self.touched = touched;
         true
@@ -98,12 +98,12 @@ impl Builder {
     pub(super) fn for_each_entry(
         &mut self,
         table: TableId,
-        mut change: impl FnMut(&mut Self, Entry),
+        mut change: impl FnMut(&mut Self, ClusterMapping),
     ) {
         // The tables are taken out for this loop: `change` counts references and uses no table.
         let tables = std::mem::take(&mut self.tables);
         for (_, page) in tables.pages(table) {
-            for entry in page.iter().filter(|entry| **entry != Entry::Unallocated) {
+            for entry in page.iter().filter(|entry| **entry != ClusterMapping::Unallocated) {
                 change(self, *entry);
             }
         }

@@ -37,5 +37,5 @@ pub use header::style::{
     BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle,
 };
 pub use plan::{ImagePlan, MAX_SIZE_BYTES};
-pub use serialise::Scratch;
+pub use serialise::BuildScratch;
 pub use state::{FileEnd, Fill, Leaving, NewBitmap, SnapshotDetails, VmState};

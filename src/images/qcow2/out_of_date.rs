@@ -8,9 +8,9 @@ use crate::images::files::Deviation;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::clusters::{Clusters, Run};
+use super::clusters::{ClusterRun, Clusters};
 use super::placement::Placement;
-use super::tables::Entry;
+use super::tables::ClusterMapping;
 
 /// The counts of one image that are out of date.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl OutOfDate {
     }
 
     /// Returns the counts to write, if they differ from the placement.
-    pub(super) fn runs(&self) -> Option<&[Run]> {
+    pub(super) fn runs(&self) -> Option<&[ClusterRun]> {
         (!self.deviations.is_empty()).then(|| self.clusters.runs())
     }
 
@@ -113,7 +113,7 @@ impl Builder {
         for (_, table) in self.active.tables() {
             note(self.tables.host(*table).get());
             let entries = self.tables.pages(*table).flat_map(|(_, page)| page);
-            for entry in entries.filter(|entry| !matches!(entry, Entry::Compressed(_))) {
+            for entry in entries.filter(|entry| !matches!(entry, ClusterMapping::Compressed(_))) {
                 self.referenced(*entry).for_each(&mut note);
             }
         }

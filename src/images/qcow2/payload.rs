@@ -52,7 +52,7 @@ impl Payload {
         ([before, stamp], &rest[STAMP_BYTES..])
     }
 
-    fn new(cluster_size: ClusterSize, compression: Compression, kind: Kind) -> Self {
+    fn new(cluster_size: ClusterSize, compression: Compression, kind: PayloadKind) -> Self {
         let mut rest = vec![0; cluster_size.bytes_usize() - STAMP_BYTES];
         let filling = kind.shape.behind_stamp(cluster_size);
         rest[..filling.len()].copy_from_slice(filling);
@@ -87,7 +87,7 @@ fn max_claimed_bytes(cluster_size: ClusterSize) -> usize {
 
 /// The content and the coding of a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kind {
+pub struct PayloadKind {
     /// The content.
     pub shape: Shape,
     /// The coding.
@@ -97,9 +97,9 @@ pub struct Kind {
 /// Returns the payload for a cluster of `geometry`, and its kind. If the payload of `wanted` is too long, this
 /// returns the same shape in the usual coding. If that is too long, too, it returns the largest shape that always
 /// fits.
-pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
-    let usual = Kind { coding: Coding::Usual, ..wanted };
-    let last = Kind { shape: Shape::Most, coding: Coding::Usual };
+pub fn fitting(geometry: &Geometry, wanted: PayloadKind) -> (PayloadKind, &'static Payload) {
+    let usual = PayloadKind { coding: Coding::Usual, ..wanted };
+    let last = PayloadKind { shape: Shape::Most, coding: Coding::Usual };
     let made = |kind| (kind, payload(geometry, kind));
     let found = [wanted, usual].into_iter().map(made).find(|(_, payload)| payload.fits());
     found.unwrap_or_else(|| made(last))
@@ -107,7 +107,7 @@ pub fn fitting(geometry: &Geometry, wanted: Kind) -> (Kind, &'static Payload) {
 
 /// Returns the payload of a kind; it is empty if it would be too long. The first call compresses it, and the process
 /// keeps it: at most [`MAX_PAYLOAD_BYTES`] for each kind, cluster size and compression.
-pub fn payload(geometry: &Geometry, kind: Kind) -> &'static Payload {
+pub fn payload(geometry: &Geometry, kind: PayloadKind) -> &'static Payload {
     static MADE: [OnceLock<Payload>; PAYLOADS_OF_CLUSTER * CLUSTER_SIZES * 2] =
         [const { OnceLock::new() }; PAYLOADS_OF_CLUSTER * CLUSTER_SIZES * 2];
     let size = (geometry.cluster_size.bits() - ClusterSize::MIN_BITS) as usize;

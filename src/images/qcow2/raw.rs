@@ -8,7 +8,7 @@ use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::serialise::write_stamps;
-use super::tables::{Compressed, Entry, Extended};
+use super::tables::{ClusterMapping, Compressed, Extended};
 
 impl Builder {
     /// Writes the bytes that a guest reads. The file is exactly as long as the disk.
@@ -33,23 +33,24 @@ impl Builder {
     }
 
     /// Writes the bytes that a guest reads of one cluster, unless they are zeros.
-    fn write_read(&self, image: &mut Image, guest: GuestOffset, entry: Entry) {
+    fn write_read(&self, image: &mut Image, guest: GuestOffset, entry: ClusterMapping) {
         let geometry = &self.plan.geometry;
         let at = HostOffset::new(guest.get());
         match entry {
-            Entry::Normal(_, WriteNumber::NONE) => {}
-            Entry::Normal(_, write) => {
+            ClusterMapping::Normal(_, WriteNumber::NONE) => {}
+            ClusterMapping::Normal(_, write) => {
                 write_stamps(image, guest, at, geometry.cluster_size.bytes(), write);
             }
-            Entry::Compressed(Compressed { write, kind, .. }) => {
+            ClusterMapping::Compressed(Compressed { write, kind, .. }) => {
                 let filling = kind.shape.behind_stamp(geometry.cluster_size);
                 image.write_parts(at, &[&stamp(guest, write)], filling);
             }
-            Entry::Extended(Extended { host: Some(_), bitmap, writes }) => {
+            ClusterMapping::Extended(Extended { host: Some(_), bitmap, writes }) => {
                 let writes = self.tables.writes(writes);
                 self.write_subclusters(image, (guest, at), bitmap, writes, bitmap.allocated);
             }
-            Entry::Unallocated | Entry::Zero(_) | Entry::Extended(_) => {}
+            ClusterMapping::Unallocated | ClusterMapping::Zero(_) | ClusterMapping::Extended(_) => {
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::formats::qcow2::geometry::Geometry;
 use crate::images::image::Image;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
-use super::clusters::Run;
+use super::clusters::ClusterRun;
 use super::placement::{Placement, Policy};
 use super::sparse_table;
 
@@ -44,7 +44,7 @@ pub struct RefcountPlacement {
 
 /// The location of an image's refcount structures.
 #[derive(Debug, Default)]
-pub struct Refcounts {
+pub struct RefcountStructures {
     /// Block index and host cluster, sorted by index.
     blocks: Vec<(u64, u64)>,
     /// The indices of blocks that may be missing.
@@ -53,7 +53,7 @@ pub struct Refcounts {
     table_clusters: u64,
 }
 
-impl Refcounts {
+impl RefcountStructures {
     /// Allocates blocks and table for all clusters of `placement`, and for themselves. `placement` must have no
     /// limit, because no image can do without them.
     pub fn allocate(
@@ -230,7 +230,7 @@ impl Refcounts {
     }
 
     /// Writes the table and the blocks.
-    pub fn serialise(&self, image: &mut Image, geometry: &Geometry, runs: &[Run]) {
+    pub fn serialise(&self, image: &mut Image, geometry: &Geometry, runs: &[ClusterRun]) {
         self.serialise_table(image, geometry);
         let per_block = geometry.refcounts_per_block();
         let mut runs = runs;
@@ -261,11 +261,11 @@ fn serialise_block(
     geometry: &Geometry,
     host: HostOffset,
     clusters: std::ops::Range<u64>,
-    runs: &[Run],
+    runs: &[ClusterRun],
 ) {
     let order = geometry.refcount_order;
-    let inside = |run: &Run| run.first.max(clusters.start)..run.end.min(clusters.end);
-    let piece = |run: &Run| {
+    let inside = |run: &ClusterRun| run.first.max(clusters.start)..run.end.min(clusters.end);
+    let piece = |run: &ClusterRun| {
         let range = inside(run);
         let bits = (range.start - clusters.start) << order..(range.end - clusters.start) << order;
         bits.start / 8 / GRAIN_BYTES * GRAIN_BYTES
@@ -315,7 +315,7 @@ mod tests {
     }
 
     /// Asserts that every count on disk is the allocator's, and that every cluster of the structures has a count.
-    fn assert_counted(refcounts: &Refcounts, placement: &Placement, geometry: &Geometry) {
+    fn assert_counted(refcounts: &RefcountStructures, placement: &Placement, geometry: &Geometry) {
         let mut image = Image::default();
         refcounts.serialise(&mut image, geometry, placement.clusters.runs());
         image.seal(0);
@@ -353,7 +353,7 @@ mod tests {
     fn every_allocated_cluster_is_counted_once_wherever_things_lie() {
         let mut entropy = Entropy::new(11);
         let policies = [Policy::Append, Policy::FirstHole, Policy::RandomHole, Policy::Mixed];
-        let mut refcounts = Refcounts::default();
+        let mut refcounts = RefcountStructures::default();
         for round in 0..400 {
             let bits = [9, 10, 12, 16][round % 4];
             let geometry = geometry(bits, entropy.below(7) as u32);
@@ -380,7 +380,7 @@ mod tests {
     fn a_table_of_thousands_of_clusters_comes_to_rest() {
         // A fuzzer found this: at the end of the file, such a table needs a longer one after every move.
         let geometry = geometry(9, 6);
-        let mut refcounts = Refcounts::default();
+        let mut refcounts = RefcountStructures::default();
         for policy in [Policy::Append, Policy::FirstHole, Policy::RandomHole, Policy::Mixed] {
             let mut placement = Placement::default();
             placement.reset(0, u64::MAX / 4);
@@ -401,7 +401,7 @@ mod tests {
         // A block has 64 counts, and a table cluster 64 blocks. Everything is full, so the table's own blocks make it
         // longer.
         let geometry = geometry(9, 6);
-        let mut refcounts = Refcounts::default();
+        let mut refcounts = RefcountStructures::default();
         for clusters in [1, 63, 64, 4_031, 4_032, 4_096, 100_000, 1_000_000] {
             let mut placement = Placement::default();
             placement.reset(0, u64::MAX);

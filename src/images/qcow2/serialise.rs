@@ -18,16 +18,16 @@ use super::header::style::HeaderFlags;
 use super::out_of_date::OutOfDate;
 use super::payload::payload;
 use super::placement::Placement;
-use super::refcounts::Refcounts;
+use super::refcounts::RefcountStructures;
 use super::sparse_table;
 use super::state::L1;
-use super::tables::{Compressed, Entry, Extended, TableId, Tables};
+use super::tables::{ClusterMapping, Compressed, Extended, L2Tables, TableId};
 
 /// The buffers of [`Builder::build`], reused from image to image.
 #[derive(Debug, Default)]
-pub struct Scratch {
+pub struct BuildScratch {
     pub(super) placement: Placement,
-    pub(super) refcounts: Refcounts,
+    pub(super) refcounts: RefcountStructures,
     pub(super) out_of_date: OutOfDate,
     written_tables: Vec<bool>,
 }
@@ -56,7 +56,7 @@ impl Builder {
     pub fn build(
         &self,
         names: &Names,
-        scratch: &mut Scratch,
+        scratch: &mut BuildScratch,
         files: &mut LayerFiles,
         observer: &impl Observer,
     ) {
@@ -117,7 +117,7 @@ impl Builder {
             entries::l1_entry(cluster_size.host_offset(self.tables.host(table)), copied)
         });
         for (index, table) in l1.tables() {
-            if std::mem::replace(&mut to.written[Tables::index(*table)], true) {
+            if std::mem::replace(&mut to.written[L2Tables::index(*table)], true) {
                 observer.event(State::Serialise, Event::SharedTable);
                 observer.rare(Rare::SharedTable);
             } else {
@@ -136,7 +136,7 @@ impl Builder {
             let length = page.len() * entry_bytes as usize;
             let out = to.files.image.place(host.saturating_add(first * entry_bytes), length);
             for (entry, mut out) in page.iter().zip(out.chunks_exact_mut(entry_bytes as usize)) {
-                if *entry != Entry::Unallocated {
+                if *entry != ClusterMapping::Unallocated {
                     let (word, bitmap) = self.encode(*entry, active);
                     out.put_u64(word);
                     if geometry.extended_l2 {
@@ -145,7 +145,7 @@ impl Builder {
                 }
             }
             for (index, entry) in (first..).zip(page) {
-                if *entry != Entry::Unallocated {
+                if *entry != ClusterMapping::Unallocated {
                     let guest = table_guest + index * geometry.cluster_size.bytes();
                     self.write_content(to.data(), GuestOffset::new(guest), *entry);
                 }
@@ -154,16 +154,16 @@ impl Builder {
     }
 
     #[inline]
-    fn encode(&self, entry: Entry, active: bool) -> (u64, Subclusters) {
+    fn encode(&self, entry: ClusterMapping, active: bool) -> (u64, Subclusters) {
         let copied = |host: HostOffset| active && self.host_references(host) == 1;
         let word = match entry {
-            Entry::Unallocated => 0,
-            Entry::Zero(host) => entries::zeros(host, host.is_some_and(copied)),
-            Entry::Normal(host, _) => entries::allocated(host, copied(host)),
-            Entry::Compressed(Compressed { offset, length_bytes, .. }) => {
+            ClusterMapping::Unallocated => 0,
+            ClusterMapping::Zero(host) => entries::zeros(host, host.is_some_and(copied)),
+            ClusterMapping::Normal(host, _) => entries::allocated(host, copied(host)),
+            ClusterMapping::Compressed(Compressed { offset, length_bytes, .. }) => {
                 entries::compressed(offset, length_bytes, self.plan.geometry.cluster_size)
             }
-            Entry::Extended(Extended { host, bitmap, .. }) => {
+            ClusterMapping::Extended(Extended { host, bitmap, .. }) => {
                 let word = host.map_or(0, |host| entries::allocated(host, copied(host)));
                 return (word, bitmap);
             }
@@ -172,14 +172,14 @@ impl Builder {
     }
 
     #[inline]
-    fn write_content(&self, image: &mut Image, guest: GuestOffset, entry: Entry) {
+    fn write_content(&self, image: &mut Image, guest: GuestOffset, entry: ClusterMapping) {
         match entry {
-            Entry::Unallocated
-            | Entry::Zero(None)
-            | Entry::Extended(Extended { host: None, .. }) => {}
+            ClusterMapping::Unallocated
+            | ClusterMapping::Zero(None)
+            | ClusterMapping::Extended(Extended { host: None, .. }) => {}
             // The host cluster of a zero cluster contains data, so that an engine that ignores the zero flag is
             // found. A shared host cluster already contains data of another cluster.
-            Entry::Zero(Some(host)) => {
+            ClusterMapping::Zero(Some(host)) => {
                 // In a raw data file, the bytes of a zero cluster are zeros.
                 if self.host_references(host) == 1 && !self.plan.has_raw_data_file() {
                     let length = self.plan.geometry.cluster_size.bytes();
@@ -187,17 +187,17 @@ impl Builder {
                 }
             }
             // An allocated cluster without a write.
-            Entry::Normal(_, WriteNumber::NONE) => {}
-            Entry::Normal(host, write) => {
+            ClusterMapping::Normal(_, WriteNumber::NONE) => {}
+            ClusterMapping::Normal(host, write) => {
                 let length = self.plan.geometry.cluster_size.bytes();
                 write_stamps(image, guest, host, length, write);
             }
-            Entry::Compressed(Compressed { offset, kind, write, .. }) => {
+            ClusterMapping::Compressed(Compressed { offset, kind, write, .. }) => {
                 let stamp = stamp(guest, write);
                 let (parts, behind) = payload(&self.plan.geometry, kind).stamped(&stamp);
                 image.write_parts(offset, &parts, behind);
             }
-            Entry::Extended(Extended { host: Some(host), bitmap, writes }) => {
+            ClusterMapping::Extended(Extended { host: Some(host), bitmap, writes }) => {
                 // In a raw data file, the bytes of zero subclusters are zeros.
                 let said = if self.plan.has_raw_data_file() { bitmap.allocated } else { !0 };
                 let writes = self.tables.writes(writes);

@@ -7,7 +7,7 @@ use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
 use super::state::{L1, Snapshot, SnapshotDetails};
-use super::tables::{Entry, TableId};
+use super::tables::{ClusterMapping, TableId};
 
 impl Builder {
     /// Returns the number of snapshots.
@@ -168,7 +168,7 @@ impl Builder {
         self.for_each_entry(table, Self::add_references);
     }
 
-    fn add_references(&mut self, entry: Entry) {
+    fn add_references(&mut self, entry: ClusterMapping) {
         for cluster in self.referenced(entry) {
             self.placement.clusters.add_reference(cluster);
         }

@@ -7,7 +7,7 @@ use crate::disk::offsets::HostOffset;
 use crate::images::content::SubclusterChange;
 
 use super::builder::Builder;
-use super::tables::{Entry, Extended};
+use super::tables::{ClusterMapping, Extended};
 
 impl Builder {
     /// Changes subclusters of a cluster. A cluster without a host cluster gets one if data are written; a shared host
@@ -25,9 +25,11 @@ impl Builder {
         }
         let (table, index) = self.table_for_change(cluster)?;
         let old = match self.tables.get(table, index) {
-            Entry::Unallocated => Extended::default(),
-            Entry::Extended(extended) => extended,
-            Entry::Zero(_) | Entry::Normal(..) | Entry::Compressed(_) => return None,
+            ClusterMapping::Unallocated => Extended::default(),
+            ClusterMapping::Extended(extended) => extended,
+            ClusterMapping::Zero(_)
+            | ClusterMapping::Normal(..)
+            | ClusterMapping::Compressed(_) => return None,
         };
         let (allocated, zero) = (old.bitmap.allocated, old.bitmap.zero);
         let mask = range.mask();
@@ -48,13 +50,13 @@ impl Builder {
                 ..old
             },
         };
-        self.tables.set(table, index, Entry::Extended(new));
+        self.tables.set(table, index, ClusterMapping::Extended(new));
         Some(new.host)
     }
 
     /// Returns the entry with a host cluster that no other entry references. It has the data of the old one.
     fn with_own_host(&mut self, cluster: GuestCluster, old: Extended) -> Option<Extended> {
-        if self.own_host(Entry::Extended(old)).is_some() {
+        if self.own_host(ClusterMapping::Extended(old)).is_some() {
             return Some(old);
         }
         let host = self.allocate_cluster(cluster)?;
@@ -62,7 +64,7 @@ impl Builder {
         if old.host.is_some() {
             *self.tables.writes_mut(writes) = *self.tables.writes(old.writes);
         }
-        self.release(Entry::Extended(old));
+        self.release(ClusterMapping::Extended(old));
         Some(Extended { host: Some(host), writes, ..old })
     }
 }

@@ -15,7 +15,7 @@ pub struct TableId(u32);
 
 /// The mapping of a guest cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Entry {
+pub enum ClusterMapping {
     /// No mapping.
     #[default]
     Unallocated,
@@ -39,7 +39,7 @@ pub struct Compressed {
     /// The number of the write.
     pub write: WriteNumber,
     /// The content and the coding.
-    pub kind: super::payload::Kind,
+    pub kind: super::payload::PayloadKind,
 }
 
 /// An entry of an extended L2 table that is not compressed.
@@ -70,14 +70,14 @@ struct Page {
     number: u32,
     /// The next page of the same table, or [`NONE`].
     next: u32,
-    entries: [Entry; PAGE_ENTRIES as usize],
+    entries: [ClusterMapping; PAGE_ENTRIES as usize],
 }
 
 const NONE: u32 = u32::MAX;
 
 /// All L2 tables, including those of snapshots.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub struct L2Tables {
     tables: Vec<Table>,
     pages: Vec<Page>,
     writes: Vec<[WriteNumber; SUBCLUSTERS as usize]>,
@@ -87,7 +87,7 @@ pub struct Tables {
     recent: Option<(TableId, u32, u32)>,
 }
 
-impl Tables {
+impl L2Tables {
     /// Removes everything, and keeps the buffers.
     pub fn clear(&mut self) {
         self.tables.clear();
@@ -140,27 +140,29 @@ impl Tables {
 
     /// Returns the entry at `index` of a table.
     #[inline]
-    pub fn get(&mut self, table: TableId, index: u64) -> Entry {
+    pub fn get(&mut self, table: TableId, index: u64) -> ClusterMapping {
         let number = (index / PAGE_ENTRIES) as u32;
         match self.find(table, number) {
             Some(page) => self.pages[page as usize].entries[(index % PAGE_ENTRIES) as usize],
-            None => Entry::Unallocated,
+            None => ClusterMapping::Unallocated,
         }
     }
 
     /// Changes the entry at `index` of a table.
     #[inline]
-    pub fn set(&mut self, table: TableId, index: u64, entry: Entry) {
+    pub fn set(&mut self, table: TableId, index: u64, entry: ClusterMapping) {
         let number = (index / PAGE_ENTRIES) as u32;
         let page = match self.find(table, number) {
             Some(page) => page,
-            None => self.add_page(table, number, [Entry::Unallocated; PAGE_ENTRIES as usize]),
+            None => {
+                self.add_page(table, number, [ClusterMapping::Unallocated; PAGE_ENTRIES as usize])
+            }
         };
         self.pages[page as usize].entries[(index % PAGE_ENTRIES) as usize] = entry;
     }
 
     /// Returns the pages of a table in no particular order: the index of the first entry, and the entries.
-    pub fn pages(&self, table: TableId) -> impl Iterator<Item = (u64, &[Entry])> {
+    pub fn pages(&self, table: TableId) -> impl Iterator<Item = (u64, &[ClusterMapping])> {
         let mut page = self.tables[table.0 as usize].first_page;
         std::iter::from_fn(move || {
             let Page { number, next, entries } = self.pages.get(page as usize)?;
@@ -208,7 +210,7 @@ impl Tables {
         &mut self,
         table: TableId,
         number: u32,
-        entries: [Entry; PAGE_ENTRIES as usize],
+        entries: [ClusterMapping; PAGE_ENTRIES as usize],
     ) -> u32 {
         let page = self.pages.len() as u32;
         let first_page = &mut self.tables[table.0 as usize].first_page;

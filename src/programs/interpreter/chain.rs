@@ -3,12 +3,12 @@
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::formats::qcow2::geometry::ImageFormat;
 use crate::images::files::{FileNames, Images};
-use crate::images::qcow2::{Builder, Names, NamesTooLong, Scratch};
+use crate::images::qcow2::{BuildScratch, Builder, Names, NamesTooLong};
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, Relative};
 use crate::programs::prologue::ImageOperands;
 
-use super::{Effect, Layer, Vm};
+use super::{BuiltLayer, Effect, Vm};
 
 impl Vm {
     /// Returns the builders of all layers, from the top down.
@@ -34,7 +34,7 @@ impl Vm {
     pub fn build(
         &self,
         names: &FileNames,
-        scratch: &mut Scratch,
+        scratch: &mut BuildScratch,
         images: &mut Images,
         observer: &impl Observer,
     ) {
@@ -90,7 +90,7 @@ impl Vm {
         let format = if raw { ImageFormat::Raw } else { ImageFormat::Qcow2 };
         let plan = image.plan_over(self.builder.plan(), format, size);
         if self.below.len() == self.layers_below {
-            self.below.push(Layer::default());
+            self.below.push(BuiltLayer::default());
         }
         let layer = &mut self.below[self.layers_below];
         std::mem::swap(&mut self.builder, &mut layer.builder);

@@ -4,7 +4,7 @@ use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SubclusterRange;
 use crate::images::content::{SubclusterChange, WriteNumber};
 use crate::images::qcow2::Sizes;
-use crate::programs::journal::Record;
+use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{Anchor, At, Change, Count, Few, Keep, Size};
 
 use super::{Effect, Vm, effect};
@@ -25,7 +25,7 @@ impl Vm {
         self.for_clusters(at, clusters, |vm, cluster| {
             let zeroed = vm.builder.zero(cluster, keep == Keep::Yes);
             if let Some(kept) = zeroed {
-                vm.journal.records.push(Record::Zeroed { cluster, kept });
+                vm.journal.records.push(JournalRecord::Zeroed { cluster, kept });
             }
             zeroed.is_some()
         })
@@ -35,7 +35,7 @@ impl Vm {
         self.for_clusters(at, clusters, |vm, cluster| {
             let discarded = vm.builder.discard(cluster);
             if discarded {
-                vm.journal.records.push(Record::Discarded { cluster });
+                vm.journal.records.push(JournalRecord::Discarded { cluster });
             }
             discarded
         })
@@ -57,7 +57,12 @@ impl Vm {
         self.for_clusters(at, Count::ONE, |vm, cluster| {
             let changed = vm.builder.change_subclusters(cluster, range, change);
             if let Some(host) = changed {
-                vm.journal.records.push(Record::Subclusters { cluster, range, change, host });
+                vm.journal.records.push(JournalRecord::Subclusters {
+                    cluster,
+                    range,
+                    change,
+                    host,
+                });
             }
             changed.is_some()
         })
@@ -66,7 +71,7 @@ impl Vm {
     pub(super) fn resize(&mut self, size: Size) -> Effect {
         let wanted = size.bytes(self.builder.max_size_bytes());
         let Some(size_bytes) = self.builder.resize(wanted) else { return Effect::None };
-        self.journal.records.push(Record::Resized { size_bytes });
+        self.journal.records.push(JournalRecord::Resized { size_bytes });
         Effect::Changed
     }
 

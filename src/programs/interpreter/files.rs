@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::disk::clusters::GuestCluster;
 use crate::images::content::WriteNumber;
-use crate::images::qcow2::payload::Kind;
+use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{
     CompressedWrite, FileEnd, HeaderFlags, HeaderLength, HeaderStyle, Packing,
@@ -80,7 +80,7 @@ impl Vm {
             changed |= match kind {
                 Hidden::Data => self.builder.write(cluster, write).is_some(),
                 Hidden::Compressed => {
-                    let (kind, packing) = (Kind::default(), Packing::Packed);
+                    let (kind, packing) = (PayloadKind::default(), Packing::Packed);
                     let wanted = CompressedWrite { kind, packing, write };
                     self.builder.write_compressed(cluster, wanted).is_some()
                 }

@@ -1,9 +1,9 @@
 //! Operations that write compressed clusters.
 
 use crate::images::content::Shape;
-use crate::images::qcow2::payload::{Coding, Kind};
+use crate::images::qcow2::payload::{Coding, PayloadKind};
 use crate::images::qcow2::{CompressedPlace, CompressedWrite, Packing};
-use crate::programs::journal::Record;
+use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{AnyShape, At, Count, Skew};
 
 use super::{Effect, Vm};
@@ -11,7 +11,7 @@ use super::{Effect, Vm};
 impl Vm {
     /// Writes compressed clusters, in the usual coding.
     pub(super) fn compress(&mut self, at: At, clusters: Count, shape: Shape, skew: Skew) -> Effect {
-        let kind = Kind { shape, coding: Coding::Usual };
+        let kind = PayloadKind { shape, coding: Coding::Usual };
         let (packing, write) = (self.packing(skew), self.next_write());
         self.place_payloads(at, clusters, CompressedWrite { kind, packing, write })
     }
@@ -33,7 +33,7 @@ impl Vm {
         coding: Coding,
         skew: Skew,
     ) -> Effect {
-        let wanted = Kind { shape: shape.0, coding };
+        let wanted = PayloadKind { shape: shape.0, coding };
         let (kind, payload_bytes) = self.builder.fitting_payload(wanted);
         let Some(left) = self.payload_bytes.checked_sub(payload_bytes) else {
             return Effect::None;
@@ -51,7 +51,8 @@ impl Vm {
             let placed = vm.builder.write_compressed(cluster, wanted);
             if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
                 let write = wanted.write;
-                let record = Record::Compressed { cluster, host, length_bytes, shape, write };
+                let record =
+                    JournalRecord::Compressed { cluster, host, length_bytes, shape, write };
                 vm.journal.records.push(record);
             }
             placed.is_some()

@@ -1,7 +1,7 @@
 //! Operations on snapshots.
 
 use crate::images::qcow2::{SnapshotDetails, VmState};
-use crate::programs::journal::Record;
+use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{Extra, Few, Length, Number};
 
 use super::{Effect, Vm, effect};
@@ -10,7 +10,7 @@ impl Vm {
     pub(super) fn snapshot(&mut self, details: SnapshotDetails) -> Effect {
         let taken = self.builder.snapshot(details);
         if taken {
-            self.journal.records.push(Record::SnapshotTaken);
+            self.journal.records.push(JournalRecord::SnapshotTaken);
         }
         effect(taken)
     }
@@ -36,7 +36,7 @@ impl Vm {
         let index = self.snapshot_at(index);
         let deleted = self.builder.delete_snapshot(index);
         if deleted {
-            self.journal.records.push(Record::SnapshotDeleted { index });
+            self.journal.records.push(JournalRecord::SnapshotDeleted { index });
         }
         effect(deleted)
     }
@@ -45,7 +45,7 @@ impl Vm {
         let index = self.snapshot_at(index);
         let applied = self.builder.apply_snapshot(index);
         if applied {
-            self.journal.records.push(Record::SnapshotApplied { index });
+            self.journal.records.push(JournalRecord::SnapshotApplied { index });
         }
         effect(applied)
     }

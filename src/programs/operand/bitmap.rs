@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use super::encoding::Operand;
-use super::kind::Kind;
+use super::kind::OperandKind;
 
 /// Flags of a bitmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl BitmapFlags {
 impl Operand for BitmapFlags {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "none, in_use, auto or in_use,auto";
-    const KIND: Kind = Kind::Content;
+    const KIND: OperandKind = OperandKind::Content;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(bytes.get_u8() % 4)

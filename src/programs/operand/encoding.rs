@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::BufMut;
 
-use super::kind::Kind;
+use super::kind::OperandKind;
 
 /// A field of a record.
 pub trait Operand: Copy + PartialEq + fmt::Debug {
@@ -13,7 +13,7 @@ pub trait Operand: Copy + PartialEq + fmt::Debug {
     /// A description of the accepted texts, for error messages.
     const EXPECTED: &'static str;
     /// The kind of the values, for the minimizer and the mutators.
-    const KIND: Kind;
+    const KIND: OperandKind;
 
     /// Decodes the next [`Operand::BYTES`] bytes, which may have any value, and advances `bytes` past them.
     fn decode(bytes: &mut &[u8]) -> Self;

@@ -5,13 +5,13 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use super::encoding::{Operand, parse_bits, print_bits};
-use super::kind::Kind;
+use super::kind::OperandKind;
 
 /// Optional features of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Features(u8);
+pub struct ImageFeatures(u8);
 
-impl Features {
+impl ImageFeatures {
     /// L2 entries with subcluster bitmaps.
     pub const EXTENDED_L2: Self = Self(1);
     /// Compression by zstd.
@@ -45,11 +45,11 @@ impl Features {
     }
 }
 
-impl Operand for Features {
+impl Operand for ImageFeatures {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "none, or names with commas: extended_l2, zstd, lazy_refcounts, \
                                     compression_field, feature_names, unknown_extension";
-    const KIND: Kind = Kind::Other;
+    const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(bytes.get_u8() & Self::ALL)

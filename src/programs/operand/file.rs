@@ -7,7 +7,7 @@ use bytes::{Buf, BufMut};
 use crate::images::qcow2::FileEnd;
 
 use super::encoding::Operand;
-use super::kind::Kind;
+use super::kind::OperandKind;
 use super::word::words;
 
 /// The kind of clusters past the end of the disk.

@@ -7,7 +7,7 @@ use bytes::{Buf, BufMut};
 use crate::images::qcow2::{HeaderFlags, HeaderLength};
 
 use super::encoding::{Operand, parse_bits, print_bits};
-use super::kind::Kind;
+use super::kind::OperandKind;
 
 /// Two bytes. 0 is the shortest length; odd numbers count up from 104 bytes and even numbers count down from the
 /// cluster size, so that each number is a different length.
@@ -15,7 +15,7 @@ impl Operand for HeaderLength {
     const BYTES: usize = 2;
     const EXPECTED: &'static str =
         "shortest, 104+N with N up to 32767, or cluster-N with N up to 32766";
-    const KIND: Kind = Kind::Other;
+    const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         match bytes.get_u16_le() {
@@ -56,7 +56,7 @@ impl Operand for HeaderFlags {
     const EXPECTED: &'static str = "none, or names with commas: dirty, corrupt, out_of_date, \
                                     compatible_bits, autoclear_bits, feature_names, unknown_names, \
                                     junk, no_end, name_at_end, empty_name, no_format";
-    const KIND: Kind = Kind::Content;
+    const KIND: OperandKind = OperandKind::Content;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(bytes.get_u16_le() & ((1 << Self::WORDS.len()) - 1))

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// The kind of an operand's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperandKind {
     /// A cluster of the disk: an anchor in a byte, then steps in 16 bits.
     Position,
     /// The size of a disk: a shift in a byte, then units and a signed tail in 16 bits each.
@@ -25,16 +25,16 @@ pub enum Kind {
 
 /// An operand in the record of an operation, or in the prologue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct OperandPlace {
     /// The kind of its values.
-    pub kind: Kind,
+    pub kind: OperandKind,
     /// Its first byte.
     pub start: usize,
     /// Its length in bytes.
     pub length_bytes: usize,
 }
 
-impl Place {
+impl OperandPlace {
     /// Returns the range of its bytes.
     pub const fn bytes(&self) -> Range<usize> {
         self.start..self.start + self.length_bytes
@@ -43,9 +43,9 @@ impl Place {
     /// Returns the places of consecutive operands that begin at `start`, from their kinds and lengths.
     pub(in crate::programs) const fn in_a_row<const N: usize>(
         mut start: usize,
-        operands: [(Kind, usize); N],
+        operands: [(OperandKind, usize); N],
     ) -> [Self; N] {
-        let mut places = [Self { kind: Kind::Other, start, length_bytes: 0 }; N];
+        let mut places = [Self { kind: OperandKind::Other, start, length_bytes: 0 }; N];
         let mut at = 0;
         while at < N {
             let (kind, length_bytes) = operands[at];

@@ -15,9 +15,9 @@ mod word;
 
 pub use bitmap::BitmapFlags;
 pub use encoding::Operand;
-pub use features::Features;
+pub use features::ImageFeatures;
 pub use file::Hidden;
-pub use kind::{Kind, Place};
+pub use kind::{OperandKind, OperandPlace};
 pub use number::{ClusterBits, Extra, Few, Length, Meaning, NameLength, Number, RefcountOrder};
 pub use payload::AnyShape;
 pub use position::{Anchor, At, Count, Inside};

@@ -8,13 +8,13 @@ use bytes::{Buf, BufMut};
 use crate::formats::qcow2::constants::MAX_BITMAP_NAME_BYTES;
 
 use super::encoding::Operand;
-use super::kind::Kind;
+use super::kind::OperandKind;
 
 /// Any byte.
 impl Operand for u8 {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "0 to 255";
-    const KIND: Kind = Kind::Other;
+    const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         bytes.get_u8()
@@ -33,7 +33,7 @@ impl Operand for u8 {
 /// The meaning of the numbers of a [`Number`].
 pub trait Meaning: Copy + PartialEq + fmt::Debug {
     /// The kind of the operand.
-    const KIND: Kind;
+    const KIND: OperandKind;
 }
 
 /// Declares meanings of numbers.
@@ -44,20 +44,20 @@ macro_rules! meanings {
         pub struct $name;
 
         impl Meaning for $name {
-            const KIND: Kind = $kind;
+            const KIND: OperandKind = $kind;
         }
     )+};
 }
 
 meanings! {
     /// No particular meaning.
-    Any = Kind::Other;
+    Any = OperandKind::Other;
     /// A small count or index.
-    OfFew = Kind::Few;
+    OfFew = OperandKind::Few;
     /// log2 of the cluster size.
-    OfClusterSizes = Kind::Ranked(&canonical(ClusterBits::PLAINEST_FIRST));
+    OfClusterSizes = OperandKind::Ranked(&canonical(ClusterBits::PLAINEST_FIRST));
     /// log2 of the refcount width.
-    OfRefcountWidths = Kind::Ranked(&canonical(RefcountOrder::PLAINEST_FIRST));
+    OfRefcountWidths = OperandKind::Ranked(&canonical(RefcountOrder::PLAINEST_FIRST));
 }
 
 /// A number from `LOW` to `HIGH`, both included, in one byte.
@@ -132,7 +132,7 @@ impl<const LOW: u8, const HIGH: u8, M> Number<LOW, HIGH, M> {
 impl<const LOW: u8, const HIGH: u8, M: Meaning> Operand for Number<LOW, HIGH, M> {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "a number in range";
-    const KIND: Kind = M::KIND;
+    const KIND: OperandKind = M::KIND;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(LOW + bytes.get_u8() % (HIGH - LOW + 1), PhantomData)
@@ -152,7 +152,7 @@ impl<const LOW: u8, const HIGH: u8, M: Meaning> Operand for Number<LOW, HIGH, M>
 impl Operand for u16 {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "0 to 65535";
-    const KIND: Kind = Kind::Other;
+    const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         bytes.get_u16_le()
@@ -185,7 +185,7 @@ macro_rules! up_to {
         impl Operand for $name {
             const BYTES: usize = 2;
             const EXPECTED: &'static str = $expected;
-            const KIND: Kind = Kind::Other;
+            const KIND: OperandKind = OperandKind::Other;
 
             fn decode(bytes: &mut &[u8]) -> Self {
                 Self(bytes.get_u16_le() % ($highest + 1))

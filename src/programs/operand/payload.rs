@@ -8,7 +8,7 @@ use crate::images::content::Shape;
 use crate::images::qcow2::payload::Coding;
 
 use super::encoding::Operand;
-use super::kind::Kind;
+use super::kind::OperandKind;
 use super::word::words;
 
 /// The words of the shapes, in the order of [`Shape::ALL`].
@@ -28,7 +28,7 @@ fn parse_shape(text: &str, known: usize) -> Option<Shape> {
 impl Operand for Shape {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "zeros, text, speck, eighth, half, most, coins or mixed";
-    const KIND: Kind = Kind::Content;
+    const KIND: OperandKind = OperandKind::Content;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self::ALL[usize::from(bytes.get_u8()) % FIRST_SHAPES]
@@ -52,7 +52,7 @@ impl Operand for AnyShape {
     const BYTES: usize = 1;
     const EXPECTED: &'static str =
         "zeros, text, speck, eighth, half, most, coins, mixed, noise, nearly or far";
-    const KIND: Kind = Kind::Content;
+    const KIND: OperandKind = OperandKind::Content;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(Shape::ALL[usize::from(bytes.get_u8()) % Shape::ALL.len()])

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use super::encoding::Operand;
-use super::kind::Kind;
+use super::kind::OperandKind;
 
 /// The number of clusters of an operation: 1 to 16. Most bytes decode to 1 or 2, so that random programs are cheap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Count {
 impl Operand for Count {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "1 to 16";
-    const KIND: Kind = Kind::Count;
+    const KIND: OperandKind = OperandKind::Count;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         match bytes.get_u8() {
@@ -93,7 +93,7 @@ impl Operand for At {
     const BYTES: usize = 3;
     const EXPECTED: &'static str =
         "start+N, end-N, last+N, last-N, tableN+N, tableN-N, part+N or past+N";
-    const KIND: Kind = Kind::Position;
+    const KIND: OperandKind = OperandKind::Position;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         let anchor = Self::ANCHORS[usize::from(bytes.get_u8()) % Self::ANCHORS.len()];
@@ -155,7 +155,7 @@ impl Inside {
 impl Operand for Inside {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "0 to 65535";
-    const KIND: Kind = Kind::Other;
+    const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(bytes.get_u16_le())

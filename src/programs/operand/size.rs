@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::{Buf, BufMut};
 
 use super::encoding::Operand;
-use super::kind::Kind;
+use super::kind::OperandKind;
 
 /// The placement of a compressed payload. Half of all bytes decode to `Packed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Skew {
 impl Operand for Skew {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "packed, or fresh+N, N 0 to 32767";
-    const KIND: Kind = Kind::Content;
+    const KIND: OperandKind = OperandKind::Content;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         match bytes.get_u16_le() {
@@ -73,7 +73,7 @@ impl Magnitude {
 impl Operand for Magnitude {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "UNITS<<SHIFT, UNITS 0 to 1023, SHIFT 0 to 63";
-    const KIND: Kind = Kind::Other;
+    const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self(bytes.get_u16_le())
@@ -136,7 +136,7 @@ impl Operand for Size {
     const BYTES: usize = 5;
     const EXPECTED: &'static str =
         "UNITS<<SHIFT+TAIL, UNITS 0 to 65535, SHIFT 0 to 47, TAIL -32768 to 32767";
-    const KIND: Kind = Kind::Size;
+    const KIND: OperandKind = OperandKind::Size;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         let shift = bytes.get_u8() % Self::SHIFTS;
@@ -177,7 +177,7 @@ impl Gap {
 impl Operand for Gap {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 15";
-    const KIND: Kind = Kind::Gap;
+    const KIND: OperandKind = OperandKind::Gap;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         Self { units: bytes.get_u8(), shift: bytes.get_u8() % Self::SHIFTS }
@@ -229,7 +229,7 @@ impl Relative {
 impl Operand for Relative {
     const BYTES: usize = 2;
     const EXPECTED: &'static str = "same, -UNITS<<SHIFT, +UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 63, or part+N, N 0 to 16383";
-    const KIND: Kind = Kind::Other;
+    const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         let value = bytes.get_u16_le();

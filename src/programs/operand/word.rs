@@ -11,9 +11,9 @@ use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{Fill, Leaving};
 
 use super::encoding::Operand;
-use super::kind::Kind;
+use super::kind::OperandKind;
 
-/// Defines a plain enum as an operand of one byte: its [`Kind`], its values and their words, in the order of the
+/// Defines a plain enum as an operand of one byte: its [`OperandKind`], its values and their words, in the order of the
 /// encoding. If the fold is larger than the number of values, the remaining bytes decode to the first value.
 macro_rules! words {
     ($type:ty, $kind:ident, $expected:literal, $($value:path = $word:literal),+ $(,)?) => {
@@ -26,7 +26,7 @@ macro_rules! words {
         impl Operand for $type {
             const BYTES: usize = 1;
             const EXPECTED: &'static str = $expected;
-            const KIND: Kind = Kind::$kind;
+            const KIND: OperandKind = OperandKind::$kind;
 
             fn decode(bytes: &mut &[u8]) -> Self {
                 const VALUES: &[$type] = &[$($value),+];
@@ -176,7 +176,7 @@ words!(
 impl Operand for Version {
     const BYTES: usize = 1;
     const EXPECTED: &'static str = "2 or 3";
-    const KIND: Kind = Kind::Other;
+    const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
         if bytes.get_u8() % 4 == 1 { Self::V2 } else { Self::V3 }

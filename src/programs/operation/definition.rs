@@ -23,7 +23,7 @@ macro_rules! operations {
 
         use bytes::{Buf, BufMut};
 
-        use crate::programs::operand::{Operand, Place};
+        use crate::programs::operand::{Operand, OperandPlace};
         use crate::programs::text::{TextError, TextOperands, print_operand};
 
         use super::aliases::{CANONICAL_OPCODES, aliases};
@@ -76,11 +76,11 @@ macro_rules! operations {
             }
 
             /// Returns the places of its operands in its record.
-            pub fn places(&self) -> &'static [Place] {
+            pub fn places(&self) -> &'static [OperandPlace] {
                 match self {
                     $(Self::$name { .. } => {
-                        const PLACES: &[Place] =
-                            &Place::in_a_row(1, [$((<$kind>::KIND, <$kind>::BYTES)),*]);
+                        const PLACES: &[OperandPlace] =
+                            &OperandPlace::in_a_row(1, [$((<$kind>::KIND, <$kind>::BYTES)),*]);
                         PLACES
                     })+
                 }

@@ -11,9 +11,9 @@ use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 use crate::programs::operand::{
-    AnyShape, At, BitmapFlags, Change, ClusterBits, Count, DataIn, Extra, Features, Few, Gap,
-    Hidden, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder, Relative, Size,
-    Skew,
+    AnyShape, At, BitmapFlags, Change, ClusterBits, Count, DataIn, Extra, Few, Gap, Hidden,
+    ImageFeatures, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder, Relative,
+    Size, Skew,
 };
 
 use super::class::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays};
@@ -133,7 +133,7 @@ operations! {
         /// The refcount width.
         refcount_order: RefcountOrder,
         /// The features of the image.
-        features: Features,
+        features: ImageFeatures,
         /// The location of the guest data.
         data_in: DataIn,
         /// The size of the disk.

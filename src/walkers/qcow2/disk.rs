@@ -23,7 +23,7 @@ use crate::formats::qcow2::error::MapError;
 #[derive(Debug)]
 pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
     top: Qcow2<'s, S>,
-    below: SmallVec<[Below<'s, S>; MAX_LAYERS - 1]>,
+    below: SmallVec<[LowerLayer<'s, S>; MAX_LAYERS - 1]>,
     pub(super) observer: O,
 }
 
@@ -47,12 +47,12 @@ pub(super) struct Raw<'s, S: Storage + ?Sized> {
 
 /// A layer below the first.
 #[derive(Debug)]
-enum Below<'s, S: Storage + ?Sized> {
+enum LowerLayer<'s, S: Storage + ?Sized> {
     Qcow2(Qcow2<'s, S>),
     Raw(Raw<'s, S>),
 }
 
-impl<'s, S: Storage + ?Sized> Below<'s, S> {
+impl<'s, S: Storage + ?Sized> LowerLayer<'s, S> {
     /// Opens a layer. If `format` is `None`, the format is probed.
     fn open(
         layer: &Layer<'s, S>,
@@ -122,8 +122,8 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
             if below.len() >= MAX_FILE_LAYERS {
                 return Err(MapError::TooLarge("too many images in the chain"));
             }
-            let opened =
-                Below::open(layer, format, &observer).map_err(|error| error.below_by(depth))?;
+            let opened = LowerLayer::open(layer, format, &observer)
+                .map_err(|error| error.below_by(depth))?;
             below.push(opened.0);
             next = opened.1;
         }
@@ -170,8 +170,8 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     pub(super) fn layer(&self, depth: usize) -> Option<LayerRef<'_, 's, S>> {
         let Some(at) = depth.checked_sub(1) else { return Some(LayerRef::Qcow2(&self.top)) };
         Some(match self.below.get(at)? {
-            Below::Qcow2(layer) => LayerRef::Qcow2(layer),
-            Below::Raw(layer) => LayerRef::Raw(layer),
+            LowerLayer::Qcow2(layer) => LayerRef::Qcow2(layer),
+            LowerLayer::Raw(layer) => LayerRef::Raw(layer),
         })
     }
 
@@ -179,8 +179,8 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
     #[inline]
     pub(super) fn size_below(&self, depth: usize) -> Option<u64> {
         Some(match self.below.get(depth)? {
-            Below::Qcow2(layer) => layer.header.virtual_size_bytes(),
-            Below::Raw(layer) => layer.size_bytes(),
+            LowerLayer::Qcow2(layer) => layer.header.virtual_size_bytes(),
+            LowerLayer::Raw(layer) => layer.size_bytes(),
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::formats::qcow2::entry::CompressedRun;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 
 use crate::formats::qcow2::error::MapError;
-use kept::{Kept, Known, Payload};
+use kept::{KeptClusters, Known, PayloadLocation};
 
 /// The reason why a cluster could not be inflated.
 pub(super) enum InflateError {
@@ -41,7 +41,7 @@ pub(super) struct Inflater {
     input: Vec<u8>,
     deflate: Box<DecompressorOxide>,
     zstd: Option<DCtx<'static>>,
-    kept: Kept,
+    kept: KeptClusters,
 }
 
 impl fmt::Debug for Inflater {
@@ -72,7 +72,7 @@ impl Inflater {
         // A descriptor has no room for more than two clusters.
         let length = run.length_bytes().min(2 * cluster as u64) as usize;
         let Geometry { compression, .. } = *geometry;
-        let payload = Payload { offset: run.offset, length, cluster, compression };
+        let payload = PayloadLocation { offset: run.offset, length, cluster, compression };
         let Self { input, kept, .. } = self;
         grow(input, length);
         let known = kept.find(&payload, end, |bytes| {
@@ -99,7 +99,7 @@ impl Inflater {
     fn inflate_into<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
-        payload: &Payload,
+        payload: &PayloadLocation,
         index: usize,
         end: usize,
     ) -> Result<(), InflateError> {
@@ -126,7 +126,7 @@ impl Inflater {
     /// many bytes it inflated.
     fn inflate_from(
         &mut self,
-        payload: &Payload,
+        payload: &PayloadLocation,
         index: usize,
         taken: usize,
         end: usize,
@@ -153,7 +153,7 @@ impl Inflater {
 
 /// Returns the number of payload bytes to read first for the first `end` bytes of the cluster: the number that stored
 /// (uncompressed) content takes. If they do not suffice, the inflater reads [`READ_ON`] times as many, and so on.
-fn first_taken(payload: &Payload, end: usize) -> usize {
+fn first_taken(payload: &PayloadLocation, end: usize) -> usize {
     let header_bytes = match payload.compression {
         // The header of a stored block (RFC 1951 §3.2.4).
         Compression::Deflate => 5,
@@ -402,8 +402,8 @@ mod tests {
     fn a_cluster_is_inflated_once_until_it_is_forgotten() {
         /// A storage that counts its reads. Each attempt to inflate makes one, and so does the comparison with a kept
         /// payload.
-        struct Counted(Vec<u8>, Cell<u32>);
-        impl Storage for Counted {
+        struct CountingStorage(Vec<u8>, Cell<u32>);
+        impl Storage for CountingStorage {
             fn length_bytes(&self) -> u64 {
                 self.0.as_slice().length_bytes()
             }
@@ -414,7 +414,8 @@ mod tests {
         }
         let geometry = geometry(12, Compression::Deflate);
         let content: Vec<u8> = (0..4096u32).map(|n| (n * n / 7) as u8).collect();
-        let file = Counted(miniz_oxide::deflate::compress_to_vec(&content, 6), Cell::new(0));
+        let file =
+            CountingStorage(miniz_oxide::deflate::compress_to_vec(&content, 6), Cell::new(0));
         let run = run_of(file.0.len());
         let mut inflater = Inflater::default();
         let reads_of = |inflater: &mut Inflater, end| {

@@ -8,14 +8,14 @@ use crate::formats::qcow2::entry::{L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::error::MapError;
 
 /// An L2 entry and its bitmap (0 if there is none); `None` if there is no L2 table.
-type Entry = Option<(L2Entry, SubclusterBitmap)>;
+type LatestL2Entry = Option<(L2Entry, SubclusterBitmap)>;
 
 /// The last L1 entry and the last L2 entry that were read from an open image.
 #[derive(Debug, Default)]
 pub(super) struct LatestEntries {
     /// An index into the L1 table, and the L2 table that its entry names.
     pub(super) l1: Latest<u64, Option<HostOffset>>,
-    pub(super) l2: Latest<GuestCluster, Entry>,
+    pub(super) l2: Latest<GuestCluster, LatestL2Entry>,
 }
 
 /// The last value that was read, with its position.

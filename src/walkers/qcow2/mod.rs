@@ -18,5 +18,5 @@ pub use crate::formats::qcow2::error::MapError;
 pub use disk::Disk;
 pub use lookup::lookup;
 pub use read::read;
-pub use scratch::Scratch;
+pub use scratch::WalkScratch;
 pub use walk::map_extents;

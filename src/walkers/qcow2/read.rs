@@ -13,7 +13,7 @@ use crate::formats::qcow2::layout::Layout;
 use super::disk::{Disk, LayerRef, Qcow2};
 use super::inflate::Inflater;
 use super::lookup::{check_bitmap, checked_kind, l2_entry, mapping_of, subcluster_mapping};
-use super::scratch::Scratch;
+use super::scratch::WalkScratch;
 use crate::formats::qcow2::error::MapError;
 
 /// Fills `into` with the guest's bytes from `guest` on. A compressed cluster is inflated only as far as necessary:
@@ -26,7 +26,7 @@ pub fn read<S: Storage + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     guest: GuestOffset,
     into: &mut [u8],
-    scratch: &mut Scratch,
+    scratch: &mut WalkScratch,
 ) -> Result<(), MapError> {
     let virtual_size = disk.virtual_size_bytes();
     let end = guest.checked_add(into.len() as u64);

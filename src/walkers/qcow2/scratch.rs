@@ -6,19 +6,19 @@ use super::inflate::Inflater;
 
 /// The buffers of a walk, which can be reused from walk to walk.
 #[derive(Debug, Default)]
-pub struct Scratch {
-    pub(super) layers: Vec<Tables>,
+pub struct WalkScratch {
+    pub(super) layers: Vec<TablePieces>,
     pub(super) inflater: Inflater,
 }
 
 /// Pieces of the tables of one layer, each of [`PIECE_BYTES`].
 #[derive(Debug)]
-pub(super) struct Tables {
+pub(super) struct TablePieces {
     pub(super) l1: Vec<u8>,
     pub(super) l2: Vec<u8>,
 }
 
-impl Scratch {
+impl WalkScratch {
     /// Creates empty buffers. They grow with the layers of the disks that are walked, and with the compressed clusters
     /// that are read.
     pub fn new() -> Self {
@@ -31,8 +31,8 @@ impl Scratch {
         self.inflater.forget();
     }
 
-    pub(super) fn for_layers(&mut self, count: usize) -> &mut [Tables] {
-        let new = || Tables { l1: vec![0; PIECE_BYTES], l2: vec![0; PIECE_BYTES] };
+    pub(super) fn for_layers(&mut self, count: usize) -> &mut [TablePieces] {
+        let new = || TablePieces { l1: vec![0; PIECE_BYTES], l2: vec![0; PIECE_BYTES] };
         if self.layers.len() < count {
             self.layers.resize_with(count, new);
         }

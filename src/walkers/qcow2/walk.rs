@@ -19,7 +19,7 @@ use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitm
 
 use super::disk::{Disk, LayerRef, Qcow2, Raw};
 use super::lookup::{self, at_depth, checked_kind, mapping_of, raw_mapping};
-use super::scratch::{Scratch, Tables};
+use super::scratch::{TablePieces, WalkScratch};
 use crate::formats::qcow2::error::{Flow, MapError};
 
 /// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window, which is clipped to
@@ -33,7 +33,7 @@ use crate::formats::qcow2::error::{Flow, MapError};
 pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     window: Window,
-    scratch: &mut Scratch,
+    scratch: &mut WalkScratch,
     visitor: &mut V,
 ) -> Result<(), MapError> {
     let range = window.clipped(disk.virtual_size_bytes());
@@ -138,10 +138,10 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     disk: &Disk<S, O>,
     depth: usize,
     range: Range<GuestOffset>,
-    scratch: &mut [Tables],
+    scratch: &mut [TablePieces],
     sink: &mut Sink<V>,
 ) -> Flow {
-    let Some((Tables { l1, l2 }, scratch_below)) = scratch.split_first_mut() else {
+    let Some((TablePieces { l1, l2 }, scratch_below)) = scratch.split_first_mut() else {
         return Ok(ControlFlow::Continue(()));
     };
     match disk.layer(depth) {
@@ -197,7 +197,7 @@ struct Walk<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
     position: GuestOffset,
     /// The window's end, at most the end of the layer.
     end: GuestOffset,
-    scratch_below: &'w mut [Tables],
+    scratch_below: &'w mut [TablePieces],
     sink: &'w mut Sink<'v, V>,
 }
 

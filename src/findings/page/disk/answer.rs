@@ -3,7 +3,7 @@
 use crate::findings::records::MapRecord;
 
 /// The extents of the disk according to one reader.
-pub struct Answer<'a> {
+pub struct ReaderExtents<'a> {
     /// The name of the reader in keys.
     pub key: &'static str,
     /// The name of the reader for people.

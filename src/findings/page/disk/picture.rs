@@ -7,7 +7,7 @@ use crate::findings::page::scale::{Scale, WIDTH};
 use crate::findings::page::strip::{filled, rounded, swatch, ticks, zigzag};
 use crate::findings::records::MapRecord;
 
-use super::answer::Answer;
+use super::answer::ReaderExtents;
 
 /// All statuses, in the order of the legend.
 const KINDS: [MappingStatus; 7] = [
@@ -40,7 +40,7 @@ const ROW_HEIGHT: f64 = 34.0;
 const ROW: f64 = 42.0;
 
 /// The picture, with a mark at the guest offset at which two answers are first not the same.
-pub(super) fn picture(answers: &[Answer; 3], first: Option<u64>) -> Markup {
+pub(super) fn picture(answers: &[ReaderExtents; 3], first: Option<u64>) -> Markup {
     let scale = scale(answers);
     let bottom = TOP_MARGIN + ROW * 3.0;
     let (width, height) = (rounded(LEFT + scale.width() + 2.0), rounded(bottom + 22.0));
@@ -66,7 +66,7 @@ pub(super) fn picture(answers: &[Answer; 3], first: Option<u64>) -> Markup {
 }
 
 /// One scale for all. Where nobody's extent is shown, it is broken.
-fn scale(answers: &[Answer; 3]) -> Scale {
+fn scale(answers: &[ReaderExtents; 3]) -> Scale {
     let chosen = || answers.iter().flat_map(|answer| &answer.chosen).map(|(_, record)| *record);
     let mut edges: Vec<u64> =
         chosen().flat_map(|it: &MapRecord| [it.start, it.guest().end]).collect();
@@ -82,7 +82,7 @@ fn scale(answers: &[Answer; 3]) -> Scale {
     Scale::new(edges, WIDTH - LEFT, unit, &cuts)
 }
 
-fn legend(answers: &[Answer; 3]) -> Markup {
+fn legend(answers: &[ReaderExtents; 3]) -> Markup {
     let chosen = || answers.iter().flat_map(|answer| &answer.chosen).map(|(_, record)| *record);
     let status_of = |record: &MapRecord| record.extent().mapping.status();
     let there = |status: MappingStatus| chosen().any(|record| status_of(record) == status);
@@ -99,7 +99,7 @@ fn legend(answers: &[Answer; 3]) -> Markup {
     }
 }
 
-fn one(answer: &Answer, top: f64, scale: &Scale) -> Markup {
+fn one(answer: &ReaderExtents, top: f64, scale: &Scale) -> Markup {
     html! {
         text.who x="0" y=(rounded(top + 21.0)) { (answer.who) }
         g transform=(format!("translate({LEFT} {top})")) {
@@ -111,7 +111,7 @@ fn one(answer: &Answer, top: f64, scale: &Scale) -> Markup {
     }
 }
 
-fn segment(key: &str, answer: &Answer, record: &MapRecord, scale: &Scale) -> Markup {
+fn segment(key: &str, answer: &ReaderExtents, record: &MapRecord, scale: &Scale) -> Markup {
     let (start, end) = (record.start, record.guest().end);
     let status = record.extent().mapping.status();
     let (letters, style) = drawn(status);

@@ -34,14 +34,15 @@ pub(super) enum Extension {
 const FILLER_KIND: u32 = 0x7143_6676;
 
 /// A row of a feature name table: the field, the bit, the name.
-type Row = (u8, u8, &'static str);
+type FeatureName = (u8, u8, &'static str);
 
 /// Features that every reader knows.
-const KNOWN: [Row; 3] = [(0, 0, "dirty bit"), (0, 1, "corrupt bit"), (1, 0, "lazy refcounts")];
+const KNOWN: [FeatureName; 3] =
+    [(0, 0, "dirty bit"), (0, 1, "corrupt bit"), (1, 0, "lazy refcounts")];
 
 /// Unknown features: the last bit, a name of full length (without a zero at its end), an empty name, and a field that
 /// does not exist.
-const UNKNOWN: [Row; 5] = [
+const UNKNOWN: [FeatureName; 5] = [
     (0, 63, "the last incompatible feature"),
     (1, 40, "its name has all of the forty-six bytes it may"),
     (2, 2, "cleared by itself"),

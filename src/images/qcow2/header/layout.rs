@@ -35,7 +35,7 @@ const PROLOGUE_UNKNOWN_BYTES: u32 = 13;
 
 /// The layout of the first cluster.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Layout {
+pub(super) struct HeaderLayout {
     /// The length of the fixed part.
     pub(super) header_bytes: u32,
     /// The extensions in the order of the file; the first `count` are used.
@@ -61,7 +61,7 @@ struct RequestedLayout {
     end: bool,
 }
 
-impl Layout {
+impl HeaderLayout {
     /// Returns the layout for `plan`, `bitmaps` and `names`, cut to the room in the first cluster.
     ///
     /// # Errors

@@ -112,7 +112,7 @@ fn pieces(filled: &[u8], zeros: usize, out: &mut Vec<u8>) {
 /// Appends `rest` as one block of fixed codes with matches from as far back as possible. No match includes the stamp
 /// before it.
 fn far_matches(rest: &[u8], out: &mut Vec<u8>) {
-    let mut bits = Bits { out, kept: 0, count: 0 };
+    let mut bits = BitWriter { out, kept: 0, count: 0 };
     // The last block, fixed codes.
     bits.put(0b011, 3);
     let mut at = 0;
@@ -141,13 +141,13 @@ fn far_matches(rest: &[u8], out: &mut Vec<u8>) {
 }
 
 /// A buffer of bits, filled from the lowest on (RFC 1951 §3.1.1).
-struct Bits<'a> {
+struct BitWriter<'a> {
     out: &'a mut Vec<u8>,
     kept: u32,
     count: u32,
 }
 
-impl Bits<'_> {
+impl BitWriter<'_> {
     /// Appends the lowest `count` bits, at most 16.
     fn put(&mut self, bits: u32, count: u32) {
         self.kept |= bits << self.count;

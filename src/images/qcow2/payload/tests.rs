@@ -43,7 +43,7 @@ fn every_payload_inflates_to_its_cluster() {
                 if bits > 14 && !matches!(shape, Shape::Zeros | Shape::Noise | Shape::Far) {
                     continue;
                 }
-                let (kind, payload) = fitting(&geometry, Kind { shape, coding });
+                let (kind, payload) = fitting(&geometry, PayloadKind { shape, coding });
                 assert!(payload.fits());
                 let case = format!("{bits} {compression:?} {shape:?} {coding:?} as {kind:?}");
                 let mut inflated = inflated(payload, &geometry, kind.coding);
@@ -76,7 +76,7 @@ fn what_is_asked_for_is_mostly_what_there_is() {
             (21, Shape::Zeros, Coding::Window),
             (21, Shape::Coins, Coding::Pieces),
         ] {
-            let wanted = Kind { shape, coding };
+            let wanted = PayloadKind { shape, coding };
             let (kind, payload) = fitting(&geometry(bits, compression), wanted);
             let larger = payload.length_bytes() * 2 > 1 << bits;
             match (bits, shape) {
@@ -87,9 +87,9 @@ fn what_is_asked_for_is_mostly_what_there_is() {
             assert!(larger || bits == 21 || !matches!(shape, Shape::Noise | Shape::Nearly));
         }
         // Stored, a cluster of 2 MiB exceeds `MAX_PAYLOAD_BYTES`.
-        let wanted = Kind { shape: Shape::Text, coding: Coding::Stored };
+        let wanted = PayloadKind { shape: Shape::Text, coding: Coding::Stored };
         let (kind, _) = fitting(&geometry(21, compression), wanted);
-        assert_eq!(kind, Kind { coding: Coding::Usual, ..wanted });
+        assert_eq!(kind, PayloadKind { coding: Coding::Usual, ..wanted });
     }
 }
 
@@ -99,7 +99,7 @@ fn payloads_are_of_every_size() {
         for bits in [12, 14, 16] {
             let cluster = 1usize << bits;
             let length = |shape| {
-                let wanted = Kind { shape, coding: Coding::Usual };
+                let wanted = PayloadKind { shape, coding: Coding::Usual };
                 fitting(&geometry(bits, compression), wanted).1.length_bytes()
             };
             assert!(length(Shape::Zeros) < 100 + cluster / 64);
@@ -113,8 +113,8 @@ fn payloads_are_of_every_size() {
 #[test]
 fn codings_are_what_they_are_called() {
     let bytes = |compression, shape, coding| {
-        let (kind, payload) = fitting(&geometry(16, compression), Kind { shape, coding });
-        assert_eq!(kind, Kind { shape, coding });
+        let (kind, payload) = fitting(&geometry(16, compression), PayloadKind { shape, coding });
+        assert_eq!(kind, PayloadKind { shape, coding });
         payload.bytes[payload.stamp_at + STAMP_BYTES..].to_vec()
     };
     let first = |shape, coding| bytes(Compression::Deflate, shape, coding)[0] >> 1 & 3;

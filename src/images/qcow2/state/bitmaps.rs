@@ -5,7 +5,7 @@ use crate::formats::qcow2::constants::{BITMAP_AUTO, BITMAP_IN_USE, MAX_BITMAP_NA
 use crate::images::content::WriteNumber;
 use crate::images::qcow2::encoding::bitmaps::{BitmapFields, Directory};
 
-use super::place::Place;
+use super::place::TablePlace;
 
 /// The fixed properties of a bitmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct Bitmaps {
     pub all: Vec<Bitmap>,
     pub live: usize,
     /// The location of the directory.
-    pub directory: Place,
+    pub directory: TablePlace,
     /// The number of bitmaps made so far. Names are not used again.
     pub made: u32,
     /// The autoclear bit stays set without a bitmap.
@@ -91,7 +91,7 @@ pub struct Bitmap {
     pub in_use: bool,
     pub auto: bool,
     pub name_bytes: u16,
-    pub table: Place,
+    pub table: TablePlace,
     pub table_entries: u64,
     /// The entries that are not all zeroes, sorted by index.
     pub entries: Vec<(u64, Bits)>,

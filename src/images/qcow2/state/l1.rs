@@ -2,13 +2,13 @@
 
 use crate::images::qcow2::tables::TableId;
 
-use super::place::Place;
+use super::place::TablePlace;
 
 /// An L1 table, of the active disk or of a snapshot.
 #[derive(Debug, Default)]
 pub struct L1 {
     /// The location; empty for a disk of size 0.
-    pub place: Place,
+    pub place: TablePlace,
     /// The number of entries.
     pub entries: u64,
     /// The entries that are not empty, sorted by index.

@@ -9,5 +9,5 @@ mod snapshots;
 pub use bitmaps::{Bitmap, Bitmaps, Bits, Fill, Leaving, NewBitmap};
 pub use file::{FileEnd, FileState, PayloadEnd};
 pub use l1::L1;
-pub use place::Place;
+pub use place::TablePlace;
 pub use snapshots::{Snapshot, SnapshotDetails, Snapshots, VmState};

@@ -1,4 +1,4 @@
 //! The location of tables.
 
 /// The location of a table: its first cluster, and the number of clusters.
-pub type Place = (u64, u64);
+pub type TablePlace = (u64, u64);

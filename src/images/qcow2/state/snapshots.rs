@@ -5,7 +5,7 @@ use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
 use crate::images::content::WriteNumber;
 
 use super::l1::L1;
-use super::place::Place;
+use super::place::TablePlace;
 
 /// The snapshots of an image, and the location of their table.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub struct Snapshots {
     pub all: Vec<Snapshot>,
     pub live: usize,
     /// The location of the snapshot table.
-    pub table: Place,
+    pub table: TablePlace,
     /// The number of snapshots taken so far. Ids are not used again.
     pub taken: u32,
 }

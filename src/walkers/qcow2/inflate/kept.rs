@@ -18,7 +18,7 @@ const MAX_KEPT_PAYLOAD_BYTES: usize = 256 << 10;
 
 /// The location of a payload, and the size of its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Payload {
+pub(super) struct PayloadLocation {
     pub(super) offset: HostOffset,
     /// The number of bytes that may belong to it.
     pub(super) length: usize,
@@ -36,8 +36,8 @@ struct Prefix {
 
 /// A cluster, or the beginning of one.
 #[derive(Debug)]
-struct Entry {
-    payload: Payload,
+struct KeptCluster {
+    payload: PayloadLocation,
     /// The bytes of the payload that were read.
     input: Vec<u8>,
     content: Vec<u8>,
@@ -49,9 +49,9 @@ struct Entry {
 
 /// Inflated clusters, each with its payload.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KeptClusters {
     /// The entries in use, followed by spare ones whose buffers are reused.
-    entries: Vec<Entry>,
+    entries: Vec<KeptCluster>,
     live: usize,
     uses: u64,
 }
@@ -64,7 +64,7 @@ pub(super) struct Known {
     pub(super) content_bytes: usize,
 }
 
-impl Kept {
+impl KeptClusters {
     /// Forgets all clusters, but keeps the buffers.
     pub(super) fn forget(&mut self) {
         (self.live, self.uses) = (0, 0);
@@ -77,7 +77,7 @@ impl Kept {
     /// Returns the errors of `is_prefix`.
     pub(super) fn find<E>(
         &mut self,
-        payload: &Payload,
+        payload: &PayloadLocation,
         end: usize,
         mut is_prefix: impl FnMut(&[u8]) -> Result<bool, E>,
     ) -> Result<Option<Known>, E> {
@@ -98,7 +98,7 @@ impl Kept {
     }
 
     /// Adds a payload and returns its index. If there is no room, the payload replaces the least recently used one.
-    pub(super) fn add(&mut self, payload: Payload) -> usize {
+    pub(super) fn add(&mut self, payload: PayloadLocation) -> usize {
         let index = match self.live {
             MAX_ENTRIES => self.oldest(),
             live => {
@@ -116,7 +116,7 @@ impl Kept {
             None => {
                 let (input, content) = Default::default();
                 let prefixes = SmallVec::new();
-                self.entries.push(Entry { payload, input, content, prefixes, used });
+                self.entries.push(KeptCluster { payload, input, content, prefixes, used });
             }
         }
         index
@@ -128,7 +128,7 @@ impl Kept {
     }
 
     /// Returns the buffer for the first `content_bytes` of the cluster of an entry. The entry knows nothing until
-    /// [`Kept::note`].
+    /// [`KeptClusters::note`].
     pub(super) fn room(&mut self, index: usize, content_bytes: usize) -> &mut [u8] {
         let entry = &mut self.entries[index];
         if entry.content.len() < content_bytes {
@@ -140,13 +140,13 @@ impl Kept {
 
     /// Frees the buffers of other entries while all together are too large: spare ones and the oldest first.
     fn free_others(&mut self, index: usize) {
-        let bytes = |entry: &Entry| entry.input.capacity() + entry.content.capacity();
+        let bytes = |entry: &KeptCluster| entry.input.capacity() + entry.content.capacity();
         let mut all: usize = self.entries.iter().map(bytes).sum();
         while all > MAX_KEPT_BYTES {
             let live = self.live;
             let others = self.entries.iter_mut().enumerate();
             let freeable = others.filter(|(at, entry)| *at != index && bytes(entry) > 0);
-            let age = |(at, entry): &(usize, &mut Entry)| (*at < live, entry.used);
+            let age = |(at, entry): &(usize, &mut KeptCluster)| (*at < live, entry.used);
             let Some((_, entry)) = freeable.min_by_key(age) else { return };
             all -= bytes(entry);
             entry.prefixes.clear();
@@ -160,7 +160,7 @@ impl Kept {
         if input.len() > MAX_KEPT_PAYLOAD_BYTES {
             return self.spoil(index);
         }
-        let Entry { input: kept, prefixes, .. } = &mut self.entries[index];
+        let KeptCluster { input: kept, prefixes, .. } = &mut self.entries[index];
         // The file may have changed since the comparison.
         prefixes.retain(|prefix| {
             prefix.content_bytes < content_bytes

@@ -3,7 +3,7 @@
 use crate::disk::clusters::HostCluster;
 use crate::formats::qcow2::error::MapError;
 
-use super::{Counted, Recount, RefcountFault, RefcountReport, Reference};
+use super::{CountedRun, Recount, RefcountFault, RefcountReport, Reference};
 
 impl Recount {
     /// Adds the sorted references up to counts, and records overlaps.
@@ -32,7 +32,7 @@ impl Recount {
             if here.first < first {
                 // The clusters before the reference keep their count.
                 self.computed[at].end = first;
-                self.computed.insert(at + 1, Counted { first, ..here });
+                self.computed.insert(at + 1, CountedRun { first, ..here });
                 at += 1;
                 continue;
             }
@@ -48,7 +48,7 @@ impl Recount {
                 });
             }
             if shared_end < here.end {
-                self.computed.insert(at + 1, Counted { first: shared_end, ..here });
+                self.computed.insert(at + 1, CountedRun { first: shared_end, ..here });
             }
             self.computed[at].end = shared_end;
             self.computed[at].count += 1;
@@ -56,7 +56,7 @@ impl Recount {
             at += 1;
         }
         if first < end {
-            self.computed.push(Counted { first, end, count: 1, role });
+            self.computed.push(CountedRun { first, end, count: 1, role });
         }
     }
 

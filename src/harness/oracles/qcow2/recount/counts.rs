@@ -9,7 +9,7 @@ use crate::formats::qcow2::layout::Layout;
 use crate::formats::qcow2::refcount;
 use crate::formats::qcow2::table::HostTable;
 
-use super::{Counted, Recount, Role};
+use super::{CountedRun, Recount, Role};
 
 impl Recount {
     /// Reads the counts on disk, block by block.
@@ -84,6 +84,6 @@ impl Recount {
             return;
         }
         let role = Role::Header;
-        self.on_disk.push(Counted { first, end, count, role });
+        self.on_disk.push(CountedRun { first, end, count, role });
     }
 }

@@ -85,7 +85,7 @@ struct Reference {
 
 /// A run of clusters with the same count.
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+struct CountedRun {
     first: u64,
     end: u64,
     count: u64,
@@ -162,8 +162,8 @@ impl fmt::Display for RefcountReport {
 #[derive(Debug)]
 pub struct Recount {
     references: Vec<Reference>,
-    computed: Vec<Counted>,
-    on_disk: Vec<Counted>,
+    computed: Vec<CountedRun>,
+    on_disk: Vec<CountedRun>,
     reports: Vec<RefcountReport>,
     tables: [Vec<u8>; 2],
     /// The bytes of the active L1 and L2 tables, without holes.
@@ -261,12 +261,12 @@ impl Recount {
     /// Returns all clusters of the image of the last recount that have a reference or a count, in the order of the
     /// file.
     pub fn occupied(&self) -> Vec<Occupied> {
-        let ends = |counted: &Counted| [counted.first, counted.end];
+        let ends = |counted: &CountedRun| [counted.first, counted.end];
         let mut edges: Vec<u64> =
             self.computed.iter().chain(&self.on_disk).flat_map(ends).collect();
         edges.sort_unstable();
         edges.dedup();
-        let at = |counted: &[Counted], cluster: u64| {
+        let at = |counted: &[CountedRun], cluster: u64| {
             let next = counted.partition_point(|counted| counted.end <= cluster);
             counted.get(next).copied().filter(|counted| counted.first <= cluster)
         };
@@ -284,7 +284,7 @@ impl Recount {
 
     /// Returns the cluster after the last one before `limit` that has a reference or a count.
     pub fn end_cluster_within(&self, limit: u64) -> HostCluster {
-        let end = |counted: &[Counted]| {
+        let end = |counted: &[CountedRun]| {
             let before = counted.partition_point(|counted| counted.first < limit);
             counted[..before].last().map_or(0, |last| last.end.min(limit))
         };
