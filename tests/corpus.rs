@@ -128,8 +128,8 @@ fn each_operation_has_an_effect_in_a_seed_and_is_explained() {
             for step in steps {
                 let name = step.operation.expect("a seed is canonical").name();
                 effective.insert(name);
-                assert!(!SAYS_IT_ALL.contains(&name) || step.deeds.is_empty(), "{name}");
-                if !step.deeds.is_empty() {
+                assert!(!SAYS_IT_ALL.contains(&name) || step.changes.is_empty(), "{name}");
+                if !step.changes.is_empty() {
                     explained.insert(name);
                 }
             }

@@ -144,21 +144,36 @@ fn the_walk_through_shows_a_seed() {
     let all = Operation::OPCODES.iter().map(|(_, name)| *name).collect::<BTreeSet<_>>();
     let shown = shown.lines().take_while(|line| !line.contains("first difference"));
     let shown = shown.filter(|line| all.contains(line.split_whitespace().next().unwrap_or("")));
-    let told = readme.split(": found after ").nth(1).unwrap().split(' ').next().unwrap();
-    assert_eq!(shown.count().to_string(), told);
+    let documented = readme.split(": found after ").nth(1).unwrap().split(' ').next().unwrap();
+    assert_eq!(shown.count().to_string(), documented);
 }
 
 #[test]
 fn feedback_is_listed() {
     let document = text_of("docs/feedback.md");
-    let told = |heading: &str| -> Vec<String> {
+    let documented = |heading: &str| -> Vec<String> {
         rows(&document, heading).into_iter().map(|mut row| row.swap_remove(0)).collect()
     };
-    assert_eq!(told("## States"), State::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
-    assert_eq!(told("## Events"), Event::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
-    assert_eq!(told("## Rare events"), Rare::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
-    assert_eq!(told("## Vitals"), Vital::ALL.iter().map(|one| one.name()).collect::<Vec<_>>());
-    assert_eq!(told("## Mutations"), MUTATIONS.iter().map(|one| one.name).collect::<Vec<_>>());
+    assert_eq!(
+        documented("## States"),
+        State::ALL.iter().map(|one| one.name()).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        documented("## Events"),
+        Event::ALL.iter().map(|one| one.name()).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        documented("## Rare events"),
+        Rare::ALL.iter().map(|one| one.name()).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        documented("## Vitals"),
+        Vital::ALL.iter().map(|one| one.name()).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        documented("## Mutations"),
+        MUTATIONS.iter().map(|one| one.name).collect::<Vec<_>>()
+    );
     let counters = rows(&document, "## Counters");
     assert_eq!(counters[0][1], format!("{} × {} × {}", State::COUNT, Event::COUNT, Event::COUNT));
     assert_eq!(counters[1][1], format!("{}, with room for 64", Rare::COUNT));
@@ -213,11 +228,11 @@ fn every_oracle_is_documented_with_planted_bugs() {
         .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_string(), text_of(path)))
         .filter(|(name, _)| !tools.contains(&name.as_str()))
         .collect();
-    let mut told = BTreeSet::new();
+    let mut documented = BTreeSet::new();
     for section in document.split("\n## ").skip(1) {
         let name = section.lines().next().unwrap();
         let Some((_, faults)) = section.split_once("\nPlanted: ") else { continue };
-        told.insert(name.to_string());
+        documented.insert(name.to_string());
         let faults: Vec<_> = faults.split('"').skip(1).step_by(2).collect();
         assert!(!faults.is_empty(), "{name}");
         for fault in faults {
@@ -234,7 +249,7 @@ fn every_oracle_is_documented_with_planted_bugs() {
     }
     let oracles: BTreeSet<String> = sources_of_oracles.keys().cloned().collect();
     let sections = "sections of docs/oracles.md with 'Planted: ', and files of oracles";
-    assert_eq!(told, oracles, "{sections}");
+    assert_eq!(documented, oracles, "{sections}");
     // "Does not check" may be broken over two lines.
     let silent =
         |name: &&String| !sources_of_oracles[*name].replace("\n//!", "").contains("Does not check");
@@ -254,9 +269,10 @@ fn features() -> Vec<Vec<String>> {
 #[test]
 fn every_part_that_is_compared_with_qemu_is_documented() {
     let features = features();
-    let told: BTreeSet<&str> = features.iter().flat_map(|row| between(&row[4], '"')).collect();
+    let documented: BTreeSet<&str> =
+        features.iter().flat_map(|row| between(&row[4], '"')).collect();
     let all = parts::all();
-    assert_eq!(told, all.iter().map(|part| part.name).collect());
+    assert_eq!(documented, all.iter().map(|part| part.name).collect());
 }
 
 /// The document's column for programs names an operation or the prologue, with an operand or a value.
@@ -298,14 +314,14 @@ fn the_example_engine_has_one_bug_and_it_is_found() {
     let (judged, found) = engine::judge(&mut Harness::new(sound), 1000);
     assert!(found.is_empty(), "{found:?}");
     let readme = text_of("README.md");
-    let told = |line: String| assert!(readme.contains(&line), "README should say: {line}");
-    told(format!("    {judged} of 1000 programs have images"));
+    let documented = |line: String| assert!(readme.contains(&line), "README should say: {line}");
+    documented(format!("    {judged} of 1000 programs have images"));
     let mut harness = Harness::new(engine::Small { sees_zero_flag: false });
     let (_, found) = engine::judge(&mut harness, 1000);
     for (fingerprint, (count, input)) in &found {
-        told(format!("    {count} × {fingerprint}; minimized:\n"));
+        documented(format!("    {count} × {fingerprint}; minimized:\n"));
         let program = engine::minimized(&mut harness, fingerprint, input).to_string();
-        told(program.lines().map(|line| format!("    {line}\n")).collect());
+        documented(program.lines().map(|line| format!("    {line}\n")).collect());
     }
     assert_eq!(found.len(), 2);
 }

@@ -169,11 +169,11 @@ fn the_log_lists_the_events_that_the_counters_count() {
         };
         assert_eq!(run(true), run(false));
         assert_eq!(log.lost(), 0);
-        let told = log.to_string();
+        let printed = log.to_string();
         for rare in Rare::ALL {
             let counted = recorder.count(Counter::Rare(*rare));
             let lines =
-                told.lines().filter(|line| line.ends_with(&format!("rare  {}", rare.name())));
+                printed.lines().filter(|line| line.ends_with(&format!("rare  {}", rare.name())));
             assert_eq!(lines.count().min(255), usize::from(counted), "{}", rare.name());
         }
     }

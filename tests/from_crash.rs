@@ -12,20 +12,20 @@ use skipped::skipped;
 use tempfile::TempDir;
 
 /// A command of the document, and the output below it.
-struct Told {
+struct Example {
     command: String,
     output: String,
 }
 
 /// Returns the commands in the indented blocks: the lines that begin with `$ `.
-fn told(document: &str) -> Vec<Told> {
-    let mut all: Vec<Told> = Vec::new();
+fn examples(document: &str) -> Vec<Example> {
+    let mut all: Vec<Example> = Vec::new();
     let mut open = false;
     for line in document.lines() {
         let indented = line.strip_prefix("    ");
         match (indented, indented.and_then(|line| line.strip_prefix("$ "))) {
             (_, Some(command)) => {
-                all.push(Told { command: command.to_string(), output: String::new() });
+                all.push(Example { command: command.to_string(), output: String::new() });
                 open = true;
             }
             (None, _) if !line.is_empty() => open = false,
@@ -37,7 +37,7 @@ fn told(document: &str) -> Vec<Told> {
             _ => {}
         }
     }
-    all.iter_mut().for_each(|told| told.output = told.output.trim_end().to_string());
+    all.iter_mut().for_each(|example| example.output = example.output.trim_end().to_string());
     all
 }
 
@@ -53,15 +53,15 @@ fn steady(output: &str) -> String {
 #[test]
 fn the_document_has_commands() {
     let document = include_str!("../docs/crash.md");
-    let commands: Vec<_> = told(document).into_iter().map(|told| told.command).collect();
+    let commands: Vec<_> = examples(document).into_iter().map(|example| example.command).collect();
     let verbs = ["triage", "minimize", "replay", "report", "regress", "bundle"];
     for verb in verbs {
         assert!(commands.iter().any(|it| it.starts_with(&format!("qcowfuzz {verb} "))), "{verb}");
     }
     let blocks = "text\n\n    $ one\n    1\n\n    2\n    $ two\n\nmore\n\n    no command\n";
-    let told: Vec<_> = told(blocks).into_iter().map(|it| (it.command, it.output)).collect();
+    let examples: Vec<_> = examples(blocks).into_iter().map(|it| (it.command, it.output)).collect();
     assert_eq!(
-        told,
+        examples,
         [("one".to_string(), "1\n\n2".to_string()), ("two".to_string(), String::new())]
     );
 }
@@ -87,7 +87,7 @@ fn path(dir: &Path) -> String {
 
 /// Runs the commands of a document in `dir`.
 fn run_all(document: &str, dir: &Path) {
-    for Told { command, output } in told(document) {
+    for Example { command, output } in examples(document) {
         let mut shell = Command::new("sh");
         shell.args(["-c", &command]).current_dir(dir).env("PATH", path(dir));
         let done = shell.output().unwrap();
@@ -100,7 +100,7 @@ fn run_all(document: &str, dir: &Path) {
 #[test]
 fn a_testcase_of_clusterfuzz_becomes_a_regression_test() {
     let document = include_str!("../docs/campaigns.md");
-    let commands: Vec<_> = told(document).into_iter().map(|told| told.command).collect();
+    let commands: Vec<_> = examples(document).into_iter().map(|example| example.command).collect();
     for verb in ["replay", "minimize", "regress", "triage"] {
         assert!(commands.iter().any(|it| it.starts_with(&format!("qcowfuzz {verb} "))), "{verb}");
     }

@@ -249,7 +249,7 @@ fn upward_imports_are_found() {
     // Downward, but between modules that stay apart.
     assert_eq!(planted("harness/model.rs", "use crate::formats::qcow2::entry::L2Entry;"), 1);
     assert_eq!(planted("harness/model.rs", "use crate::disk::clusters::ClusterSize;"), 0);
-    assert_eq!(planted("harness/model.rs", "use crate::programs::journal::Record;"), 0);
+    assert_eq!(planted("harness/model.rs", "use crate::programs::journal::JournalRecord;"), 0);
     assert_eq!(planted("harness/model.rs", "use crate::programs::Vm;"), 1);
     assert_eq!(planted("images/qcow2/l1.rs", "use crate::formats::qcow2::entry::L2Entry;"), 1);
     assert_eq!(planted("images/qcow2/l1.rs", "use crate::disk::clusters::ClusterSize;"), 0);

@@ -60,12 +60,12 @@ fn found(image: &Image, meant: &Meant) -> Vec<String> {
 }
 
 fn mapped(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
-    let told = |verdict: OracleResult| verdict.map_err(|it| it.fingerprint());
-    told(model::check_size(meant.model.virtual_size_bytes(), disk.virtual_size_bytes()))?;
+    let named = |verdict: OracleResult| verdict.map_err(|it| it.fingerprint());
+    named(model::check_size(meant.model.virtual_size_bytes(), disk.virtual_size_bytes()))?;
     let mut actual = Vec::new();
     let walked = disk.map(Window::ALL, &mut Collector::new(&mut actual, u64::MAX));
     walked.map_err(|error| format!("walk: {error}"))?;
-    told(model::check(&meant.expected, &actual))
+    named(model::check(&meant.expected, &actual))
 }
 
 /// Compares the stamps, and the whole content of compressed clusters that are not too large.
@@ -164,11 +164,11 @@ fn assert_found<'c>(
             unnoticed += u32::from(found.is_empty());
             all.extend(found);
         }
-        let seen = |one: &&str| all.iter().any(|told: &String| told.starts_with(*one));
+        let seen = |one: &&str| all.iter().any(|name: &String| name.starts_with(*one));
         let missed: Vec<_> = case.must.iter().filter(|one| !seen(one)).collect();
         let known =
-            |told: &&String| case.must.iter().chain(case.may).any(|it| told.starts_with(it));
-        let other: Vec<_> = all.iter().filter(|told| !known(told)).collect();
+            |name: &&String| case.must.iter().chain(case.may).any(|it| name.starts_with(it));
+        let other: Vec<_> = all.iter().filter(|name| !known(name)).collect();
         let noticed = unnoticed == 0 || case.harmless && unnoticed < planted;
         if planted < LEAST_PLANTED || !missed.is_empty() || !other.is_empty() || !noticed {
             let name = case.name;
@@ -197,7 +197,7 @@ fn every_bug_beside_counts_that_are_out_of_date_is_found() {
             if (case.plant)(&mut altered, &meant.out_of_date).is_some() {
                 let found = found(&altered.image(), meant);
                 planted += 1;
-                let noticed = found.iter().any(|told| told.starts_with(case.found));
+                let noticed = found.iter().any(|name| name.starts_with(case.found));
                 assert!(noticed, "{}: found {found:?}", case.name);
             }
         }

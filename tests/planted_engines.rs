@@ -53,9 +53,9 @@ fn found<E: Engine>(engine: E, inputs: &[Vec<u8>], expected: &str) -> Vec<String
     let mut found = Vec::new();
     let mut seen = false;
     for input in inputs {
-        if let Some(told) = fingerprint(input, |input| harness.run(input, Checks::AtCheckpoints)) {
-            seen |= told.starts_with(expected);
-            found.push(told);
+        if let Some(name) = fingerprint(input, |input| harness.run(input, Checks::AtCheckpoints)) {
+            seen |= name.starts_with(expected);
+            found.push(name);
         }
         if seen && found.len() >= ENOUGH {
             break;
@@ -136,9 +136,9 @@ fn judge(cases: impl Iterator<Item = &'static Case>, inputs: &[Vec<u8>]) {
     let mut missed = Vec::new();
     for case in cases {
         let found = found(Faulty::new(case.fault), inputs, case.fingerprints[0]);
-        let first = found.iter().filter(|told| told.starts_with(case.fingerprints[0])).count();
-        let known = |told: &&String| case.fingerprints.iter().any(|one| told.starts_with(one));
-        let other: BTreeSet<_> = found.iter().filter(|told| !known(told)).collect();
+        let first = found.iter().filter(|name| name.starts_with(case.fingerprints[0])).count();
+        let known = |name: &&String| case.fingerprints.iter().any(|one| name.starts_with(one));
+        let other: BTreeSet<_> = found.iter().filter(|name| !known(name)).collect();
         if first < LEAST || !other.is_empty() {
             let (name, expected, all) = (case.name, case.fingerprints, BTreeSet::from_iter(&found));
             missed.push(format!("{name}: expected {expected:?}, found {first} times, {all:#?}"));

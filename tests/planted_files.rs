@@ -73,8 +73,8 @@ fn bytes_in_a_cluster_that_was_never_written_are_found() {
     });
     let mut altered = Altered::new(harness.image());
     altered.write(host.unwrap().get() + 3, &[1]);
-    let told = found(&altered.image(), &harness);
-    assert_eq!(told, ["data: normal, what was written → other bytes"]);
+    let fingerprints = found(&altered.image(), &harness);
+    assert_eq!(fingerprints, ["data: normal, what was written → other bytes"]);
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn a_file_that_loses_its_end_is_found() {
             .map(|it| it.fingerprint())
     };
     assert_eq!(fingerprint(&cut(image, length)), None);
-    let told = fingerprint(&cut(image, length - 5));
-    assert_eq!(told.as_deref(), Some("data: range, an answer → an error"));
+    let fingerprint = fingerprint(&cut(image, length - 5));
+    assert_eq!(fingerprint.as_deref(), Some("data: range, an answer → an error"));
     // If the file is one cluster shorter, it does not contain the payload.
-    let told = found(&cut(image, length - cluster), &harness);
-    assert_eq!(told[0], "refcounts: compressed data, in the file → past its end");
+    let fingerprints = found(&cut(image, length - cluster), &harness);
+    assert_eq!(fingerprints[0], "refcounts: compressed data, in the file → past its end");
 }
 
 #[test]
@@ -121,8 +121,8 @@ fn a_table_lost_past_the_end_of_the_disk_is_found() {
     let entry = *altered.l2.iter().rfind(|it| matches!(it.kind, ClusterKind::Normal(_))).unwrap();
     assert!(L2Entry(entry.word).copied());
     altered.write_word(entry.at, 0);
-    let told = found(&altered.image(), &harness);
-    assert_eq!(told, ["refcounts: unreferenced cluster, free → counted"]);
+    let fingerprints = found(&altered.image(), &harness);
+    assert_eq!(fingerprints, ["refcounts: unreferenced cluster, free → counted"]);
 }
 
 #[test]

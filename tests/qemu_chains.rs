@@ -127,13 +127,13 @@ impl Making<'_> {
     /// Creates a raw file with pieces of data and holes between them.
     fn raw_file(&mut self, size: u64) -> Checked<PathBuf> {
         let path = self.dir.join("base.raw");
-        let told = |error: std::io::Error| error.to_string();
-        let file = File::create(&path).map_err(told)?;
-        file.set_len(size).map_err(told)?;
+        let described = |error: std::io::Error| error.to_string();
+        let file = File::create(&path).map_err(described)?;
+        file.set_len(size).map_err(described)?;
         for _ in 0..self.entropy.below(12) {
             let start = self.entropy.below(size + 1);
             let length = self.entropy.below(1 << 17).min(size - start);
-            file.write_all_at(&vec![0xB5; length as usize], start).map_err(told)?;
+            file.write_all_at(&vec![0xB5; length as usize], start).map_err(described)?;
         }
         Ok(path)
     }
@@ -166,11 +166,11 @@ impl Making<'_> {
         let mut arguments =
             vec!["create".into(), "-q".into(), "-f".into(), "qcow2".into(), "-o".into()];
         arguments.push(options);
-        let mut untold = false;
+        let mut hides_format = false;
         if let Some((name, format)) = backing {
             let name = name.file_name().and_then(OsStr::to_str).unwrap_or_default();
             arguments.extend(["-b".into(), name.to_string(), "-F".into(), format.to_string()]);
-            untold = self.entropy.one_in(3);
+            hides_format = self.entropy.one_in(3);
         }
         let mut arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
         let size_text = size.to_string();
@@ -178,7 +178,7 @@ impl Making<'_> {
         let size_option = format!("size={size_text}");
         arguments.extend([OsStr::new("-o"), OsStr::new(&size_option), path.as_os_str()]);
         qemu::img(&arguments)?;
-        if untold {
+        if hides_format {
             self.tally.add("formats that no extension names", 1);
             forget_format(&path)?;
         }

@@ -109,25 +109,25 @@ const NAMED: &[(&str, IsNamed)] = &[(
 
 /// Returns the disagreement of two walks, if there is one.
 fn disagreement(ours: &Walked, theirs: &Walked) -> Option<String> {
-    let told =
+    let difference =
         |what: &str| Some(format!("{what}\nours {:?}\ntheirs {:?}", ours.refused, theirs.refused));
     let (one, other) = (merged(&ours.extents), merged(&theirs.extents));
     match (&ours.refused, &theirs.refused) {
         (None, None) if one == other => None,
         (None, None) => {
             let same = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
-            told(&format!("extent {same}: {:?} and {:?}", one.get(same), other.get(same)))
+            difference(&format!("extent {same}: {:?} and {:?}", one.get(same), other.get(same)))
         }
         (Some(_), Some(_)) => {
             // The failure may have cut the last extent of each walk.
             let common = one.len().min(other.len()).saturating_sub(1);
             match one[..common] == other[..common] {
                 true => None,
-                false => told("two beginnings, neither of which begins with the other"),
+                false => difference("two beginnings, neither of which begins with the other"),
             }
         }
-        (None, Some(_)) => told("qemu-img refuses, and we do not"),
-        (Some(_), None) => told("we refuse, and qemu-img does not"),
+        (None, Some(_)) => difference("qemu-img refuses, and we do not"),
+        (Some(_), None) => difference("we refuse, and qemu-img does not"),
     }
 }
 

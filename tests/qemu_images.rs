@@ -177,12 +177,12 @@ fn judge_cut(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<(
             tally.add("cut files that are refused", 1);
             continue;
         }
-        let told = |what| format!("cut to {length} bytes: {what}");
+        let described = |what| format!("cut to {length} bytes: {what}");
         let extents = compare::maps(path, &[&[Layer::alone(&storage)]], Window::ALL, &DIFFERENCES)
-            .map_err(told)?;
+            .map_err(described)?;
         for window in compare::windows(entropy, &extents, u64::MAX, 1) {
             compare::maps(path, &[&[Layer::alone(&storage)]], window, &DIFFERENCES)
-                .map_err(told)?;
+                .map_err(described)?;
             tally.add("windows", 1);
         }
         debug_assert_eq!(storage.length_bytes(), length);
@@ -213,7 +213,7 @@ fn qemu_still_writes_compressed_data_over_other_data() {
     img("snapshot -c now", "-q");
     assert_eq!(qemu::check(&path).unwrap().0.corruptions, 0);
     let recounted = compare::recount(&FileStorage::open(&path).unwrap()).unwrap();
-    assert!(recounted.findings.corruptions == 0 && recounted.overlaps > 0, "{}", recounted.told);
+    assert!(recounted.findings.corruptions == 0 && recounted.overlaps > 0, "{}", recounted.printed);
     let written = Window { start: GuestOffset::new(64 << 10), length_bytes: 64 << 10 };
     assert_ne!(qemu::read(&path, &[written]).unwrap(), [vec![1; 64 << 10]]);
 }

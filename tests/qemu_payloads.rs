@@ -222,7 +222,7 @@ fn qemu_reads_the_same_payloads() {
 }
 
 fn judge(dir: &std::path::Path, case: &Case) -> Checked<()> {
-    let told = |error: std::io::Error| error.to_string();
+    let described = |error: std::io::Error| error.to_string();
     let features = if case.compression == Compression::Zstd { "zstd" } else { "none" };
     let program = assemble(&format!(
         "image version=3 cluster_bits=16 refcount_order=4 features={features} size=1<<16+0 \
@@ -232,15 +232,15 @@ fn judge(dir: &std::path::Path, case: &Case) -> Checked<()> {
     let mut harness = Harness::new(Walker::default());
     let image = harness.build(&program.unwrap().encode());
     let path = dir.join("image.qcow2");
-    let file = File::create(&path).map_err(told)?;
-    export::write(image, &file, Holes::Fill).map_err(told)?;
+    let file = File::create(&path).map_err(described)?;
+    export::write(image, &file, Holes::Fill).map_err(described)?;
     let JournalRecord::Compressed { host, length_bytes, .. } = harness.vm().journal().records[0]
     else {
         return Err("nothing was compressed".to_string());
     };
     let mut payload = vec![0; length_bytes as usize];
     payload[..case.payload.len()].copy_from_slice(&case.payload);
-    file.write_all_at(&payload, host.get()).map_err(told)?;
+    file.write_all_at(&payload, host.get()).map_err(described)?;
     let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
     compare::maps(&path, &[&[Layer::alone(&file)]], Window::ALL, &[])?;
     let whole = Window { start: GuestOffset::ZERO, length_bytes: CLUSTER as u64 };

@@ -84,11 +84,11 @@ fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
     let pairs = Pairs::chosen();
     let (missing, allowed) = pairs.missing();
     assert!(allowed >= 3000, "{allowed} pairs of parts are allowed together");
-    let told = |(one, other): &(usize, usize)| {
+    let described = |(one, other): &(usize, usize)| {
         let (one, other) = (&pairs.all[*one], &pairs.all[*other]);
         format!("{} with {}, allowed: {}", one.name, other.name, parts::allowed(one, other))
     };
-    let missing: Vec<String> = missing.iter().map(told).collect();
+    let missing: Vec<String> = missing.iter().map(described).collect();
     assert!(missing.is_empty(), "not in any program, or in one:\n{}", missing.join("\n"));
     for (at, part) in pairs.all.iter().enumerate() {
         let programs = pairs.had[at][at];

@@ -138,8 +138,8 @@ fn qemu_opens_and_checks_the_same_snapshot_tables() {
                 continue;
             }
             let (checked, said) = code(ours, "check");
-            let (expected, told) = code(theirs, "check");
-            assert_eq!(checked, expected, "{name}: ours {said}\ntheirs {told}");
+            let (expected, printed) = code(theirs, "check");
+            assert_eq!(checked, expected, "{name}: ours {said}\ntheirs {printed}");
         }
     }
 }

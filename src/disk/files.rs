@@ -14,11 +14,11 @@ use super::error::Error;
 /// # Errors
 /// The folder cannot be read.
 pub fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
-    let told = |error| Error::file(dir, error);
+    let in_dir = |error| Error::file(dir, error);
     let mut paths = Vec::new();
-    for entry in dir.read_dir().map_err(told)? {
-        let entry = entry.map_err(told)?;
-        let (path, kind) = (entry.path(), entry.file_type().map_err(told)?);
+    for entry in dir.read_dir().map_err(in_dir)? {
+        let entry = entry.map_err(in_dir)?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(in_dir)?);
         // Folders that many share are large and far away: only links are asked one by one.
         if kind.is_file() || kind.is_symlink() && path.is_file() {
             paths.push(path);

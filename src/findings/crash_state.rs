@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told_by_its_function() {
+    fn a_panic_is_named_by_its_function() {
         let note = |frame: &str| PanicNote {
             crate_name: "qcowfuzz".to_string(),
             file: "src/walkers/qcow2/read.rs".to_string(),
@@ -106,21 +106,21 @@ mod tests {
             detail: "what differs from run to run".to_string(),
         };
         let state = CrashState::of_panic(&note("walkers::qcow2::read::read_piece"));
-        let told = state.to_string();
-        assert!(told.contains("\nAssertion failed: panic: qcowfuzz, read_piece\n"), "{told}");
+        let printed = state.to_string();
+        assert!(printed.contains("\nAssertion failed: panic: qcowfuzz, read_piece\n"), "{printed}");
         assert!(
-            told.contains("\n    #0 0x0 in crate::walkers::qcow2::read::read_piece\n"),
-            "{told}"
+            printed.contains("\n    #0 0x0 in crate::walkers::qcow2::read::read_piece\n"),
+            "{printed}"
         );
-        assert!(!told.contains("differs"), "{told}");
+        assert!(!printed.contains("differs"), "{printed}");
         assert_ne!(state.hash(), CrashState::of_panic(&note("walkers::qcow2::read::other")).hash());
     }
 
     #[test]
     fn odd_names_make_no_odd_lines() {
         let note = PanicNote { frame: "my code\n::ü".to_string(), ..PanicNote::default() };
-        let told = CrashState::of_panic(&note).to_string();
-        assert!(told.is_ascii() && told.lines().count() == 5, "{told}");
-        assert!(told.contains("in crate::my_code\\u{a}::\\u{fc}\n"), "{told}");
+        let printed = CrashState::of_panic(&note).to_string();
+        assert!(printed.is_ascii() && printed.lines().count() == 5, "{printed}");
+        assert!(printed.contains("in crate::my_code\\u{a}::\\u{fc}\n"), "{printed}");
     }
 }

@@ -54,7 +54,9 @@ pub struct StepJson {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialise_effect")]
     pub effect: Option<Effect>,
     /// The changes that it made, with operands clamped to the disk and to the limits.
-    pub deeds: Vec<String>,
+    // The key is older than the name, and scripts read it.
+    #[serde(rename = "deeds")]
+    pub changes: Vec<String>,
     /// The violation was found after it.
     pub failing: bool,
 }

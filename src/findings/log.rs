@@ -114,8 +114,8 @@ impl fmt::Display for Log {
                 LogEntry::Measured(vitals) => {
                     line.end(f)?;
                     let values = Vital::ALL.iter().zip(vitals).filter(|(_, value)| *value > 0);
-                    let told = values.map(|(vital, value)| format!("{} {value}", vital.name()));
-                    writeln!(f, "{:>16}  {}", "vitals", told.collect::<Vec<_>>().join(", "))?;
+                    let named = values.map(|(vital, value)| format!("{} {value}", vital.name()));
+                    writeln!(f, "{:>16}  {}", "vitals", named.collect::<Vec<_>>().join(", "))?;
                 }
             }
         }

@@ -43,8 +43,9 @@ pub fn render(report: &Report, result: &QemuResult) -> String {
                 (heading(report))
                 main {
                     p.hint {
-                        "Point at an operation, a part of a picture or a row, or go there with Tab and the arrow "
-                        "keys: what belongs to it is marked. Click, Enter or Space hold the mark, Escape lets go."
+                        "Point at an operation, a part of a picture or a row, or move to it with Tab and the arrow "
+                        "keys: the page marks the related items. Click, or press Enter or Space, to hold the mark. "
+                        "Press Escape to release it."
                     }
                     (program::section(report))
                     (strip::section(&evidence.files, &links, failing))
@@ -99,7 +100,7 @@ fn vitals(report: &Report) -> Markup {
     html! {
         section #vitals aria-labelledby="vitals-h" {
             h2 #vitals-h { "Vitals" }
-            @if vitals.is_empty() { p { "None were taken." } } @else {
+            @if vitals.is_empty() { p { "The run recorded none." } } @else {
                 div.scroll { table.vitals {
                     caption { "Measures of the last image" }
                     thead { tr { th scope="col" { "Vital" } th scope="col" { "Value" } } }
@@ -117,10 +118,10 @@ fn vitals(report: &Report) -> Markup {
 /// Returns the element in which the script describes the marked item. Without the script, it stays empty.
 fn dock() -> Markup {
     html! {
-        aside #dock aria-label="What is marked" {
+        aside #dock aria-label="Marked item" {
             p #status role="status" aria-live="polite" {}
-            button #release type="button" hidden { "Let go (Esc)" }
-            ul #jumps aria-label="Go there" {}
+            button #release type="button" hidden { "Release (Esc)" }
+            ul #jumps aria-label="Related items" {}
         }
     }
 }

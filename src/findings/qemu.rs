@@ -226,16 +226,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complaints_are_told_without_the_names_of_here() {
+    fn complaints_name_no_local_folder() {
         let dir = Path::new("/tmp/.tmpx");
-        let told = |line: &str| complaint(line, dir);
+        let shortened = |line: &str| complaint(line, dir);
         assert_eq!(
-            told(
+            shortened(
                 "qemu-img: Could not open 'json:{\"file\":{\"filename\":\"/tmp/.tmpx/layer\"}}': No."
             ),
             "could not open the image: No."
         );
-        assert_eq!(told("qemu-img: /tmp/.tmpx/layer.0.raw: gone"), "layer.0.raw: gone");
+        assert_eq!(shortened("qemu-img: /tmp/.tmpx/layer.0.raw: gone"), "layer.0.raw: gone");
     }
 
     #[test]

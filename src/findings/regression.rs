@@ -35,17 +35,18 @@ impl Regression {
     /// # Errors
     /// The line that is not what it should be, with what was expected.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let told = |line, what: &str| Error::Text { line, what: what.to_string() };
+        let error_at = |line, what: &str| Error::Text { line, what: what.to_string() };
         let mut head = text.lines().map_while(|line| line.strip_prefix(';')).map(str::trim);
         let fingerprint = head.next().filter(|line| !line.is_empty());
         let fingerprint = fingerprint.ok_or_else(|| {
-            told(1, "no comment, expected '; ' and the fingerprint that was found")
+            error_at(1, "no comment, expected '; ' and the fingerprint that was found")
         })?;
         let target = head.next().and_then(|line| line.strip_prefix("target: "));
-        let target = target.ok_or_else(|| told(2, "expected '; target: ' and a fuzz target"))?;
+        let target =
+            target.ok_or_else(|| error_at(2, "expected '; target: ' and a fuzz target"))?;
         let story: Vec<_> = head.skip_while(|line| line.is_empty()).collect();
         if story.is_empty() {
-            return Err(told(3, "no story, expected comments that describe the bug"));
+            return Err(error_at(3, "no story, expected comments that describe the bug"));
         }
         Ok(Self {
             fingerprint: fingerprint.to_string(),
@@ -92,10 +93,11 @@ mod tests {
         assert_eq!(Regression::parse(&text).unwrap(), regression);
         assert!(regression.name().starts_with("bug_model_kind_normal_zero_plain_"));
         let lines: Vec<_> = text.lines().collect();
-        let told = |lines: &[&str]| Regression::parse(&lines.join("\n")).unwrap_err().to_string();
-        assert!(told(&lines[3..]).starts_with("line 2: expected '; target: '"));
-        assert!(told(&lines[6..]).starts_with("line 1: no comment"));
-        assert!(told(&[lines[0], lines[1], lines[6]]).starts_with("line 3: no story"));
-        assert!(told(&lines[..6]).contains("no image line"));
+        let error_of =
+            |lines: &[&str]| Regression::parse(&lines.join("\n")).unwrap_err().to_string();
+        assert!(error_of(&lines[3..]).starts_with("line 2: expected '; target: '"));
+        assert!(error_of(&lines[6..]).starts_with("line 1: no comment"));
+        assert!(error_of(&[lines[0], lines[1], lines[6]]).starts_with("line 3: no story"));
+        assert!(error_of(&lines[..6]).contains("no image line"));
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use qcowfuzz::internal::formats::qcow2::header::PARSED_BYTES;
 
 use crate::skipped::skipped;
-use crate::support::{Damaged, qcowfuzz, qemu_img, text, told, with_image};
+use crate::support::{Damaged, error_line, qcowfuzz, qemu_img, text, with_image};
 
 #[test]
 fn invalid_headers_are_reported_in_one_line() {
@@ -38,7 +38,7 @@ fn invalid_headers_are_reported_in_one_line() {
         for (verb, code) in [("map", 2), ("check", 1)] {
             let output = qcowfuzz(dir.path(), &[verb, "bad.qcow2"]);
             assert_eq!(output.status.code(), Some(code), "{verb}: {name}");
-            let line = told(&output);
+            let line = error_line(&output);
             assert!(line.starts_with("bad.qcow2: ") && line.contains(expected), "{name}: {line}");
             assert!(output.stdout.is_empty(), "{verb}: {name}");
         }
@@ -78,7 +78,7 @@ fn encrypted_images_are_refused_by_the_name_of_the_method() {
             let output = qcowfuzz(dir.path(), arguments);
             assert_eq!(output.status.code(), Some(code), "{method}: {arguments:?}");
             let expected = format!("disk.qcow2: unsupported feature: encryption ({name})");
-            assert_eq!(told(&output), expected);
+            assert_eq!(error_line(&output), expected);
             assert!(output.stdout.is_empty());
         }
         // qemu-img does not open it either without the key.
@@ -113,17 +113,17 @@ fn files_that_are_no_images_are_reported_in_one_line() {
         for (verb, code) in [("map", 2), ("check", 1)] {
             let output = qcowfuzz(dir.path(), &[verb, name]);
             assert_eq!(output.status.code(), Some(code), "{verb} {name}");
-            let line = told(&output);
+            let line = error_line(&output);
             assert!(line.starts_with(&format!("{name}: {expected}")), "{line}");
         }
     }
     let output = qcowfuzz(dir.path(), &["map", "two\nlines"]);
-    assert!(told(&output).starts_with("two lines: not a qcow2 image"));
+    assert!(error_line(&output).starts_with("two lines: not a qcow2 image"));
     for verb in ["replay", "disasm"] {
         for name in ["missing", "directory"] {
             let output = qcowfuzz(dir.path(), &[verb, name]);
             assert_eq!(output.status.code(), Some(2), "{verb} {name}");
-            assert!(told(&output).starts_with(&format!("{name}: ")));
+            assert!(error_line(&output).starts_with(&format!("{name}: ")));
         }
     }
 }
@@ -140,7 +140,7 @@ fn an_unreadable_file_is_reported_in_one_line() {
     }
     let output = qcowfuzz(dir.path(), &["map", "disk.qcow2"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(told(&output).starts_with("disk.qcow2: Permission denied"));
+    assert!(error_line(&output).starts_with("disk.qcow2: Permission denied"));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn files_cut_short_are_answered_as_qemu_img_answers_them() {
         let ours = qcowfuzz(dir.path(), &["map", "--output", "json", "cut.qcow2"]);
         if length < 104 {
             assert_eq!(ours.status.code(), Some(2), "{length} bytes");
-            assert!(told(&ours).starts_with("cut.qcow2: "));
+            assert!(error_line(&ours).starts_with("cut.qcow2: "));
         } else {
             assert_eq!(ours.status.code(), Some(0), "{length} bytes: {}", text(&ours.stderr));
         }
@@ -203,7 +203,7 @@ fn a_walk_that_fails_is_never_reported_as_whole() {
     for form in ["json", "human"] {
         let ours = qcowfuzz(dir.path(), &["map", "--output", form, "bad.qcow2"]);
         assert_eq!(ours.status.code(), Some(2));
-        let line = told(&ours);
+        let line = error_line(&ours);
         let expected = "bad.qcow2: cluster for guest offset 327680: host offset 0x50200 is not on a cluster boundary";
         assert_eq!(line, expected);
         let out = text(&ours.stdout);
@@ -222,7 +222,7 @@ fn other_formats_and_bad_usage_exit_with_2() {
     let dir = with_image();
     let output = qcowfuzz(dir.path(), &["map", "-f", "raw", "disk.qcow2"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(told(&output), "disk.qcow2: format 'raw' is not supported, expected qcow2");
+    assert_eq!(error_line(&output), "disk.qcow2: format 'raw' is not supported, expected qcow2");
     assert!(qcowfuzz(dir.path(), &["map", "-f", "qcow2", "disk.qcow2"]).status.success());
     let bad: [&[&str]; 8] = [
         &[],

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{qcowfuzz, small_program, told};
+use crate::support::{error_line, qcowfuzz, small_program};
 
 #[test]
 fn inputs_that_cannot_be_packed_are_reported_in_one_line() {
@@ -27,7 +27,7 @@ fn inputs_that_cannot_be_packed_are_reported_in_one_line() {
     for (arguments, expected) in cases {
         let output = qcowfuzz(dir.path(), &[&["bundle"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(told(&output).starts_with(expected), "{}", told(&output));
+        assert!(error_line(&output).starts_with(expected), "{}", error_line(&output));
         assert!(output.stdout.is_empty());
     }
     assert!(!at("out").exists());

@@ -6,7 +6,7 @@ use std::path::Path;
 use qcowfuzz::programs::text::assemble;
 
 use crate::skipped::skipped;
-use crate::support::{qcowfuzz, qemu_img, text, told};
+use crate::support::{error_line, qcowfuzz, qemu_img, text};
 
 const TEXT: &str = "\
     image version=3 cluster_bits=16 refcount_order=4 features=none size=16<<16+300 rng_seed=0 \
@@ -70,7 +70,7 @@ fn without_following_nothing_else_is_opened() {
     let followed = qcowfuzz(&sub, &["map", "disk.qcow2"]);
     assert_eq!(followed.status.code(), Some(2));
     assert_eq!(
-        told(&followed),
+        error_line(&followed),
         "disk.1.qcow2: the data file that it names: disk.1.data: No such file or directory (os error 2)"
     );
 }
@@ -107,14 +107,14 @@ fn names_that_lead_nowhere_or_elsewhere_are_refused() {
         renamed(&sub, "disk.qcow2", "x.qcow2", name);
         let output = qcowfuzz(&sub, &["map", "x.qcow2"]);
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{name}");
-        assert_eq!(told(&output), expected);
+        assert_eq!(error_line(&output), expected);
     }
     // A loop of two.
     renamed(&sub, "disk.qcow2", "a.qcow2", "b.qcow2");
     renamed(&sub, "disk.qcow2", "b.qcow2", "../sub/a.qcow2");
     let output = qcowfuzz(&sub, &["map", "a.qcow2"]);
     assert_eq!(
-        told(&output),
+        error_line(&output),
         "b.qcow2: the backing file '../sub/a.qcow2' is a file above it in the chain"
     );
 }
@@ -127,7 +127,7 @@ fn a_chain_has_an_end() {
         renamed(&sub, "disk.qcow2", &format!("{n}.qcow2"), &format!("{}.qcow2", n + 1));
     }
     let output = qcowfuzz(&sub, &["map", "0.qcow2"]);
-    assert_eq!(told(&output), "64.qcow2: more than 64 images in the chain");
+    assert_eq!(error_line(&output), "64.qcow2: more than 64 images in the chain");
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn no_file_of_a_chain_is_overwritten() {
     let again = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2"]);
     assert_eq!(again.status.code(), Some(2));
     let there = "the file exists, expected a new one or --force";
-    assert_eq!(told(&again), format!("sub/disk.0.raw: {there}"));
+    assert_eq!(error_line(&again), format!("sub/disk.0.raw: {there}"));
     fs::remove_file(sub.join("disk.0.raw")).unwrap();
     let again = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2"]);
-    assert_eq!(told(&again), format!("sub/disk.1.data: {there}"));
+    assert_eq!(error_line(&again), format!("sub/disk.1.data: {there}"));
     // Either all files are written, or none.
     assert!(!sub.join("disk.0.raw").exists() && !sub.join("disk.qcow2").exists());
     let forced = qcowfuzz(dir.path(), &["export", "program", "-o", "sub/disk.qcow2", "--force"]);
@@ -194,7 +194,7 @@ fn an_output_whose_files_cannot_have_their_names_is_refused() {
             let output = run(&stem);
             assert_eq!(output.status.code(), Some(2), "{command:?} {image}");
             let expected = format!("{stem}{image}: {what}, expected a shorter name of the output");
-            assert_eq!(told(&output), expected);
+            assert_eq!(error_line(&output), expected);
             assert_eq!(names_in(dir.path()), ["program"]);
             let output = run(&stem[1..]);
             assert!(output.status.success(), "{}", text(&output.stderr));
@@ -229,7 +229,7 @@ fn a_backing_file_of_another_format_is_not_taken_for_raw() {
         let output = qcowfuzz(dir.path(), &["map", "top.qcow2"]);
         assert_eq!(output.status.code(), Some(2), "{format}");
         assert!(
-            told(&output).starts_with("base: unsupported feature: backing file in"),
+            error_line(&output).starts_with("base: unsupported feature: backing file in"),
             "{format}"
         );
         refused += 1;
@@ -237,7 +237,7 @@ fn a_backing_file_of_another_format_is_not_taken_for_raw() {
     assert!(refused >= 5, "only {refused} formats are refused");
     fs::write(dir.path().join("base"), "# a\n\n  \nversion=1\n").unwrap();
     let output = qcowfuzz(dir.path(), &["map", "top.qcow2"]);
-    assert!(told(&output).starts_with("base: unsupported feature: backing file in"));
+    assert!(error_line(&output).starts_with("base: unsupported feature: backing file in"));
     // A file in no known format is raw.
     fs::write(dir.path().join("base"), "# a\nversions=1\n").unwrap();
     assert!(qcowfuzz(dir.path(), &["map", "top.qcow2"]).status.success());
@@ -254,7 +254,10 @@ fn an_error_names_the_image_with_the_fault() {
     fs::write(sub.join("disk.1.qcow2"), &bytes).unwrap();
     let output = qcowfuzz(&sub, &["map", "disk.qcow2"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(told(&output).starts_with("disk.1.qcow2: L2 table for guest offset"), "{output:?}");
+    assert!(
+        error_line(&output).starts_with("disk.1.qcow2: L2 table for guest offset"),
+        "{output:?}"
+    );
     // The snapshot table of that image, which is read when the image is opened.
     bytes[l1 + 6] ^= 2;
     bytes[60..64].copy_from_slice(&1u32.to_be_bytes());
@@ -262,7 +265,10 @@ fn an_error_names_the_image_with_the_fault() {
     bytes[l1 + 36..l1 + 40].fill(0xFF);
     fs::write(sub.join("disk.1.qcow2"), &bytes).unwrap();
     let output = qcowfuzz(&sub, &["map", "disk.qcow2"]);
-    assert!(told(&output).starts_with("disk.1.qcow2: snapshot table entry 0: "), "{output:?}");
+    assert!(
+        error_line(&output).starts_with("disk.1.qcow2: snapshot table entry 0: "),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -279,5 +285,5 @@ fn a_raw_layer_may_be_any_file_and_names_do_not_reach_the_terminal() {
     assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{ours:?}");
     renamed(dir.path(), "a.qcow2", "b.qcow2", "x\x1b[2J\u{202E}y");
     let output = qcowfuzz(dir.path(), &["map", "b.qcow2"]);
-    assert!(told(&output).contains("x\\u{1b}[2J\\u{202e}y"), "{output:?}");
+    assert!(error_line(&output).contains("x\\u{1b}[2J\\u{202e}y"), "{output:?}");
 }

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
-use crate::support::{CLUSTER, Damaged, qcowfuzz, qemu_img, text, told, with_image};
+use crate::support::{CLUSTER, Damaged, error_line, qcowfuzz, qemu_img, text, with_image};
 
 /// A change of a sound image.
 type Damage<'a> = &'a dyn Fn(&mut Damaged);
@@ -105,7 +105,7 @@ fn an_image_that_is_too_large_to_be_checked_is_reported() {
     let output = qcowfuzz(dir.path(), &["check", "hostile.qcow2"]);
     assert_eq!(output.status.code(), Some(1));
     let expected = "hostile.qcow2: too large to be checked: too many references to clusters";
-    assert_eq!(told(&output), expected);
+    assert_eq!(error_line(&output), expected);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_check_that_cannot_be_done_exits_with_1() {
         let expected = format!(
             "damaged.qcow2: refcount table entry 0: the refcount block at {block:#x} {what}"
         );
-        assert_eq!(told(&ours), expected);
+        assert_eq!(error_line(&ours), expected);
         assert!(ours.stdout.is_empty());
         let Some(qemu) = qemu_img(dir.path(), &["check", "damaged.qcow2"]) else { continue };
         assert_eq!(qemu.status.code(), Some(1));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::internal::disk::files;
 
-use crate::support::{qcowfuzz, text, told};
+use crate::support::{error_line, qcowfuzz, text};
 
 /// Runs a campaign in `dir`, and returns its summary.
 fn campaign(dir: &Path, arguments: &[&str]) -> serde_json::Value {
@@ -166,13 +166,13 @@ fn started(dir: &Path) -> Killed {
 /// Returns the workers of the campaign in `dir`, which it finds by their command lines in Linux's /proc.
 fn workers(dir: &Path) -> Vec<String> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let told = processes.filter_map(|process| {
+    let printed = processes.filter_map(|process| {
         let command = fs::read_to_string(process.path().join("cmdline")).ok()?;
         let at = fs::read_link(process.path().join("cwd")).ok()?;
         let name = process.file_name().into_string().ok()?;
         (command.contains("fuzz-worker") && at == dir.canonicalize().ok()?).then_some(name)
     });
-    told.collect()
+    printed.collect()
 }
 
 /// Waits until both workers of a campaign have saved their first state, and returns the workers.
@@ -200,7 +200,7 @@ fn a_killed_campaign_leaves_whole_files_and_goes_on() {
         let second = qcowfuzz(dir.path(), &["fuzz", "--runs", "1"]);
         assert_eq!(second.status.code(), Some(2), "round {round}");
         assert!(
-            told(&second)
+            error_line(&second)
                 .ends_with("another campaign is running in this folder, expected another --dir")
         );
         running.0.kill().unwrap();
@@ -266,7 +266,7 @@ fn a_campaign_that_cannot_resume_prints_the_reason() {
     let refused = |arguments: &[&str]| {
         let ran = qcowfuzz(dir, &[&["fuzz", "--runs", "5", "--jobs", "1"], arguments].concat());
         assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stdout));
-        told(&ran).to_string()
+        error_line(&ran).to_string()
     };
     let seed = refused(&["--rng-seed", "4"]);
     assert!(seed.ends_with("has --rng-seed 3, expected the same value or --restart"), "{seed}");
@@ -277,8 +277,8 @@ fn a_campaign_that_cannot_resume_prints_the_reason() {
     let whole = fs::read(&state).unwrap();
     for damaged in [&whole[..whole.len() / 2], b"", b"[]"] {
         fs::write(&state, damaged).unwrap();
-        let told = refused(&[]);
-        assert!(told.contains("job-0.json: not the state of a campaign"), "{told}");
+        let printed = refused(&[]);
+        assert!(printed.contains("job-0.json: not the state of a campaign"), "{printed}");
         assert_eq!(fs::read(&state).unwrap(), damaged);
     }
     // A restart is always possible.

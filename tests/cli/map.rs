@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::skipped::skipped;
-use crate::support::{CLUSTER, Damaged, qcowfuzz, qemu_img, text, told, with_image};
+use crate::support::{CLUSTER, Damaged, error_line, qcowfuzz, qemu_img, text, with_image};
 
 #[test]
 fn map_prints_what_qemu_img_prints() {
@@ -80,7 +80,7 @@ fn compressed_data_has_no_human_form() {
     let Some(_) = qemu_img(dir.path(), &arguments) else { return };
     let ours = qcowfuzz(dir.path(), &["map", "disk.qcow2"]);
     assert_eq!(ours.status.code(), Some(2));
-    assert!(told(&ours).contains("compressed data at guest offset 0"));
+    assert!(error_line(&ours).contains("compressed data at guest offset 0"));
     let qemu = qemu_img(dir.path(), &["map", "disk.qcow2"]).unwrap();
     assert_eq!((qemu.status.code(), text(&qemu.stdout)), (Some(1), text(&ours.stdout)));
     let ours = qcowfuzz(dir.path(), &["map", "--output=json", "disk.qcow2"]);
@@ -151,5 +151,5 @@ fn an_output_that_is_full_is_an_error() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(told(&output).starts_with("standard output: "));
+    assert!(error_line(&output).starts_with("standard output: "));
 }

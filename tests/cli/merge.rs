@@ -10,7 +10,7 @@ use qcowfuzz::fuzzing::corpus;
 use qcowfuzz::internal::disk::files;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
-use crate::support::{qcowfuzz, text, told};
+use crate::support::{error_line, qcowfuzz, text};
 
 /// Returns the files of a folder by name, without hidden files and folders.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -43,8 +43,8 @@ fn merge(dir: &Path, arguments: &[&str]) -> serde_json::Value {
 /// Returns the counters that `one` covers and `other` does not.
 fn only(dir: &Path, one: &str, other: &str) -> serde_json::Value {
     let ran = qcowfuzz(dir, &["state", "diff", "--json", one, other]);
-    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
-    told["only_one"].clone()
+    let printed: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    printed["only_one"].clone()
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn no_existing_file_is_removed_or_replaced() {
         assert_eq!(ran.status.code(), Some(2), "{refused:?}");
     }
     let ran = qcowfuzz(dir.path(), &["state", "merge", "nowhere", "-o", "new"]);
-    assert!(told(&ran).starts_with("nowhere: No such file"), "{}", told(&ran));
+    assert!(error_line(&ran).starts_with("nowhere: No such file"), "{}", error_line(&ran));
 }
 
 /// If libFuzzer is killed while it writes, it leaves a part of an input under the name of the whole.

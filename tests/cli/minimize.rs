@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
-use crate::support::{qcowfuzz, text, told};
+use crate::support::{error_line, qcowfuzz, text};
 
 /// Returns a program of 100 operations, one of which takes a snapshot.
 fn with_snapshot(dir: &Path) {
@@ -47,9 +47,9 @@ fn a_command_judges_by_its_exit_code() {
     // Again, as JSON: nothing is left to remove.
     let arguments = ["minimize", "small", "-o", "small2", "--json", "--predicate", &predicate];
     let output = qcowfuzz(dir.path(), &arguments);
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&told["operations_before"], &told["operations"]), (&1.into(), &1.into()));
-    assert_eq!((&told["complete"], &told["kept"]), (&true.into(), &0.into()));
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&printed["operations_before"], &printed["operations"]), (&1.into(), &1.into()));
+    assert_eq!((&printed["complete"], &printed["kept"]), (&true.into(), &0.into()));
     assert_eq!(fs::read(dir.path().join("small2")).unwrap(), small);
 }
 
@@ -112,7 +112,7 @@ fn inputs_that_cannot_be_minimized_are_reported_in_one_line() {
     for (arguments, expected) in cases {
         let output = qcowfuzz(dir.path(), &[&["minimize"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(told(&output).starts_with(expected), "{}", told(&output));
+        assert!(error_line(&output).starts_with(expected), "{}", error_line(&output));
         assert!(output.stdout.is_empty());
     }
     assert!(!at("out").exists());
@@ -164,7 +164,7 @@ fn standard_input_is_an_input_and_a_fifo_no_output() {
     let arguments = ["minimize", "input", "-o", "fifo", "--force", "--predicate", &predicate()];
     let output = qcowfuzz(dir.path(), &arguments);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(told(&output), "fifo: is no regular file, expected a new one");
+    assert_eq!(error_line(&output), "fifo: is no regular file, expected a new one");
     let kind = fs::symlink_metadata(dir.path().join("fifo")).unwrap().file_type();
     assert!(!kind.is_file());
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::replay::program_in;
-use crate::support::{qcowfuzz, small_program, text, told, with_image};
+use crate::support::{error_line, qcowfuzz, small_program, text, with_image};
 
 #[test]
 fn programs_of_any_content_are_replayed() {
@@ -42,7 +42,7 @@ fn replay_dumps_the_image_that_was_built() {
     assert_eq!(dumped, fs::read(dir.path().join("disk.qcow2")).unwrap());
     let again = qcowfuzz(dir.path(), &arguments);
     assert_eq!(again.status.code(), Some(2));
-    assert!(told(&again).starts_with("dumped.qcow2: the file exists"));
+    assert!(error_line(&again).starts_with("dumped.qcow2: the file exists"));
     let forced = [&arguments[..], &["--force"]].concat();
     assert!(qcowfuzz(dir.path(), &forced).status.success());
     let several = ["replay", "program", "program", "--dump-image", "other.qcow2"];
@@ -71,10 +71,10 @@ fn text_and_bytes_turn_into_each_other() {
     fs::write(dir.path().join("bad"), "write at=start+0 clusters=1\n").unwrap();
     let output = qcowfuzz(dir.path(), &["asm", "bad", "-o", "out"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(told(&output), "bad: line 1: 'write' before the image line");
+    assert_eq!(error_line(&output), "bad: line 1: 'write' before the image line");
     fs::write(dir.path().join("bad"), b"image \xff").unwrap();
     let output = qcowfuzz(dir.path(), &["asm", "bad", "-o", "out"]);
-    assert_eq!(told(&output), "bad: invalid UTF-8 at byte 6, expected the text of a program");
+    assert_eq!(error_line(&output), "bad: invalid UTF-8 at byte 6, expected the text of a program");
     assert!(!dir.path().join("out").exists());
 }
 
@@ -87,13 +87,13 @@ fn nothing_is_overwritten_and_nothing_is_left_behind() {
     {
         let output = qcowfuzz(dir.path(), arguments);
         assert_eq!(output.status.code(), Some(2));
-        told(&output);
+        error_line(&output);
     }
     fs::create_dir(dir.path().join("directory")).unwrap();
     for target in ["nowhere/disk.qcow2", "directory"] {
         let output = qcowfuzz(dir.path(), &["export", "program", "-o", target, "--force"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(told(&output).starts_with(target));
+        assert!(error_line(&output).starts_with(target));
     }
     assert_eq!(fs::read(dir.path().join("disk.qcow2")).unwrap(), before);
     assert_eq!(fs::read(dir.path().join("program")).unwrap(), small_program());

@@ -6,7 +6,7 @@ use std::path::Path;
 use qcowfuzz::findings::regression::Regression;
 use qcowfuzz::programs::Program;
 
-use crate::support::{qcowfuzz, small_program, text, told};
+use crate::support::{error_line, qcowfuzz, small_program, text};
 
 /// An input of each target, and the fingerprint of a bug that it could have shown.
 const PRINTED: [(&str, &str, &str); 3] = [
@@ -60,7 +60,7 @@ fn an_input_that_shows_nothing_is_refused_without_a_fingerprint() {
     fs::write(dir.path().join("input"), small_program()).unwrap();
     let output = qcowfuzz(dir.path(), &["regress", "input"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
-    assert!(told(&output).starts_with("input: no violation was found, expected"));
+    assert!(error_line(&output).starts_with("input: no violation was found, expected"));
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn inputs_that_could_not_be_read_again_are_refused() {
     ] {
         let output = qcowfuzz(dir.path(), &[&["regress", "input"], &arguments[..]].concat());
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
-        assert!(told(&output).starts_with(expected), "{}", told(&output));
+        assert!(error_line(&output).starts_with(expected), "{}", error_line(&output));
     }
     let arguments = ["regress", "input", "--fingerprint", "1: fn → loop", "--story", " \n"];
-    assert!(told(&qcowfuzz(dir.path(), &arguments)).starts_with("--story: is empty"));
+    assert!(error_line(&qcowfuzz(dir.path(), &arguments)).starts_with("--story: is empty"));
     // No name begins with a digit or is a keyword, and two programs have different names.
     let arguments = ["regress", "input", "--fingerprint", "1: fn → loop"];
     let output = qcowfuzz(dir.path(), &arguments);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Damaged, qcowfuzz, text, told, with_image};
+use crate::support::{Damaged, error_line, qcowfuzz, text, with_image};
 
 /// Returns the committed seeds of a target by name. They have a text; the fuzzer's finds in the same folder have none.
 fn seeds(target: &str) -> Vec<String> {
@@ -30,28 +30,30 @@ fn replay_seeds(target: &str, options: &[&str]) -> Vec<serde_json::Value> {
     let output = qcowfuzz(&corpus(target), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let lines = text(&output.stdout).lines();
-    let told: Vec<serde_json::Value> =
+    let printed: Vec<serde_json::Value> =
         lines.map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(told.iter().map(|told| told["input"].as_str().unwrap()).eq(names.iter()));
-    assert!(told.iter().all(|told| told["target"] == target && told.get("detail").is_none()));
-    told
+    assert!(printed.iter().map(|report| report["input"].as_str().unwrap()).eq(names.iter()));
+    assert!(
+        printed.iter().all(|report| report["target"] == target && report.get("detail").is_none())
+    );
+    printed
 }
 
 /// Returns the program in the output, without comments.
-pub fn program_in(told: &str) -> String {
-    let (_, program) = told.split_once("\n\n").unwrap();
+pub fn program_in(printed: &str) -> String {
+    let (_, program) = printed.split_once("\n\n").unwrap();
     let program = program.split("\n\n").next().unwrap();
     qcowfuzz::programs::text::assemble(program).unwrap().to_string()
 }
 
 #[test]
 fn seeds_of_refcounts_are_replayed() {
-    let told = replay_seeds("refcounts", &[]);
+    let briefs = replay_seeds("refcounts", &[]);
     let each = replay_seeds("refcounts", &["--check-each"]);
-    for (told, each) in told.iter().zip(&each) {
-        assert_eq!((&told["verdict"], &each["verdict"]), (&"ok".into(), &"ok".into()));
+    for (brief, each) in briefs.iter().zip(&each) {
+        assert_eq!((&brief["verdict"], &each["verdict"]), (&"ok".into(), &"ok".into()));
         assert_eq!(each["images"], each["operations"], "{each}");
-        assert!(told["images"].as_u64() < each["images"].as_u64(), "{told}");
+        assert!(brief["images"].as_u64() < each["images"].as_u64(), "{brief}");
     }
     let dir = corpus("refcounts");
     let output = qcowfuzz(&dir, &["replay", "--target", "refcounts", "order_4"]);
@@ -90,9 +92,12 @@ fn the_image_of_refcounts_is_dumped() {
 #[test]
 fn files_are_walked_or_not() {
     let mut verdicts = BTreeSet::new();
-    for told in replay_seeds("raw_image", &[]) {
-        verdicts.insert(told["verdict"].as_str().unwrap().to_string());
-        assert!(told.get("program").is_none() && told.get("operations").is_none(), "{told}");
+    for printed in replay_seeds("raw_image", &[]) {
+        verdicts.insert(printed["verdict"].as_str().unwrap().to_string());
+        assert!(
+            printed.get("program").is_none() && printed.get("operations").is_none(),
+            "{printed}"
+        );
     }
     assert!(verdicts.iter().eq(["failed", "refused", "walked"]), "{verdicts:?}");
     let dir = with_image();
@@ -129,7 +134,7 @@ fn options_for_programs_are_refused_for_files() {
         assert_eq!(output.status.code(), Some(2));
         assert!(output.stdout.is_empty());
         let rest = "raw_image reads image files, expected a target whose inputs are programs";
-        assert_eq!(told(&output), format!("{}: {rest}", options[0]));
+        assert_eq!(error_line(&output), format!("{}: {rest}", options[0]));
     }
     assert!(!dir.path().join("dumped").exists());
 }
@@ -142,14 +147,14 @@ fn events_are_printed_for_one_input() {
     let out = text(&output.stdout);
     let (whole, events) = out.split_once("\nevents:\n").unwrap();
     assert_eq!(whole, text(&qcowfuzz(&dir, &["replay", "chain_raw"]).stdout));
-    let line = |line: &str| assert!(events.lines().any(|told| told.trim() == line), "{events}");
+    let line = |line: &str| assert!(events.lines().any(|logged| logged.trim() == line), "{events}");
     line("open  start → header → backing");
     line("rare  a raw layer");
     line("emit  start → normal ×3 → compressed ×2 → normal → unallocated");
     let output = qcowfuzz(&dir, &["replay", "--events", "chain_raw", "windows"]);
     assert_eq!(output.status.code(), Some(2));
     let refused = "--events: found several inputs, expected one";
-    assert_eq!(told(&output), refused);
+    assert_eq!(error_line(&output), refused);
 }
 
 #[test]
@@ -158,9 +163,9 @@ fn a_judgement_alone_is_brief() {
     let output = qcowfuzz(&dir, &["replay", "--brief", "chain_raw"]);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "chain_raw: ok\n"));
     let output = qcowfuzz(&dir, &["replay", "--brief", "--json", "chain_raw"]);
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["verdict"], "ok");
-    assert!(told.get("files").is_none() && told.get("steps").is_none(), "{told}");
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["verdict"], "ok");
+    assert!(printed.get("files").is_none() && printed.get("steps").is_none(), "{printed}");
 }
 
 #[test]
@@ -170,7 +175,7 @@ fn an_input_that_is_too_long_is_refused() {
     let output = qcowfuzz(dir.path(), &["replay", "long"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
     let long = "long: is too long for a fuzz target, expected at most 1048576 bytes";
-    assert_eq!(told(&output), long);
+    assert_eq!(error_line(&output), long);
 }
 
 #[test]
@@ -199,12 +204,12 @@ fn an_explanation_has_what_each_question_asks_for() {
 #[test]
 fn damage_is_explained() {
     let dir = corpus("hostile");
-    let told = |seed: &str| {
+    let replayed = |seed: &str| {
         let output = qcowfuzz(&dir, &["replay", "--target", "hostile", seed]);
         assert_eq!(output.status.code(), Some(0));
         text(&output.stdout).to_string()
     };
-    let out = told("l2_points_elsewhere");
+    let out = replayed("l2_points_elsewhere");
     for line in [
         "    ; on L2 table at host 0x20008\n",
         "        were nothing damaged                        the walker\n",
@@ -215,5 +220,5 @@ fn damage_is_explained() {
     }
     let damaged = out.lines().find(|line| line.contains("0x20010 L2 table 8000")).unwrap();
     assert!(damaged.contains(" → ") && damaged.contains(": COPIED, "), "{damaged}");
-    assert!(told("cut_short").contains("\n  cut to 1536 bytes\n"));
+    assert!(replayed("cut_short").contains("\n  cut to 1536 bytes\n"));
 }

@@ -46,7 +46,7 @@
   over(get("vitals-h"));
   notes.overNothing = seen();
 
-  // The keyboard: one stop for each table, arrows inside, Enter holds, Escape lets go.
+  // The keyboard: one stop for each table, arrows inside, Enter holds, Escape releases.
   handle("op-0").focus();
   notes.focusFirst = seen();
   press("ArrowDown");
@@ -72,7 +72,7 @@
   document.activeElement.blur();
   notes.blurred = seen();
 
-  // A click holds, another one lets go; so does the button. Links go where they say.
+  // A click holds, another one releases; so does the button. Links go where they say.
   get("op-2").click();
   notes.clicked = seen();
   const folded = [...get("jumps").querySelectorAll("a")].find((it) => {

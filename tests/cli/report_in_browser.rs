@@ -193,7 +193,12 @@ fn related_elements_are_marked() {
         let seen = &notes[pinned];
         assert_eq!(set(&seen["chosen"]), ["op-1".to_string()].into(), "{pinned}");
         assert_eq!((set(&seen["linked"]), set(&seen["jumps"])), (written("1"), written("1")));
-        assert!(seen["says"].as_str().unwrap().ends_with(" Held; Escape lets go."));
+        assert!(
+            seen["says"]
+                .as_str()
+                .unwrap()
+                .ends_with(" The mark is held. Press Escape to release it.")
+        );
         assert_eq!((&seen["pressed"], &seen["release"]), (&1.into(), &true.into()));
     }
     assert_eq!(notes["pinnedStays"]["focus"], "op-2");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{qcowfuzz, text, told};
+use crate::support::{error_line, qcowfuzz, text};
 
 /// Copies the committed seeds of a target, without the fuzzer's finds beside them.
 fn seeds(target: &str, into: &Path) -> PathBuf {
@@ -27,25 +27,25 @@ fn json(dir: &Path, arguments: &[&str]) -> serde_json::Value {
 fn the_coverage_of_seeds_is_printed() {
     let dir = tempfile::tempdir().unwrap();
     seeds("map_extents", dir.path());
-    let told = json(dir.path(), &["show", "map_extents", "--rarest", "3"]);
+    let printed = json(dir.path(), &["show", "map_extents", "--rarest", "3"]);
     let count = fs::read_dir(dir.path().join("map_extents")).unwrap().count();
-    assert_eq!(told["inputs"], count);
-    assert_eq!(told["violations"], 0);
-    assert_eq!(told["rarest_edges"].as_array().unwrap().len(), 3);
-    assert!(told["rarest_edges"][0]["inputs"] == 1, "{told}");
-    assert!(told["rare_events"]["an L2 table is shared"].as_u64() > Some(1), "{told}");
-    assert!(told["edges"]["walk L2"].as_u64() > Some(30), "{told}");
-    assert_eq!(told["never_happened"]["vitals"], serde_json::json!([]));
+    assert_eq!(printed["inputs"], count);
+    assert_eq!(printed["violations"], 0);
+    assert_eq!(printed["rarest_edges"].as_array().unwrap().len(), 3);
+    assert!(printed["rarest_edges"][0]["inputs"] == 1, "{printed}");
+    assert!(printed["rare_events"]["an L2 table is shared"].as_u64() > Some(1), "{printed}");
+    assert!(printed["edges"]["walk L2"].as_u64() > Some(30), "{printed}");
+    assert_eq!(printed["never_happened"]["vitals"], serde_json::json!([]));
     // Only programs of `hostile` have attacks.
-    let never = told["never_happened"]["events"].as_array().unwrap();
-    assert!(never.contains(&"attacked".into()), "{told}");
+    let never = printed["never_happened"]["events"].as_array().unwrap();
+    assert!(never.contains(&"attacked".into()), "{printed}");
     // The output names an edge of the walker together with its kind of walk.
-    let told = json(dir.path(), &["show", "map_extents", "--rarest", "400"]);
-    for edge in told["rarest_edges"].as_array().unwrap() {
+    let printed = json(dir.path(), &["show", "map_extents", "--rarest", "400"]);
+    for edge in printed["rarest_edges"].as_array().unwrap() {
         let walks = edge["edge"].as_str().unwrap().starts_with("walk L");
         assert_eq!(edge["walk"].is_string(), walks, "{edge}");
     }
-    let walks: Vec<_> = told["rarest_edges"].as_array().unwrap().iter().collect();
+    let walks: Vec<_> = printed["rarest_edges"].as_array().unwrap().iter().collect();
     let has = |part: &str| {
         walks.iter().any(|edge| edge["walk"].as_str().is_some_and(|walk| walk.ends_with(part)))
     };
@@ -75,7 +75,7 @@ fn a_pruned_corpus_covers_the_same_and_no_file_is_lost() {
     // Again, into the folder that exists now.
     let output = qcowfuzz(dir.path(), &["state", "prune", "map_extents", "-o", "small"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(told(&output).ends_with("the file exists, expected a new one or --force"));
+    assert!(error_line(&output).ends_with("the file exists, expected a new one or --force"));
     json(dir.path(), &["prune", "map_extents", "-o", "small", "--force"]);
 }
 
@@ -102,7 +102,11 @@ fn a_path_that_is_no_folder_is_an_error() {
     for (name, what) in [("nothing", "No such file"), ("file", "Not a directory")] {
         let output = qcowfuzz(dir.path(), &["state", "show", name]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(told(&output).starts_with(&format!("{name}: {what}")), "{}", told(&output));
+        assert!(
+            error_line(&output).starts_with(&format!("{name}: {what}")),
+            "{}",
+            error_line(&output)
+        );
     }
     fs::create_dir(dir.path().join("empty")).unwrap();
     let empty = json(dir.path(), &["show", "empty"]);

@@ -39,7 +39,7 @@ pub fn text(bytes: &[u8]) -> &str {
 }
 
 /// Returns the only line that a failing command prints, without the command's name.
-pub fn told(output: &Output) -> &str {
+pub fn error_line(output: &Output) -> &str {
     let line = text(&output.stderr);
     assert_eq!(line.lines().count(), 1, "not one line: {line:?}");
     line.trim_end().strip_prefix("qcowfuzz: ").unwrap_or_else(|| panic!("no name: {line:?}"))

@@ -26,9 +26,9 @@ fn inputs_that_show_nothing_are_listed() {
     assert!(out.contains("       0 bytes  refcounts/crash-0\n"), "{out}");
     // The folder's name gives the target.
     let output = qcowfuzz(dir.path(), &["triage", "--json", "refcounts"]);
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&told["target"], &told["inputs"]), (&"refcounts".into(), &2.into()));
-    assert_eq!(told["nothing"][0]["path"], "refcounts/crash-0");
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&printed["target"], &printed["inputs"]), (&"refcounts".into(), &2.into()));
+    assert_eq!(printed["nothing"][0]["path"], "refcounts/crash-0");
 }
 
 #[test]

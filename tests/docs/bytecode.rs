@@ -66,14 +66,14 @@ fn the_table_of_operations_matches_the_code() {
     for (row, (code, name)) in rows.iter().zip(Operation::OPCODES) {
         assert_eq!(row[0], code.to_string());
         assert_eq!(row[1], format!("`{name}`"));
-        let told: BTreeMap<_, _> = row[2]
+        let documented: BTreeMap<_, _> = row[2]
             .split(", ")
             .filter(|operand| !operand.is_empty())
             .map(|operand| operand.split_once(' ').unwrap())
             .map(|(name, bytes)| (name.trim_matches('`').to_string(), byte_range(bytes)))
             .collect();
         let print = |record: &[u8; OPERATION_BYTES]| Operation::decode(record).unwrap().to_string();
-        assert_eq!(told, bytes_by_field(1, *code, print), "{name}");
+        assert_eq!(documented, bytes_by_field(1, *code, print), "{name}");
     }
 }
 
@@ -102,16 +102,16 @@ fn the_opcode_slots_match_the_code() {
 #[test]
 fn the_table_of_the_prologue_matches_the_code() {
     let rows = rows(&text_of("docs/bytecode.md"), "## Prologue");
-    let mut told: BTreeMap<_, _> = rows
+    let mut documented: BTreeMap<_, _> = rows
         .iter()
         .filter(|row| row[1].starts_with('`'))
         .map(|row| (row[1].trim_matches('`').to_string(), byte_range(&row[0])))
         .collect();
     let print = |bytes: &[u8; PROLOGUE_BYTES]| Program::decode(bytes).prologue.to_string();
-    assert_eq!(told, bytes_by_field(1, 0, print));
+    assert_eq!(documented, bytes_by_field(1, 0, print));
     // The table describes each byte once.
     let rest = rows.iter().filter(|row| !row[1].starts_with('`'));
-    told.extend(rest.map(|row| (row[1].clone(), byte_range(&row[0]))));
+    documented.extend(rest.map(|row| (row[1].clone(), byte_range(&row[0]))));
     let bytes: Vec<usize> = rows.iter().flat_map(|row| byte_range(&row[0])).collect();
     assert_eq!(bytes, (0..PROLOGUE_BYTES).collect::<Vec<_>>());
     for byte in 0..=255 {
@@ -124,7 +124,7 @@ fn the_table_of_the_prologue_matches_the_code() {
 #[test]
 fn every_operand_is_documented() {
     let rows = rows(&text_of("docs/bytecode.md"), "### Operands");
-    let told: BTreeSet<&str> = rows.iter().map(|row| quoted(&row[0])[0]).collect();
+    let documented: BTreeSet<&str> = rows.iter().map(|row| quoted(&row[0])[0]).collect();
     let mut names = BTreeSet::new();
     for (code, _) in Operation::OPCODES {
         let mut record = [0; OPERATION_BYTES];
@@ -133,7 +133,7 @@ fn every_operand_is_documented() {
         let words = line.split_whitespace().skip(1);
         names.extend(words.map(|word| word.split('=').next().unwrap().to_string()));
     }
-    assert_eq!(told, names.iter().map(String::as_str).collect());
+    assert_eq!(documented, names.iter().map(String::as_str).collect());
 }
 
 /// Returns the place of an operand: the number of the first operation that has it (for `flags`, of `header`), and the
@@ -169,7 +169,7 @@ fn the_bits_of_headers_match_the_code() {
     let row = rows.iter().find(|row| row[0] == "`flags` of `header`").unwrap();
     let bits = row[1].split_once("bits: ").unwrap().1.split(", ");
     let mut all = 0u16;
-    for (bit, word) in bits.map(|told| told.split_once(' ').unwrap()) {
+    for (bit, word) in bits.map(|documented| documented.split_once(' ').unwrap()) {
         let bit: u16 = bit.parse().unwrap();
         let [low, high] = bit.to_le_bytes();
         let header = Operation::decode(&[15, 0, 0, 0, 0, 0, low, high]).unwrap();

@@ -85,14 +85,16 @@ impl Case {
 #[test]
 fn a_malformed_file_is_refused() {
     let parse = |text: &str| Case::parse(Path::new("a.txt"), text).map(|case| case.expected);
-    let told = |text: &str| parse(text).unwrap_err();
+    let refusal = |text: &str| parse(text).unwrap_err();
     let sound =
         format!("; A disk that nothing is in.\n{}; Extents:\n; one\n; two\n", Program::default());
     assert_eq!(parse(&sound).unwrap().unwrap(), ["one", "two"]);
-    assert!(told(&sound.replacen("; ", "", 1)).starts_with("line 1: expected '; ' and a sentence"));
-    assert!(told(&sound.replacen("image ", "imago ", 1)).starts_with("line 2: "));
-    assert!(told(&sound.replace("; two", "two")).starts_with("line 5: "));
-    assert_eq!(told(&sound.replace("; two", ";two")), "';two', expected '; ' and an extent");
+    assert!(
+        refusal(&sound.replacen("; ", "", 1)).starts_with("line 1: expected '; ' and a sentence")
+    );
+    assert!(refusal(&sound.replacen("image ", "imago ", 1)).starts_with("line 2: "));
+    assert!(refusal(&sound.replace("; two", "two")).starts_with("line 5: "));
+    assert_eq!(refusal(&sound.replace("; two", ";two")), "';two', expected '; ' and an extent");
 }
 
 #[test]

@@ -222,11 +222,11 @@ pub fn judge_damaged(path: &Path) -> Checked<u64> {
         let (theirs, said) = qemu::check(path).map_err(|what| format!("{name}: {what}"))?;
         let mut ours = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
         let ours = ours.args(["check", "--output=json"]).arg(path).output().unwrap();
-        let told = String::from_utf8_lossy(&ours.stderr);
+        let printed = String::from_utf8_lossy(&ours.stderr);
         let found: Findings = serde_json::from_slice(&ours.stdout)
-            .map_err(|error| format!("{name}: {error}: {told}"))?;
+            .map_err(|error| format!("{name}: {error}: {printed}"))?;
         if found != theirs {
-            return Err(format!("{name}: ours {found:?}, theirs {theirs:?}\n{told}\n{said}"));
+            return Err(format!("{name}: ours {found:?}, theirs {theirs:?}\n{printed}\n{said}"));
         }
     }
     fs::write(path, sound).map_err(|error| error.to_string())?;

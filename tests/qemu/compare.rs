@@ -33,10 +33,10 @@ pub fn walk<S: Storage + ?Sized>(
 
 /// Returns the bytes that a guest reads in `window`, by our reader.
 pub fn read<S: Storage + ?Sized>(chain: &[Layer<S>], window: Window) -> Checked<Vec<u8>> {
-    let told = |error| format!("our read of {window:?}: {error}");
-    let disk = Disk::open(chain).map_err(told)?;
+    let described = |error| format!("our read of {window:?}: {error}");
+    let disk = Disk::open(chain).map_err(described)?;
     let mut bytes = vec![0xA5; window.length_bytes as usize];
-    qcow2::read(&disk, window.start, &mut bytes, &mut WalkScratch::new()).map_err(told)?;
+    qcow2::read(&disk, window.start, &mut bytes, &mut WalkScratch::new()).map_err(described)?;
     Ok(bytes)
 }
 
@@ -91,7 +91,7 @@ pub struct Recounted {
     /// The number of clusters that contain two structures, which qemu-img check does not detect.
     pub overlaps: u64,
     /// All reports.
-    pub told: String,
+    pub printed: String,
 }
 
 /// Recounts the image in `storage`.
@@ -108,12 +108,12 @@ pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
             RefcountFault::Overlap => overlaps += report.clusters,
         }
     }
-    let told = format!("{reports:?}");
+    let printed = format!("{reports:?}");
     let head = Head::read(storage).map_err(|error| error.to_string())?;
     let cluster_size = head.header.geometry.cluster_size;
     findings.image_end_offset =
         cluster_size.host_offset(recount.end_cluster_within(u64::MAX)).get();
-    Ok(Recounted { findings, overlaps, told })
+    Ok(Recounted { findings, overlaps, printed })
 }
 
 /// Compares our recounts of the image at `path`, which all `storages` contain, with qemu-img check. Returns the result
@@ -121,10 +121,10 @@ pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
 pub fn counts(path: &Path, storages: &[&dyn Storage]) -> Checked<(Findings, String)> {
     let (theirs, said) = super::check(path)?;
     for storage in storages {
-        let Recounted { findings, overlaps, told } = recount(*storage)?;
+        let Recounted { findings, overlaps, printed } = recount(*storage)?;
         if findings != theirs || overlaps != 0 {
             let both = format!("our recount: {findings:?}, qemu-img check {theirs:?}");
-            return Err(format!("{}: {both}\n{told}\n{said}", path.display()));
+            return Err(format!("{}: {both}\n{printed}\n{said}", path.display()));
         }
     }
     Ok((theirs, said))

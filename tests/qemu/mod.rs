@@ -53,7 +53,7 @@ pub fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
 }
 
 /// Describes a tool's command line and its output.
-pub fn told(tool: &str, arguments: &[&OsStr], output: &Output) -> String {
+pub fn failure(tool: &str, arguments: &[&OsStr], output: &Output) -> String {
     let head: String = String::from_utf8_lossy(&output.stdout).chars().take(500).collect();
     let stderr = String::from_utf8_lossy(&output.stderr);
     format!("{tool} {arguments:?}: {}\n{stderr}{head}", output.status)
@@ -63,7 +63,7 @@ pub fn told(tool: &str, arguments: &[&OsStr], output: &Output) -> String {
 pub fn img(arguments: &[&OsStr]) -> Checked<Vec<u8>> {
     let output = run("qemu-img", arguments)?;
     if !output.status.success() {
-        return Err(told("qemu-img", arguments, &output));
+        return Err(failure("qemu-img", arguments, &output));
     }
     Ok(output.stdout)
 }
@@ -78,7 +78,7 @@ pub fn io(path: &Path, options: &[&str], commands: &[String]) -> Checked<String>
     arguments.push(path.as_os_str());
     let output = run("qemu-io", &arguments)?;
     if !output.status.success() {
-        return Err(told("qemu-io", &arguments, &output));
+        return Err(failure("qemu-io", &arguments, &output));
     }
     String::from_utf8(output.stdout).map_err(|error| format!("qemu-io: {error}"))
 }
@@ -109,7 +109,7 @@ pub fn map(path: &Path, window: Window) -> Checked<Vec<Extent>> {
     let output = run("qemu-img", &arguments)?;
     match beginning(&output)? {
         extents if output.status.success() && output.stdout.ends_with(b"]\n") => Ok(extents),
-        _ => Err(told("qemu-img", &arguments, &output)),
+        _ => Err(failure("qemu-img", &arguments, &output)),
     }
 }
 
@@ -159,7 +159,7 @@ pub fn check(path: &Path) -> Checked<(Findings, String)> {
     arguments.push(path.as_os_str());
     let output = run("qemu-img", &arguments)?;
     let findings: Findings = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("{error}: {}", told("qemu-img", &arguments, &output)))?;
+        .map_err(|error| format!("{error}: {}", failure("qemu-img", &arguments, &output)))?;
     let Findings { corruptions, leaks, check_errors, .. } = findings;
     let code = match (check_errors, corruptions, leaks) {
         (0, 0, 0) => 0,
@@ -168,7 +168,7 @@ pub fn check(path: &Path) -> Checked<(Findings, String)> {
         _ => 1,
     };
     if output.status.code() != Some(code) {
-        return Err(format!("{findings:?}, but {}", told("qemu-img", &arguments, &output)));
+        return Err(format!("{findings:?}, but {}", failure("qemu-img", &arguments, &output)));
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Ok((findings, said.strip_prefix(BITMAPS_WARNING).unwrap_or(&said).to_string()))

@@ -14,7 +14,7 @@ use qcowfuzz::internal::formats::qcow2::snapshot_table::each_entry;
 use qcowfuzz::internal::formats::qcow2::snapshot_table::extra_of;
 use serde_json::{Value, json};
 
-use crate::qemu::{self, Checked, convert_with, run, told};
+use crate::qemu::{self, Checked, convert_with, failure, run};
 
 /// A snapshot, as the image describes it.
 #[derive(Debug)]
@@ -27,10 +27,10 @@ pub struct Listed {
 
 impl Listed {
     /// Returns its record in `qemu-img info`, which has room for 127 bytes of the id and 255 of the name.
-    fn as_qemu_tells_it(&self) -> Value {
+    fn as_qemu_prints_it(&self) -> Value {
         let Self { entry, extra, id, name } = self;
         let vm_state = extra.vm_state_bytes.unwrap_or(u64::from(entry.vm_state_bytes));
-        let mut told = json!({
+        let mut printed = json!({
             "id": id[..id.len().min(127)],
             "name": name[..name.len().min(255)],
             "vm-state-size": vm_state,
@@ -40,9 +40,9 @@ impl Listed {
             "vm-clock-nsec": entry.vm_clock_nanoseconds % 1_000_000_000,
         });
         if let Some(instructions) = extra.instructions {
-            told["icount"] = instructions.cast_signed().into();
+            printed["icount"] = instructions.cast_signed().into();
         }
-        told
+        printed
     }
 
     /// Returns the key by which qemu-img finds it: its id, or its name if it has no id.
@@ -55,8 +55,8 @@ impl Listed {
 
 /// Returns the snapshot table of the image in `storage`.
 pub fn list(storage: &dyn Storage) -> Checked<Vec<Listed>> {
-    let told = |error| format!("our reading of the snapshot table: {error}");
-    let header = Head::read(storage).map_err(told)?.header;
+    let described = |error| format!("our reading of the snapshot table: {error}");
+    let header = Head::read(storage).map_err(described)?.header;
     let mut all = Vec::new();
     let text = |at: HostOffset, length: u16| {
         let mut bytes = vec![0; usize::from(length)];
@@ -71,7 +71,7 @@ pub fn list(storage: &dyn Storage) -> Checked<Vec<Listed>> {
         all.push(Listed { entry: *entry, extra, id, name });
         Ok(())
     })
-    .map_err(told)?;
+    .map_err(described)?;
     Ok(all)
 }
 
@@ -84,7 +84,7 @@ pub fn compare_lists(path: &Path, snapshots: &[Listed]) -> Checked<()> {
     arguments.push(path.as_os_str());
     let printed: Value = serde_json::from_slice(&qemu::img(&arguments)?)
         .map_err(|error| format!("qemu-img info: {error}"))?;
-    let ours: Vec<Value> = snapshots.iter().map(Listed::as_qemu_tells_it).collect();
+    let ours: Vec<Value> = snapshots.iter().map(Listed::as_qemu_prints_it).collect();
     match printed["snapshots"] == Value::Array(ours.clone()) {
         true => Ok(()),
         false => Err(format!("ours {ours:?}\ntheirs {}", printed["snapshots"])),
@@ -118,6 +118,6 @@ pub fn apply(path: &Path, snapshot: &Listed, version: Version, active_bytes: u64
     ];
     match known.iter().any(|(possible, line)| *possible && said.contains(line)) {
         true => Ok(false),
-        false => Err(told("qemu-img", &arguments, &output)),
+        false => Err(failure("qemu-img", &arguments, &output)),
     }
 }

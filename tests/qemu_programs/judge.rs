@@ -124,13 +124,13 @@ fn compare_snapshots(
     let all = snapshots::list(&FileStorage::open(&path).map_err(|error| error.to_string())?)?;
     snapshots::compare_lists(&path, &all)?;
     for (index, snapshot) in all.iter().enumerate() {
-        let told = |error| format!("snapshot {index}, {snapshot:?}: {error}");
+        let described = |error| format!("snapshot {index}, {snapshot:?}: {error}");
         model.become_snapshot(index);
         tally.add("snapshots", 1);
         let largest = model.virtual_size_bytes().max(active_bytes);
         // Every process takes milliseconds, so the test does only one of the two if both are possible.
         if largest <= WHOLE_DISK_BYTES && entropy.one_in(2) {
-            compare_converted(&path, snapshot, model, active_bytes).map_err(told)?;
+            compare_converted(&path, snapshot, model, active_bytes).map_err(described)?;
             tally.add("snapshots that are converted", 1);
             continue;
         }
@@ -143,7 +143,7 @@ fn compare_snapshots(
             // Leaks in tables that QEMU wrote are no fault of ours.
             let (findings, said) = qemu::check(&copy)?;
             if (findings.corruptions, findings.check_errors) != (0, 0) {
-                return Err(told(format!("applied by qemu-img: {findings:?}\n{said}")));
+                return Err(described(format!("applied by qemu-img: {findings:?}\n{said}")));
             }
             let files = FileChain::open(&copy).map_err(|error| error.to_string())?;
             let on_disk: Vec<Layer> = files.layers().into_iter().map(Layer::erased).collect();
@@ -155,8 +155,8 @@ fn compare_snapshots(
                 l2_span_bytes: l2_span_bytes(harness.vm()),
                 allowed: &DIFFERENCES,
             };
-            applied.compare_maps(entropy, tally).map_err(told)?;
-            applied.compare_data(entropy, tally).map_err(told)?;
+            applied.compare_maps(entropy, tally).map_err(described)?;
+            applied.compare_data(entropy, tally).map_err(described)?;
             tally.add("snapshots that are applied", 1);
         }
         fs::remove_file(&copy).map_err(|error| error.to_string())?;

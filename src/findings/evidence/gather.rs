@@ -96,7 +96,7 @@ fn steps(steps: &[Step]) -> Vec<StepJson> {
             number,
             operation: step.operation.map(|operation| operation.to_string()),
             effect: step.effect,
-            deeds: step.deeds.iter().map(ToString::to_string).collect(),
+            changes: step.changes.iter().map(ToString::to_string).collect(),
             failing: false,
         }
     };

@@ -30,7 +30,7 @@ use crate::programs::{Program, Vm};
 pub use entries::ExplainedEntry;
 pub use files::{FileKind, FileRun, FileView};
 pub use spelled::spelled;
-pub use steps::{Deed, Mapped, Step};
+pub use steps::{Mapped, Step, StepChange};
 
 /// An input, explained.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ pub struct Step {
     /// The layer that it changed, counted from the lowest.
     pub height: usize,
     /// The changes that it made, with operands clamped to the disk and to the limits.
-    pub deeds: Vec<Deed>,
+    pub changes: Vec<StepChange>,
 }
 
 /// The new state of guest bytes.
@@ -49,7 +49,7 @@ pub enum Mapped {
 
 /// A change that an operation made, or another result of it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Deed {
+pub enum StepChange {
     /// Guest bytes have a new state.
     Mapped {
         /// The new state.
@@ -101,27 +101,27 @@ pub(super) fn run(
     let mut provenance = vec![Provenance::default()];
     for (counter, bytes) in records(input) {
         let operation = Operation::decode(bytes).filter(|_| index < program.operations.len());
-        let (effect, deeds) = match operation.filter(|_| index < operations) {
+        let (effect, changes) = match operation.filter(|_| index < operations) {
             Some(operation) => {
-                let (effect, deeds) = step(&mut vm, operation, index, &mut provenance);
-                (Some(effect), deeds)
+                let (effect, changes) = step(&mut vm, operation, index, &mut provenance);
+                (Some(effect), changes)
             }
             None => (None, Vec::new()),
         };
         index += usize::from(operation.is_some());
         let height = vm.journals().len() - 1;
-        steps.push(Step { counter, bytes: *bytes, operation, effect, height, deeds });
+        steps.push(Step { counter, bytes: *bytes, operation, effect, height, changes });
     }
     // A raw file has no mapping: a guest offset is also the host offset.
     let raw: Vec<bool> = vm.journals().map(|journal| journal.raw).collect();
     for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
-        step.deeds.iter_mut().for_each(Deed::in_place);
+        step.changes.iter_mut().for_each(StepChange::in_place);
     }
     provenance.reverse();
     (vm, steps, provenance)
 }
 
-impl Deed {
+impl StepChange {
     /// Removes the host range, for a file without a mapping.
     fn in_place(&mut self) {
         if let Self::Mapped { host, .. } = self {
@@ -136,32 +136,33 @@ fn step(
     operation: Operation,
     index: usize,
     provenance: &mut Vec<Provenance>,
-) -> (Effect, Vec<Deed>) {
+) -> (Effect, Vec<StepChange>) {
     let (before, layers) = (vm.journal().mark(), vm.journals().len());
     let (asked, clamped) = (vm.questions().len(), vm.clamped(operation));
     let effect = vm.step(operation);
-    let mut deeds = Vec::new();
+    let mut changes = Vec::new();
     if vm.journals().len() > layers {
         provenance.push(Provenance::default());
         let plan = vm.builder().plan();
         let (size_bytes, cluster_bytes) = (plan.size_bytes, plan.geometry.cluster_size.bytes());
-        return (effect, vec![Deed::Layer { size_bytes, cluster_bytes }]);
+        return (effect, vec![StepChange::Layer { size_bytes, cluster_bytes }]);
     }
     let journal = vm.journal();
     for record in journal.since(before) {
-        add(&mut deeds, deed(&record, journal.cluster_size));
+        add(&mut changes, change(&record, journal.cluster_size));
     }
     if let Some(top) = provenance.last_mut() {
         top.follow(journal, before, index);
     }
-    deeds.extend(vm.questions().iter().skip(asked).map(|question| Deed::Asked(*question)));
+    changes.extend(vm.questions().iter().skip(asked).map(|question| StepChange::Asked(*question)));
     if effect != Effect::None {
-        deeds.extend(clamped.into_iter().map(|(name, value)| Deed::Clamped { name, value }));
+        changes
+            .extend(clamped.into_iter().map(|(name, value)| StepChange::Clamped { name, value }));
     }
-    (effect, deeds)
+    (effect, changes)
 }
 
-fn deed(record: &JournalRecord, cluster_size: ClusterSize) -> Deed {
+fn change(record: &JournalRecord, cluster_size: ClusterSize) -> StepChange {
     let what = match *record {
         JournalRecord::Written { .. } => Mapped::Data,
         JournalRecord::Compressed { .. } => Mapped::Compressed,
@@ -171,20 +172,20 @@ fn deed(record: &JournalRecord, cluster_size: ClusterSize) -> Deed {
         JournalRecord::Resized { .. }
         | JournalRecord::SnapshotTaken
         | JournalRecord::SnapshotDeleted { .. }
-        | JournalRecord::SnapshotApplied { .. } => return Deed::Disk(*record),
+        | JournalRecord::SnapshotApplied { .. } => return StepChange::Disk(*record),
     };
     match Placed::of(record, cluster_size) {
-        Some(Placed { guest, host }) => Deed::Mapped { what, guest, host },
-        None => Deed::Disk(*record),
+        Some(Placed { guest, host }) => StepChange::Mapped { what, guest, host },
+        None => StepChange::Disk(*record),
     }
 }
 
-/// Adds a deed; one that goes on where the last one ended, on the disk and in the file, belongs to it.
-fn add(deeds: &mut Vec<Deed>, deed: Deed) {
+/// Adds a change. If it continues the last one, on the disk and in the file, the last one becomes longer instead.
+fn add(changes: &mut Vec<StepChange>, change: StepChange) {
     if let (
-        Some(Deed::Mapped { what: last_what, guest: last_guest, host: last_host }),
-        Deed::Mapped { what, guest, host },
-    ) = (deeds.last_mut(), &deed)
+        Some(StepChange::Mapped { what: last_what, guest: last_guest, host: last_host }),
+        StepChange::Mapped { what, guest, host },
+    ) = (changes.last_mut(), &change)
         && last_what == what
         && *what != Mapped::Compressed
         && last_guest.end == guest.start
@@ -202,10 +203,10 @@ fn add(deeds: &mut Vec<Deed>, deed: Deed) {
             return;
         }
     }
-    deeds.push(deed);
+    changes.push(change);
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for StepChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let span = |range: &Range<u64>| {
             format!("{:#x}+{:#x}", range.start, range.end.saturating_sub(range.start))
@@ -271,7 +272,7 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
         if anatomy.read(&files.image).is_ok()
             && let Some(element) = anatomy.element(part, nth)
         {
-            step.deeds.push(Deed::Aimed { depth, part, at: element.at });
+            step.changes.push(StepChange::Aimed { depth, part, at: element.at });
         }
     }
 }

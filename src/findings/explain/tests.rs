@@ -15,13 +15,13 @@ fn explained(operations: &str, limits: Limits, until: usize) -> Explanation {
     explain(&input, limits, until, &FileNames::default())
 }
 
-fn deeds(explanation: &Explanation) -> Vec<Vec<String>> {
-    let told = |step: &Step| step.deeds.iter().map(ToString::to_string).collect();
-    explanation.steps.iter().map(told).collect()
+fn changes(explanation: &Explanation) -> Vec<Vec<String>> {
+    let printed = |step: &Step| step.changes.iter().map(ToString::to_string).collect();
+    explanation.steps.iter().map(printed).collect()
 }
 
 #[test]
-fn operations_are_told_with_what_they_came_to() {
+fn operations_are_explained_with_their_changes() {
     let explanation = explained(
         "write at=end-1 clusters=9
          zero at=end-1 clusters=2 keep=yes
@@ -35,14 +35,14 @@ fn operations_are_told_with_what_they_came_to() {
         usize::MAX,
     );
     // Clamped to the disk of 64 clusters; what goes on where the last one ended is one.
-    let told = deeds(&explanation);
-    assert_eq!(told[0], ["guest 0x3e000+0x2000 data at host 0x3000+0x2000"]);
-    assert_eq!(told[1], ["guest 0x3e000+0x2000 zeros at host 0x3000+0x2000"]);
-    assert_eq!(told[2], ["guest 0x3000+0x1000 data at host 0x5000+0x1000"]);
-    assert_eq!(told[3], ["guest 0x14000+0x3000 zeros"]);
-    assert_eq!(told[4], ["a snapshot more"]);
-    assert_eq!(told[5], ["walk of guest 0x1005+0x8000000000000000"]);
-    assert!(told[6].is_empty() && told[7].is_empty());
+    let steps = changes(&explanation);
+    assert_eq!(steps[0], ["guest 0x3e000+0x2000 data at host 0x3000+0x2000"]);
+    assert_eq!(steps[1], ["guest 0x3e000+0x2000 zeros at host 0x3000+0x2000"]);
+    assert_eq!(steps[2], ["guest 0x3000+0x1000 data at host 0x5000+0x1000"]);
+    assert_eq!(steps[3], ["guest 0x14000+0x3000 zeros"]);
+    assert_eq!(steps[4], ["a snapshot more"]);
+    assert_eq!(steps[5], ["walk of guest 0x1005+0x8000000000000000"]);
+    assert!(steps[6].is_empty() && steps[7].is_empty());
     let effects: Vec<_> = explanation.steps.iter().map(|step| step.effect.unwrap()).collect();
     assert_eq!(
         (effects[5], effects[6], effects[7]),
@@ -65,24 +65,24 @@ fn operands_are_clamped_where_the_journal_says_nothing() {
         Limits::WALKED,
         usize::MAX,
     );
-    let told = deeds(&explanation);
-    assert_eq!(told[0], ["clusters: 12"]);
+    let steps = changes(&explanation);
+    assert_eq!(steps[0], ["clusters: 12"]);
     // One entry is all that the table has.
-    assert_eq!(told[2], ["bitmap: 0", "entry: 0", "entries: 1"]);
-    assert_eq!(told[3], ["refcount table clusters: 2", "L1 entries: 9"]);
-    assert_eq!(told[4], ["guest cluster: 69", "clusters: 9"]);
-    assert_eq!(told[5], ["bitmap: 0"]);
-    assert_eq!(told[6], ["bytes of tail: 18"]);
+    assert_eq!(steps[2], ["bitmap: 0", "entry: 0", "entries: 1"]);
+    assert_eq!(steps[3], ["refcount table clusters: 2", "L1 entries: 9"]);
+    assert_eq!(steps[4], ["guest cluster: 69", "clusters: 9"]);
+    assert_eq!(steps[5], ["bitmap: 0"]);
+    assert_eq!(steps[6], ["bytes of tail: 18"]);
 }
 
 #[test]
-fn an_operation_that_goes_on_where_the_last_one_ended_is_told_alone() {
+fn an_operation_that_continues_the_last_one_is_explained_alone() {
     // Both are the data of no write, one after the other: one record of the journal.
     let line = "preallocate at=last+0 clusters=2\n";
     let explanation = explained(&line.repeat(2), Limits::WALKED, usize::MAX);
-    let told = deeds(&explanation);
-    assert_eq!(told[0], ["guest 0x0+0x2000 data at host 0x3000+0x2000"]);
-    assert_eq!(told[1], ["guest 0x2000+0x2000 data at host 0x5000+0x2000"]);
+    let steps = changes(&explanation);
+    assert_eq!(steps[0], ["guest 0x0+0x2000 data at host 0x3000+0x2000"]);
+    assert_eq!(steps[1], ["guest 0x2000+0x2000 data at host 0x5000+0x2000"]);
 }
 
 #[test]
@@ -184,14 +184,14 @@ fn what_a_snapshot_brings_back_goes_back_to_what_wrote_it() {
 }
 
 #[test]
-fn damage_is_told_beside_what_was_built() {
+fn damage_is_reported_beside_the_built_value() {
     let explanation = explained(
         "write at=start+0 clusters=2\npatch part=l2 depth=0 nth=2 transform=flip value=0",
         Limits::HOSTILE,
         usize::MAX,
     );
     let entries = &explanation.files[0].entries;
-    assert_eq!(deeds(&explanation)[1], ["on L2 table at host 0x2008"]);
+    assert_eq!(changes(&explanation)[1], ["on L2 table at host 0x2008"]);
     let damaged: Vec<_> = entries.iter().filter(|entry| entry.damaged.is_some()).collect();
     let [entry] = damaged[..] else { panic!("{damaged:?}") };
     assert_eq!((entry.part, entry.value ^ entry.damaged.as_ref().unwrap().0), (Part::L2, 1));
@@ -211,8 +211,8 @@ fn layers_and_data_files_are_files_of_their_own() {
     );
     let kinds: Vec<_> = explanation.files.iter().map(|file| (file.kind, file.depth)).collect();
     assert_eq!(kinds, [(FileKind::Image, 0), (FileKind::DataFile, 0), (FileKind::Image, 1)]);
-    let told = deeds(&explanation);
-    assert_eq!(told[1], ["a disk of 0x40000 bytes in clusters of 0x10000 on top"]);
+    let steps = changes(&explanation);
+    assert_eq!(steps[1], ["a disk of 0x40000 bytes in clusters of 0x10000 on top"]);
     // Each file has the operations of its own layer.
     let of = |file: usize| -> Vec<usize> {
         explanation.files[file].runs.iter().flat_map(|run| run.operations.clone()).collect()

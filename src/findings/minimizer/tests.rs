@@ -207,7 +207,7 @@ fn what_cannot_be_shown_again_is_left_as_it_is() {
 }
 
 #[test]
-fn it_ends_when_it_is_told_to() {
+fn it_ends_when_its_watcher_ends_it() {
     let input = generate(5, GenerateSettings { operations: 50, compressed: false }).encode();
     let shows = |input: &[u8]| Program::decode(input).operations.len() > 3;
     let limited = minimized(&input, MinimizeSettings { tries: 4, ..SETTINGS }, shows);

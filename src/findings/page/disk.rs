@@ -40,7 +40,7 @@ pub fn section(report: &Report, result: &QemuResult, links: &Links) -> Markup {
                     code { (format!("{first:#x}")) } ", extent " (at) "."
                 },
                 _ if !evidence.expected.is_empty() && !evidence.actual.is_empty() => p {
-                    "The reference model and the walker say the same."
+                    "The reference model and the walker agree."
                 },
                 _ => {}
             }
@@ -64,13 +64,13 @@ fn expected(report: &Report) -> ReaderExtents<'_> {
     let cut = report.evidence.files.iter().any(|file| file.cut_to_bytes.is_some());
     let said = match (report.target.definition().expectation, records.is_empty()) {
         (Expectation::Unknown, _) => {
-            Some("nothing is expected of a file that nobody meant.".to_string())
+            Some("no program built the file, so it has no expected extents.".to_string())
         }
         (_, true) => Some("no extents.".to_string()),
         (Expectation::UntouchedExtents, false)
             if cut || damaged.into_iter().any(|entry| entry.damaged.is_some()) =>
         {
-            Some("what the disk would be without the damage.".to_string())
+            Some("the disk as it was before the damage.".to_string())
         }
         _ => None,
     };
@@ -87,9 +87,7 @@ fn actual(report: &Report) -> ReaderExtents<'_> {
     let records = &report.evidence.actual;
     let said = match (&report.evidence.walk_ended, report.target.definition().expectation) {
         (Some(ended), _) => Some(format!("the walk ended early: {ended}.")),
-        (None, Expectation::NotWalked) => {
-            Some("not asked: of refcounts no disk is walked.".to_string())
-        }
+        (None, Expectation::NotWalked) => Some("the target walks no disk.".to_string()),
         _ if records.is_empty() => Some("no extents.".to_string()),
         _ => None,
     };
@@ -104,8 +102,8 @@ fn qemu(result: &QemuResult) -> ReaderExtents<'_> {
     let (records, said) = match &result.answer {
         Ok(map) if map.records.is_empty() => (&[][..], Some("no extents.".to_string())),
         Ok(map) if map.holes == Holes::Keep => {
-            let said = "the files are too long to be written out; of clusters that hold nothing it may say that \
-                        they read as zeros.";
+            let said = "the files are too long to be written without holes, so it may report clusters without data as \
+                        zeros.";
             (map.records.as_slice(), Some(said.to_string()))
         }
         Ok(map) => (map.records.as_slice(), None),
@@ -144,13 +142,14 @@ fn choose(answers: &mut [ReaderExtents; 3], focus: Option<usize>) -> Option<Stri
         let records = answer.records.iter().enumerate();
         answer.chosen = records.filter(|(_, it)| inside(it)).take(2 * MAX_SHOWN_EXTENTS).collect();
     }
-    let told = answers.iter().zip(counts).filter(|(answer, count)| answer.chosen.len() < *count);
-    let told: Vec<_> = told
+    let shortened =
+        answers.iter().zip(counts).filter(|(answer, count)| answer.chosen.len() < *count);
+    let shortened: Vec<_> = shortened
         .map(|(answer, count)| format!("{}: {} of {count}", answer.who, answer.chosen.len()))
         .collect();
-    (!told.is_empty()).then(|| {
-        let told = told.join("; ");
-        format!("Not all extents are shown here. {told}. 'qcowfuzz replay --json' has those of the first two.")
+    (!shortened.is_empty()).then(|| {
+        let shortened = shortened.join("; ");
+        format!("This page does not show all extents. {shortened}. 'qcowfuzz replay --json' prints those of the first two.")
     })
 }
 
@@ -167,7 +166,7 @@ fn table(
     html! {
         div.scroll {
             table.group.extents {
-                caption { "The same in words: which guest bytes, their kind, and where they lie in the file" }
+                caption { "As a table: the guest bytes, their kind, and their host offset" }
                 thead { tr {
                     th scope="col" { "Guest" }
                     @for answer in answers { th scope="col" { (answer.who) } }
@@ -196,16 +195,16 @@ fn compared(answers: &[ReaderExtents; 3], start: u64, first: Option<u64>) -> Str
         at.map(|(_, record)| **record).collect::<Vec<_>>()
     });
     let [has_expected, has_actual, has_qemu] = answers.each_ref().map(|it| !it.records.is_empty());
-    let mut told = Vec::new();
+    let mut notes = Vec::new();
     if first == Some(start) {
-        told.push("first difference");
+        notes.push("first difference");
     } else if expected != actual && has_expected && (has_actual || first.is_some()) {
-        told.push("differs");
+        notes.push("differs");
     }
     if has_qemu && has_actual && qemu != actual {
-        told.push("qemu-img and the walker differ");
+        notes.push("qemu-img and the walker differ");
     }
-    told.join("; ")
+    notes.join("; ")
 }
 
 fn cell(
@@ -220,7 +219,7 @@ fn cell(
         td {
             @if here.is_empty() {
                 span.quiet {
-                    @if answer.chosen.is_empty() { "no answer" } @else if goes_on() { "goes on" } @else { "nothing" }
+                    @if answer.chosen.is_empty() { "no extents" } @else if goes_on() { "continues" } @else { "nothing" }
                 }
             }
             @for (at, record) in here { (extent(answer, *at, record, explanation, links)) }

@@ -19,11 +19,11 @@ pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Mar
         section #entries aria-labelledby="entries-h" {
             h2 #entries-h { "Fields and entries" }
             @if with_entries().next().is_none() {
-                p { "There is nothing that could be taken apart." }
+                p { "No image has fields or entries to show." }
             } @else {
                 p {
-                    "Of tables the entries that are not zero. Whether something is read is known of the top "
-                    "image, and of our walker on what was built, before any damage."
+                    "The tables leave out entries of zero. The last column reports what our walker reads of the "
+                    "top image as the program built it, before any damage."
                 }
             }
             @for (at, file) in with_entries() {
@@ -32,7 +32,7 @@ pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Mar
                     (part(at, first, entries, links, failing))
                 }
                 @if file.entries.len() >= MAX_EXPLAINED_ENTRIES {
-                    p.left-out { "There may be more: only the first " (MAX_EXPLAINED_ENTRIES) " are kept." }
+                    p.left-out { "There may be more: the explanation keeps the first " (MAX_EXPLAINED_ENTRIES) "." }
                 }
             }
         }
@@ -91,7 +91,7 @@ fn table(
                 caption { (part) ": offsets, values in hexadecimal digits, their bits in words" }
                 thead { tr {
                     th scope="col" { "Offset" } th scope="col" { "Field" }
-                    th scope="col" { "Value" } th scope="col" { "Says" }
+                    th scope="col" { "Value" } th scope="col" { "Meaning" }
                     @if any_damaged { th scope="col" { "Damaged to" } }
                     th scope="col" { "Operation" } th scope="col" { "Walker" }
                 } }

@@ -12,7 +12,7 @@
 
   const operations = new Map();
   const items = new Map();
-  // What each of them is drawn and written as.
+  // The elements that draw or describe each of them.
   const elements = new Map();
 
   const keyOf = (element) =>
@@ -39,7 +39,7 @@
     return named.join(", ") + (more > 0 ? ` and ${more} more` : "");
   };
 
-  const told = (key) => {
+  const sentenceOf = (key) => {
     const item = items.get(key);
     if (item) return `${item.says}: ${item.spoken}.`;
     const { number, items: wrote } = operations.get(key);
@@ -48,7 +48,7 @@
       return keys.length && `${keys.length} ${keys.length === 1 ? one : many}: ${listed(keys)}`;
     });
     const all = parts.filter(Boolean).join("; ");
-    return `Operation ${number} ${all ? `wrote ${all}` : "wrote nothing that is still there"}.`;
+    return `Operation ${number} ${all ? `wrote ${all}` : "wrote nothing that is still in the files"}.`;
   };
 
   let shown = null;
@@ -89,8 +89,8 @@
   };
 
   const say = () => {
-    const hold = pinned === null ? "" : " Held; Escape lets go.";
-    status.textContent = shown === null ? "Nothing is marked." : told(shown) + hold;
+    const hold = pinned === null ? "" : " The mark is held. Press Escape to release it.";
+    status.textContent = shown === null ? "Nothing is marked." : sentenceOf(shown) + hold;
   };
 
   const jump = (key) => {
@@ -129,7 +129,7 @@
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
     if (link) return open(link.hash);
-    // Who marks text to copy it wants no more than that.
+    // A click that selects text to copy it pins nothing.
     if (String(getSelection())) return;
     const key = target(event.target);
     if (key !== null) pin(key === pinned ? null : key);
@@ -189,7 +189,7 @@
     members?.forEach((member) => member.setAttribute("tabindex", member === event.target ? "0" : "-1"));
   });
 
-  // On paper nothing is folded away.
+  // A printed page shows every part.
   addEventListener("beforeprint", () => {
     for (const part of document.querySelectorAll("details")) part.open = true;
   });

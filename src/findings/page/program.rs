@@ -45,7 +45,7 @@ fn table(steps: &[StepJson], ranges: &[std::ops::Range<usize>]) -> Markup {
                 thead { tr {
                     th scope="col" { "Number" } th scope="col" { "Counter" }
                     th scope="col" { "Bytes" } th scope="col" { "Operation" }
-                    th scope="col" { "What it came to" } th scope="col" { "Effect" }
+                    th scope="col" { "Changes" } th scope="col" { "Effect" }
                 } }
                 tbody {
                     @for range in ranges {
@@ -58,14 +58,14 @@ fn table(steps: &[StepJson], ranges: &[std::ops::Range<usize>]) -> Markup {
 }
 
 fn row(step: &StepJson) -> Markup {
-    let StepJson { counter, bytes, number, operation, effect, deeds, failing } = step;
+    let StepJson { counter, bytes, number, operation, effect, changes, failing } = step;
     let (Some(number), Some(operation)) = (number, operation) else {
         return html! {
             tr.meaningless {
                 th scope="row" { "none" }
                 td.number { (counter) }
                 td { code { (bytes) } }
-                td colspan="3" { "has no meaning" }
+                td colspan="3" { "decodes to no operation" }
             }
         };
     };
@@ -84,8 +84,8 @@ fn row(step: &StepJson) -> Markup {
             td { code { (bytes) } }
             td.operation { code { (operation) } }
             td {
-                @if deeds.is_empty() { span.quiet { "no change" } }
-                @for deed in deeds { div { (deed) } }
+                @if changes.is_empty() { span.quiet { "no change" } }
+                @for change in changes { div { (change) } }
             }
             td { (effect) }
         }

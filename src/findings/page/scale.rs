@@ -84,12 +84,12 @@ impl Scale {
     }
 
     /// Returns the caption: the number of pieces that are not to scale.
-    pub fn told(&self) -> String {
+    pub fn caption(&self) -> String {
         let broken = self.pieces.iter().filter(|piece| piece.broken).count();
         let widened = self.pieces.iter().filter(|piece| piece.widened).count();
-        let told = match (broken, widened) {
+        let beginning = match (broken, widened) {
             (0, 0) => "Drawn to scale",
-            _ => "Drawn to scale, but for",
+            _ => "Drawn to scale, except",
         };
         let broken = match broken {
             0 => None,
@@ -101,8 +101,8 @@ impl Scale {
             1 => Some("one short part, which is drawn wider than it is".to_string()),
             more => Some(format!("{more} short parts, which are drawn wider than they are")),
         };
-        let but: Vec<_> = broken.into_iter().chain(widened).collect();
-        format!("{told} {}", but.join(" and ")).trim_end().to_string() + "."
+        let exceptions: Vec<_> = broken.into_iter().chain(widened).collect();
+        format!("{beginning} {}", exceptions.join(" and ")).trim_end().to_string() + "."
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
             assert!((piece.width - exact).abs() < 1e-6 && !piece.broken && !piece.widened);
         }
         assert!((scale.width() - WIDTH).abs() < 1e-6);
-        assert_eq!(scale.told(), "Drawn to scale.");
+        assert_eq!(scale.caption(), "Drawn to scale.");
         assert!((scale.x(1 << 16) - WIDTH / 10.0).abs() < 1e-6);
         assert!((scale.x(10 << 16) - WIDTH).abs() < 1e-6);
         assert_eq!(scale.between(1 << 16, 10 << 16).len(), 2);
@@ -135,7 +135,9 @@ mod tests {
         let broken: Vec<_> = scale.pieces.iter().map(|piece| piece.broken).collect();
         assert_eq!(broken, [false, false, false, true, false]);
         assert!(scale.pieces[2].widened);
-        assert!(scale.told().contains("one long part") && scale.told().contains("one short part"));
+        assert!(
+            scale.caption().contains("one long part") && scale.caption().contains("one short part")
+        );
     }
 
     #[test]

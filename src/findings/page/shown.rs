@@ -37,8 +37,8 @@ pub fn left_out(what: &str, count: usize, shown: &[Range<usize>]) -> Markup {
     html! {
         @if total < count {
             p.left-out {
-                "Of " (count) " " (what) " only " (total) " are shown here (counted from 0: " (ranges.join(", "))
-                "). " code { "qcowfuzz replay --json" } " has all of them."
+                "This page shows " (total) " of " (count) " " (what) " (counted from 0: " (ranges.join(", "))
+                "). " code { "qcowfuzz replay --json" } " prints all of them."
             }
         }
     }
@@ -73,7 +73,7 @@ mod tests {
                 assert_eq!(ranges.iter().map(Range::len).sum::<usize>(), count.min(8));
             }
         }
-        let told = left_out("runs", 100, &shown(100, 8, Some(50))).into_string();
-        assert!(told.contains("Of 100 runs only 8 are shown"), "{told}");
+        let sentence = left_out("runs", 100, &shown(100, 8, Some(50))).into_string();
+        assert!(sentence.contains("This page shows 8 of 100 runs"), "{sentence}");
     }
 }

@@ -59,7 +59,7 @@ pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Mar
     html! {
         section #files aria-labelledby="files-h" {
             h2 #files-h { "The host files" }
-            @if files.is_empty() { p { "None was built." } } @else { (legend(files)) }
+            @if files.is_empty() { p { "The run built no file." } } @else { (legend(files)) }
             @for (at, file) in files.iter().enumerate() { (one(at, file, links, failing)) }
         }
     }
@@ -139,8 +139,8 @@ fn one(at: usize, file: &FileJson, links: &Links, failing: Option<usize>) -> Mar
             (length_bytes) " bytes, clusters of " (cluster_bytes) " bytes."
             @if let Some(cut) = cut_to_bytes { " Damage: " strong { "cut to " (cut) " bytes" } "." }
         }
-        @if let Some(fault) = fault { p.fault { strong { "Not all of it: " } (fault) } }
-        @if runs.is_empty() { p { "It is empty." } } @else {
+        @if let Some(fault) = fault { p.fault { strong { "Incomplete: " } (fault) } }
+        @if runs.is_empty() { p { "The file is empty." } } @else {
             (picture(at, file, &ranges))
             (left_out("runs", runs.len(), &ranges))
             (table(at, file, &ranges, links))
@@ -180,7 +180,7 @@ fn picture(at: usize, file: &FileJson, ranges: &[Range<usize>]) -> Markup {
                     (ticks(&scale, STRIP_HEIGHT))
                 }
             }
-            figcaption { (scale.told()) }
+            figcaption { (scale.caption()) }
         }
     }
 }
@@ -257,7 +257,7 @@ fn table(at: usize, file: &FileJson, ranges: &[Range<usize>], links: &Links) -> 
     html! {
         div.scroll {
             table.group {
-                caption { "The same in words: " (title(file)) }
+                caption { "As a table: " (title(file)) }
                 thead { tr {
                     th scope="col" { "Offset" } th scope="col" { "Clusters" } th scope="col" { "Role" }
                     @if counted { th scope="col" { "References" } th scope="col" { "Refcount" } }
@@ -290,7 +290,7 @@ fn row(key: &str, file: &FileJson, run: &RunJson, links: &Links) -> Markup {
             td { (swatch(letters, style)) " " (role.name()) }
             @if file.kind == FileKind::Image {
                 td.number { (references) }
-                td.number { (refcount) @if off { " " strong.badge { "not the same" } } }
+                td.number { (refcount) @if off { " " strong.badge { "does not match" } } }
             }
             td { (links.named(operations)) }
         }

@@ -74,9 +74,7 @@ fn what_was_found_comes_first_and_its_operation_is_marked_in_words() {
 #[test]
 fn the_first_difference_is_marked_in_the_picture_and_in_the_table() {
     let mut report = reported(SMALL, 3);
-    assert!(
-        render(&report, &silent()).contains("The reference model and the walker say the same.")
-    );
+    assert!(render(&report, &silent()).contains("The reference model and the walker agree."));
     let extent = report.evidence.actual[1];
     assert_eq!(extent.extent().mapping.kind(), "zero-allocated");
     report.evidence.actual[1] = MapRecord { offset: None, ..extent };
@@ -86,23 +84,23 @@ fn the_first_difference_is_marked_in_the_picture_and_in_the_table() {
     assert!(page.contains("▼ first difference"));
     let row = page.split("<tr class=\"difference\">").nth(1).unwrap();
     let row = row.split("</tr>").next().unwrap();
-    for told in [
+    for expected in [
         "<th scope=\"row\">0x1000</th>",
         "+0x1000 zero-allocated at 0x",
         "+0x1000 zero-plain<",
         "<strong>first difference</strong>",
     ] {
-        assert!(row.contains(told), "{told}: {row}");
+        assert!(row.contains(expected), "{expected}: {row}");
     }
     assert_eq!(count(&page, "<tr class=\"difference\">"), 1);
 }
 
 #[test]
-fn counts_that_disagree_are_told_in_words() {
+fn counts_that_disagree_are_spelled_out() {
     let mut report = reported(SMALL, 3);
     report.evidence.files[0].runs[0].refcount = 7;
     let page = render(&report, &silent());
-    assert_eq!(count(&page, "not the same</strong>"), 1);
+    assert_eq!(count(&page, "does not match</strong>"), 1);
 }
 
 /// As long as programs may be, with as many extents and runs as that gives.
@@ -121,9 +119,9 @@ fn a_large_input_gives_a_page_that_opens_and_says_what_is_left_out() {
     report.evidence.first_difference = Some(1500);
     let page = render(&report, &silent());
     assert!(page.len() < 4 << 20, "{} bytes", page.len());
-    assert!(page.contains("Of 3000 records only 600 are shown here"), "operations");
-    assert!(page.contains("Not all extents are shown here. Reference model: 2"), "extents");
-    assert!(page.contains(" entries only 300 are shown here"), "entries");
+    assert!(page.contains("This page shows 600 of 3000 records"), "operations");
+    assert!(page.contains("This page does not show all extents. Reference model: 2"), "extents");
+    assert!(page.contains("This page shows 300 of "), "entries");
     // The page shows the elements around the finding.
     for id in ["op-0", "op-2499", "expected-0", "expected-1500", "actual-1500"] {
         assert!(page.contains(&format!("id=\"{id}\"")), "{id}");

@@ -59,11 +59,11 @@ fn whole(report: &Report) -> String {
 }
 
 #[test]
-fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
+fn a_report_begins_with_the_fingerprint_and_marks_the_operation() {
     let mut report = report(TargetKind::MapExtents, &failure("model"));
     assert_eq!(report.verdict, Verdict::Violation);
-    let told = whole(&report);
-    let lines: Vec<_> = told.lines().collect();
+    let printed = whole(&report);
+    let lines: Vec<_> = printed.lines().collect();
     assert_eq!(lines[0], "model: kind, normal → unallocated");
     assert_eq!(lines[1], "input: found after 2 of 3 operations");
     assert_eq!(lines[2], "where");
@@ -72,26 +72,26 @@ fn a_violation_is_told_fingerprint_first_and_marked_in_the_program() {
     assert_eq!(marked.len(), 1);
     assert!(marked[0].contains("; #1 at 28: ") && marked[0].ends_with(" <-- found after this"));
     // The remarks are comments, so the text still assembles to the program.
-    let (text, _) = told.split_once("\n\nimage: ").unwrap();
+    let (text, _) = printed.split_once("\n\nimage: ").unwrap();
     let text = text.split_once("\n\n").unwrap().1;
     let assembled = crate::programs::text::assemble(text).unwrap();
     assert_eq!(Some(assembled.to_string()), report.program);
     // The walker gave what was expected, so there is no difference; now it did not.
-    assert!(!told.contains("first difference"));
+    assert!(!printed.contains("first difference"));
     report.evidence.actual.pop();
     report.evidence.first_difference = Some(report.evidence.actual.len());
-    let told = whole(&report);
-    let line = told.lines().find(|line| line.starts_with('>')).unwrap();
-    assert!(line.ends_with("  —"), "{told}");
+    let printed = whole(&report);
+    let line = printed.lines().find(|line| line.starts_with('>')).unwrap();
+    assert!(line.ends_with("  —"), "{printed}");
 }
 
 #[test]
-fn what_explains_a_program_is_told_in_sections() {
+fn a_report_explains_a_program_in_sections() {
     let report = report(TargetKind::MapExtents, &failure("model"));
-    let told = whole(&report);
+    let printed = whole(&report);
     for section in ["\nimage: ", "\n             0x0        1 × header\n", "\nread by the walker: "]
     {
-        assert!(told.contains(section), "{section}: {told}");
+        assert!(printed.contains(section), "{section}: {printed}");
     }
     let json = json(&report);
     assert_eq!(json["steps"][1]["failing"], true);
@@ -113,9 +113,12 @@ fn what_is_not_the_same_twice_is_a_violation() {
 fn a_violation_of_refcounts_has_a_program_and_no_extents() {
     // Even an oracle of walks has no lists here.
     let report = report(TargetKind::Refcounts, &failure("model"));
-    let told = whole(&report);
-    assert!(told.starts_with("model: kind, normal → unallocated\ninput: found after 2 of 3 "));
-    assert!(told.contains(" <-- found after this\n") && !told.contains("read by"), "{told}");
+    let printed = whole(&report);
+    assert!(printed.starts_with("model: kind, normal → unallocated\ninput: found after 2 of 3 "));
+    assert!(
+        printed.contains(" <-- found after this\n") && !printed.contains("read by"),
+        "{printed}"
+    );
     let json = json(&report);
     assert_eq!((&json["target"], &json["verdict"]), (&"refcounts".into(), &"violation".into()));
     assert_eq!(json["operations_run"], 2);
@@ -125,11 +128,11 @@ fn a_violation_of_refcounts_has_a_program_and_no_extents() {
 }
 
 #[test]
-fn a_violation_in_a_file_is_told_without_a_program() {
+fn a_report_on_a_file_has_no_program() {
     let report = report(TargetKind::RawImage, &failure("lookup"));
-    let told = whole(&report);
+    let printed = whole(&report);
     let start = "lookup: kind, normal → unallocated\ninput: found in this file\nwhere\n";
-    assert!(told.starts_with(start) && !told.contains("operation"), "{told}");
+    assert!(printed.starts_with(start) && !printed.contains("operation"), "{printed}");
     let json = json(&report);
     assert_eq!((&json["detail"], &json["verdict"]), (&"where".into(), &"violation".into()));
     assert!(json.get("program").is_none() && json["steps"].as_array().unwrap().is_empty());
@@ -146,9 +149,9 @@ fn a_panic_is_a_violation() {
     ] {
         let report = report(target, &panicked());
         assert_eq!(report.verdict, Verdict::Violation);
-        let told = whole(&report);
-        assert!(told.starts_with(start), "{told}");
-        assert!(told.contains("\nsrc/map/walk.rs:7:1: index out of bounds\n"), "{told}");
+        let printed = whole(&report);
+        assert!(printed.starts_with(start), "{printed}");
+        assert!(printed.contains("\nsrc/map/walk.rs:7:1: index out of bounds\n"), "{printed}");
         let json = json(&report);
         assert_eq!(json["fingerprint"], "panic: qcowfuzz, piece");
         assert_eq!(json["verdict"], "violation");

@@ -56,7 +56,7 @@ fn steps(program: &str, steps: &[StepJson], out: &mut impl Write) -> io::Result<
     writeln!(out, "{image}")?;
     let widest = |step: &StepJson| step.operation.as_ref().map_or(0, String::len);
     let width = steps.iter().map(widest).max().unwrap_or(0).min(56);
-    for StepJson { counter, bytes, number, operation, effect, deeds, failing } in steps {
+    for StepJson { counter, bytes, number, operation, effect, changes, failing } in steps {
         let (Some(number), Some(operation)) = (number, operation) else {
             writeln!(out, "; at {counter}: {bytes} has no meaning")?;
             continue;
@@ -68,8 +68,8 @@ fn steps(program: &str, steps: &[StepJson], out: &mut impl Write) -> io::Result<
             Some(Effect::None) => writeln!(out, "    ; no effect")?,
             Some(_) => {}
         }
-        for deed in deeds {
-            writeln!(out, "    ; {deed}")?;
+        for change in changes {
+            writeln!(out, "    ; {change}")?;
         }
     }
     Ok(())

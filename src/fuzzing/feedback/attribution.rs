@@ -101,17 +101,17 @@ mod tests {
         attributed.event(State::WalkL1, Event::Piece);
         walked(WindowClass::Whole, &[Event::Piece]);
         walked(WindowClass::Middle, &[Event::Piece, Event::Table]);
-        let told = |edge| attributed.first_walk(edge).map(|walk| walk.to_string());
+        let label = |edge| attributed.first_walk(edge).map(|walk| walk.to_string());
         let first = edge(Event::Start, Event::Piece);
         let second = edge(Event::Piece, Event::Table);
-        assert_eq!(told(first).as_deref(), Some("walk 1, the whole disk"));
-        assert_eq!(told(second).as_deref(), Some("walk 2, the middle"));
+        assert_eq!(label(first).as_deref(), Some("walk 1, the whole disk"));
+        assert_eq!(label(second).as_deref(), Some("walk 2, the middle"));
         assert_eq!(attributed.recorder().count(first), 2);
         // In the next image, the count of walks begins again.
         attributed.measured();
         walked(WindowClass::End, &[Event::Piece, Event::Table]);
-        assert_eq!(told(second).as_deref(), Some("walk 1, the end"));
+        assert_eq!(label(second).as_deref(), Some("walk 1, the end"));
         attributed.begin_run();
-        assert_eq!((told(first), attributed.recorder().count(first)), (None, 0));
+        assert_eq!((label(first), attributed.recorder().count(first)), (None, 0));
     }
 }

@@ -72,7 +72,7 @@ impl Builder {
     }
 
     /// Reports the rare events in an image that was built with `scratch`.
-    pub(super) fn tell_rare<O: Observer>(&self, scratch: &BuildScratch, observer: &O) {
+    pub(super) fn report_rare<O: Observer>(&self, scratch: &BuildScratch, observer: &O) {
         if !O::OBSERVES {
             return;
         }

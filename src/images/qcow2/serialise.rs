@@ -95,7 +95,7 @@ impl Builder {
             data_file.truncate(disk_bytes);
         }
         data_file.seal(if raw { disk_bytes } else { 0 });
-        self.tell_rare(scratch, observer);
+        self.report_rare(scratch, observer);
     }
 
     pub(super) fn l1_offset(&self, l1: &L1) -> HostOffset {

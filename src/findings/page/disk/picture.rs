@@ -48,7 +48,7 @@ pub(super) fn picture(answers: &[ReaderExtents; 3], first: Option<u64>) -> Marku
         (legend(answers))
         figure {
             div.scroll {
-                svg.strip.group role="group" aria-label="The guest disk, three answers to one scale"
+                svg.strip.group role="group" aria-label="The guest disk, three rows to the same scale"
                     width=(width) height=(height) viewBox=(format!("0 0 {width} {height}"))
                 {
                     @for (row, answer) in answers.iter().enumerate() {
@@ -60,7 +60,7 @@ pub(super) fn picture(answers: &[ReaderExtents; 3], first: Option<u64>) -> Marku
                     }
                 }
             }
-            figcaption { (scale.told()) " All three rows have this scale." }
+            figcaption { (scale.caption()) " All three rows have this scale." }
         }
     }
 }
@@ -93,7 +93,7 @@ fn legend(answers: &[ReaderExtents; 3]) -> Markup {
                 li { (swatch(letters, style)) " " (status.name()) }
             }
             @if chosen().any(|record| record.depth > 0) {
-                li { "A number behind the letters: so many layers down." }
+                li { "A number after the letters: the depth of the layer." }
             }
         }
     }
@@ -103,7 +103,7 @@ fn one(answer: &ReaderExtents, top: f64, scale: &Scale) -> Markup {
     html! {
         text.who x="0" y=(rounded(top + 21.0)) { (answer.who) }
         g transform=(format!("translate({LEFT} {top})")) {
-            @if answer.chosen.is_empty() { text.silent x="0" y="21" { "no answer: see above" } }
+            @if answer.chosen.is_empty() { text.silent x="0" y="21" { "no extents: see above" } }
             @for (at, record) in &answer.chosen {
                 (segment(&format!("{}-{at}", answer.key), answer, record, scale))
             }
