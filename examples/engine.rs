@@ -1,5 +1,5 @@
-//! An engine for another implementation: a small reader of qcow2 images. The reader ignores the zero flag of L2 entries, so
-//! that the oracles find a bug.
+//! An engine for another implementation: a small reader of qcow2 images. The reader ignores the zero flag of L2
+//! entries, so that the oracles find a bug.
 //!
 //!     cargo run --release --example engine
 

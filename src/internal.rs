@@ -1,5 +1,5 @@
-//! The modules that are not part of the library's interface. The project's own command, tests, benchmarks and fuzz targets
-//! reach them here. They change without notice: nothing else may use them.
+//! The modules that are not part of the library's interface. The project's own command, tests, benchmarks and fuzz
+//! targets reach them here. They change without notice: nothing else may use them.
 
 pub mod formats {
     pub use crate::formats::*;

@@ -11,9 +11,9 @@
 //! image that the builder keeps, and the journal records the meaning of the
 //! operation. The builder writes a sparse [image](images::Image), whose refcounts count the refcount structures
 //! themselves. A backing chain has a builder and a journal for each layer, and its [files](images::Images). An
-//! [engine](harness::engine::Engine) opens the files and answers questions: extents, mappings of single bytes, data. The
-//! reference model answers the same questions from the journals alone; it never sees an image. The
-//! oracles (`harness::oracles`) compare the answers, and compare the refcounts of each image with its references.
+//! [engine](harness::engine::Engine) opens the files and answers questions: extents, mappings of single bytes, data.
+//! The reference model answers the same questions from the journals alone; it never sees an image. The oracles
+//! (`harness::oracles`) compare the answers, and compare the refcounts of each image with its references.
 //!
 //! [`harness::Harness`] does all of this, with buffers that are reused from run to run. The functions of
 //! [`fuzzing::libfuzzer`] are the entry points of libFuzzer. Three kinds of failure are never mixed:
@@ -46,7 +46,8 @@
 //!
 //! A fuzz target needs no feature: `default-features = false`.
 //!
-//! - `fuzzer`: the embedded loop (`fuzzing::embedded`), campaigns, inputs as files (`fuzzing::corpus`), and the evidence of a
+//! - `fuzzer`: the embedded loop (`fuzzing::embedded`), campaigns, inputs as files (`fuzzing::corpus`), and the
+//! evidence of a
 //!   finding: runs in processes of their own, judges, triage, reports.
 //! - `cli` (default): the command `qcowfuzz`, and the page and the archive of a finding; it enables `fuzzer`.
 

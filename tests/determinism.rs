@@ -1,5 +1,5 @@
-//! The result of an input does not depend on earlier inputs, their order or the thread. Fuzzing, replay and minimization
-//! require this.
+//! The result of an input does not depend on earlier inputs, their order or the thread. Fuzzing, replay and
+//! minimization require this.
 
 use std::thread;
 

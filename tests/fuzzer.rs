@@ -1,5 +1,5 @@
-//! The embedded loop as a library: the inputs that it keeps, the findings that it reports, and the detection of subjects
-//! whose results vary.
+//! The embedded loop as a library: the inputs that it keeps, the findings that it reports, and the detection of
+//! subjects whose results vary.
 
 #![cfg(feature = "fuzzer")]
 

@@ -12,8 +12,8 @@ use source::{Modules, Source, files};
 const ROOMS: &[&str] =
     &["disk", "formats", "walkers", "images", "programs", "harness", "findings", "fuzzing", "cli"];
 
-/// Imports that point downward and are forbidden all the same: the importing module, with all modules in it; the modules
-/// that it must not import; the reason.
+/// Imports that point downward and are forbidden all the same: the importing module, with all modules in it; the
+/// modules that it must not import; the reason.
 const APART: &[(&str, &[&str], &str)] = &[
     ("images", &["walkers"], "the build does not ask the walker"),
     ("programs", &["walkers"], "the build does not ask the walker"),

@@ -44,8 +44,8 @@ fn count(bytes: i64) {
     }
 }
 
-// SAFETY: every call is passed unchanged to the system's allocator. The counters are plain cells that need no allocation
-// and no destructor.
+// SAFETY: every call is passed unchanged to the system's allocator. The counters are plain cells that need no
+// allocation and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);

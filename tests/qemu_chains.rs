@@ -1,5 +1,5 @@
-//! Chains that qemu makes: qcow2 on qcow2 and on raw files with holes, with data files, of any sizes. The test opens the
-//! files by the names in them, and compares our map and our reads with those of qemu-img.
+//! Chains that qemu makes: qcow2 on qcow2 and on raw files with holes, with data files, of any sizes. The test opens
+//! the files by the names in them, and compares our map and our reads with those of qemu-img.
 
 mod qemu;
 mod tally;

@@ -1,5 +1,5 @@
-//! Payloads made by hand, judged by qemu: the installed qemu-img decodes each to the same content as our reader, or both
-//! refuse it. The map of the disk does not depend on the payload.
+//! Payloads made by hand, judged by qemu: the installed qemu-img decodes each to the same content as our reader, or
+//! both refuse it. The map of the disk does not depend on the payload.
 
 #[allow(dead_code)]
 mod qemu;

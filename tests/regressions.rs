@@ -1,5 +1,5 @@
-//! Runs every file in `tests/regressions/`, and the minimized program of every bug in `bugs/` and `bugs/hard/`. None may
-//! show a violation. `qcowfuzz regress --text` prints such files.
+//! Runs every file in `tests/regressions/`, and the minimized program of every bug in `bugs/` and `bugs/hard/`. None
+//! may show a violation. `qcowfuzz regress --text` prints such files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

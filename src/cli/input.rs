@@ -50,7 +50,8 @@ pub fn nothing_found(path: &Path, target: TargetKind) -> CommandError {
     CommandError::at(path, format_args!("{what} (--target {})", target.name()))
 }
 
-/// Rejects an input that ends the process of its run: it would end the caller's process too. `input` was read from `path`.
+/// Rejects an input that ends the process of its run: it would end the caller's process too. `input` was read from
+/// `path`.
 pub fn reject_if_crashes(
     path: &Path,
     input: &[u8],

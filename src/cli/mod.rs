@@ -1,5 +1,5 @@
-//! The command line. Each verb has a file, which parses its arguments, calls the library, prints the result, and returns
-//! an exit code.
+//! The command line. Each verb has a file, which parses its arguments, calls the library, prints the result, and
+//! returns an exit code.
 
 mod asm;
 mod bundle;

@@ -38,8 +38,8 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     read.map(|_| bytes).map_err(|error| Error::file(path, error))
 }
 
-/// Writes or replaces a file: at any moment, the path names the old file or the new one. `scratch` is a folder of the same
-/// file system.
+/// Writes or replaces a file: at any moment, the path names the old file or the new one. `scratch` is a folder of the
+/// same file system.
 ///
 /// # Errors
 /// The file cannot be written.

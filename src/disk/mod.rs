@@ -1,4 +1,5 @@
-//! Types that every format and every implementation shares: offsets, extents, storage, files, errors, limits and events.
+//! Types that every format and every implementation shares: offsets, extents, storage, files, errors, limits and
+//! events.
 
 pub(crate) mod clusters;
 pub mod error;

@@ -1,8 +1,8 @@
 //! Offsets in the virtual disk and in a file. Their types cannot be mixed.
 //!
 //! # Arithmetic
-//! No disk and no file has a byte at 2^64 - 1. So an offset that is held there reads as zeros and maps to nothing, like all
-//! others past the end. A caller that has to notice uses `checked_add`.
+//! No disk and no file has a byte at 2^64 - 1. So an offset that is held there reads as zeros and maps to nothing, like
+//! all others past the end. A caller that has to notice uses `checked_add`.
 
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident) => {

@@ -1,8 +1,8 @@
 //! The bytes that an image is read from: a slice of memory or a file, with data and holes.
 //!
 //! # Arithmetic
-//! An offset that is held at 2^64 - 1 lies past the end of every file, and past the end there are zeros. The same holds for
-//! an offset that has no room in a `usize`. A length that would be negative is 0: nothing is read.
+//! An offset that is held at 2^64 - 1 lies past the end of every file, and past the end there are zeros. The same holds
+//! for an offset that has no room in a `usize`. A length that would be negative is 0: nothing is read.
 
 use std::fs::{File, Metadata};
 use std::ops::{ControlFlow, Range};

@@ -23,8 +23,8 @@ use super::report::Report;
 /// Images up to this length, together, are packed.
 const MAX_PACKED_BYTES: u64 = 64 << 20;
 
-/// Returns an archive of the report of `input`, a finding whose images call each other by [`FileNames::default`]. All files are
-/// in `folder`. The same input gives the same archive, except for the versions in it.
+/// Returns an archive of the report of `input`, a finding whose images call each other by [`FileNames::default`]. All
+/// files are in `folder`. The same input gives the same archive, except for the versions in it.
 ///
 /// # Errors
 /// The images cannot be written to a temporary folder.

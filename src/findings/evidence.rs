@@ -1,5 +1,5 @@
-//! The evidence of a finding: everything that explains an input, in types that serialise. `replay` prints it, `report` draws
-//! it, `bundle` packs it.
+//! The evidence of a finding: everything that explains an input, in types that serialise. `replay` prints it, `report`
+//! draws it, `bundle` packs it.
 
 mod gather;
 

@@ -32,8 +32,8 @@ impl Examiner {
         Self { target, checks, names, log, runner, again }
     }
 
-    /// Runs `bytes`, the content of the file `input`, twice, and reports the result with evidence. Panics are named only while
-    /// there are [`PanicNotes`](super::panics::PanicNotes).
+    /// Runs `bytes`, the content of the file `input`, twice, and reports the result with evidence. Panics are named
+    /// only while there are [`PanicNotes`](super::panics::PanicNotes).
     pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Report {
         let mut report = self.judge(input, bytes);
         report.program = self.runner.pipeline().map(|it| it.program().to_string());

@@ -1,10 +1,11 @@
-//! Runs inputs in processes of their own: a hang, a stack overflow or a signal then ends that process, and is a finding.
+//! Runs inputs in processes of their own: a hang, a stack overflow or a signal then ends that process, and is a
+//! finding.
 //!
-//! The process is an executable that the caller names. It is run as
-//! `EXECUTABLE replay --json --brief --supervised --target TARGET -- FILE`, as the command `qcowfuzz` understands it: it runs
-//! the input in FILE and prints one JSON object, whose key `fingerprint` has the fingerprint of a finding, if there is one.
-//! It exits with 0 or 1 if it could run the input. It exits with 2 and a line on standard error if it could not. It ends
-//! when its standard input does ([`end_with_input`]).
+//! The process is an executable that the caller names. It is run as `EXECUTABLE replay --json --brief --supervised
+//! --target TARGET -- FILE`, as the command `qcowfuzz` understands it: it runs the input in FILE and prints one JSON
+//! object, whose key `fingerprint` has the fingerprint of a finding, if there is one. It exits with 0 or 1 if it could
+//! run the input. It exits with 2 and a line on standard error if it could not. It ends when its standard input does
+//! ([`end_with_input`]).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -157,8 +158,8 @@ impl Isolation {
             .args(["replay", "--json", "--brief", "--supervised"])
             .args(["--target", self.target.name(), "--"])
             .arg(path);
-        // Both outputs go to files: a pipe that nobody empties would stop the process. Its standard input ends when this
-        // process does, and then it ends too.
+        // Both outputs go to files: a pipe that nobody empties would stop the process. Its standard input ends when
+        // this process does, and then it ends too.
         let [mut out, mut error] =
             [tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?];
         command.stdin(Stdio::piped());

@@ -1,4 +1,5 @@
-//! The page of a report: the program, the files, the disk and the entries, as HTML with its style and its script inside.
+//! The page of a report: the program, the files, the disk and the entries, as HTML with its style and its script
+//! inside.
 
 mod disk;
 mod entries;

@@ -14,8 +14,8 @@ pub struct PanicNote {
     /// The function, without its module or type, whose spelling depends on the compiler. Empty if the build has no
     /// symbols.
     pub function: String,
-    /// The innermost function outside of the standard library, as `walkers::qcow2::read::read_piece`: where that library
-    /// panicked, the caller distinguishes bugs. Without symbols, only the module of `file`.
+    /// The innermost function outside of the standard library, as `walkers::qcow2::read::read_piece`: where that
+    /// library panicked, the caller distinguishes bugs. Without symbols, only the module of `file`.
     pub frame: String,
     /// The place and the message.
     pub detail: String,
@@ -89,8 +89,8 @@ fn is_standard(path: &str) -> bool {
 /// The place of a panic according to its stack.
 #[derive(Debug, Default)]
 struct Stack {
-    /// The innermost function in the file of the panic's location, which is the caller of the function that panicked (an
-    /// index, an `unwrap`).
+    /// The innermost function in the file of the panic's location, which is the caller of the function that panicked
+    /// (an index, an `unwrap`).
     function: Option<String>,
     /// The folder of that function's crate.
     root: Option<String>,

@@ -1,6 +1,6 @@
-//! Provenance: which operation of a program gave the guest bytes of a layer the mapping that they have, and which operation
-//! wrote the bytes of its file. It follows the journal. An applied snapshot brings back the mappings from the time when the
-//! program took it, with the operations that made them.
+//! Provenance: which operation of a program gave the guest bytes of a layer the mapping that they have, and which
+//! operation wrote the bytes of its file. It follows the journal. An applied snapshot brings back the mappings from the
+//! time when the program took it, with the operations that made them.
 
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ struct Trace {
     operation: usize,
     guest: Range<u64>,
     host: Option<Range<u64>>,
-    /// False if the program applied a snapshot that does not contain the mapping. A later mapping of the same guest bytes
-    /// does not end it: the last one counts.
+    /// False if the program applied a snapshot that does not contain the mapping. A later mapping of the same guest
+    /// bytes does not end it: the last one counts.
     in_effect: bool,
 }
 
@@ -57,7 +57,8 @@ impl Placed {
             | JournalRecord::SnapshotDeleted { .. }
             | JournalRecord::SnapshotApplied { .. } => return None,
         };
-        // The build accepts only clusters of a disk of 2^61 bytes at most, and host offsets of 56 bits: no sum saturates.
+        // The build accepts only clusters of a disk of 2^61 bytes at most, and host offsets of 56 bits: no sum
+        // saturates.
         let start = cluster_size.guest_offset(cluster).get();
         let guest = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
         let host = host.map(|(host, length)| host.get()..host.saturating_add(length).get());
@@ -102,8 +103,8 @@ impl Provenance {
         }
     }
 
-    /// Returns the last operation that mapped some of `guest`. A range without end is the whole disk, which depends on no
-    /// single operation.
+    /// Returns the last operation that mapped some of `guest`. A range without end is the whole disk, which depends on
+    /// no single operation.
     pub(crate) fn last_touching(&self, guest: &Range<u64>) -> Option<usize> {
         if guest.end == u64::MAX {
             return None;
@@ -117,7 +118,8 @@ impl Provenance {
         self.operations(|trace| trace.touches(guest))
     }
 
-    /// Returns the operations that wrote some of these bytes of the file, in order. Applied snapshots make no difference.
+    /// Returns the operations that wrote some of these bytes of the file, in order. Applied snapshots make no
+    /// difference.
     pub(crate) fn lying_in(&self, bytes: &Range<u64>) -> Vec<usize> {
         self.operations(|trace| trace.host.as_ref().is_some_and(|host| meet(host, bytes)))
     }

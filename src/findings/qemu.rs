@@ -40,8 +40,8 @@ const INCOMPATIBLE_AT: u64 = 72;
 pub struct Map {
     /// The extents.
     pub records: Vec<MapRecord>,
-    /// True if the holes of the files were filled. If not, qemu-img may report that clusters which are allocated and were
-    /// never written read as zeros.
+    /// True if the holes of the files were filled. If not, qemu-img may report that clusters which are allocated and
+    /// were never written read as zeros.
     pub holes: Holes,
 }
 
@@ -102,8 +102,8 @@ fn map_of(report: &Report) -> Result<Map, QemuError> {
     }
 }
 
-/// Writes the files to a folder of their own, and asks `qemu-img map`. It follows no name in an image: it is passed the path of
-/// each file. The images call each other by [`FileNames::default`].
+/// Writes the files to a folder of their own, and asks `qemu-img map`. It follows no name in an image: it is passed the
+/// path of each file. The images call each other by [`FileNames::default`].
 fn map(built: Built) -> Result<Map, QemuError> {
     let names = FileNames::default();
     let (_, images) = built;

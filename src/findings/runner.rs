@@ -76,8 +76,8 @@ pub struct Runner<O> {
 }
 
 impl<O: Observer + Clone + 'static> Runner<O> {
-    /// Creates a runner for inputs of the target `kind`. Images name each other by `names`; the target reports events to
-    /// `observer`.
+    /// Creates a runner for inputs of the target `kind`. Images name each other by `names`; the target reports events
+    /// to `observer`.
     pub fn new(kind: TargetKind, names: FileNames, observer: &O) -> Self {
         let target = kind.create(names.clone(), observer);
         Self { kind, names, observer: observer.clone(), target, panicked: false }

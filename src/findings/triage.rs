@@ -1,4 +1,5 @@
-//! Groups inputs by the bug that they show: which bugs there are, which of them are new, and which input to look at first.
+//! Groups inputs by the bug that they show: which bugs there are, which of them are new, and which input to look at
+//! first.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;

@@ -1,5 +1,5 @@
-//! The engine interface: to fuzz your own implementation, implement these two traits. The oracles call every implementation
-//! through them, our own walker included. `examples/engine.rs` implements them for a small reader.
+//! The engine interface: to fuzz your own implementation, implement these two traits. The oracles call every
+//! implementation through them, our own walker included. `examples/engine.rs` implements them for a small reader.
 
 use std::error::Error;
 
@@ -10,8 +10,8 @@ use crate::disk::storage::Layer;
 
 use super::case::ChainFeatures;
 
-/// The features that an engine declares. The harness calls only the capabilities that an engine declares, and passes it only
-/// images with features that it declares. A violation in any of these is a bug of the engine.
+/// The features that an engine declares. The harness calls only the capabilities that an engine declares, and passes it
+/// only images with features that it declares. A violation in any of these is a bug of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The engine implements [`OpenDisk::lookup`].
@@ -73,19 +73,20 @@ pub trait Engine {
     /// Returns the features that the engine declares.
     fn capabilities(&self) -> Capabilities;
 
-    /// Begins a run: the next images belong to another input. An engine that caches anything from image to image clears the
-    /// cache here, so that the coverage of a run depends on its input alone, as its verdict does.
+    /// Begins a run: the next images belong to another input. An engine that caches anything from image to image clears
+    /// the cache here, so that the coverage of a run depends on its input alone, as its verdict does.
     fn begin_run(&mut self) {}
 
-    /// Opens the image at the top of `chain`. The first layer holds the files of this image; each next layer is the backing
-    /// file of the layer before it. An engine that does not declare [`Capabilities::backing_files`] gets one layer.
+    /// Opens the image at the top of `chain`. The first layer holds the files of this image; each next layer is the
+    /// backing file of the layer before it. An engine that does not declare [`Capabilities::backing_files`] gets one
+    /// layer.
     ///
     /// # Errors
     /// The image is refused, or cannot be read.
     fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<Self::Disk<'s>, EngineError>;
 
-    /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0. The disk has the size that it had
-    /// when the snapshot was taken. Ranges that the snapshot does not map come from the layers below.
+    /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0. The disk has the size that it
+    /// had when the snapshot was taken. Ranges that the snapshot does not map come from the layers below.
     ///
     /// # Errors
     /// As for [`Engine::open`]; or the snapshot does not exist.

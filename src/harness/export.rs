@@ -29,12 +29,12 @@ pub fn names(path: &Path) -> FileNames {
     FileNames::new(&stem.replace(':', "_"))
 }
 
-/// Writes the top image to `path`, and before it the files that it names, beside it. So a file that exists names only files
-/// that exist. The images must have been built with the [`names`] of that path.
+/// Writes the top image to `path`, and before it the files that it names, beside it. So a file that exists names only
+/// files that exist. The images must have been built with the [`names`] of that path.
 ///
 /// # Errors
-/// A name is too long for an image or for a file, a file is too long to be filled, a file exists and is to be kept, or a file
-/// cannot be written. If a name, a length or an existing file is the reason, no file is written.
+/// A name is too long for an image or for a file, a file is too long to be filled, a file exists and is to be kept, or
+/// a file cannot be written. If a name, a length or an existing file is the reason, no file is written.
 pub fn write(
     path: &Path,
     existing: Existing,
@@ -60,7 +60,8 @@ pub fn write(
     Ok(())
 }
 
-/// Writes files as [`write()`] does. It fills the holes if the images are small, so that no reader takes data for zeros.
+/// Writes files as [`write()`] does. It fills the holes if the images are small, so that no reader takes data for
+/// zeros.
 ///
 /// # Errors
 /// Those of [`write()`].

@@ -8,7 +8,8 @@ use super::counts::uncount;
 use super::{Altered, Case, case};
 use crate::lines;
 
-/// Operations that store two bitmaps, where the first entry of the first table has bits, or only the remains of bitmaps.
+/// Operations that store two bitmaps, where the first entry of the first table has bits, or only the remains of
+/// bitmaps.
 pub fn add_to(program: &mut Program, left: bool) {
     let bitmaps = "bitmap granularity=31 flags=auto name=4\nbitmap granularity=30 flags=none name=9\n\
                  fill_bitmap index=0 entry=0 entries=1 fill=bits\n";

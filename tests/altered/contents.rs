@@ -168,7 +168,8 @@ pub const CASES: &[Case] = &[
         must: &["refcounts: compressed data, the references → fewer"],
         // The longer payload may reach into any cluster behind it.
         may: &["refcounts: "],
-        // The reader ignores bytes behind the payload. A change is visible only if the payload reaches the next cluster.
+        // The reader ignores bytes behind the payload. A change is visible only if the payload reaches the next
+        // cluster.
         harmless: true,
     },
     case(

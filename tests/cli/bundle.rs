@@ -1,4 +1,5 @@
-//! `bundle`: the inputs that it refuses. `scripts/from-crash` runs it with a planted bug, which the archive shows again.
+//! `bundle`: the inputs that it refuses. `scripts/from-crash` runs it with a planted bug, which the archive shows
+//! again.
 
 use std::fs;
 

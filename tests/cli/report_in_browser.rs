@@ -77,8 +77,8 @@ fn with_reader(page: &str) -> String {
     format!("{before}{body}")
 }
 
-/// Returns the notes of the script. On a busy machine, the window may not have the focus yet and gets no keys. Then this
-/// function opens the page again.
+/// Returns the notes of the script. On a busy machine, the window may not have the focus yet and gets no keys. Then
+/// this function opens the page again.
 fn read(dir: &Path, page: &str, flags: &[&str]) -> Option<Value> {
     let mut notes = read_once(dir, page, flags)?;
     for _ in 0..9 {

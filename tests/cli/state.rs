@@ -1,4 +1,5 @@
-//! `state`: the coverage of the committed seeds, the difference of two corpora, and a smallest sufficient set of inputs.
+//! `state`: the coverage of the committed seeds, the difference of two corpora, and a smallest sufficient set of
+//! inputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

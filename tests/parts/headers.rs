@@ -1,4 +1,5 @@
-//! Parts of headers. The last `header` operation of a program decides, so each line requests its part and random others.
+//! Parts of headers. The last `header` operation of a program decides, so each line requests its part and random
+//! others.
 
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;

@@ -1,8 +1,9 @@
-//! Reads Rust source for the tests of the architecture: returns the paths that it names outside of comments, strings and
-//! tests.
+//! Reads Rust source for the tests of the architecture: returns the paths that it names outside of comments, strings
+//! and tests.
 
 mod modules;
 mod numbers;
+mod types;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -37,8 +37,8 @@ impl Modules {
         self.files.iter().map(|source| source.module().join("::")).collect()
     }
 
-    /// Returns the modules that each file imports from. A name that a module merely passes on counts for the module that
-    /// it comes from.
+    /// Returns the modules that each file imports from. A name that a module merely passes on counts for the module
+    /// that it comes from.
     pub fn imports(&self) -> Vec<BTreeSet<String>> {
         let of = |source: &Source| {
             let own = source.module().join("::");

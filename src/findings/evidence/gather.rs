@@ -20,8 +20,8 @@ use crate::images::image::Image;
 use super::{EntryJson, Evidence, FileJson, RunJson, RunRole, StepJson};
 
 impl Evidence {
-    /// Gathers the evidence about `input`, which `runner` has run last; `log` has the events of that run. Images call other
-    /// files by `names`. If the code under test panics, its part of the evidence is left out.
+    /// Gathers the evidence about `input`, which `runner` has run last; `log` has the events of that run. Images call
+    /// other files by `names`. If the code under test panics, its part of the evidence is left out.
     pub fn gather(
         target: TargetKind,
         input: &[u8],

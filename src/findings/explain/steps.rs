@@ -88,7 +88,8 @@ pub enum StepChange {
     },
 }
 
-/// Runs the first `operations` of a program. Returns the effect of each, and the provenance of each layer from the top down.
+/// Runs the first `operations` of a program. Returns the effect of each, and the provenance of each layer from the top
+/// down.
 pub(super) fn run(
     input: &[u8],
     program: &Program,

@@ -56,9 +56,9 @@ pub(crate) const REDUCERS: &[Reducer] = &[
     Reducer { name: "geometry", reduce: geometry::reduce },
 ];
 
-/// Minimizes `input`, a program that shows a bug. `judge` reports whether a candidate shows the same bug; candidates are
-/// canonical. Before each candidate, the minimizer passes its progress to `watch`, which may end the minimization: the
-/// result is the simplest program so far.
+/// Minimizes `input`, a program that shows a bug. `judge` reports whether a candidate shows the same bug; candidates
+/// are canonical. Before each candidate, the minimizer passes its progress to `watch`, which may end the minimization:
+/// the result is the simplest program so far.
 ///
 /// # Errors
 /// The first error of `judge`, which ends the minimization.

@@ -2,8 +2,8 @@
 //! maps. It is read from the bytes alone, so attacks can change everything that a reader reads.
 //!
 //! # Arithmetic
-//! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset is held. Entries
-//! may name any host offset. A host range that passes 2^64 ends there, because no file has bytes behind that.
+//! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset is held.
+//! Entries may name any host offset. A host range that passes 2^64 ends there, because no file has bytes behind that.
 
 mod fields;
 

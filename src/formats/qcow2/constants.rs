@@ -1,5 +1,5 @@
-//! Numbers of the format: magic, lengths, feature bits, extension types, bits of table entries, and the limits at which QEMU
-//! refuses an image. The code that reads images and the build share them.
+//! Numbers of the format: magic, lengths, feature bits, extension types, bits of table entries, and the limits at which
+//! QEMU refuses an image. The code that reads images and the build share them.
 
 /// `QFI\xfb`.
 pub const MAGIC: u32 = 0x5146_49FB;
@@ -88,8 +88,8 @@ pub const L2_ZERO: u64 = 1;
 /// The length of the fixed part of a snapshot table entry.
 pub const SNAPSHOT_FIXED_BYTES: usize = 40;
 
-/// The length of the shortest extra data that version 3 allows in a snapshot table entry: the sizes of the VM state and of
-/// the disk.
+/// The length of the shortest extra data that version 3 allows in a snapshot table entry: the sizes of the VM state and
+/// of the disk.
 pub const SNAPSHOT_V3_EXTRA_BYTES: u32 = 16;
 
 /// The length of the extra data that have a meaning: the two sizes and the instruction count.

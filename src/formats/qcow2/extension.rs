@@ -28,8 +28,8 @@ impl HeaderExtension {
     }
 }
 
-/// Calls `take` with each extension, the one that ends the list included. Checks that each ends within the extension area, as
-/// QEMU does at open (`block/qcow2.c`, `qcow2_read_extensions`).
+/// Calls `take` with each extension, the one that ends the list included. Checks that each ends within the extension
+/// area, as QEMU does at open (`block/qcow2.c`, `qcow2_read_extensions`).
 ///
 /// # Errors
 /// An extension is too long, a read fails, or `take` returns an error.

@@ -1,7 +1,8 @@
 //! The snapshot table of an image. The walker reads it to open an image, and the recount to find every snapshot.
 //!
 //! # Arithmetic
-//! A table that begins past the end of the longest file has no readable bytes. Within it, no offset of an entry saturates.
+//! A table that begins past the end of the longest file has no readable bytes. Within it, no offset of an entry
+//! saturates.
 
 use super::constants::{MAX_FILE_BYTES, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
 use crate::disk::offsets::HostOffset;

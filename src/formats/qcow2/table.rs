@@ -1,13 +1,13 @@
-//! The tables of an image: where each of them lies, and its entries. Code that looks at a whole image reads its tables with
-//! this module: the anatomy, the check of entries and the recount. They differ in the order of the tables, in how often
-//! they look at a shared table and in what they make of an entry, so each follows the references by itself.
+//! The tables of an image: where each of them lies, and its entries. Code that looks at a whole image reads its tables
+//! with this module: the anatomy, the check of entries and the recount. They differ in the order of the tables, in how
+//! often they look at a shared table and in what they make of an entry, so each follows the references by itself.
 //!
 //! The walker does not use this module. It is the code under test, so the recount must not share its way through the
 //! tables.
 //!
 //! # Arithmetic
-//! An entry of a damaged table may name any offset. A table that passes 2^64 ends there, because no file has bytes behind
-//! that. A storage returns data from the range that it is asked for, so that none lie before their table.
+//! An entry of a damaged table may name any offset. A table that passes 2^64 ends there, because no file has bytes
+//! behind that. A storage returns data from the range that it is asked for, so that none lie before their table.
 
 use std::ops::{ControlFlow, Range};
 
@@ -78,7 +78,8 @@ impl HostTable {
         Self { start: header.refcount_table_offset, length_bytes, entry_bytes: 8 }
     }
 
-    /// Returns the refcount block at `start`. Its entries, the counts, may be shorter than a byte; [`HostTable::each_piece`] reads them.
+    /// Returns the refcount block at `start`. Its entries, the counts, may be shorter than a byte;
+    /// [`HostTable::each_piece`] reads them.
     pub fn refcount_block(geometry: &Geometry, start: HostOffset) -> Self {
         Self { start, length_bytes: geometry.cluster_size.bytes(), entry_bytes: 8 }
     }
@@ -88,8 +89,8 @@ impl HostTable {
         self.start..self.start.saturating_add(self.length_bytes)
     }
 
-    /// Calls `take` with each piece of the table that is not a hole, and the number of bytes before it. If the length is no
-    /// multiple of [`GRAIN_BYTES`], the last piece includes bytes behind the table.
+    /// Calls `take` with each piece of the table that is not a hole, and the number of bytes before it. If the length
+    /// is no multiple of [`GRAIN_BYTES`], the last piece includes bytes behind the table.
     ///
     /// # Errors
     /// A read fails, or `take` breaks with an error.

@@ -46,7 +46,8 @@ pub(super) struct Job {
     /// The number of the run, and the time at which the supervisor first saw it.
     run: (u64, Instant),
     hangs: bool,
-    /// The number of workers that ended one after the other although their input ends no process, and the progress then.
+    /// The number of workers that ended one after the other although their input ends no process, and the progress
+    /// then.
     lost: (u32, u64),
 }
 

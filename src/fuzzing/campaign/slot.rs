@@ -27,8 +27,8 @@ const HEAD_BYTES: usize = 16;
 const IDLE: u64 = u64::MAX;
 
 impl Slot {
-    /// Opens the file at `path` and clears it. While it is open, the job belongs to this process: if another process has
-    /// the job, this function waits until that process has ended.
+    /// Opens the file at `path` and clears it. While it is open, the job belongs to this process: if another process
+    /// has the job, this function waits until that process has ended.
     ///
     /// # Errors
     /// The file cannot be opened, locked or written.

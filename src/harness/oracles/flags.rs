@@ -1,7 +1,7 @@
 //! Extents have only combinations of flags that `qemu-img map` can print for one image (QEMU `block/qcow2.c`,
-//! `qcow2_co_block_status`). An extent has an offset exactly if `qemu-img map` prints one. The offset has the same place in
-//! its sector as the guest offset, and the host range ends within 64 bits. Does not check that the right combination was
-//! chosen.
+//! `qcow2_co_block_status`). An extent has an offset exactly if `qemu-img map` prints one. The offset has the same
+//! place in its sector as the guest offset, and the host range ends within 64 bits. Does not check that the right
+//! combination was chosen.
 
 use crate::disk::extent::{Extent, Mapping, MappingStatus};
 

@@ -51,8 +51,8 @@ impl From<&'static str> for Oracle {
 pub struct Violation {
     /// The name of the oracle.
     pub oracle: &'static str,
-    /// True if the oracle's questions follow from the checksum of the input. Then of two inputs that do the same, one may
-    /// show the bug and the other not.
+    /// True if the oracle's questions follow from the checksum of the input. Then of two inputs that do the same, one
+    /// may show the bug and the other not.
     pub drawn: bool,
     /// The field in which the answers disagree.
     pub field: &'static str,

@@ -3,7 +3,8 @@
 //! exists for such a file.
 //!
 //! # Arithmetic
-//! Numbers of steps saturate, because a bound of 2^64 steps is none. The extents that are read end on the disk (`partition`).
+//! Numbers of steps saturate, because a bound of 2^64 steps is none. The extents that are read end on the disk
+//! (`partition`).
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;

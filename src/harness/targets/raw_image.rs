@@ -27,8 +27,8 @@ where
     Box::new(RawImage::new(engine))
 }
 
-/// The references that a recount of a file keeps. A table may be named many times over, and libFuzzer ends a process that
-/// takes 2 GiB.
+/// The references that a recount of a file keeps. A table may be named many times over, and libFuzzer ends a process
+/// that takes 2 GiB.
 const MAX_FILE_REFERENCES: usize = 1 << 20;
 
 /// Judges how the engine reads files of any content.

@@ -1,8 +1,8 @@
 //! Attacks on the files of a program.
 //!
 //! # Arithmetic
-//! The value of an attacked field wraps, so that a field near its largest value can become a small one. An offset past the
-//! end of the file is held at the last cluster boundary of 64 bits, and a file is cut to no less than 0 bytes.
+//! The value of an attacked field wraps, so that a field near its largest value can become a small one. An offset past
+//! the end of the file is held at the last cluster boundary of 64 bits, and a file is cut to no less than 0 bytes.
 
 use std::ops::Range;
 

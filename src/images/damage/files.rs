@@ -1,8 +1,8 @@
 //! Files whose bytes change, or whose reads fail, while an engine reads them.
 //!
 //! # Arithmetic
-//! A count of reads that has reached 255 stays there: it is as high as any that a trap waits for. A read that passes 2^64
-//! ends there, past the end of every file.
+//! A count of reads that has reached 255 stays there: it is as high as any that a trap waits for. A read that passes
+//! 2^64 ends there, past the end of every file.
 
 use std::cell::Cell;
 use std::io::ErrorKind;

@@ -1,8 +1,9 @@
 //! The bytes of on-disk structures, as the build writes them.
 //!
 //! The walker and the recount decode the same structures with `formats::qcow2`. The build shares only constants and
-//! offset types with them, and calculates everything else itself: if both used one function, a mistake in it would cancel
-//! out, and no oracle would see it. Field offsets are those of the specification (QEMU `docs/interop/qcow2.rst`).
+//! offset types with them, and calculates everything else itself: if both used one function, a mistake in it would
+//! cancel out, and no oracle would see it. Field offsets are those of the specification (QEMU
+//! `docs/interop/qcow2.rst`).
 
 pub(super) mod bitmaps;
 pub(super) mod entries;

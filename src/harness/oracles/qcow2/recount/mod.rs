@@ -2,8 +2,9 @@
 //! reference, and compares the counts with those on disk. It serves images in the loop and files of any size, because
 //! its memory depends on the number of references and not on the file's size.
 //!
-//! The recount follows the references by itself, although the walker and the build do so too. It is there to find the errors
-//! of both, so it must not share their way through the tables. It shares the reading of tables with the anatomy and with
+//! The recount follows the references by itself, although the walker and the build do so too. It is there to find the
+//! errors of both, so it must not share their way through the tables. It shares the reading of tables with the anatomy
+//! and with
 //! [`entries`](super::entries), which judge neither.
 
 mod bitmaps;
@@ -231,8 +232,8 @@ impl Recount {
         Ok(&self.reports)
     }
 
-    /// Reads a table piece by piece, without its holes, and passes each piece on with its place in the table. While `take`
-    /// works, other tables are read on another `level`.
+    /// Reads a table piece by piece, without its holes, and passes each piece on with its place in the table. While
+    /// `take` works, other tables are read on another `level`.
     fn each_piece<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
