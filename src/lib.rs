@@ -47,8 +47,7 @@
 //! A fuzz target needs no feature: `default-features = false`.
 //!
 //! - `fuzzer`: the embedded loop (`fuzzing::embedded`), campaigns, inputs as files (`fuzzing::corpus`), and the
-//! evidence of a
-//!   finding: runs in processes of their own, judges, triage, reports.
+//!   evidence of a finding: runs in processes of their own, judges, triage, reports.
 //! - `cli` (default): the command `qcowfuzz`, and the page and the archive of a finding; it enables `fuzzer`.
 
 pub mod disk;
