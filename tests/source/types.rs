@@ -10,7 +10,7 @@ const SHARED: &[(&str, &str)] = &[("Arguments", "every verb of the command has i
 /// Returns the names of the types that a module declares.
 fn types(source: &Source) -> impl Iterator<Item = &str> {
     source.code.lines().filter_map(|line| {
-        let mut words = line.trim_start().split_whitespace().peekable();
+        let mut words = line.split_whitespace().peekable();
         words.next_if(|word| word.starts_with("pub"));
         let kind = words.next()?;
         // Associated types, which are indented, belong to their traits.
