@@ -97,9 +97,11 @@ pub mod harness {
     }
     pub mod oracles {
         // One by one: the compiler reports an oracle that is not in this list and that the harness does not call.
-        pub use crate::harness::oracles::{OracleResult, collector, data, model, snapshots};
+        pub use crate::harness::oracles::{
+            OracleResult, collector, data, model, raw_data_file, snapshots,
+        };
         pub mod qcow2 {
-            pub use crate::harness::oracles::qcow2::{entries, recount, refcounts};
+            pub use crate::harness::oracles::qcow2::{declarations, entries, recount, refcounts};
         }
     }
 }
@@ -109,6 +111,9 @@ pub mod images {
     }
     pub mod damage {
         pub use crate::images::damage::*;
+    }
+    pub mod declarations {
+        pub use crate::images::declarations::*;
     }
     pub mod entropy {
         pub use crate::images::entropy::*;

@@ -72,7 +72,8 @@ fn mapped(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
 fn read(disk: &mut impl OpenDisk, meant: &Meant) -> Result<(), String> {
     let Meant { model, .. } = meant;
     let mut buffers = Default::default();
-    data::check(disk, model, |_| true).map_err(|it| it.fingerprint())?;
+    data::check(&mut |at, into| disk.read(at, into), model, |_| true)
+        .map_err(|it| it.fingerprint())?;
     for visible in model.visible() {
         let length = (visible.end - visible.start) as usize;
         if matches!(visible.piece.state, PieceState::Compressed(..)) && length <= 64 << 10 {

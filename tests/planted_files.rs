@@ -21,9 +21,9 @@ use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
 use qcowfuzz::internal::harness::model::Model;
 use qcowfuzz::internal::harness::model::PieceState;
-use qcowfuzz::internal::harness::oracles::data;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
+use qcowfuzz::internal::harness::oracles::{data, raw_data_file};
 use qcowfuzz::programs::{Program, text};
 
 fn seed(name: &str) -> Vec<u8> {
@@ -45,7 +45,7 @@ fn found(image: &Image, harness: &Harness<Walker>) -> Vec<String> {
     let counted = refcounts::check(&mut Recount::new(), image, &[]);
     let mut walker = Walker::default();
     let mut disk = walker.open(&[Layer::alone(image)]).unwrap();
-    let read = data::check(&mut disk, &model, |_| true);
+    let read = data::check(&mut |at, into| disk.read(at, into), &model, |_| true);
     [counted, read].into_iter().filter_map(|it| it.err().map(|it| it.fingerprint())).collect()
 }
 
@@ -141,4 +141,33 @@ fn an_engine_that_does_not_read_past_the_end_of_the_file_is_found() {
         .run(&seed("preallocated_and_cut.txt"), Checks::AtCheckpoints);
     let fingerprint = run.unwrap_err().violation.fingerprint();
     assert_eq!(fingerprint, "data: normal, an answer → an error");
+}
+
+#[test]
+fn a_raw_data_file_that_differs_from_the_disk_is_found() {
+    let harness = ran(&seed("data_file_raw.txt"));
+    let mut model = Model::new();
+    model.replay(harness.vm().journals());
+    let file = harness.images().raw_data_file().unwrap();
+    assert!(raw_data_file::check(file, &model).is_ok());
+    let length = file.length_bytes();
+    let shorter = cut(file, length - 512);
+    let mut lost = cut(file, length - 512);
+    lost.seal(length);
+    let faults = [
+        (
+            "a raw data file that is shorter than the disk",
+            shorter,
+            "raw_data_file: length, that of the disk → another",
+        ),
+        (
+            "a raw data file without its last write",
+            lost,
+            "raw_data_file: normal, what was written → zeros",
+        ),
+    ];
+    for (name, file, fingerprint) in faults {
+        let violation = raw_data_file::check(&file, &model).unwrap_err();
+        assert_eq!(violation.fingerprint(), fingerprint, "{name}");
+    }
 }

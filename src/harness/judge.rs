@@ -76,6 +76,9 @@ impl Judge {
         observer.begin(State::Check);
         if case.in_full {
             self.known.clear();
+            if let Some(file) = case.images.raw_data_file() {
+                oracles::raw_data_file::check(file, &self.model)?;
+            }
         }
         let reads = self.judge_answers(engine, &chain, &context, entropy)?;
         if !case.in_full {
@@ -121,7 +124,7 @@ impl Judge {
             oracles::lookup::check(disk, whole, known.new_extents())?;
         }
         if capabilities.read {
-            oracles::data::check(disk, model, known.new_visible())?;
+            oracles::data::check(&mut |at, into| disk.read(at, into), model, known.new_visible())?;
         }
         self.judge_questions(disk, &capabilities, context)?;
         Ok(reads)

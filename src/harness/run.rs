@@ -56,7 +56,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         engine.begin_run();
         judge.begin_run();
         let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |case| {
-            structures.check(case.images)?;
+            structures.check(case.images, case.in_full)?;
             unsupported = !engine.capabilities().cover(&case.features);
             if unsupported {
                 return Ok(());

@@ -4,6 +4,7 @@
 use crate::disk::clusters::HostCluster;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::storage::Layer;
+use crate::images::declarations::Declarations;
 use crate::images::image::Image;
 
 /// The names of the files of a chain. Images contain the names of the files below them, so the caller must choose the
@@ -71,10 +72,14 @@ pub struct LayerFiles {
     pub data_file: Image,
     /// The layer has an external data file.
     pub has_data_file: bool,
+    /// The data file is a raw image of the disk.
+    pub data_file_is_raw: bool,
     /// The layer is a raw file.
     pub raw: bool,
     /// The counts that the program left out of date, sorted by cluster.
     pub out_of_date: Vec<Deviation>,
+    /// The declarations that the image was meant to have.
+    pub declarations: Declarations,
 }
 
 impl LayerFiles {
@@ -152,6 +157,12 @@ impl Images {
                 .into_iter()
                 .chain([(name, &files.image)])
         })
+    }
+
+    /// Returns the raw data file of a single image. An image that has one has no backing file.
+    pub fn raw_data_file(&self) -> Option<&Image> {
+        let [files] = &self.layers[..self.live] else { return None };
+        files.data_file_is_raw.then_some(&files.data_file)
     }
 
     /// Returns the layer at the top. A chain always has one.

@@ -2,6 +2,7 @@
 
 pub(crate) mod content;
 pub(crate) mod damage;
+pub(crate) mod declarations;
 pub(crate) mod entropy;
 pub(crate) mod export;
 pub(crate) mod files;

@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
-use crate::harness::engine::OpenDisk;
+use crate::harness::engine::{EngineError, OpenDisk};
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
 
@@ -20,10 +20,15 @@ use super::{OracleResult, unexpected_error, violation};
 
 const ORACLE: &str = "data";
 
+/// A function that fills a slice with the guest's bytes from an offset on.
+pub trait Read: FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineError> {}
+
+impl<F: FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineError>> Read for F {}
+
 /// Reads both edges of every part of the disk that `is_new` passes, and the first bytes of every compressed cluster
 /// in it. Also reads across the edges between layers.
 pub fn check(
-    disk: &mut impl OpenDisk,
+    read: &mut impl Read,
     model: &Model,
     mut is_new: impl FnMut(&Visible) -> bool,
 ) -> OracleResult {
@@ -31,11 +36,11 @@ pub fn check(
     for visible in model.visible() {
         let new = is_new(visible);
         if new {
-            check_visible(disk, visible)?;
+            check_visible(read, visible)?;
         }
         match before {
             Some((before, new_before)) if before.depth != visible.depth && (new || new_before) => {
-                check_seam(disk, before, visible)?;
+                check_seam(read, before, visible)?;
             }
             _ => {}
         }
@@ -44,13 +49,13 @@ pub fn check(
     Ok(())
 }
 
-fn check_visible(disk: &mut impl OpenDisk, visible: &Visible) -> OracleResult {
+fn check_visible(read: &mut impl Read, visible: &Visible) -> OracleResult {
     let Visible { start, end, piece, cluster_size, .. } = *visible;
     let stamp_bytes = STAMP_BYTES as u64;
     let mut edge = |at: u64| {
         // The end of the disk or a layer above can cut a piece, and its stamp with it.
         let whole = at >= start && at.saturating_add(stamp_bytes) <= end;
-        if whole { check_edge(disk, visible, at) } else { Ok(()) }
+        if whole { check_edge(read, visible, at) } else { Ok(()) }
     };
     match piece.state {
         PieceState::Compressed(..) => {
@@ -92,7 +97,7 @@ fn too_deep(visible: &Visible, end: u64) -> bool {
 }
 
 /// Reads across the edge between two layers, half of the bytes from each.
-fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> OracleResult {
+fn check_seam(read: &mut impl Read, before: &Visible, after: &Visible) -> OracleResult {
     const HALF: usize = 8;
     let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
     let short = start.get() < before.start || after.end - after.start < HALF as u64;
@@ -105,7 +110,7 @@ fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> Or
     let (first, second) = expected.split_at_mut(HALF);
     expect_of(before, start, first);
     expect_of(after, GuestOffset::new(after.start), second);
-    if let Err(error) = disk.read(start, &mut actual) {
+    if let Err(error) = read(start, &mut actual) {
         return Err(unexpected_error(ORACLE, "two layers", &error));
     }
     if actual == expected {
@@ -123,11 +128,11 @@ fn check_seam(disk: &mut impl OpenDisk, before: &Visible, after: &Visible) -> Or
     })
 }
 
-fn check_edge(disk: &mut impl OpenDisk, visible: &Visible, at: u64) -> OracleResult {
+fn check_edge(read: &mut impl Read, visible: &Visible, at: u64) -> OracleResult {
     let mut actual = [0xA5; STAMP_BYTES];
     let guest = GuestOffset::new(at);
     let state = visible.state();
-    if let Err(error) = disk.read(guest, &mut actual) {
+    if let Err(error) = read(guest, &mut actual) {
         return Err(unexpected_error(ORACLE, kind(&state), &error));
     }
     if own_stamp(visible, at) == Some(actual) {

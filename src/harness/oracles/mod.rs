@@ -16,6 +16,7 @@ pub mod model;
 pub mod partition;
 pub mod qcow2;
 pub mod raw;
+pub mod raw_data_file;
 pub mod snapshots;
 pub mod window;
 

@@ -71,5 +71,9 @@ fn check_disk<E: Engine>(
     let start = extent.start.saturating_add(extent.length_bytes / 2);
     let some = Window { start, length_bytes: extent.length_bytes };
     window::check(disk, some, actual, fuel, other)?;
-    if reads { data::check(disk, model, |_| true) } else { Ok(()) }
+    if reads {
+        data::check(&mut |guest, into| disk.read(guest, into), model, |_| true)
+    } else {
+        Ok(())
+    }
 }

@@ -46,23 +46,25 @@ impl Builder {
         HeaderLayout::new(&self.plan, self.bitmaps_extension(), names).map(drop)
     }
 
-    pub(super) fn write_header(
+    /// Writes the header, and returns the names that it has: `names` or none.
+    pub(super) fn write_header<'n>(
         &self,
-        names: &Names,
+        names: Names<'n>,
         image: &mut Image,
         refcounts: &RefcountStructures,
-    ) {
+    ) -> Names<'n> {
         let nameless = Names { backing: b"", data_file: b"" };
-        let (names, layout) = match HeaderLayout::new(&self.plan, self.bitmaps_extension(), names) {
+        let (names, layout) = match HeaderLayout::new(&self.plan, self.bitmaps_extension(), &names)
+        {
             Ok(layout) => (names, layout),
             // The remainder takes less than 300 bytes.
             Err(_) => (
-                &nameless,
+                nameless,
                 HeaderLayout::new(&self.plan, self.bitmaps_extension(), &nameless)
                     .unwrap_or_default(),
             ),
         };
-        let fixed_part = self.fixed_part(refcounts, &layout, names);
+        let fixed_part = self.fixed_part(refcounts, &layout, &names);
         let length = u64::from(layout.header_bytes);
         let known = length.min(u64::from(V3_COMPRESSION_LENGTH_BYTES));
         fixed_part.write(image.place(HostOffset::ZERO, known as usize));
@@ -76,7 +78,7 @@ impl Builder {
         }
         let mut at = HostOffset::new(length);
         for extension in layout.extensions() {
-            at = extension.write(image, at, names, self.plan.has(HeaderFlags::JUNK));
+            at = extension.write(image, at, &names, self.plan.has(HeaderFlags::JUNK));
         }
         if layout.end {
             image.place(at, 8);
@@ -84,6 +86,7 @@ impl Builder {
         if layout.name_bytes > 0 {
             image.write(HostOffset::new(layout.name_offset), names.backing);
         }
+        names
     }
 
     fn fixed_part(

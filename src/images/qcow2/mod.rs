@@ -9,6 +9,7 @@ mod builder;
 mod census;
 pub mod clusters;
 mod compressed;
+mod declare;
 mod encoding;
 mod file;
 mod header;

@@ -13,7 +13,7 @@ use super::tables::{ClusterMapping, Compressed, Extended};
 impl Builder {
     /// Writes the bytes that a guest reads. The file is exactly as long as the disk.
     pub fn build_raw(&self, files: &mut LayerFiles) {
-        (files.raw, files.has_data_file) = (true, false);
+        (files.raw, files.has_data_file, files.data_file_is_raw) = (true, false, false);
         files.data_file.clear();
         files.out_of_date.clear();
         let image = &mut files.image;

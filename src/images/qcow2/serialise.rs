@@ -67,6 +67,7 @@ impl Builder {
         scratch.refcounts.allocate(placement, geometry, self.plan.refcounts, observer);
         files.raw = false;
         files.has_data_file = self.plan.data_file.is_some();
+        files.data_file_is_raw = self.plan.has_raw_data_file();
         files.data_file.clear();
         scratch.out_of_date.clear();
         if self.plan.has(HeaderFlags::OUT_OF_DATE) {
@@ -77,7 +78,8 @@ impl Builder {
         let image = &mut files.image;
         image.clear();
         observer.begin(State::Serialise);
-        self.write_header(names, image, &scratch.refcounts);
+        let names = self.write_header(*names, image, &scratch.refcounts);
+        self.declare(&names, &mut files.declarations);
         scratch.written_tables.clear();
         scratch.written_tables.resize(self.tables.count(), false);
         let mut writer = Writer { files, written: &mut scratch.written_tables };

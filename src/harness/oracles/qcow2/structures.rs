@@ -1,5 +1,5 @@
-//! The structures of all images of a chain: the refcounts of each are right. Does not check the content of the tables: the
-//! model does.
+//! The structures of all images of a chain: the refcounts of each are right, and each declares what was meant. Does not
+//! check the content of the tables: the model does.
 
 use smallvec::SmallVec;
 
@@ -8,6 +8,7 @@ use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::TableBytes;
 use crate::images::files::Images;
 
+use super::declarations;
 use super::recount::Recount;
 use super::refcounts;
 
@@ -15,6 +16,7 @@ use super::refcounts;
 #[derive(Debug, Default)]
 pub struct Structures {
     recount: Recount,
+    declarations: declarations::Reader,
     /// Bytes of the active L1 and L2 tables of each layer, holes not counted, from the lowest layer up.
     layer_table_bytes: SmallVec<[u64; MAX_LAYERS]>,
     table_bytes: TableBytes,
@@ -22,8 +24,8 @@ pub struct Structures {
 
 impl Structures {
     /// Judges the images of a chain. It skips the layers that did not change since the last chain of the same run: it has
-    /// judged them.
-    pub fn check(&mut self, images: &Images) -> OracleResult {
+    /// judged them. What the images declare it judges only `in_full`.
+    pub fn check(&mut self, images: &Images, in_full: bool) -> OracleResult {
         self.layer_table_bytes.truncate(images.unchanged());
         self.table_bytes.of_a_snapshot = 0;
         for files in images.layers().rev().skip(images.unchanged()) {
@@ -38,6 +40,11 @@ impl Structures {
         self.table_bytes.active = self.layer_table_bytes.iter().sum();
         let below = self.layer_table_bytes.split_last().map_or(0, |(_, below)| below.iter().sum());
         self.table_bytes.of_a_snapshot += below;
+        if in_full {
+            for files in images.layers().rev().filter(|files| !files.raw) {
+                self.declarations.check(&files.image, &files.declarations)?;
+            }
+        }
         Ok(())
     }
 

@@ -1,0 +1,75 @@
+//! A bounded run of a target in one process: all inputs of a folder, then children of them that the embedded loop
+//! breeds. Prints the fingerprint of the first violation or panic, and exits with 1.
+//!
+//! `cargo run --release --example bounded map_extents corpus/map_extents 1000`
+//!
+//! `scripts/mutants` runs it to find out whether a target notices a mutant.
+
+use std::error::Error;
+use std::fs;
+use std::process::exit;
+use std::rc::Rc;
+
+use qcowfuzz::findings::PanicNote;
+use qcowfuzz::fuzzing::corpus::Folder;
+use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
+use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::harness::Checks;
+use qcowfuzz::harness::target::Target;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::images::FileNames;
+
+/// A target whose first violation ends the process.
+struct Bounded {
+    target: Box<dyn Target>,
+    recorder: Rc<Recorder>,
+}
+
+impl Subject for Bounded {
+    fn run(&mut self, input: &[u8]) -> RunReply {
+        match self.target.run(input, Checks::AtCheckpoints) {
+            Ok(outcome) => RunReply::Sound(outcome),
+            Err(failure) => report(&failure.violation.fingerprint()),
+        }
+    }
+
+    fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+}
+
+fn report(fingerprint: &str) -> ! {
+    println!("{fingerprint}");
+    exit(1);
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    std::panic::set_hook(Box::new(|panic| report(&PanicNote::of(panic).fingerprint())));
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [target, seeds, runs] = arguments.as_slice() else {
+        return Err("expected a target, a folder of inputs, and a number of runs".into());
+    };
+    let kind = TargetKind::named(target).filter(|kind| kind.runs_programs());
+    let kind = kind.ok_or("expected a target whose inputs are programs")?;
+    let recorder = Rc::<Recorder>::default();
+    let target = kind.create(FileNames::default(), &recorder);
+    // The loop adds its finds to its corpus.
+    let work = tempfile::tempdir()?;
+    let folder = |name: &str| Folder::new(work.path().join(name), work.path().join("scratch"));
+    let corpus = folder("corpus")?;
+    for seed in fs::read_dir(seeds)? {
+        corpus.add("", &fs::read(seed?.path())?)?;
+    }
+    let build = "bounded".to_string();
+    let settings = FuzzSettings { rng_seed: 1, limits: kind.limits(), max_operations: 60, build };
+    let subject = Bounded { target, recorder };
+    let mut fuzzer = Fuzzer::begin(subject, settings, corpus, folder("artifacts")?)?;
+    for _ in 0..runs.parse()? {
+        fuzzer.step()?;
+    }
+    // The loop itself finds runs that are not the same twice.
+    if let Some((fingerprint, _)) = fuzzer.found().iter().next() {
+        report(fingerprint);
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! The declarations of an image are those that the program meant: the name and the format of the backing file, the name of
+//! the data file, the feature bits, the length of each snapshot's VM state, the flags and the granularity of each bitmap.
+//! No two snapshots have the same id, and no two bitmaps the same name. Bitmaps have no bits past the end of the disk
+//! (specification, "Bitmap data": "These bits must be zero"). A reader that maps one disk ignores most of these,
+//! so the other oracles miss errors in them. Does not check fields that may have any value: dates, clocks, other bits of bitmaps,
+//! unknown feature bits and extensions, the names of features.
+
+use std::ops::Range;
+
+use crate::disk::error::StorageError;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::bitmap::{
+    BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, bits_for,
+};
+use crate::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, BITMAP_AUTO, BITMAP_FIXED_BYTES,
+    COMPATIBLE_LAZY_REFCOUNTS, SNAPSHOT_FIXED_BYTES,
+};
+use crate::formats::qcow2::error::MapError;
+use crate::formats::qcow2::head::{Field, Head};
+use crate::formats::qcow2::header::Header;
+use crate::formats::qcow2::snapshot_table;
+use crate::harness::oracles::{OracleResult, violation};
+use crate::images::content::STAMP_BYTES;
+use crate::images::declarations::{BitmapDeclaration, Declarations};
+
+const ORACLE: &str = "declarations";
+
+/// The autoclear feature bits that are known.
+const AUTOCLEAR_KNOWN: u64 = AUTOCLEAR_BITMAPS | AUTOCLEAR_RAW_DATA_FILE;
+
+/// Strings of one image.
+#[derive(Debug, Default)]
+struct Strings {
+    bytes: Vec<u8>,
+    ranges: Vec<Range<usize>>,
+}
+
+/// Reads the declarations of images. It reuses its buffers.
+#[derive(Debug, Default)]
+pub struct Reader {
+    declared: Declarations,
+    /// The ids of its snapshots.
+    ids: Strings,
+    /// The names of its bitmaps.
+    names: Strings,
+    /// Some bitmap has a bit past the end of the disk.
+    bits_past_the_end: bool,
+}
+
+impl Reader {
+    /// Compares the declarations of the image in `storage` with those that were meant.
+    pub fn check<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        meant: &Declarations,
+    ) -> OracleResult {
+        if let Err(error) = self.read(storage) {
+            return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
+        }
+        let Self { declared, ids, names, bits_past_the_end } = self;
+        let fields = [
+            ("backing file's name", declared.backing_name == meant.backing_name),
+            ("backing file's format", declared.backing_format == meant.backing_format),
+            ("data file's name", declared.data_file_name == meant.data_file_name),
+            ("feature bits", declared.features == meant.features),
+            ("VM state", declared.vm_state_bytes == meant.vm_state_bytes),
+            ("bitmap", declared.bitmaps == meant.bitmaps),
+        ];
+        if let Some((field, _)) = fields.iter().find(|(_, is_as_meant)| !is_as_meant) {
+            let kinds = ("what was meant", "something else");
+            return violation(ORACLE, field, kinds, || {
+                format!("expected {meant:?}\nfound    {declared:?}")
+            });
+        }
+        for (what, strings) in [("snapshot's id", ids), ("bitmap's name", names)] {
+            if let Some(twice) = strings.first_twice() {
+                let kinds = ("of its own", "another's");
+                return violation(ORACLE, what, kinds, || {
+                    String::from_utf8_lossy(twice).into_owned()
+                });
+            }
+        }
+        if *bits_past_the_end {
+            return violation(ORACLE, "bitmap", ("zeros past the disk", "bits"), String::new);
+        }
+        Ok(())
+    }
+
+    fn read<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<(), MapError> {
+        let Self { declared, ids, names, bits_past_the_end } = self;
+        *bits_past_the_end = false;
+        declared.clear();
+        ids.clear();
+        names.clear();
+        let head = Head::read(storage)?;
+        let header = &head.header;
+        read_field(storage, head.backing_name, &mut declared.backing_name)?;
+        declared.backing_format = head.backing_format_in(storage)?;
+        read_field(storage, head.data_file, &mut declared.data_file_name)?;
+        declared.features = [
+            header.incompatible,
+            header.compatible & COMPATIBLE_LAZY_REFCOUNTS,
+            header.autoclear & AUTOCLEAR_KNOWN,
+        ];
+        snapshot_table::each_entry(storage, header, |_, at, entry| {
+            let extra = snapshot_table::extra_of(storage, at, entry)?;
+            let in_fixed_part = u64::from(entry.vm_state_bytes);
+            declared.vm_state_bytes.push(extra.vm_state_bytes.unwrap_or(in_fixed_part));
+            let before = SNAPSHOT_FIXED_BYTES as u64 + u64::from(entry.extra_bytes);
+            // No file is long enough that this saturates: the entry was read from it.
+            ids.read(storage, at.saturating_add(before), entry.id_bytes)?;
+            Ok(())
+        })?;
+        match head.bitmaps {
+            Some(extension) => self.read_bitmaps(storage, header, &extension),
+            None => Ok(()),
+        }
+    }
+
+    fn read_bitmaps<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        header: &Header,
+        extension: &BitmapsExtension,
+    ) -> Result<(), MapError> {
+        let Self { declared, names, bits_past_the_end, .. } = self;
+        let mut at = extension.directory_offset;
+        for _ in 0..extension.bitmaps {
+            let mut fixed = [0; BITMAP_FIXED_BYTES];
+            storage.read_at(at, &mut fixed)?;
+            let entry = BitmapEntry::parse(&fixed);
+            // Readers ignore the bits of a bitmap in use, and its table may be that of another size.
+            *bits_past_the_end |=
+                !entry.in_use() && has_bits_past_the_end(storage, &entry, header)?;
+            declared.bitmaps.push(BitmapDeclaration {
+                in_use: entry.in_use(),
+                auto: entry.flags & BITMAP_AUTO != 0,
+                granularity_bits: entry.granularity_bits,
+            });
+            // No file is long enough that these saturate: the entry was read from it.
+            let name = at.saturating_add(BITMAP_FIXED_BYTES as u64);
+            names.read(storage, name, entry.name_bytes)?;
+            at = at.saturating_add(entry.length_bytes());
+        }
+        Ok(())
+    }
+}
+
+impl Strings {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ranges.clear();
+    }
+
+    fn read<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        at: HostOffset,
+        length_bytes: u16,
+    ) -> Result<(), StorageError> {
+        let start = self.bytes.len();
+        let end = start + usize::from(length_bytes);
+        self.bytes.resize(end, 0);
+        self.ranges.push(start..end);
+        storage.read_at(at, &mut self.bytes[start..])
+    }
+
+    /// Returns the first string that equals an earlier one. There are few strings.
+    fn first_twice(&self) -> Option<&[u8]> {
+        let string = |range: &Range<usize>| &self.bytes[range.clone()];
+        let is_twice = |(before, range): &(usize, &Range<usize>)| {
+            self.ranges[..*before].iter().any(|other| string(other) == string(range))
+        };
+        self.ranges.iter().enumerate().find(is_twice).map(|(_, range)| string(range))
+    }
+}
+
+/// Reads a field of the first cluster. Reads nothing if there is no such field.
+fn read_field<S: Storage + ?Sized>(
+    storage: &S,
+    field: Option<Field>,
+    into: &mut Vec<u8>,
+) -> Result<(), StorageError> {
+    let Some(Field { offset, length_bytes }) = field else { return Ok(()) };
+    // The first cluster has at most 2 MiB.
+    into.resize(length_bytes as usize, 0);
+    storage.read_at(offset, into)
+}
+
+/// Reports whether a bitmap has a bit beyond those of a disk of `virtual_size_bytes`. Looks at the first bytes of the last
+/// cluster of bits, where the build writes.
+fn has_bits_past_the_end<S: Storage + ?Sized>(
+    storage: &S,
+    entry: &BitmapEntry,
+    header: &Header,
+) -> Result<bool, MapError> {
+    let cluster_size = header.geometry.cluster_size;
+    let bits = bits_for(header.virtual_size_bytes(), entry.granularity_bits);
+    // The recount refuses a table without entries.
+    let before = u64::from(entry.table_entries.saturating_sub(1));
+    let mut word = [0; 8];
+    // No file is long enough that this saturates: the recount has read the table.
+    storage.read_at(entry.table_offset.saturating_add(before * 8), &mut word)?;
+    let cluster = BitmapTableEntry(u64::from_be_bytes(word)).cluster(cluster_size);
+    let Ok(BitmapCluster::Data(host)) = cluster else { return Ok(false) };
+    let mut bytes = [0; STAMP_BYTES];
+    storage.read_at(host, &mut bytes)?;
+    // The recount has checked that the table is as long as the disk needs, so that this never saturates.
+    let there = bits.saturating_sub(before * cluster_size.bytes() * 8);
+    let is_set = |bit: u64| bytes[(bit / 8) as usize] & (1 << (bit % 8)) != 0;
+    Ok((there..8 * STAMP_BYTES as u64).any(is_set))
+}

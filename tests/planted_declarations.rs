@@ -1,0 +1,232 @@
+//! The oracle `declarations` finds wrong bytes in the declarations of an image. The test plants each fault in every image of
+//! the seeds that has the field.
+
+#[allow(dead_code)]
+mod altered;
+#[allow(dead_code)]
+mod lines;
+
+use std::fs;
+use std::path::Path;
+
+use altered::Altered;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::images::Image;
+use qcowfuzz::internal::formats::qcow2::bitmap::{
+    BitmapCluster, BitmapEntry, BitmapTableEntry, bits_for,
+};
+use qcowfuzz::internal::formats::qcow2::constants::{BITMAP_FIXED_BYTES, SNAPSHOT_FIXED_BYTES};
+use qcowfuzz::internal::formats::qcow2::geometry::Version;
+use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::formats::qcow2::snapshot_table;
+use qcowfuzz::internal::harness::oracles::qcow2::declarations::Reader;
+use qcowfuzz::internal::images::declarations::Declarations;
+use qcowfuzz::programs::text::assemble;
+
+/// A fault, and the fingerprint that it must get. `plant` returns `None` if the image does not have the field.
+struct Fault {
+    name: &'static str,
+    plant: fn(&mut Altered, &Head, &Image) -> Option<()>,
+    fingerprint: &'static str,
+}
+
+const FAULTS: &[Fault] = &[
+    Fault {
+        name: "another backing file",
+        plant: |it, head, _| flip(it, head.backing_name?.offset.get(), 1),
+        fingerprint: "declarations: backing file's name, what was meant → something else",
+    },
+    Fault {
+        name: "a shorter name of the backing file",
+        plant: |it, head, _| {
+            head.backing_name?;
+            flip(
+                it,
+                19,
+                head.header.backing_file_bytes as u8 ^ (head.header.backing_file_bytes as u8 - 1),
+            )
+        },
+        fingerprint: "declarations: backing file's name, what was meant → something else",
+    },
+    Fault {
+        name: "a qcow2 backing file that is called raw",
+        plant: |it, head, _| {
+            let field = head.backing_format.filter(|field| field.length_bytes == 5)?;
+            it.write(field.offset.get(), b"raw\0\0");
+            Some(())
+        },
+        fingerprint: "declarations: backing file's format, what was meant → something else",
+    },
+    Fault {
+        name: "another data file",
+        plant: |it, head, _| flip(it, head.data_file?.offset.get(), 1),
+        fingerprint: "declarations: data file's name, what was meant → something else",
+    },
+    Fault {
+        name: "the bit for lazy refcounts",
+        plant: |it, head, _| {
+            (head.header.geometry.version == Version::V3).then_some(())?;
+            flip(it, 87, 1)
+        },
+        fingerprint: "declarations: feature bits, what was meant → something else",
+    },
+    Fault {
+        name: "the bit for a raw data file",
+        plant: |it, head, _| {
+            head.data_file?;
+            flip(it, 95, 2)
+        },
+        fingerprint: "declarations: feature bits, what was meant → something else",
+    },
+    Fault {
+        name: "a longer VM state",
+        plant: |it, head, image| {
+            let (at, _, _) = *snapshot_ids(head, image).iter().find(|(_, _, extra)| *extra >= 8)?;
+            flip(it, at + SNAPSHOT_FIXED_BYTES as u64 + 7, 1)
+        },
+        fingerprint: "declarations: VM state, what was meant → something else",
+    },
+    Fault {
+        name: "two snapshots with one id",
+        plant: |it, head, image| {
+            let all = snapshot_ids(head, image);
+            let [(one, length, extra), (other, other_length, other_extra), ..] = *all else {
+                return None;
+            };
+            (length == other_length && length > 0).then_some(())?;
+            let id = |at: u64, extra: u32| at + SNAPSHOT_FIXED_BYTES as u64 + u64::from(extra);
+            copy(it, id(one, extra), id(other, other_extra), u64::from(length))
+        },
+        fingerprint: "declarations: snapshot's id, of its own → another's",
+    },
+    Fault {
+        name: "a bitmap that is in use",
+        plant: |it, head, _| flip(it, head.bitmaps?.directory_offset.get() + 15, 1),
+        fingerprint: "declarations: bitmap, what was meant → something else",
+    },
+    Fault {
+        name: "a bitmap of another granularity",
+        plant: |it, head, _| flip(it, head.bitmaps?.directory_offset.get() + 17, 1),
+        fingerprint: "declarations: bitmap, what was meant → something else",
+    },
+    Fault {
+        name: "two bitmaps with one name",
+        plant: |it, head, image| {
+            let all = bitmap_names(head, image);
+            let [(one, length), (other, other_length), ..] = *all else { return None };
+            (length == other_length && length > 0).then_some(())?;
+            copy(it, one, other, u64::from(length))
+        },
+        fingerprint: "declarations: bitmap's name, of its own → another's",
+    },
+    Fault {
+        name: "a bit past the end of the disk",
+        plant: |it, head, image| flip(it, last_bits_of_one_bit(head, image)?.get(), 2),
+        fingerprint: "declarations: bitmap, zeros past the disk → bits",
+    },
+    Fault {
+        name: "an extension that is too long",
+        plant: |it, head, _| {
+            flip(it, u64::from(head.backing_format?.offset.get() as u32) - 4, 0x7F)
+        },
+        fingerprint: "declarations: image, readable → an error",
+    },
+];
+
+fn flip(it: &mut Altered, at: u64, bits: u8) -> Option<()> {
+    let byte = it.byte(at);
+    it.write(at, &[byte ^ bits]);
+    Some(())
+}
+
+fn copy(it: &mut Altered, from: u64, to: u64, length: u64) -> Option<()> {
+    let bytes: Vec<u8> = (from..from + length).map(|at| it.byte(at)).collect();
+    it.write(to, &bytes);
+    Some(())
+}
+
+/// Returns the offset of each entry of the snapshot table, the length of its id, and that of its extra data.
+fn snapshot_ids(head: &Head, image: &Image) -> Vec<(u64, u16, u32)> {
+    let mut all = Vec::new();
+    let each = snapshot_table::each_entry(image, &head.header, |_, at, entry| {
+        all.push((at.get(), entry.id_bytes, entry.extra_bytes));
+        Ok(())
+    });
+    each.unwrap();
+    all
+}
+
+/// Returns the offset and the length of each bitmap's name.
+fn bitmap_names(head: &Head, image: &Image) -> Vec<(u64, u16)> {
+    let Some(extension) = head.bitmaps else { return Vec::new() };
+    let mut at = extension.directory_offset.get();
+    let mut all = Vec::new();
+    for _ in 0..extension.bitmaps {
+        let mut fixed = [0; BITMAP_FIXED_BYTES];
+        image.read_at(HostOffset::new(at), &mut fixed).unwrap();
+        let entry = BitmapEntry::parse(&fixed);
+        all.push((at + BITMAP_FIXED_BYTES as u64, entry.name_bytes));
+        at += entry.length_bytes();
+    }
+    all
+}
+
+/// Returns the offset of the last cluster of bits, of a first bitmap that has one bit in it.
+fn last_bits_of_one_bit(head: &Head, image: &Image) -> Option<HostOffset> {
+    let at = head.bitmaps?.directory_offset;
+    let mut fixed = [0; BITMAP_FIXED_BYTES];
+    image.read_at(at, &mut fixed).unwrap();
+    let entry = BitmapEntry::parse(&fixed);
+    let cluster_size = head.header.geometry.cluster_size;
+    let before = u64::from(entry.table_entries) - 1;
+    let bits = bits_for(head.header.virtual_size_bytes(), entry.granularity_bits);
+    let mut word = [0; 8];
+    image.read_at(entry.table_offset.saturating_add(before * 8), &mut word).unwrap();
+    match BitmapTableEntry(u64::from_be_bytes(word)).cluster(cluster_size) {
+        Ok(BitmapCluster::Data(host)) if bits - before * cluster_size.bytes() * 8 == 1 => {
+            Some(host)
+        }
+        _ => None,
+    }
+}
+
+/// Returns the images of all seeds of `map_extents`, and the declarations that they were meant to have.
+fn images() -> Vec<(Image, Declarations)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/text/map_extents");
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|it| it.unwrap().path()).collect();
+    paths.sort();
+    let mut harness = Harness::new(Walker::default());
+    let mut images = Vec::new();
+    for path in paths {
+        let program = assemble(&fs::read_to_string(&path).unwrap()).unwrap();
+        harness.run(&program.encode(), Checks::AtCheckpoints).unwrap();
+        for files in harness.images().layers().filter(|files| !files.raw) {
+            images.push((Altered::new(&files.image).image(), files.declarations.clone()));
+        }
+    }
+    images
+}
+
+#[test]
+fn every_fault_in_a_declaration_is_found() {
+    let images = images();
+    let mut reader = Reader::default();
+    for (image, meant) in &images {
+        reader.check(image, meant).unwrap();
+    }
+    for fault in FAULTS {
+        let mut planted = 0;
+        for (image, meant) in &images {
+            let mut altered = Altered::new(image);
+            let head = Head::read(image).unwrap();
+            if (fault.plant)(&mut altered, &head, image).is_some() {
+                let found = reader.check(&altered.image(), meant).unwrap_err();
+                assert_eq!(found.fingerprint(), fault.fingerprint, "{}", fault.name);
+                planted += 1;
+            }
+        }
+        assert!(planted > 0, "{}: no seed has the field", fault.name);
+    }
+}
