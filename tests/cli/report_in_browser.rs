@@ -183,7 +183,12 @@ fn related_elements_are_marked() {
     assert_eq!(set(&entry["linked"]), ["op-0".to_string()].into());
     assert_empty(&notes["overNothing"]);
 
-    // With the keyboard.
+    keyboard(&notes, &written);
+    clicks(&notes, &written("2"));
+}
+
+/// Checks the marks that the keyboard sets and releases.
+fn keyboard(notes: &Value, written: &impl Fn(&str) -> BTreeSet<String>) {
     assert_eq!(set(&notes["focusFirst"]["linked"]), written("0"));
     let second = &notes["focusSecond"];
     assert_eq!((&second["focus"], set(&second["linked"])), (&"op-1".into(), written("1")));
@@ -214,8 +219,6 @@ fn related_elements_are_marked() {
     // The row and the part of the picture.
     assert_eq!((&run["pressed"], set(&run["jumps"])), (&2.into(), ["op-0".to_string()].into()));
     assert_empty(&notes["blurred"]);
-
-    clicks(&notes, &written("2"));
 }
 
 fn clicks(notes: &Value, written: &BTreeSet<String>) {

@@ -13,7 +13,7 @@ use crate::harness::Outcome;
 /// use qcowfuzz::harness::{Checks, Harness, Walker};
 /// use qcowfuzz::fuzzing::feedback::Recorder;
 /// use qcowfuzz::findings::runner::Finding;
-/// use qcowfuzz::fuzzing::embedded::{RunReply, Fuzzer, Settings, Subject};
+/// use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 /// use qcowfuzz::images::Limits;
 ///
 /// type Observed = Rc<Recorder>;
@@ -47,7 +47,7 @@ use crate::harness::Outcome;
 /// # let dir = dir.path();
 /// let folder = |name: &str| Folder::new(dir.join(name), dir.join("scratch"));
 /// let build = String::new();
-/// let settings = Settings { rng_seed: 1, limits: Limits::WALKED, max_operations: 60, build };
+/// let settings = FuzzSettings { rng_seed: 1, limits: Limits::WALKED, max_operations: 60, build };
 /// let mut fuzzer = Fuzzer::begin(subject, settings, folder("corpus")?, folder("artifacts")?)?;
 /// for _ in 0..50 {
 ///     fuzzer.step()?;
