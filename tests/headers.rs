@@ -6,24 +6,18 @@ mod lines;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::images::Limits;
-use qcowfuzz::internal::formats::qcow2::constants::COMPATIBLE_LAZY_REFCOUNTS;
-use qcowfuzz::internal::formats::qcow2::constants::EXTENSION_BACKING_FORMAT;
-use qcowfuzz::internal::formats::qcow2::constants::EXTENSION_DATA_FILE;
-use qcowfuzz::internal::formats::qcow2::constants::EXTENSION_END;
-use qcowfuzz::internal::formats::qcow2::constants::EXTENSION_FEATURE_NAMES;
-use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
+use qcowfuzz::internal::disk::image_format::ImageFormat;
+use qcowfuzz::internal::formats::qcow2::constants::{
+    COMPATIBLE_LAZY_REFCOUNTS, EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_END,
+    EXTENSION_FEATURE_NAMES,
+};
 use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::files::LayerFiles;
-use qcowfuzz::internal::images::qcow2::BackingPlan;
-use qcowfuzz::internal::images::qcow2::BuildScratch;
-use qcowfuzz::internal::images::qcow2::Builder;
-use qcowfuzz::internal::images::qcow2::DataFilePlan;
-use qcowfuzz::internal::images::qcow2::HeaderFlags;
-use qcowfuzz::internal::images::qcow2::HeaderLength;
-use qcowfuzz::internal::images::qcow2::HeaderStyle;
-use qcowfuzz::internal::images::qcow2::ImagePlan;
-use qcowfuzz::internal::images::qcow2::Names;
+use qcowfuzz::internal::images::qcow2::{
+    BackingPlan, BuildScratch, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle,
+    ImagePlan, Names,
+};
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::text::assemble;
 

@@ -29,6 +29,13 @@ const APART: &[(&str, &[&str], &str)] = &[
     ("harness::case", &["formats", "images::qcow2"], "a case belongs to no format"),
     ("harness::engine", &["formats", "images"], "engines read any format"),
     ("harness::run", &["formats", "images::qcow2"], "the harness knows cases, and no format"),
+    ("harness::pipeline", &["formats", "images::qcow2"], "the harness knows cases, and no format"),
+    ("images::files", &["formats", "images::qcow2"], "the files of a case belong to no format"),
+    (
+        "images::declarations",
+        &["formats", "images::qcow2"],
+        "the files of a case belong to no format",
+    ),
     ("harness::judge", &["walkers"], "the harness reaches every engine through its interface"),
     ("harness::pipeline", &["walkers"], "the harness reaches every engine through its interface"),
     ("harness::run", &["walkers"], "the harness reaches every engine through its interface"),

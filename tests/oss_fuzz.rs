@@ -7,16 +7,12 @@ use std::path::Path;
 
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::internal::disk::clusters::ClusterSize;
+use qcowfuzz::internal::disk::image_format::ImageFormat;
 use qcowfuzz::internal::formats::qcow2::bitmap::MAX_BITMAPS;
-use qcowfuzz::internal::formats::qcow2::constants::BITMAP_AUTO;
-use qcowfuzz::internal::formats::qcow2::constants::BITMAP_IN_USE;
-use qcowfuzz::internal::formats::qcow2::constants::BITMAPS_EXTENSION_BYTES;
-use qcowfuzz::internal::formats::qcow2::constants::COPIED;
-use qcowfuzz::internal::formats::qcow2::constants::OFFSET_MASK;
-use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_KNOWN_EXTRA_BYTES;
-use qcowfuzz::internal::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
-use qcowfuzz::internal::formats::qcow2::constants::*;
-use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
+use qcowfuzz::internal::formats::qcow2::constants::{
+    BITMAP_AUTO, BITMAP_IN_USE, BITMAPS_EXTENSION_BYTES, COPIED, OFFSET_MASK,
+    SNAPSHOT_KNOWN_EXTRA_BYTES, SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES, *,
+};
 
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
 /// The lowest number of seeds of a target.

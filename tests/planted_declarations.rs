@@ -20,8 +20,8 @@ use qcowfuzz::internal::formats::qcow2::bitmap::{
 use qcowfuzz::internal::formats::qcow2::constants::{BITMAP_FIXED_BYTES, SNAPSHOT_FIXED_BYTES};
 use qcowfuzz::internal::formats::qcow2::geometry::Version;
 use qcowfuzz::internal::formats::qcow2::head::Head;
-use qcowfuzz::internal::formats::qcow2::snapshot_table;
-use qcowfuzz::internal::harness::oracles::qcow2::declarations::Reader;
+use qcowfuzz::internal::formats::qcow2::{bitmap_directory, snapshot_table};
+use qcowfuzz::internal::harness::oracles::qcow2::declarations::DeclarationReader;
 use qcowfuzz::internal::images::declarations::Declarations;
 use qcowfuzz::programs::text::assemble;
 
@@ -36,7 +36,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "another backing file",
         plant: |it, head, _| flip(it, head.backing_name?.offset.get(), 1),
-        fingerprint: "declarations: backing file's name, what was meant → something else",
+        fingerprint: "declarations: backing file's name, as meant → different",
     },
     Fault {
         name: "a shorter name of the backing file",
@@ -48,7 +48,7 @@ const FAULTS: &[Fault] = &[
                 head.header.backing_file_bytes as u8 ^ (head.header.backing_file_bytes as u8 - 1),
             )
         },
-        fingerprint: "declarations: backing file's name, what was meant → something else",
+        fingerprint: "declarations: backing file's name, as meant → different",
     },
     Fault {
         name: "a qcow2 backing file that is called raw",
@@ -57,12 +57,12 @@ const FAULTS: &[Fault] = &[
             it.write(field.offset.get(), b"raw\0\0");
             Some(())
         },
-        fingerprint: "declarations: backing file's format, what was meant → something else",
+        fingerprint: "declarations: backing file's format, as meant → different",
     },
     Fault {
         name: "another data file",
         plant: |it, head, _| flip(it, head.data_file?.offset.get(), 1),
-        fingerprint: "declarations: data file's name, what was meant → something else",
+        fingerprint: "declarations: data file's name, as meant → different",
     },
     Fault {
         name: "the bit for lazy refcounts",
@@ -70,7 +70,7 @@ const FAULTS: &[Fault] = &[
             (head.header.geometry.version == Version::V3).then_some(())?;
             flip(it, 87, 1)
         },
-        fingerprint: "declarations: feature bits, what was meant → something else",
+        fingerprint: "declarations: feature bits, as meant → different",
     },
     Fault {
         name: "the bit for a raw data file",
@@ -78,7 +78,7 @@ const FAULTS: &[Fault] = &[
             head.data_file?;
             flip(it, 95, 2)
         },
-        fingerprint: "declarations: feature bits, what was meant → something else",
+        fingerprint: "declarations: feature bits, as meant → different",
     },
     Fault {
         name: "a longer VM state",
@@ -86,7 +86,7 @@ const FAULTS: &[Fault] = &[
             let (at, _, _) = *snapshot_ids(head, image).iter().find(|(_, _, extra)| *extra >= 8)?;
             flip(it, at + SNAPSHOT_FIXED_BYTES as u64 + 7, 1)
         },
-        fingerprint: "declarations: VM state, what was meant → something else",
+        fingerprint: "declarations: VM state, as meant → different",
     },
     Fault {
         name: "two snapshots with one id",
@@ -99,17 +99,17 @@ const FAULTS: &[Fault] = &[
             let id = |at: u64, extra: u32| at + SNAPSHOT_FIXED_BYTES as u64 + u64::from(extra);
             copy(it, id(one, extra), id(other, other_extra), u64::from(length))
         },
-        fingerprint: "declarations: snapshot's id, of its own → another's",
+        fingerprint: "declarations: snapshot's id, unique → duplicate",
     },
     Fault {
         name: "a bitmap that is in use",
         plant: |it, head, _| flip(it, head.bitmaps?.directory_offset.get() + 15, 1),
-        fingerprint: "declarations: bitmap, what was meant → something else",
+        fingerprint: "declarations: bitmap, as meant → different",
     },
     Fault {
         name: "a bitmap of another granularity",
         plant: |it, head, _| flip(it, head.bitmaps?.directory_offset.get() + 17, 1),
-        fingerprint: "declarations: bitmap, what was meant → something else",
+        fingerprint: "declarations: bitmap, as meant → different",
     },
     Fault {
         name: "two bitmaps with one name",
@@ -119,7 +119,7 @@ const FAULTS: &[Fault] = &[
             (length == other_length && length > 0).then_some(())?;
             copy(it, one, other, u64::from(length))
         },
-        fingerprint: "declarations: bitmap's name, of its own → another's",
+        fingerprint: "declarations: bitmap's name, unique → duplicate",
     },
     Fault {
         name: "a bit past the end of the disk",
@@ -161,15 +161,12 @@ fn snapshot_ids(head: &Head, image: &Image) -> Vec<(u64, u16, u32)> {
 /// Returns the offset and the length of each bitmap's name.
 fn bitmap_names(head: &Head, image: &Image) -> Vec<(u64, u16)> {
     let Some(extension) = head.bitmaps else { return Vec::new() };
-    let mut at = extension.directory_offset.get();
     let mut all = Vec::new();
-    for _ in 0..extension.bitmaps {
-        let mut fixed = [0; BITMAP_FIXED_BYTES];
-        image.read_at(HostOffset::new(at), &mut fixed).unwrap();
-        let entry = BitmapEntry::parse(&fixed);
-        all.push((at + BITMAP_FIXED_BYTES as u64, entry.name_bytes));
-        at += entry.length_bytes();
-    }
+    let each = bitmap_directory::each_entry(image, &extension, |_, at, entry| {
+        all.push((at.get() + BITMAP_FIXED_BYTES as u64, entry.name_bytes));
+        Ok(())
+    });
+    each.unwrap();
     all
 }
 
@@ -212,7 +209,7 @@ fn images() -> Vec<(Image, Declarations)> {
 #[test]
 fn every_fault_in_a_declaration_is_found() {
     let images = images();
-    let mut reader = Reader::default();
+    let mut reader = DeclarationReader::default();
     for (image, meant) in &images {
         reader.check(image, meant).unwrap();
     }

@@ -16,14 +16,19 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::Image;
+use qcowfuzz::images::{Image, Images};
+use qcowfuzz::internal::disk::chain_features::ChainFeatures;
 use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
+use qcowfuzz::internal::harness::case::Case;
 use qcowfuzz::internal::harness::model::Model;
 use qcowfuzz::internal::harness::model::PieceState;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
-use qcowfuzz::internal::harness::oracles::qcow2::refcounts;
-use qcowfuzz::internal::harness::oracles::{data, raw_data_file};
+use qcowfuzz::internal::harness::oracles::qcow2::structures::Structures;
+use qcowfuzz::internal::harness::oracles::qcow2::{raw_data_file, refcounts};
+use qcowfuzz::internal::harness::oracles::{OracleResult, data};
+use qcowfuzz::internal::images::damage::Damage;
+use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::programs::{Program, text};
 
 fn seed(name: &str) -> Vec<u8> {
@@ -170,4 +175,52 @@ fn a_raw_data_file_that_differs_from_the_disk_is_found() {
         let violation = raw_data_file::check(&file, &model).unwrap_err();
         assert_eq!(violation.fingerprint(), fingerprint, "{name}");
     }
+}
+
+/// Judges one layer with the oracles of structures, in the way of the harness.
+fn structures(layer: LayerFiles, harness: &Harness<Walker>) -> OracleResult {
+    let mut images = Images::default();
+    images.resize(1);
+    *images.layer_mut(0) = layer;
+    let case = Case {
+        images: &images,
+        journals: harness.vm().journals().collect(),
+        questions: &[],
+        damage: &Damage::default(),
+        features: ChainFeatures::default(),
+        cell_bytes: 1,
+        table_span_bits: 0,
+        in_full: true,
+    };
+    Structures::default().check(&case)
+}
+
+#[test]
+fn the_oracles_of_structures_judge_each_part_of_a_layer() {
+    let harness = ran(&seed("data_file_raw.txt"));
+    let top = harness.images().top();
+    let whole = |file: &Image| cut(file, file.length_bytes());
+    let layer = || LayerFiles {
+        image: whole(&top.image),
+        data_file: whole(&top.data_file),
+        has_data_file: true,
+        data_file_is_raw: true,
+        declarations: top.declarations.clone(),
+        ..LayerFiles::default()
+    };
+    let fingerprint =
+        |layer| structures(layer, &harness).err().map(|violation| violation.fingerprint());
+    assert_eq!(fingerprint(layer()), None);
+    let mut miscounted = Altered::new(&top.image);
+    let block = miscounted.block_hosts()[0];
+    miscounted.write(block.get(), &[0xFF]);
+    let mut other_name = layer();
+    other_name.declarations.data_file_name.push(b'x');
+    let mut shorter = layer();
+    shorter.data_file = cut(&top.data_file, top.data_file.length_bytes() - 512);
+    let found = [LayerFiles { image: miscounted.image(), ..layer() }, other_name, shorter];
+    let found = found.map(|layer| fingerprint(layer).unwrap());
+    assert!(found[0].starts_with("refcounts: "), "{}", found[0]);
+    assert_eq!(found[1], "declarations: data file's name, as meant → different");
+    assert_eq!(found[2], "raw_data_file: length, that of the disk → another");
 }

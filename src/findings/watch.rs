@@ -17,7 +17,6 @@ use crate::harness::engine::{Engine, OpenDisk};
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
-use crate::images::qcow2::BuildScratch;
 use crate::programs::{Effect, Operation, Program, Vm};
 
 use super::provenance::Provenance;
@@ -40,7 +39,6 @@ pub struct Watched {
 #[derive(Debug, Default)]
 pub struct Watch {
     vm: Vm,
-    scratch: BuildScratch,
     images: Images,
     names: FileNames,
     anatomy: Anatomy,
@@ -88,7 +86,7 @@ impl Watch {
             self.provenance.follow(self.vm.journal(), before, index);
         }
         self.images.resize(0);
-        self.vm.build(&self.names, &mut self.scratch, &mut self.images, &());
+        self.vm.build(&self.names, &mut self.images, &());
     }
 
     fn walk(&mut self) {

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::disk::chain_features::ChainFeatures;
 use crate::disk::limits::MAX_LAYERS;
 use crate::images::damage::Damage;
 use crate::images::files::Images;
@@ -28,17 +29,4 @@ pub struct Case<'c> {
     /// [`Checks::AfterEach`](super::Checks::AfterEach). At other checkpoints, they judge the changes since the last
     /// one.
     pub in_full: bool,
-}
-
-/// Features of a chain of images that not every engine supports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChainFeatures {
-    /// Some image has extended L2 entries.
-    pub extended_l2: bool,
-    /// Some image has zstd-compressed clusters.
-    pub zstd: bool,
-    /// Some image has an external data file.
-    pub data_files: bool,
-    /// There is more than one layer.
-    pub backing_files: bool,
 }

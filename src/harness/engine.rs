@@ -3,12 +3,11 @@
 
 use std::error::Error;
 
+use crate::disk::chain_features::ChainFeatures;
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Mapping, Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
-
-use super::case::ChainFeatures;
 
 /// The features that an engine declares. The harness calls only the capabilities that an engine declares, and passes it
 /// only images with features that it declares. A violation in any of these is a bug of the engine.

@@ -76,9 +76,6 @@ impl Judge {
         observer.begin(State::Check);
         if case.in_full {
             self.known.clear();
-            if let Some(file) = case.images.raw_data_file() {
-                oracles::raw_data_file::check(file, &self.model)?;
-            }
         }
         let reads = self.judge_answers(engine, &chain, &context, entropy)?;
         if !case.in_full {

@@ -2,14 +2,11 @@
 //! a judge.
 
 use crate::disk::observer::{Observer, State, Vital};
-use crate::formats::qcow2::geometry::{Compression, Geometry};
-use crate::formats::qcow2::layout::Layout;
-use crate::harness::case::{Case, ChainFeatures};
+use crate::harness::case::Case;
 use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::limits::Limits;
-use crate::images::qcow2;
 use crate::programs::{Effect, Program, Vm};
 
 /// The times at which images are built and verified, in addition to a program's checkpoints and its end.
@@ -53,7 +50,6 @@ pub struct Failure {
 pub struct Pipeline {
     program: Program,
     vm: Vm,
-    scratch: qcow2::BuildScratch,
     images: Images,
     damage: Damage,
     names: FileNames,
@@ -108,7 +104,7 @@ impl Pipeline {
                     // Damaged files cannot be reused: build them again.
                     self.images.resize(0);
                 }
-                self.vm.build(&self.names, &mut self.scratch, &mut self.images, observer);
+                self.vm.build(&self.names, &mut self.images, observer);
                 self.damage.apply(&mut self.images, self.vm.attacks());
                 outcome.images += 1;
                 let Self { images, vm, damage, operations_run, .. } = self;
@@ -148,24 +144,14 @@ impl Pipeline {
 
 /// Returns the case of the images that `vm` has built.
 fn case<'c>(vm: &'c Vm, images: &'c Images, damage: &'c Damage, in_full: bool) -> Case<'c> {
-    let mut features =
-        ChainFeatures { backing_files: images.layers().len() > 1, ..ChainFeatures::default() };
-    // A raw layer has no structures: an engine reads only its bytes.
-    for (builder, _) in vm.builders().zip(vm.journals()).filter(|(_, journal)| !journal.raw) {
-        let Geometry { extended_l2, compression, data_file, .. } = builder.plan().geometry;
-        features.extended_l2 |= extended_l2;
-        features.zstd |= compression == Compression::Zstd;
-        features.data_files |= data_file;
-    }
-    let cell_bytes = vm.builders().map(|builder| builder.plan().geometry.cell_bytes()).min();
     Case {
         images,
         journals: vm.journals().collect(),
         questions: vm.questions(),
         damage,
-        features,
-        cell_bytes: cell_bytes.unwrap_or(1),
-        table_span_bits: vm.builder().plan().geometry.l2_span_bits(),
+        features: vm.chain_features(),
+        cell_bytes: vm.cell_bytes(),
+        table_span_bits: vm.table_span_bits(),
         in_full,
     }
 }

@@ -32,8 +32,8 @@ impl<E: Engine> Harness<E> {
 }
 
 impl<E: Engine, O: Observer> Harness<E, O> {
-    /// Creates a harness that judges `engine`, and reports events of VM, build and oracles to `observer`. The engine reports
-    /// its own events, if it has any.
+    /// Creates a harness that judges `engine`, and reports events of VM, build and oracles to `observer`. The engine
+    /// reports its own events, if it has any.
     pub fn observed(engine: E, observer: O) -> Self {
         let (pipeline, structures, judge) = Default::default();
         Self { engine, observer, pipeline, structures, judge }
@@ -56,7 +56,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         engine.begin_run();
         judge.begin_run();
         let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |case| {
-            structures.check(case.images, case.in_full)?;
+            structures.check(case)?;
             unsupported = !engine.capabilities().cover(&case.features);
             if unsupported {
                 return Ok(());
@@ -66,8 +66,8 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         Ok(Outcome { unsupported, ..outcome })
     }
 
-    /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds; of a chain, the
-    /// one at the top.
+    /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds; of a chain,
+    /// the one at the top.
     pub fn build(&mut self, input: &[u8]) -> &Image {
         // Without a judge, the run finds no violation.
         let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), &(), |_| Ok(()));

@@ -1,7 +1,7 @@
 //! The declarations of an image: the files below it, its features, its snapshots and bitmaps. The build records the
 //! declarations that the program meant, and an oracle compares the image with them.
 
-use crate::formats::qcow2::geometry::ImageFormat;
+use crate::disk::image_format::ImageFormat;
 
 /// The declarations that an image was meant to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ mod snapshots;
 
 use crate::images::damage::{Attack, Spot};
 use crate::images::limits::Limits;
-use crate::images::qcow2::{Builder, ImagePlan, SnapshotDetails};
+use crate::images::qcow2::{BuildScratch, Builder, ImagePlan, SnapshotDetails};
 
 use super::journal::Journal;
 use super::operand::Base;
@@ -50,6 +50,8 @@ pub struct Vm {
     builder: Builder,
     limits: Limits,
     journal: Journal,
+    /// The buffers of a build.
+    scratch: BuildScratch,
     /// The layers below the top, from the bottom up. Spare ones follow, whose buffers are reused.
     below: Vec<BuiltLayer>,
     layers_below: usize,
@@ -73,6 +75,7 @@ impl Vm {
             builder: Builder::new(),
             limits: Limits::WALKED,
             journal: Journal::new(),
+            scratch: BuildScratch::default(),
             below: Vec::new(),
             layers_below: 0,
             base: Base::Qcow2,

@@ -4,7 +4,8 @@
 use std::fmt;
 
 use crate::disk::clusters::ClusterSize;
-use crate::formats::qcow2::geometry::{Compression, Geometry, ImageFormat, Version};
+use crate::disk::image_format::ImageFormat;
+use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES};

@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::disk::error::Error;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_FILE_LAYERS;
 use crate::disk::storage::{FileId, FileStorage, Layer, Storage};
 use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::geometry::ImageFormat;
 use crate::formats::qcow2::head::{Field, Head, probe};
 
 /// The files of a chain of images, the top image first.

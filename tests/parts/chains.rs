@@ -1,12 +1,10 @@
 //! Parts of backing chains and external data files.
 
-use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
+use qcowfuzz::internal::disk::image_format::ImageFormat;
 use qcowfuzz::internal::formats::qcow2::geometry::Version;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::qcow2::Builder;
-use qcowfuzz::internal::programs::operand::Base;
-use qcowfuzz::internal::programs::operand::DataIn;
-use qcowfuzz::internal::programs::operand::Size;
+use qcowfuzz::internal::programs::operand::{Base, DataIn, Size};
 use qcowfuzz::internal::programs::prologue::Prologue;
 
 use super::{ANYWHERE, Part, Trace};

@@ -15,7 +15,6 @@ use qcowfuzz::images::FileNames;
 use qcowfuzz::images::Images;
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::images::qcow2::BuildScratch;
 use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::internal::programs::interpreter::Vm;
 use qcowfuzz::internal::programs::prologue::Prologue;
@@ -135,7 +134,7 @@ impl Trace {
         vm.begin(&program.prologue, Limits::WALKED);
         let operations = program.operations.iter().map(|one| (*one, vm.step(*one))).collect();
         let mut images = Images::default();
-        vm.build(&FileNames::default(), &mut BuildScratch::default(), &mut images, &());
+        vm.build(&FileNames::default(), &mut images, &());
         Self { operations, vm, images }
     }
 

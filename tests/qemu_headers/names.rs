@@ -7,21 +7,15 @@ use std::path::Path;
 use qcowfuzz::disk::extent::Window;
 use qcowfuzz::disk::storage::{FileStorage, Storage};
 use qcowfuzz::images::Limits;
-use qcowfuzz::internal::formats::qcow2::geometry::ImageFormat;
-use qcowfuzz::internal::formats::qcow2::head::Field;
-use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::disk::image_format::ImageFormat;
+use qcowfuzz::internal::formats::qcow2::head::{Field, Head};
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::images::files::LayerFiles;
-use qcowfuzz::internal::images::qcow2::BackingPlan;
-use qcowfuzz::internal::images::qcow2::BuildScratch;
-use qcowfuzz::internal::images::qcow2::Builder;
-use qcowfuzz::internal::images::qcow2::DataFilePlan;
-use qcowfuzz::internal::images::qcow2::HeaderFlags;
-use qcowfuzz::internal::images::qcow2::HeaderLength;
-use qcowfuzz::internal::images::qcow2::HeaderStyle;
-use qcowfuzz::internal::images::qcow2::ImagePlan;
-use qcowfuzz::internal::images::qcow2::Names;
+use qcowfuzz::internal::images::qcow2::{
+    BackingPlan, BuildScratch, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle,
+    ImagePlan, Names,
+};
 use qcowfuzz::programs::text::assemble;
 
 use crate::{image_line, qemu};

@@ -24,7 +24,6 @@ use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
-use crate::images::qcow2::BuildScratch;
 use crate::programs::{Program, Vm};
 
 pub use entries::ExplainedEntry;
@@ -53,9 +52,9 @@ pub struct Explanation {
 /// run. Images call other files by `names`.
 pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileNames) -> Explanation {
     let program = Program::decode(input);
-    let (vm, mut steps, provenance) = steps::run(input, &program, limits, operations);
+    let (mut vm, mut steps, provenance) = steps::run(input, &program, limits, operations);
     let mut images = Images::default();
-    vm.build(names, &mut BuildScratch::default(), &mut images, &());
+    vm.build(names, &mut images, &());
     let mut files = files::view(&images, &vm, &provenance);
     let mut expected = Vec::new();
     let mut model = Model::default();

@@ -14,32 +14,6 @@ pub enum Compression {
     Zstd,
 }
 
-/// The format of a backing file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ImageFormat {
-    /// A qcow2 image, which may have a backing file of its own.
-    #[default]
-    Qcow2,
-    /// A raw file: guest data from the first byte to the last.
-    Raw,
-}
-
-impl ImageFormat {
-    /// Returns the format's name in the backing format extension.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Qcow2 => "qcow2",
-            Self::Raw => "raw",
-        }
-    }
-
-    /// Returns the format that the extension names. `name` ends at its first zero byte at the latest.
-    pub fn named(name: &[u8]) -> Option<Self> {
-        let name = name.split(|byte| *byte == 0).next()?;
-        [Self::Qcow2, Self::Raw].into_iter().find(|format| format.name().as_bytes() == name)
-    }
-}
-
 /// The version of qcow2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {

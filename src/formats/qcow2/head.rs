@@ -5,7 +5,7 @@ use super::constants::{
     AUTOCLEAR_BITMAPS, BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS,
     EXTENSION_CRYPTO, EXTENSION_DATA_FILE, MAGIC,
 };
-use super::geometry::ImageFormat;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::bitmap::BitmapsExtension;

@@ -61,7 +61,7 @@ pub fn check<E: Engine>(
         files.rearm();
         let index = entropy.below(4) as u32;
         if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
-            walk(&mut disk, other, fuel)?;
+            walk(&mut disk, other, fuel).map_err(Violation::into_drawn)?;
         }
     }
     Ok(outcome)

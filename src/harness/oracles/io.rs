@@ -7,7 +7,7 @@ use crate::harness::engine::{Engine, EngineError, OpenDisk};
 
 use super::collector::Collector;
 use super::metered::Meter;
-use super::{Oracle, OracleResult, partition, violation};
+use super::{Oracle, OracleResult, Violation, partition, violation};
 
 const ORACLE: Oracle = Oracle::drawn("io");
 
@@ -51,10 +51,7 @@ fn check_answer(
     }
     let size = whole.last().and_then(Extent::end).map_or(0, |end| end.get());
     // The number of the failing read is drawn, so a violation of `partition` is drawn here, too.
-    partition::prefix(emitted, &(0..size)).map_err(|mut found| {
-        found.drawn = true;
-        found
-    })?;
+    partition::prefix(emitted, &(0..size)).map_err(Violation::into_drawn)?;
     for (index, (part, whole)) in emitted.iter().zip(whole).enumerate() {
         let last = index + 1 == emitted.len();
         let fits = if last {

@@ -16,7 +16,6 @@ pub mod model;
 pub mod partition;
 pub mod qcow2;
 pub mod raw;
-pub mod raw_data_file;
 pub mod snapshots;
 pub mod window;
 
@@ -69,6 +68,12 @@ impl Violation {
     /// Names `oracle` as the one that found the violation.
     pub(crate) fn attribute_to(&mut self, oracle: Oracle) {
         (self.oracle, self.drawn) = (oracle.name, oracle.drawn);
+    }
+
+    /// Records that the oracle's questions follow from the checksum of the input.
+    pub(crate) fn into_drawn(mut self: Box<Self>) -> Box<Self> {
+        self.drawn = true;
+        self
     }
 
     /// Returns one line that is the same for the same bug in every program. It contains no offset, no hash and no

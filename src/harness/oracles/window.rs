@@ -8,7 +8,9 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::OpenDisk;
 
 use super::collector::Collector;
-use super::{Oracle, OracleResult, differing_field, partition, unexpected_error, violation};
+use super::{
+    Oracle, OracleResult, Violation, differing_field, partition, unexpected_error, violation,
+};
 
 const ORACLE: Oracle = Oracle::drawn("window");
 
@@ -25,7 +27,7 @@ pub fn check(
     if let Err(error) = disk.map(window, &mut Collector::new(buffer, fuel)) {
         return Err(unexpected_error(ORACLE, "walk", &error));
     }
-    partition::check(buffer, &range)?;
+    partition::check(buffer, &range).map_err(Violation::into_drawn)?;
     let first =
         whole.partition_point(|extent| extent.end().is_some_and(|end| end.get() <= range.start));
     compare(&whole[first.min(whole.len())..], buffer, "clip")

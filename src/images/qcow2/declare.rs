@@ -1,5 +1,5 @@
-//! The declarations that an image is meant to have. They come from the plan and the operations, never from a function that
-//! encodes.
+//! The declarations that an image is meant to have. They come from the plan and the operations, never from a function
+//! that encodes.
 
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, COMPATIBLE_LAZY_REFCOUNTS,

@@ -1,9 +1,11 @@
 //! Chains of images: the virtual machine builds the image at the top; the layers below it no longer change.
 
+use crate::disk::chain_features::ChainFeatures;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
-use crate::formats::qcow2::geometry::ImageFormat;
+use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::images::files::{FileNames, Images};
-use crate::images::qcow2::{BuildScratch, Builder, Names, NamesTooLong};
+use crate::images::qcow2::{Builder, Names, NamesTooLong, Sizes};
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, Relative};
 use crate::programs::prologue::ImageOperands;
@@ -21,6 +23,32 @@ impl Vm {
         self.layers().map(|(_, journal)| journal)
     }
 
+    /// Returns the features that an engine needs to read the chain.
+    pub fn chain_features(&self) -> ChainFeatures {
+        let backing_files = self.layers_below > 0;
+        let mut features = ChainFeatures { backing_files, ..ChainFeatures::default() };
+        // A raw layer has no structures: an engine reads only its bytes.
+        for (builder, _) in self.layers().filter(|(_, journal)| !journal.raw) {
+            let Geometry { extended_l2, compression, data_file, .. } = builder.plan().geometry;
+            features.extended_l2 |= extended_l2;
+            features.zstd |= compression == Compression::Zstd;
+            features.data_files |= data_file;
+        }
+        features
+    }
+
+    /// Returns the smallest unit of mapping in any layer, in bytes, at least 1.
+    pub fn cell_bytes(&self) -> u64 {
+        // A chain has at least one layer.
+        self.builders().map(|builder| builder.plan().geometry.cell_bytes()).min().unwrap_or(1)
+    }
+
+    /// Returns log2 of the guest bytes that one table of the image at the top maps.
+    pub fn table_span_bits(&self) -> u32 {
+        let geometry = self.builder.plan().geometry;
+        geometry.l2_bits() + geometry.cluster_size.bits()
+    }
+
     fn layers(&self) -> impl DoubleEndedIterator<Item = (&Builder, &Journal)> + ExactSizeIterator {
         let height = self.layers_below;
         (0..height + 1).rev().map(move |at| match self.below[..height].get(at) {
@@ -31,13 +59,9 @@ impl Vm {
 
     /// Builds the files of all layers. The images name each other by `names`. Lower layers never change, so their files
     /// from an earlier build of the same program stay in `images`.
-    pub fn build(
-        &self,
-        names: &FileNames,
-        scratch: &mut BuildScratch,
-        images: &mut Images,
-        observer: &impl Observer,
-    ) {
+    pub fn build(&mut self, names: &FileNames, images: &mut Images, observer: &impl Observer) {
+        // The layers are borrowed while their images are built.
+        let mut scratch = std::mem::take(&mut self.scratch);
         let built = images.layers().len();
         observer.vital(Vital::Layers, self.layers_below as u64 + 1);
         if self.layers_below > 0 && self.layers_below + 1 == self.limits.layers {
@@ -51,13 +75,17 @@ impl Vm {
             let files = images.layer_mut(height);
             match layer.journal.raw {
                 true => layer.builder.build_raw(files),
-                false => layer.builder.build(&self.names(names, height), scratch, files, observer),
+                false => {
+                    let names = self.names(names, height);
+                    layer.builder.build(&names, &mut scratch, files, observer);
+                }
             }
         }
         let height = self.layers_below;
         let (names, files) = (self.names(names, height), images.layer_mut(height));
-        self.builder.build(&names, scratch, files, observer);
-        self.builder.report_vitals(scratch, observer);
+        self.builder.build(&names, &mut scratch, files, observer);
+        self.builder.report_vitals(&scratch, observer);
+        self.scratch = scratch;
     }
 
     /// Checks that every image has room for the names of other files. An image without room is built without names.

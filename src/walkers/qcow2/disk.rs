@@ -3,11 +3,12 @@
 use crate::formats::qcow2::layout::Layout;
 use smallvec::SmallVec;
 
+use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Layer, Storage};
-use crate::formats::qcow2::geometry::{Geometry, ImageFormat};
+use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::head::{Head, probe};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot::SnapshotEntry;

@@ -1,9 +1,12 @@
-//! The declarations of an image are those that the program meant: the name and the format of the backing file, the name of
-//! the data file, the feature bits, the length of each snapshot's VM state, the flags and the granularity of each bitmap.
-//! No two snapshots have the same id, and no two bitmaps the same name. Bitmaps have no bits past the end of the disk
-//! (specification, "Bitmap data": "These bits must be zero"). A reader that maps one disk ignores most of these,
-//! so the other oracles miss errors in them. Does not check fields that may have any value: dates, clocks, other bits of bitmaps,
-//! unknown feature bits and extensions, the names of features.
+//! The declarations of an image are those that the program meant: the name and the format of the backing file, the name
+//! of the data file, the feature bits, the length of each snapshot's VM state, the flags and the granularity of each
+//! bitmap. No two snapshots have the same id, and no two bitmaps the same name. Bitmaps have no bits past the end of the
+//! disk (specification, "Bitmap data": "These bits must be zero"). A reader that maps one disk ignores most of these, so
+//! the other oracles miss errors in them.
+//!
+//! Does not check fields that may have any value: dates, clocks, other bits of bitmaps, unknown feature bits and
+//! extensions, the names of features. Of the bits past the end of the disk, checks those in the first 16 bytes of the
+//! bitmap's last cluster, and none of a bitmap in use.
 
 use std::ops::Range;
 
@@ -20,12 +23,14 @@ use crate::formats::qcow2::constants::{
 use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::header::Header;
-use crate::formats::qcow2::snapshot_table;
+use crate::formats::qcow2::{bitmap_directory, snapshot_table};
 use crate::harness::oracles::{OracleResult, violation};
-use crate::images::content::STAMP_BYTES;
 use crate::images::declarations::{BitmapDeclaration, Declarations};
 
 const ORACLE: &str = "declarations";
+
+/// The number of bytes in which bits past the end of the disk are looked for. The build writes as many bits of a cluster.
+const TAIL_BYTES: usize = 16;
 
 /// The autoclear feature bits that are known.
 const AUTOCLEAR_KNOWN: u64 = AUTOCLEAR_BITMAPS | AUTOCLEAR_RAW_DATA_FILE;
@@ -39,7 +44,7 @@ struct Strings {
 
 /// Reads the declarations of images. It reuses its buffers.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct DeclarationReader {
     declared: Declarations,
     /// The ids of its snapshots.
     ids: Strings,
@@ -49,7 +54,7 @@ pub struct Reader {
     bits_past_the_end: bool,
 }
 
-impl Reader {
+impl DeclarationReader {
     /// Compares the declarations of the image in `storage` with those that were meant.
     pub fn check<S: Storage + ?Sized>(
         &mut self,
@@ -69,14 +74,14 @@ impl Reader {
             ("bitmap", declared.bitmaps == meant.bitmaps),
         ];
         if let Some((field, _)) = fields.iter().find(|(_, is_as_meant)| !is_as_meant) {
-            let kinds = ("what was meant", "something else");
+            let kinds = ("as meant", "different");
             return violation(ORACLE, field, kinds, || {
                 format!("expected {meant:?}\nfound    {declared:?}")
             });
         }
         for (what, strings) in [("snapshot's id", ids), ("bitmap's name", names)] {
             if let Some(twice) = strings.first_twice() {
-                let kinds = ("of its own", "another's");
+                let kinds = ("unique", "duplicate");
                 return violation(ORACLE, what, kinds, || {
                     String::from_utf8_lossy(twice).into_owned()
                 });
@@ -126,25 +131,19 @@ impl Reader {
         extension: &BitmapsExtension,
     ) -> Result<(), MapError> {
         let Self { declared, names, bits_past_the_end, .. } = self;
-        let mut at = extension.directory_offset;
-        for _ in 0..extension.bitmaps {
-            let mut fixed = [0; BITMAP_FIXED_BYTES];
-            storage.read_at(at, &mut fixed)?;
-            let entry = BitmapEntry::parse(&fixed);
+        bitmap_directory::each_entry(storage, extension, |_, at, entry| {
             // Readers ignore the bits of a bitmap in use, and its table may be that of another size.
-            *bits_past_the_end |=
-                !entry.in_use() && has_bits_past_the_end(storage, &entry, header)?;
+            *bits_past_the_end |= !entry.in_use() && has_bits_past_the_end(storage, entry, header)?;
             declared.bitmaps.push(BitmapDeclaration {
                 in_use: entry.in_use(),
                 auto: entry.flags & BITMAP_AUTO != 0,
                 granularity_bits: entry.granularity_bits,
             });
-            // No file is long enough that these saturate: the entry was read from it.
+            // No file is long enough that this saturates: the entry was read from it.
             let name = at.saturating_add(BITMAP_FIXED_BYTES as u64);
             names.read(storage, name, entry.name_bytes)?;
-            at = at.saturating_add(entry.length_bytes());
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -189,8 +188,7 @@ fn read_field<S: Storage + ?Sized>(
     storage.read_at(offset, into)
 }
 
-/// Reports whether a bitmap has a bit beyond those of a disk of `virtual_size_bytes`. Looks at the first bytes of the last
-/// cluster of bits, where the build writes.
+/// Reports whether a bitmap has a bit past the end of the disk, in the first [`TAIL_BYTES`] of its last cluster.
 fn has_bits_past_the_end<S: Storage + ?Sized>(
     storage: &S,
     entry: &BitmapEntry,
@@ -205,10 +203,10 @@ fn has_bits_past_the_end<S: Storage + ?Sized>(
     storage.read_at(entry.table_offset.saturating_add(before * 8), &mut word)?;
     let cluster = BitmapTableEntry(u64::from_be_bytes(word)).cluster(cluster_size);
     let Ok(BitmapCluster::Data(host)) = cluster else { return Ok(false) };
-    let mut bytes = [0; STAMP_BYTES];
+    let mut bytes = [0; TAIL_BYTES];
     storage.read_at(host, &mut bytes)?;
     // The recount has checked that the table is as long as the disk needs, so that this never saturates.
     let there = bits.saturating_sub(before * cluster_size.bytes() * 8);
     let is_set = |bit: u64| bytes[(bit / 8) as usize] & (1 << (bit % 8)) != 0;
-    Ok((there..8 * STAMP_BYTES as u64).any(is_set))
+    Ok((there..8 * TAIL_BYTES as u64).any(is_set))
 }

@@ -2,6 +2,7 @@
 
 pub mod declarations;
 pub mod entries;
+pub mod raw_data_file;
 pub mod recount;
 pub mod refcounts;
 pub mod structures;

@@ -1,31 +1,47 @@
-//! The structures of all images of a chain: the refcounts of each are right, and each declares what was meant. Does not
+//! The structures of all images of a chain, judged without an engine: refcounts, declarations, raw data files. Does not
 //! check the content of the tables: the model does.
 
 use smallvec::SmallVec;
 
 use crate::disk::limits::MAX_LAYERS;
+use crate::harness::case::Case;
+use crate::harness::model::Model;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::TableBytes;
-use crate::images::files::Images;
 
-use super::declarations;
 use super::recount::Recount;
-use super::refcounts;
+use super::{declarations, raw_data_file, refcounts};
 
-/// Recounts the images of a chain, and measures their tables on the way.
+/// Judges the images of a chain, and measures their tables on the way.
 #[derive(Debug, Default)]
 pub struct Structures {
     recount: Recount,
-    declarations: declarations::Reader,
+    declarations: declarations::DeclarationReader,
+    /// The disk that a raw data file must contain.
+    model: Model,
     /// Bytes of the active L1 and L2 tables of each layer, holes not counted, from the lowest layer up.
     layer_table_bytes: SmallVec<[u64; MAX_LAYERS]>,
     table_bytes: TableBytes,
 }
 
 impl Structures {
-    /// Judges the images of a chain. It skips the layers that did not change since the last chain of the same run: it has
-    /// judged them. What the images declare it judges only `in_full`.
-    pub fn check(&mut self, images: &Images, in_full: bool) -> OracleResult {
+    /// Judges the images of a chain. Recounts only the layers that have changed since the last chain of the same run.
+    /// Judges declarations and raw data files only where the case is judged in full.
+    pub fn check(&mut self, case: &Case) -> OracleResult {
+        self.recount(case)?;
+        if !case.in_full {
+            return Ok(());
+        }
+        for files in case.images.layers().rev().filter(|files| !files.raw) {
+            self.declarations.check(&files.image, &files.declarations)?;
+        }
+        let Some(file) = case.images.raw_data_file() else { return Ok(()) };
+        self.model.replay(case.journals.iter().copied());
+        raw_data_file::check(file, &self.model)
+    }
+
+    fn recount(&mut self, case: &Case) -> OracleResult {
+        let images = case.images;
         self.layer_table_bytes.truncate(images.unchanged());
         self.table_bytes.of_a_snapshot = 0;
         for files in images.layers().rev().skip(images.unchanged()) {
@@ -40,11 +56,6 @@ impl Structures {
         self.table_bytes.active = self.layer_table_bytes.iter().sum();
         let below = self.layer_table_bytes.split_last().map_or(0, |(_, below)| below.iter().sum());
         self.table_bytes.of_a_snapshot += below;
-        if in_full {
-            for files in images.layers().rev().filter(|files| !files.raw) {
-                self.declarations.check(&files.image, &files.declarations)?;
-            }
-        }
         Ok(())
     }
 

@@ -2,12 +2,12 @@
 
 use bytes::BufMut;
 
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::formats::qcow2::constants::{
     BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS, EXTENSION_DATA_FILE,
     EXTENSION_FEATURE_NAMES,
 };
-use crate::formats::qcow2::geometry::ImageFormat;
 use crate::images::image::Image;
 use crate::images::qcow2::encoding::bitmaps::Directory;
 

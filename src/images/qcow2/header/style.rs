@@ -1,6 +1,6 @@
 //! The choices of a program about the header.
 
-use crate::formats::qcow2::geometry::ImageFormat;
+use crate::disk::image_format::ImageFormat;
 use crate::images::entropy::Entropy;
 
 /// The parts of the header beyond the geometry. A version 2 header has none of them.

@@ -1,6 +1,6 @@
 //! A raw data file contains the whole disk: a reader that opens it as a raw image gets the guest's bytes (qcow2
-//! specification, "Autoclear features", bit 1). An engine that reads through the tables cannot show that. Checks the edges of
-//! every piece, as `data` does. Does not check a raw data file below an overlay.
+//! specification, "Autoclear features", bit 1). An engine that reads through the tables cannot show that. Checks the
+//! edges of every piece, as `data` does. Does not check a raw data file below an overlay.
 
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
@@ -8,7 +8,7 @@ use crate::harness::engine::EngineError;
 use crate::harness::model::Model;
 use crate::images::image::Image;
 
-use super::{OracleResult, data, violation};
+use crate::harness::oracles::{OracleResult, data, violation};
 
 const ORACLE: &str = "raw_data_file";
 

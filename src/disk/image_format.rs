@@ -1,0 +1,27 @@
+//! The formats of the files in a chain.
+
+/// The format of a file in a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// A qcow2 image, which may have a backing file of its own.
+    #[default]
+    Qcow2,
+    /// A raw file: guest data from the first byte to the last.
+    Raw,
+}
+
+impl ImageFormat {
+    /// Returns the format's name, as qcow2's backing format extension spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Qcow2 => "qcow2",
+            Self::Raw => "raw",
+        }
+    }
+
+    /// Returns the format of that name. `name` ends at its first zero byte at the latest.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        let name = name.split(|byte| *byte == 0).next()?;
+        [Self::Qcow2, Self::Raw].into_iter().find(|format| format.name().as_bytes() == name)
+    }
+}
