@@ -91,6 +91,10 @@ impl Builder {
         if self.plan.geometry.version == Version::V3 {
             details.extra_bytes = details.extra_bytes.max(V3_EXTRA_BYTES);
         }
+        // The fixed part has 32 bits for the length of the VM state, the extra data begin with 64 bits for it.
+        if u32::try_from(snapshot.vm_state_bytes).is_err() {
+            details.extra_bytes = details.extra_bytes.max(8);
+        }
         if details.id_bytes > 0 || others.iter().any(|other| other.details.id_bytes == 0) {
             details.id_bytes = details.id_bytes.max(digits);
         }
