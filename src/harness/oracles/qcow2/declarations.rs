@@ -55,13 +55,14 @@ pub struct DeclarationReader {
 }
 
 impl DeclarationReader {
-    /// Compares the declarations of the image in `storage` with those that were meant.
+    /// Compares the declarations of the image in `storage`, which begins with `head`, with those that were meant.
     pub fn check<S: Storage + ?Sized>(
         &mut self,
+        head: &Head,
         storage: &S,
         meant: &Declarations,
     ) -> OracleResult {
-        if let Err(error) = self.read(storage) {
+        if let Err(error) = self.read(head, storage) {
             return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
         }
         let Self { declared, ids, names, bits_past_the_end } = self;
@@ -93,13 +94,12 @@ impl DeclarationReader {
         Ok(())
     }
 
-    fn read<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<(), MapError> {
+    fn read<S: Storage + ?Sized>(&mut self, head: &Head, storage: &S) -> Result<(), MapError> {
         let Self { declared, ids, names, bits_past_the_end } = self;
         *bits_past_the_end = false;
         declared.clear();
         ids.clear();
         names.clear();
-        let head = Head::read(storage)?;
         let header = &head.header;
         read_field(storage, head.backing_name, &mut declared.backing_name)?;
         declared.backing_format = head.backing_format_in(storage)?;
@@ -118,8 +118,8 @@ impl DeclarationReader {
             ids.read(storage, at.saturating_add(before), entry.id_bytes)?;
             Ok(())
         })?;
-        match head.bitmaps {
-            Some(extension) => self.read_bitmaps(storage, header, &extension),
+        match &head.bitmaps {
+            Some(extension) => self.read_bitmaps(storage, header, extension),
             None => Ok(()),
         }
     }

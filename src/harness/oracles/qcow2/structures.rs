@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::disk::limits::MAX_LAYERS;
+use crate::formats::qcow2::head::Head;
 use crate::harness::case::Case;
 use crate::harness::model::Model;
 use crate::harness::oracles::OracleResult;
@@ -12,6 +13,15 @@ use crate::harness::oracles::bounds::TableBytes;
 use super::recount::Recount;
 use super::{declarations, raw_data_file, refcounts};
 
+/// The results of a layer's recount.
+#[derive(Debug, Default)]
+struct RecountedLayer {
+    /// `None` for a raw layer.
+    head: Option<Head>,
+    /// The bytes of the active L1 and L2 tables, holes not counted.
+    table_bytes: u64,
+}
+
 /// Judges the images of a chain, and measures their tables on the way.
 #[derive(Debug, Default)]
 pub struct Structures {
@@ -19,8 +29,8 @@ pub struct Structures {
     declarations: declarations::DeclarationReader,
     /// The disk that a raw data file must contain.
     model: Model,
-    /// Bytes of the active L1 and L2 tables of each layer, holes not counted, from the lowest layer up.
-    layer_table_bytes: SmallVec<[u64; MAX_LAYERS]>,
+    /// The layers that were judged, from the lowest up.
+    layers: SmallVec<[RecountedLayer; MAX_LAYERS]>,
     table_bytes: TableBytes,
 }
 
@@ -32,8 +42,10 @@ impl Structures {
         if !case.in_full {
             return Ok(());
         }
-        for files in case.images.layers().rev().filter(|files| !files.raw) {
-            self.declarations.check(&files.image, &files.declarations)?;
+        for (files, layer) in case.images.layers().rev().zip(&self.layers) {
+            if let Some(head) = &layer.head {
+                self.declarations.check(head, &files.image, &files.declarations)?;
+            }
         }
         let Some(file) = case.images.raw_data_file() else { return Ok(()) };
         self.model.replay(case.journals.iter().copied());
@@ -42,19 +54,21 @@ impl Structures {
 
     fn recount(&mut self, case: &Case) -> OracleResult {
         let images = case.images;
-        self.layer_table_bytes.truncate(images.unchanged());
+        self.layers.truncate(images.unchanged());
         self.table_bytes.of_a_snapshot = 0;
         for files in images.layers().rev().skip(images.unchanged()) {
-            let mut active_bytes = 0;
+            let mut layer = RecountedLayer::default();
             if !files.raw {
                 refcounts::check(&mut self.recount, &files.image, &files.out_of_date)?;
-                active_bytes = self.recount.active_table_bytes();
+                layer.head = self.recount.take_head();
+                layer.table_bytes = self.recount.active_table_bytes();
                 self.table_bytes.of_a_snapshot = self.recount.snapshot_table_bytes();
             }
-            self.layer_table_bytes.push(active_bytes);
+            self.layers.push(layer);
         }
-        self.table_bytes.active = self.layer_table_bytes.iter().sum();
-        let below = self.layer_table_bytes.split_last().map_or(0, |(_, below)| below.iter().sum());
+        let sum = |layers: &[RecountedLayer]| layers.iter().map(|layer| layer.table_bytes).sum();
+        self.table_bytes.active = sum(&self.layers);
+        let below: u64 = self.layers.split_last().map_or(0, |(_, below)| sum(below));
         self.table_bytes.of_a_snapshot += below;
         Ok(())
     }

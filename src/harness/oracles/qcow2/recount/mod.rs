@@ -167,6 +167,7 @@ pub struct Recount {
     on_disk: Vec<CountedRun>,
     reports: Vec<RefcountReport>,
     tables: [Vec<u8>; 2],
+    head: Option<Head>,
     /// The bytes of the active L1 and L2 tables, without holes.
     active_table_bytes: u64,
     /// The bytes of all snapshots' L1 and L2 tables, without holes.
@@ -188,6 +189,7 @@ impl Recount {
             on_disk: Vec::new(),
             reports: Vec::new(),
             tables: [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]],
+            head: None,
             active_table_bytes: 0,
             bitmap_entries: 0,
             snapshot_table_bytes: 0,
@@ -216,16 +218,19 @@ impl Recount {
         self.reports.clear();
         (self.active_table_bytes, self.snapshot_table_bytes) = (0, 0);
         (self.bitmap_entries, self.file_clusters) = (0, 0);
-        let Head { header, bitmaps, .. } = Head::read(storage)?;
+        self.head = None;
+        let head = Head::read(storage)?;
+        let header = &head.header;
         let geometry = header.geometry;
         self.file_clusters = geometry.cluster_size.clusters_for(storage.length_bytes());
         self.reference(&geometry, HostOffset::ZERO, 1, Role::Header);
-        self.l1(storage, &geometry, HostTable::active_l1(&header), true)?;
-        self.snapshots(storage, &header)?;
-        if let Some(extension) = bitmaps {
-            self.bitmaps(storage, &header, &extension)?;
+        self.l1(storage, &geometry, HostTable::active_l1(header), true)?;
+        self.snapshots(storage, header)?;
+        if let Some(extension) = &head.bitmaps {
+            self.bitmaps(storage, header, extension)?;
         }
-        self.counts(storage, &header)?;
+        self.counts(storage, header)?;
+        self.head = Some(head);
         self.references.sort_unstable_by_key(|reference| reference.first);
         self.add_up()?;
         self.compare();
@@ -247,6 +252,11 @@ impl Recount {
         });
         self.tables[level] = piece;
         all.map(|_| ())
+    }
+
+    /// Returns the head of the image that was recounted last.
+    pub fn take_head(&mut self) -> Option<Head> {
+        self.head.take()
     }
 
     /// Returns the bytes of the active L1 and L2 tables, without holes.
