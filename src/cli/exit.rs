@@ -1,4 +1,4 @@
-//! Results of commands: the exit of one that did its work, and the failure of one that could not.
+//! Results of commands: the exit of a command that did its work, and the failure of one that could not.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The answer of `qemu-img map` about the files that a program builds.
+//! Runs `qemu-img map` on the files that a program builds.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -24,15 +24,15 @@ use super::isolation::wait;
 use super::records::MapRecord;
 use super::report::Report;
 
-/// The file of the image at the top. The names of the others, which begin with it, are [`FileNames::default`].
+/// The file of the image at the top. [`FileNames::default`] names the other files; their names begin with this one.
 const TOP_STEM: &str = "layer";
-/// Files up to this length, together, are written with their holes filled.
+/// The maximum total length of files that are written without holes, in bytes.
 const MAX_COMPARED_FILLED_BYTES: u64 = 64 << 20;
-/// The time after which qemu-img is ended: there are disks over which it takes hours.
+/// The time limit of qemu-img, which takes hours for some disks.
 const QEMU_PATIENCE: Duration = Duration::from_secs(5);
-/// The most that is read of what it prints: a few hundred thousand extents.
+/// The maximum length of the output that is read: a few hundred thousand extents.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
-/// The offset of the incompatible features in a header.
+/// The offset of the incompatible features in a header, in bytes.
 const INCOMPATIBLE_AT: u64 = 72;
 
 /// The map of a disk by qemu-img.
@@ -40,18 +40,18 @@ const INCOMPATIBLE_AT: u64 = 72;
 pub struct Map {
     /// The extents.
     pub records: Vec<MapRecord>,
-    /// True if the holes of the files were filled. If not, qemu-img may report that clusters which are allocated and
+    /// Whether the holes of the files were filled. If they were not, qemu-img may report that allocated clusters which
     /// were never written read as zeros.
     pub holes: Holes,
 }
 
-/// Why there is no answer.
+/// The reason why there is no map.
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
-    /// The command is not called, for this reason.
+    /// qemu-img did not run, for this reason.
     #[error("not asked: {0}")]
     NotAsked(String),
-    /// The files have no place.
+    /// The temporary folder could not be created.
     #[error("no temporary folder: {0}")]
     Scratch(io::Error),
     /// The files could not be written.
@@ -66,22 +66,22 @@ pub enum QemuError {
     /// The command failed with this line.
     #[error("{0}")]
     Complaint(String),
-    /// The command printed something else than a map.
+    /// The output of the command is not a map.
     #[error("its answer could not be read: {0}")]
     Answer(serde_json::Error),
 }
 
-/// The answer of qemu-img about a disk.
+/// The result of `qemu-img map` for a disk.
 #[derive(Debug)]
 pub struct QemuResult {
-    /// The version of qemu-img, if it answered.
+    /// The version of qemu-img, if there is a map.
     pub version: Option<String>,
     /// The map, or the reason why there is none.
     pub answer: Result<Map, QemuError>,
 }
 
 impl QemuResult {
-    /// Asks for the map of the disk of a report, whose images call each other by [`FileNames::default`].
+    /// Runs `qemu-img map` on the disk of a report. The images name each other by [`FileNames::default`].
     pub fn of(report: &Report) -> Self {
         let answer = map_of(report);
         Self { version: answer.is_ok().then(version).flatten(), answer }
@@ -102,8 +102,8 @@ fn map_of(report: &Report) -> Result<Map, QemuError> {
     }
 }
 
-/// Writes the files to a folder of their own, and asks `qemu-img map`. It follows no name in an image: it is passed the
-/// path of each file. The images call each other by [`FileNames::default`].
+/// Writes the files to a temporary folder, and runs `qemu-img map`. qemu-img follows no name in an image, because the
+/// command line passes the path of each file. The images name each other by [`FileNames::default`].
 fn map(built: Built) -> Result<Map, QemuError> {
     let names = FileNames::default();
     let (_, images) = built;
@@ -122,7 +122,7 @@ fn map(built: Built) -> Result<Map, QemuError> {
     Ok(Map { records: answer.into_iter().map(MapRecord::from).collect(), holes })
 }
 
-/// Returns the version of the qemu-img that is installed.
+/// Returns the version of the installed qemu-img.
 pub fn version() -> Option<String> {
     let output = Command::new("qemu-img").arg("--version").stdin(Stdio::null()).output().ok()?;
     let first = first_line(&output.stdout);
@@ -130,10 +130,10 @@ pub fn version() -> Option<String> {
     Some(version.to_string())
 }
 
-/// Reports whether damage made the image name a data file, although the program built none.
+/// Reports whether damage made the image name a data file that the program did not build.
 fn has_unknown_data_file(files: &LayerFiles) -> bool {
     let number = |at: u64| files.image.number(HostOffset::new(at), 8);
-    // The magic stands before the version; headers of version 2 have no features.
+    // The low half of the first number is the version, after the magic. Headers of version 2 have no features.
     let version = number(0) & u64::from(u32::MAX);
     let flag = version > 2 && number(INCOMPATIBLE_AT) & INCOMPATIBLE_DATA_FILE != 0;
     flag && !files.raw && !files.has_data_file
@@ -161,7 +161,7 @@ fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
 /// Runs qemu-img, and returns its output.
 fn run(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, QemuError> {
     let failed = QemuError::Process;
-    // Both outputs go to files, so that neither side waits for the other.
+    // Both outputs go to files, so that neither process waits for the other.
     let [out, error] = ["stdout", "stderr"].map(|name| dir.join(name));
     let mut command = Command::new("qemu-img");
     command.args(arguments).current_dir(dir).stdin(Stdio::null());
@@ -197,7 +197,7 @@ fn first_line(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_string()
 }
 
-/// A record, as any version of qemu-img prints it.
+/// A record in the output of any version of qemu-img.
 #[derive(Debug, Deserialize)]
 struct QemuMapRecord {
     start: u64,
@@ -206,7 +206,7 @@ struct QemuMapRecord {
     present: bool,
     zero: bool,
     data: bool,
-    /// Since QEMU 8.2.
+    /// The key exists since QEMU 8.2.
     compressed: Option<bool>,
     offset: Option<u64>,
 }
@@ -215,7 +215,7 @@ impl From<QemuMapRecord> for MapRecord {
     fn from(answer: QemuMapRecord) -> Self {
         let QemuMapRecord { start, length, depth, present, zero, data, compressed, offset } =
             answer;
-        // Data without a host offset are compressed.
+        // Without this key, data without a host offset is compressed.
         let compressed = compressed.unwrap_or(data && offset.is_none());
         Self { start, length, depth, present, zero, data, compressed, offset }
     }

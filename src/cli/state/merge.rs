@@ -36,11 +36,12 @@ pub struct Merged {
     finds: Vec<String>,
     /// The total length of the copied inputs, in bytes.
     bytes: usize,
-    /// The number of inputs that the output folder had already, or that are finds without new coverage.
+    /// The number of inputs that were not copied: the output folder has their content, or they are finds without new
+    /// coverage.
     left_out: usize,
     /// Seeds whose copies are named by their content, because another input has their name.
     renamed: Vec<PathBuf>,
-    /// Files whose content does not match the hash in their names: their writer was killed, or is still writing.
+    /// Files whose content does not match the hash in their names: their writer was killed, or still writes.
     torn: Vec<PathBuf>,
     /// Inputs that show a violation. Finds among them were not copied.
     with_violation: Vec<PathBuf>,

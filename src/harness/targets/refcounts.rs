@@ -1,4 +1,4 @@
-//! The target `refcounts`: the allocator alone, in geometries that no walk could afford.
+//! The target `refcounts`: the allocator alone, in geometries that are too large for a walk.
 
 use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
