@@ -127,8 +127,8 @@ impl Archive {
 }
 
 /// The remark beside a map of files that are too long to write without holes.
-const SPARSE: &str = "The files were too long to be written out: of clusters that were allocated and hold \
-                      nothing, qemu-img may say that they read as zeros.\n";
+const SPARSE: &str = "The files were too long to write without holes, so qemu-img may report that \
+                      allocated clusters which were never written read as zeros.\n";
 /// The file of the image at the top. [`FileNames::default`] names the other files.
 const TOP_NAME: &str = "layer.qcow2";
 
@@ -233,7 +233,7 @@ mod tests {
             "bug/versions.txt",
         ];
         assert_eq!(names, expected);
-        let why = "not asked: the input is a file, and whatever it names is nobody's to open\n";
+        let why = "not run: the input is an image file, and qemu-img would open the files that it names\n";
         assert_eq!(files["bug/map-qemu-img.txt"].1, why.as_bytes());
     }
 }

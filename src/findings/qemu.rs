@@ -49,8 +49,8 @@ pub struct Map {
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
     /// qemu-img did not run, for this reason.
-    #[error("not asked: {0}")]
-    NotAsked(String),
+    #[error("not run: {0}")]
+    NotRun(String),
     /// The temporary folder could not be created.
     #[error("no temporary folder: {0}")]
     Scratch(io::Error),
@@ -89,16 +89,14 @@ impl QemuResult {
 }
 
 fn map_of(report: &Report) -> Result<Map, QemuError> {
-    let not_asked = |why: &str| Err(QemuError::NotAsked(why.to_string()));
+    let not_run = |why: &str| Err(QemuError::NotRun(why.to_string()));
     match (report.target.definition().expectation, report.evidence.explanation()) {
         (Expectation::Unknown, _) => {
-            not_asked("the input is a file, and whatever it names is nobody's to open")
+            not_run("the input is an image file, and qemu-img would open the files that it names")
         }
-        (Expectation::NotWalked, _) => {
-            not_asked("of refcounts the counts are judged, and no disk is walked")
-        }
+        (Expectation::NotWalked, _) => not_run("the target checks refcounts and walks no disk"),
         (_, Some(explanation)) => map(explanation.built()),
-        (_, None) => not_asked("the input could not be explained"),
+        (_, None) => not_run("the input could not be explained"),
     }
 }
 
@@ -108,8 +106,10 @@ fn map(built: Built) -> Result<Map, QemuError> {
     let names = FileNames::default();
     let (_, images) = built;
     if let Some(depth) = images.layers().position(has_unknown_data_file) {
-        let what = format!("a header {depth} layers down was made to name a data file");
-        return Err(QemuError::NotAsked(what));
+        let what = format!(
+            "damage makes the header of layer {depth} (0 is the top) name a data file that the program did not build"
+        );
+        return Err(QemuError::NotRun(what));
     }
     let dir = tempfile::tempdir().map_err(QemuError::Scratch)?;
     let length: u64 = images.files(&names).map(|(_, image)| image.length_bytes()).sum();
@@ -168,7 +168,7 @@ fn run(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, QemuError> {
     command.stdout(File::create(&out).map_err(failed)?);
     command.stderr(File::create(&error).map_err(failed)?);
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => QemuError::NotAsked("qemu-img is not installed".to_string()),
+        io::ErrorKind::NotFound => QemuError::NotRun("qemu-img is not installed".to_string()),
         _ => failed(error),
     })?;
     let status = wait(&mut child, QEMU_PATIENCE).map_err(failed)?.ok_or(QemuError::Timeout)?;

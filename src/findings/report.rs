@@ -195,7 +195,7 @@ impl Report {
             (None, ..) => match self.verdict {
                 Verdict::Refused => "the file was not opened",
                 Verdict::Failed => "the file was opened, and walking it failed",
-                Verdict::Walked => "the file was walked to its end, or as far as a run goes",
+                Verdict::Walked => "the file was walked to its end, or to the limit of a run",
                 Verdict::Ok | Verdict::Unsupported | Verdict::Violation => "found in this file",
             }
             .to_string(),

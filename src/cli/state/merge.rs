@@ -19,7 +19,7 @@ use qcowfuzz::internal::fuzzing::feedback::coverage::CoverageFeatures;
 use qcowfuzz::internal::fuzzing::feedback::coverage::prune_around;
 
 use super::corpus::{counted, read_if_there};
-use crate::cli::exit::{CommandError, THERE_ALREADY};
+use crate::cli::exit::CommandError;
 use qcowfuzz::findings::runner::Runner;
 use qcowfuzz::harness::targets::TargetKind;
 
@@ -55,6 +55,9 @@ struct Candidate {
     there: bool,
     pinned: bool,
 }
+
+/// The message if a copy cannot have its name: a folder has it, or another process wrote a file during the merge.
+const NAME_TAKEN: &str = "another file or folder has this name, expected none";
 
 /// The state while folders are read.
 #[derive(Default)]
@@ -129,7 +132,7 @@ impl Merged {
             // Another process has just written the same find.
             Err(error) if find && error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(CommandError::at(&path, THERE_ALREADY));
+                return Err(CommandError::at(&path, NAME_TAKEN));
             }
             written => written.map_err(|error| CommandError::at(&path, error))?,
         }

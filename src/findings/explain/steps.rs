@@ -227,9 +227,9 @@ impl fmt::Display for StepChange {
             }
             Self::Disk(record) => match record {
                 JournalRecord::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
-                JournalRecord::SnapshotTaken => f.write_str("a snapshot more"),
-                JournalRecord::SnapshotDeleted { index } => write!(f, "without snapshot {index}"),
-                JournalRecord::SnapshotApplied { index } => write!(f, "as in snapshot {index}"),
+                JournalRecord::SnapshotTaken => f.write_str("snapshot taken"),
+                JournalRecord::SnapshotDeleted { index } => write!(f, "snapshot {index} deleted"),
+                JournalRecord::SnapshotApplied { index } => write!(f, "snapshot {index} applied"),
                 // These records map guest bytes: see `Mapped`.
                 _ => Ok(()),
             },

@@ -41,7 +41,7 @@ fn operations_are_explained_with_their_changes() {
     assert_eq!(steps[1], ["guest 0x3e000+0x2000 zeros at host 0x3000+0x2000"]);
     assert_eq!(steps[2], ["guest 0x3000+0x1000 data at host 0x5000+0x1000"]);
     assert_eq!(steps[3], ["guest 0x14000+0x3000 zeros"]);
-    assert_eq!(steps[4], ["a snapshot more"]);
+    assert_eq!(steps[4], ["snapshot taken"]);
     assert_eq!(steps[5], ["walk of guest 0x1005+0x8000000000000000"]);
     assert!(steps[6].is_empty() && steps[7].is_empty());
     let effects: Vec<_> = explanation.steps.iter().map(|step| step.effect.unwrap()).collect();

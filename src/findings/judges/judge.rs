@@ -52,7 +52,7 @@ pub enum JudgeError {
     },
     /// The command gives the same result for the input and for an empty program.
     #[error(
-        "{command}: ended with {status} both with the input and with an empty program, expected something else"
+        "{command}: ended with {status} for the input and for an empty program, expected different results"
     )]
     Undecided {
         /// The command.

@@ -98,7 +98,8 @@ mod tests {
     #[test]
     fn a_command_that_decides_nothing_is_refused() {
         let error = predicate("true", Passed::Candidate).unwrap_err();
-        let expected = "true: ended with exit status: 0 both with the input and with an empty program, expected something else";
+        let expected = "true: ended with exit status: 0 for the input and for an empty program, \
+                        expected different results";
         assert_eq!(error, expected);
     }
 }

@@ -70,7 +70,7 @@ fn expected(report: &Report) -> ReaderExtents<'_> {
         (Expectation::UntouchedExtents, false)
             if cut || damaged.into_iter().any(|entry| entry.damaged.is_some()) =>
         {
-            Some("the disk as it was before the damage.".to_string())
+            Some("the disk before the damage.".to_string())
         }
         _ => None,
     };
@@ -102,7 +102,7 @@ fn qemu(result: &QemuResult) -> ReaderExtents<'_> {
     let (records, said) = match &result.answer {
         Ok(map) if map.records.is_empty() => (&[][..], Some("no extents.".to_string())),
         Ok(map) if map.holes == Holes::Keep => {
-            let said = "the files are too long to be written without holes, so it may report clusters without data as \
+            let said = "the files are too long to write without holes, so qemu-img may report clusters without data as \
                         zeros.";
             (map.records.as_slice(), Some(said.to_string()))
         }
@@ -149,7 +149,10 @@ fn choose(answers: &mut [ReaderExtents; 3], focus: Option<usize>) -> Option<Stri
         .collect();
     (!shortened.is_empty()).then(|| {
         let shortened = shortened.join("; ");
-        format!("This page does not show all extents. {shortened}. 'qcowfuzz replay --json' prints those of the first two.")
+        format!(
+            "This page does not show all extents. {shortened}. 'qcowfuzz replay --json' prints those of the model and \
+             the walker."
+        )
     })
 }
 

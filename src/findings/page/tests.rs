@@ -43,7 +43,7 @@ fn reported(operations: &str, operations_run: usize) -> Report {
 }
 
 fn silent() -> QemuResult {
-    QemuResult { version: None, answer: Err(QemuError::Complaint("not asked".to_string())) }
+    QemuResult { version: None, answer: Err(QemuError::Complaint("not run".to_string())) }
 }
 
 /// Returns the number of occurrences of a string on the page.
@@ -68,7 +68,7 @@ fn what_was_found_comes_first_and_its_operation_is_marked_in_words() {
     let (before, after) = page.split_once("found after this</strong>").unwrap();
     assert!(before.contains("id=\"op-1\"") && !before.contains("id=\"op-2\""));
     assert!(after.contains("id=\"op-2\"") && !after.contains("found after this"));
-    assert!(page.contains("<strong>qemu-img</strong>: not asked."));
+    assert!(page.contains("<strong>qemu-img</strong>: not run."));
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nextents around the first difference (guest, status, host):")?;
     // The model has no extents for a damaged image, so these are the extents before the damage.
     let [expected, actual] = match report.target.definition().expectation {
-        Expectation::UntouchedExtents => ["were nothing damaged", "the walker"],
+        Expectation::UntouchedExtents => ["before the damage", "the walker"],
         _ => ["expected", "actual"],
     };
     writeln!(out, "        {expected:44}{actual}")?;
@@ -122,7 +122,7 @@ fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "  {place:>14} {clusters:>8} × {role}{counts}{by}")?;
     }
     more(runs.len(), out)?;
-    fault.iter().try_for_each(|fault| writeln!(out, "  not all of it: {fault}"))
+    fault.iter().try_for_each(|fault| writeln!(out, "  incomplete: {fault}"))
 }
 
 /// Returns the depth of a file below the image at the top, in words.
@@ -183,7 +183,7 @@ fn reads(top: &FileJson, damaged: bool, out: &mut impl Write) -> io::Result<()> 
             parts.push(format!("{} {count} of {}", first.part.name(), entries.len()));
         }
     }
-    let before = if damaged { ", were nothing damaged" } else { "" };
+    let before = if damaged { " before the damage" } else { "" };
     writeln!(out, "\nread by the walker{before}: {}", parts.join(", "))?;
     let entries: Vec<_> = read().filter(|entry| entry.name.is_empty()).collect();
     for entry in entries.iter().take(MOST_LINES) {

@@ -12,7 +12,7 @@ use crate::images::limits::Limits;
 /// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "raw_image",
-    about: "An image file of any content: the walker's answers are held against each other",
+    about: "An image file of any content: the answers of the walker must agree with each other",
     inputs: Inputs::Files,
     limits: Limits::WALKED,
     expectation: Expectation::Unknown,
