@@ -40,8 +40,8 @@ const INCOMPATIBLE_AT: u64 = 72;
 pub struct Map {
     /// The extents.
     pub records: Vec<MapRecord>,
-    /// Whether the holes of the files were filled. If they were not, qemu-img may report that allocated clusters which
-    /// were never written read as zeros.
+    /// The treatment of holes in the files. If they were kept, qemu-img may report that allocated clusters which were
+    /// never written read as zeros.
     pub holes: Holes,
 }
 

@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn texts_and_regressions_turn_into_each_other() {
-        let story = "What was wrong.\n\nWhat became of it.";
+        let story = "The fault.\n\nThe fix.";
         let regression = Regression {
             fingerprint: "model: kind, normal → zero-plain".to_string(),
             target: "map_extents".to_string(),

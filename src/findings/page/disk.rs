@@ -112,8 +112,8 @@ fn qemu(result: &QemuResult) -> ReaderExtents<'_> {
     ReaderExtents { key: "qemu", who, records, said, chosen: Vec::new() }
 }
 
-/// Chooses the extents of each reader that the page shows. Of long lists, these are the first extents and those around
-/// `focus`, an extent of the model or the walker. Returns a sentence about the extents that are left out.
+/// Chooses the extents of each reader that the page shows. If a list is long, these are the first extents and those
+/// around `focus`, an extent of the model or the walker. Returns a sentence about the extents that are left out.
 fn choose(answers: &mut [ReaderExtents; 3], focus: Option<usize>) -> Option<String> {
     let counts = answers.each_ref().map(|answer| answer.records.len());
     let longest = answers.iter().take(2).max_by_key(|answer| answer.records.len());
