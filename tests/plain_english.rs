@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// The folders and the files that are checked. Others join them when their sentences have been rewritten.
 const FINISHED: &[&str] = &[
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
     "benches",
     "docs",
     "examples",
+    "fuzz/fuzz_targets",
     "src/cli",
     "src/disk",
     "src/findings",
@@ -18,6 +21,7 @@ const FINISHED: &[&str] = &[
     "src/fuzzing",
     "src/harness",
     "src/images",
+    "src/internal.rs",
     "src/lib.rs",
     "src/main.rs",
     "src/programs",
@@ -30,6 +34,27 @@ const QUOTED: &[&str] = &["docs/results", "tests/plain_english.rs"];
 
 /// Words that hide the verb of the field: use *prints, reports, records, passes, names*.
 const WORDS: &[&str] = &["told", "tell", "tells", "telling", "whoever"];
+
+/// Phrases that hide the actor or the thing: name it. They are also looked for in messages.
+const PHRASES: &[&str] = &[
+    "anybody",
+    "became of",
+    "becomes of",
+    "came of",
+    "comes of",
+    "is what",
+    "nobody",
+    "of what",
+    "so many",
+    "that which",
+    "those which",
+    "whatever",
+    "with what",
+];
+
+/// Beginnings of clauses and of later sentences that make a reader go back: the noun comes first.
+const CLAUSES: &[&str] =
+    &[", what ", "; what ", ": what ", ". What ", ". Of ", ". Which ", ". Whether "];
 
 /// Beginnings of fragments. A function's documentation begins with a verb, that of a type or a field with a noun.
 const BEGINNINGS: &[&str] = &[
@@ -121,10 +146,36 @@ fn faults(paragraphs: &[Paragraph]) -> Vec<(usize, String)> {
         let words = text.split(|letter: char| !letter.is_alphabetic());
         let words = words.filter(|word| WORDS.contains(&word.to_lowercase().as_str()));
         found.extend(words.map(|word| (*line, format!("the word '{word}'"))));
+        let text = without_code(text);
+        found.extend(phrases(&text).map(|phrase| (*line, format!("the phrase '{phrase}'"))));
+        let clauses = CLAUSES.iter().filter(|clause| text.contains(**clause));
+        found.extend(clauses.map(|clause| (*line, format!("the clause '{clause}'"))));
         let beginning = BEGINNINGS.iter().find(|beginning| text.starts_with(**beginning));
         found.extend(beginning.map(|beginning| (*line, format!("the beginning '{beginning}'"))));
     }
     found
+}
+
+/// Returns the phrases in a text. They end at the end of a word, and names with `_` are one word.
+fn phrases(text: &str) -> impl Iterator<Item = &'static str> {
+    let words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
+    let words = format!(" {} ", words.join(" "));
+    PHRASES.iter().copied().filter(move |phrase| words.contains(&format!(" {phrase} ")))
+}
+
+/// Returns a text without the code between backticks, which may quote a fingerprint.
+fn without_code(text: &str) -> String {
+    text.split('`').step_by(2).collect::<Vec<_>>().join("`")
+}
+
+/// Returns the faults of the messages in Rust source, each with its line. Only phrases are looked for: code has no
+/// sentences, and fingerprints keep their words.
+fn faults_of_messages(source: &str) -> Vec<(usize, String)> {
+    let lines = source.lines().enumerate();
+    let lines = lines.filter(|(_, line)| !line.trim_start().starts_with("//"));
+    let fault = |at: usize, phrase: &str| (at + 1, format!("the phrase '{phrase}' in a message"));
+    lines.flat_map(|(at, line)| phrases(line).map(move |phrase| fault(at, phrase))).collect()
 }
 
 /// Returns the Rust files and the pages at a path.
@@ -153,11 +204,42 @@ fn finished_pages_and_comments_are_plain() {
             let page = file.extension().is_some_and(|extension| extension == "md");
             let paragraphs = if page { prose(&text) } else { comments(&text) };
             let name = file.strip_prefix(root).unwrap().display();
-            let faults = faults(&paragraphs);
+            let mut faults = faults(&paragraphs);
+            if !page {
+                faults.extend(faults_of_messages(&text));
+            }
             found.extend(faults.iter().map(|(line, fault)| format!("{name}:{line}: {fault}")));
         }
     }
     assert!(found.is_empty(), "rewrite these sentences (plain English):\n{}", found.join("\n"));
+}
+
+#[test]
+fn planted_phrases_and_clauses_are_found() {
+    let found = |text: &str| {
+        let paragraph = Paragraph { line: 1, text: text.to_string() };
+        faults(&[paragraph]).into_iter().map(|fault| fault.1).collect::<Vec<_>>()
+    };
+    for phrase in PHRASES {
+        assert_eq!(found(&format!("It is ({phrase}).")), [format!("the phrase '{phrase}'")]);
+        let name = phrase.replace(' ', "_");
+        assert_eq!(
+            found(&format!("Plain: un{phrase}, `{phrase}`, {phrase}less, a_{name}.")),
+            [""; 0]
+        );
+        let source =
+            format!("let a = \"it is {phrase}\"; // {phrase}\n    // {phrase}\na_{name}();");
+        let expected = (1, format!("the phrase '{phrase}' in a message"));
+        assert_eq!(faults_of_messages(&source), [expected]);
+    }
+    for clause in CLAUSES {
+        let expected = format!("the clause '{clause}'");
+        assert_eq!(found(&format!("The walker reads{clause}the rest.")), [expected]);
+        assert_eq!(found(&format!("Plain: `reads{clause}the rest`.")), [""; 0]);
+    }
+    let plain =
+        "The walker reads what it needs. Often, it reads a part of it; whether it does is noted.";
+    assert_eq!(found(plain), [""; 0]);
 }
 
 #[test]
@@ -168,7 +250,7 @@ fn planted_riddles_are_found() {
                   /// Plain.\n///\n/// Whoever reads this.\nlet told = tells; // plain\n//! Wrapped so that the\n//! Of
                   /// comes second.";
     assert_eq!(lines(faults(&comments(source))), [1, 3, 5, 8]);
-    let page = "# Title\n\nPlain, and\nOf comes second.\n\n- What is in a list.\n\n    $ tells\n\n| a | How many rows |\n\n\
-                ```text\ntold\n```\nThe last one tells.\n";
+    let page = "# Title\n\nPlain, and\nOf comes second.\n\n- What is in a list.\n\n    $ tells\n\n\
+                | a | How many rows |\n\n```text\ntold\n```\nThe last one tells.\n";
     assert_eq!(lines(faults(&prose(page))), [6, 15, 10]);
 }

@@ -1,5 +1,5 @@
-//! The oracle `declarations` finds wrong bytes in the declarations of an image. The test plants each fault in every image of
-//! the seeds that has the field.
+//! The oracle `declarations` finds wrong bytes in the declarations of an image. The test plants each fault in every
+//! image of the seeds that has the field.
 
 #[allow(dead_code)]
 mod altered;

@@ -147,7 +147,7 @@ fn judge(cases: impl Iterator<Item = &'static Case>, inputs: &[Vec<u8>]) {
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// The page lists bugs of each oracle. `tests/docs.rs` checks that the page has every oracle, and that the bugs are there.
+/// The page lists bugs of each oracle. `tests/docs.rs` checks that the page has every oracle, and that the bugs exist.
 #[test]
 fn the_oracle_that_the_page_names_finds_the_bug() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -170,7 +170,7 @@ fn zstd_cases() -> Vec<Case> {
         ("a byte short", frame(&content[1..], false, true), false),
         ("a wrong checksum", wrong(summed, last), false),
         ("a wrong magic number", wrong(exact.clone(), 0), false),
-        ("a dictionary that nobody has", named, false),
+        ("a dictionary that no reader has", named, false),
         ("a frame that is cut", raw_frame(20, false, &content)[..CLUSTER / 2].to_vec(), false),
         ("deflate", blocks(&content, TDEFLFlush::Finish), false),
         ("nothing", vec![], false),

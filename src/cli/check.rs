@@ -62,8 +62,7 @@ impl CheckResult {
     }
 }
 
-/// The result, with the names and the order of `qemu-img check --output=json`, which omits most counts of
-/// zero too.
+/// The result, with the keys and the order of `qemu-img check --output=json`. Both omit most counts of zero.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct CheckSummary {

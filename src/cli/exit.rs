@@ -1,4 +1,4 @@
-//! Results of commands: the exit of one that did its work, and the failure of one that could not.
+//! Results of commands: the exit of a command that did its work, and the failure of one that could not.
 
 use std::path::Path;
 
@@ -59,12 +59,12 @@ impl std::fmt::Display for CommandError {
 }
 
 /// The message about an output file that exists.
-pub const THERE_ALREADY: &str = "the file exists, expected a new one or --force";
+pub const OUTPUT_EXISTS: &str = "the file exists, expected a new one or --force";
 
 impl From<Error> for CommandError {
     fn from(error: Error) -> Self {
         match error {
-            Error::Exists { path } => Self::at(&path, THERE_ALREADY),
+            Error::Exists { path } => Self::at(&path, OUTPUT_EXISTS),
             error => Self::Message(error.to_string()),
         }
     }

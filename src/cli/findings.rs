@@ -36,7 +36,7 @@ impl CheckPrinter {
 
     /// Reports the findings of a recount for each cluster of a file of `file_clusters` clusters.
     pub fn counts(&mut self, reports: &[RefcountReport], file_clusters: u64) {
-        // The refcount of a cluster with overlapping structures is mostly wrong too: that is one
+        // The refcount of a cluster with overlapping structures is usually wrong too, and both faults together are one
         // finding.
         let miscounted: Vec<Range<u64>> = reports
             .iter()
@@ -53,8 +53,7 @@ impl CheckPrinter {
         for report in reports {
             let Range { start, mut end } = clusters(report);
             if report.finding != RefcountFault::Copied {
-                // Counts past the end of the file mean nothing; `past_end` reports references to
-                // those clusters.
+                // Counts past the end of the file mean nothing. `past_end` reports references to those clusters.
                 end = end.min(file_clusters);
             }
             for cluster in start..end {

@@ -128,7 +128,7 @@ fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walke
     let walked = walk(disk, window, |extent| {
         sequence.serialize_element(&Row(&MapRecord::from(extent))).map_err(output)
     })?;
-    // If the walk failed, the list stays open, as qemu-img leaves it: no parser takes it for complete.
+    // If the walk failed, the list stays open, as in the output of qemu-img, so that no parser takes it for complete.
     if walked.is_ok() {
         sequence.end().map_err(output)?;
         out.write_all(b"\n").map_err(MapStop::Output)?;
@@ -161,7 +161,7 @@ fn human(
                     }
                     .map_err(MapStop::Output)?;
                 }
-                // The name is printed byte by byte, because it need not be UTF-8.
+                // Writes the bytes of the name, because it need not be UTF-8.
                 let file = chain.data_path(mapping.depth).unwrap_or(Path::new(""));
                 out.write_all(file.as_os_str().as_encoded_bytes())
                     .and_then(|()| out.write_all(b"\n"))

@@ -121,7 +121,7 @@ fn line(progress: &MinimizeProgress) -> String {
     format!("{operations} operations · {tries} tried, {kept} kept · {reducer}")
 }
 
-/// Returns the judge that the arguments name, or the one that the input needs.
+/// Returns the judge that the arguments name, or the judge that fits the input.
 fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn CandidateJudge>, CommandError> {
     let target = arguments.target;
     let judge: Result<Box<dyn CandidateJudge>, _> = match &arguments.predicate {

@@ -101,7 +101,7 @@ fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, CommandErr
     }
 }
 
-/// Returns the story in the form in which it is printed: lines without control characters.
+/// Returns the story as the command prints it: lines without control characters.
 fn story(arguments: &Arguments) -> Result<String, CommandError> {
     let lines = arguments.story.lines().map(|line| line.replace(char::is_control, " "));
     let story = lines.collect::<Vec<_>>().join("\n");

@@ -1,4 +1,4 @@
-//! Writes outputs, and overwrites a file only if the user asked for it.
+//! Writes outputs. Overwrites a file only if the user passed --force.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::path::Path;
 use qcowfuzz::internal::disk::files;
 use qcowfuzz::internal::disk::files::Existing;
 
-use super::exit::{CommandError, THERE_ALREADY};
+use super::exit::{CommandError, OUTPUT_EXISTS};
 
-/// Returns whether the file at `output` may be replaced. The output of a command never replaces its input.
+/// Returns whether the file at `output` may be replaced. Rejects the input of the command as its output.
 pub fn not_the_input(output: &Path, input: &Path, force: bool) -> Result<Existing, CommandError> {
     let same = || input.canonicalize().ok().zip(output.canonicalize().ok());
     match output.symlink_metadata() {
-        Ok(_) if !force => Err(CommandError::at(output, THERE_ALREADY)),
+        Ok(_) if !force => Err(CommandError::at(output, OUTPUT_EXISTS)),
         _ if same().is_some_and(|(input, output)| input == output) => {
             Err(CommandError::at(output, "is the input file, expected another file"))
         }

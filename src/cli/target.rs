@@ -6,7 +6,7 @@ use qcowfuzz::harness::targets::TargetKind;
 
 use super::exit::CommandError;
 
-/// The target if the command line names none.
+/// The default target of the command line.
 pub const DEFAULT: &str = TargetKind::MapExtents.name();
 
 /// Returns a parser for the name of a target.

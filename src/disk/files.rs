@@ -75,7 +75,7 @@ pub fn write_whole(
     write: impl FnOnce(&File) -> io::Result<()>,
 ) -> io::Result<()> {
     let file = builder().tempfile_in(scratch).map_err(|error| {
-        // Its own words name a file that nobody asked for.
+        // The original message names the temporary file, which the user does not know.
         let kind = error.kind();
         io::Error::new(kind, format!("cannot be written: {kind}"))
     })?;
@@ -113,7 +113,7 @@ pub fn create(
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    // Before the temporary file, whose errors name a file that nobody asked for.
+    // Checked before the temporary file is created, because its errors name a file that the user does not know.
     directory.metadata().map_err(failed)?;
     write_whole(path, directory, existing, write).map_err(failed)
 }

@@ -292,7 +292,7 @@ pub trait Observer {
         let _ = rare;
     }
 
-    /// Receives a measured value. Of several values for one image, the largest counts; [`Observer::measured`] ends an
+    /// Receives a measured value. If an image has several values, the largest counts. [`Observer::measured`] ends an
     /// image.
     #[inline(always)]
     fn vital(&self, vital: Vital, value: u64) {

@@ -20,11 +20,11 @@ use super::qemu::QemuResult;
 use super::records::{MapRecord, QemuMapFormatter, Row};
 use super::report::Report;
 
-/// Images up to this length, together, are packed.
+/// The maximum total length of the images in an archive, in bytes.
 const MAX_PACKED_BYTES: u64 = 64 << 20;
 
-/// Returns an archive of the report of `input`, a finding whose images call each other by [`FileNames::default`]. All
-/// files are in `folder`. The same input gives the same archive, except for the versions in it.
+/// Returns an archive of the report of `input`. Its images name each other by [`FileNames::default`]. All files are in
+/// `folder`. The same input gives the same archive, except for the versions in it.
 ///
 /// # Errors
 /// The images cannot be written to a temporary folder.
@@ -85,7 +85,7 @@ impl Archive {
         self.file(name, &text)
     }
 
-    /// Adds the image at the top, and the files that it names.
+    /// Adds the image at the top, and its backing and data files.
     fn images(&mut self, built: Built, target: TargetKind) -> io::Result<()> {
         let names = FileNames::default();
         let length: u64 = built.1.files(&names).map(|(_, image)| image.length_bytes()).sum();
@@ -112,7 +112,7 @@ impl Archive {
         self.with_mode(name, bytes, 0o644)
     }
 
-    /// Adds a file without a time and an owner, so that the same input gives the same archive.
+    /// Adds a file. The entry has no time and no owner, so that the same input gives the same archive.
     fn with_mode(&mut self, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
         let mut header = Header::new_gnu();
         header.set_size(bytes.len() as u64);
@@ -126,10 +126,10 @@ impl Archive {
     }
 }
 
-/// The remark beside a map of long files.
-const SPARSE: &str = "The files were too long to be written out: of clusters that were allocated and hold \
-                      nothing, qemu-img may say that they read as zeros.\n";
-/// The file of the image at the top. [`FileNames::default`] are the names of the others.
+/// The remark beside a map of files that are too long to write without holes.
+const SPARSE: &str = "The files were too long to write without holes, so qemu-img may report that \
+                      allocated clusters which were never written read as zeros.\n";
+/// The file of the image at the top. [`FileNames::default`] names the other files.
 const TOP_NAME: &str = "layer.qcow2";
 
 fn versions() -> String {
@@ -138,7 +138,7 @@ fn versions() -> String {
     format!("qcowfuzz {}\nqemu-img {qemu}\n{os} {architecture}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// Returns a script that shows the bug again.
+/// Returns a script that reproduces the bug.
 fn reproduce(report: &Report) -> String {
     let fingerprint = report.judgement().replace('\'', "'\\''");
     REPRODUCE.replace("FINGERPRINT", &fingerprint).replace("TARGET", report.target.name())
@@ -170,7 +170,7 @@ mod tests {
     use crate::harness::Checks;
     use crate::programs::generate::{GenerateSettings, generate};
 
-    /// The report of a sound program, as if something had been found in it.
+    /// Returns a report of a sound program with a made-up fingerprint.
     fn found(target: TargetKind, input: &[u8]) -> Report {
         let mut examiner = Examiner::new(target, Checks::AtCheckpoints, FileNames::default());
         let mut report = examiner.examine(Path::new("input"), input);
@@ -233,7 +233,7 @@ mod tests {
             "bug/versions.txt",
         ];
         assert_eq!(names, expected);
-        let why = "not asked: the input is a file, and whatever it names is nobody's to open\n";
+        let why = "not run: the input is an image file, and qemu-img would open the files that it names\n";
         assert_eq!(files["bug/map-qemu-img.txt"].1, why.as_bytes());
     }
 }

@@ -1,9 +1,9 @@
 //! The crash state: three lines by which ClusterFuzz distinguishes bugs.
 //!
-//! ClusterFuzz takes them from what a fuzz target prints. Its parser reads the message of an assertion and the stack
-//! frames below it, up to three lines in all. It does not read the messages of today's Rust, and the innermost
-//! frames of every violation are the same. So the target prints lines in the form that the parser reads, last, and
-//! enough of them that no frame of the real stack is taken.
+//! ClusterFuzz reads them from the output of a fuzz target. Its parser reads the message of an assertion and the stack
+//! frames below it, up to three lines in all. It does not read panic messages of current Rust, and the innermost frames
+//! of all violations are the same. So the target prints lines of its own in the form that the parser reads. They are
+//! the last lines of the output, and the parser finds enough of them not to take a frame of the real stack.
 
 use std::fmt;
 
@@ -18,18 +18,19 @@ pub struct CrashState {
 }
 
 impl CrashState {
-    /// The crash state of a violation: the same for the same fingerprint.
+    /// Returns the crash state of a violation: the same for the same fingerprint.
     pub fn of_violation(fingerprint: &str) -> Self {
         let oracle = fingerprint.split(':').next().unwrap_or_default();
         Self { fingerprint: fingerprint.to_string(), frame: format!("oracle::{oracle}") }
     }
 
-    /// The crash state of a panic: the same for the same fingerprint and the same function of the code under test.
+    /// Returns the crash state of a panic: the same for the same fingerprint and the same function of the code under
+    /// test.
     pub fn of_panic(note: &PanicNote) -> Self {
         Self { fingerprint: note.fingerprint(), frame: format!("crate::{}", note.frame) }
     }
 
-    /// A hash of everything, in letters only: the parser takes digits in a row for an address.
+    /// Returns a hash of the crash state in letters, because the parser mistakes digits in a row for an address.
     fn hash(&self) -> String {
         let Self { fingerprint, frame } = self;
         let hash = crc32fast::hash(format!("{fingerprint}\n{frame}").as_bytes());
@@ -44,15 +45,15 @@ impl fmt::Display for CrashState {
         writeln!(f, "Assertion failed: {}", ascii(&self.fingerprint))?;
         // The parser ends the name of a function at the first space.
         writeln!(f, "    #0 0x0 in {}", ascii(&self.frame).replace(' ', "_"))?;
-        // The parser cuts lines after 80 characters, and ClusterFuzz takes states for one bug that are merely
-        // similar. Where there is a "FuzzerHash=", it compares exactly.
+        // The parser cuts lines after 80 characters, and ClusterFuzz considers similar states to be one bug. If a state
+        // has a "FuzzerHash=", it compares exactly.
         writeln!(f, "    #1 0x0 in FuzzerHash={}", self.hash())?;
-        // The parser passes over functions with some names (`assert_…`). Then it takes this line.
+        // The parser skips functions with some names (`assert_…`), and then takes this line.
         writeln!(f, "    #2 0x0 in end_of_crash_state")
     }
 }
 
-/// The parser drops what is not ASCII.
+/// Returns the text in ASCII, because the parser drops other characters.
 fn ascii(text: &str) -> String {
     let shown = |character: char| match character {
         '→' => "->".to_string(),

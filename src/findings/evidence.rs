@@ -21,16 +21,16 @@ pub struct Evidence {
     pub steps: Vec<StepJson>,
     /// The measures of the last image, by name.
     pub vitals: BTreeMap<&'static str, u64>,
-    /// The files that were built, from the image itself down.
+    /// The files that the program built, from the top image down.
     pub files: Vec<FileJson>,
     /// The extents that the reference model expects; empty if the input is a file.
     pub expected: Vec<MapRecord>,
     /// The extents that the walker of this project emits.
     pub actual: Vec<MapRecord>,
-    /// The reason why the walk ended early.
+    /// The reason why the walk ended early, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub walk_ended: Option<String>,
-    /// The first place, from 0, at which the two lists differ.
+    /// The index of the first extent in which the two lists differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_difference: Option<usize>,
     #[serde(skip)]
@@ -40,24 +40,24 @@ pub struct Evidence {
 /// A record of the program.
 #[derive(Debug, Serialize)]
 pub struct StepJson {
-    /// The byte of the input at which it begins.
+    /// The offset in the input at which the record begins.
     pub counter: usize,
-    /// Its bytes, in hexadecimal digits.
+    /// The bytes of the record, in hexadecimal digits.
     pub bytes: String,
     /// The number of the operation, from 0; `None` if the record has no meaning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<usize>,
-    /// The operation as text, with its operands as they are decoded.
+    /// The operation as text, with its decoded operands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// The effect; `None` if the operation was not run.
+    /// The effect; `None` if the operation did not run.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialise_effect")]
     pub effect: Option<Effect>,
-    /// The changes that it made, with operands clamped to the disk and to the limits.
+    /// The changes that the operation made, with operands clamped to the disk and to the limits.
     // The key is older than the name, and scripts read it.
     #[serde(rename = "deeds")]
     pub changes: Vec<String>,
-    /// The violation was found after it.
+    /// True if the violation was found after this operation.
     pub failing: bool,
 }
 
@@ -69,18 +69,18 @@ pub struct FileJson {
     pub kind: FileKind,
     /// The number of layers above.
     pub depth: usize,
-    /// The length, as the build wrote it.
+    /// The length that the build wrote, in bytes.
     pub length_bytes: u64,
     /// The length to which a hostile program has cut the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_to_bytes: Option<u64>,
-    /// Its cluster size.
+    /// The cluster size, in bytes.
     pub cluster_bytes: u64,
     /// All bytes of the file, in order.
     pub runs: Vec<RunJson>,
     /// The fields and entries of an image, part by part.
     pub entries: Vec<EntryJson>,
-    /// The reason why it could not be taken apart in full.
+    /// The reason why the file could not be decoded in full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
@@ -98,7 +98,7 @@ pub struct RunJson {
     pub references: u64,
     /// The refcount of each cluster in the file.
     pub refcount: u64,
-    /// The numbers of the operations that wrote them, or that wrote what they map.
+    /// The numbers of the operations that wrote the bytes, or that wrote the data that the bytes map.
     pub operations: Vec<usize>,
 }
 
@@ -133,13 +133,13 @@ impl Serialize for RunRole {
 /// A field or an entry.
 #[derive(Debug, Serialize)]
 pub struct EntryJson {
-    /// The structure that it is part of.
+    /// The structure that contains it.
     #[serde(serialize_with = "serialise_part")]
     pub part: Part,
     /// The name of a field in the specification; an entry has none.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub name: &'static str,
-    /// The offset.
+    /// The host offset.
     pub offset: u64,
     /// The number of bytes.
     pub width: u8,
@@ -148,25 +148,25 @@ pub struct EntryJson {
     /// The value after the attacks of a hostile program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
-    /// The bits of that value in words.
+    /// The meaning of the damaged value's bits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged_spelled: Option<String>,
-    /// The bits of the value in words.
+    /// The meaning of the value's bits.
     pub spelled: String,
-    /// The number of the last operation that touched the guest range that it maps.
+    /// The number of the last operation that changed the guest range that the entry maps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<usize>,
-    /// True if the walker of this project reads it.
+    /// True if the walker of this project reads the entry.
     pub read: bool,
 }
 
 impl Evidence {
-    /// Reports whether nothing was gathered.
+    /// Reports whether there is no evidence.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Marks the operation after which a violation was found, when `operations_run` operations had run.
+    /// Marks the last of the first `operations_run` operations: the violation was found after it.
     pub fn mark(&mut self, operations_run: usize) {
         for step in &mut self.steps {
             step.failing = step.number.is_some_and(|number| number + 1 == operations_run);

@@ -19,12 +19,12 @@ pub struct Examiner {
     names: FileNames,
     log: Rc<Log>,
     runner: Runner<Rc<Log>>,
-    /// Shares nothing with the first run.
+    /// The runner of the second run, which shares no state with the first.
     again: Runner<()>,
 }
 
 impl Examiner {
-    /// Creates an examiner for inputs of `target`. Images call other files by `names`.
+    /// Creates an examiner for inputs of `target`. Images name other files by `names`.
     pub fn new(target: TargetKind, checks: Checks, names: FileNames) -> Self {
         let log: Rc<Log> = Rc::default();
         let runner = Runner::new(target, names.clone(), &log);
@@ -32,8 +32,8 @@ impl Examiner {
         Self { target, checks, names, log, runner, again }
     }
 
-    /// Runs `bytes`, the content of the file `input`, twice, and reports the result with evidence. Panics are named
-    /// only while there are [`PanicNotes`](super::panics::PanicNotes).
+    /// Runs `bytes`, the content of the file `input`, twice, and reports the result with evidence. Panics have
+    /// fingerprints only while [`PanicNotes`](super::panics::PanicNotes) exist.
     pub fn examine(&mut self, input: &Path, bytes: &[u8]) -> Report {
         let mut report = self.judge(input, bytes);
         report.program = self.runner.pipeline().map(|it| it.program().to_string());

@@ -1,10 +1,10 @@
-//! Runs inputs in processes of their own: a hang, a stack overflow or a signal then ends that process, and is a
-//! finding.
+//! Runs inputs in separate processes. If an input hangs, overflows the stack or raises a signal, only its process ends,
+//! and the end is a finding.
 //!
-//! The process is an executable that the caller names. It is run as `EXECUTABLE replay --json --brief --supervised
-//! --target TARGET -- FILE`, as the command `qcowfuzz` understands it: it runs the input in FILE and prints one JSON
-//! object, whose key `fingerprint` has the fingerprint of a finding, if there is one. It exits with 0 or 1 if it could
-//! run the input. It exits with 2 and a line on standard error if it could not. It ends when its standard input does
+//! The caller names an executable. This module runs it as `EXECUTABLE replay --json --brief --supervised --target
+//! TARGET -- FILE`, which is a command of `qcowfuzz`. The executable runs the input in FILE and prints one JSON object.
+//! If there is a finding, the key `fingerprint` has its fingerprint. The exit code is 0 or 1 if the input ran.
+//! Otherwise, it is 2, and standard error has one line. The process ends when its standard input closes
 //! ([`end_with_input`]).
 
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use tempfile::NamedTempFile;
 
 use crate::harness::targets::TargetKind;
 
-/// The time between two looks at a process that has not ended.
+/// The time between two checks whether a process has ended.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// An executable that runs inputs, or jobs of a campaign.
@@ -30,7 +30,7 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// The executable at `path`, called with `arguments` before all others.
+    /// Returns the executable at `path`. Every call passes `arguments` first.
     pub fn new(path: impl Into<PathBuf>, arguments: impl IntoIterator<Item = OsString>) -> Self {
         Self { path: path.into(), arguments: arguments.into_iter().collect() }
     }
@@ -48,7 +48,7 @@ impl Executable {
     }
 }
 
-/// Why an input was not run.
+/// The reason why an input did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum IsolationError {
     /// The input could not be written to a temporary file.
@@ -62,7 +62,7 @@ pub enum IsolationError {
         /// The reason.
         source: io::Error,
     },
-    /// The executable printed something else than was expected.
+    /// The executable printed something other than the expected JSON object.
     #[error("{path}: {source}", path = path.display())]
     Answer {
         /// The input.
@@ -70,22 +70,22 @@ pub enum IsolationError {
         /// The difference.
         source: serde_json::Error,
     },
-    /// The executable could not run the input. This is the line that it printed.
+    /// The executable could not run the input, and printed this line.
     #[error("{0}")]
     Refused(String),
 }
 
-/// The end of a process that did not come to its own end.
+/// The end of a process that did not finish its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessEnd {
-    /// It ended by itself: a signal, or an exit code that no run has.
+    /// The process ended with a signal, or with an exit code that no run has.
     Status(ExitStatus),
-    /// It did not end in time. How long that is, is not part of the bug.
+    /// The process exceeded the time limit. The limit is no part of the fingerprint.
     Timeout,
 }
 
 impl ProcessEnd {
-    /// Returns the fingerprint of an input whose process came to this end.
+    /// Returns the fingerprint of an input whose process ended in this way.
     pub fn fingerprint(&self) -> String {
         let actual = match self {
             Self::Status(status) => status.to_string(),
@@ -95,15 +95,15 @@ impl ProcessEnd {
     }
 }
 
-/// The result of a run in a process of its own.
+/// The result of a run in a separate process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IsolatedRun {
-    /// The process came to its own end.
+    /// The process finished its run.
     Finished {
         /// The fingerprint of the finding, if there is one.
         fingerprint: Option<String>,
     },
-    /// The input ended its process, or the process never ended.
+    /// The input ended its process, or the process exceeded the time limit.
     Ended(ProcessEnd),
 }
 
@@ -117,20 +117,20 @@ impl IsolatedRun {
     }
 }
 
-/// The part of the JSON object that is read.
+/// The part of the JSON object that this module reads.
 #[derive(Deserialize)]
 struct PrintedFingerprint {
     fingerprint: Option<String>,
 }
 
-/// Runs inputs of a target, each in a process of its own.
+/// Runs inputs of a target, each in a separate process.
 #[derive(Clone, Debug)]
 pub struct Isolation {
-    /// The executable that runs them.
+    /// The executable that runs the inputs.
     pub executable: Executable,
-    /// The target that they are for.
+    /// The target of the inputs.
     pub target: TargetKind,
-    /// A process that takes longer hangs.
+    /// The time limit. A process that exceeds it hangs.
     pub timeout: Duration,
 }
 
@@ -158,8 +158,8 @@ impl Isolation {
             .args(["replay", "--json", "--brief", "--supervised"])
             .args(["--target", self.target.name(), "--"])
             .arg(path);
-        // Both outputs go to files: a pipe that nobody empties would stop the process. Its standard input ends when
-        // this process does, and then it ends too.
+        // Both outputs go to files, because a process would stop at a full pipe. The standard input of the process
+        // closes when this process ends, and then the process ends too.
         let [mut out, mut error] =
             [tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?];
         command.stdin(Stdio::piped());
@@ -189,7 +189,7 @@ impl Isolation {
     }
 }
 
-/// Returns the text in a file.
+/// Returns the content of a file as text.
 fn text(file: &mut File) -> io::Result<String> {
     let mut text = Vec::new();
     file.rewind()?;
@@ -229,7 +229,7 @@ pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<Ex
 pub(crate) mod tests {
     use super::*;
 
-    /// Runs inputs with a shell, which executes `script`. `$8` is the file with the input.
+    /// Returns an isolation that runs `script` with a shell. `$8` is the file with the input.
     pub(crate) fn shell(script: &str, timeout: Duration) -> Isolation {
         let arguments = ["-c", script].map(OsString::from);
         let executable = Executable::new("/bin/sh", arguments);
@@ -249,7 +249,7 @@ pub(crate) mod tests {
         assert_eq!(run("echo '{\"verdict\":\"ok\"}'"), finished(None));
         let found = r#"echo '{"fingerprint":"model: kind, a → b"}'; exit 1"#;
         assert_eq!(run(found), finished(Some("model: kind, a → b")));
-        // The arguments that are documented, and the input in the file.
+        // The script prints the documented arguments and the content of the file.
         let arguments = r#"printf '{"fingerprint":"%s"}' "$0 $1 $2 $3 $4 $5 $6 $(cat "$7")""#;
         let passed = "replay --json --brief --supervised --target hostile -- an input";
         assert_eq!(run(arguments), finished(Some(passed)));

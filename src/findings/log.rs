@@ -1,4 +1,4 @@
-//! The log of a run's events, for people.
+//! A log of a run's events, for people.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct Log {
 #[derive(Debug, Default)]
 struct LoggedEvents {
     entries: Vec<LogEntry>,
-    /// The number of entries that did not fit.
+    /// The number of entries that exceeded the limit.
     lost: u64,
     vitals: [u64; Vital::COUNT],
 }
@@ -23,7 +23,7 @@ struct LoggedEvents {
 /// An entry of the log.
 #[derive(Clone, Copy, Debug)]
 enum LogEntry {
-    /// A chain begins.
+    /// The start of a chain.
     Begin(State),
     /// An event.
     Event(State, Event),
@@ -39,7 +39,7 @@ impl Log {
         Self::default()
     }
 
-    /// Returns the number of entries that did not fit.
+    /// Returns the number of entries that exceeded the limit.
     pub fn lost(&self) -> u64 {
         self.kept.borrow().lost
     }
@@ -56,7 +56,7 @@ impl Log {
             LogEntry::Measured(vitals) => Some(*vitals),
             _ => None,
         });
-        // A run that finds a violation ends before its image is done.
+        // A run that finds a violation ends before it measures its last image.
         let begun = Some(kept.vitals).filter(|vitals| vitals.iter().any(|value| *value > 0));
         let vitals = begun.or(measured).unwrap_or_default();
         Vital::ALL.iter().copied().zip(vitals).filter(|(_, value)| *value > 0).collect()
@@ -95,7 +95,7 @@ impl Observer for Log {
     }
 }
 
-/// Prints a line for each chain: the state, then the events. An event that repeats has `×` and the number.
+/// Prints a line for each chain: the state, then the events. `×` and a number follow an event that repeats.
 impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.kept.borrow();

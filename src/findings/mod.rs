@@ -1,5 +1,5 @@
-//! From a violation to a fix: fingerprints of panics, crash states, runs in processes of their own, the minimizer and
-//! its judges, explanations and the evidence of a finding, its report as text, page and archive, triage and
+//! The path from a violation to a fix: fingerprints of panics, crash states, runs in separate processes, the minimizer
+//! and its judges, explanations and the evidence of a finding, its report as text, page and archive, triage and
 //! regressions.
 
 #[cfg(feature = "cli")]

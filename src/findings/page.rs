@@ -62,7 +62,7 @@ pub fn render(report: &Report, result: &QemuResult) -> String {
     page.into_string()
 }
 
-/// Nothing is loaded, and nothing runs but what the page came with.
+/// Returns the content security policy: the page loads nothing, and runs only its own style and script.
 fn policy() -> String {
     let digest = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
     let (style, script) = (digest(STYLE), digest(SCRIPT));
@@ -127,7 +127,7 @@ fn dock() -> Markup {
     }
 }
 
-/// The patterns of the pictures: colour is never the only sign.
+/// Returns the patterns of the pictures. Each colour has a pattern too, for readers who cannot distinguish colours.
 fn patterns() -> Markup {
     html! {
         svg.definitions width="0" height="0" aria-hidden="true" focusable="false" {

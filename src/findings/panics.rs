@@ -1,4 +1,4 @@
-//! Panics of the code under test: they are findings, and named as such.
+//! Panics of the code under test. They are findings, and this module gives them fingerprints.
 
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::sync::Mutex;
 pub struct PanicNote {
     /// The crate of `function`. Empty if the build has no symbols with paths.
     pub crate_name: String,
-    /// The path of the source file within its crate: the folder of the crate differs between machines.
+    /// The path of the source file within its crate, because the folder of the crate differs between machines.
     pub file: String,
-    /// The function, without its module or type, whose spelling depends on the compiler. Empty if the build has no
-    /// symbols.
+    /// The function without its module or type, because their spelling depends on the compiler. Empty if the build has
+    /// no symbols.
     pub function: String,
-    /// The innermost function outside of the standard library, as `walkers::qcow2::read::read_piece`: where that
-    /// library panicked, the caller distinguishes bugs. Without symbols, only the module of `file`.
+    /// The innermost function outside of the standard library, as `walkers::qcow2::read::read_piece`. If that library
+    /// panicked, this caller distinguishes bugs. Without symbols, only the module of `file`.
     pub frame: String,
     /// The place and the message.
     pub detail: String,
@@ -34,8 +34,8 @@ impl PanicNote {
         Self { crate_name, file, function, frame, detail: format!("{place}: {message}") }
     }
 
-    /// Returns one line that is the same for the same bug: the crate and the function. Neither the line nor the file is
-    /// part of it, since both change when the code around the bug does. A build without symbols names the file instead.
+    /// Returns one line that is the same for the same bug: the crate and the function. It contains neither line nor
+    /// file, because both change when the surrounding code does. A build without symbols names the file instead.
     pub fn fingerprint(&self) -> String {
         let Self { crate_name, file, function, .. } = self;
         match (function.is_empty(), crate_name.is_empty()) {
@@ -64,14 +64,15 @@ pub fn message<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
     payload.downcast_ref::<&str>().copied().or_else(formatted)
 }
 
-/// The path of a source file from the last folder `src` on; without one, its name.
+/// Returns the path of a source file from the last folder `src` on. If there is no such folder, returns the file's
+/// name.
 fn in_its_crate(path: &str) -> &str {
     let source = path.rfind("/src/").map(|at| at + 1).or(path.starts_with("src/").then_some(0));
     let name = path.rfind('/').map_or(0, |at| at + 1);
     path.get(source.unwrap_or(name)..).unwrap_or(path)
 }
 
-/// The module that a source file is, without its crate: `map::read` of `/home/me/qcowfuzz/src/map/read.rs`.
+/// Returns the module of a source file without its crate: `map::read` for `/home/me/qcowfuzz/src/map/read.rs`.
 fn module(path: &str) -> String {
     let file = in_its_crate(path);
     let file = file.strip_prefix("src/").unwrap_or(file);
@@ -79,7 +80,7 @@ fn module(path: &str) -> String {
     file.strip_suffix("/mod").unwrap_or(file).replace('/', "::")
 }
 
-/// Returns whether a source file belongs to the standard library, or to a crate that was built into it.
+/// Reports whether a source file belongs to the standard library, or to a crate that is built into it.
 fn is_standard(path: &str) -> bool {
     path.starts_with("/rustc/")
         || path.starts_with("/rust/deps/")
@@ -89,8 +90,8 @@ fn is_standard(path: &str) -> bool {
 /// The place of a panic according to its stack.
 #[derive(Debug, Default)]
 struct Stack {
-    /// The innermost function in the file of the panic's location, which is the caller of the function that panicked
-    /// (an index, an `unwrap`).
+    /// The innermost function in the file of the panic's location. It called the function that panicked (an index, an
+    /// `unwrap`).
     function: Option<String>,
     /// The folder of that function's crate.
     root: Option<String>,
@@ -108,7 +109,7 @@ impl Stack {
             backtrace::resolve_frame(traced, |symbol| {
                 let Some(name) = symbol.name().map(|name| format!("{name:#}")) else { return };
                 let path = symbol.filename().and_then(Path::to_str).unwrap_or_default();
-                // The frames above are those of the hook, and of its callees.
+                // The frames above belong to the hook and its callees.
                 if panicking {
                     stack.add(file, &name, path);
                 }
@@ -116,7 +117,7 @@ impl Stack {
             });
             !stack.is_complete()
         });
-        // A build may have the functions' own names only. Then the folder names the crate.
+        // Some builds have only the functions' own names. Then the folder names the crate.
         if stack.crate_name.is_none() {
             stack.crate_name = stack.root.as_deref().and_then(crate_in);
         }
@@ -129,7 +130,7 @@ impl Stack {
             self.function = Some(last_segment(name));
             self.root = Some(crate_root(path).to_string());
         }
-        // An inlined function may have its own name only. Then a caller in the same crate names the crate.
+        // Some inlined functions have only their own names. Then a caller in the same crate names the crate.
         let in_crate = self.root.as_deref() == Some(crate_root(path));
         if self.crate_name.is_none() && in_crate {
             self.crate_name = crate_of(name);
@@ -144,10 +145,10 @@ impl Stack {
     }
 }
 
-/// The crates of the standard library, whose types can come first in a function's path.
+/// The crates of the standard library. Their types can be first in a function's path.
 const STANDARD: [&str; 3] = ["core", "alloc", "std"];
 
-/// The crate whose sources lie in a folder: this one, or one that is called as the folder, without a version.
+/// Returns the crate whose sources are in a folder: this crate, or the folder's name without a version.
 fn crate_in(root: &str) -> Option<String> {
     let root = root.trim_end_matches('/');
     if root == env!("CARGO_MANIFEST_DIR") {
@@ -161,18 +162,18 @@ fn crate_in(root: &str) -> Option<String> {
     Some(name.replace('-', "_"))
 }
 
-/// The folder of a source file's crate: the path up to the last folder `src`.
+/// Returns the folder of a source file's crate: the path up to the last folder `src`.
 fn crate_root(path: &str) -> &str {
     path.strip_suffix(in_its_crate(path)).unwrap_or(path)
 }
 
-/// The function's own name in a path: without the types around it, closures in it, and generics behind it.
+/// Returns the function's own name in a path, without types, closures and generics.
 fn last_segment(path: &str) -> String {
     let named = |segment: &&String| !segment.is_empty() && !segment.starts_with('{');
     segments(path).iter().rev().find(named).cloned().unwrap_or_default()
 }
 
-/// The parts of a path between `::`, without what lies in angle brackets.
+/// Returns the parts of a path between `::`, without the text in angle brackets.
 fn segments(path: &str) -> Vec<String> {
     let (mut depth, mut segments) = (0u32, vec![String::new()]);
     let mut characters = path.chars().peekable();
@@ -191,8 +192,8 @@ fn segments(path: &str) -> Vec<String> {
     segments
 }
 
-/// The crate in a function's path: the first name, whatever types and references are around it. `None` if the path is
-/// the function's own name, with or without generics.
+/// Returns the crate in a function's path: the first name, without types and references around it. `None` if the path
+/// is the function's own name, with or without generics.
 fn crate_of(path: &str) -> Option<String> {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let start = path.trim_start_matches(|character: char| !is_word(character));
@@ -203,11 +204,11 @@ fn crate_of(path: &str) -> Option<String> {
 
 static LAST_PANIC: Mutex<Option<PanicNote>> = Mutex::new(None);
 
-/// Keeps panics of the code under test from being printed: they are findings, and reported as such.
+/// A guard that replaces the panic hook: the hook records panics of the code under test and does not print them.
 pub struct PanicNotes;
 
 impl PanicNotes {
-    /// Until it is dropped.
+    /// Installs the hook until the guard is dropped.
     pub fn take_over() -> Self {
         std::panic::set_hook(Box::new(|panic| {
             let note = PanicNote::of(panic);
@@ -230,7 +231,7 @@ impl Drop for PanicNotes {
 /// Runs the code under test.
 ///
 /// # Errors
-/// It panicked; the note has the place while [`PanicNotes`] are alive.
+/// The code panicked. The note has the place while [`PanicNotes`] exist.
 pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, PanicNote> {
     let last = || LAST_PANIC.lock().ok().and_then(|mut last| last.take()).unwrap_or_default();
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| last())
@@ -248,7 +249,7 @@ mod tests {
         assert_eq!(in_its_crate("engine.rs"), "engine.rs");
     }
 
-    // One test: the hook is the process's.
+    // One test covers both, because the process has only one hook.
     #[test]
     fn a_panic_is_named_by_its_function() {
         #[inline(always)]
@@ -263,7 +264,7 @@ mod tests {
         }
         let notes = PanicNotes::take_over();
         let index = caught(|| third(&std::hint::black_box([1, 2]))).unwrap_err();
-        // This one is in a file of the standard library.
+        // This panic is in a file of the standard library.
         let capacity = caught(|| too_much(usize::MAX)).unwrap_err();
         drop(notes);
         assert_eq!(index.fingerprint(), "panic: qcowfuzz, third");

@@ -1,6 +1,6 @@
-//! Provenance: which operation of a program gave the guest bytes of a layer the mapping that they have, and which
-//! operation wrote the bytes of its file. It follows the journal. An applied snapshot brings back the mappings from the
-//! time when the program took it, with the operations that made them.
+//! Provenance: which operation of a program mapped the guest bytes of a layer, and which operation wrote the bytes of
+//! its file. It follows the journal. An applied snapshot restores the mappings from the time when the program took it,
+//! with the operations that made them.
 
 use std::ops::Range;
 
@@ -23,11 +23,11 @@ struct Trace {
     guest: Range<u64>,
     host: Option<Range<u64>>,
     /// False if the program applied a snapshot that does not contain the mapping. A later mapping of the same guest
-    /// bytes does not end it: the last one counts.
+    /// bytes leaves this true: the last mapping in effect counts.
     in_effect: bool,
 }
 
-/// The guest bytes that a record maps, whole clusters, and the bytes of the file that hold their data.
+/// The guest clusters that a record maps, and the bytes of the file that hold their data.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
     pub(crate) guest: Range<u64>,
@@ -35,7 +35,7 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// Returns what `record` maps, or `None` if it changes the disk as a whole.
+    /// Returns the guest and host bytes that `record` maps, or `None` if it changes the disk as a whole.
     pub(crate) fn of(record: &JournalRecord, cluster_size: ClusterSize) -> Option<Self> {
         let cluster_bytes = cluster_size.bytes();
         let (cluster, clusters, host) = match *record {
@@ -57,7 +57,7 @@ impl Placed {
             | JournalRecord::SnapshotDeleted { .. }
             | JournalRecord::SnapshotApplied { .. } => return None,
         };
-        // The build accepts only clusters of a disk of 2^61 bytes at most, and host offsets of 56 bits: no sum
+        // The build accepts only clusters of a disk of at most 2^61 bytes, and host offsets of 56 bits, so no sum
         // saturates.
         let start = cluster_size.guest_offset(cluster).get();
         let guest = start..start.saturating_add(cluster_size.saturating_bytes(clusters));
@@ -67,13 +67,13 @@ impl Placed {
 }
 
 impl Provenance {
-    /// Forgets everything, and keeps the buffers.
+    /// Forgets all mappings, and keeps the buffers.
     pub(crate) fn clear(&mut self) {
         self.traces.clear();
         self.snapshots.clear();
     }
 
-    /// Adds what `operation` added to the layer's journal since `before`.
+    /// Adds the mappings that `operation` appended to the layer's journal after `before`.
     pub(crate) fn follow(&mut self, journal: &Journal, before: Mark, operation: usize) {
         for record in journal.since(before) {
             self.add(&record, journal.cluster_size, operation);
@@ -103,8 +103,8 @@ impl Provenance {
         }
     }
 
-    /// Returns the last operation that mapped some of `guest`. A range without end is the whole disk, which depends on
-    /// no single operation.
+    /// Returns the last operation that mapped some of `guest`. Returns `None` for a range without end: it is the whole
+    /// disk, which depends on no single operation.
     pub(crate) fn last_touching(&self, guest: &Range<u64>) -> Option<usize> {
         if guest.end == u64::MAX {
             return None;
@@ -118,8 +118,8 @@ impl Provenance {
         self.operations(|trace| trace.touches(guest))
     }
 
-    /// Returns the operations that wrote some of these bytes of the file, in order. Applied snapshots make no
-    /// difference.
+    /// Returns the operations that wrote some of these bytes of the file, in order. An applied snapshot does not change
+    /// the result.
     pub(crate) fn lying_in(&self, bytes: &Range<u64>) -> Vec<usize> {
         self.operations(|trace| trace.host.as_ref().is_some_and(|host| meet(host, bytes)))
     }
@@ -129,7 +129,7 @@ impl Provenance {
         self.traces.iter().filter_map(|trace| trace.host.as_ref())
     }
 
-    /// Returns the same for a raw file of this length, in which each byte lies at its guest offset.
+    /// Returns the provenance of a raw file of this length, in which each byte lies at its guest offset.
     pub(crate) fn in_place(&self, length_bytes: u64) -> Self {
         let place = |trace: &Trace| {
             let host = trace.guest.start..trace.guest.end.min(length_bytes);
@@ -147,7 +147,7 @@ impl Provenance {
 }
 
 impl Trace {
-    /// Reports whether some of `guest` has this mapping, or one that replaced it.
+    /// Reports whether the mapping is in effect and maps some of `guest`.
     fn touches(&self, guest: &Range<u64>) -> bool {
         self.in_effect && meet(&self.guest, guest)
     }

@@ -1,4 +1,4 @@
-//! The answer of `qemu-img map` about the files that a program builds.
+//! Runs `qemu-img map` on the files that a program builds.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -24,15 +24,15 @@ use super::isolation::wait;
 use super::records::MapRecord;
 use super::report::Report;
 
-/// The file of the image at the top. The names of the others, which begin with it, are [`FileNames::default`].
+/// The file of the image at the top. [`FileNames::default`] names the other files; their names begin with this one.
 const TOP_STEM: &str = "layer";
-/// Files up to this length, together, are written with their holes filled.
+/// The maximum total length of files that are written without holes, in bytes.
 const MAX_COMPARED_FILLED_BYTES: u64 = 64 << 20;
-/// The time after which qemu-img is ended: there are disks over which it takes hours.
+/// The time limit of qemu-img, which takes hours for some disks.
 const QEMU_PATIENCE: Duration = Duration::from_secs(5);
-/// The most that is read of what it prints: a few hundred thousand extents.
+/// The maximum length of the output that is read: a few hundred thousand extents.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
-/// The offset of the incompatible features in a header.
+/// The offset of the incompatible features in a header, in bytes.
 const INCOMPATIBLE_AT: u64 = 72;
 
 /// The map of a disk by qemu-img.
@@ -40,18 +40,18 @@ const INCOMPATIBLE_AT: u64 = 72;
 pub struct Map {
     /// The extents.
     pub records: Vec<MapRecord>,
-    /// True if the holes of the files were filled. If not, qemu-img may report that clusters which are allocated and
-    /// were never written read as zeros.
+    /// The treatment of holes in the files. If they were kept, qemu-img may report that allocated clusters which were
+    /// never written read as zeros.
     pub holes: Holes,
 }
 
-/// Why there is no answer.
+/// The reason why there is no map.
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
-    /// The command is not called, for this reason.
-    #[error("not asked: {0}")]
-    NotAsked(String),
-    /// The files have no place.
+    /// qemu-img did not run, for this reason.
+    #[error("not run: {0}")]
+    NotRun(String),
+    /// The temporary folder could not be created.
     #[error("no temporary folder: {0}")]
     Scratch(io::Error),
     /// The files could not be written.
@@ -66,22 +66,22 @@ pub enum QemuError {
     /// The command failed with this line.
     #[error("{0}")]
     Complaint(String),
-    /// The command printed something else than a map.
+    /// The output of the command is not a map.
     #[error("its answer could not be read: {0}")]
     Answer(serde_json::Error),
 }
 
-/// The answer of qemu-img about a disk.
+/// The result of `qemu-img map` for a disk.
 #[derive(Debug)]
 pub struct QemuResult {
-    /// The version of qemu-img, if it answered.
+    /// The version of qemu-img, if there is a map.
     pub version: Option<String>,
     /// The map, or the reason why there is none.
     pub answer: Result<Map, QemuError>,
 }
 
 impl QemuResult {
-    /// Asks for the map of the disk of a report, whose images call each other by [`FileNames::default`].
+    /// Runs `qemu-img map` on the disk of a report. The images name each other by [`FileNames::default`].
     pub fn of(report: &Report) -> Self {
         let answer = map_of(report);
         Self { version: answer.is_ok().then(version).flatten(), answer }
@@ -89,27 +89,27 @@ impl QemuResult {
 }
 
 fn map_of(report: &Report) -> Result<Map, QemuError> {
-    let not_asked = |why: &str| Err(QemuError::NotAsked(why.to_string()));
+    let not_run = |why: &str| Err(QemuError::NotRun(why.to_string()));
     match (report.target.definition().expectation, report.evidence.explanation()) {
         (Expectation::Unknown, _) => {
-            not_asked("the input is a file, and whatever it names is nobody's to open")
+            not_run("the input is an image file, and qemu-img would open the files that it names")
         }
-        (Expectation::NotWalked, _) => {
-            not_asked("of refcounts the counts are judged, and no disk is walked")
-        }
+        (Expectation::NotWalked, _) => not_run("the target checks refcounts and walks no disk"),
         (_, Some(explanation)) => map(explanation.built()),
-        (_, None) => not_asked("the input could not be explained"),
+        (_, None) => not_run("the input could not be explained"),
     }
 }
 
-/// Writes the files to a folder of their own, and asks `qemu-img map`. It follows no name in an image: it is passed the
-/// path of each file. The images call each other by [`FileNames::default`].
+/// Writes the files to a temporary folder, and runs `qemu-img map`. qemu-img follows no name in an image, because the
+/// command line passes the path of each file. The images name each other by [`FileNames::default`].
 fn map(built: Built) -> Result<Map, QemuError> {
     let names = FileNames::default();
     let (_, images) = built;
     if let Some(depth) = images.layers().position(has_unknown_data_file) {
-        let what = format!("a header {depth} layers down was made to name a data file");
-        return Err(QemuError::NotAsked(what));
+        let what = format!(
+            "damage makes the header of layer {depth} (0 is the top) name a data file that the program did not build"
+        );
+        return Err(QemuError::NotRun(what));
     }
     let dir = tempfile::tempdir().map_err(QemuError::Scratch)?;
     let length: u64 = images.files(&names).map(|(_, image)| image.length_bytes()).sum();
@@ -122,7 +122,7 @@ fn map(built: Built) -> Result<Map, QemuError> {
     Ok(Map { records: answer.into_iter().map(MapRecord::from).collect(), holes })
 }
 
-/// Returns the version of the qemu-img that is installed.
+/// Returns the version of the installed qemu-img.
 pub fn version() -> Option<String> {
     let output = Command::new("qemu-img").arg("--version").stdin(Stdio::null()).output().ok()?;
     let first = first_line(&output.stdout);
@@ -130,10 +130,10 @@ pub fn version() -> Option<String> {
     Some(version.to_string())
 }
 
-/// Reports whether damage made the image name a data file, although the program built none.
+/// Reports whether damage made the image name a data file that the program did not build.
 fn has_unknown_data_file(files: &LayerFiles) -> bool {
     let number = |at: u64| files.image.number(HostOffset::new(at), 8);
-    // The magic stands before the version; headers of version 2 have no features.
+    // The low half of the first number is the version, after the magic. Headers of version 2 have no features.
     let version = number(0) & u64::from(u32::MAX);
     let flag = version > 2 && number(INCOMPATIBLE_AT) & INCOMPATIBLE_DATA_FILE != 0;
     flag && !files.raw && !files.has_data_file
@@ -161,14 +161,14 @@ fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
 /// Runs qemu-img, and returns its output.
 fn run(dir: &Path, arguments: &[&str]) -> Result<Vec<u8>, QemuError> {
     let failed = QemuError::Process;
-    // Both outputs go to files, so that neither side waits for the other.
+    // Both outputs go to files, so that neither process waits for the other.
     let [out, error] = ["stdout", "stderr"].map(|name| dir.join(name));
     let mut command = Command::new("qemu-img");
     command.args(arguments).current_dir(dir).stdin(Stdio::null());
     command.stdout(File::create(&out).map_err(failed)?);
     command.stderr(File::create(&error).map_err(failed)?);
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => QemuError::NotAsked("qemu-img is not installed".to_string()),
+        io::ErrorKind::NotFound => QemuError::NotRun("qemu-img is not installed".to_string()),
         _ => failed(error),
     })?;
     let status = wait(&mut child, QEMU_PATIENCE).map_err(failed)?.ok_or(QemuError::Timeout)?;
@@ -197,7 +197,7 @@ fn first_line(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_string()
 }
 
-/// A record, as any version of qemu-img prints it.
+/// A record in the output of any version of qemu-img.
 #[derive(Debug, Deserialize)]
 struct QemuMapRecord {
     start: u64,
@@ -206,7 +206,7 @@ struct QemuMapRecord {
     present: bool,
     zero: bool,
     data: bool,
-    /// Since QEMU 8.2.
+    /// The key exists since QEMU 8.2.
     compressed: Option<bool>,
     offset: Option<u64>,
 }
@@ -215,7 +215,7 @@ impl From<QemuMapRecord> for MapRecord {
     fn from(answer: QemuMapRecord) -> Self {
         let QemuMapRecord { start, length, depth, present, zero, data, compressed, offset } =
             answer;
-        // Data without a host offset are compressed.
+        // Without this key, data without a host offset is compressed.
         let compressed = compressed.unwrap_or(data && offset.is_none());
         Self { start, length, depth, present, zero, data, compressed, offset }
     }

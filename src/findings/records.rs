@@ -17,9 +17,9 @@ pub struct MapRecord {
     pub start: u64,
     /// The number of guest bytes.
     pub length: u64,
-    /// The number of layers above the one that has them.
+    /// The number of layers above the layer that has the bytes.
     pub depth: u32,
-    /// True if a layer has the bytes.
+    /// True if some layer has the bytes.
     pub present: bool,
     /// True if the bytes read as zeros.
     pub zero: bool,
@@ -27,7 +27,7 @@ pub struct MapRecord {
     pub data: bool,
     /// True if the data are compressed.
     pub compressed: bool,
-    /// The host offset of the first, if they lie in a file uncompressed.
+    /// The host offset of the first byte, if the data lies uncompressed in a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
 }
@@ -90,13 +90,13 @@ impl Serialize for Row<'_> {
     }
 }
 
-/// The spacing of `qemu-img map --output=json`, for a list of [`Row`]s: an object a line.
+/// The spacing of `qemu-img map --output=json` for a list of [`Row`]s: one object per line.
 ///
-/// Each key is written in one piece with what stands around it. With maps, where it is five pieces and
-/// searched for what JSON has to escape, a million records take twice the time.
+/// It writes each key together with the punctuation around it. As maps, each key would be five pieces, with a search
+/// for characters to escape, and a million records would take twice the time.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum QemuMapFormatter {
-    /// The list has not begun.
+    /// Before the list.
     #[default]
     Outside,
     /// Between two rows.

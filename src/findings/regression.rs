@@ -1,5 +1,5 @@
-//! Regressions: programs that showed a bug once, as text files with their stories. Dropped into
-//! `tests/regressions/`, `cargo test` runs them from then on.
+//! Regressions: programs that showed a bug once, as text files with their stories. `cargo test` runs all files in
+//! `tests/regressions/`.
 //!
 //! ```text
 //! ; model: kind, zero-allocated → zero-plain
@@ -33,7 +33,7 @@ impl Regression {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// The line that is not what it should be, with what was expected.
+    /// The line that is wrong, and the text that was expected.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let error_at = |line, what: &str| Error::Text { line, what: what.to_string() };
         let mut head = text.lines().map_while(|line| line.strip_prefix(';')).map(str::trim);
@@ -56,8 +56,8 @@ impl Regression {
         })
     }
 
-    /// A name for it: a word of Rust, of the letters and digits of its fingerprint, and of the checksum of its
-    /// program, since others may have the same fingerprint.
+    /// Returns a name for the regression, a Rust identifier. It consists of the letters and digits of the fingerprint,
+    /// and of the checksum of the program, because several regressions may have the same fingerprint.
     pub fn name(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' };
         let words: String = self.fingerprint.chars().map(plain).collect();
@@ -66,7 +66,7 @@ impl Regression {
     }
 }
 
-/// The text of a file.
+/// Writes the text of a file.
 impl fmt::Display for Regression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fingerprint, target, story, program } = self;
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn texts_and_regressions_turn_into_each_other() {
-        let story = "What was wrong.\n\nWhat became of it.";
+        let story = "The fault.\n\nThe fix.";
         let regression = Regression {
             fingerprint: "model: kind, normal → zero-plain".to_string(),
             target: "map_extents".to_string(),

@@ -55,7 +55,7 @@ pub struct Report {
     pub target: TargetKind,
     /// The verdict.
     pub verdict: Verdict,
-    /// The one line that is the same for the same bug.
+    /// One line that is the same for every input that shows the same bug.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// The place and the values, for people.
@@ -82,7 +82,7 @@ pub struct Report {
     /// The text of the program, if the input is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// The second run gave the same result as the first.
+    /// True if the second run gave the same result as the first.
     #[serde(skip)]
     pub steady: bool,
     /// The evidence.
@@ -139,7 +139,7 @@ impl Report {
         report
     }
 
-    /// Replaces the finding of the first run by that of two runs which differ.
+    /// Replaces the finding of the first run by the difference between the two runs.
     pub fn differs(&mut self, first: &Ran, again: &Ran) {
         let found = finding_of_two(first, again);
         (self.verdict, self.steady) = (Verdict::Violation, false);
@@ -195,7 +195,7 @@ impl Report {
             (None, ..) => match self.verdict {
                 Verdict::Refused => "the file was not opened",
                 Verdict::Failed => "the file was opened, and walking it failed",
-                Verdict::Walked => "the file was walked to its end, or as far as a run goes",
+                Verdict::Walked => "the file was walked to its end, or to the limit of a run",
                 Verdict::Ok | Verdict::Unsupported | Verdict::Violation => "found in this file",
             }
             .to_string(),

@@ -48,7 +48,7 @@ impl Ran {
     }
 }
 
-/// Returns the finding of two runs of one input: that they differ, or else the finding of the first.
+/// Returns the finding of two runs of one input: their difference, or else the finding of the first.
 #[cfg(feature = "fuzzer")]
 pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
     if first == again {
@@ -71,7 +71,7 @@ pub struct Runner<O> {
     names: FileNames,
     observer: O,
     target: Box<dyn Target>,
-    /// The last run panicked, so the target's buffers are in an unknown state.
+    /// True if the last run panicked. The target's buffers are then in an unknown state.
     panicked: bool,
 }
 
@@ -83,7 +83,7 @@ impl<O: Observer + Clone + 'static> Runner<O> {
         Self { kind, names, observer: observer.clone(), target, panicked: false }
     }
 
-    /// Runs an input. If it panics, [`Runner::pipeline`] shows how far the run came.
+    /// Runs an input. If it panics, [`Runner::pipeline`] shows the progress of the run.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Ran {
         if std::mem::take(&mut self.panicked) {
             self.target = self.kind.create(self.names.clone(), &self.observer);
@@ -99,8 +99,8 @@ impl<O: Observer + Clone + 'static> Runner<O> {
         }
     }
 
-    /// Returns the pipeline with the program, the virtual machine and the images of the last run; `None` if inputs are
-    /// files.
+    /// Returns the pipeline with the program, the virtual machine and the images of the last run. Returns `None` if the
+    /// inputs of the target are files.
     pub fn pipeline(&self) -> Option<&Pipeline> {
         self.target.pipeline()
     }
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(found.fingerprint, differ);
         let detail = "found first: model: kind, normal → unallocated (where); found when it was run again: nothing";
         assert_eq!(found.detail, detail);
-        // Nothing is found in either, and yet they are not the same.
+        // Neither run has a finding, but their results differ.
         assert_eq!(finding_of_two(&sound, &other).unwrap().fingerprint, differ);
     }
 

@@ -1,4 +1,4 @@
-//! Regressions as Rust: a test to paste.
+//! Prints a regression as a Rust test.
 
 use std::io::{self, Write};
 
@@ -23,7 +23,7 @@ impl Regression {
         engine: &str,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        // Only the harness itself shows the extents that the engine emitted.
+        // Only `Harness` gives access to the extents that the engine emitted.
         let constructor = match target {
             TargetKind::MapExtents => format!("Harness::new({engine})"),
             other => format!("targets::TargetKind::{other:?}.judging({engine})"),
@@ -62,13 +62,13 @@ fn test(
     writeln!(out, "}}")
 }
 
-/// The highest number of extents that are spelled out.
+/// The maximum number of extents in a test.
 const MAX_SPELLED_EXTENTS: usize = 32;
 
 /// Writes the extents that the reference model expects.
 fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Result<()> {
     let names = FileNames::default();
-    // If the build panics, there are no extents to expect.
+    // If the build panics, the test expects no extents.
     let explained = caught(|| explain(&program.encode(), limits, usize::MAX, &names));
     let Ok(explained) = explained else { return Ok(()) };
     if explained.expected.is_empty() || explained.expected.len() > MAX_SPELLED_EXTENTS {

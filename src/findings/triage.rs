@@ -1,5 +1,5 @@
-//! Groups inputs by the bug that they show: which bugs there are, which of them are new, and which input to look at
-//! first.
+//! Groups inputs by the bug that they show. The result lists the bugs, marks those that are new, and names the smallest
+//! input of each.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -18,10 +18,10 @@ use super::isolation::{IsolatedRun, Isolation};
 use super::panics::is_recorded;
 use super::regression::Regression;
 
-/// The fingerprints of the known bugs, and the file of each.
+/// The fingerprints of the known bugs, and the file that describes each.
 pub type KnownBugs = BTreeMap<String, PathBuf>;
 
-/// Why the known bugs could not be read.
+/// The reason why the known bugs could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum KnownBugsError {
     /// The folder or a file could not be read.
@@ -37,10 +37,10 @@ pub enum KnownBugsError {
     },
 }
 
-/// Reads the known bugs from a folder: the regressions in its files `*.txt`.
+/// Reads the known bugs: the regressions in the files `*.txt` of a folder.
 ///
 /// # Errors
-/// A file cannot be read, or is no regression.
+/// A file cannot be read, or is not a regression.
 pub fn known_bugs(dir: &Path) -> Result<KnownBugs, KnownBugsError> {
     let mut known = KnownBugs::new();
     for path in files::list(dir)? {
@@ -55,7 +55,7 @@ pub fn known_bugs(dir: &Path) -> Result<KnownBugs, KnownBugsError> {
     Ok(known)
 }
 
-/// The inputs of a folder, bug by bug.
+/// The inputs of a folder, grouped by bug.
 #[derive(Debug, Serialize)]
 pub struct Triage {
     /// The folder.
@@ -66,7 +66,7 @@ pub struct Triage {
     pub inputs: usize,
     /// The bugs: the new ones first, then by the length of the smallest input.
     pub bugs: Vec<Bug>,
-    /// The inputs in which nothing is found any more.
+    /// The inputs that show no bug any more.
     pub nothing: Vec<TriagedInput>,
     /// The reasons why other inputs could not be run, one line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -76,12 +76,12 @@ pub struct Triage {
 /// A bug.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Bug {
-    /// The one line that is the same for the same bug.
+    /// One line that is the same for every input that shows the same bug.
     pub fingerprint: String,
     /// The file of the regression, if the bug is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known: Option<String>,
-    /// The inputs that show it, the smallest first.
+    /// The inputs that show the bug, the smallest first.
     pub inputs: Vec<TriagedInput>,
 }
 
@@ -90,11 +90,11 @@ pub struct Bug {
 pub struct TriagedInput {
     /// The file.
     pub path: String,
-    /// Its length.
+    /// The length of the input, in bytes.
     pub bytes: u64,
 }
 
-/// Runs the inputs in the folder `dir`, each in a process of its own, and groups them. Hidden files are no inputs.
+/// Runs the inputs in the folder `dir`, each in a separate process, and groups them. Hidden files are not inputs.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -128,7 +128,7 @@ pub fn triage(dir: &Path, known: &KnownBugs, isolation: &Isolation) -> Result<Tr
 /// The length of an input and the result of its run, or the reason why it was not run.
 type LengthAndRun = Result<(u64, IsolatedRun), String>;
 
-/// Runs all inputs, as many at a time as there are cores. The results are in the order of the inputs.
+/// Runs all inputs, as many at a time as there are cores. The results have the order of the inputs.
 fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
     let run = |path: &Path| {
         let metadata = path.metadata().map_err(|error| Error::file(path, error).to_string())?;
@@ -158,7 +158,7 @@ fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
 }
 
 impl Triage {
-    /// Returns the number of bugs that are not known.
+    /// Returns the number of new bugs.
     pub fn new_bugs(&self) -> usize {
         self.bugs.iter().filter(|bug| bug.known.is_none()).count()
     }
@@ -178,7 +178,8 @@ impl Triage {
         self.bugs.push(Bug { fingerprint, known, inputs: vec![input] });
     }
 
-    /// Sorts bugs and inputs in the order in which a person wants to read them.
+    /// Sorts the bugs: new ones first, then by the length of the smallest input. Sorts the inputs of each bug by
+    /// length.
     fn sort(&mut self) {
         let by_size = |inputs: &mut Vec<TriagedInput>| {
             inputs.sort_by(|one, other| (one.bytes, &one.path).cmp(&(other.bytes, &other.path)));
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
     use crate::findings::isolation::tests::shell;
 
-    /// The content of each input is the fingerprint that is found in it.
+    /// Prints the content of each input as its fingerprint.
     const PRINT_INPUT: &str =
         r#"test -s "$7" && printf '{"fingerprint":"%s"}' "$(cat "$7")" || echo {}"#;
 
@@ -220,7 +221,7 @@ mod tests {
             ("d", ""),
             (".hidden", "model: kind, normal → unallocated"),
         ]);
-        // The older name of the same panic.
+        // The fingerprint has the older form of the same panic.
         let known = [("panic: src/one.rs, one".to_string(), PathBuf::from("one.txt"))];
         let isolation = shell(PRINT_INPUT, Duration::from_secs(60));
         let triage = triage(dir.path(), &known.into(), &isolation).unwrap();

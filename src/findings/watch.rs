@@ -1,5 +1,5 @@
-//! Watched entries: which fields and entries of an image the walker has read, and which operation of the
-//! program each goes back to. Of a chain, the image at the top.
+//! Watched entries: the fields and entries of an image that the walker has read, and the operation of the program that
+//! each depends on. If the program builds a chain, only the image at the top is watched.
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
@@ -21,21 +21,21 @@ use crate::programs::{Effect, Operation, Program, Vm};
 
 use super::provenance::Provenance;
 
-/// A field or an entry that was read.
+/// A field or an entry that the walker read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watched {
     /// The part of the image that contains it.
     pub part: Part,
-    /// Its number, as [`Anatomy::element`] takes it.
+    /// The number of the entry, as [`Anatomy::element`] takes it.
     pub nth: u16,
     /// The host offset of its first byte.
     pub at: HostOffset,
-    /// The last operation that touched what it maps; if the program applied a snapshot, among those that the snapshot
-    /// contains. `None` if it maps nothing in particular.
+    /// The last operation that changed the guest range that the entry maps. If the program applied a snapshot, only
+    /// operations that the snapshot contains count. `None` if no single operation determines the entry.
     pub operation: Option<usize>,
 }
 
-/// Runs programs and keeps what the walker reads. All buffers are reused.
+/// Runs programs and records the entries that the walker reads. It reuses all buffers.
 #[derive(Debug, Default)]
 pub struct Watch {
     vm: Vm,
@@ -49,7 +49,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Builds what `program` builds, walks it, and returns what was read, part by part.
+    /// Runs `program`, builds its images, walks them, and returns the entries that the walker read, part by part.
     pub fn run(&mut self, program: &Program, limits: Limits) -> &[Watched] {
         self.build(program, limits);
         self.walk();
@@ -79,7 +79,7 @@ impl Watch {
             let before = self.vm.journal().mark();
             let effect = self.vm.step(*operation);
             if let (Operation::Overlay { .. }, Effect::Changed) = (operation, effect) {
-                // The layer that was at the top lies below now.
+                // The layer that was the top is now below the top.
                 self.provenance.clear();
                 continue;
             }
@@ -104,13 +104,13 @@ impl Watch {
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         if let Ok(mut disk) = self.walker.open(&chain) {
-            // Whatever comes of it: what was read was read.
+            // The result does not matter: the reads of a failed walk count too.
             let _ = disk.map(Window::ALL, &mut count);
         }
     }
 }
 
-/// Sorts ranges, and makes one of those that meet.
+/// Sorts ranges, and merges neighbouring and overlapping ones.
 fn merge(ranges: &mut Vec<Range<u64>>) {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, last| {
@@ -128,7 +128,7 @@ fn was_read(reads: &[Range<u64>], element: &Element) -> bool {
     reads.get(next).is_some_and(|range| range.start < end.get())
 }
 
-/// An image whose reads are noted.
+/// An image that records its reads.
 struct Reading<'r> {
     image: &'r Image,
     reads: &'r RefCell<Vec<Range<u64>>>,
@@ -188,7 +188,7 @@ mod tests {
         };
         assert_eq!(of(Part::L2), [Some(4), Some(2)]);
         assert_eq!(of(Part::L1), [Some(4)]);
-        // The header is read in full, the refcounts never, of a snapshot its entry.
+        // The walker reads the header in full, only the entry of a snapshot, and no refcounts.
         assert_eq!(of(Part::Header).len(), 18);
         assert!(of(Part::Header).iter().all(Option::is_none));
         assert_eq!(of(Part::RefcountBlock), []);
@@ -213,7 +213,7 @@ mod tests {
         let of = |part| -> Vec<_> {
             watched.iter().filter(|it| it.part == part).map(|it| it.operation).collect()
         };
-        // The write of operation 2 is undone, although it is the last one to this cluster.
+        // The snapshot undoes the write of operation 2, although that is the last write to this cluster.
         assert_eq!(of(Part::L2), [Some(0), Some(5)]);
         assert_eq!(of(Part::L1), [Some(5)]);
     }

@@ -1,5 +1,5 @@
 //! The embedded loop: a fuzzer that needs neither a nightly compiler nor instrumentation. Its only feedback is the
-//! record of what the VM, the allocator and the walker did ([`crate::fuzzing::feedback`]).
+//! record of events in the VM, the allocator and the walker ([`crate::fuzzing::feedback`]).
 //!
 //! Each step chooses a parent (`pool`), breeds a child with `fuzzing::mutators`, runs it, and scores its
 //! coverage (`scoring`). The loop chooses mutations more often if their children were kept (`credit`). If a child is

@@ -6,7 +6,7 @@ use super::{Checks, Failure, Outcome, Pipeline};
 
 /// A fuzz target: runs the inputs of one kind and judges each run. It reuses its buffers from run to run.
 pub trait Target {
-    /// Runs `input` and judges the run. A target whose inputs are files judges the file once, whatever `checks` says.
+    /// Runs `input` and judges the run. A target whose inputs are files ignores `checks`, and judges the file once.
     ///
     /// # Errors
     /// The first violation.

@@ -116,6 +116,11 @@ fn no_existing_file_is_removed_or_replaced() {
     }
     let ran = qcowfuzz(dir.path(), &["state", "merge", "nowhere", "-o", "new"]);
     assert!(error_line(&ran).starts_with("nowhere: No such file"), "{}", error_line(&ran));
+    // A folder has the name of the seed.
+    std::fs::create_dir_all(at("taken/seed")).unwrap();
+    let ran = qcowfuzz(dir.path(), &["state", "merge", "from", "-o", "taken"]);
+    let expected = "taken/seed: another file or folder has this name, expected none";
+    assert_eq!((error_line(&ran), ran.status.code()), (expected, Some(2)));
 }
 
 /// If libFuzzer is killed while it writes, it leaves a part of an input under the name of the whole.

@@ -46,7 +46,7 @@ fn the_printed_file_can_be_read_again() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("input"), small_program()).unwrap();
     let fingerprint = "model: kind, normal → compressed";
-    let story = "What was wrong.\nWhat became of it.";
+    let story = "The fault.\nThe fix.";
     let arguments = ["regress", "input", "--text", "--story", story, "--fingerprint", fingerprint];
     let output = qcowfuzz(dir.path(), &arguments);
     let regression = Regression::parse(text(&output.stdout)).unwrap();

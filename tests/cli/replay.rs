@@ -114,7 +114,7 @@ fn files_are_walked_or_not() {
     let lines = "whole: walked\ndamaged: walk failed\ntext: refused\n";
     assert_eq!(text(&output.stdout), format!("{lines}3 inputs, 0 with a violation\n"));
     for (name, out) in [
-        ("whole", "walked\nwhole: the file was walked to its end, or as far as a run goes\n"),
+        ("whole", "walked\nwhole: the file was walked to its end, or to the limit of a run\n"),
         ("damaged", "walk failed\ndamaged: the file was opened, and walking it failed\n"),
         ("text", "refused\ntext: the file was not opened\n"),
     ] {
@@ -212,9 +212,9 @@ fn damage_is_explained() {
     let out = replayed("l2_points_elsewhere");
     for line in [
         "    ; on L2 table at host 0x20008\n",
-        "        were nothing damaged                        the walker\n",
+        "        before the damage                           the walker\n",
         "\ndamaged:\n",
-        "\nread by the walker, were nothing damaged: ",
+        "\nread by the walker before the damage: ",
     ] {
         assert!(out.contains(line), "{line}: {out}");
     }

@@ -166,7 +166,7 @@ fn pages_show_three_answers_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     if qemu_img(dir.path(), &["--version"]).is_none() {
         let page = page_of(dir.path(), "map_extents", "chain_raw");
-        assert!(page.contains("<strong>qemu-img</strong>: not asked: qemu-img is not installed."));
+        assert!(page.contains("<strong>qemu-img</strong>: not run: qemu-img is not installed."));
         return;
     }
     for name in
@@ -193,7 +193,7 @@ fn pages_show_three_answers_side_by_side() {
     assert!(page.contains(said));
     // A file of the user: the command does not run qemu-img on it.
     let page = page_of(dir.path(), "raw_image", "bitmaps");
-    assert!(page.contains("<strong>qemu-img</strong>: not asked: the input is a file"));
+    assert!(page.contains("<strong>qemu-img</strong>: not run: the input is an image file"));
     assert!(page.contains("no program built the file"));
 }
 

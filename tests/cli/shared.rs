@@ -107,7 +107,7 @@ fn two_campaigns_share_a_folder_and_one_is_killed() {
         |(input, bred): &(Vec<u8>, bool)| !bred && !seeds.values().any(|seed| seed == input);
     assert!(
         kept(dir, "other").iter().any(learnt),
-        "the survivor knows nothing of what the other has found"
+        "the survivor has no input of the other campaign"
     );
     // A campaign that resumes the killed one loses no input either.
     let again = qcowfuzz(

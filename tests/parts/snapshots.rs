@@ -100,7 +100,7 @@ pub const PARTS: &[Part] = &[
         had: |trace| Seen::in_program(trace).active_vm_state(),
     },
     Part {
-        name: "extra data that nobody knows",
+        name: "extra data that no reader knows",
         prepare: ANYWHERE,
         lines: |entropy| {
             let extra = [25, 40, 511, 1024][entropy.below(4) as usize];

@@ -41,7 +41,7 @@ pub fn tools_are_there(test: &str) -> bool {
     false
 }
 
-/// Runs a tool and returns its output, whatever its exit status.
+/// Runs a tool and returns its output, for any exit status.
 pub fn run(tool: &str, arguments: &[&OsStr]) -> Checked<Output> {
     let mut command = Command::new(tool);
     // qemu looks for data files in the current directory. Ours lie beside their images.

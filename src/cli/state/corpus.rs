@@ -24,7 +24,7 @@ use qcowfuzz::harness::targets::TargetKind;
 pub struct Corpus {
     pub dir: String,
     pub target: TargetKind,
-    /// Path and length in bytes.
+    /// The path and the length in bytes of each input.
     pub inputs: Vec<(PathBuf, usize)>,
     pub features: Vec<CoverageFeatures>,
     pub coverage: Coverage,

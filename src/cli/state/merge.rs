@@ -19,7 +19,7 @@ use qcowfuzz::internal::fuzzing::feedback::coverage::CoverageFeatures;
 use qcowfuzz::internal::fuzzing::feedback::coverage::prune_around;
 
 use super::corpus::{counted, read_if_there};
-use crate::cli::exit::{CommandError, THERE_ALREADY};
+use crate::cli::exit::CommandError;
 use qcowfuzz::findings::runner::Runner;
 use qcowfuzz::harness::targets::TargetKind;
 
@@ -36,11 +36,12 @@ pub struct Merged {
     finds: Vec<String>,
     /// The total length of the copied inputs, in bytes.
     bytes: usize,
-    /// The number of inputs that the output folder had already, or that are finds without new coverage.
+    /// The number of inputs that were not copied: the output folder has their content, or they are finds without new
+    /// coverage.
     left_out: usize,
     /// Seeds whose copies are named by their content, because another input has their name.
     renamed: Vec<PathBuf>,
-    /// Files whose content does not match the hash in their names: their writer was killed, or is still writing.
+    /// Files whose content does not match the hash in their names: their writer was killed, or still writes.
     torn: Vec<PathBuf>,
     /// Inputs that show a violation. Finds among them were not copied.
     with_violation: Vec<PathBuf>,
@@ -54,6 +55,9 @@ struct Candidate {
     there: bool,
     pinned: bool,
 }
+
+/// The message if a copy cannot have its name: a folder has it, or another process wrote a file during the merge.
+const NAME_TAKEN: &str = "another file or folder has this name, expected none";
 
 /// The state while folders are read.
 #[derive(Default)]
@@ -128,7 +132,7 @@ impl Merged {
             // Another process has just written the same find.
             Err(error) if find && error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(CommandError::at(&path, THERE_ALREADY));
+                return Err(CommandError::at(&path, NAME_TAKEN));
             }
             written => written.map_err(|error| CommandError::at(&path, error))?,
         }

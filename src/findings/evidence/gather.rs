@@ -1,4 +1,4 @@
-//! Gathers the evidence: explains the input, and walks what it builds.
+//! Gathers the evidence: explains the input, and walks the images that it builds.
 
 use std::rc::Rc;
 
@@ -20,8 +20,8 @@ use crate::images::image::Image;
 use super::{EntryJson, Evidence, FileJson, RunJson, RunRole, StepJson};
 
 impl Evidence {
-    /// Gathers the evidence about `input`, which `runner` has run last; `log` has the events of that run. Images call
-    /// other files by `names`. If the code under test panics, its part of the evidence is left out.
+    /// Gathers the evidence about `input`, which `runner` has run last. `log` has the events of that run. Images name
+    /// other files by `names`. If the code under test panics, the evidence lacks its part.
     pub fn gather(
         target: TargetKind,
         input: &[u8],
@@ -40,7 +40,7 @@ impl Evidence {
 
     fn of_program(target: TargetKind, input: &[u8], operations: usize, names: &FileNames) -> Self {
         let limits = target.limits();
-        // If the build panics, explain as many operations as it survives.
+        // If the build panics, explains the most operations for which it does not.
         let explained = (0..=operations).rev().find_map(|operations| {
             let explained = || explain::explain(input, limits, operations, names);
             panics::caught(explained).ok().map(|explanation| (operations, explanation))
@@ -103,7 +103,7 @@ fn steps(steps: &[Step]) -> Vec<StepJson> {
     steps.iter().map(json).collect()
 }
 
-/// Returns the extents of a walk. A panic is an early end.
+/// Returns the extents of a walk. A panic ends the walk early.
 fn walked(walk: impl FnOnce() -> (Vec<Extent>, Option<String>)) -> (Vec<Extent>, Option<String>) {
     panics::caught(walk).unwrap_or_else(|note| (Vec::new(), Some(note.detail)))
 }

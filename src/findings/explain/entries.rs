@@ -23,11 +23,11 @@ pub struct ExplainedEntry {
     pub width_bytes: u8,
     /// The guest range that it maps: empty if it maps nothing, the whole disk if it affects all of it.
     pub guest: Range<u64>,
-    /// Its value, as the build wrote it.
+    /// The value that the build wrote.
     pub value: u64,
-    /// The value that a hostile program wrote over it, and an explanation of its bits.
+    /// The value that a hostile program wrote over it, and the meaning of that value's bits.
     pub damaged: Option<(u64, String)>,
-    /// An explanation of the value's bits.
+    /// The meaning of the value's bits.
     pub spelled: String,
     /// The last operation that changed the guest range that it maps.
     pub operation: Option<usize>,
@@ -35,7 +35,7 @@ pub struct ExplainedEntry {
     pub read: bool,
 }
 
-/// The entries of an image, part by part, as far as [`MAX_EXPLAINED_ENTRIES`] go.
+/// Returns the entries of an image, part by part, at most [`MAX_EXPLAINED_ENTRIES`].
 pub(super) fn of(
     image: &Image,
     anatomy: &Anatomy,

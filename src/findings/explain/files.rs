@@ -29,7 +29,7 @@ pub enum FileKind {
     DataFile,
 }
 
-/// A file.
+/// A file of a chain.
 #[derive(Clone, Debug)]
 pub struct FileView {
     /// The kind of the file.
@@ -42,7 +42,7 @@ pub struct FileView {
     pub cut_to_bytes: Option<u64>,
     /// The geometry of an image; `None` for any other file, and for an image without a valid header.
     pub geometry: Option<Geometry>,
-    /// The cluster size in bytes; for a raw file, that of the operations that wrote it.
+    /// The cluster size in bytes. For a raw file, the cluster size of the operations that wrote it.
     pub cluster_bytes: u64,
     /// The runs of the file, in order, without gaps.
     pub runs: Vec<FileRun>,
@@ -55,19 +55,19 @@ pub struct FileView {
 /// Neighbouring bytes of a file with the same role and the same counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRun {
-    /// The host range; the last run may end past the end of the file.
+    /// The host range. The last run may end past the end of the file.
     pub bytes: Range<u64>,
-    /// The role of the bytes; `None` if nothing references them: a hole, or a leak if their count is not 0.
+    /// The role of the bytes. `None` if nothing references them: a hole, or a leak if their refcount is not 0.
     pub role: Option<Role>,
     /// The number of references to each cluster.
     pub references: u64,
     /// The refcount of each cluster in the image.
     pub on_disk: u64,
-    /// The operations that wrote the bytes, or that wrote the data that they map; in order.
+    /// The operations that wrote the bytes, or that wrote the data that the bytes map, in order.
     pub operations: Vec<usize>,
 }
 
-/// Returns the files of all layers, from the top down, as `provenance` has them.
+/// Returns the files of all layers, from the top down. `provenance` has the same order.
 pub(super) fn view(images: &Images, vm: &Vm, provenance: &[Provenance]) -> Vec<FileView> {
     let (mut files, mut anatomy) = (Vec::new(), Anatomy::default());
     let layers = images.layers().zip(vm.journals()).zip(provenance);
@@ -89,7 +89,7 @@ pub(super) fn view(images: &Images, vm: &Vm, provenance: &[Provenance]) -> Vec<F
     files
 }
 
-/// An image.
+/// Returns the layout of an image.
 pub(super) fn image(
     image: &Image,
     anatomy: &mut Anatomy,
@@ -135,7 +135,7 @@ pub(super) fn image(
     view
 }
 
-/// A file without structures.
+/// Returns the layout of a file without structures.
 fn plain(
     kind: FileKind,
     file: &Image,
@@ -172,7 +172,7 @@ fn plain(
     view
 }
 
-/// Calls `take` with the clusters of a run, cut where what wrote them changes; tables one by one.
+/// Calls `take` with pieces of a run of clusters. Each piece has one writer, and each table is a piece by itself.
 fn pieces(
     occupied: &Occupied,
     cluster: u64,
@@ -205,7 +205,8 @@ fn table_spans(image: &Image, anatomy: &Anatomy) -> Vec<(u64, Range<u64>)> {
     anatomy.of(Part::L1).iter().filter_map(span).collect()
 }
 
-/// Adds a run, with a hole before it where there is one; one that is like the last belongs to it.
+/// Appends a run. If it does not begin at the end of the last run, a hole comes between them. If it continues the last
+/// run with the same properties, the last run becomes longer instead.
 fn add(runs: &mut Vec<FileRun>, run: FileRun) {
     let before = runs.last().map_or(0, |last| last.bytes.end);
     if before < run.bytes.start {
@@ -221,7 +222,7 @@ fn add(runs: &mut Vec<FileRun>, run: FileRun) {
     runs.push(run);
 }
 
-/// Whatever lies behind the last run.
+/// Appends a hole if the file continues behind the last run.
 fn end(view: &mut FileView) {
     let last = view.runs.last().map_or(0, |last| last.bytes.end);
     if last < view.length_bytes {
@@ -233,7 +234,7 @@ fn hole(bytes: Range<u64>) -> FileRun {
     FileRun { bytes, role: None, references: 0, on_disk: 0, operations: Vec::new() }
 }
 
-/// Notes what became of entries in images that were damaged since.
+/// Records the damaged values of entries and the lengths of truncated files.
 pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
     for view in files.iter_mut().filter(|view| view.kind == FileKind::Image) {
         let Some(layer) = images.layers().nth(view.depth) else { continue };

@@ -31,16 +31,16 @@ pub use files::{FileKind, FileRun, FileView};
 pub use spelled::spelled;
 pub use steps::{Mapped, Step, StepChange};
 
-/// An input, explained.
+/// The explanation of an input.
 #[derive(Debug)]
 pub struct Explanation {
     /// The decoded program.
     pub program: Program,
-    /// Its records, in order.
+    /// The records of the program, in order.
     pub steps: Vec<Step>,
-    /// The files that it builds, from the image itself down, each data file behind its image.
+    /// The files that the program builds, from the top image down. Each data file follows its image.
     pub files: Vec<FileView>,
-    /// The extents that the reference model expects of the disk, where no damage is done.
+    /// The extents that the reference model expects of the undamaged disk.
     pub expected: Vec<Extent>,
     /// The provenance of each layer, from the top down.
     provenance: Vec<Provenance>,
@@ -48,8 +48,8 @@ pub struct Explanation {
     images: Images,
 }
 
-/// Explains the program that `input` is, as far as its first `operations` go: what comes behind is listed, and not
-/// run. Images call other files by `names`.
+/// Explains the program `input`. Runs only its first `operations` operations; the explanation lists the others without
+/// an effect. Images name other files by `names`.
 pub fn explain(input: &[u8], limits: Limits, operations: usize, names: &FileNames) -> Explanation {
     let program = Program::decode(input);
     let (mut vm, mut steps, provenance) = steps::run(input, &program, limits, operations);
@@ -75,15 +75,15 @@ pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watche
     Watch::default().run(&begun, limits).to_vec()
 }
 
-/// Returns the extents that an engine reports for the images, and the reason if the walk did not finish. At
-/// most [`MAX_EXPLAINED_EXTENTS`] are kept.
+/// Returns the extents that an engine reports for the images, at most [`MAX_EXPLAINED_EXTENTS`], and the reason if the
+/// walk did not finish.
 pub fn walk<E: Engine>(engine: &mut E, images: &Images) -> (Vec<Extent>, Option<String>) {
     let chain: SmallVec<[Layer; MAX_LAYERS]> =
         images.layers().map(|files| files.layer().erased()).collect();
     walk_chain(engine, &chain)
 }
 
-/// The same of a chain of any files.
+/// Returns the extents that an engine reports for a chain of any files, and the reason if the walk did not finish.
 pub fn walk_chain<E: Engine>(engine: &mut E, chain: &[Layer]) -> (Vec<Extent>, Option<String>) {
     let mut extents = Vec::new();
     let mut collector =
@@ -104,21 +104,22 @@ pub fn explain_file(image: &Image) -> FileView {
 }
 
 impl Explanation {
-    /// The files themselves, damaged where the program does that, and the machine that knows what they call each
-    /// other.
+    /// Returns the virtual machine, which knows the names in the images, and the images, damaged if the program damages
+    /// them.
     pub fn built(&self) -> (&Vm, &Images) {
         (&self.vm, &self.images)
     }
 
-    /// The operations that touched some of these guest bytes, in order: those of one layer, or of all.
+    /// Returns the operations that mapped some of these guest bytes, in order. `depth` selects one layer; `None`
+    /// selects all.
     pub fn touching(&self, guest: &Range<u64>, depth: Option<usize>) -> Vec<usize> {
-        // Lower layers come first: so do their operations.
+        // The operations of lower layers come first in the program, so lower layers come first here.
         let layers = self.provenance.iter().enumerate().rev();
         let asked = layers.filter(|(layer, _)| depth.is_none_or(|depth| depth == *layer));
         asked.flat_map(|(_, layer)| layer.touching(guest)).collect()
     }
 
-    /// Notes which entries of the image at the top were read.
+    /// Marks the entries of the top image that the walker read.
     pub fn note_reads(&mut self, reads: &[Watched]) {
         let reads: BTreeSet<_> = reads.iter().map(|it| (it.part, it.at)).collect();
         let top = self.files.first_mut().into_iter();

@@ -17,7 +17,7 @@ const FEATURE_BITS: [(&str, &[&str]); 3] = [
     ("autoclear_features", &["bitmaps", "raw external data"]),
 ];
 
-/// Explains the value of a field or an entry. Without a `geometry`, entries of L2 tables have no explanation.
+/// Returns the meaning of a field or an entry in words. Without a `geometry`, entries of L2 tables have none.
 pub fn spelled(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) -> String {
     match part {
         Part::L1 | Part::SnapshotTable => match L1Entry(value).table() {
@@ -87,7 +87,7 @@ fn features(value: u64, names: &[&str]) -> String {
     set.map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// The numbers of the bits that are set, as ranges.
+/// Returns the numbers of the bits that are set, as ranges.
 fn bits(word: u32) -> String {
     let set = |bit: &u32| word & 1 << bit != 0;
     let mut ranges = Vec::new();

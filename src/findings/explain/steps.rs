@@ -21,14 +21,14 @@ pub struct Step {
     pub counter: usize,
     /// The record.
     pub bytes: [u8; OPERATION_BYTES],
-    /// The decoded operation, with its operands folded into their ranges; `None` if the opcode has no meaning yet, or
+    /// The decoded operation, with its operands folded into their ranges. `None` if the opcode has no meaning yet, or
     /// if the program has reached its maximum length.
     pub operation: Option<Operation>,
-    /// The effect of the operation; `None` if it was not run.
+    /// The effect of the operation; `None` if it did not run.
     pub effect: Option<Effect>,
-    /// The layer that it changed, counted from the lowest.
+    /// The index of the layer that the operation changed; 0 is the lowest layer.
     pub height: usize,
-    /// The changes that it made, with operands clamped to the disk and to the limits.
+    /// The changes that the operation made, with operands clamped to the disk and to the limits.
     pub changes: Vec<StepChange>,
 }
 
@@ -41,7 +41,7 @@ pub enum Mapped {
     Compressed,
     /// Zeros.
     Zeros,
-    /// Nothing.
+    /// No mapping.
     Unallocated,
     /// Subclusters with different states.
     Subclusters,
@@ -59,16 +59,16 @@ pub enum StepChange {
         /// The host range that holds them, if they have one.
         host: Option<Range<u64>>,
     },
-    /// The whole disk changes.
+    /// A change of the whole disk.
     Disk(JournalRecord),
-    /// A layer begins.
+    /// A new layer.
     Layer {
         /// The size of its disk.
         size_bytes: u64,
         /// Its cluster size.
         cluster_bytes: u64,
     },
-    /// The operation asks the harness a question.
+    /// A question for the oracles.
     Asked(Question),
     /// An operand after clamping, if the journal does not record it.
     Clamped {
@@ -123,7 +123,7 @@ pub(super) fn run(
 }
 
 impl StepChange {
-    /// Removes the host range, for a file without a mapping.
+    /// Removes the host range of a change, because the file has no mapping.
     fn in_place(&mut self) {
         if let Self::Mapped { host, .. } = self {
             *host = None;
@@ -131,7 +131,7 @@ impl StepChange {
     }
 }
 
-/// Runs the operation at `index`. `provenance` has that of each layer from the bottom up.
+/// Runs the operation at `index`. `provenance` has the provenance of each layer from the bottom up.
 fn step(
     vm: &mut Vm,
     operation: Operation,
@@ -181,7 +181,8 @@ fn change(record: &JournalRecord, cluster_size: ClusterSize) -> StepChange {
     }
 }
 
-/// Adds a change. If it continues the last one, on the disk and in the file, the last one becomes longer instead.
+/// Appends a change. If it continues the last one, both on the disk and in the file, the last one becomes longer
+/// instead.
 fn add(changes: &mut Vec<StepChange>, change: StepChange) {
     if let (
         Some(StepChange::Mapped { what: last_what, guest: last_guest, host: last_host }),
@@ -226,10 +227,10 @@ impl fmt::Display for StepChange {
             }
             Self::Disk(record) => match record {
                 JournalRecord::Resized { size_bytes } => write!(f, "disk of {size_bytes:#x} bytes"),
-                JournalRecord::SnapshotTaken => f.write_str("a snapshot more"),
-                JournalRecord::SnapshotDeleted { index } => write!(f, "without snapshot {index}"),
-                JournalRecord::SnapshotApplied { index } => write!(f, "as in snapshot {index}"),
-                // These map.
+                JournalRecord::SnapshotTaken => f.write_str("snapshot taken"),
+                JournalRecord::SnapshotDeleted { index } => write!(f, "snapshot {index} deleted"),
+                JournalRecord::SnapshotApplied { index } => write!(f, "snapshot {index} applied"),
+                // These records map guest bytes: see `Mapped`.
                 _ => Ok(()),
             },
             Self::Layer { size_bytes, cluster_bytes } => {
@@ -257,7 +258,7 @@ impl fmt::Display for StepChange {
     }
 }
 
-/// Adds to each attack what it is aimed at: elements are counted as they are before the first.
+/// Adds the target of each attack. Attacks count elements in the undamaged image.
 pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
     let made = |step: &&mut Step| {
         let attack = step.operation.is_some_and(|operation| operation.class() == Class::Attacks);
@@ -269,7 +270,7 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
         let Spot { part, depth, nth } = *spot;
         let depth = usize::from(depth) % images.layers().len().max(1);
         let Some(files) = images.layers().nth(depth).filter(|files| !files.raw) else { continue };
-        // Before an attack, the image that a program builds is valid.
+        // The image that a program builds is valid before an attack.
         if anatomy.read(&files.image).is_ok()
             && let Some(element) = anatomy.element(part, nth)
         {

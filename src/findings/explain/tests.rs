@@ -1,4 +1,4 @@
-//! Explanations of small programs, held against what is known of them.
+//! Explanations of small programs with known effects.
 
 use super::*;
 use crate::formats::qcow2::anatomy::Part;
@@ -34,13 +34,14 @@ fn operations_are_explained_with_their_changes() {
         Limits::WALKED,
         usize::MAX,
     );
-    // Clamped to the disk of 64 clusters; what goes on where the last one ended is one.
+    // The operands are clamped to the disk of 64 clusters. Two changes are listed as one if the second continues the
+    // first.
     let steps = changes(&explanation);
     assert_eq!(steps[0], ["guest 0x3e000+0x2000 data at host 0x3000+0x2000"]);
     assert_eq!(steps[1], ["guest 0x3e000+0x2000 zeros at host 0x3000+0x2000"]);
     assert_eq!(steps[2], ["guest 0x3000+0x1000 data at host 0x5000+0x1000"]);
     assert_eq!(steps[3], ["guest 0x14000+0x3000 zeros"]);
-    assert_eq!(steps[4], ["a snapshot more"]);
+    assert_eq!(steps[4], ["snapshot taken"]);
     assert_eq!(steps[5], ["walk of guest 0x1005+0x8000000000000000"]);
     assert!(steps[6].is_empty() && steps[7].is_empty());
     let effects: Vec<_> = explanation.steps.iter().map(|step| step.effect.unwrap()).collect();
@@ -67,7 +68,7 @@ fn operands_are_clamped_where_the_journal_says_nothing() {
     );
     let steps = changes(&explanation);
     assert_eq!(steps[0], ["clusters: 12"]);
-    // One entry is all that the table has.
+    // The table has only one entry.
     assert_eq!(steps[2], ["bitmap: 0", "entry: 0", "entries: 1"]);
     assert_eq!(steps[3], ["refcount table clusters: 2", "L1 entries: 9"]);
     assert_eq!(steps[4], ["guest cluster: 69", "clusters: 9"]);
@@ -77,7 +78,7 @@ fn operands_are_clamped_where_the_journal_says_nothing() {
 
 #[test]
 fn an_operation_that_continues_the_last_one_is_explained_alone() {
-    // Both are the data of no write, one after the other: one record of the journal.
+    // Both operations map neighbouring clusters to data that no write produced, so the journal has one record for both.
     let line = "preallocate at=last+0 clusters=2\n";
     let explanation = explained(&line.repeat(2), Limits::WALKED, usize::MAX);
     let steps = changes(&explanation);
@@ -93,7 +94,7 @@ fn what_comes_behind_is_listed_and_not_run() {
     assert!(explanation.steps[1].effect.is_none() && explanation.steps[1].operation.is_some());
     let there = |extent: &&Extent| extent.mapping.data;
     assert_eq!(explanation.expected.iter().filter(there).count(), 1);
-    // A record without a meaning is listed too.
+    // The explanation also lists a record without a meaning.
     let mut input = explanation.program.encode();
     input[28] = 39;
     let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
@@ -125,13 +126,13 @@ fn every_byte_of_a_file_has_a_role_or_is_a_hole() {
     let of = |role| file.runs.iter().filter(|run| run.role == role).collect::<Vec<_>>();
     assert_eq!(of(None).iter().map(|run| run.bytes.end - run.bytes.start).sum::<u64>(), 5 << 12);
     assert_eq!(of(Some(Role::Header))[0].bytes, 0..1 << 12);
-    // Two in one host cluster, in the snapshot and in the active disk.
+    // Two compressed clusters are in one host cluster: one of the snapshot, one of the active disk.
     let [compressed] = of(Some(Role::Compressed))[..] else { panic!() };
     assert_eq!((compressed.references, &compressed.operations[..]), (4, &[2][..]));
     let writers: Vec<_> =
         of(Some(Role::Data)).iter().flat_map(|run| run.operations.clone()).collect();
     assert_eq!(writers, [0, 5]);
-    // The active table, for every entry that it maps.
+    // The active table lists an operation for every entry that it maps.
     let tables = of(Some(Role::L2Table));
     assert!(tables.iter().any(|run| run.operations == [0, 2, 4, 5]), "{tables:?}");
 }
@@ -155,7 +156,7 @@ fn entries_are_spelled_and_go_back_to_operations() {
     let operations: Vec<_> = l2.iter().map(|entry| entry.operation).collect();
     assert_eq!(operations, [Some(0), Some(1), Some(2)]);
     assert!(l2.iter().all(|entry| entry.read));
-    // Nobody reads refcounts to map a disk.
+    // A walker reads no refcounts to map a disk.
     let counted = |entry: &&ExplainedEntry| entry.part == Part::RefcountBlock;
     assert!(entries.iter().filter(counted).all(|entry| !entry.read));
     assert!(entries.iter().filter(counted).count() > 5);
@@ -213,7 +214,7 @@ fn layers_and_data_files_are_files_of_their_own() {
     assert_eq!(kinds, [(FileKind::Image, 0), (FileKind::DataFile, 0), (FileKind::Image, 1)]);
     let steps = changes(&explanation);
     assert_eq!(steps[1], ["a disk of 0x40000 bytes in clusters of 0x10000 on top"]);
-    // Each file has the operations of its own layer.
+    // Each file lists only the operations of its own layer.
     let of = |file: usize| -> Vec<usize> {
         explanation.files[file].runs.iter().flat_map(|run| run.operations.clone()).collect()
     };

@@ -14,7 +14,7 @@ pub trait CandidateJudge {
     /// The candidate could not be judged.
     fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError>;
 
-    /// Returns the finding in the input: a fingerprint, or the end of a command.
+    /// Returns the finding in the input: a fingerprint, or how a command ended.
     fn found(&self) -> String;
 
     /// Returns the number of other checksums that are tried for each candidate
@@ -30,7 +30,7 @@ pub trait CandidateJudge {
     }
 }
 
-/// Why an input or a candidate could not be judged.
+/// The reason why an input or a candidate could not be judged.
 #[derive(Debug, thiserror::Error)]
 pub enum JudgeError {
     /// The input shows no bug.
@@ -50,9 +50,9 @@ pub enum JudgeError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The command ends alike with the input and with an empty program.
+    /// The command gives the same result for the input and for an empty program.
     #[error(
-        "{command}: ended with {status} both with the input and with an empty program, expected something else"
+        "{command}: ended with {status} for the input and for an empty program, expected different results"
     )]
     Undecided {
         /// The command.

@@ -12,7 +12,7 @@ pub use predicate::{Passed, Predicate};
 pub use same_end::SameEnd;
 pub use same_fingerprint::SameFingerprint;
 
-/// Returns the judge for `input`: by the end of its process if the input ends its process, else by the fingerprint.
+/// Returns the judge for `input`. It compares process ends if the input ends its process, and fingerprints otherwise.
 ///
 /// # Errors
 /// The input shows no bug, or could not be run.
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_judge_that_cannot_judge_returns_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        // The first run ends its process, the second cannot be run.
+        // The first run ends its process. The second run fails with exit code 2.
         let script = format!(
             "test -e {0} && {{ echo no >&2; exit 2; }}; touch {0}; kill -9 $$",
             dir.path().join("flag").display()
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_command_is_called_with_the_candidate_or_with_its_image() {
-        // The number of snapshots in the header of the image.
+        // Reads the number of snapshots in the header of the image.
         let command = "f() { test $(od -An -tu1 -j63 -N1 \"$1\") -gt 0; }; f";
         let mut judge = predicate(command, Passed::Image(Limits::WALKED)).unwrap();
         assert!(judge.found().ends_with(": exit status: 0"), "{}", judge.found());
@@ -89,7 +89,7 @@ mod tests {
             ["snapshot", "write at=start+0 clusters=1", "write at=start+1 clusters=1\nsnapshot"]
                 .map(|operations| judge.shows(&program(operations)).unwrap());
         assert_eq!(shows, [true, false, true]);
-        // The length of the candidate.
+        // Exits with the length of the candidate.
         let mut judge = predicate("f() { exit $(wc -c <\"$1\"); }; f", Passed::Candidate).unwrap();
         assert!(judge.found().ends_with(": exit status: 36"), "{}", judge.found());
         assert!(judge.shows(&[0; 36]).unwrap() && !judge.shows(&[0; 37]).unwrap());
@@ -98,7 +98,8 @@ mod tests {
     #[test]
     fn a_command_that_decides_nothing_is_refused() {
         let error = predicate("true", Passed::Candidate).unwrap_err();
-        let expected = "true: ended with exit status: 0 both with the input and with an empty program, expected something else";
+        let expected = "true: ended with exit status: 0 for the input and for an empty program, \
+                        expected different results";
         assert_eq!(error, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! A command that judges candidates by how it ends.
+//! A judge that runs a command and decides by its exit status.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::programs::Program;
 
 use super::judge::{CandidateJudge, JudgeError};
 
-/// The file that the command is called with.
+/// The file that the command gets.
 #[derive(Clone, Copy, Debug)]
 pub enum Passed {
     /// The candidate.
@@ -26,7 +26,7 @@ pub enum Passed {
     Image(Limits),
 }
 
-/// A command, and how it ended with the input.
+/// A command, and its exit status for the input.
 #[derive(Debug)]
 pub struct Predicate {
     command: ShellCommand,
@@ -38,11 +38,11 @@ pub struct Predicate {
 struct ShellCommand {
     line: String,
     passed: Passed,
-    /// Candidates are written here.
+    /// The folder for candidates.
     scratch: TempDir,
 }
 
-/// Why the command was not run.
+/// The reason why the command was not run.
 enum NotRun {
     /// The build panicked.
     Build(PanicNote),
@@ -75,7 +75,7 @@ impl Predicate {
     /// Runs `command` with `input`, and with an empty program.
     ///
     /// # Errors
-    /// The command ends alike with both, so it decides nothing; or it could not be run.
+    /// The command gives the same result for both, so it decides nothing; or it could not be run.
     pub fn new(command: &str, passed: Passed, input: &[u8]) -> Result<Self, JudgeError> {
         let scratch = TempDir::with_prefix("qcowfuzz-").map_err(IsolationError::Scratch)?;
         let command = ShellCommand { line: command.to_string(), passed, scratch };
@@ -91,10 +91,10 @@ impl Predicate {
 impl ShellCommand {
     fn run(&self, candidate: &[u8]) -> Result<ExitStatus, NotRun> {
         let failed = |source: io::Error| JudgeError::Command { command: self.line.clone(), source };
-        // A folder for each: a shorter chain leaves no file of a longer one.
+        // Each run has its own folder, so that a shorter chain leaves no file of a longer one.
         let folder = tempfile::tempdir_in(self.scratch.path()).map_err(failed)?;
         let path = self.written(candidate, folder.path())?;
-        // The shell splits the command, and not the name of the file.
+        // The shell splits the command, but not the name of the file.
         let line = format!("{} \"$1\"", self.line);
         let mut shell = Command::new("sh");
         shell.args(["-c", &line, "sh"]).arg(path);
@@ -124,7 +124,7 @@ impl CandidateJudge for Predicate {
     fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
         match self.command.run(candidate) {
             Ok(ended) => Ok(ended == self.ended),
-            // The command gets no image, so the candidate shows it nothing.
+            // The command gets no image, so the candidate does not show its bug.
             Err(NotRun::Build(_)) => Ok(false),
             Err(NotRun::Error(error)) => Err(error),
         }

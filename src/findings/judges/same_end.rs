@@ -1,4 +1,4 @@
-//! Candidates that end their process as the input does.
+//! A judge of inputs that end their process: a candidate must end its process in the same way.
 
 use crate::findings::isolation::{IsolatedRun, Isolation, ProcessEnd};
 

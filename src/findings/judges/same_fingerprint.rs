@@ -1,4 +1,4 @@
-//! Candidates that have the fingerprint of the input.
+//! A judge of fingerprints: a candidate must have the fingerprint of the input.
 
 use crate::findings::runner::{Finding, Runner, finding_of_two};
 use crate::harness::Checks;
@@ -15,7 +15,7 @@ pub struct SameFingerprint {
     fingerprint: String,
     drawn: bool,
     runner: Runner<()>,
-    /// Runs candidates again, if the bug is that two runs differ.
+    /// Runs candidates again if the bug is a difference between two runs.
     again: Option<Runner<()>>,
 }
 
@@ -23,7 +23,7 @@ impl SameFingerprint {
     /// Creates a judge for the fingerprint of `input`.
     ///
     /// # Errors
-    /// Nothing is found in the input.
+    /// The input shows no bug.
     pub fn new(input: &[u8], target: TargetKind) -> Result<Self, JudgeError> {
         let [mut runner, mut again] =
             [(), ()].map(|()| Runner::new(target, FileNames::default(), &()));

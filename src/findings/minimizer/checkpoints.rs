@@ -1,4 +1,4 @@
-//! Drops all checkpoints at once, and all questions: each may be all that keeps another one.
+//! Drops all checkpoints at once, and all questions at once. Some can only go together with others.
 
 use crate::programs::operation::Class;
 

@@ -1,4 +1,5 @@
-//! Makes the geometry what QEMU's own is, as far as the bug lets it, and the disk small.
+//! Replaces each property of the geometry by QEMU's default if the program still shows the bug, and makes the disk
+//! small.
 
 use crate::formats::qcow2::geometry::Version;
 use crate::images::qcow2::placement::Policy;
@@ -11,7 +12,7 @@ use crate::programs::prologue::Prologue;
 use super::numbers::{bytes_of, plainer, scalars};
 use super::search::Search;
 
-/// Disks of so many clusters are tried first.
+/// The disk sizes, in clusters, that the reducer tries first.
 const CLUSTERS: [u16; 7] = [1, 2, 4, 8, 16, 64, 256];
 
 pub(super) fn reduce(search: &mut Search) {
@@ -53,7 +54,7 @@ fn features(search: &mut Search) {
     }
 }
 
-/// With another cluster size, the disk has as many clusters as before, or as many bytes.
+/// Changes the cluster size. The disk keeps its number of clusters or, if that does not show the bug, its size operand.
 fn cluster_bits(search: &mut Search, bits: ClusterBits) -> bool {
     let before = search.best().prologue.cluster_bits;
     let by = i32::from(bits.get()) - i32::from(before.get());
@@ -65,7 +66,7 @@ fn cluster_bits(search: &mut Search, bits: ClusterBits) -> bool {
 }
 
 fn size(search: &mut Search) {
-    // Whole clusters, as few as do.
+    // Tries whole clusters first, the fewest first.
     let bits = search.best().prologue.cluster_bits.get();
     let whole = CLUSTERS.into_iter().filter_map(|clusters| Size::new(clusters, bits, 0));
     let _ = whole.into_iter().any(|size| propose(search, |it| it.size = size));

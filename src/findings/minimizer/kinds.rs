@@ -1,4 +1,4 @@
-//! Puts plainer operations in the place of others, as the table of operations states them.
+//! Replaces operations by the plainer operations that the table of operations names.
 
 use super::search::Search;
 

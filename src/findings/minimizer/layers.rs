@@ -1,4 +1,4 @@
-//! Drops the lowest layers of a chain: the image above takes the place of the first.
+//! Drops the lowest layers of a chain: an overlay becomes the first image.
 
 use crate::programs::operand::Size;
 use crate::programs::prologue::Prologue;
@@ -7,7 +7,7 @@ use crate::programs::{Operation, Program};
 use super::search::Search;
 
 pub(super) fn reduce(search: &mut Search) {
-    // From the top down: with a layer, all below it go.
+    // Tries the upper layers first: dropping a layer drops all layers below it.
     let mut at = search.best().operations.len();
     while at > 0 {
         at -= 1;
@@ -19,7 +19,7 @@ pub(super) fn reduce(search: &mut Search) {
     }
 }
 
-/// The program whose first image is the one that the operation at `at` lays on top.
+/// Returns the program whose first image is the overlay that the operation at `at` creates.
 fn without_below(program: &Program, at: usize, search: &Search) -> Option<Program> {
     let Operation::Overlay { version, cluster_bits, refcount_order, features, data_in, .. } =
         *program.operations.get(at)?

@@ -8,13 +8,13 @@ use crate::programs::{Operation, Program};
 
 use super::numbers::{bytes_of, scalar_cost, scalars};
 
-/// The measure that every step of a minimization makes smaller: the number of operations, then how plain they,
-/// their operands and the geometry are.
+/// The measure that every step of a minimization makes smaller: the number of operations, then the complexity of
+/// operations, operands and geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Measure {
     /// The number of operations.
     pub operations: usize,
-    /// The sum of what is not plain about them.
+    /// The cost of the operations, their operands and the geometry; 0 is the plainest.
     pub cost: u64,
 }
 
@@ -27,10 +27,11 @@ impl Measure {
     }
 }
 
-/// One operation more than its kind costs less than any kind.
+/// The cost of an opcode per unit of its number: later opcodes are less plain.
 const PER_OPCODE: u64 = 4;
 
-/// More than any number of whole clusters costs.
+/// The extra cost of a disk that does not end at a cluster boundary. It exceeds the cost of any number of whole
+/// clusters.
 const ODD_SIZE: u64 = 128;
 
 fn operation_cost(operation: &Operation) -> u64 {
@@ -95,7 +96,7 @@ fn prologue_cost(prologue: &Prologue) -> u64 {
         + odd(base != default.base)
 }
 
-/// A disk is plain where it is some whole clusters.
+/// Returns the cost of a disk size. A disk of whole clusters is plainer than any other.
 fn size_cost(size: Size, cluster_bits: u8) -> u64 {
     let disk_bytes = size.bytes(u64::MAX);
     let (clusters, odd) = (disk_bytes >> cluster_bits, disk_bytes & ((1 << cluster_bits) - 1));

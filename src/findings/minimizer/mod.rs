@@ -1,11 +1,12 @@
 //! Makes a program that shows a bug as small and as simple as it can be, so that a person can read it.
 //!
-//! Each reducer proposes simpler programs; one that still shows the bug takes the place of the one before. Whether
-//! it does is not decided here: a function judges, which knows the fingerprint that was found. Reducers run in
-//! turn until none of them gets any further. That ends: each step makes the program simpler by one [measure], which
-//! cannot fall for ever; and rounds and tries are bounded all the same.
+//! Each reducer proposes simpler programs. A proposal that still shows the bug replaces the current program. The
+//! caller's function decides whether it does, because the caller knows the fingerprint. Reducers run in turn until none
+//! of them makes progress. The loop ends, because each step makes the program simpler by one [measure], which cannot
+//! fall for ever. Rounds and tries have limits too.
 //!
-//! Simpler is first of all fewer operations, then plainer operations, operands and geometry ([measure]).
+//! A program with fewer operations is simpler. Among programs with equally many operations, the one with plainer
+//! operations, operands and geometry is simpler ([measure]).
 //!
 //! [measure]: Measure
 
@@ -38,11 +39,11 @@ mod tests;
 pub(crate) struct Reducer {
     /// Its name.
     pub name: &'static str,
-    /// Proposes simpler programs, as many as there are.
+    /// Proposes all simpler programs of its kind.
     reduce: fn(&mut Search),
 }
 
-/// All of them, in the order in which they run: what takes most away comes first.
+/// All reducers, in the order in which they run: those that remove most come first.
 pub(crate) const REDUCERS: &[Reducer] = &[
     Reducer { name: "ranges", reduce: ranges::reduce },
     Reducer { name: "layers", reduce: layers::reduce },
@@ -83,7 +84,7 @@ pub fn minimize<E>(
     }
 }
 
-/// Runs all reducers until none of them gets any further.
+/// Runs all reducers until none of them makes progress.
 fn search(mut search: Search) -> Minimized {
     search.canonical();
     let mut settled = false;

@@ -1,4 +1,4 @@
-//! The numbers that operands consist of, and how plain they are.
+//! The numbers that operands consist of, and the cost of each.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ pub(super) fn scalars(kind: OperandKind, operand: &[u8]) -> SmallVec<[Scalar; 3]
 }
 
 impl Scalar {
-    /// Its value in an operand.
+    /// Returns the value of the number in an operand.
     pub(super) fn value(&self, operand: &[u8]) -> u16 {
         match operand.get(self.bytes.clone()).unwrap_or_default() {
             [byte] => u16::from(*byte),
@@ -51,14 +51,14 @@ impl Scalar {
         scalar_cost(self.value(operand), self.signed)
     }
 
-    /// Values that are plainer than the one in an operand, the plainest first.
+    /// Returns values that are plainer than the one in an operand, the plainest first.
     pub(super) fn plainer(&self, operand: &[u8]) -> Vec<u16> {
         plainer(self.value(operand), self.signed)
     }
 }
 
-/// Small numbers are plain, and so are aligned ones: how many bits there are, and how many of them are set. Of a
-/// negative number, those of its magnitude.
+/// Returns the cost of a number: the number of its significant bits plus the number of bits that are set. Small and
+/// aligned numbers cost least. The cost of a negative number is that of its magnitude, plus 1.
 pub(super) fn scalar_cost(value: u16, signed: bool) -> u64 {
     let plain = |value: u16| u64::from(u16::BITS - value.leading_zeros() + value.count_ones());
     match signed && value.cast_signed() < 0 {
@@ -67,7 +67,7 @@ pub(super) fn scalar_cost(value: u16, signed: bool) -> u64 {
     }
 }
 
-/// Plainer numbers, the plainest first.
+/// Returns plainer numbers, the plainest first.
 pub(super) fn plainer(value: u16, signed: bool) -> Vec<u16> {
     let cost = |value: u16| scalar_cost(value, signed);
     let negative = value.wrapping_neg();

@@ -1,4 +1,4 @@
-//! Shrinks operands: to nothing, by halves, towards alignment bit by bit, by one.
+//! Shrinks the numbers of operands: to zero, by halves, by clearing one bit, by one.
 
 use crate::programs::Operation;
 use crate::programs::operand::{OperandKind, OperandPlace};
@@ -25,7 +25,7 @@ pub(super) fn reduce(search: &mut Search) {
     }
 }
 
-/// Has an operation judged with other bytes of its record.
+/// Judges the program with other bytes in one operation's record.
 fn replace(search: &mut Search, at: usize, from: usize, bytes: &[u8]) -> bool {
     let Some(operation) = search.best().operations.get(at) else { return false };
     let mut record = operation.encode();
@@ -35,7 +35,7 @@ fn replace(search: &mut Search, at: usize, from: usize, bytes: &[u8]) -> bool {
     plainer.is_some_and(|plainer| search.propose_at(at, plainer))
 }
 
-/// Shrinks the numbers of an operand one by one, each until nothing plainer shows the bug.
+/// Shrinks the numbers of an operand one by one, each until no plainer value shows the bug.
 fn shrink(search: &mut Search, at: usize, place: &OperandPlace) {
     let mut nth = 0;
     loop {

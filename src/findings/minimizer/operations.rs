@@ -1,9 +1,9 @@
-//! Drops single operations, and pairs of which neither can go alone: a snapshot and what applies it.
+//! Drops single operations, and pairs that must go together, such as a snapshot and the operation that applies it.
 
 use super::ranges::drop_ranges;
 use super::search::Search;
 
-/// Programs up to this length have all pairs tried.
+/// The maximum length of a program of which all pairs are tried.
 const MAX_PAIRED: usize = 24;
 
 pub(super) fn reduce(search: &mut Search) {

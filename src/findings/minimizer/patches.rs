@@ -1,12 +1,12 @@
-//! Makes attacks plainer: a flipped bit or a small number says more than a transform of something large, and an
-//! element among the first is easier to find.
+//! Makes attacks plainer: it prefers a flipped bit or a small number to a transform of a large number, and one of the
+//! first elements to a later one.
 
 use crate::images::damage::Transform;
 use crate::programs::Operation;
 
 use super::search::Search;
 
-/// Numbers below this are tried for an element: an image that was minimized has few.
+/// The reducer tries element numbers below this: a minimized image has few elements.
 const ELEMENTS: u16 = 64;
 /// The bits of the widest element.
 const BITS: u16 = 64;

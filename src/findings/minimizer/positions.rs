@@ -1,4 +1,4 @@
-//! Counts positions from the start of the disk, where the cluster that is meant lies near enough.
+//! Replaces positions that are relative to another anchor by the same positions from the start of the disk.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::numbers::bytes_of;
 use super::search::Search;
 
 pub(super) fn reduce(search: &mut Search) {
-    // From the end: what an operation means, those before it decide.
+    // Starts at the end: a change of an operation can change the meaning of later operations, but not of earlier ones.
     let mut at = search.best().operations.len();
     while at > 0 {
         at -= 1;
@@ -30,14 +30,14 @@ fn place_of(operation: &Operation) -> Option<Range<usize>> {
     Some(place.bytes())
 }
 
-/// Returns whether an operation has no position, or one that is counted from the start.
+/// Reports whether an operation has no position, or one that is counted from the start.
 fn is_plain(operation: &Operation) -> bool {
     let record = operation.encode();
     let position = place_of(operation).and_then(|bytes| record.get(bytes));
     position.is_none_or(|mut position| At::decode(&mut position).anchor == Anchor::Start)
 }
 
-/// The same operation, its position counted from the start.
+/// Returns the same operation with its position counted from the start.
 fn from_the_start(operation: Operation, vm: &Vm) -> Option<Operation> {
     let mut record = operation.encode();
     let operand = record.get_mut(place_of(&operation)?)?;

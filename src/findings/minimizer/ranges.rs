@@ -10,7 +10,7 @@ pub(super) fn reduce(search: &mut Search) {
     }
 }
 
-/// Drops ranges of so many operations, from the end on: what comes last, less depends on.
+/// Drops ranges of `length` operations, the last range first: fewer operations depend on the last ones.
 pub(super) fn drop_ranges(search: &mut Search, length: usize) {
     let mut end = search.best().operations.len();
     while end > 0 {

@@ -1,4 +1,4 @@
-//! Drops resizes: the disk has their size from the start.
+//! Drops resizes, and gives the disk their size from the start.
 
 use crate::programs::{Operation, Program};
 

@@ -18,9 +18,9 @@ pub struct MinimizeSettings {
     pub limits: Limits,
     /// The maximum number of programs to judge.
     pub tries: u64,
-    /// The number of other values of `rng_seed` with which a program that does not show the bug is judged again. The
-    /// questions of some oracles follow from the checksum of the program, so any change of the program changes the
-    /// questions. 0 for all other oracles.
+    /// The number of other values of `rng_seed` to try if a program does not show the bug. Some oracles derive their
+    /// questions from the checksum of the program, so any change of the program changes the questions. 0 for all other
+    /// oracles.
     pub rerolls: u16,
     /// True if programs may run in this process; false if the bug ends its process.
     pub runs_here: bool,
@@ -93,13 +93,13 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// The program that is to become simpler.
+    /// Returns the simplest program so far.
     pub(super) fn best(&self) -> &Program {
         &self.best
     }
 
-    /// Runs a program as far as its first `operations`, where that can be done here: what the bug is in may be
-    /// what runs it.
+    /// Runs the first `operations` of a program. Returns `None` if the search has ended, if the bug may end this
+    /// process, or if the run panics: the bug may be in the virtual machine.
     pub(super) fn run(&self, program: &Program, operations: usize) -> Option<Vm> {
         if !self.settings.runs_here || self.ended() {
             return None;
@@ -115,7 +115,7 @@ impl<'s> Search<'s> {
         caught(run).ok()
     }
 
-    /// Starts another reducer.
+    /// Records the reducer that runs from now on.
     pub(super) fn begin(&mut self, reducer: &'static str) {
         self.progress.reducer = reducer;
     }
@@ -125,13 +125,13 @@ impl<'s> Search<'s> {
         self.progress.kept
     }
 
-    /// Nothing more is judged.
+    /// Reports whether the search has ended: the caller stopped it, or no tries are left.
     pub(super) fn ended(&self) -> bool {
         self.stopped || self.progress.tries >= self.settings.tries
     }
 
-    /// Puts the canonical form in the input's place. What an oracle draws from the checksum of an input is drawn
-    /// anew for it: where it does not show the bug, other seeds are tried.
+    /// Replaces the input by its canonical form. An oracle that derives its questions from the checksum asks other
+    /// questions then. If the canonical form does not show the bug, the search tries other seeds.
     pub(super) fn canonical(&mut self) {
         let best = self.best.clone();
         if self.input == best.encode() || self.judged(best.clone()) {
@@ -140,7 +140,7 @@ impl<'s> Search<'s> {
         let _ = (0..CANONICAL_REROLLS).any(|seed| self.judged(seeded(&best, seed)));
     }
 
-    /// Has a program judged, if it is simpler. Returns whether it is the best one now.
+    /// Judges a program if it is simpler. Reports whether it is the best one now.
     pub(super) fn propose(&mut self, candidate: Program) -> bool {
         if self.ended() || Measure::of(&candidate) >= self.measure {
             return false;
@@ -153,7 +153,7 @@ impl<'s> Search<'s> {
             })
     }
 
-    /// The same, of a program in which one operation is another one.
+    /// Proposes the best program with another operation at index `at`.
     pub(super) fn propose_at(&mut self, at: usize, operation: Operation) -> bool {
         if self.ended() || self.best.operations.get(at).is_none_or(|before| *before == operation) {
             return false;
@@ -163,7 +163,7 @@ impl<'s> Search<'s> {
         self.propose(candidate)
     }
 
-    /// The same, of a program in which some operations are left.
+    /// Proposes the best program with only the operations that `keep` accepts.
     pub(super) fn propose_kept(&mut self, mut keep: impl FnMut(usize, &Operation) -> bool) -> bool {
         if self.ended() {
             return false;
@@ -215,7 +215,7 @@ impl<'s> Search<'s> {
 }
 
 fn hash(input: &[u8]) -> u64 {
-    // Without random keys: the same in every process.
+    // The hasher has no random keys, so the hash is the same in every process.
     let mut hasher = DefaultHasher::new();
     hasher.write(input);
     hasher.finish()

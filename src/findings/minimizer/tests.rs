@@ -1,4 +1,4 @@
-//! Minimizations whose outcome is known: what shows the bug is said in terms of what the program means.
+//! Minimizations with a known result. Each test defines the bug by an effect of the program.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use crate::programs::{JournalRecord, Operation, Program, Vm};
 const SETTINGS: MinimizeSettings =
     MinimizeSettings { limits: Limits::WALKED, tries: 100_000, rerolls: 0, runs_here: true };
 
-/// Returns whether a program has an effect that `shows` of its journal, or of one below.
+/// Reports whether `shows` accepts the virtual machine after the program has run.
 fn journal_shows(input: &[u8], limits: Limits, shows: impl Fn(&Vm) -> bool) -> bool {
     let program = Program::decode(input);
     let mut vm = Vm::new();
@@ -32,7 +32,7 @@ fn keeps_zeros(vm: &Vm) -> bool {
     vm.journals().any(|journal| journal.records.iter().any(kept))
 }
 
-/// Minimizes, and holds what holds for every minimization.
+/// Minimizes an input, and checks the properties of every minimization.
 fn minimized(input: &[u8], settings: MinimizeSettings, shows: impl Fn(&[u8]) -> bool) -> Minimized {
     assert!(shows(input));
     let mut last = Measure::of(&Program::decode(input));
@@ -40,7 +40,7 @@ fn minimized(input: &[u8], settings: MinimizeSettings, shows: impl Fn(&[u8]) -> 
         assert_eq!(Program::decode(candidate).encode(), candidate, "canonical inputs only");
         let shown = shows(candidate);
         let measure = Measure::of(&Program::decode(candidate));
-        // The canonical form of the input, maybe with another seed, is no step.
+        // The canonical form of the input is no step, even with another seed.
         if shown && candidate != Program::decode(input).encode() {
             assert!(measure < last, "{measure:?} after {last:?}");
             last = measure;
@@ -62,7 +62,7 @@ fn what_is_not_needed_goes_and_the_rest_is_plain() {
     for rng_seed in 0..16 {
         let mut program =
             generate(rng_seed, GenerateSettings { operations: 120, compressed: true });
-        // Whatever comes last, something is kept.
+        // The last operation of the generated program then zeroes clusters and keeps them.
         let end =
             "image version=3 cluster_bits=9 refcount_order=0 features=none size=0<<0+0 rng_seed=0 \
                    blocks=append table=append tolerance=0
@@ -80,7 +80,7 @@ fn what_is_not_needed_goes_and_the_rest_is_plain() {
         assert!(text[0].starts_with("image version=3 cluster_bits=16 refcount_order=4 features=none size=1<<16+0 rng_seed=0 blocks=append table=append tolerance=0"), "{text:?}");
         let plain = ["write at=start+0 clusters=1", "zero at=start+0 clusters=1 keep=yes"];
         assert_eq!(text[1..], plain, "seed {rng_seed}");
-        // Nothing is left to do, and it is the same again.
+        // A second minimization finds nothing to do, and returns the same input.
         let again = self::minimized(&minimized.input, SETTINGS, shows);
         assert_eq!((again.input, again.kept), (minimized.input, 0));
     }
@@ -106,7 +106,7 @@ fn layers_go_where_only_the_one_on_top_matters() {
          checkpoint
          discard at=end-0 clusters=1",
     );
-    // In a small disk, this layer's write would be elsewhere.
+    // In a small disk, the write in this layer would be at another place.
     let shows = |vm: &Vm| {
         let plan = vm.builder().plan();
         let large = plan.size_bytes > 60_000 && plan.geometry.version == Version::V2;
@@ -149,7 +149,7 @@ fn pairs_go_that_need_each_other() {
          write at=start+1 clusters=1
          delete_snapshot index=0",
     );
-    // Neither a snapshot alone nor a deletion of none.
+    // The bug needs as many deletions as snapshots, so the minimizer has to drop a pair.
     let shows = |vm: &Vm| {
         let records = &vm.journal().records;
         let count = |of: fn(&JournalRecord) -> bool| records.iter().filter(|it| of(it)).count();

@@ -1,5 +1,5 @@
-//! The guest disk as the reference model, the walker and qemu-img see it: three rows to one scale, and the
-//! same in words, side by side.
+//! The guest disk according to the reference model, the walker and qemu-img: three rows to one scale, and a table of
+//! the same extents.
 
 mod answer;
 mod picture;
@@ -21,7 +21,7 @@ use super::shown::{MAX_SHOWN_EXTENTS, shown};
 use crate::findings::qemu::QemuResult;
 use answer::ReaderExtents;
 
-/// The section.
+/// Returns the section.
 pub fn section(report: &Report, result: &QemuResult, links: &Links) -> Markup {
     let evidence = &report.evidence;
     let mut answers = [expected(report), actual(report), qemu(result)];
@@ -70,7 +70,7 @@ fn expected(report: &Report) -> ReaderExtents<'_> {
         (Expectation::UntouchedExtents, false)
             if cut || damaged.into_iter().any(|entry| entry.damaged.is_some()) =>
         {
-            Some("the disk as it was before the damage.".to_string())
+            Some("the disk before the damage.".to_string())
         }
         _ => None,
     };
@@ -102,7 +102,7 @@ fn qemu(result: &QemuResult) -> ReaderExtents<'_> {
     let (records, said) = match &result.answer {
         Ok(map) if map.records.is_empty() => (&[][..], Some("no extents.".to_string())),
         Ok(map) if map.holes == Holes::Keep => {
-            let said = "the files are too long to be written without holes, so it may report clusters without data as \
+            let said = "the files are too long to write without holes, so qemu-img may report clusters without data as \
                         zeros.";
             (map.records.as_slice(), Some(said.to_string()))
         }
@@ -112,8 +112,8 @@ fn qemu(result: &QemuResult) -> ReaderExtents<'_> {
     ReaderExtents { key: "qemu", who, records, said, chosen: Vec::new() }
 }
 
-/// Chooses what is shown of each: of long lists what begins the disk, and what is around `focus`, an extent of
-/// the two that are compared. Says what is left out.
+/// Chooses the extents of each reader that the page shows. If a list is long, these are the first extents and those
+/// around `focus`, an extent of the model or the walker. Returns a sentence about the extents that are left out.
 fn choose(answers: &mut [ReaderExtents; 3], focus: Option<usize>) -> Option<String> {
     let counts = answers.each_ref().map(|answer| answer.records.len());
     let longest = answers.iter().take(2).max_by_key(|answer| answer.records.len());
@@ -149,7 +149,10 @@ fn choose(answers: &mut [ReaderExtents; 3], focus: Option<usize>) -> Option<Stri
         .collect();
     (!shortened.is_empty()).then(|| {
         let shortened = shortened.join("; ");
-        format!("This page does not show all extents. {shortened}. 'qcowfuzz replay --json' prints those of the first two.")
+        format!(
+            "This page does not show all extents. {shortened}. 'qcowfuzz replay --json' prints those of the model and \
+             the walker."
+        )
     })
 }
 

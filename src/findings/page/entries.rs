@@ -12,7 +12,7 @@ use super::links::{Links, spoken};
 use super::shown::{MOST_ENTRIES, left_out, shown};
 use super::strip::title;
 
-/// The section. Parts in which something was damaged, or which `failing` wrote to, stand open.
+/// Returns the section. Damaged parts, and parts that the operation `failing` wrote, are open.
 pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Markup {
     let with_entries = || files.iter().enumerate().filter(|(_, file)| !file.entries.is_empty());
     html! {
@@ -39,7 +39,7 @@ pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Mar
     }
 }
 
-/// The parts in order, each with the place of its first entry.
+/// Returns the entries of each part in order, with the index of its first entry.
 fn parts(entries: &[EntryJson]) -> impl Iterator<Item = (usize, &[EntryJson])> {
     let mut next = 0;
     entries.chunk_by(|one, other| one.part == other.part).map(move |part| {

@@ -1,5 +1,5 @@
-//! Links between operations and the bytes that they wrote. In the page an operation is called by its
-//! number, and everything else by a key; the script marks what belongs to what has the focus.
+//! Links between operations and the bytes that they wrote. The page identifies an operation by its number, and any
+//! other item by a key. The script marks the items that are related to the focused one.
 
 use std::collections::BTreeSet;
 
@@ -25,13 +25,13 @@ impl Links {
         Self { shown: steps.filter_map(|step| step.number).collect() }
     }
 
-    /// Their numbers, as the script reads them.
+    /// Returns the numbers of the operations, separated by spaces for the script.
     pub fn list(&self, operations: &[usize]) -> String {
         let known = operations.iter().filter(|number| self.shown.contains(number));
         known.map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }
 
-    /// Links to them.
+    /// Returns links to the operations.
     pub fn named(&self, operations: &[usize]) -> Markup {
         let named = operations.iter().take(MOST_NAMED).enumerate();
         html! {
@@ -50,12 +50,12 @@ impl Links {
     }
 }
 
-/// The place of the operation after which the violation was found.
+/// Returns the index of the operation after which the violation was found.
 pub fn failing(steps: &[StepJson]) -> Option<usize> {
     steps.iter().position(|step| step.failing)
 }
 
-/// Operations in words.
+/// Returns the operations in words.
 pub fn spoken(operations: &[usize]) -> String {
     let named: Vec<_> = operations.iter().take(MOST_NAMED).map(ToString::to_string).collect();
     let more = match operations.len().saturating_sub(MOST_NAMED) {

@@ -10,7 +10,7 @@ use crate::programs::Effect;
 use super::links::failing;
 use super::shown::{MOST_STEPS, left_out, shown};
 
-/// The section; of a file, a word.
+/// Returns the section. If the input is a file, the section only says so.
 pub fn section(report: &Report) -> Markup {
     let steps = &report.evidence.steps;
     let ranges = shown(steps.len(), MOST_STEPS, failing(steps));

@@ -1,42 +1,43 @@
-//! The scale of a picture: places pieces in proportion to their lengths. A piece that is too long is drawn with a
-//! break, and the caption says so. A piece that is too short for a mouse is widened.
+//! The scale of a picture: it places pieces in proportion to their lengths. A piece that is too long is drawn with a
+//! break, and the caption reports it. A piece that is too short for a mouse is widened.
 
 /// The usual width of a picture.
 pub const WIDTH: f64 = 940.0;
-/// The narrowest piece: two letters have room in it, and a mouse hits it.
+/// The minimum width of a piece: it has room for two letters, and a mouse can hit it.
 const NARROWEST: f64 = 16.0;
 /// If the pieces do not fit, each piece that would be wider than this is drawn with a break.
 const WIDEST: f64 = 128.0;
-/// The narrowest that is broken: its mark, and a length.
+/// The minimum width of a piece with a break: it has room for the zigzag and a length.
 const MIN_BROKEN_WIDTH: f64 = 72.0;
 
-/// A stretch between neighbouring edges.
+/// The bytes between two neighbouring edges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScalePiece {
     /// The first byte.
     pub start: u64,
-    /// The one past the last.
+    /// The byte after the last.
     pub end: u64,
-    /// The offset of its left edge in the picture.
+    /// The horizontal offset of the left edge in the picture.
     pub x: f64,
-    /// Its width in the picture.
+    /// The width in the picture.
     pub width: f64,
-    /// Narrower than its length.
+    /// True if the piece is narrower than its length requires.
     pub broken: bool,
-    /// Wider than its length.
+    /// True if the piece is wider than its length requires.
     pub widened: bool,
 }
 
-/// A scale.
+/// The pieces of a picture and their places.
 #[derive(Clone, Debug, Default)]
 pub struct Scale {
-    /// All of it, in order.
+    /// All pieces, in order.
     pub pieces: Vec<ScalePiece>,
 }
 
 impl Scale {
-    /// Between neighbouring `edges`, in `wide` if that is enough. What is as long as `unit` can be hit; what is
-    /// shorter is widened to that. Pieces that begin in `cut` are broken, whatever their length.
+    /// Creates the scale of the pieces between neighbouring `edges`. The picture has the width `wide` if all pieces
+    /// fit. A piece of `unit` bytes is as wide as a mouse needs, and shorter pieces are widened to that. Pieces that
+    /// begin at an offset in `cut` always have a break.
     pub fn new(mut edges: Vec<u64>, wide: f64, unit: u64, cut: &[u64]) -> Self {
         edges.sort_unstable();
         edges.dedup();
@@ -50,7 +51,7 @@ impl Scale {
         let breaks = |piece: &(u64, u64)| is_cut(piece.0) || !fits && drawn(piece) > WIDEST;
         let kept: f64 = bounds.iter().filter(|it| !breaks(it)).map(drawn).sum();
         let broken = bounds.iter().filter(|it| breaks(it)).count();
-        // They share what the others leave.
+        // The pieces with a break share the width that the others leave.
         let share = ((wide - kept) / broken.max(1) as f64).max(MIN_BROKEN_WIDTH);
         let mut pieces = Vec::with_capacity(bounds.len());
         let mut x = 0.0;
@@ -65,7 +66,7 @@ impl Scale {
         Self { pieces }
     }
 
-    /// The width of the whole picture.
+    /// Returns the width of the whole picture.
     pub fn width(&self) -> f64 {
         self.pieces.last().map_or(0.0, |last| last.x + last.width)
     }
@@ -76,7 +77,7 @@ impl Scale {
         self.pieces.get(at).map_or(self.width(), |piece| piece.x)
     }
 
-    /// The pieces from one edge to another.
+    /// Returns the pieces from one edge to another.
     pub fn between(&self, start: u64, end: u64) -> &[ScalePiece] {
         let first = self.pieces.partition_point(|piece| piece.start < start);
         let last = self.pieces.partition_point(|piece| piece.start < end);

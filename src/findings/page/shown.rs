@@ -1,4 +1,4 @@
-//! Limits of the page: no browser could open one that shows everything.
+//! Limits of the page: a browser could not open a page with all items of a large input.
 
 use std::iter;
 use std::ops::Range;
@@ -14,12 +14,12 @@ pub const MAX_SHOWN_EXTENTS: usize = 200;
 /// The maximum number of entries of a part.
 pub const MOST_ENTRIES: usize = 300;
 
-/// At most `most` of `count` things: the first ones, and where there is a `focus`, those around it.
+/// Returns the ranges of at most `most` of `count` items: the first ones and, if there is a `focus`, those around it.
 pub fn shown(count: usize, most: usize, focus: Option<usize>) -> Vec<Range<usize>> {
     let head = most / 4;
     let around = most - head;
     let focus = focus.unwrap_or(0).min(count);
-    // More of what led up to it than of what came after.
+    // Three quarters of the items around the focus come before it: they led to the finding.
     let start = focus.saturating_sub(around / 4 * 3).min(count.saturating_sub(around));
     match count <= most || start <= head {
         true => iter::once(0..count.min(most)).collect(),
@@ -27,7 +27,7 @@ pub fn shown(count: usize, most: usize, focus: Option<usize>) -> Vec<Range<usize
     }
 }
 
-/// Says what was left out, and where it is.
+/// Returns a sentence with the items that the page shows, and the command that prints all of them.
 pub fn left_out(what: &str, count: usize, shown: &[Range<usize>]) -> Markup {
     let total: usize = shown.iter().map(Range::len).sum();
     let ranges: Vec<_> = shown
@@ -48,7 +48,7 @@ pub fn left_out(what: &str, count: usize, shown: &[Range<usize>]) -> Markup {
 mod tests {
     use super::*;
 
-    /// As pairs, which cannot be taken for what is in between.
+    /// Returns the ranges as pairs: in a failed assertion, `0..2` could be mistaken for its elements.
     fn ranges(count: usize, focus: Option<usize>) -> Vec<(usize, usize)> {
         shown(count, 8, focus).iter().map(|range| (range.start, range.end)).collect()
     }

@@ -1,4 +1,4 @@
-//! The files that were built, drawn to scale, and the same in words.
+//! The files that were built, drawn to scale, and as tables.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ const ROLES: [RunRole; 13] = [
     RunRole::Leak,
 ];
 
-/// Returns the letters that stand for a role if there is little room, and its style.
+/// Returns the abbreviation of a role, for narrow pieces, and its style.
 fn letters_and_style(role: RunRole) -> (&'static str, &'static str) {
     match role {
         RunRole::Used(role) => match role {
@@ -51,10 +51,10 @@ fn letters_and_style(role: RunRole) -> (&'static str, &'static str) {
 }
 
 const STRIP_HEIGHT: f64 = 46.0;
-/// Two offsets below a strip stand no nearer to each other.
+/// The minimum distance between two offsets below a strip.
 const TICK_WIDTH: f64 = 84.0;
 
-/// The section.
+/// Returns the section.
 pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Markup {
     html! {
         section #files aria-labelledby="files-h" {
@@ -91,7 +91,7 @@ fn legend(files: &[FileJson]) -> Markup {
     }
 }
 
-/// A small piece of the picture.
+/// Returns a sample of a style for a legend.
 pub fn swatch(letters: &str, style: &str) -> Markup {
     html! {
         svg.swatch width="26" height="18" viewBox="0 0 26 18" aria-hidden="true" {
@@ -101,7 +101,7 @@ pub fn swatch(letters: &str, style: &str) -> Markup {
     }
 }
 
-/// A rectangle in a style: its colour, and its pattern above it.
+/// Returns a rectangle in a style: its colour, and its pattern over it.
 pub fn filled(x: f64, y: f64, width: f64, height: f64, style: &str) -> Markup {
     let [x, y, width, height] = [x, y, width, height].map(rounded);
     html! {
@@ -110,7 +110,7 @@ pub fn filled(x: f64, y: f64, width: f64, height: f64, style: &str) -> Markup {
     }
 }
 
-/// The mark of what is cut short: a zigzag, beside what is written in the middle.
+/// Returns the zigzag of a piece with a break. It is right of the middle, because the middle has the label.
 pub fn zigzag(piece: &ScalePiece, top: f64, height: f64) -> Markup {
     let middle = piece.x + piece.width * 0.8;
     let step = height / 6.0;
@@ -124,7 +124,7 @@ pub fn zigzag(piece: &ScalePiece, top: f64, height: f64) -> Markup {
     html! { polyline.zigzag points=(points) {} polyline.zigzag.gap points=(points) {} }
 }
 
-/// As coordinates are written.
+/// Formats a coordinate with one decimal place.
 pub fn rounded(value: f64) -> String {
     format!("{value:.1}")
 }
@@ -157,7 +157,7 @@ fn picture(at: usize, file: &FileJson, ranges: &[Range<usize>]) -> Markup {
     let mut edges: Vec<u64> =
         runs().flat_map(|(_, run)| [run.offset, run.offset.saturating_add(run.length)]).collect();
     edges.sort_unstable();
-    // The hidden bytes lie between two ranges, and behind the last.
+    // Runs are hidden between two shown ranges, and after the last.
     let mut cuts: Vec<u64> = Vec::new();
     for range in ranges.iter().filter(|range| range.end < file.runs.len()) {
         let last = range.end.checked_sub(1).and_then(|last| file.runs.get(last));
@@ -214,7 +214,7 @@ fn omitted(start: u64, scale: &Scale) -> Markup {
     }
 }
 
-/// Offsets below a picture, as many as have room.
+/// Returns the offsets below a picture, as many as fit.
 pub fn ticks(scale: &Scale, top: f64) -> Markup {
     let mut free = 0.0;
     let mut marks = Vec::new();
@@ -237,7 +237,7 @@ pub fn ticks(scale: &Scale, top: f64) -> Markup {
     }
 }
 
-/// A run in words.
+/// Returns a run in words.
 fn says(file: &FileJson, run: &RunJson) -> String {
     let clusters = clusters(file, run);
     let many = if clusters == 1 { "cluster" } else { "clusters" };

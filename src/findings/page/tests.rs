@@ -1,4 +1,4 @@
-//! Pages of made-up findings: what the seeds of the corpus do not show.
+//! Pages of made-up findings, which the seeds of the corpus do not have.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::images::files::FileNames;
 const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=none size=33<<12+0 rng_seed=0 \
                      blocks=append table=append tolerance=0";
 
-/// The report of a program with these operations, as if something had been found after `operations_run` of them.
+/// Returns the report of a program with these operations, and a made-up finding after `operations_run` of them.
 fn reported(operations: &str, operations_run: usize) -> Report {
     let input = assemble(&format!("{IMAGE}\n{operations}")).unwrap().encode();
     let mut examiner =
@@ -43,7 +43,7 @@ fn reported(operations: &str, operations_run: usize) -> Report {
 }
 
 fn silent() -> QemuResult {
-    QemuResult { version: None, answer: Err(QemuError::Complaint("not asked".to_string())) }
+    QemuResult { version: None, answer: Err(QemuError::Complaint("not run".to_string())) }
 }
 
 /// Returns the number of occurrences of a string on the page.
@@ -68,7 +68,7 @@ fn what_was_found_comes_first_and_its_operation_is_marked_in_words() {
     let (before, after) = page.split_once("found after this</strong>").unwrap();
     assert!(before.contains("id=\"op-1\"") && !before.contains("id=\"op-2\""));
     assert!(after.contains("id=\"op-2\"") && !after.contains("found after this"));
-    assert!(page.contains("<strong>qemu-img</strong>: not asked."));
+    assert!(page.contains("<strong>qemu-img</strong>: not run."));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn counts_that_disagree_are_spelled_out() {
     assert_eq!(count(&page, "does not match</strong>"), 1);
 }
 
-/// As long as programs may be, with as many extents and runs as that gives.
+/// The program has the maximum length, and many extents and runs.
 #[test]
 fn a_large_input_gives_a_page_that_opens_and_says_what_is_left_out() {
     let operations: String =

@@ -67,7 +67,7 @@ fn a_report_begins_with_the_fingerprint_and_marks_the_operation() {
     assert_eq!(lines[0], "model: kind, normal → unallocated");
     assert_eq!(lines[1], "input: found after 2 of 3 operations");
     assert_eq!(lines[2], "where");
-    // The second operation is marked, and no other; the third was run all the same, here.
+    // Only the second operation is marked. In this test, the third has run too.
     let marked: Vec<_> = lines.iter().filter(|line| line.contains("<--")).collect();
     assert_eq!(marked.len(), 1);
     assert!(marked[0].contains("; #1 at 28: ") && marked[0].ends_with(" <-- found after this"));
@@ -76,7 +76,7 @@ fn a_report_begins_with_the_fingerprint_and_marks_the_operation() {
     let text = text.split_once("\n\n").unwrap().1;
     let assembled = crate::programs::text::assemble(text).unwrap();
     assert_eq!(Some(assembled.to_string()), report.program);
-    // The walker gave what was expected, so there is no difference; now it did not.
+    // The walker's extents are correct so far, so there is no difference. The next lines plant one.
     assert!(!printed.contains("first difference"));
     report.evidence.actual.pop();
     report.evidence.first_difference = Some(report.evidence.actual.len());
@@ -111,7 +111,7 @@ fn what_is_not_the_same_twice_is_a_violation() {
 
 #[test]
 fn a_violation_of_refcounts_has_a_program_and_no_extents() {
-    // Even an oracle of walks has no lists here.
+    // The report has no lists of extents, even if the fingerprint names an oracle of walks.
     let report = report(TargetKind::Refcounts, &failure("model"));
     let printed = whole(&report);
     assert!(printed.starts_with("model: kind, normal → unallocated\ninput: found after 2 of 3 "));

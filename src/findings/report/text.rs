@@ -1,4 +1,4 @@
-//! The text of a report, for people: a section for each question that they have.
+//! The text of a report, for people.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use super::Report;
 
 /// The number of extents that are printed before and after the first difference.
 const AROUND: usize = 3;
-/// The highest number of runs of a file, and of entries that were read, that are printed.
+/// The maximum number of lines for the runs of a file, and for the entries that the walker read.
 const MOST_LINES: usize = 40;
 
 impl Report {
@@ -50,7 +50,7 @@ impl Report {
     }
 }
 
-/// Writes the program, which still assembles: the explanation of each operation is a comment.
+/// Writes the program. The explanation of each operation is a comment, so the text still assembles.
 fn steps(program: &str, steps: &[StepJson], out: &mut impl Write) -> io::Result<()> {
     let image = program.lines().next().unwrap_or_default();
     writeln!(out, "{image}")?;
@@ -80,9 +80,9 @@ fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let evidence = &report.evidence;
     let Some(first) = evidence.first_difference else { return Ok(()) };
     writeln!(out, "\nextents around the first difference (guest, status, host):")?;
-    // An attack may change anything, so the model's extents are those before the damage.
+    // The model has no extents for a damaged image, so these are the extents before the damage.
     let [expected, actual] = match report.target.definition().expectation {
-        Expectation::UntouchedExtents => ["were nothing damaged", "the walker"],
+        Expectation::UntouchedExtents => ["before the damage", "the walker"],
         _ => ["expected", "actual"],
     };
     writeln!(out, "        {expected:44}{actual}")?;
@@ -122,7 +122,7 @@ fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "  {place:>14} {clusters:>8} × {role}{counts}{by}")?;
     }
     more(runs.len(), out)?;
-    fault.iter().try_for_each(|fault| writeln!(out, "  not all of it: {fault}"))
+    fault.iter().try_for_each(|fault| writeln!(out, "  incomplete: {fault}"))
 }
 
 /// Returns the depth of a file below the image at the top, in words.
@@ -144,7 +144,7 @@ fn by(operations: &[usize]) -> String {
     }
 }
 
-/// Writes the changes of a hostile program to the files. Reports whether there are any.
+/// Writes the entries that a hostile program changed. Reports whether there are any.
 fn damages(files: &[FileJson], out: &mut impl Write) -> io::Result<bool> {
     let of_file = |file: &FileJson| file.entries.iter().filter(|it| it.damaged.is_some()).count();
     let cut = files.iter().any(|file| file.cut_to_bytes.is_some());
@@ -170,7 +170,7 @@ fn damages(files: &[FileJson], out: &mut impl Write) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Writes how much of each part of the top image the walker reads, and the entries of its tables.
+/// Writes the number of entries that the walker reads in each part of the top image, and the entries of its tables.
 fn reads(top: &FileJson, damaged: bool, out: &mut impl Write) -> io::Result<()> {
     let read = || top.entries.iter().filter(|entry| entry.read);
     if read().next().is_none() {
@@ -183,7 +183,7 @@ fn reads(top: &FileJson, damaged: bool, out: &mut impl Write) -> io::Result<()> 
             parts.push(format!("{} {count} of {}", first.part.name(), entries.len()));
         }
     }
-    let before = if damaged { ", were nothing damaged" } else { "" };
+    let before = if damaged { " before the damage" } else { "" };
     writeln!(out, "\nread by the walker{before}: {}", parts.join(", "))?;
     let entries: Vec<_> = read().filter(|entry| entry.name.is_empty()).collect();
     for entry in entries.iter().take(MOST_LINES) {

@@ -157,7 +157,7 @@ fn work(job: &WorkerJob) -> Result<(), WorkerStop> {
 }
 
 /// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with
-/// the same corpus whatever ends this one.
+/// the same corpus even if this one is killed.
 fn fuzzer(job: &WorkerJob, places: &Places, state: &Path) -> Result<Fuzzer<Supervised>, Error> {
     let slot = places.slot(job.number);
     let failed = |error: io::Error| Error::file(&slot, error);

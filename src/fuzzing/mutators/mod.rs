@@ -72,7 +72,7 @@ impl Used {
     }
 }
 
-/// [`mutate`] calls libFuzzer's own mutation of bytes once in so many calls, on average.
+/// The average number of calls of [`mutate`] for one call of libFuzzer's own mutation of bytes.
 const BYTES_ONE_IN: u64 = 4;
 
 /// Mutates the program in `data[..size]` in place to a program of at most `max_size` bytes, and returns its length,

@@ -105,7 +105,8 @@ fn interesting_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
     }
 }
 
-/// Returns the encoding of a size near a multiple of what a cluster, an L2 table or a cluster of the L1 table covers.
+/// Returns the encoding of a size near a multiple of the bytes that a cluster, an L2 table or a cluster of the L1 table
+/// covers.
 pub(super) fn interesting_size(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 5] {
     let shift = match entropy.below(4) {
         0 => geometry.cluster_size.bits(),

@@ -11,7 +11,7 @@ use super::{OracleResult, violation};
 
 const ORACLE: &str = "bounds";
 
-/// The number of bytes that a walk may read of each layer, whatever its tables.
+/// The number of bytes that a walk may read of each layer, with any tables.
 const BASE_BYTES: u64 = 64 << 10;
 /// The number of bytes that a walk may read of a layer for each extent that a layer above leaves to it: an entry of
 /// each table, with its neighbours.

@@ -1,4 +1,4 @@
-//! Damaged images: whatever the damage, opening, walking, looking up and reading end within bounds. Answers tile the
+//! Damaged images: after any damage, opening, walking, looking up and reading end within bounds. Answers tile the
 //! disk, are possible, and agree with each other. Ranges that no damage can have touched are mapped as the model
 //! says. While bytes change during a read, answers only have to tile the disk. Does not check the mapping of damaged
 //! entries, nor the data.

@@ -1,4 +1,4 @@
-//! Files that no program built: whatever their content, opening, walking, looking up and reading end within bounds.
+//! Files that no program built: for any content, opening, walking, looking up and reading end within bounds.
 //! Answers tile the disk, are possible, and agree with each other. Does not check that they are right: no model
 //! exists for such a file.
 //!

@@ -15,7 +15,7 @@ use crate::images::limits::Limits;
 /// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "hostile",
-    about: "A program whose image is damaged: whatever it is then, reading it stays within bounds",
+    about: "A program that damages its image: the engine must stay within bounds when it reads the image",
     inputs: Inputs::Programs,
     limits: Limits::HOSTILE,
     expectation: Expectation::UntouchedExtents,

@@ -10,7 +10,7 @@ use crate::images::limits::Limits;
 /// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "map_extents",
-    about: "A program: its image is built and walked, all oracles judge",
+    about: "A program: the harness builds its image, the engine walks it, and all oracles judge",
     inputs: Inputs::Programs,
     limits: Limits::WALKED,
     expectation: Expectation::Extents,

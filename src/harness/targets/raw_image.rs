@@ -12,7 +12,7 @@ use crate::images::limits::Limits;
 /// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "raw_image",
-    about: "An image file of any content: the walker's answers are held against each other",
+    about: "An image file of any content: the answers of the walker must agree with each other",
     inputs: Inputs::Files,
     limits: Limits::WALKED,
     expectation: Expectation::Unknown,
@@ -27,8 +27,8 @@ where
     Box::new(RawImage::new(engine))
 }
 
-/// The references that a recount of a file keeps. A table may be named many times over, and libFuzzer ends a process
-/// that takes 2 GiB.
+/// The maximum number of references that a recount of a file keeps. A file may name a table many times, and libFuzzer
+/// ends a process that takes 2 GiB.
 const MAX_FILE_REFERENCES: usize = 1 << 20;
 
 /// Judges how the engine reads files of any content.
@@ -49,7 +49,7 @@ impl<E: Engine> RawImage<E> {
 
 impl<E: Engine> Target for RawImage<E> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
-        // The recount must come to an end. Any result is correct for a file of any content.
+        // The recount must end without a panic. Any result is correct for a file of any content.
         let _ = self.recount.recount(&input);
         let judged = self.judge.judge(&mut self.engine, input);
         let outcome = judged

@@ -1,4 +1,4 @@
-//! The target `refcounts`: the allocator alone, in geometries that no walk could afford.
+//! The target `refcounts`: the allocator alone, in geometries that are too large for a walk.
 
 use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
@@ -12,7 +12,7 @@ use crate::images::limits::Limits;
 /// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "refcounts",
-    about: "A program, with larger limits: its image is built, and only its refcounts are judged",
+    about: "A program with larger limits: the harness builds its image, and judges only the refcounts",
     inputs: Inputs::Programs,
     limits: Limits::ALLOCATED,
     expectation: Expectation::NotWalked,

@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(effective(&format!("{spare}{beyond}")), 2);
         let smaller = "resize size=63<<9+0\n";
         assert_eq!(effective(&format!("{smaller}{beyond}")), 2);
-        // A disk that grows over the cluster replaces it, whatever its kind.
+        // A disk that grows over the cluster replaces it, for every kind of cluster.
         for kind in ["data", "compressed", "zeros", "allocated"] {
             let beyond = format!("beyond table=1 distance=9 clusters=2 kind={kind}\n");
             let grown = "resize size=128<<9+0\nresize size=200<<9+0\n";

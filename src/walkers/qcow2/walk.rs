@@ -170,7 +170,7 @@ fn raw<S: Storage + ?Sized, V: Visitor + ?Sized>(
         go_on!(sink.visitor.step());
         let from = in_place(position);
         let stored = layer.image.stored(from, in_place(range.end))?;
-        // The walk must end, so each step covers at least one byte, whatever the storage returns. `position` lies
+        // The walk must end, so each step covers at least one byte, for any answer of the storage. `position` lies
         // before the end of the range, so that one byte more fits into 64 bits.
         let end = GuestOffset::new(stored.end.get());
         let end = end.clamp(position.saturating_add(1), range.end);

@@ -1,4 +1,4 @@
-//! The three rows.
+//! The picture of the guest disk, with a row for each reader.
 
 use crate::disk::extent::MappingStatus;
 use maud::{Markup, html};
@@ -39,7 +39,7 @@ const TOP_MARGIN: f64 = 20.0;
 const ROW_HEIGHT: f64 = 34.0;
 const ROW: f64 = 42.0;
 
-/// The picture, with a mark at the guest offset at which two answers are first not the same.
+/// Returns the picture, with a mark at the guest offset of the first difference between two readers.
 pub(super) fn picture(answers: &[ReaderExtents; 3], first: Option<u64>) -> Markup {
     let scale = scale(answers);
     let bottom = TOP_MARGIN + ROW * 3.0;
@@ -65,7 +65,7 @@ pub(super) fn picture(answers: &[ReaderExtents; 3], first: Option<u64>) -> Marku
     }
 }
 
-/// One scale for all. Where nobody's extent is shown, it is broken.
+/// Returns the scale of all rows. It has a break where no reader's extents are shown.
 fn scale(answers: &[ReaderExtents; 3]) -> Scale {
     let chosen = || answers.iter().flat_map(|answer| &answer.chosen).map(|(_, record)| *record);
     let mut edges: Vec<u64> =
@@ -75,7 +75,7 @@ fn scale(answers: &[ReaderExtents; 3]) -> Scale {
     let bounds = || edges.windows(2).map(|edge| (edge[0], edge[1]));
     let shown = |start: u64| chosen().any(|record| record.guest().contains(&start));
     let cuts: Vec<u64> = bounds().map(|(start, _)| start).filter(|it| !shown(*it)).collect();
-    // Not the shortest: a tail of some bytes would leave no room for anything else.
+    // The unit is not the shortest length, because then a tail of a few bytes would leave no room for other pieces.
     let mut lengths: Vec<u64> = bounds().map(|(start, end)| end - start).collect();
     lengths.sort_unstable();
     let unit = lengths.get(lengths.len() / 4).copied().unwrap_or(1);
@@ -116,7 +116,7 @@ fn segment(key: &str, answer: &ReaderExtents, record: &MapRecord, scale: &Scale)
     let status = record.extent().mapping.status();
     let (letters, style) = drawn(status);
     let x = scale.x(start);
-    // One without a length is still to be seen.
+    // An extent without a length gets a visible width.
     let width = (scale.x(end) - x).max(2.0);
     let text = if width > 120.0 { status.name() } else { letters };
     let depth = if record.depth > 0 { record.depth.to_string() } else { String::new() };
@@ -133,10 +133,10 @@ fn segment(key: &str, answer: &ReaderExtents, record: &MapRecord, scale: &Scale)
     }
 }
 
-/// Through the two rows that differ.
+/// Returns a line through the two rows that differ.
 fn mark(x: f64) -> Markup {
     let bottom = TOP_MARGIN + ROW * 2.0 - 4.0;
-    // The words stand where they have room.
+    // The label is on the side of the line that has room.
     let (anchor, words) =
         if x > WIDTH - 2.0 * LEFT { ("end", x - 5.0) } else { ("start", x + 5.0) };
     html! {

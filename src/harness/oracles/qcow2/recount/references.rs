@@ -113,7 +113,7 @@ impl Recount {
             self.in_data_file(geometry, at, entry, active && role == Role::Data);
             return;
         }
-        // A compressed cluster is never COPIED, whatever its count.
+        // A compressed cluster is never COPIED, for any count.
         let copied = (active && role == Role::Data).then_some(entry.copied());
         self.reference_copied(geometry, at, length, role, copied);
     }
