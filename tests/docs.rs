@@ -185,6 +185,19 @@ fn feedback_is_listed() {
     assert!(document.contains(&format!("INFO: {COUNTERS} Extra Counters")));
 }
 
+/// README shows the first line that `state show` prints for the committed seeds. Each has a text; a fuzzer's finds in the
+/// same folder have none.
+#[test]
+fn readme_counts_the_seeds() {
+    let texts = fs::read_dir(root().join("corpus/text/map_extents")).unwrap();
+    let names: Vec<_> = texts.map(|entry| entry.unwrap().path()).collect();
+    let seed = |text: &PathBuf| root().join("corpus/map_extents").join(text.file_stem().unwrap());
+    let bytes: u64 = names.iter().map(|text| fs::metadata(seed(text)).unwrap().len()).sum();
+    let line = format!("    corpus/map_extents: {} inputs, {bytes} bytes
+", names.len());
+    assert!(text_of("README.md").contains(&line), "README should say: {line}");
+}
+
 #[test]
 fn readme_lists_every_target() {
     let rows = rows(&text_of("README.md"), "The fuzz targets:");
