@@ -7,8 +7,12 @@ mod bytecode;
 mod engine;
 #[allow(dead_code)]
 mod lines;
+#[path = "docs/modules.rs"]
+mod modules;
 #[allow(dead_code)]
 mod parts;
+#[allow(dead_code, unused_imports)]
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -193,8 +197,7 @@ fn readme_counts_the_seeds() {
     let names: Vec<_> = texts.map(|entry| entry.unwrap().path()).collect();
     let seed = |text: &PathBuf| root().join("corpus/map_extents").join(text.file_stem().unwrap());
     let bytes: u64 = names.iter().map(|text| fs::metadata(seed(text)).unwrap().len()).sum();
-    let line = format!("    corpus/map_extents: {} inputs, {bytes} bytes
-", names.len());
+    let line = format!("    corpus/map_extents: {} inputs, {bytes} bytes\n", names.len());
     assert!(text_of("README.md").contains(&line), "README should say: {line}");
 }
 
