@@ -14,6 +14,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "raw_image",
     about: "An image file of any content: the walker's answers are held against each other",
     inputs: Inputs::Files,
+    // No run of this target reads them.
     limits: Limits::WALKED,
     expectation: Expectation::Unknown,
 };
