@@ -5,18 +5,19 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use qcowfuzz::disk::error::Error;
 use qcowfuzz::internal::disk::observer::Event;
 use qcowfuzz::internal::disk::observer::Rare;
 use qcowfuzz::internal::disk::observer::State;
 use qcowfuzz::internal::disk::observer::Vital;
+use qcowfuzz::internal::fuzzing::corpus::inputs::Corpus;
 use qcowfuzz::internal::fuzzing::feedback::coverage::Coverage;
 use qcowfuzz::internal::fuzzing::feedback::coverage::Covered;
 use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
 use qcowfuzz::internal::fuzzing::feedback::layout::values;
 
-use super::corpus::{Corpus, counted};
-use crate::cli::exit::CommandError;
+use super::counted;
 
 /// The coverage of a corpus.
 #[derive(Serialize)]
@@ -60,7 +61,7 @@ struct Rarest {
 
 impl Show {
     /// Summarizes what `corpus` covers, with at most `rarest` of its rarest edges.
-    pub fn of(corpus: &Corpus, rarest: usize) -> Result<Self, CommandError> {
+    pub fn of(corpus: &Corpus, rarest: usize) -> Result<Self, Error> {
         let mut edges: BTreeMap<_, _> = State::ALL.iter().map(|state| (state.name(), 0)).collect();
         let mut rare_events = BTreeMap::new();
         let mut vitals: BTreeMap<_, Vec<String>> = BTreeMap::new();
@@ -86,7 +87,7 @@ impl Show {
             Ok(Rarest { edge, inputs: covered.inputs, shortest, bytes, walk })
         };
         let rarest_edges =
-            by_inputs.iter().take(rarest).map(rarest_edge).collect::<Result<_, CommandError>>()?;
+            by_inputs.iter().take(rarest).map(rarest_edge).collect::<Result<_, Error>>()?;
         Ok(Self {
             corpus: corpus.dir.clone(),
             schema: format!("{:08x}", schema_hash()),

@@ -1,4 +1,4 @@
-//! `state merge`: adds the inputs of several folders to one, and keeps every named seed.
+//! Adds the inputs of several folders to one, and keeps every named seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -9,42 +9,45 @@ use std::rc::Rc;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use qcowfuzz::fuzzing::corpus;
-use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::disk::files;
-use qcowfuzz::internal::disk::files::Existing;
-use qcowfuzz::internal::fuzzing::feedback::coverage::CoverageFeatures;
-use qcowfuzz::internal::fuzzing::feedback::coverage::prune_around;
+use crate::disk::error::Error;
+use crate::disk::files::{self, Existing};
+use crate::findings::runner::Runner;
+use crate::fuzzing::feedback::Recorder;
+use crate::fuzzing::feedback::coverage::{CoverageFeatures, prune_around};
+use crate::harness::Checks;
+use crate::harness::targets::TargetKind;
+use crate::images::files::FileNames;
 
-use super::corpus::{counted, read_if_there};
-use crate::cli::exit::{CommandError, THERE_ALREADY};
-use qcowfuzz::findings::runner::Runner;
-use qcowfuzz::harness::targets::TargetKind;
+use super::folder::{self, is_find, is_torn};
+use super::inputs::read_if_there;
 
 /// The result of a merge.
 #[derive(Debug, Serialize)]
 pub struct Merged {
-    into: String,
-    from: Vec<String>,
+    /// The output folder.
+    pub into: String,
+    /// The folders whose inputs were added.
+    pub from: Vec<String>,
     /// The number of inputs in the output folder before the merge.
-    before: usize,
+    pub before: usize,
     /// The names of the seeds that were copied.
-    seeds: Vec<String>,
+    pub seeds: Vec<String>,
     /// The names of the finds that were copied: hashes of their content.
-    finds: Vec<String>,
+    pub finds: Vec<String>,
     /// The total length of the copied inputs, in bytes.
-    bytes: usize,
+    pub bytes: usize,
     /// The number of inputs that the output folder had already, or that are finds without new coverage.
-    left_out: usize,
+    pub left_out: usize,
     /// Seeds whose copies are named by their content, because another input has their name.
-    renamed: Vec<PathBuf>,
+    pub renamed: Vec<PathBuf>,
     /// Files whose content does not match the hash in their names: their writer was killed, or is still writing.
-    torn: Vec<PathBuf>,
+    pub torn: Vec<PathBuf>,
     /// Inputs that show a violation. Finds among them were not copied.
-    with_violation: Vec<PathBuf>,
+    pub with_violation: Vec<PathBuf>,
 }
+
+/// Runs an input. Returns its features, and whether it shows a violation.
+type Run<'a> = dyn FnMut(&[u8]) -> (CoverageFeatures, bool) + 'a;
 
 /// An input that is in the output folder, or may be copied to it.
 struct Candidate {
@@ -71,14 +74,28 @@ struct Gathered {
 }
 
 impl Merged {
-    /// Adds to the folder `output` the inputs of `dirs` that it lacks.
-    pub fn of(dirs: &[PathBuf], output: &Path, target: TargetKind) -> Result<Self, CommandError> {
-        std::fs::create_dir_all(output).map_err(|error| CommandError::at(output, error))?;
+    /// Runs the inputs of the folders `dirs`, and adds to the folder `output` those that it lacks: all seeds, and the finds
+    /// that add coverage. It removes and replaces no file, except a torn one.
+    ///
+    /// # Errors
+    /// A folder or an input cannot be read, or `output` cannot be written.
+    pub fn of(dirs: &[PathBuf], output: &Path, target: TargetKind) -> Result<Self, Error> {
+        let recorder = Rc::new(Recorder::new());
+        let mut runner = Runner::new(target, FileNames::default(), &recorder);
+        Self::with(dirs, output, &mut |input| {
+            recorder.begin_run();
+            let found = runner.run(input, Checks::AtCheckpoints).finding().is_some();
+            (CoverageFeatures::of(&recorder), found)
+        })
+    }
+
+    fn with(dirs: &[PathBuf], output: &Path, run: &mut Run) -> Result<Self, Error> {
+        std::fs::create_dir_all(output).map_err(|error| Error::file(output, error))?;
         let mut gathered = Gathered::default();
-        gathered.read(output, target, true)?;
+        gathered.read(output, true, run)?;
         let before = gathered.candidates.len();
         for dir in dirs {
-            gathered.read(dir, target, false)?;
+            gathered.read(dir, false, run)?;
         }
         let Gathered { candidates, inputs, left_out, renamed, torn, with_violation, .. } = gathered;
         let shown = |path: &Path| path.display().to_string();
@@ -101,36 +118,31 @@ impl Merged {
             .iter()
             .map(|at| &candidates[*at])
             .filter(|candidate| !candidate.there)
-            .partition(|candidate| corpus::is_find(Path::new(&candidate.name)));
+            .partition(|candidate| is_find(Path::new(&candidate.name)));
         // The folder is hidden, so that no fuzzer reads unfinished files, and it is on the same file system.
         let scratch = TempDir::with_prefix_in(".qcowfuzz-", output);
-        let scratch = scratch.map_err(|error| CommandError::at(output, error))?;
+        let scratch = scratch.map_err(|error| Error::file(output, error))?;
         for candidate in seeds.into_iter().chain(finds) {
             merged.copy(candidate, output, scratch.path())?;
         }
         Ok(merged)
     }
 
-    fn copy(
-        &mut self,
-        from: &Candidate,
-        output: &Path,
-        scratch: &Path,
-    ) -> Result<(), CommandError> {
+    fn copy(&mut self, from: &Candidate, output: &Path, scratch: &Path) -> Result<(), Error> {
         // A campaign that has found a shorter input may have removed the file since it was run.
         let Some(bytes) = read_if_there(&from.path)? else { return Ok(()) };
         let path = output.join(&from.name);
-        let find = corpus::is_find(&path);
+        let find = is_find(&path);
         // A torn file is replaced by the whole one.
-        let torn = find && read_if_there(&path)?.is_some_and(|it| corpus::is_torn(&path, &it));
+        let torn = find && read_if_there(&path)?.is_some_and(|it| is_torn(&path, &it));
         let existing = Existing::forced(torn);
         match files::write_whole(&path, scratch, existing, |mut file| file.write_all(&bytes)) {
             // Another process has just written the same find.
             Err(error) if find && error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(CommandError::at(&path, THERE_ALREADY));
+                return Err(Error::Exists { path });
             }
-            written => written.map_err(|error| CommandError::at(&path, error))?,
+            written => written.map_err(|error| Error::file(&path, error))?,
         }
         self.bytes += bytes.len();
         let names = if find { &mut self.finds } else { &mut self.seeds };
@@ -142,58 +154,34 @@ impl Merged {
     pub fn violations(&self) -> usize {
         self.with_violation.len()
     }
-
-    /// Prints the result as text.
-    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { into, before, seeds, finds, bytes, left_out, .. } = self;
-        writeln!(out, "{into}: {} before", counted(*before))?;
-        let (seeds, finds) = (seeds.len(), finds.len());
-        writeln!(out, "added: {seeds} seeds by name, {finds} finds, {bytes} bytes")?;
-        writeln!(
-            out,
-            "skipped: {}, which were there before or add no coverage",
-            counted(*left_out)
-        )?;
-        for (what, paths) in [
-            ("copied under the hash of its content, because its name is taken", &self.renamed),
-            ("torn: the content does not match the hash in the name", &self.torn),
-            ("shows a violation", &self.with_violation),
-        ] {
-            paths.iter().try_for_each(|path| writeln!(out, "{}: {what}", path.display()))?;
-        }
-        Ok(())
-    }
 }
 
 impl Gathered {
     /// Runs the inputs of a folder. `there` is true for the output folder.
-    fn read(&mut self, dir: &Path, target: TargetKind, there: bool) -> Result<(), CommandError> {
-        let recorder = Rc::new(Recorder::new());
-        let mut runner = Runner::new(target, FileNames::default(), &recorder);
+    fn read(&mut self, dir: &Path, there: bool, run: &mut Run) -> Result<(), Error> {
         for path in files::list(dir)? {
             let name = path.file_name().unwrap_or_default();
             if name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
             let Some(bytes) = read_if_there(&path)? else { continue };
-            let torn = corpus::is_torn(&path, &bytes);
+            let torn = is_torn(&path, &bytes);
             if torn {
                 self.torn.push(path.clone());
             }
             // The content of a torn file does not match its name, but it may add coverage too.
             let there = there && !torn;
-            let content = corpus::name(&bytes);
+            let content = folder::name(&bytes);
             let Some(name) = self.name_for(name, &content, &path, there) else { continue };
-            recorder.begin_run();
-            let found = runner.run(&bytes, Checks::AtCheckpoints).finding().is_some();
-            let find = corpus::is_find(&path);
+            let (features, found) = run(&bytes);
+            let find = is_find(&path);
             if found {
                 self.with_violation.push(path.clone());
             }
             if found && find && !there {
                 continue;
             }
-            self.inputs.push((bytes.len(), CoverageFeatures::of(&recorder)));
+            self.inputs.push((bytes.len(), features));
             self.candidates.push(Candidate { path, name, there, pinned: there || !find });
         }
         Ok(())
@@ -208,7 +196,7 @@ impl Gathered {
         there: bool,
     ) -> Option<OsString> {
         let new = self.contents.insert(content.to_string());
-        if there || !corpus::is_find(path) {
+        if there || !is_find(path) {
             match self.names.get(name) {
                 None => {
                     self.names.insert(name.to_os_string(), content.to_string());
@@ -220,5 +208,106 @@ impl Gathered {
         }
         self.left_out += usize::from(!new);
         new.then(|| content.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::observer::{Event, Observer, State};
+    use tempfile::tempdir;
+
+    /// An input reaches a feature for each of its bytes. One that begins with `!` shows a violation.
+    fn run(input: &[u8]) -> (CoverageFeatures, bool) {
+        let recorder = Recorder::new();
+        recorder.begin(State::Emit);
+        for byte in input {
+            recorder.event(State::Emit, Event::ALL[usize::from(*byte) % Event::ALL.len()]);
+        }
+        (CoverageFeatures::of(&recorder), input.first() == Some(&b'!'))
+    }
+
+    /// Merges the folders `one` and `two` of `dir` into its folder `all`.
+    fn merge(dir: &Path) -> Result<Merged, Error> {
+        Merged::with(&["one", "two"].map(|name| dir.join(name)), &dir.join("all"), &mut run)
+    }
+
+    fn folders(inputs: &[(&str, &str, &str)]) -> TempDir {
+        let dir = tempdir().unwrap();
+        for name in ["one", "two", "all"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        for (folder, name, content) in inputs {
+            std::fs::write(dir.path().join(folder).join(name), content).unwrap();
+        }
+        dir
+    }
+
+    fn names(dir: &Path) -> BTreeMap<String, String> {
+        let entry = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap().to_string();
+            (name, std::fs::read_to_string(path).unwrap())
+        };
+        files::list(&dir.join("all")).unwrap().iter().map(entry).collect()
+    }
+
+    fn find(content: &str) -> String {
+        folder::name(content.as_bytes())
+    }
+
+    #[test]
+    fn all_seeds_are_added_and_only_finds_that_reach_more() {
+        let (short, long, more) = (find("a"), find("aaa"), find("b"));
+        let dir = folders(&[
+            ("one", "seed", "ab"),
+            ("one", ".hidden", "c"),
+            ("two", "twin", "ab"),
+            ("two", &short, "a"),
+            ("two", &long, "xyz"),
+            ("one", &more, "cd"),
+        ]);
+        // The names of finds are their contents' here.
+        for (folder, name, content) in [("two", &long, "aaa"), ("one", &more, "b")] {
+            std::fs::write(dir.path().join(folder).join(name), content).unwrap();
+        }
+        let merged = merge(dir.path()).unwrap();
+        assert_eq!(merged.seeds, ["seed", "twin"]);
+        let added = names(dir.path());
+        assert!(added.keys().all(|name| !name.starts_with('.')), "{added:?}");
+        assert_eq!(merged.finds.len() + 2, added.len());
+        assert!(!merged.finds.contains(&short), "{merged:?}");
+        // Again: everything is there.
+        let again = merge(dir.path()).unwrap();
+        assert_eq!((again.before, again.seeds.len(), again.finds.len()), (added.len(), 0, 0));
+    }
+
+    #[test]
+    fn a_seed_whose_name_is_taken_is_named_by_its_content() {
+        let dir = folders(&[("all", "seed", "a"), ("one", "seed", "b"), ("two", "seed", "a")]);
+        let merged = merge(dir.path()).unwrap();
+        assert_eq!(merged.renamed, [dir.path().join("one/seed")]);
+        assert_eq!(merged.finds, [find("b")]);
+        let expected = [("seed".to_string(), "a".to_string()), (find("b"), "b".to_string())];
+        assert_eq!(names(dir.path()), expected.into());
+    }
+
+    #[test]
+    fn a_torn_file_is_replaced_and_no_other() {
+        let whole = find("abcdef");
+        let dir =
+            folders(&[("all", &whole, "abc"), ("all", "seed", "x"), ("one", &whole, "abcdef")]);
+        let merged = merge(dir.path()).unwrap();
+        assert_eq!(merged.torn, [dir.path().join("all").join(&whole)]);
+        let all = names(dir.path());
+        assert_eq!((&*all[&whole], &*all["seed"]), ("abcdef", "x"));
+    }
+
+    #[test]
+    fn finds_with_a_violation_are_reported_and_not_added() {
+        let found = find("!a");
+        let dir = folders(&[("one", &found, "!a"), ("two", "seed", "!b")]);
+        let merged = merge(dir.path()).unwrap();
+        assert_eq!(merged.violations(), 2);
+        assert_eq!(names(dir.path()).keys().collect::<Vec<_>>(), ["seed"]);
     }
 }
