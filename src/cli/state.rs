@@ -14,7 +14,7 @@ use qcowfuzz::internal::fuzzing::corpus::inputs::{Corpus, Pruned};
 use qcowfuzz::internal::fuzzing::corpus::merge::Merged;
 
 use super::exit::{Exit, ExitResult};
-use super::print::print;
+use super::print::{counted, print};
 use super::target;
 use show::Show;
 
@@ -171,17 +171,21 @@ impl Diff {
 
 fn print_pruned(pruned: &Pruned, out: &mut impl Write) -> io::Result<()> {
     let Pruned { corpus, output, inputs, bytes, kept, kept_bytes } = pruned;
-    writeln!(out, "{corpus}: {}, {bytes} bytes", counted(*inputs))?;
-    let kept = counted(kept.len());
+    writeln!(out, "{corpus}: {}, {bytes} bytes", counted(*inputs, "input"))?;
+    let kept = counted(kept.len(), "input");
     writeln!(out, "{output}: {kept}, {kept_bytes} bytes, with the same coverage")
 }
 
 fn print_merged(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
     let Merged { into, before, seeds, finds, bytes, left_out, .. } = merged;
-    writeln!(out, "{into}: {} before", counted(*before))?;
+    writeln!(out, "{into}: {} before", counted(*before, "input"))?;
     let (seeds, finds) = (seeds.len(), finds.len());
     writeln!(out, "added: {seeds} seeds by name, {finds} finds, {bytes} bytes")?;
-    writeln!(out, "skipped: {}, which were there before or add no coverage", counted(*left_out))?;
+    writeln!(
+        out,
+        "skipped: {}, which were there before or add no coverage",
+        counted(*left_out, "input")
+    )?;
     for (what, paths) in [
         ("copied under the hash of its content, because its name is taken", &merged.renamed),
         ("torn: the content does not match the hash in the name", &merged.torn),
@@ -190,9 +194,4 @@ fn print_merged(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
         paths.iter().try_for_each(|path| writeln!(out, "{}: {what}", path.display()))?;
     }
     Ok(())
-}
-
-/// Returns a number of inputs with its noun, for example `1 input`.
-fn counted(inputs: usize) -> String {
-    format!("{inputs} input{}", if inputs == 1 { "" } else { "s" })
 }

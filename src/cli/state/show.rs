@@ -17,7 +17,7 @@ use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
 use qcowfuzz::internal::fuzzing::feedback::layout::values;
 
-use super::counted;
+use crate::cli::print::counted;
 
 /// The coverage of a corpus.
 #[derive(Serialize)]
@@ -104,7 +104,7 @@ impl Show {
 
     /// Prints the summary as text.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}: {}, {} bytes", self.corpus, counted(self.inputs), self.bytes)?;
+        writeln!(out, "{}: {}, {} bytes", self.corpus, counted(self.inputs, "input"), self.bytes)?;
         if self.violations > 0 {
             writeln!(out, "{} with a violation", self.violations)?;
         }
@@ -115,7 +115,7 @@ impl Show {
         writeln!(out, "\nrare events: {} of {}", self.rare_events.len(), Rare::COUNT)?;
         for rare in Rare::ALL.iter().map(|rare| rare.name()) {
             if let Some(inputs) = self.rare_events.get(rare) {
-                writeln!(out, "  {rare:<36} {:>10}", counted(*inputs))?;
+                writeln!(out, "  {rare:<36} {:>10}", counted(*inputs, "input"))?;
             }
         }
         writeln!(out, "\nvitals, in magnitudes:")?;
@@ -132,7 +132,7 @@ impl Show {
         writeln!(out, "\nrarest edges:")?;
         for Rarest { edge, inputs, shortest, bytes, walk } in &self.rarest_edges {
             let walk = walk.as_ref().map(|walk| format!("; {walk}")).unwrap_or_default();
-            let inputs = counted(*inputs);
+            let inputs = counted(*inputs, "input");
             writeln!(out, "  {inputs:>10}  {edge}  ({shortest}, {bytes} bytes{walk})")?;
         }
         Ok(())
