@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::error::Error;
 use std::ops::ControlFlow;
+use std::process::ExitCode;
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
@@ -214,19 +215,20 @@ pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Pro
     Program::decode(&minimized.input)
 }
 
-/// Runs the input in a file. Prints its violation, and the smallest program with the same fingerprint.
-fn replay(harness: &mut Harness<Small>, path: &str) -> Result<(), Box<dyn Error>> {
+/// Runs the input in a file. Prints its violation, and the smallest program with the same fingerprint. The exit code is 1 if
+/// there is a violation.
+fn replay(harness: &mut Harness<Small>, path: &str) -> Result<ExitCode, Box<dyn Error>> {
     let input = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
     let Err(failure) = harness.run(&input, Checks::AtCheckpoints) else {
         println!("{path}: no violation was found");
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     };
     println!("{}\n", failure.violation);
     print!("{}", minimized(harness, &failure.violation.fingerprint(), &input));
-    Ok(())
+    Ok(ExitCode::FAILURE)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut harness = Harness::new(Small { sees_zero_flag: false });
     if let Some(path) = std::env::args().nth(1) {
         return replay(&mut harness, &path);
@@ -237,5 +239,5 @@ fn main() -> Result<(), Box<dyn Error>> {
         let program = minimized(&mut harness, &fingerprint, &input);
         print!("\n{count} × {fingerprint}; minimized:\n{program}");
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
