@@ -1,11 +1,14 @@
 //! An engine for another implementation: a small reader of qcow2 images. The reader ignores the zero flag of L2
 //! entries, so that the oracles find a bug.
 //!
-//!     cargo run --release --example engine
+//!     cargo run --release --example engine            runs generated programs
+//!     cargo run --release --example engine -- INPUT   replays and minimizes the input in a file
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::error::Error;
 use std::ops::ControlFlow;
+use std::process::ExitCode;
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
@@ -212,12 +215,29 @@ pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Pro
     Program::decode(&minimized.input)
 }
 
-fn main() {
+/// Runs the input in a file. Prints its violation, and the smallest program with the same fingerprint. The exit code is 1 if
+/// there is a violation.
+fn replay(harness: &mut Harness<Small>, path: &str) -> Result<ExitCode, Box<dyn Error>> {
+    let input = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+    let Err(failure) = harness.run(&input, Checks::AtCheckpoints) else {
+        println!("{path}: no violation was found");
+        return Ok(ExitCode::SUCCESS);
+    };
+    println!("{}\n", failure.violation);
+    print!("{}", minimized(harness, &failure.violation.fingerprint(), &input));
+    Ok(ExitCode::FAILURE)
+}
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut harness = Harness::new(Small { sees_zero_flag: false });
+    if let Some(path) = std::env::args().nth(1) {
+        return replay(&mut harness, &path);
+    }
     let (judged, found) = judge(&mut harness, 1000);
     println!("{judged} of 1000 programs have images that this engine supports");
     for (fingerprint, (count, input)) in found {
         let program = minimized(&mut harness, &fingerprint, &input);
         print!("\n{count} × {fingerprint}; minimized:\n{program}");
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -58,6 +58,15 @@ pub mod fuzzing {
         }
     }
     #[cfg(feature = "fuzzer")]
+    pub mod corpus {
+        pub mod inputs {
+            pub use crate::fuzzing::corpus::inputs::*;
+        }
+        pub mod merge {
+            pub use crate::fuzzing::corpus::merge::*;
+        }
+    }
+    #[cfg(feature = "fuzzer")]
     pub mod embedded {
         pub mod credit {
             pub use crate::fuzzing::embedded::credit::*;

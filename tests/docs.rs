@@ -7,8 +7,12 @@ mod bytecode;
 mod engine;
 #[allow(dead_code)]
 mod lines;
+#[path = "docs/modules.rs"]
+mod modules;
 #[allow(dead_code)]
 mod parts;
+#[allow(dead_code, unused_imports)]
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -183,6 +187,18 @@ fn feedback_is_listed() {
     let (thousands, rest) = (COUNTERS / 1000, COUNTERS % 1000);
     assert!(document.contains(&format!("in {thousands},{rest:03} counters")));
     assert!(document.contains(&format!("INFO: {COUNTERS} Extra Counters")));
+}
+
+/// README shows the first line that `state show` prints for the committed seeds. Each has a text; a fuzzer's finds in the
+/// same folder have none.
+#[test]
+fn readme_counts_the_seeds() {
+    let texts = fs::read_dir(root().join("corpus/text/map_extents")).unwrap();
+    let names: Vec<_> = texts.map(|entry| entry.unwrap().path()).collect();
+    let seed = |text: &PathBuf| root().join("corpus/map_extents").join(text.file_stem().unwrap());
+    let bytes: u64 = names.iter().map(|text| fs::metadata(seed(text)).unwrap().len()).sum();
+    let line = format!("    corpus/map_extents: {} inputs, {bytes} bytes\n", names.len());
+    assert!(text_of("README.md").contains(&line), "README should say: {line}");
 }
 
 #[test]

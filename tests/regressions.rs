@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::findings::regression::Regression;
-use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Failure, Outcome};
 use qcowfuzz::images::FileNames;
 
@@ -25,9 +24,7 @@ fn read(path: &Path) -> Regression {
 
 fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>> {
     let input = regression.program.encode();
-    let target = TargetKind::named(&regression.target).filter(|kind| kind.runs_programs());
-    let target = target.unwrap_or_else(|| panic!("no target {} runs programs", regression.target));
-    target.create(FileNames::default(), &()).run(&input, checks)
+    regression.target.create(FileNames::default(), &()).run(&input, checks)
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `check`: checks the refcounts of an image file as `qemu-img check` does.
 
+mod printer;
+
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -13,9 +15,9 @@ use qcowfuzz::internal::harness::oracles::qcow2::entries;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 
 use super::exit::{CommandError, Exit, ExitResult};
-use super::findings::CheckPrinter;
 use super::map::Form;
 use super::opening::{check_format, malformed};
+use printer::CheckPrinter;
 
 /// Check the refcounts of an image against its references, as 'qemu-img check' does
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,6 @@ mod check;
 mod disasm;
 mod exit;
 mod export;
-mod findings;
 mod fuzz;
 mod input;
 mod map;

@@ -15,6 +15,11 @@ pub fn spinner() -> ProgressBar {
     ProgressBar::new_spinner().with_style(style)
 }
 
+/// Returns a number with its noun, for example `1 input` or `2 inputs`.
+pub fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Prints one line to standard output. A closed pipe is not a failure.
 pub fn say(line: impl Display) -> Result<(), CommandError> {
     print(&(), false, |(), out| writeln!(out, "{line}"))

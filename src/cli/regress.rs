@@ -65,14 +65,14 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     let program = Program::decode(&bytes);
     let regression = Regression {
         fingerprint: fingerprint(arguments, &bytes)?,
-        target: target.name().to_string(),
+        target: *target,
         story: story(arguments)?,
         program,
     };
     let mut out = io::stdout().lock();
     let printed = match arguments.text {
         true => write!(out, "{regression}"),
-        false => regression.rust_test(*target, &arguments.engine, &mut out),
+        false => regression.rust_test(&arguments.engine, &mut out),
     };
     match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
         Ok(()) | Err(CommandError::Pipe) => Ok(Exit::Nothing),

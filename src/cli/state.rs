@@ -1,29 +1,22 @@
 //! `state`: prints the coverage of a corpus by name, compares and prunes corpora, and merges folders of inputs.
 
-mod corpus;
-mod merge;
 mod show;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
-use qcowfuzz::internal::disk::files::Existing;
-use qcowfuzz::internal::fuzzing::feedback::coverage::prune;
-
-use merge::Merged;
-use show::Show;
-
-use super::exit::{CommandError, Exit, ExitResult};
-use super::input;
-use super::print::print;
-use super::save;
-use super::target;
 use qcowfuzz::findings::PanicNotes;
 use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::internal::disk::files::Existing;
+use qcowfuzz::internal::fuzzing::corpus::inputs::{Corpus, Pruned};
+use qcowfuzz::internal::fuzzing::corpus::merge::Merged;
 
-use corpus::{Corpus, counted};
+use super::exit::{Exit, ExitResult};
+use super::print::{counted, print};
+use super::target;
+use show::Show;
 
 /// Print the coverage of a corpus; compare, prune and merge corpora
 #[derive(Debug, clap::Args)]
@@ -110,10 +103,8 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         }
         What::Prune { dir, output, force } => {
             let corpus = Corpus::read(dir, target)?;
-            (
-                StateSummary::Prune(pruned(&corpus, output, Existing::forced(*force))?),
-                corpus.violations,
-            )
+            let pruned = corpus.pruned_into(output, Existing::forced(*force))?;
+            (StateSummary::Prune(pruned), corpus.violations)
         }
         What::Merge { dirs, output } => {
             let merged = Merged::of(dirs, output, target)?;
@@ -140,8 +131,8 @@ impl StateSummary {
         match self {
             Self::Show(show) => show.print(out),
             Self::Diff(diff) => diff.print(out),
-            Self::Prune(pruned) => pruned.print(out),
-            Self::Merge(merged) => merged.print(out),
+            Self::Prune(pruned) => print_pruned(pruned, out),
+            Self::Merge(merged) => print_merged(merged, out),
         }
     }
 }
@@ -178,44 +169,29 @@ impl Diff {
     }
 }
 
-/// The result of `prune`: the corpus, and the inputs that were copied.
-#[derive(Serialize)]
-struct Pruned {
-    corpus: String,
-    output: String,
-    inputs: usize,
-    bytes: usize,
-    kept: Vec<String>,
-    kept_bytes: usize,
+fn print_pruned(pruned: &Pruned, out: &mut impl Write) -> io::Result<()> {
+    let Pruned { corpus, output, inputs, bytes, kept, kept_bytes } = pruned;
+    writeln!(out, "{corpus}: {}, {bytes} bytes", counted(*inputs, "input"))?;
+    let kept = counted(kept.len(), "input");
+    writeln!(out, "{output}: {kept}, {kept_bytes} bytes, with the same coverage")
 }
 
-fn pruned(corpus: &Corpus, output: &Path, existing: Existing) -> Result<Pruned, CommandError> {
-    let lengths = corpus.inputs.iter().map(|(_, length)| *length);
-    let inputs: Vec<_> = lengths.zip(corpus.features.iter().cloned()).collect();
-    let kept = prune(&inputs);
-    std::fs::create_dir_all(output).map_err(|error| CommandError::at(output, error))?;
-    let mut kept_bytes = 0;
-    for at in &kept {
-        let (path, _) = &corpus.inputs[*at];
-        let bytes = input::read(path)?;
-        save::write(&output.join(corpus.name(*at)), existing, &bytes)?;
-        kept_bytes += bytes.len();
+fn print_merged(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
+    let Merged { into, before, seeds, finds, bytes, left_out, .. } = merged;
+    writeln!(out, "{into}: {} before", counted(*before, "input"))?;
+    let (seeds, finds) = (seeds.len(), finds.len());
+    writeln!(out, "added: {seeds} seeds by name, {finds} finds, {bytes} bytes")?;
+    writeln!(
+        out,
+        "skipped: {}, which were there before or add no coverage",
+        counted(*left_out, "input")
+    )?;
+    for (what, paths) in [
+        ("copied under the hash of its content, because its name is taken", &merged.renamed),
+        ("torn: the content does not match the hash in the name", &merged.torn),
+        ("shows a violation", &merged.with_violation),
+    ] {
+        paths.iter().try_for_each(|path| writeln!(out, "{}: {what}", path.display()))?;
     }
-    Ok(Pruned {
-        corpus: corpus.dir.clone(),
-        output: output.display().to_string(),
-        inputs: corpus.inputs.len(),
-        bytes: corpus.bytes(),
-        kept: kept.iter().map(|at| corpus.name(*at)).collect(),
-        kept_bytes,
-    })
-}
-
-impl Pruned {
-    fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { corpus, output, inputs, bytes, kept, kept_bytes } = self;
-        writeln!(out, "{corpus}: {}, {bytes} bytes", counted(*inputs))?;
-        let kept = counted(kept.len());
-        writeln!(out, "{output}: {kept}, {kept_bytes} bytes, with the same coverage")
-    }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use qcowfuzz::harness::targets::TargetKind;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input::this_executable;
-use super::print::print;
+use super::print::{counted, print};
 use super::target;
 use super::terminal::{complain, shown};
 
@@ -80,10 +80,6 @@ fn known(dir: &Path) -> Result<KnownBugs, CommandError> {
 fn target_named_by(dir: &Path) -> TargetKind {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     TargetKind::named(&name).unwrap_or_default()
-}
-
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {

@@ -13,6 +13,7 @@
 use std::fmt;
 
 use crate::disk::error::Error;
+use crate::harness::targets::TargetKind;
 use crate::programs::Program;
 use crate::programs::text::assemble;
 
@@ -21,8 +22,8 @@ use crate::programs::text::assemble;
 pub struct Regression {
     /// The fingerprint of the violation.
     pub fingerprint: String,
-    /// The fuzz target that found it.
-    pub target: String,
+    /// The fuzz target that found it. Its inputs are programs.
+    pub target: TargetKind,
     /// The story of the bug: the fault, how it was found, and its fix; lines of plain text.
     pub story: String,
     /// The program.
@@ -41,16 +42,14 @@ impl Regression {
         let fingerprint = fingerprint.ok_or_else(|| {
             error_at(1, "no comment, expected '; ' and the fingerprint that was found")
         })?;
-        let target = head.next().and_then(|line| line.strip_prefix("target: "));
-        let target =
-            target.ok_or_else(|| error_at(2, "expected '; target: ' and a fuzz target"))?;
+        let target = target(head.next()).map_err(|what| error_at(2, &what))?;
         let story: Vec<_> = head.skip_while(|line| line.is_empty()).collect();
         if story.is_empty() {
             return Err(error_at(3, "no story, expected comments that describe the bug"));
         }
         Ok(Self {
             fingerprint: fingerprint.to_string(),
-            target: target.to_string(),
+            target,
             story: story.join("\n"),
             program: assemble(text)?,
         })
@@ -66,11 +65,24 @@ impl Regression {
     }
 }
 
+/// Returns the target that the second comment of a file names, or what is wrong with that comment.
+fn target(comment: Option<&str>) -> Result<TargetKind, String> {
+    let programs = || TargetKind::ALL.into_iter().filter(|kind| kind.runs_programs());
+    let names = || programs().map(TargetKind::name).collect::<Vec<_>>().join(", ");
+    let expected = || format!("expected '; target: ' and one of: {}", names());
+    let Some(name) = comment.and_then(|line| line.strip_prefix("target: ")) else {
+        let found = comment.map_or("no comment".to_string(), |comment| format!("'; {comment}'"));
+        return Err(format!("found {found}, {}", expected()));
+    };
+    let named = programs().find(|kind| kind.name() == name);
+    named.ok_or_else(|| format!("found the target '{name}', {}", expected()))
+}
+
 /// Writes the text of a file.
 impl fmt::Display for Regression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fingerprint, target, story, program } = self;
-        writeln!(f, "; {fingerprint}\n; target: {target}\n;")?;
+        writeln!(f, "; {fingerprint}\n; target: {}\n;", target.name())?;
         story.lines().try_for_each(|line| writeln!(f, "; {line}"))?;
         write!(f, "{program}")
     }
@@ -85,7 +97,7 @@ mod tests {
         let story = "The fault.\n\nThe fix.";
         let regression = Regression {
             fingerprint: "model: kind, normal → zero-plain".to_string(),
-            target: "map_extents".to_string(),
+            target: TargetKind::MapExtents,
             story: story.to_string(),
             program: Program::default(),
         };
@@ -95,7 +107,17 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         let error_of =
             |lines: &[&str]| Regression::parse(&lines.join("\n")).unwrap_err().to_string();
-        assert!(error_of(&lines[3..]).starts_with("line 2: expected '; target: '"));
+        let expected = "expected '; target: ' and one of: map_extents, refcounts, hostile";
+        let found = format!("line 2: found '; {story}', {expected}", story = "What was wrong.");
+        assert_eq!(error_of(&[lines[0], lines[3], lines[6]]), found);
+        let found = format!("line 2: found no comment, {expected}");
+        assert_eq!(error_of(&[lines[0], lines[6]]), found);
+        // Its inputs are no programs.
+        for name in ["raw_image", "map_extent"] {
+            let named = format!("; target: {name}");
+            let found = format!("line 2: found the target '{name}', {expected}");
+            assert_eq!(error_of(&[lines[0], &named, lines[3], lines[6]]), found);
+        }
         assert!(error_of(&lines[6..]).starts_with("line 1: no comment"));
         assert!(error_of(&[lines[0], lines[1], lines[6]]).starts_with("line 3: no story"));
         assert!(error_of(&lines[..6]).contains("no image line"));

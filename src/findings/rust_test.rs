@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::disk::extent::Extent;
-use crate::harness::targets::TargetKind;
+use crate::harness::target::Expectation;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 use crate::programs::Program;
@@ -13,32 +13,22 @@ use super::panics::caught;
 use super::regression::Regression;
 
 impl Regression {
-    /// Writes the regression as a Rust test of `target`. `engine` is the expression that creates the engine under test.
+    /// Writes the regression as a Rust test. `engine` is the expression that creates the engine under test.
     ///
     /// # Errors
     /// `out` cannot be written.
-    pub fn rust_test(
-        &self,
-        target: TargetKind,
-        engine: &str,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
+    pub fn rust_test(&self, engine: &str, out: &mut impl Write) -> io::Result<()> {
         // Only `Harness` gives access to the extents that the engine emitted.
-        let constructor = match target {
-            TargetKind::MapExtents => format!("Harness::new({engine})"),
-            other => format!("targets::TargetKind::{other:?}.judging({engine})"),
+        let constructor = match self.target.definition().expectation {
+            Expectation::Extents => format!("Harness::new({engine})"),
+            _ => format!("targets::TargetKind::{}.judging({engine})", self.target.variant()),
         };
-        test(self, target, &constructor, out)
+        test(self, &constructor, out)
     }
 }
 
-fn test(
-    regression: &Regression,
-    target: TargetKind,
-    constructor: &str,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let Regression { fingerprint, story, program, .. } = regression;
+fn test(regression: &Regression, constructor: &str, out: &mut impl Write) -> io::Result<()> {
+    let Regression { fingerprint, target, story, program } = regression;
     writeln!(out, "/// {fingerprint}\n///")?;
     story.lines().try_for_each(|line| writeln!(out, "/// {line}"))?;
     writeln!(out, "#[test]\nfn {}() {{", regression.name())?;
@@ -56,7 +46,7 @@ fn test(
     )?;
     writeln!(out, "    let found = found.map(|failure| failure.violation.fingerprint());")?;
     writeln!(out, "    assert_eq!(found, None);")?;
-    if target == TargetKind::MapExtents {
+    if target.definition().expectation == Expectation::Extents {
         expected(program, target.limits(), out)?;
     }
     writeln!(out, "}}")
@@ -92,6 +82,7 @@ fn expected(program: &Program, limits: Limits, out: &mut impl Write) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::targets::TargetKind;
     use crate::programs::text::assemble;
 
     fn printed(target: TargetKind) -> String {
@@ -99,12 +90,12 @@ mod tests {
                     blocks=append table=append tolerance=0\nwrite at=start+0 clusters=1";
         let regression = Regression {
             fingerprint: "model: kind, normal → zero-plain".to_string(),
-            target: target.name().to_string(),
+            target,
             story: "A story.".to_string(),
             program: assemble(text).unwrap(),
         };
         let mut out = Vec::new();
-        regression.rust_test(target, "mine::Engine::new()", &mut out).unwrap();
+        regression.rust_test("mine::Engine::new()", &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

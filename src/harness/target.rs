@@ -37,7 +37,7 @@ pub struct Definition {
     pub about: &'static str,
     /// The kind of its inputs.
     pub inputs: Inputs,
-    /// The limits of its programs.
+    /// The limits of its programs. They mean nothing if its inputs are files.
     pub limits: Limits,
     /// The extents that the harness expects from the walk of an image.
     pub expectation: Expectation,

@@ -32,6 +32,13 @@ macro_rules! targets {
                 }
             }
 
+            /// Returns the name in Rust: that of the variant.
+            pub(crate) const fn variant(self) -> &'static str {
+                match self {
+                    $(Self::$kind => stringify!($kind),)+
+                }
+            }
+
             /// Creates the target with `engine` under test.
             fn of_engine<E, O>(self, engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
             where

@@ -5,18 +5,19 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use qcowfuzz::disk::error::Error;
 use qcowfuzz::internal::disk::observer::Event;
 use qcowfuzz::internal::disk::observer::Rare;
 use qcowfuzz::internal::disk::observer::State;
 use qcowfuzz::internal::disk::observer::Vital;
+use qcowfuzz::internal::fuzzing::corpus::inputs::Corpus;
 use qcowfuzz::internal::fuzzing::feedback::coverage::Coverage;
 use qcowfuzz::internal::fuzzing::feedback::coverage::Covered;
 use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
 use qcowfuzz::internal::fuzzing::feedback::layout::values;
 
-use super::corpus::{Corpus, counted};
-use crate::cli::exit::CommandError;
+use crate::cli::print::counted;
 
 /// The coverage of a corpus.
 #[derive(Serialize)]
@@ -60,7 +61,7 @@ struct Rarest {
 
 impl Show {
     /// Summarizes what `corpus` covers, with at most `rarest` of its rarest edges.
-    pub fn of(corpus: &Corpus, rarest: usize) -> Result<Self, CommandError> {
+    pub fn of(corpus: &Corpus, rarest: usize) -> Result<Self, Error> {
         let mut edges: BTreeMap<_, _> = State::ALL.iter().map(|state| (state.name(), 0)).collect();
         let mut rare_events = BTreeMap::new();
         let mut vitals: BTreeMap<_, Vec<String>> = BTreeMap::new();
@@ -86,7 +87,7 @@ impl Show {
             Ok(Rarest { edge, inputs: covered.inputs, shortest, bytes, walk })
         };
         let rarest_edges =
-            by_inputs.iter().take(rarest).map(rarest_edge).collect::<Result<_, CommandError>>()?;
+            by_inputs.iter().take(rarest).map(rarest_edge).collect::<Result<_, Error>>()?;
         Ok(Self {
             corpus: corpus.dir.clone(),
             schema: format!("{:08x}", schema_hash()),
@@ -103,7 +104,7 @@ impl Show {
 
     /// Prints the summary as text.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}: {}, {} bytes", self.corpus, counted(self.inputs), self.bytes)?;
+        writeln!(out, "{}: {}, {} bytes", self.corpus, counted(self.inputs, "input"), self.bytes)?;
         if self.violations > 0 {
             writeln!(out, "{} with a violation", self.violations)?;
         }
@@ -114,7 +115,7 @@ impl Show {
         writeln!(out, "\nrare events: {} of {}", self.rare_events.len(), Rare::COUNT)?;
         for rare in Rare::ALL.iter().map(|rare| rare.name()) {
             if let Some(inputs) = self.rare_events.get(rare) {
-                writeln!(out, "  {rare:<36} {:>10}", counted(*inputs))?;
+                writeln!(out, "  {rare:<36} {:>10}", counted(*inputs, "input"))?;
             }
         }
         writeln!(out, "\nvitals, in magnitudes:")?;
@@ -131,7 +132,7 @@ impl Show {
         writeln!(out, "\nrarest edges:")?;
         for Rarest { edge, inputs, shortest, bytes, walk } in &self.rarest_edges {
             let walk = walk.as_ref().map(|walk| format!("; {walk}")).unwrap_or_default();
-            let inputs = counted(*inputs);
+            let inputs = counted(*inputs, "input");
             writeln!(out, "  {inputs:>10}  {edge}  ({shortest}, {bytes} bytes{walk})")?;
         }
         Ok(())

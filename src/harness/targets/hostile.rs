@@ -61,7 +61,7 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
         let (mut refused, mut failed, mut unsupported) = (0, 0, false);
         engine.begin_run();
-        let outcome = pipeline.run(input, Limits::HOSTILE, checks, observer, |case| {
+        let outcome = pipeline.run(input, DEFINITION.limits, checks, observer, |case| {
             unsupported = !engine.capabilities().cover(&case.features);
             if unsupported {
                 return Ok(());

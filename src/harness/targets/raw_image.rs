@@ -14,6 +14,7 @@ pub(super) const DEFINITION: Definition = Definition {
     name: "raw_image",
     about: "An image file of any content: the answers of the walker must agree with each other",
     inputs: Inputs::Files,
+    // No run of this target reads them.
     limits: Limits::WALKED,
     expectation: Expectation::Unknown,
 };

@@ -50,7 +50,7 @@ impl<O: Observer> Refcounts<O> {
 impl<O: Observer> Target for Refcounts<O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount, observer } = self;
-        pipeline.run(input, Limits::ALLOCATED, checks, observer, |case| {
+        pipeline.run(input, DEFINITION.limits, checks, observer, |case| {
             let top = case.images.top();
             refcounts::check(recount, &top.image, &top.out_of_date)
         })

@@ -1,0 +1,7 @@
+//! Inputs as files: their names, folders to which fuzzers add inputs, the coverage of a folder, and merges of folders.
+
+mod folder;
+pub(crate) mod inputs;
+pub(crate) mod merge;
+
+pub use folder::{Folder, is_find, is_torn, name};
