@@ -23,8 +23,8 @@ pub struct Structures {
 }
 
 impl Structures {
-    /// Judges the images of a chain. It skips the layers that did not change since the last chain of the same run: it has
-    /// judged them. It judges the declarations only `in_full`.
+    /// Judges the images of a chain. It skips the layers that did not change since the last chain of the same run: it
+    /// has judged them. It judges the declarations only `in_full`.
     pub fn check(&mut self, images: &Images, in_full: bool) -> OracleResult {
         self.layer_table_bytes.truncate(images.unchanged());
         self.table_bytes.of_a_snapshot = 0;
