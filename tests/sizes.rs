@@ -1,5 +1,5 @@
-//! Files and functions stay short, including those of tests, benchmarks, examples and fuzz targets. The compiler sees every
-//! file.
+//! Files, functions and lines of comments stay short, including those of tests, benchmarks, examples and fuzz targets.
+//! The compiler sees every file.
 
 #[allow(dead_code, unused_imports)]
 mod source;
@@ -8,10 +8,13 @@ use source::{Source, braces, files_below};
 
 const MAX_FILE_LINES: usize = 500;
 const MAX_FUNCTION_LINES: usize = 70;
+/// The maximum width of a line with a comment, in characters. rustfmt breaks lines of code, but not these.
+const MAX_COMMENT_COLUMNS: usize = 120;
 
-/// Returns a line for each file and each function that is too long.
+/// Returns a line for each file, each function and each line of a comment that is too long.
 fn faults(source: &Source) -> Vec<String> {
     let mut faults = long_functions(source);
+    faults.extend(long_comments(source));
     let lines = source.text.lines().count();
     if lines > MAX_FILE_LINES {
         faults.push(format!("{}: {lines} lines, expected up to {MAX_FILE_LINES}", source.name));
@@ -37,6 +40,20 @@ fn long_functions(source: &Source) -> Vec<String> {
         (lines > MAX_FUNCTION_LINES && !name.is_empty()).then(fault)
     };
     starts.filter_map(function).collect()
+}
+
+/// Returns a line for each line of a comment, alone or behind code, that is too long.
+fn long_comments(source: &Source) -> Vec<String> {
+    let long = |(at, line): (usize, &str)| {
+        let columns = line.chars().count();
+        let is_comment = line.trim_start().starts_with("//") || line.contains(" // ");
+        let fault = || {
+            let file = &source.name;
+            format!("{file}:{}: {columns} columns, expected up to {MAX_COMMENT_COLUMNS}", at + 1)
+        };
+        (is_comment && columns > MAX_COMMENT_COLUMNS).then(fault)
+    };
+    source.text.lines().enumerate().filter_map(long).collect()
 }
 
 #[test]
@@ -140,4 +157,21 @@ fn long_functions_are_found() {
     assert_eq!(count(&module), 1);
     // No body: a type, a method that a trait declares.
     assert_eq!(count("type F = fn (u8);\ntrait T { fn f(&self) -> [u8; 4]; }"), 0);
+}
+
+#[test]
+fn long_comments_are_found() {
+    let faults = |text: &str| faults(&Source::new("a.rs", text));
+    for head in ["//", "///", "//!", "    // ", "let a = 1; // "] {
+        // A letter of two bytes is one column.
+        let fill = "ä".repeat(MAX_COMMENT_COLUMNS - head.len());
+        assert_eq!(faults(&format!("\n{head}{fill}\n")), [""; 0]);
+        let expected = "a.rs:2: 121 columns, expected up to 120";
+        assert_eq!(faults(&format!("\n{head}{fill}ä\n")), [expected]);
+    }
+    // rustfmt cannot break a literal.
+    assert_eq!(
+        faults(&format!("let a = \"http://{}\";", "a".repeat(MAX_COMMENT_COLUMNS))),
+        [""; 0]
+    );
 }

@@ -59,7 +59,7 @@ impl std::fmt::Display for CommandError {
 }
 
 /// The message about an output file that exists.
-const OUTPUT_EXISTS: &str = "the file exists, expected a new one or --force";
+pub const OUTPUT_EXISTS: &str = "the file exists, expected a new one or --force";
 
 impl From<Error> for CommandError {
     fn from(error: Error) -> Self {

@@ -4,8 +4,8 @@
 //!
 //! # Arithmetic
 //! The parts of the model lie on a disk that ends before 2^63, so that no end of a part saturates. A subtraction that
-//! saturates at 0 means the beginning of the disk, or of the compared bytes: the bytes before it are cut off. The end of
-//! a range that a program asks for may pass 2^64, and then lies past the end of every disk.
+//! saturates at 0 means the beginning of the disk, or of the compared bytes: the bytes before it are cut off. The end
+//! of a range that a program asks for may pass 2^64, and then lies past the end of every disk.
 
 use std::ops::Range;
 
