@@ -215,7 +215,8 @@ pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Pro
     Program::decode(&minimized.input)
 }
 
-/// Runs the input in a file. Prints its violation, and the smallest program with the same fingerprint. The exit code is 1 if
+/// Runs the input in a file. Prints its violation, and the smallest program with the same fingerprint. The exit code is
+/// 1 if
 /// there is a violation.
 fn replay(harness: &mut Harness<Small>, path: &str) -> Result<ExitCode, Box<dyn Error>> {
     let input = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;

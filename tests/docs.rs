@@ -189,7 +189,8 @@ fn feedback_is_listed() {
     assert!(document.contains(&format!("INFO: {COUNTERS} Extra Counters")));
 }
 
-/// README shows the first line that `state show` prints for the committed seeds. Each has a text; a fuzzer's finds in the
+/// README shows the first line that `state show` prints for the committed seeds. Each has a text; a fuzzer's finds in
+/// the
 /// same folder have none.
 #[test]
 fn readme_counts_the_seeds() {

@@ -104,7 +104,7 @@ const PANIC_FREE: &[&str] = &[
     "walkers",
     "harness::engine",
     "harness::walker",
-    // `qcowfuzz check` passes files that nobody trusts to the recount and to the check of entries.
+    // `qcowfuzz check` passes untrusted files to the recount and to the check of entries.
     "harness::oracles::qcow2",
 ];
 

@@ -66,8 +66,8 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         Ok(Outcome { unsupported, ..outcome })
     }
 
-    /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds; of a chain,
-    /// the one at the top.
+    /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds. If it
+    /// builds a chain, returns the image at the top.
     pub fn build(&mut self, input: &[u8]) -> &Image {
         // Without a judge, the run finds no violation.
         let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), &(), |_| Ok(()));

@@ -78,7 +78,8 @@ struct Gathered {
 }
 
 impl Merged {
-    /// Runs the inputs of the folders `dirs`, and adds to the folder `output` those that it lacks: all seeds, and the finds
+    /// Runs the inputs of the folders `dirs`, and adds to the folder `output` those that it lacks: all seeds, and the
+    /// finds
     /// that add coverage. It removes and replaces no file, except a torn one.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
 //! The declarations of an image are those that the program meant: the name and the format of the backing file, the name
 //! of the data file, the feature bits, the length of each snapshot's VM state, the flags and the granularity of each
-//! bitmap. No two snapshots have the same id, and no two bitmaps the same name. Bitmaps have no bits past the end of the
-//! disk (specification, "Bitmap data": "These bits must be zero"). A reader that maps one disk ignores most of these, so
-//! the other oracles miss errors in them.
+//! bitmap. No two snapshots have the same id, and no two bitmaps the same name. Bitmaps have no bits past the end of
+//! the disk (specification, "Bitmap data": "These bits must be zero"). A reader that maps one disk ignores most of
+//! these, so the other oracles miss errors in them.
 //!
 //! Does not check fields that may have any value: dates, clocks, other bits of bitmaps, unknown feature bits and
-//! extensions, the names of features. Of the bits past the end of the disk, checks those in the first 16 bytes of the
-//! bitmap's last cluster, and none of a bitmap in use.
+//! extensions, the names of features. It looks for bits past the end of the disk in the first 16 bytes of a bitmap's
+//! last cluster, and not in a bitmap in use.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ use crate::images::declarations::{BitmapDeclaration, Declarations};
 
 const ORACLE: &str = "declarations";
 
-/// The number of bytes in which bits past the end of the disk are looked for. The build writes as many bits of a cluster.
+/// The oracle looks for bits past the end of the disk in this number of bytes. The build writes as many.
 const TAIL_BYTES: usize = 16;
 
 /// The autoclear feature bits that are known.
