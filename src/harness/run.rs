@@ -14,6 +14,9 @@ use crate::programs::{Program, Vm};
 use super::judge::Judge;
 use super::{Checks, Failure, Outcome, Pipeline};
 
+/// The limits of the programs that a harness runs.
+pub(super) const LIMITS: Limits = Limits::WALKED;
+
 /// An engine, with the buffers for running programs and judging its answers. It reports events to its observer.
 #[derive(Debug)]
 pub struct Harness<E, O: Observer = ()> {
@@ -55,7 +58,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         let mut unsupported = false;
         engine.begin_run();
         judge.begin_run();
-        let outcome = pipeline.run(input, Limits::WALKED, checks, observer, |case| {
+        let outcome = pipeline.run(input, LIMITS, checks, observer, |case| {
             structures.check(case)?;
             unsupported = !engine.capabilities().cover(&case.features);
             if unsupported {
@@ -70,7 +73,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// builds a chain, returns the image at the top.
     pub fn build(&mut self, input: &[u8]) -> &Image {
         // Without a judge, the run finds no violation.
-        let run = self.pipeline.run(input, Limits::WALKED, Checks::default(), &(), |_| Ok(()));
+        let run = self.pipeline.run(input, LIMITS, Checks::default(), &(), |_| Ok(()));
         debug_assert!(run.is_ok());
         self.image()
     }

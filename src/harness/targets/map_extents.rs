@@ -2,17 +2,17 @@
 
 use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
+use crate::harness::run::LIMITS;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
 use crate::images::files::FileNames;
-use crate::images::limits::Limits;
 
 /// The constant properties of the target.
 pub(super) const DEFINITION: Definition = Definition {
     name: "map_extents",
     about: "A program: the harness builds its image, the engine walks it, and all oracles judge",
     inputs: Inputs::Programs,
-    limits: Limits::WALKED,
+    limits: LIMITS,
     expectation: Expectation::Extents,
 };
 
