@@ -216,8 +216,7 @@ pub fn minimized(harness: &mut Harness<Small>, shown: &str, input: &[u8]) -> Pro
 }
 
 /// Runs the input in a file. Prints its violation, and the smallest program with the same fingerprint. The exit code is
-/// 1 if
-/// there is a violation.
+/// 1 if there is a violation.
 fn replay(harness: &mut Harness<Small>, path: &str) -> Result<ExitCode, Box<dyn Error>> {
     let input = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
     let Err(failure) = harness.run(&input, Checks::AtCheckpoints) else {

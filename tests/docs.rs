@@ -190,8 +190,7 @@ fn feedback_is_listed() {
 }
 
 /// README shows the first line that `state show` prints for the committed seeds. Each has a text; a fuzzer's finds in
-/// the
-/// same folder have none.
+/// the same folder have none.
 #[test]
 fn readme_counts_the_seeds() {
     let texts = fs::read_dir(root().join("corpus/text/map_extents")).unwrap();

@@ -14,9 +14,7 @@ use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::Image;
-use qcowfuzz::internal::formats::qcow2::bitmap::{
-    BitmapCluster, BitmapEntry, BitmapTableEntry, bits_for,
-};
+use qcowfuzz::internal::formats::qcow2::bitmap::{BitmapCluster, BitmapTableEntry, bits_for};
 use qcowfuzz::internal::formats::qcow2::constants::{BITMAP_FIXED_BYTES, SNAPSHOT_FIXED_BYTES};
 use qcowfuzz::internal::formats::qcow2::geometry::Version;
 use qcowfuzz::internal::formats::qcow2::head::Head;
@@ -165,10 +163,13 @@ fn bitmap_names(head: &Head, image: &Image) -> Vec<(u64, u16)> {
 
 /// Returns the offset of the last cluster of bits, of a first bitmap that has one bit in it.
 fn last_bits_of_one_bit(head: &Head, image: &Image) -> Option<HostOffset> {
-    let at = head.bitmaps?.directory_offset;
-    let mut fixed = [0; BITMAP_FIXED_BYTES];
-    image.read_at(at, &mut fixed).unwrap();
-    let entry = BitmapEntry::parse(&fixed);
+    let mut first = None;
+    let each = bitmap_directory::each_entry(image, &head.bitmaps?, |_, _, entry| {
+        first.get_or_insert(*entry);
+        Ok(())
+    });
+    each.unwrap();
+    let entry = first?;
     let cluster_size = head.header.geometry.cluster_size;
     let before = u64::from(entry.table_entries) - 1;
     let bits = bits_for(head.header.virtual_size_bytes(), entry.granularity_bits);

@@ -79,8 +79,7 @@ struct Gathered {
 
 impl Merged {
     /// Runs the inputs of the folders `dirs`, and adds to the folder `output` those that it lacks: all seeds, and the
-    /// finds
-    /// that add coverage. It removes and replaces no file, except a torn one.
+    /// finds that add coverage. It removes and replaces no file, except a torn one.
     ///
     /// # Errors
     /// A folder or an input cannot be read, or `output` cannot be written.

@@ -21,14 +21,14 @@ use super::{OracleResult, unexpected_error, violation};
 const ORACLE: &str = "data";
 
 /// A function that fills a slice with the guest's bytes from an offset on.
-pub trait Read: FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineError> {}
+pub trait GuestRead: FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineError> {}
 
-impl<F: FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineError>> Read for F {}
+impl<F: FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineError>> GuestRead for F {}
 
 /// Reads both edges of every part of the disk that `is_new` passes, and the first bytes of every compressed cluster
 /// in it. Also reads across the edges between layers.
 pub fn check(
-    read: &mut impl Read,
+    read: &mut impl GuestRead,
     model: &Model,
     mut is_new: impl FnMut(&Visible) -> bool,
 ) -> OracleResult {
@@ -49,7 +49,7 @@ pub fn check(
     Ok(())
 }
 
-fn check_visible(read: &mut impl Read, visible: &Visible) -> OracleResult {
+fn check_visible(read: &mut impl GuestRead, visible: &Visible) -> OracleResult {
     let Visible { start, end, piece, cluster_size, .. } = *visible;
     let stamp_bytes = STAMP_BYTES as u64;
     let mut edge = |at: u64| {
@@ -97,7 +97,7 @@ fn too_deep(visible: &Visible, end: u64) -> bool {
 }
 
 /// Reads across the edge between two layers, half of the bytes from each.
-fn check_seam(read: &mut impl Read, before: &Visible, after: &Visible) -> OracleResult {
+fn check_seam(read: &mut impl GuestRead, before: &Visible, after: &Visible) -> OracleResult {
     const HALF: usize = 8;
     let start = GuestOffset::new(after.start.saturating_sub(HALF as u64));
     let short = start.get() < before.start || after.end - after.start < HALF as u64;
@@ -128,7 +128,7 @@ fn check_seam(read: &mut impl Read, before: &Visible, after: &Visible) -> Oracle
     })
 }
 
-fn check_edge(read: &mut impl Read, visible: &Visible, at: u64) -> OracleResult {
+fn check_edge(read: &mut impl GuestRead, visible: &Visible, at: u64) -> OracleResult {
     let mut actual = [0xA5; STAMP_BYTES];
     let guest = GuestOffset::new(at);
     let state = visible.state();

@@ -85,10 +85,7 @@ fn untouched(
             let [meant, found] = &mut *clipped;
             clip(expected, &range, meant);
             clip(actual, &range, found);
-            model::check(meant, found).map_err(|mut violation| {
-                violation.attribute_to(ORACLE);
-                violation
-            })?;
+            model::check(meant, found).map_err(|violation| violation.attributed_to(ORACLE))?;
         }
         from = from.max(touched.end);
     }

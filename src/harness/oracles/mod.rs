@@ -66,8 +66,10 @@ pub struct Violation {
 
 impl Violation {
     /// Names `oracle` as the one that found the violation.
-    pub(crate) fn attribute_to(&mut self, oracle: Oracle) {
+    pub(crate) fn attributed_to(mut self: Box<Self>, oracle: impl Into<Oracle>) -> Box<Self> {
+        let oracle = oracle.into();
         (self.oracle, self.drawn) = (oracle.name, oracle.drawn);
+        self
     }
 
     /// Records that the oracle's questions follow from the checksum of the input.

@@ -33,8 +33,8 @@ pub fn check<E: Engine>(
     model.become_snapshot(index);
     model.extents(&mut buffers.expected);
     let fuel = bounds::fuel(table_bytes);
-    check_disk(engine, chain, index, model, fuel, buffers).map_err(|mut found| {
-        found.attribute_to(ORACLE);
+    check_disk(engine, chain, index, model, fuel, buffers).map_err(|found| {
+        let mut found = found.attributed_to(ORACLE);
         found.detail = format!("snapshot {index} of the table\n{}", found.detail);
         found
     })

@@ -6,9 +6,8 @@ use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::harness::engine::EngineError;
 use crate::harness::model::Model;
-use crate::images::image::Image;
-
 use crate::harness::oracles::{OracleResult, data, violation};
+use crate::images::image::Image;
 
 const ORACLE: &str = "raw_data_file";
 
@@ -22,8 +21,5 @@ pub fn check(file: &Image, model: &Model) -> OracleResult {
     let read = &mut |guest: GuestOffset, into: &mut [u8]| -> Result<(), EngineError> {
         Ok(file.read_at(HostOffset::new(guest.get()), into)?)
     };
-    data::check(read, model, |_| true).map_err(|mut violation| {
-        violation.attribute_to(ORACLE.into());
-        violation
-    })
+    data::check(read, model, |_| true).map_err(|violation| violation.attributed_to(ORACLE))
 }
