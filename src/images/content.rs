@@ -2,9 +2,10 @@
 //! made it. So data that an engine reads through a mapping prove the mapping. This module also defines the shapes of
 //! data after the stamp of a compressed cluster.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use bytes::BufMut;
+use crc32fast::Hasher;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::GuestOffset;
@@ -22,6 +23,9 @@ impl WriteNumber {
     pub const NONE: Self = Self(0);
 }
 
+/// The start of every checksum. A new hasher inspects the processor each time; a copy does not, and stamps are short.
+static CHECKSUM_START: LazyLock<Hasher> = LazyLock::new(Hasher::new);
+
 /// Returns the stamp of write `write` at `guest`: the guest offset, the write number, and the crc32 of both.
 #[inline]
 pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
@@ -29,8 +33,9 @@ pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
     let mut out = bytes.as_mut_slice();
     out.put_u64(guest.get());
     out.put_u32(write.0);
-    let checksum = crc32fast::hash(&bytes[..12]);
-    bytes[12..].copy_from_slice(&checksum.to_be_bytes());
+    let mut checksum = CHECKSUM_START.clone();
+    checksum.update(&bytes[..12]);
+    bytes[12..].copy_from_slice(&checksum.finalize().to_be_bytes());
     bytes
 }
 
