@@ -11,16 +11,20 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::disk::features::Feature;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
-use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::chain::{Chain, ChainFile};
+use qcowfuzz::harness::claims::Claims;
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::Limits;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
-/// The engine: opens images with the reader below.
+/// The engine: opens images with the reader below. It answers only `map`: the harness reports that look-ups, reads and
+/// snapshots are not asked.
 pub struct Small {
     /// The reader respects bit 0 of an L2 entry, the zero flag. If this is false, the reader has its bug.
     pub sees_zero_flag: bool,
@@ -29,15 +33,23 @@ pub struct Small {
 impl Engine for Small {
     type Disk<'s> = SmallDisk<'s>;
 
-    fn capabilities(&self) -> Capabilities {
-        // The harness skips images with extended L2, backing files or data files. It asks for no look-ups, no reads and
-        // no snapshots.
-        Capabilities { zstd: true, ..Capabilities::NONE }
+    fn name(&self) -> &str {
+        "small"
     }
 
-    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<SmallDisk<'s>, EngineError> {
-        // The chain has one layer, because this engine does not declare backing files.
-        let storage = chain[0].image;
+    fn claims(&self) -> Claims {
+        // The harness skips images with these features.
+        Claims::ALL.no(&[
+            Feature::ExtendedL2,
+            Feature::Qcow2Backing,
+            Feature::RawBacking,
+            Feature::DataFile,
+        ])
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<SmallDisk<'s>, EngineError> {
+        // The chain has one layer, because this engine does not claim backing files.
+        let storage = chain.image();
         let disk = reader::open(storage)?;
         Ok(SmallDisk { storage, disk, sees_zero_flag: self.sees_zero_flag })
     }
@@ -45,7 +57,7 @@ impl Engine for Small {
 
 /// An open image.
 pub struct SmallDisk<'s> {
-    storage: &'s dyn Storage,
+    storage: &'s ChainFile,
     disk: reader::Disk,
     sees_zero_flag: bool,
 }
@@ -55,7 +67,7 @@ impl OpenDisk for SmallDisk<'_> {
         self.disk.size
     }
 
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
         let mut extents: Vec<Extent> = Vec::new();
         for (start, length_bytes, entry) in reader::clusters(self.storage, &self.disk)? {
             let mapping = mapping(entry, self.sees_zero_flag);
@@ -80,14 +92,6 @@ impl OpenDisk for SmallDisk<'_> {
             }
         }
         Ok(())
-    }
-
-    fn lookup(&mut self, _: GuestOffset) -> Result<Mapping, EngineError> {
-        Err(EngineError::Other("no look-ups".into()))
-    }
-
-    fn read(&mut self, _: GuestOffset, _: &mut [u8]) -> Result<(), EngineError> {
-        Err(EngineError::Other("no reads".into()))
     }
 }
 

@@ -5,9 +5,6 @@ pub mod formats {
     pub use crate::formats::*;
 }
 pub mod disk {
-    pub mod chain_features {
-        pub use crate::disk::chain_features::*;
-    }
     pub mod clusters {
         pub use crate::disk::clusters::*;
     }

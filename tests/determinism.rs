@@ -121,11 +121,12 @@ fn a_violation_is_the_same_each_time() {
 /// An engine whose look-ups all fail.
 mod liar {
 
-    use qcowfuzz::disk::extent::{Mapping, Visitor, Window};
+    use qcowfuzz::disk::extent::{Visitor, Window};
     use qcowfuzz::disk::offsets::GuestOffset;
-    use qcowfuzz::disk::storage::Layer;
     use qcowfuzz::harness::Walker;
-    use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
+    use qcowfuzz::harness::chain::Chain;
+    use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+    use qcowfuzz::harness::status::GuestRun;
 
     #[derive(Default)]
     pub struct Liar(Walker);
@@ -135,11 +136,11 @@ mod liar {
     impl Engine for Liar {
         type Disk<'s> = LiarDisk<'s>;
 
-        fn capabilities(&self) -> Capabilities {
-            Capabilities { snapshots: false, ..Capabilities::ALL }
+        fn name(&self) -> &str {
+            "liar"
         }
 
-        fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<LiarDisk<'s>, EngineError> {
+        fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<LiarDisk<'s>, EngineError> {
             Ok(LiarDisk(self.0.open(chain)?))
         }
     }
@@ -149,12 +150,12 @@ mod liar {
             self.0.virtual_size_bytes()
         }
 
-        fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+        fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
             self.0.map(window, visitor)
         }
 
-        fn lookup(&mut self, _: GuestOffset) -> Result<Mapping, EngineError> {
-            Err(EngineError::Other("no".into()))
+        fn status(&mut self, _: GuestOffset) -> Result<GuestRun, EngineError> {
+            Err(EngineError::untyped("no"))
         }
 
         fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {

@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use altered::{Altered, Case, bitmaps, contents, counts, out_of_date, snapshots};
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::harness::Checks;
 use qcowfuzz::harness::Harness;
 use qcowfuzz::harness::Walker;
+use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::engine::{Engine, OpenDisk};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::harness::model::Model;
@@ -46,8 +46,8 @@ struct Meant {
 fn found(image: &Image, meant: &Meant) -> Vec<String> {
     let counted = refcounts::check(&mut Recount::new(), image, &meant.out_of_date);
     let mut found: Vec<_> = counted.err().map(|it| it.fingerprint()).into_iter().collect();
-    let mut walker = Walker::default();
-    let mut disk = match walker.open(&[Layer::alone(image)]) {
+    let (mut walker, chain) = (Walker::default(), Chain::alone(image.clone()));
+    let mut disk = match walker.open(&chain) {
         Ok(disk) => disk,
         Err(error) => {
             found.push(format!("open: {error}"));
@@ -125,12 +125,13 @@ fn every_bug_in_the_bytes_is_found() {
 
 /// Returns the violations that the oracle of snapshots finds in any snapshot.
 fn found_in_snapshots(image: &Image, meant: &Meant) -> Vec<String> {
-    let chain = [Layer { image: image as &dyn Storage, data_file: None }];
+    let chain = Chain::alone(image.clone());
     let mut model = Model::new();
     model.replay(std::iter::once(&meant.journal));
     let mut verdict = |index| {
         let (walker, buffers) = (&mut Walker::default(), &mut Default::default());
-        oracles::snapshots::check(walker, &chain, index, &mut model, u64::MAX, buffers)
+        let unanswered = Default::default();
+        oracles::snapshots::check(walker, &chain, index, &mut model, u64::MAX, unanswered, buffers)
     };
     let all = 0..meant.model.snapshot_count();
     all.map(&mut verdict).filter_map(|it| it.err().map(|it| it.fingerprint())).collect()

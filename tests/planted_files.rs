@@ -11,13 +11,14 @@ use std::fs;
 use std::path::Path;
 
 use altered::Altered;
-use planted::{Fault, Faulty};
+use planted::{Fault, Faulty, LookUp};
+use qcowfuzz::disk::features::FeatureSet;
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::chain::Chain;
 use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{Image, Images};
-use qcowfuzz::internal::disk::chain_features::ChainFeatures;
 use qcowfuzz::internal::formats::qcow2::entry::ClusterKind;
 use qcowfuzz::internal::formats::qcow2::entry::L2Entry;
 use qcowfuzz::internal::harness::case::Case;
@@ -48,8 +49,8 @@ fn found(image: &Image, harness: &Harness<Walker>) -> Vec<String> {
     let mut model = Model::new();
     model.replay(harness.vm().journals());
     let counted = refcounts::check(&mut Recount::new(), image, &[]);
-    let mut walker = Walker::default();
-    let mut disk = walker.open(&[Layer::alone(image)]).unwrap();
+    let (mut walker, chain) = (Walker::default(), Chain::alone(image.clone()));
+    let mut disk = walker.open(&chain).unwrap();
     let read = data::check(&mut |at, into| disk.read(at, into), &model, |_| true);
     [counted, read].into_iter().filter_map(|it| it.err().map(|it| it.fingerprint())).collect()
 }
@@ -99,8 +100,8 @@ fn a_file_that_loses_its_end_is_found() {
     let cluster = geometry.cluster_size.bytes();
     let start = qcowfuzz::disk::offsets::GuestOffset::new(end - cluster);
     let fingerprint = |image: &Image| {
-        let mut walker = Walker::default();
-        let mut disk = walker.open(&[Layer::alone(image)]).unwrap();
+        let (mut walker, chain) = (Walker::default(), Chain::alone(image.clone()));
+        let mut disk = walker.open(&chain).unwrap();
         let mut buffers = Default::default();
         data::check_range(&mut disk, &model, start, cluster as usize, &mut buffers)
             .err()
@@ -136,7 +137,7 @@ fn an_engine_that_does_not_read_past_the_end_of_the_file_is_found() {
         read: Some(|disk, facts, guest, into| {
             let end = disk.lookup(guest)?.offset.map_or(0, HostOffset::get) + into.len() as u64;
             match end > facts.storage.length_bytes() {
-                true => Err(EngineError::Other("past the end of the file".into())),
+                true => Err(EngineError::untyped("past the end of the file")),
                 false => disk.read(guest, into),
             }
         }),
@@ -187,7 +188,7 @@ fn structures(layer: LayerFiles, harness: &Harness<Walker>) -> OracleResult {
         journals: harness.vm().journals().collect(),
         questions: &[],
         damage: &Damage::default(),
-        features: ChainFeatures::default(),
+        features: FeatureSet::EMPTY,
         cell_bytes: 1,
         table_span_bits: 0,
         in_full: true,

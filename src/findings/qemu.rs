@@ -105,7 +105,7 @@ fn map_of(report: &Report) -> Result<Map, QemuError> {
 fn map(built: Built) -> Result<Map, QemuError> {
     let names = FileNames::default();
     let (_, images) = built;
-    if let Some(depth) = images.layers().position(has_unknown_data_file) {
+    if let Some(depth) = images.layers().position(|files| has_unknown_data_file(files)) {
         let what = format!(
             "damage makes the header of layer {depth} (0 is the top) name a data file that the program did not build"
         );

@@ -113,8 +113,15 @@ mod tests {
 
     fn violation(oracle: &'static str, drawn: bool) -> Ran {
         let (field, expected, actual) = ("kind", "normal", "unallocated");
-        let violation =
-            Violation { oracle, drawn, field, expected, actual, detail: "where".to_string() };
+        let violation = Violation {
+            oracle,
+            drawn,
+            field,
+            expected,
+            actual,
+            error: None,
+            detail: "where".to_string(),
+        };
         Ran::Violation(Box::new(Failure { violation, operations_run: 1 }))
     }
 

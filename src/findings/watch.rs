@@ -12,12 +12,11 @@ use crate::disk::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage};
 use crate::formats::qcow2::anatomy::{Anatomy, Element, Part};
-use crate::harness::Walker;
-use crate::harness::engine::{Engine, OpenDisk};
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
 use crate::programs::{Effect, Operation, Program, Vm};
+use crate::walkers::qcow2::{Disk, WalkScratch, map_extents};
 
 use super::provenance::Provenance;
 
@@ -42,7 +41,7 @@ pub struct Watch {
     images: Images,
     names: FileNames,
     anatomy: Anatomy,
-    walker: Walker,
+    scratch: WalkScratch,
     reads: RefCell<Vec<Range<u64>>>,
     provenance: Provenance,
     watched: Vec<Watched>,
@@ -103,9 +102,9 @@ impl Watch {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        if let Ok(mut disk) = self.walker.open(&chain) {
+        if let Ok(disk) = Disk::open(&chain) {
             // The result does not matter: the reads of a failed walk count too.
-            let _ = disk.map(Window::ALL, &mut count);
+            let _ = map_extents(&disk, Window::ALL, &mut self.scratch, &mut count);
         }
     }
 }

@@ -385,8 +385,8 @@ impl<S: Subject> Fuzzer<S> {
 fn not_the_same(field: &'static str) -> Finding {
     let (expected, actual) = ("the same", "others");
     let detail = "after other runs in the same process".to_string();
-    let (oracle, drawn) = ("determinism", false);
-    let violation = Violation { oracle, drawn, field, expected, actual, detail };
+    let (oracle, drawn, error) = ("determinism", false, None);
+    let violation = Violation { oracle, drawn, field, expected, actual, error, detail };
     Finding { fingerprint: violation.fingerprint(), detail: violation.detail }
 }
 

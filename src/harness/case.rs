@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::disk::chain_features::ChainFeatures;
+use crate::disk::features::FeatureSet;
 use crate::disk::limits::MAX_LAYERS;
 use crate::images::damage::Damage;
 use crate::images::files::Images;
@@ -19,8 +19,8 @@ pub struct Case<'c> {
     pub questions: &'c [Question],
     /// The damage that was done to the files, and the damage that reads will meet.
     pub damage: &'c Damage,
-    /// The features that an engine must support.
-    pub features: ChainFeatures,
+    /// The features of all images. An engine may lack some.
+    pub features: FeatureSet,
     /// The smallest unit of mapping in any layer, in bytes, at least 1.
     pub cell_bytes: u64,
     /// log2 of the guest bytes that one table of the image at the top maps.

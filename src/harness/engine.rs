@@ -3,64 +3,13 @@
 
 use std::error::Error;
 
-use crate::disk::chain_features::ChainFeatures;
 use crate::disk::error::StorageError;
-use crate::disk::extent::{Mapping, Visitor, Window};
+use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
-use crate::disk::storage::Layer;
 
-/// The features that an engine declares. The harness calls only the capabilities that an engine declares, and passes it
-/// only images with features that it declares. A violation in any of these is a bug of the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
-    /// The engine implements [`OpenDisk::lookup`].
-    pub lookup: bool,
-    /// The engine implements [`OpenDisk::read`].
-    pub read: bool,
-    /// The engine implements [`Engine::open_snapshot`].
-    pub snapshots: bool,
-    /// The engine opens images with extended L2 entries.
-    pub extended_l2: bool,
-    /// The engine opens images with zstd-compressed clusters.
-    pub zstd: bool,
-    /// The engine opens images with backing files: qcow2 on qcow2, and qcow2 on raw.
-    pub backing_files: bool,
-    /// The engine opens images with external data files.
-    pub data_files: bool,
-}
-
-impl Capabilities {
-    /// All capabilities.
-    pub const ALL: Self = Self {
-        lookup: true,
-        read: true,
-        snapshots: true,
-        extended_l2: true,
-        zstd: true,
-        backing_files: true,
-        data_files: true,
-    };
-
-    /// No capability: only [`OpenDisk::map`] of images in one file.
-    pub const NONE: Self = Self {
-        lookup: false,
-        read: false,
-        snapshots: false,
-        extended_l2: false,
-        zstd: false,
-        backing_files: false,
-        data_files: false,
-    };
-
-    /// Reports whether the engine opens a chain with these features.
-    pub fn cover(&self, features: &ChainFeatures) -> bool {
-        let ChainFeatures { extended_l2, zstd, data_files, backing_files } = *features;
-        (self.extended_l2 || !extended_l2)
-            && (self.zstd || !zstd)
-            && (self.data_files || !data_files)
-            && (self.backing_files || !backing_files)
-    }
-}
+use super::chain::Chain;
+use super::claims::{Claims, EnginePolicy};
+use super::status::GuestRun;
 
 /// An implementation that opens disk images.
 pub trait Engine {
@@ -69,20 +18,29 @@ pub trait Engine {
     where
         Self: 's;
 
-    /// Returns the features that the engine declares.
-    fn capabilities(&self) -> Capabilities;
+    /// Returns the name of the implementation, for reports.
+    fn name(&self) -> &str;
+
+    /// Returns the features that the engine claims to support: by default, all of them. A violation on a valid image
+    /// with these features is a bug of the engine.
+    fn claims(&self) -> Claims {
+        Claims::ALL
+    }
+
+    /// Returns the answers of the engine that are excused: by default, none.
+    fn policy(&self) -> EnginePolicy {
+        EnginePolicy::default()
+    }
 
     /// Begins a run: the next images belong to another input. An engine that caches anything from image to image clears
     /// the cache here, so that the coverage of a run depends on its input alone, as its verdict does.
     fn begin_run(&mut self) {}
 
-    /// Opens the image at the top of `chain`. The first layer holds the files of this image; each next layer is the
-    /// backing file of the layer before it. An engine that does not declare [`Capabilities::backing_files`] gets one
-    /// layer.
+    /// Opens the image at the top of `chain`.
     ///
     /// # Errors
     /// The image is refused, or cannot be read.
-    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<Self::Disk<'s>, EngineError>;
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError>;
 
     /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0. The disk has the size that it
     /// had when the snapshot was taken. Ranges that the snapshot does not map come from the layers below.
@@ -91,46 +49,65 @@ pub trait Engine {
     /// As for [`Engine::open`]; or the snapshot does not exist.
     fn open_snapshot<'s>(
         &'s mut self,
-        chain: &[Layer<'s>],
+        chain: &'s Chain,
         index: u32,
     ) -> Result<Self::Disk<'s>, EngineError> {
         let _ = (chain, index);
-        Err(EngineError::Other("snapshots are not supported".into()))
+        Err(EngineError::NotAsked)
     }
 }
 
-/// An image that an engine has opened.
+/// An image that an engine has opened. An engine implements [`OpenDisk::read`] or [`OpenDisk::status`] at least: the
+/// harness judges the answers that it gets, and reports the oracles that are idle for want of answers.
 pub trait OpenDisk {
     /// Returns the size of the disk that a guest sees.
     fn virtual_size_bytes(&self) -> u64;
 
-    /// Calls `visitor` with the extents of `window`, in order, until it breaks. The extents are
-    /// maximal and clipped to the window and the disk.
+    /// Fills `into` with the guest's bytes from `guest` on. The harness has filled `into` with other bytes.
+    ///
+    /// # Errors
+    /// The image is malformed there, or cannot be read; or the range reaches past the end of the disk.
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
+        let _ = (guest, into);
+        Err(EngineError::NotAsked)
+    }
+
+    /// Returns the status of the bytes from `guest` on.
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::read`].
+    fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
+        let _ = guest;
+        Err(EngineError::NotAsked)
+    }
+
+    /// Calls `visitor` with the extents of `window`, in order, until it breaks: all that `qemu-img map` reports. The
+    /// extents are maximal and clipped to the window and the disk.
     ///
     /// # Errors
     /// The image is malformed in the window, or cannot be read. The extents that were emitted before stay valid.
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError>;
-
-    /// Returns the mapping of one byte; its `offset` is the host offset of this byte.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::map`]; or the byte lies past the end of the disk.
-    fn lookup(&mut self, guest: GuestOffset) -> Result<Mapping, EngineError>;
-
-    /// Fills `into` with the guest's bytes from `guest` on.
-    ///
-    /// # Errors
-    /// As for [`OpenDisk::lookup`].
-    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError>;
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+        let _ = (window, visitor);
+        Err(EngineError::NotAsked)
+    }
 }
 
 /// The reason why an engine did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The storage failed.
+    /// The engine has no answer to questions of this kind, for any image.
+    #[error("not asked")]
+    NotAsked,
+    /// The image has a feature that the engine does not support.
+    #[error("unsupported: {0}")]
+    Unsupported(Box<dyn Error + Send + Sync>),
+    /// A read of the chain's files failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The byte lies past the end of the disk.
+    /// The same, in the engine's own words.
+    #[error(transparent)]
+    Io(Box<dyn Error + Send + Sync>),
+    /// The bytes lie past the end of the disk.
     #[error("guest offset {guest} lies past the end of the disk at {virtual_size}")]
     PastEnd {
         /// The requested guest offset.
@@ -138,20 +115,58 @@ pub enum EngineError {
         /// The disk's size in bytes.
         virtual_size: u64,
     },
-    /// The image is malformed.
+    /// The image is malformed, or the question cannot be answered.
     #[error(transparent)]
-    Malformed(Box<dyn Error + Send + Sync>),
-    /// Any other error, or one whose kind the engine does not report.
+    Failed(Box<dyn Error + Send + Sync>),
+    /// An error whose kind the engine does not report.
     #[error(transparent)]
-    Other(Box<dyn Error + Send + Sync>),
+    Untyped(Box<dyn Error + Send + Sync>),
+}
+
+/// The kind of an [`EngineError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The engine has no answer to questions of this kind.
+    NotAsked,
+    /// The engine does not support a feature.
+    Unsupported,
+    /// A read of the chain's files failed.
+    Io,
+    /// The image is malformed, or the question cannot be answered.
+    Failed,
+    /// The engine does not report the kind.
+    Untyped,
 }
 
 impl EngineError {
-    /// Returns the error of the storage, if the storage failed.
-    pub fn storage(&self) -> Option<StorageError> {
+    /// Creates an error that says which feature the engine does not support.
+    pub fn unsupported(feature: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unsupported(feature.into())
+    }
+
+    /// Creates an error whose kind the engine does not report.
+    pub fn untyped(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Untyped(error.into())
+    }
+
+    /// Returns the kind.
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Storage(error) => Some(*error),
-            Self::PastEnd { .. } | Self::Malformed(_) | Self::Other(_) => None,
+            Self::NotAsked => ErrorKind::NotAsked,
+            Self::Unsupported(_) => ErrorKind::Unsupported,
+            Self::Storage(_) | Self::Io(_) => ErrorKind::Io,
+            Self::PastEnd { .. } | Self::Failed(_) => ErrorKind::Failed,
+            Self::Untyped(_) => ErrorKind::Untyped,
+        }
+    }
+}
+
+/// Takes the kind from that of the error. Only `Unsupported` says more than that something failed.
+impl From<std::io::Error> for EngineError {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::Unsupported => Self::Unsupported(error.into()),
+            _ => Self::Untyped(error.into()),
         }
     }
 }

@@ -1,20 +1,25 @@
 //! Runs the oracles in their order, with their buffers.
 
+use std::sync::Arc;
+
 use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
-use crate::disk::storage::Layer;
-use crate::harness::engine::{Capabilities, Engine, OpenDisk};
+use crate::harness::claims::{CostPolicy, SizePolicy};
+use crate::harness::engine::{Engine, OpenDisk};
+use crate::harness::idle::{QuestionKind, Unanswered};
 use crate::harness::model::Model;
 use crate::harness::oracles;
 use crate::harness::oracles::bounds::TableBytes;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::known::VerifiedParts;
-use crate::harness::oracles::metered::{Meter, MeteredImages};
 use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
 
 use super::case::Case;
+use super::chain::Chain;
+use super::meter::Meter;
+use super::rounded::{DiskSizes, Rounded};
 
 /// The oracles, with their buffers.
 #[derive(Debug, Default)]
@@ -25,6 +30,8 @@ pub(super) struct Judge {
     other: Vec<Extent>,
     bytes: oracles::data::DataBuffers,
     snapshot: oracles::snapshots::SnapshotBuffers,
+    meter: Arc<Meter>,
+    unanswered: Unanswered,
     /// The results that the oracles confirmed for the last image of the run.
     known: VerifiedParts,
 }
@@ -37,6 +44,7 @@ struct CaseContext<'h, 'c, O> {
     table_bytes: u64,
     /// The highest number of steps of a walk.
     fuel: u64,
+    cost: CostPolicy,
     observer: &'h O,
 }
 
@@ -44,6 +52,12 @@ impl Judge {
     /// Begins a run: no result of its images is known.
     pub(super) fn begin_run(&mut self) {
         self.known.clear();
+        self.unanswered = Unanswered::default();
+    }
+
+    /// Returns the kinds of questions that the engine did not answer in this run.
+    pub(super) fn unanswered(&self) -> Unanswered {
+        self.unanswered
     }
 
     /// Returns the extents that the model expected of the last image.
@@ -68,11 +82,36 @@ impl Judge {
     ) -> OracleResult {
         self.model.replay(case.journals.iter().copied());
         self.model.extents(&mut self.expected);
-        let meter = &Meter::new();
-        let metered = MeteredImages::new(case.images, meter);
-        let chain = metered.chain();
+        let policy = engine.policy();
+        match policy.size {
+            SizePolicy::WholeSectors => {
+                self.judge(engine, case, table_bytes, policy.cost, observer, entropy)
+            }
+            SizePolicy::Near => {
+                let active = self.model.virtual_size_bytes();
+                let sizes =
+                    DiskSizes { active, snapshots: self.model.snapshot_sizes_bytes().collect() };
+                let engine = &mut Rounded { engine, sizes };
+                self.judge(engine, case, table_bytes, policy.cost, observer, entropy)
+            }
+        }
+    }
+
+    fn judge<E: Engine, O: Observer>(
+        &mut self,
+        engine: &mut E,
+        case: &Case,
+        table_bytes: TableBytes,
+        cost: CostPolicy,
+        observer: &O,
+        entropy: &mut Entropy,
+    ) -> OracleResult {
+        let meter = &*Arc::clone(&self.meter);
+        meter.restart(u64::MAX);
+        let chain = Chain::metered(case.images, &self.meter);
         let fuel = oracles::bounds::fuel(table_bytes.active);
-        let context = CaseContext { case, meter, table_bytes: table_bytes.active, fuel, observer };
+        let active = table_bytes.active;
+        let context = CaseContext { case, meter, table_bytes: active, fuel, cost, observer };
         observer.begin(State::Check);
         if case.in_full {
             self.known.clear();
@@ -83,17 +122,42 @@ impl Judge {
             return Ok(());
         }
         let fail_at = entropy.below(reads);
-        let Self { whole, other, .. } = self;
-        oracles::io::check(engine, &chain, meter, fail_at, whole, fuel, other)?;
+        self.judge_failing_read(engine, &chain, &context, fail_at)?;
         let snapshots = self.model.snapshot_count();
-        if snapshots == 0 || !engine.capabilities().snapshots {
+        if snapshots == 0 {
             return Ok(());
         }
         let index = entropy.below(snapshots as u64) as usize;
-        let Self { model, snapshot, .. } = self;
+        let Self { model, snapshot, unanswered, .. } = self;
         meter.restart(u64::MAX);
         observer.event(State::Check, Event::Snapshot);
-        oracles::snapshots::check(engine, &chain, index, model, table_bytes.of_a_snapshot, snapshot)
+        let table_bytes = table_bytes.of_a_snapshot;
+        let judged = oracles::snapshots::check(
+            engine,
+            &chain,
+            index,
+            model,
+            table_bytes,
+            *unanswered,
+            snapshot,
+        );
+        unanswered.unless_idle(QuestionKind::Snapshots, judged).map(|_| ())
+    }
+
+    /// Judges the engine while the read number `fail_at` fails.
+    fn judge_failing_read<E: Engine, O: Observer>(
+        &mut self,
+        engine: &mut E,
+        chain: &Chain,
+        context: &CaseContext<O>,
+        fail_at: u64,
+    ) -> OracleResult {
+        let Self { model, whole, other, unanswered, .. } = self;
+        let (meter, fuel) = (context.meter, context.fuel);
+        match unanswered.has(QuestionKind::Map) {
+            false => oracles::io::check(engine, chain, meter, fail_at, whole, fuel, other),
+            true => oracles::io::check_data(engine, chain, meter, fail_at, model),
+        }
     }
 
     /// Runs all oracles except those of failing reads and of snapshots. Returns the number of reads for opening and
@@ -101,29 +165,31 @@ impl Judge {
     fn judge_answers<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
-        chain: &[Layer],
+        chain: &Chain,
         context: &CaseContext<O>,
         entropy: &mut Entropy,
     ) -> Result<u64, Box<Violation>> {
-        let capabilities = engine.capabilities();
         let disk = &mut match engine.open(chain) {
             Ok(disk) => disk,
             Err(error) => return Err(oracles::unexpected_error("open", "image", &error)),
         };
         oracles::model::check_size(self.model.virtual_size_bytes(), disk.virtual_size_bytes())?;
-        let reads = self.judge_walk(disk, chain.len(), context)?;
-        let Self { model, whole, other, known, .. } = self;
-        if context.case.in_full && !whole.is_empty() {
+        let walked = self.judge_walk(disk, chain.layers().len(), context);
+        let walk_reads = self.unanswered.unless_idle(QuestionKind::Map, walked)?;
+        let Self { model, expected, whole, other, known, unanswered, .. } = self;
+        if walk_reads.is_none() {
+            whole.clone_from(expected);
+        } else if context.case.in_full && !whole.is_empty() {
             let stop_after = 1 + entropy.below(whole.len() as u64) as usize;
             oracles::window::check_resumed(disk, stop_after, whole, context.fuel, other)?;
         }
-        if capabilities.lookup {
-            oracles::lookup::check(disk, whole, known.new_extents())?;
-        }
-        if capabilities.read {
-            oracles::data::check(&mut |at, into| disk.read(at, into), model, known.new_visible())?;
-        }
-        self.judge_questions(disk, &capabilities, context)?;
+        let looked_up = oracles::lookup::check(disk, whole, known.new_extents());
+        unanswered.unless_idle(QuestionKind::Status, looked_up)?;
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let data = oracles::data::check(read, model, known.new_visible());
+        unanswered.unless_idle(QuestionKind::Read, data)?;
+        let reads = walk_reads.unwrap_or_else(|| context.meter.reads());
+        self.judge_questions(disk, context)?;
         Ok(reads)
     }
 
@@ -131,28 +197,27 @@ impl Judge {
     fn judge_questions<O: Observer>(
         &mut self,
         disk: &mut impl OpenDisk,
-        capabilities: &Capabilities,
         context: &CaseContext<O>,
     ) -> OracleResult {
-        let Self { model, whole, other, bytes, .. } = self;
+        let Self { model, whole, other, bytes, unanswered, .. } = self;
         for question in context.case.questions {
             match *question {
-                Question::Walk(window) => {
+                Question::Walk(window) if !unanswered.has(QuestionKind::Map) => {
                     context.observer.event(State::Check, Event::Walk);
                     oracles::window::check(disk, window, whole, context.fuel, other)?;
                 }
-                Question::Lookup(guest) if capabilities.lookup => {
+                Question::Lookup(guest) if !unanswered.has(QuestionKind::Status) => {
                     context.observer.event(State::Check, Event::Lookup);
                     oracles::lookup::check_point(disk, guest, whole)?;
                 }
-                Question::Read { start, length_bytes } if capabilities.read => {
+                Question::Read { start, length_bytes } if !unanswered.has(QuestionKind::Read) => {
                     let length = usize::from(length_bytes);
                     if !oracles::data::costly(model, start, length) {
                         context.observer.event(State::Check, Event::Read);
                         oracles::data::check_range(disk, model, start, length, bytes)?;
                     }
                 }
-                Question::Lookup(_) | Question::Read { .. } => {}
+                Question::Walk(_) | Question::Lookup(_) | Question::Read { .. } => {}
             }
         }
         Ok(())
@@ -165,17 +230,21 @@ impl Judge {
         layers: usize,
         context: &CaseContext<O>,
     ) -> Result<u64, Box<Violation>> {
-        let CaseContext { case, meter, table_bytes, fuel, observer } = *context;
+        let CaseContext { case, meter, table_bytes, fuel, cost, observer } = *context;
         let Self { model, expected, whole, .. } = self;
         let size = model.virtual_size_bytes();
-        let (open_reads, open_bytes) = (meter.reads(), meter.bytes());
-        meter.restart(u64::MAX);
+        let open_bytes = meter.bytes();
         let mut collector = Collector::new(whole, fuel);
         let walked = disk.map(Window::ALL, &mut collector);
         let exhausted = collector.exhausted();
-        let reads = open_reads + meter.reads();
-        let read_bytes = meter.bytes();
-        let cost = oracles::bounds::Cost { layers, table_bytes, read_bytes, exhausted };
+        let reads = meter.reads();
+        let read_bytes = meter.bytes() - open_bytes;
+        let judged_bytes = match cost {
+            CostPolicy::Judged => read_bytes,
+            CostPolicy::NotJudged => 0,
+        };
+        let cost =
+            oracles::bounds::Cost { layers, table_bytes, read_bytes: judged_bytes, exhausted };
         oracles::bounds::check(&cost, whole, size, case.cell_bytes)?;
         if let Err(error) = walked {
             return Err(oracles::unexpected_error("walk", "image", &error));

@@ -181,6 +181,11 @@ impl Model {
         self.layers[0].snapshots.len()
     }
 
+    /// Returns the sizes in bytes of the disks of all snapshots.
+    pub fn snapshot_sizes_bytes(&self) -> impl Iterator<Item = u64> {
+        self.layers[0].snapshots.iter().map(|snapshot| snapshot.size_bytes / 512 * 512)
+    }
+
     /// Restores the state that the disk had when the snapshot at `index` was taken. The snapshot must exist.
     pub fn become_snapshot(&mut self, index: usize) {
         self.layers[0].become_snapshot(index);

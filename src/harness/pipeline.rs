@@ -1,13 +1,17 @@
 //! From a program's bytes to built images: runs the operations, builds the files at each checkpoint, and passes them to
 //! a judge.
 
+use std::borrow::Cow;
+
 use crate::disk::observer::{Observer, State, Vital};
 use crate::harness::case::Case;
+use crate::harness::claims::Claims;
+use crate::harness::idle::Unanswered;
 use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::limits::Limits;
-use crate::programs::{Effect, Program, Vm};
+use crate::programs::{Effect, Program, Vm, fold};
 
 /// The times at which images are built and verified, in addition to a program's checkpoints and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,12 +32,16 @@ pub struct Outcome {
     pub effective: usize,
     /// The number of images that were built and verified.
     pub images: usize,
-    /// The number of damaged images that the engine refused to open.
+    /// The number of images that the engine refused, as it may: damaged ones, or ones with features that it may refuse.
     pub refused: usize,
     /// The number of damaged images that the engine opened and did not walk to the end.
     pub failed: usize,
-    /// The engine does not support the image's features: the harness did not call it.
+    /// The program had features that the engine does not claim, and ran without them.
+    pub folded: bool,
+    /// Some image has a feature that the engine does not know: the harness did not call it.
     pub unsupported: bool,
+    /// The kinds of questions that the engine did not answer.
+    pub unanswered: Unanswered,
 }
 
 /// A violation, and its place in the program.
@@ -49,6 +57,8 @@ pub struct Failure {
 #[derive(Debug, Default)]
 pub struct Pipeline {
     program: Program,
+    /// Folding changed the program.
+    folded: bool,
     vm: Vm,
     images: Images,
     damage: Damage,
@@ -62,25 +72,35 @@ impl Pipeline {
         Self { names, ..Self::default() }
     }
 
-    /// Runs the program that `input` encodes. Builds its files and passes them to `judge` at the times that `checks`
+    /// Takes the program that `input` encodes, folded into the features that `claims` allows. Returns the bytes of the
+    /// program that will run: `input` itself, unless folding changed the program.
+    pub fn load<'i>(&mut self, input: &'i [u8], claims: &Claims) -> Cow<'i, [u8]> {
+        self.program.decode_from(input);
+        let lacking = claims.folded(self.program.prologue.rng_seed);
+        self.folded = fold::fold(&mut self.program, lacking);
+        match self.folded {
+            true => Cow::Owned(self.program.encode()),
+            false => Cow::Borrowed(input),
+        }
+    }
+
+    /// Runs the program that was loaded. Builds its files and passes them to `judge` at the times that `checks`
     /// selects. The VM and the build report events to `observer`.
     ///
     /// # Errors
     /// Returns the violation that `judge` found.
     pub fn run(
         &mut self,
-        input: &[u8],
         limits: Limits,
         checks: Checks,
         observer: &impl Observer,
         mut judge: impl FnMut(&Case) -> OracleResult,
     ) -> Result<Outcome, Box<Failure>> {
         observer.begin(State::Build);
-        self.program.decode_from(input);
         self.vm.begin(&self.program.prologue, limits);
         self.images.resize(0);
         let operations = self.program.operations.len();
-        let mut outcome = Outcome { operations, ..Outcome::default() };
+        let mut outcome = Outcome { operations, folded: self.folded, ..Outcome::default() };
         // Something has changed since the last image.
         let mut anything_new = true;
         for at in 0..=operations {
@@ -149,7 +169,7 @@ fn case<'c>(vm: &'c Vm, images: &'c Images, damage: &'c Damage, in_full: bool) -
         journals: vm.journals().collect(),
         questions: vm.questions(),
         damage,
-        features: vm.chain_features(),
+        features: vm.features(),
         cell_bytes: vm.cell_bytes(),
         table_span_bits: vm.table_span_bits(),
         in_full,

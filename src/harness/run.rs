@@ -3,6 +3,7 @@
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
+use crate::harness::claims::{Claim, Claims};
 use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::structures::Structures;
 use crate::images::entropy::Entropy;
@@ -53,29 +54,44 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// The first violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { engine, observer, pipeline, structures, judge } = self;
-        // The random choices of the oracles depend on the input alone.
-        let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
-        let mut unsupported = false;
+        let claims = engine.claims();
+        // The random choices of the oracles depend on the program alone.
+        let mut entropy = Entropy::new(u64::from(crc32fast::hash(&pipeline.load(input, &claims))));
+        let (mut unsupported, mut refused) = (false, 0);
         engine.begin_run();
         judge.begin_run();
-        let outcome = pipeline.run(input, LIMITS, checks, observer, |case| {
+        let outcome = pipeline.run(LIMITS, checks, observer, |case| {
             structures.check(case)?;
-            unsupported = !engine.capabilities().cover(&case.features);
-            if unsupported {
+            let claim = claims.about(case.features);
+            if claim == Claim::No {
+                unsupported = true;
                 return Ok(());
             }
-            judge.engine(engine, case, structures.table_bytes(), observer, &mut entropy)
+            let tables = structures.table_bytes();
+            match judge.engine(engine, case, tables, observer, &mut entropy) {
+                Err(found) if claim == Claim::RefuseOrBeRight && found.error.is_some() => {
+                    refused += 1;
+                    Ok(())
+                }
+                judged => judged,
+            }
         })?;
-        Ok(Outcome { unsupported, ..outcome })
+        Ok(Outcome { refused, unsupported, unanswered: judge.unanswered(), ..outcome })
     }
 
     /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds. If it
     /// builds a chain, returns the image at the top.
     pub fn build(&mut self, input: &[u8]) -> &Image {
+        self.pipeline.load(input, &Claims::ALL);
         // Without a judge, the run finds no violation.
-        let run = self.pipeline.run(input, LIMITS, Checks::default(), &(), |_| Ok(()));
+        let run = self.pipeline.run(LIMITS, Checks::default(), &(), |_| Ok(()));
         debug_assert!(run.is_ok());
         self.image()
+    }
+
+    /// Returns the engine under test.
+    pub fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
     }
 
     /// Returns the pipeline with the program, the virtual machine and the images of the last run.

@@ -1,13 +1,18 @@
 //! Our own walker, the first engine under test.
 
-use crate::disk::extent::{Mapping, Visitor, Window};
+use smallvec::SmallVec;
+
+use crate::disk::extent::{Visitor, Window};
+use crate::disk::limits::MAX_LAYERS;
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
-use crate::disk::storage::{Layer, Storage};
+use crate::disk::storage::Layer;
 use crate::walkers::qcow2;
 use crate::walkers::qcow2::{MapError, WalkScratch};
 
-use super::engine::{Capabilities, Engine, EngineError, OpenDisk};
+use super::chain::{Chain, ChainFile, ChainLayer};
+use super::engine::{Engine, EngineError, OpenDisk};
+use super::status::GuestRun;
 
 /// Our walker as an engine; it reports events to its observer.
 #[derive(Debug)]
@@ -36,32 +41,38 @@ impl<O: Observer> Engine for Walker<O> {
     where
         O: 's;
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::ALL
+    fn name(&self) -> &str {
+        "map_extents"
     }
 
     fn begin_run(&mut self) {
         self.scratch.forget();
     }
 
-    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let disk = qcow2::Disk::open_observed(chain, &self.observer)?;
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s, O>, EngineError> {
+        let disk = qcow2::Disk::open_observed(&layers(chain), &self.observer)?;
         Ok(WalkerDisk { disk, scratch: &mut self.scratch })
     }
 
     fn open_snapshot<'s>(
         &'s mut self,
-        chain: &[Layer<'s>],
+        chain: &'s Chain,
         index: u32,
     ) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let disk = qcow2::Disk::open_observed(chain, &self.observer)?.into_snapshot(index)?;
+        let disk = qcow2::Disk::open_observed(&layers(chain), &self.observer)?;
+        let disk = disk.into_snapshot(index)?;
         Ok(WalkerDisk { disk, scratch: &mut self.scratch })
     }
 }
 
+/// Returns the layers of `chain` in the form in which our walker takes them.
+fn layers(chain: &Chain) -> SmallVec<[Layer<'_, ChainFile>; MAX_LAYERS]> {
+    chain.layers().iter().map(ChainLayer::borrowed).collect()
+}
+
 /// An image that our walker has opened.
 pub struct WalkerDisk<'s, O: Observer = ()> {
-    disk: qcow2::Disk<'s, dyn Storage + 's, &'s O>,
+    disk: qcow2::Disk<'s, ChainFile, &'s O>,
     scratch: &'s mut WalkScratch,
 }
 
@@ -70,12 +81,13 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
         self.disk.virtual_size_bytes()
     }
 
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
         Ok(qcow2::map_extents(&self.disk, window, self.scratch, visitor)?)
     }
 
-    fn lookup(&mut self, guest: GuestOffset) -> Result<Mapping, EngineError> {
-        Ok(qcow2::lookup(&self.disk, guest)?)
+    fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
+        let status = qcow2::lookup(&self.disk, guest)?.into();
+        Ok(GuestRun { length_bytes: 1, status })
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
@@ -89,7 +101,7 @@ impl From<MapError> for EngineError {
         match error {
             MapError::Storage { error, .. } => Self::Storage(error),
             MapError::PastEnd { guest, virtual_size } => Self::PastEnd { guest, virtual_size },
-            error => Self::Malformed(Box::new(error)),
+            error => Self::Failed(Box::new(error)),
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The files that a program builds, and their names: for each layer of its chain an image and, if it has one, an
 //! external data file. All buffers are reused from program to program.
 
+use std::sync::Arc;
+
 use crate::disk::clusters::HostCluster;
 use crate::disk::limits::MAX_LAYERS;
+use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Layer;
 use crate::images::declarations::Declarations;
 use crate::images::image::Image;
@@ -64,7 +67,7 @@ pub struct Deviation {
 }
 
 /// The files of one layer.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LayerFiles {
     /// The image. For a raw layer: the guest data themselves.
     pub image: Image,
@@ -83,26 +86,37 @@ pub struct LayerFiles {
 }
 
 impl LayerFiles {
-    /// Returns the files as a layer to open.
+    /// Returns the files as a layer that our walker opens.
     pub fn layer(&self) -> Layer<'_, Image> {
         Layer { image: &self.image, data_file: self.has_data_file.then_some(&self.data_file) }
     }
 }
 
-/// The files of all layers.
+/// The files of all layers. An engine may keep files of earlier images: the build then writes to new ones.
 #[derive(Debug, Default)]
 pub struct Images {
     /// The layers from the bottom up, followed by spare ones whose buffers are reused.
-    layers: Vec<LayerFiles>,
+    layers: Vec<Arc<LayerFiles>>,
     live: usize,
     unchanged: usize,
 }
 
 impl Images {
+    /// Replaces all layers by one qcow2 image with the bytes of `file`.
+    pub fn become_file(&mut self, file: &[u8]) {
+        self.resize(1);
+        self.set_unchanged(0);
+        let layer = self.layer_mut(0);
+        (layer.has_data_file, layer.data_file_is_raw, layer.raw) = (false, false, false);
+        layer.image.clear();
+        layer.image.write(HostOffset::ZERO, file);
+        layer.image.seal(file.len() as u64);
+    }
+
     /// Keeps the `count` lowest layers, or makes room for `count` layers.
     pub fn resize(&mut self, count: usize) {
         if self.layers.len() < count {
-            self.layers.resize_with(count, LayerFiles::default);
+            self.layers.resize_with(count, Arc::default);
         }
         self.unchanged = self.unchanged.min(count);
         self.live = count;
@@ -120,13 +134,18 @@ impl Images {
 
     /// Returns the layer `height` layers above the lowest one, for the build.
     pub fn layer_mut(&mut self, height: usize) -> &mut LayerFiles {
-        &mut self.layers[height]
+        let layer = &mut self.layers[height];
+        if Arc::strong_count(layer) > 1 {
+            *layer = Arc::default();
+        }
+        // There is no other reference, so that this copies nothing.
+        Arc::make_mut(layer)
     }
 
-    /// Returns the layer `depth` layers below the top. It must exist.
+    /// Returns the layer `depth` layers below the top, to change the built files. It must exist.
     pub fn at_depth_mut(&mut self, depth: usize) -> &mut LayerFiles {
         let height = self.live - 1 - depth;
-        &mut self.layers[height]
+        Arc::make_mut(&mut self.layers[height])
     }
 
     /// Returns the number of written bytes in all files.
@@ -137,7 +156,7 @@ impl Images {
     }
 
     /// Returns the layers from the top down.
-    pub fn layers(&self) -> impl DoubleEndedIterator<Item = &LayerFiles> + ExactSizeIterator {
+    pub fn layers(&self) -> impl DoubleEndedIterator<Item = &Arc<LayerFiles>> + ExactSizeIterator {
         self.layers[..self.live].iter().rev()
     }
 

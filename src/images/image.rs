@@ -1,7 +1,8 @@
 //! The bytes of one image, stored sparsely: written bytes are kept, everything else is a hole. A 2 MiB cluster or a
 //! far host offset costs only the bytes written there. All buffers are reused from image to image.
 
-use std::cell::Cell;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
@@ -9,7 +10,7 @@ use crate::disk::storage;
 use crate::disk::storage::{Data, GRAIN_BYTES, Storage};
 
 /// A sparse image in memory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Image {
     length_bytes: u64,
     /// Sorted by offset and disjoint once sealed.
@@ -24,14 +25,14 @@ pub struct Image {
 
 /// Guesses for look-ups. Readers read the same table entries again and again.
 #[derive(Debug)]
-struct Guesses([Cell<u32>; Guesses::SLOTS]);
+struct Guesses([AtomicU32; Guesses::SLOTS]);
 
 impl Guesses {
     const SLOTS: usize = 256;
 
     /// Returns the guess for `offset`. Offsets within 64 bytes share one.
     #[inline]
-    fn slot(&self, offset: u64) -> &Cell<u32> {
+    fn slot(&self, offset: u64) -> &AtomicU32 {
         // Fibonacci hashing; the upper eight bits are below SLOTS.
         &self.0[((offset >> 6).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize]
     }
@@ -39,7 +40,14 @@ impl Guesses {
 
 impl Default for Guesses {
     fn default() -> Self {
-        Self([const { Cell::new(0) }; Self::SLOTS])
+        Self([const { AtomicU32::new(0) }; Self::SLOTS])
+    }
+}
+
+impl Clone for Guesses {
+    /// Returns guesses for look-ups that begin anew.
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 
@@ -228,7 +236,7 @@ impl Image {
     #[inline]
     fn first_past(&self, offset: u64) -> usize {
         let slot = self.guesses.slot(offset);
-        let guess = slot.get() as usize;
+        let guess = slot.load(Relaxed) as usize;
         let ends_past = |segment: &Segment| segment.end() > offset;
         if self.segments.get(guess).is_some_and(ends_past)
             && (guess == 0 || !ends_past(&self.segments[guess - 1]))
@@ -236,7 +244,7 @@ impl Image {
             return guess;
         }
         let index = self.segments.partition_point(|segment| !ends_past(segment));
-        slot.set(u32::try_from(index).unwrap_or(0));
+        slot.store(u32::try_from(index).unwrap_or(0), Relaxed);
         index
     }
 }

@@ -6,6 +6,7 @@
 //! encoded program returns the same program).
 
 mod events;
+pub(crate) mod fold;
 pub mod generate;
 pub(crate) mod interpreter;
 pub(crate) mod journal;

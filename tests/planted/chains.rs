@@ -11,7 +11,7 @@ use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use qcowfuzz::programs::text::assemble;
 
-use super::{Case, Fault, coalesce, continues};
+use super::{Case, Fault, LookUp, coalesce, continues};
 use crate::lines;
 
 pub const CASES: &[Case] = &[

@@ -3,9 +3,10 @@
 use std::ops::ControlFlow;
 
 use qcowfuzz::disk::extent::{Extent, Mapping};
-use qcowfuzz::harness::engine::{EngineError, OpenDisk};
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::engine::EngineError;
 
-use super::{Case, Facts, Fault};
+use super::{Case, Facts, Fault, LookUp};
 
 /// Reports whether an extent lies past the end of the file, as in damaged images.
 fn past_the_file(extents: &[Extent], facts: &Facts) -> bool {
@@ -102,7 +103,7 @@ pub const CASES: &[Case] = &[
         fault: Fault {
             lookup: Some(|disk, _, guest| match disk.lookup(guest) {
                 Ok(Mapping { data: true, offset: None, .. }) => {
-                    Err(EngineError::Other("compressed".into()))
+                    Err(EngineError::untyped("compressed"))
                 }
                 other => other,
             }),

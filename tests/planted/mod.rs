@@ -11,17 +11,18 @@ use std::ops::ControlFlow;
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
-use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::Walker;
-use qcowfuzz::harness::engine::{Capabilities, Engine, EngineError, OpenDisk};
-use qcowfuzz::internal::formats::qcow2::error::MapError;
+use qcowfuzz::harness::chain::{Chain, ChainFile};
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::status::{GuestRun, GuestStatus};
 use qcowfuzz::internal::formats::qcow2::geometry::Geometry;
 use qcowfuzz::internal::formats::qcow2::header::Header;
 use qcowfuzz::internal::formats::qcow2::header::PARSED_BYTES;
 
 /// The facts about the image and the earlier walks that a fault may use.
 pub struct Facts<'s> {
-    pub storage: &'s dyn Storage,
+    pub storage: &'s ChainFile,
     pub geometry: Geometry,
     /// The virtual size that the header stores, in bytes.
     pub stored_size_bytes: u64,
@@ -115,11 +116,11 @@ impl Faulty {
 impl Engine for Faulty {
     type Disk<'s> = FaultyDisk<'s>;
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::ALL
+    fn name(&self) -> &str {
+        "faulty"
     }
 
-    fn open<'s>(&'s mut self, chain: &[Layer<'s>]) -> Result<FaultyDisk<'s>, EngineError> {
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<FaultyDisk<'s>, EngineError> {
         let disk = self.walker.open(chain)?;
         let facts = facts_of(chain)?;
         Ok(FaultyDisk { disk, facts, fault: self.fault })
@@ -127,7 +128,7 @@ impl Engine for Faulty {
 
     fn open_snapshot<'s>(
         &'s mut self,
-        chain: &[Layer<'s>],
+        chain: &'s Chain,
         index: u32,
     ) -> Result<FaultyDisk<'s>, EngineError> {
         let active_size = Fault { size: Some(|facts| facts.size_bytes), ..Fault::NONE };
@@ -144,8 +145,8 @@ impl Engine for Faulty {
     }
 }
 
-fn facts_of<'s>(chain: &[Layer<'s>]) -> Result<Facts<'s>, EngineError> {
-    let storage = chain.first().ok_or(MapError::Missing("image"))?.image;
+fn facts_of(chain: &Chain) -> Result<Facts<'_>, EngineError> {
+    let storage = chain.image();
     let mut first_bytes = [0; PARSED_BYTES];
     storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
     let header = Header::parse(&first_bytes)?;
@@ -172,7 +173,7 @@ impl OpenDisk for FaultyDisk<'_> {
         }
     }
 
-    fn map(&mut self, window: Window, visitor: &mut dyn Visitor) -> Walked {
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Walked {
         let Self { disk, facts, fault } = self;
         let asked = fault.window.map_or(window, |change| change(window, facts));
         let mut extents = Vec::new();
@@ -197,10 +198,13 @@ impl OpenDisk for FaultyDisk<'_> {
         walked
     }
 
-    fn lookup(&mut self, guest: GuestOffset) -> Result<Mapping, EngineError> {
+    fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
         match self.fault.lookup {
-            Some(lookup) => lookup(&mut self.disk, &self.facts, guest),
-            None => self.disk.lookup(guest),
+            Some(lookup) => {
+                let status = lookup(&mut self.disk, &self.facts, guest)?.into();
+                Ok(GuestRun { length_bytes: 1, status })
+            }
+            None => self.disk.status(guest),
         }
     }
 
@@ -208,6 +212,20 @@ impl OpenDisk for FaultyDisk<'_> {
         match self.fault.read {
             Some(read) => read(&mut self.disk, &self.facts, guest, into),
             None => self.disk.read(guest, into),
+        }
+    }
+}
+
+/// The mapping of single bytes.
+pub trait LookUp {
+    fn lookup(&mut self, guest: GuestOffset) -> Looked;
+}
+
+impl LookUp for WalkerDisk<'_> {
+    fn lookup(&mut self, guest: GuestOffset) -> Looked {
+        match self.status(guest)?.status {
+            GuestStatus::Exact(mapping) => Ok(mapping),
+            coarse => panic!("the walker answers with {coarse}"),
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use qcowfuzz::disk::extent::Mapping;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::engine::{EngineError, OpenDisk};
 use qcowfuzz::internal::formats::qcow2::error::MapError;
 use qcowfuzz::internal::formats::qcow2::layout::Layout;
 
-use super::{Case, Facts, Fault, Looked, OnLookup, OnRead, Walked, WalkerDisk};
+use super::{Case, Facts, Fault, LookUp, Looked, OnLookup, OnRead, Walked, WalkerDisk};
 
 const fn lookup(
     name: &'static str,

@@ -2,6 +2,7 @@
 
 use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::engine::EngineError;
 use qcowfuzz::internal::formats::qcow2::error::MapError;
 use qcowfuzz::internal::formats::qcow2::layout::Layout;

@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use crate::disk::extent::Extent;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Layer;
 use crate::findings::explain;
 use crate::findings::explain::{ExplainedEntry, FileRun, FileView, Step};
 use crate::findings::log::Log;
@@ -12,6 +11,7 @@ use crate::findings::panics;
 use crate::findings::records::MapRecord;
 use crate::findings::runner::Runner;
 use crate::harness::Walker;
+use crate::harness::chain::Chain;
 use crate::harness::target::Expectation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
@@ -74,7 +74,7 @@ impl Evidence {
         image.write(HostOffset::ZERO, input);
         image.seal(input.len() as u64);
         let explained = panics::caught(|| explain::explain_file(&image));
-        let chain = [Layer { image: &image, data_file: None }.erased()];
+        let chain = Chain::alone(image);
         let (actual, walk_ended) = walked(|| explain::walk_chain(&mut Walker::default(), &chain));
         Self {
             files: explained.iter().map(FileJson::from).collect(),

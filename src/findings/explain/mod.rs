@@ -9,14 +9,12 @@ mod steps;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use crate::disk::extent::{Extent, Window};
-use crate::disk::limits::{EXPLAINED_FUEL, MAX_EXPLAINED_EXTENTS, MAX_LAYERS};
-use crate::disk::storage::Layer;
+use crate::disk::limits::{EXPLAINED_FUEL, MAX_EXPLAINED_EXTENTS};
 use crate::findings::provenance::Provenance;
 use crate::findings::watch::{Watch, Watched};
 use crate::formats::qcow2::anatomy::Anatomy;
+use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, OpenDisk};
 use crate::harness::model::Model;
 use crate::harness::oracles::collector::Collector;
@@ -78,13 +76,11 @@ pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watche
 /// Returns the extents that an engine reports for the images, at most [`MAX_EXPLAINED_EXTENTS`], and the reason if the
 /// walk did not finish.
 pub fn walk<E: Engine>(engine: &mut E, images: &Images) -> (Vec<Extent>, Option<String>) {
-    let chain: SmallVec<[Layer; MAX_LAYERS]> =
-        images.layers().map(|files| files.layer().erased()).collect();
-    walk_chain(engine, &chain)
+    walk_chain(engine, &Chain::new(images))
 }
 
 /// Returns the extents that an engine reports for a chain of any files, and the reason if the walk did not finish.
-pub fn walk_chain<E: Engine>(engine: &mut E, chain: &[Layer]) -> (Vec<Extent>, Option<String>) {
+pub fn walk_chain<E: Engine>(engine: &mut E, chain: &Chain) -> (Vec<Extent>, Option<String>) {
     let mut extents = Vec::new();
     let mut collector =
         Collector::new(&mut extents, EXPLAINED_FUEL).stopping_after(MAX_EXPLAINED_EXTENTS);

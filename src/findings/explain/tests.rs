@@ -232,7 +232,7 @@ fn a_file_of_any_content_is_explained() {
     let view = explain_file(&image);
     assert!(view.fault.unwrap().contains("not a qcow2 image"));
     assert_eq!(view.runs.len(), 1);
-    let chain = [Layer { image: &image, data_file: None }.erased()];
+    let chain = Chain::alone(image);
     let (extents, ended) = walk_chain(&mut Walker::default(), &chain);
     assert!(extents.is_empty() && ended.unwrap().contains("not a qcow2 image"));
 }
@@ -280,10 +280,7 @@ fn damaged_files_are_explained() {
         faults += usize::from(view.fault.is_some());
         let follows = |runs: &[FileRun]| runs[0].bytes.end <= runs[1].bytes.start;
         assert!(view.runs.windows(2).all(follows), "seed {rng_seed}");
-        let _ = walk_chain(
-            &mut Walker::default(),
-            &[Layer { image: &image, data_file: None }.erased()],
-        );
+        let _ = walk_chain(&mut Walker::default(), &Chain::alone(image));
     }
     assert!((20..280).contains(&faults), "{faults}");
 }

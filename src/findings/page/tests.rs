@@ -30,6 +30,7 @@ fn reported(operations: &str, operations_run: usize) -> Report {
         field: "kind",
         expected: "a <b>",
         actual: "c & \"d\"",
+        error: None,
         detail: "<img src=x>".to_string(),
     };
     let failure = Failure { violation, operations_run };

@@ -31,6 +31,7 @@ fn violation(oracle: &'static str) -> Violation {
         field: "kind",
         expected: "normal",
         actual: "unallocated",
+        error: None,
         detail: "where".to_string(),
     }
 }

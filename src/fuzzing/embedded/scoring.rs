@@ -2,7 +2,7 @@
 
 use crate::disk::observer::Vital;
 use crate::fuzzing::feedback::Counter;
-use crate::fuzzing::feedback::coverage::{CoverageFeatures, FEATURES, Feature};
+use crate::fuzzing::feedback::coverage::{CoverageFeature, CoverageFeatures, FEATURES};
 use crate::fuzzing::feedback::layout::COUNTERS;
 
 /// The lowest score with which an input is kept.
@@ -81,7 +81,7 @@ impl SeenFeatures {
     }
 
     #[inline]
-    fn novelty(&self, feature: Feature) -> u32 {
+    fn novelty(&self, feature: CoverageFeature) -> u32 {
         if self.features[feature.index()] > 0 {
             0
         } else if self.counters[feature.counter()] > 0 {
@@ -111,7 +111,7 @@ impl Lineage {
     /// Returns the counters of `features` that the lineage lacks.
     fn missing(&self, features: &CoverageFeatures) -> impl Iterator<Item = usize> {
         let mut rest = self.0.iter().copied().map(usize::from).peekable();
-        features.iter().map(Feature::counter).filter(move |counter| {
+        features.iter().map(CoverageFeature::counter).filter(move |counter| {
             while rest.next_if(|known| known < counter).is_some() {}
             rest.peek() != Some(counter)
         })

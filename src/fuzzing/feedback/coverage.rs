@@ -63,9 +63,9 @@ const CLASSES: usize = 8;
 /// A counter and a class of its count. libFuzzer has eight classes: 1, 2, 3, 4 to 7, 8 to 15, 16 to 31, 32 to 127,
 /// and 128 or more. As in libFuzzer, a higher class is another feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Feature(u32);
+pub struct CoverageFeature(u32);
 
-impl Feature {
+impl CoverageFeature {
     /// Returns the index among all features, less than [`FEATURES`].
     #[inline]
     pub fn index(self) -> usize {
@@ -83,7 +83,7 @@ impl Feature {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoverageFeatures(
     /// Sorted, without duplicates.
-    Vec<Feature>,
+    Vec<CoverageFeature>,
 );
 
 impl CoverageFeatures {
@@ -98,12 +98,12 @@ impl CoverageFeatures {
     pub fn refill(&mut self, recorder: &Recorder) {
         self.0.clear();
         recorder.each(|index, count| {
-            self.0.push(Feature((index * CLASSES) as u32 + class(count)));
+            self.0.push(CoverageFeature((index * CLASSES) as u32 + class(count)));
         });
     }
 
     /// Returns the features, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Feature> {
+    pub fn iter(&self) -> impl Iterator<Item = CoverageFeature> {
         self.0.iter().copied()
     }
 }
@@ -133,7 +133,7 @@ pub fn prune_around(
 ) -> Vec<usize> {
     let mut order: Vec<usize> = (0..inputs.len()).collect();
     order.sort_by_key(|at| (!pinned(*at), inputs[*at].0));
-    let mut reached: BTreeMap<Feature, usize> = BTreeMap::new();
+    let mut reached: BTreeMap<CoverageFeature, usize> = BTreeMap::new();
     let mut kept = Vec::new();
     for at in order {
         let features = &inputs[at].1.0;
@@ -187,7 +187,7 @@ mod tests {
             let mut input = || {
                 let count = entropy.below(12);
                 let mut features: Vec<_> =
-                    (0..count).map(|_| Feature(entropy.below(30) as u32)).collect();
+                    (0..count).map(|_| CoverageFeature(entropy.below(30) as u32)).collect();
                 features.sort_unstable();
                 features.dedup();
                 (entropy.below(50) as usize, CoverageFeatures(features))
@@ -198,12 +198,14 @@ mod tests {
             assert!((0..20).all(|at| !pinned(at) || kept.contains(&at)));
             let reached = |without: Option<usize>| {
                 let some = kept.iter().filter(|at| Some(**at) != without);
-                let mut all: Vec<Feature> = some.flat_map(|at| inputs[*at].1.0.clone()).collect();
+                let mut all: Vec<CoverageFeature> =
+                    some.flat_map(|at| inputs[*at].1.0.clone()).collect();
                 all.sort_unstable();
                 all.dedup();
                 all
             };
-            let mut all: Vec<Feature> = inputs.iter().flat_map(|input| input.1.0.clone()).collect();
+            let mut all: Vec<CoverageFeature> =
+                inputs.iter().flat_map(|input| input.1.0.clone()).collect();
             all.sort_unstable();
             all.dedup();
             assert_eq!(reached(None), all);

@@ -4,16 +4,15 @@
 //! entries, nor the data.
 
 use std::ops::Range;
-
-use smallvec::SmallVec;
+use std::sync::Arc;
 
 use crate::disk::extent::Extent;
-use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::GuestOffset;
-use crate::disk::storage::Layer;
 use crate::harness::case::Case;
+use crate::harness::chain::Chain;
 use crate::harness::engine::Engine;
-use crate::images::damage::{Damage, DamagedFiles};
+use crate::harness::meter::Meter;
+use crate::images::damage::Damage;
 use crate::images::entropy::Entropy;
 
 use super::raw::{Answers, Fuel, RawOutcome, walk};
@@ -27,6 +26,7 @@ pub struct HostileBuffers {
     whole: Vec<Extent>,
     other: Vec<Extent>,
     clipped: [Vec<Extent>; 2],
+    meter: Arc<Meter>,
 }
 
 /// Judges the engine's answers about a damaged image. Without the damage, its disk would have the extents `expected`.
@@ -40,11 +40,9 @@ pub fn check<E: Engine>(
     entropy: &mut Entropy,
     buffers: &mut HostileBuffers,
 ) -> Result<RawOutcome, Box<Violation>> {
-    let files = DamagedFiles::new(case.images, case.damage);
-    let chain: SmallVec<[Layer; MAX_LAYERS]> = files.layers().collect();
-    let HostileBuffers { whole, other, clipped } = buffers;
-    let fuel = Fuel::of_chain(case.images.written_bytes(), chain.len());
-    files.rearm();
+    let HostileBuffers { whole, other, clipped, meter } = buffers;
+    let chain = Chain::damaged(case.images, case.damage, meter);
+    let fuel = Fuel::of_chain(case.images.written_bytes(), chain.layers().len());
     let outcome = if case.damage.is_unsteady() {
         whole.clear();
         match engine.open(&chain) {
@@ -57,12 +55,10 @@ pub fn check<E: Engine>(
     if !case.damage.is_trapped() {
         untouched(case.damage, expected, whole, clipped)?;
     }
-    if engine.capabilities().snapshots {
-        files.rearm();
-        let index = entropy.below(4) as u32;
-        if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
-            walk(&mut disk, other, fuel).map_err(Violation::into_drawn)?;
-        }
+    chain.rearm();
+    let index = entropy.below(4) as u32;
+    if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
+        walk(&mut disk, other, fuel).map_err(Violation::into_drawn)?;
     }
     Ok(outcome)
 }

@@ -2,12 +2,13 @@
 //! not check reads of guest data, nor the error itself, except that it must not say that the image is malformed.
 
 use crate::disk::extent::{Extent, Window};
-use crate::disk::storage::Layer;
-use crate::harness::engine::{Engine, EngineError, OpenDisk};
+use crate::harness::chain::Chain;
+use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
+use crate::harness::meter::Meter;
+use crate::harness::model::Model;
 
 use super::collector::Collector;
-use super::metered::Meter;
-use super::{Oracle, OracleResult, Violation, partition, violation};
+use super::{Oracle, OracleResult, Violation, data, partition, unexpected_error, violation};
 
 const ORACLE: Oracle = Oracle::drawn("io");
 
@@ -15,7 +16,7 @@ const ORACLE: Oracle = Oracle::drawn("io");
 /// walk makes more than `fail_at`.
 pub fn check<E: Engine>(
     engine: &mut E,
-    chain: &[Layer],
+    chain: &Chain,
     meter: &Meter,
     fail_at: u64,
     whole: &[Extent],
@@ -32,6 +33,26 @@ pub fn check<E: Engine>(
     check_answer(&answer, whole, buffer)
 }
 
+/// Opens `chain` and reads all edges of `model` with the read number `fail_at` failing. The engine may refuse what it
+/// likes, but its data must be right.
+pub fn check_data<E: Engine>(
+    engine: &mut E,
+    chain: &Chain,
+    meter: &Meter,
+    fail_at: u64,
+    model: &Model,
+) -> OracleResult {
+    meter.restart(fail_at);
+    let judged = engine.open(chain).map(|mut disk| {
+        data::check(&mut |guest, into: &mut [u8]| disk.read(guest, into), model, |_| true)
+    });
+    meter.restart(u64::MAX);
+    match judged {
+        Ok(Err(violation)) if violation.error.is_none() => Err(violation.attributed_to(ORACLE)),
+        _ => Ok(()),
+    }
+}
+
 fn check_answer(
     answer: &Result<(), EngineError>,
     whole: &[Extent],
@@ -43,11 +64,14 @@ fn check_answer(
                 format!("{} of {} extents", emitted.len(), whole.len())
             });
         }
-        Err(error @ (EngineError::Malformed(_) | EngineError::PastEnd { .. })) => {
+        Err(error) if matches!(error.kind(), ErrorKind::Failed | ErrorKind::Unsupported) => {
             let detail = || error.to_string();
             return violation(ORACLE, "failed read", ("a storage error", "another error"), detail);
         }
-        Err(EngineError::Storage(_) | EngineError::Other(_)) => {}
+        Err(error) if error.kind() == ErrorKind::NotAsked => {
+            return Err(unexpected_error(ORACLE, "walk", error));
+        }
+        Err(_) => {}
     }
     let size = whole.last().and_then(Extent::end).map_or(0, |end| end.get());
     // The number of the failing read is drawn, so a violation of `partition` is drawn here, too.

@@ -1,60 +1,110 @@
-//! Look-ups at both edges of every extent agree with the walk. Does not check that the walk and the look-ups are
-//! right.
+//! The status of guest bytes, at both edges of every extent, agrees with the extent, and so does the run that begins
+//! there. A coarse status must not contradict. Does not check that the extents are right, nor more than some extents
+//! of a long run.
+//!
+//! # Arithmetic
+//! Extents end on the disk (`partition`), so that no end of an extent saturates. A byte past the end of the extents
+//! that an incomplete walk emitted is 0 bytes before their end. A run that passes 2^64 reaches past the end of the
+//! disk.
 
 use crate::disk::extent::Extent;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::OpenDisk;
+use crate::harness::status::{GuestRun, GuestStatus};
 
 use super::{OracleResult, differing_field, unexpected_error, violation};
 
 const ORACLE: &str = "lookup";
 
-/// Looks up the first and the last byte of every extent that `is_new` passes.
+/// The number of extents of a run that are compared with its status. A coarse run may contain many.
+const MAX_COMPARED: usize = 16;
+
+/// Asks for the first and the last byte of every extent that `is_new` passes. `whole` tiles the disk or its beginning.
 pub fn check(
     disk: &mut impl OpenDisk,
     whole: &[Extent],
     mut is_new: impl FnMut(&Extent) -> bool,
 ) -> OracleResult {
-    for extent in whole.iter().filter(|extent| is_new(extent)) {
-        check_byte(disk, extent.start, extent)?;
+    for (index, extent) in whole.iter().enumerate().filter(|(_, extent)| is_new(extent)) {
+        let rest = &whole[index..];
+        check_byte(disk, extent.start, rest)?;
         if extent.length_bytes > 1 {
             // Its end lies on the disk (`partition`).
-            check_byte(disk, extent.start.saturating_add(extent.length_bytes - 1), extent)?;
+            check_byte(disk, extent.start.saturating_add(extent.length_bytes - 1), rest)?;
         }
     }
     Ok(())
 }
 
-/// Looks up any byte. On the disk, the answer must agree with the walk. Past the end, the engine must refuse it.
+/// Asks for any byte. On the disk, the answer must agree with the extents. Past the end, the engine must refuse it.
 pub fn check_point(disk: &mut impl OpenDisk, guest: GuestOffset, whole: &[Extent]) -> OracleResult {
     if guest.get() >= disk.virtual_size_bytes() {
-        return match disk.lookup(guest) {
+        return match disk.status(guest) {
             Err(_) => Ok(()),
-            Ok(mapping) => violation(ORACLE, "past the end", ("refused", mapping.kind()), || {
-                format!("guest offset {guest}: {mapping}")
-            }),
+            Ok(GuestRun { status, .. }) => {
+                violation(ORACLE, "past the end", ("refused", status.kind()), || {
+                    format!("guest offset {guest}: {status}")
+                })
+            }
         };
     }
     // The extents tile the disk (`partition`), so that one begins at or before any byte, unless there is none.
     let after = whole.partition_point(|extent| extent.start <= guest);
-    match after.checked_sub(1).and_then(|index| whole.get(index)) {
-        Some(extent) => check_byte(disk, guest, extent),
+    match after.checked_sub(1) {
+        Some(index) => check_byte(disk, guest, &whole[index..]),
         None => Ok(()),
     }
 }
 
-fn check_byte(disk: &mut impl OpenDisk, guest: GuestOffset, extent: &Extent) -> OracleResult {
-    let actual = match disk.lookup(guest) {
-        Ok(actual) => actual,
+/// Asks for the byte at `guest`, which lies in the first extent of `rest`.
+fn check_byte(disk: &mut impl OpenDisk, guest: GuestOffset, rest: &[Extent]) -> OracleResult {
+    let run = match disk.status(guest) {
+        Ok(run) => run,
         Err(error) => return Err(unexpected_error(ORACLE, "byte", &error)),
     };
+    let Some(first) = rest.first() else { return Ok(()) };
+    let inside = guest.saturating_distance_from(first.start);
     // The byte lies in the extent, whose host range ends within 64 bits (`flags`): nothing is held.
-    let delta = guest.saturating_distance_from(extent.start);
-    let expected = extent.mapping.advanced(delta).unwrap_or(extent.mapping);
-    match differing_field(&expected, &actual) {
-        None => Ok(()),
-        Some(field) => violation(ORACLE, field, (expected.kind(), actual.kind()), || {
-            format!("guest offset {guest}: the walk has {expected}\nthe look-up {actual}")
-        }),
+    let expected = first.mapping.advanced(inside).unwrap_or(first.mapping);
+    let within = (1..=first.length_bytes.saturating_sub(inside)).contains(&run.length_bytes);
+    if within && run.status.admits(&expected, 0) {
+        return Ok(());
     }
+    check_run(&run, guest, disk.virtual_size_bytes(), rest)
+}
+
+/// Compares a run that begins at `guest` with the extents that it meets, and with the end of the disk.
+#[cold]
+fn check_run(run: &GuestRun, guest: GuestOffset, size_bytes: u64, rest: &[Extent]) -> OracleResult {
+    let left = size_bytes.saturating_sub(guest.get());
+    if run.length_bytes == 0 || run.length_bytes > left {
+        return violation(ORACLE, "length", ("on the disk", "another"), || {
+            format!("guest offset {guest}: {run}, up to the end there are {left:#x} bytes")
+        });
+    }
+    let end = guest.saturating_add(run.length_bytes);
+    let mut met = rest.iter().take_while(|extent| extent.start < end).take(MAX_COMPARED);
+    met.try_for_each(|extent| compare(run.status, guest, extent))
+}
+
+/// Compares the status of a run that begins at `guest` with an extent that the run meets.
+fn compare(status: GuestStatus, guest: GuestOffset, extent: &Extent) -> OracleResult {
+    let common = guest.max(extent.start);
+    let inside = common.saturating_distance_from(extent.start);
+    let expected = extent.mapping.advanced(inside).unwrap_or(extent.mapping);
+    let delta = common.saturating_distance_from(guest);
+    if status.admits(&expected, delta) {
+        return Ok(());
+    }
+    let field = match status {
+        // A mapping that does not fit differs in some field, unless its host offset would pass 64 bits.
+        GuestStatus::Exact(actual) => actual
+            .advanced(delta)
+            .and_then(|actual| differing_field(&expected, &actual))
+            .unwrap_or("offset"),
+        _ => "status",
+    };
+    violation(ORACLE, field, (expected.kind(), status.kind()), || {
+        format!("guest offset {guest}: the walk has {expected}\nthe look-up {status}")
+    })
 }

@@ -11,7 +11,6 @@ pub mod io;
 pub mod known;
 pub mod lookup;
 pub mod maximal;
-pub mod metered;
 pub mod model;
 pub mod partition;
 pub mod qcow2;
@@ -22,6 +21,7 @@ pub mod window;
 use std::fmt;
 
 use crate::disk::extent::Mapping;
+use crate::harness::engine::{EngineError, ErrorKind};
 
 /// An oracle, as its violations name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct Violation {
     pub expected: &'static str,
     /// The kind of the actual answer.
     pub actual: &'static str,
+    /// The kind of the error that the engine gave in place of an answer, if it gave one.
+    pub(crate) error: Option<ErrorKind>,
     /// Offsets and values for a person. They are never part of the fingerprint.
     pub detail: String,
 }
@@ -102,18 +104,24 @@ pub(crate) fn violation(
     detail: impl FnOnce() -> String,
 ) -> OracleResult {
     let (Oracle { name: oracle, drawn }, (expected, actual)) = (oracle.into(), kinds);
-    Err(Box::new(Violation { oracle, drawn, field, expected, actual, detail: detail() }))
+    let (error, detail) = (None, detail());
+    Err(Box::new(Violation { oracle, drawn, field, expected, actual, error, detail }))
 }
 
 /// Returns the violation for an error in place of an answer.
 pub(crate) fn unexpected_error(
     oracle: impl Into<Oracle>,
     asked: &'static str,
-    error: &crate::harness::engine::EngineError,
+    error: &EngineError,
 ) -> Box<Violation> {
     let Oracle { name: oracle, drawn } = oracle.into();
-    let (expected, actual, detail) = ("an answer", "an error", error.to_string());
-    Box::new(Violation { oracle, drawn, field: asked, expected, actual, detail })
+    let (kind, detail) = (error.kind(), error.to_string());
+    let actual = match kind {
+        ErrorKind::Unsupported => "a feature is unsupported",
+        _ => "an error",
+    };
+    let (expected, error) = ("an answer", Some(kind));
+    Box::new(Violation { oracle, drawn, field: asked, expected, actual, error, detail })
 }
 
 /// Returns the first field in which two mappings of the same bytes differ.

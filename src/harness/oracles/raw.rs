@@ -8,9 +8,11 @@
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
-use crate::disk::storage::Layer;
-use crate::harness::engine::{Engine, EngineError, OpenDisk};
+use crate::harness::chain::Chain;
+use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
+use crate::harness::idle::{QuestionKind, Unanswered};
 use crate::images::entropy::Entropy;
+use crate::images::files::Images;
 
 use super::collector::Collector;
 use super::{Violation, bounds, flags, lookup, maximal, partition, window};
@@ -44,6 +46,7 @@ const MAX_ASKED: usize = 64;
 pub struct RawJudge {
     whole: Vec<Extent>,
     other: Vec<Extent>,
+    file: Images,
 }
 
 impl RawJudge {
@@ -59,7 +62,8 @@ impl RawJudge {
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
         let fuel = Fuel::of_file(input.len() as u64);
         let answers = Answers { whole: &mut self.whole, other: &mut self.other, fuel };
-        answers.judge(engine, &[Layer::alone(&input)], entropy)
+        self.file.become_file(input);
+        answers.judge(engine, &Chain::new(&self.file), entropy)
     }
 }
 
@@ -109,31 +113,29 @@ impl Answers<'_> {
     pub(super) fn judge<E: Engine>(
         self,
         engine: &mut E,
-        chain: &[Layer],
+        chain: &Chain,
         entropy: &mut Entropy,
     ) -> Result<RawOutcome, Box<Violation>> {
         let Self { whole, other, fuel } = self;
         whole.clear();
-        let capabilities = engine.capabilities();
         let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
         let size = disk.virtual_size_bytes();
-        let (walked, complete) = walk(&mut disk, whole, fuel)?;
+        let mut unanswered = Unanswered::default();
+        let walked = unanswered.unless_idle(QuestionKind::Map, walk(&mut disk, whole, fuel))?;
+        let (outcome, complete) = walked.unwrap_or((RawOutcome::Walked, false));
         flags::check(whole)?;
         maximal::check(whole)?;
         let asked = &whole[..whole.len().min(MAX_ASKED)];
-        if capabilities.lookup {
-            lookup::check(&mut disk, asked, |_| true)?;
-        }
-        if capabilities.read {
-            read_edges(&mut disk, asked)?;
-        }
+        let looked_up = lookup::check(&mut disk, asked, |_| true);
+        unanswered.unless_idle(QuestionKind::Status, looked_up)?;
+        unanswered.unless_idle(QuestionKind::Read, read_edges(&mut disk, asked))?;
         if complete {
             let start = GuestOffset::new(entropy.below(size.max(1)));
             let length_bytes = entropy.next_u64() >> entropy.below(64);
             let some = Window { start, length_bytes };
             window::check(&mut disk, some, whole, fuel.steps, other)?;
         }
-        Ok(walked)
+        Ok(outcome)
     }
 }
 
@@ -148,6 +150,11 @@ pub(super) fn walk(
     let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);
     let walked = disk.map(Window::ALL, &mut collector);
     let exhausted = collector.exhausted();
+    if let Err(error) = &walked
+        && error.kind() == ErrorKind::NotAsked
+    {
+        return Err(super::unexpected_error("walk", "image", error));
+    }
     bounds::check_steps(exhausted && fuel.enough, fuel.steps)?;
     let complete = walked.is_ok() && !exhausted && whole.len() < MAX_EXTENTS;
     if complete {

@@ -2,6 +2,7 @@
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
+use crate::harness::claims::Claim;
 use crate::harness::engine::Engine;
 use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
@@ -58,12 +59,13 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
 impl<E: Engine, O: Observer> Target for Hostile<E, O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { engine, observer, pipeline, model, expected, buffers } = self;
-        let mut entropy = Entropy::new(u64::from(crc32fast::hash(input)));
+        let claims = engine.claims();
+        let mut entropy = Entropy::new(u64::from(crc32fast::hash(&pipeline.load(input, &claims))));
         let (mut refused, mut failed, mut unsupported) = (0, 0, false);
         engine.begin_run();
-        let outcome = pipeline.run(input, DEFINITION.limits, checks, observer, |case| {
-            unsupported = !engine.capabilities().cover(&case.features);
-            if unsupported {
+        let outcome = pipeline.run(DEFINITION.limits, checks, observer, |case| {
+            if claims.about(case.features) == Claim::No {
+                unsupported = true;
                 return Ok(());
             }
             model.replay(case.journals.iter().copied());

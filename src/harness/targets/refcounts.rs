@@ -1,6 +1,7 @@
 //! The target `refcounts`: the allocator alone, in geometries that are too large for a walk.
 
 use crate::disk::observer::Observer;
+use crate::harness::claims::Claims;
 use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
@@ -50,7 +51,8 @@ impl<O: Observer> Refcounts<O> {
 impl<O: Observer> Target for Refcounts<O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount, observer } = self;
-        pipeline.run(input, DEFINITION.limits, checks, observer, |case| {
+        pipeline.load(input, &Claims::ALL);
+        pipeline.run(DEFINITION.limits, checks, observer, |case| {
             let top = case.images.top();
             refcounts::check(recount, &top.image, &top.out_of_date)
         })

@@ -3,9 +3,9 @@
 
 mod apply;
 mod attacks;
-mod files;
+mod read_faults;
 mod traps;
 
 pub use apply::Damage;
 pub use attacks::{Attack, Spot, Transform};
-pub use files::{DamagedFiles, DamagedImage};
+pub use read_faults::ReadFaults;

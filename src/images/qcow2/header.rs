@@ -98,7 +98,7 @@ impl Builder {
         let Self { plan, active, .. } = self;
         let geometry = plan.geometry;
         let (table, table_clusters) = refcounts.table();
-        let [incompatible, compatible, autoclear] = self.features();
+        let [incompatible, compatible, autoclear] = self.feature_bits();
         let backing_file_bytes = if layout.name_bytes > 0 { names.backing.len() } else { 0 };
         FixedPart {
             geometry,
@@ -119,7 +119,7 @@ impl Builder {
     }
 
     /// Returns the incompatible, compatible and autoclear feature bits.
-    fn features(&self) -> [u64; 3] {
+    fn feature_bits(&self) -> [u64; 3] {
         let Self { plan, .. } = self;
         let bit = |there: bool, bit: u64| if there { bit } else { 0 };
         let stale = plan.has(HeaderFlags::OUT_OF_DATE);

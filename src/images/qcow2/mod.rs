@@ -11,6 +11,7 @@ pub mod clusters;
 mod compressed;
 mod declare;
 mod encoding;
+mod features;
 mod file;
 mod header;
 mod l1;

@@ -1,9 +1,8 @@
 //! Chains of images: the virtual machine builds the image at the top; the layers below it no longer change.
 
-use crate::disk::chain_features::ChainFeatures;
+use crate::disk::features::FeatureSet;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
-use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::images::files::{FileNames, Images};
 use crate::images::qcow2::{Builder, Names, NamesTooLong, Sizes};
 use crate::programs::journal::Journal;
@@ -24,17 +23,10 @@ impl Vm {
     }
 
     /// Returns the features that an engine needs to read the chain.
-    pub fn chain_features(&self) -> ChainFeatures {
-        let backing_files = self.layers_below > 0;
-        let mut features = ChainFeatures { backing_files, ..ChainFeatures::default() };
+    pub fn features(&self) -> FeatureSet {
         // A raw layer has no structures: an engine reads only its bytes.
-        for (builder, _) in self.layers().filter(|(_, journal)| !journal.raw) {
-            let Geometry { extended_l2, compression, data_file, .. } = builder.plan().geometry;
-            features.extended_l2 |= extended_l2;
-            features.zstd |= compression == Compression::Zstd;
-            features.data_files |= data_file;
-        }
-        features
+        let images = self.layers().filter(|(_, journal)| !journal.raw);
+        images.fold(FeatureSet::EMPTY, |all, (builder, _)| all.with(builder.features()))
     }
 
     /// Returns the smallest unit of mapping in any layer, in bytes, at least 1.

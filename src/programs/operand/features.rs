@@ -43,6 +43,11 @@ impl ImageFeatures {
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+
+    /// Returns the features of `self` that `other` lacks.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
 }
 
 impl Operand for ImageFeatures {

@@ -115,6 +115,11 @@ impl HeaderFlags {
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+
+    /// Returns the flags of `self` that `other` lacks.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
 }
 
 /// The backing file of an image.

@@ -1,0 +1,112 @@
+//! The claims of an engine about features, and the policy that excuses some of its answers.
+
+use crate::disk::features::{Feature, FeatureSet};
+
+/// A claim of an engine about a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The engine reads images with the feature: an error is a bug.
+    Yes,
+    /// The engine may refuse an image with the feature. If it answers, the answer must be right.
+    RefuseOrBeRight,
+    /// The engine does not know the feature. It gets no image that has it.
+    No,
+}
+
+/// One program of this many keeps the features that the engine may refuse.
+const REFUSED_SHARE: u16 = 8;
+
+/// The claims of an engine about all features. A feature that no claim mentions is claimed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    no: FeatureSet,
+    refuse_or_be_right: FeatureSet,
+}
+
+impl Claims {
+    /// All features are claimed.
+    pub const ALL: Self = Self { no: FeatureSet::EMPTY, refuse_or_be_right: FeatureSet::EMPTY };
+
+    /// Returns these claims, except that the engine does not know `features`.
+    pub const fn no(self, features: &[Feature]) -> Self {
+        let features = FeatureSet::of(features);
+        let refuse_or_be_right = self.refuse_or_be_right.without(features);
+        Self { no: self.no.with(features), refuse_or_be_right }
+    }
+
+    /// Returns these claims, except that the engine refuses images with `features` or reads them correctly.
+    pub const fn refuse_or_be_right(self, features: &[Feature]) -> Self {
+        let features = FeatureSet::of(features);
+        let refuse_or_be_right = self.refuse_or_be_right.with(features);
+        Self { no: self.no.without(features), refuse_or_be_right }
+    }
+
+    /// Returns the features that the programs of an engine must not have. A share of the programs, by their
+    /// `rng_seed`, keeps the features that the engine may refuse.
+    pub(crate) fn folded(&self, rng_seed: u16) -> FeatureSet {
+        match rng_seed % REFUSED_SHARE == REFUSED_SHARE - 1 {
+            true => self.no,
+            false => self.no.with(self.refuse_or_be_right),
+        }
+    }
+
+    /// Returns the claim about a chain with `features`: the weakest of the claims about each.
+    pub fn about(&self, features: FeatureSet) -> Claim {
+        if features.meets(self.no) {
+            Claim::No
+        } else if features.meets(self.refuse_or_be_right) {
+            Claim::RefuseOrBeRight
+        } else {
+            Claim::Yes
+        }
+    }
+}
+
+/// The answers of an engine that its policy excuses. On a valid image, a policy excuses nothing but the size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EnginePolicy {
+    /// The size of a disk whose stored size is no whole number of sectors.
+    pub size: SizePolicy,
+    /// The cost of a walk.
+    pub cost: CostPolicy,
+}
+
+/// The size that an engine reports for a disk whose stored size is no whole number of sectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SizePolicy {
+    /// Whole sectors, as QEMU: the last one does not count.
+    #[default]
+    WholeSectors,
+    /// The stored size, or whole sectors above or below it.
+    Near,
+}
+
+/// The judgement of the bytes that an engine reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CostPolicy {
+    /// An engine reads only what it needs: for a walk, each allocated part of a table once.
+    #[default]
+    Judged,
+    /// An engine may read as much as it likes.
+    NotJudged,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_weakest_claim_counts() {
+        let claims = Claims::ALL
+            .no(&[Feature::Zstd, Feature::Dirty])
+            .refuse_or_be_right(&[Feature::Dirty, Feature::Corrupt]);
+        let about = |features: &[Feature]| claims.about(FeatureSet::of(features));
+        assert_eq!(about(&[]), Claim::Yes);
+        assert_eq!(about(&[Feature::Version3, Feature::Dirty]), Claim::RefuseOrBeRight);
+        assert_eq!(about(&[Feature::Zstd, Feature::Dirty]), Claim::No);
+        assert_eq!(
+            claims.no(&[Feature::Corrupt]).about(FeatureSet::of(&[Feature::Corrupt])),
+            Claim::No
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The questions that an engine does not answer, and the oracles that are idle for want of answers.
+
+use std::fmt;
+
+use super::Violation;
+use super::engine::ErrorKind;
+
+/// A kind of question to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuestionKind {
+    /// [`OpenDisk::map`](super::engine::OpenDisk::map).
+    Map,
+    /// [`OpenDisk::status`](super::engine::OpenDisk::status).
+    Status,
+    /// [`OpenDisk::read`](super::engine::OpenDisk::read).
+    Read,
+    /// [`Engine::open_snapshot`](super::engine::Engine::open_snapshot).
+    Snapshots,
+}
+
+impl QuestionKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Map, Self::Status, Self::Read, Self::Snapshots];
+
+    /// Returns the name of the question, and the oracles that judge only answers to it.
+    pub const fn oracles(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Map => ("map", "partition, flags, maximal, model (extents), window, bounds"),
+            Self::Status => ("status", "lookup"),
+            Self::Read => ("read", "data"),
+            Self::Snapshots => ("snapshots", "snapshots"),
+        }
+    }
+}
+
+/// The kinds of questions that an engine did not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unanswered(u8);
+
+impl Unanswered {
+    /// Reports whether the engine did not answer questions of this kind.
+    pub fn has(self, kind: QuestionKind) -> bool {
+        self.0 & 1 << kind as u8 != 0
+    }
+
+    /// Returns the kinds.
+    pub fn iter(self) -> impl Iterator<Item = QuestionKind> {
+        QuestionKind::ALL.into_iter().filter(move |kind| self.has(*kind))
+    }
+
+    /// Returns the result of an oracle that asks questions of this kind; `None` if the engine has no answers to them.
+    pub(super) fn unless_idle<T>(
+        &mut self,
+        kind: QuestionKind,
+        result: Result<T, Box<Violation>>,
+    ) -> Result<Option<T>, Box<Violation>> {
+        match result {
+            Ok(held) => Ok(Some(held)),
+            Err(violation) if violation.error == Some(ErrorKind::NotAsked) => {
+                self.0 |= 1 << kind as u8;
+                Ok(None)
+            }
+            Err(violation) => Err(violation),
+        }
+    }
+}
+
+/// Prints a line for each kind.
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, kind) in self.iter().enumerate() {
+            let (question, oracles) = kind.oracles();
+            let line_end = if index == 0 { "" } else { "\n" };
+            write!(f, "{line_end}{question}: not asked; idle oracles: {oracles}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Faults of reads: bytes that change, and reads that fail, while an engine reads a file.
+//!
+//! # Arithmetic
+//! A count of reads that has reached 255 stays there: it is as high as any that a trap waits for. A read that passes
+//! 2^64 ends there, past the end of every file.
+
+use std::io::ErrorKind;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+
+use smallvec::SmallVec;
+
+use crate::disk::error::StorageError;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage;
+use crate::disk::storage::{Data, Storage};
+use crate::images::image::Image;
+
+use super::apply::Damage;
+use super::traps::{Failing, Trap};
+
+/// The faults that reads of one image meet. Call [`ReadFaults::rearm`] before each opening.
+#[derive(Debug)]
+pub struct ReadFaults {
+    traps: SmallVec<[Armed<Trap>; 2]>,
+    failing: SmallVec<[Armed<Failing>; 2]>,
+}
+
+/// An event that happens after a number of reads.
+#[derive(Debug)]
+struct Armed<T> {
+    what: T,
+    reads: AtomicU8,
+}
+
+impl<T: Clone> Armed<T> {
+    fn new(what: &T) -> Self {
+        Self { what: what.clone(), reads: AtomicU8::new(0) }
+    }
+
+    /// Counts a read, and reports whether the event happens to it.
+    fn springs(&self, after: u8) -> bool {
+        let before = self.reads.load(Relaxed);
+        self.reads.store(before.saturating_add(1), Relaxed);
+        before >= after
+    }
+}
+
+impl Damage {
+    /// Returns the faults that reads of the image at `depth` meet; `None` if they meet none.
+    pub fn read_faults(&self, depth: usize) -> Option<ReadFaults> {
+        let traps = self.traps.iter().filter(|trap| trap.depth == depth);
+        let failing = self.failing.iter().filter(|failing| failing.depth == depth);
+        let faults = ReadFaults {
+            traps: traps.map(Armed::new).collect(),
+            failing: failing.map(Armed::new).collect(),
+        };
+        (!faults.traps.is_empty() || !faults.failing.is_empty()).then_some(faults)
+    }
+}
+
+impl ReadFaults {
+    /// Resets the counts of all reads.
+    pub fn rearm(&self) {
+        self.traps.iter().for_each(|armed| armed.reads.store(0, Relaxed));
+        self.failing.iter().for_each(|armed| armed.reads.store(0, Relaxed));
+    }
+
+    /// Reads from `image`; see [`Storage::read_at`].
+    ///
+    /// # Errors
+    /// The read fails on purpose.
+    pub fn read_at(
+        &self,
+        image: &Image,
+        offset: HostOffset,
+        into: &mut [u8],
+    ) -> Result<(), StorageError> {
+        self.count(offset.get(), offset.get().saturating_add(into.len() as u64))?;
+        image.read_at(offset, into)?;
+        self.spring(offset, into);
+        Ok(())
+    }
+
+    /// Reads from `image`; see [`Storage::next_data`].
+    ///
+    /// # Errors
+    /// The read fails on purpose.
+    pub fn next_data<'a>(
+        &self,
+        image: &'a Image,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        let met = self.traps.iter().filter(|armed| armed.what.meets(from, until));
+        let Some(trap) = met.map(|armed| armed.what.range.start.max(from)).min() else {
+            // Only the returned bytes count as read.
+            let data = image.next_data(from, until, scratch)?;
+            if let Some(Data { offset, bytes }) = &data {
+                self.count(offset.get(), offset.get() + bytes.len() as u64)?;
+            }
+            return Ok(data);
+        };
+        // A trap may lie in a hole.
+        let there = image.next_data(from, until, scratch)?.map(|data| data.offset);
+        let first = there.map_or(trap, |there| there.min(trap));
+        storage::read_widened(&Faulted { image, faults: self }, from, first, until, scratch)
+    }
+
+    /// Counts a read, and fails if it is one that must fail.
+    fn count(&self, from: u64, until: u64) -> Result<(), StorageError> {
+        for armed in &self.failing {
+            let Failing { ranges, reads, .. } = &armed.what;
+            let next = ranges.partition_point(|range| range.end.get() <= from);
+            let hit = ranges.get(next).is_some_and(|range| range.start.get() < until);
+            if hit && armed.springs(*reads) {
+                return Err(StorageError { offset: HostOffset::new(from), kind: ErrorKind::Other });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes of the traps into `bytes`, which begin at `from`.
+    fn spring(&self, from: HostOffset, bytes: &mut [u8]) {
+        let until = from.saturating_add(bytes.len() as u64);
+        let met = self.traps.iter().filter(|armed| armed.what.meets(from, until));
+        for armed in met.filter(|armed| armed.springs(armed.what.reads)) {
+            let (start, end) = (armed.what.range.start.get(), armed.what.range.end.get());
+            let new = armed.what.bytes.iter().rev().zip((start..end).rev());
+            for (byte, place) in new {
+                let inside = place.checked_sub(from.get()).and_then(|it| usize::try_from(it).ok());
+                if let Some(target) = inside.and_then(|it| bytes.get_mut(it)) {
+                    *target = *byte;
+                }
+            }
+        }
+    }
+}
+
+/// An image whose reads meet faults.
+struct Faulted<'d> {
+    image: &'d Image,
+    faults: &'d ReadFaults,
+}
+
+impl Storage for Faulted<'_> {
+    fn length_bytes(&self) -> u64 {
+        self.image.length_bytes()
+    }
+
+    fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        self.faults.read_at(self.image, offset, into)
+    }
+}

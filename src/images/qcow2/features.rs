@@ -1,0 +1,74 @@
+//! The features of an image, as an implementation may lack them.
+
+use crate::disk::features::{Feature, FeatureSet};
+use crate::disk::image_format::ImageFormat;
+use crate::formats::qcow2::geometry::{Compression, Version};
+
+use super::builder::Builder;
+use super::encoding::sizes::Sizes;
+use super::header::style::{HeaderFlags, HeaderLength};
+
+/// An L1 table of more bytes has the feature [`Feature::LargeL1`].
+const LARGE_L1_BYTES: u64 = 1 << 20;
+
+impl Builder {
+    /// Returns the features of the image.
+    pub fn features(&self) -> FeatureSet {
+        let (plan, geometry) = (&self.plan, &self.plan.geometry);
+        let mut features = FeatureSet::of(&[
+            Feature::clusters(geometry.cluster_size),
+            Feature::refcounts(geometry.refcount_order),
+        ]);
+        let l1_entries = geometry.l1_entries_for(plan.size_bytes);
+        let backing = |format| plan.backing.is_some_and(|backing| backing.format == format);
+        let named = plan.backing.is_none_or(|backing| backing.names_format);
+        let unknown = [HeaderFlags::COMPATIBLE_BITS, HeaderFlags::AUTOCLEAR_BITS];
+        for (there, feature) in [
+            (geometry.version == Version::V2, Feature::Version2),
+            (geometry.version == Version::V3, Feature::Version3),
+            (geometry.extended_l2, Feature::ExtendedL2),
+            (self.payload_end.is_some(), Feature::Compressed),
+            (geometry.compression == Compression::Zstd, Feature::Zstd),
+            (backing(ImageFormat::Qcow2), Feature::Qcow2Backing),
+            (backing(ImageFormat::Raw), Feature::RawBacking),
+            (
+                !named || plan.backing.is_some() && plan.has(HeaderFlags::NO_FORMAT),
+                Feature::UnnamedFormat,
+            ),
+            (geometry.data_file, Feature::DataFile),
+            (plan.has_raw_data_file(), Feature::RawDataFile),
+            (!self.snapshots.is_empty(), Feature::Snapshots),
+            (self.bitmaps.live > 0 || self.bitmaps.bit_left, Feature::Bitmaps),
+            (plan.has(HeaderFlags::DIRTY) || plan.has(HeaderFlags::OUT_OF_DATE), Feature::Dirty),
+            (plan.has(HeaderFlags::OUT_OF_DATE), Feature::OutOfDateRefcounts),
+            (plan.has(HeaderFlags::CORRUPT), Feature::Corrupt),
+            (
+                plan.header.lazy_refcounts || plan.has(HeaderFlags::OUT_OF_DATE),
+                Feature::LazyRefcounts,
+            ),
+            (self.has_short_header(), Feature::ShortHeader),
+            (self.has_odd_header(), Feature::OddHeader),
+            (unknown.into_iter().any(|bits| plan.has(bits)), Feature::UnknownBits),
+            (self.active.entries > l1_entries, Feature::SpareL1),
+            (self.active.entries * 8 > LARGE_L1_BYTES, Feature::LargeL1),
+        ] {
+            features.add_if(there, feature);
+        }
+        features
+    }
+
+    fn has_short_header(&self) -> bool {
+        let geometry = &self.plan.geometry;
+        geometry.version == Version::V3
+            && !self.has_odd_header()
+            && geometry.compression != Compression::Zstd
+            && !self.plan.header.compression_field
+    }
+
+    /// Reports whether the program chose the length of a version 3 header. The build may still shorten it to one of
+    /// the usual lengths.
+    fn has_odd_header(&self) -> bool {
+        let length = self.plan.style.unwrap_or_default().length;
+        self.plan.geometry.version == Version::V3 && length != HeaderLength::Shortest
+    }
+}

@@ -1,0 +1,417 @@
+//! Engines that answer less than everything: the harness judges the answers that they give, names the oracles that are
+//! idle, and finds a bug that is planted in each kind of answer.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::disk::features::Feature;
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::chain::{Chain, ChainFile};
+use qcowfuzz::harness::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::idle::QuestionKind;
+use qcowfuzz::harness::status::{GuestRun, GuestStatus};
+use qcowfuzz::harness::{Checks, Harness, Walker, WalkerDisk};
+
+type Answered = Result<(), EngineError>;
+type OnRead = fn(&mut WalkerDisk, GuestOffset, &mut [u8]) -> Answered;
+type OnStatus = fn(GuestOffset, Extent) -> GuestRun;
+
+/// An engine that answers as these functions do. If one is `None`, the engine has no answer to such questions.
+#[derive(Clone, Copy, Default)]
+struct Answers {
+    claims: Claims,
+    open: Option<fn(&Chain) -> Answered>,
+    read: Option<OnRead>,
+    status: Option<OnStatus>,
+}
+
+struct Partial {
+    walker: Walker,
+    answers: Answers,
+}
+
+struct PartialDisk<'s> {
+    disk: WalkerDisk<'s>,
+    answers: Answers,
+}
+
+impl Engine for Partial {
+    type Disk<'s> = PartialDisk<'s>;
+
+    fn name(&self) -> &str {
+        "partial"
+    }
+
+    fn claims(&self) -> Claims {
+        self.answers.claims
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<PartialDisk<'s>, EngineError> {
+        if let Some(open) = self.answers.open {
+            open(chain)?;
+        }
+        Ok(PartialDisk { disk: self.walker.open(chain)?, answers: self.answers })
+    }
+}
+
+impl OpenDisk for PartialDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.disk.virtual_size_bytes()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answered {
+        match self.answers.read {
+            Some(read) => read(&mut self.disk, guest, into),
+            None => Err(EngineError::NotAsked),
+        }
+    }
+
+    fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
+        let Some(status) = self.answers.status else { return Err(EngineError::NotAsked) };
+        let window = Window { start: guest, length_bytes: u64::MAX };
+        let mut first = None;
+        self.disk.map(window, &mut |extent: Extent| {
+            first = Some(extent);
+            ControlFlow::Break(())
+        })?;
+        match first {
+            Some(extent) => Ok(status(guest, extent)),
+            None => Err(EngineError::untyped("past the end of the disk")),
+        }
+    }
+}
+
+fn sound_read(disk: &mut WalkerDisk, guest: GuestOffset, into: &mut [u8]) -> Answered {
+    disk.read(guest, into)
+}
+
+/// Returns the status of a whole extent, as coarse as `coarse` makes it.
+fn whole(extent: Extent, coarse: fn(Mapping) -> GuestStatus) -> GuestRun {
+    GuestRun { length_bytes: extent.length_bytes, status: coarse(extent.mapping) }
+}
+
+fn kinds_only(mapping: Mapping) -> GuestStatus {
+    match mapping {
+        Mapping { compressed: true, .. } => GuestStatus::Compressed,
+        Mapping { data: true, .. } => GuestStatus::Stored,
+        Mapping { present: true, .. } => GuestStatus::Zeros(None),
+        _ => GuestStatus::Hole,
+    }
+}
+
+fn with_places(mapping: Mapping) -> GuestStatus {
+    match mapping {
+        Mapping { compressed: true, .. } => GuestStatus::Compressed,
+        Mapping { data: true, offset, .. } => GuestStatus::Data(offset),
+        Mapping { offset, .. } => GuestStatus::Zeros(offset),
+    }
+}
+
+fn top_only(mapping: Mapping) -> GuestStatus {
+    match mapping {
+        Mapping { depth: 1.., .. } | Mapping { present: false, .. } => GuestStatus::Below,
+        mapping => with_places(mapping),
+    }
+}
+
+fn seeds() -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents");
+    let mut seeds: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_none() && path.is_file())
+        .map(|path| (path.file_name().unwrap().to_string_lossy().into(), fs::read(path).unwrap()))
+        .collect();
+    seeds.sort();
+    assert!(seeds.len() > 60);
+    seeds
+}
+
+/// Returns the fingerprints that the seeds show, with the kinds of questions that were not answered.
+fn found(answers: Answers) -> (Vec<String>, Vec<QuestionKind>) {
+    let mut harness = Harness::new(Partial { walker: Walker::default(), answers });
+    let (mut fingerprints, mut unanswered) = (Vec::new(), Vec::new());
+    for (_, seed) in seeds() {
+        match harness.run(&seed, Checks::AtCheckpoints) {
+            Ok(outcome) => unanswered.extend(outcome.unanswered.iter()),
+            Err(failure) => fingerprints.push(failure.violation.fingerprint()),
+        }
+    }
+    fingerprints.sort();
+    fingerprints.dedup();
+    let unanswered = QuestionKind::ALL.into_iter().filter(|kind| unanswered.contains(kind));
+    (fingerprints, unanswered.collect())
+}
+
+#[test]
+fn an_engine_that_only_reads_is_judged_by_its_data() {
+    let sound = Answers { read: Some(sound_read), ..Answers::default() };
+    let idle = vec![QuestionKind::Map, QuestionKind::Status, QuestionKind::Snapshots];
+    assert_eq!(found(sound), (Vec::new(), idle));
+    let zeros: OnRead = |disk, guest, into| {
+        disk.read(guest, into)?;
+        into.fill(0);
+        Ok(())
+    };
+    let (fingerprints, _) = found(Answers { read: Some(zeros), ..sound });
+    assert!(fingerprints.contains(&"data: normal, what was written → zeros".into()));
+    // A read of the file that fails must not become zeros.
+    let careless: OnRead = |disk, guest, into| match disk.read(guest, into) {
+        Err(EngineError::Storage(_)) => {
+            into.fill(0);
+            Ok(())
+        }
+        answer => answer,
+    };
+    let (fingerprints, _) = found(Answers { read: Some(careless), ..sound });
+    assert!(!fingerprints.is_empty());
+    assert!(fingerprints.iter().all(|it| it.starts_with("io: ")), "{fingerprints:?}");
+}
+
+#[test]
+fn a_coarse_status_is_judged_by_the_part_that_it_states() {
+    let idle = vec![QuestionKind::Map, QuestionKind::Read, QuestionKind::Snapshots];
+    let statuses: [OnStatus; 3] = [
+        |_, extent| whole(extent, kinds_only),
+        |_, extent| whole(extent, with_places),
+        |_, extent| whole(extent, top_only),
+    ];
+    for status in statuses {
+        let sound = Answers { status: Some(status), ..Answers::default() };
+        assert_eq!(found(sound), (Vec::new(), idle.clone()));
+    }
+}
+
+#[test]
+fn a_wrong_status_is_found() {
+    let wrong: [(OnStatus, &str); 6] = [
+        (
+            |_, extent| GuestRun { length_bytes: 0, status: kinds_only(extent.mapping) },
+            "lookup: length, on the disk → another",
+        ),
+        (
+            |_, extent| GuestRun { length_bytes: u64::MAX, status: kinds_only(extent.mapping) },
+            "lookup: length, on the disk → another",
+        ),
+        (
+            |_, _| GuestRun { length_bytes: 1, status: GuestStatus::Hole },
+            "lookup: status, normal → hole",
+        ),
+        (
+            |_, _| GuestRun { length_bytes: 1, status: GuestStatus::Below },
+            "lookup: status, normal → below",
+        ),
+        (
+            |_, extent| {
+                whole(extent, |mapping| match with_places(mapping) {
+                    GuestStatus::Data(Some(host)) => GuestStatus::Data(host.checked_add(512)),
+                    GuestStatus::Data(None) => GuestStatus::Data(Some(HostOffset::ZERO)),
+                    status => status,
+                })
+            },
+            "lookup: status, normal → data",
+        ),
+        // A run that goes on past the end of its extent.
+        (
+            |guest, extent| {
+                let run = whole(extent, kinds_only);
+                let length_bytes = match guest.get() {
+                    0 => run.length_bytes.saturating_add(1),
+                    _ => run.length_bytes,
+                };
+                GuestRun { length_bytes, ..run }
+            },
+            "lookup: status, unallocated → stored",
+        ),
+    ];
+    for (status, fingerprint) in wrong {
+        let (fingerprints, _) = found(Answers { status: Some(status), ..Answers::default() });
+        assert!(fingerprints.contains(&fingerprint.to_string()), "{fingerprint}: {fingerprints:?}");
+    }
+}
+
+/// Refuses every image with compression type zstd, by bit 3 of the incompatible features.
+fn no_zstd(chain: &Chain) -> Answered {
+    for layer in chain.layers() {
+        let mut bits = [0; 1];
+        layer.image.read_at(HostOffset::new(79), &mut bits)?;
+        let mut version = [0; 4];
+        layer.image.read_at(HostOffset::new(4), &mut version)?;
+        if u32::from_be_bytes(version) == 3 && bits[0] & 8 != 0 {
+            return Err(EngineError::unsupported("zstd"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_claimed_feature_must_be_supported() {
+    let refusing = Answers { open: Some(no_zstd), read: Some(sound_read), ..Answers::default() };
+    let unsupported = vec!["open: image, an answer → a feature is unsupported".to_string()];
+    assert_eq!(found(refusing).0, unsupported);
+    // The programs are folded.
+    let claims = Claims::ALL.no(&[Feature::Zstd]);
+    assert_eq!(found(Answers { claims, ..refusing }).0, Vec::<String>::new());
+    let claims = Claims::ALL.refuse_or_be_right(&[Feature::Zstd]);
+    assert_eq!(found(Answers { claims, ..refusing }).0, Vec::<String>::new());
+}
+
+#[test]
+fn what_an_engine_may_refuse_it_must_not_answer_wrongly() {
+    // One program of eight keeps the feature, by its rng_seed.
+    let seed =
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/map_extents/zstd_crossing"));
+    let mut program = qcowfuzz::programs::Program::decode(&seed.unwrap());
+    program.prologue.rng_seed = 7;
+    let claims = Claims::ALL.refuse_or_be_right(&[Feature::Zstd]);
+    let run = |open, read| {
+        let answers = Answers { claims, open, read: Some(read), status: None };
+        let mut harness = Harness::new(Partial { walker: Walker::default(), answers });
+        harness.run(&program.encode(), Checks::AtCheckpoints)
+    };
+    let refused = run(Some(no_zstd as fn(&Chain) -> Answered), sound_read as OnRead).unwrap();
+    assert!(refused.refused > 0 && !refused.folded && !refused.unsupported);
+    assert_eq!(run(None, sound_read).unwrap().refused, 0);
+    let wrong: OnRead = |disk, guest, into| {
+        disk.read(guest, into)?;
+        into.fill(0xEE);
+        Ok(())
+    };
+    let fingerprint = run(None, wrong).unwrap_err().violation.fingerprint();
+    assert!(fingerprint.starts_with("data: "), "{fingerprint}");
+}
+
+/// Our walker, with the size that the header stores, and with a bug that a difference of sizes must not hide.
+struct StoredSize {
+    walker: Walker,
+    policy: EnginePolicy,
+    reads_zeros: bool,
+}
+
+struct StoredSizeDisk<'s> {
+    disk: WalkerDisk<'s>,
+    file: &'s ChainFile,
+    size_bytes: u64,
+    reads_zeros: bool,
+}
+
+impl Engine for StoredSize {
+    type Disk<'s> = StoredSizeDisk<'s>;
+
+    fn name(&self) -> &str {
+        "stored size"
+    }
+
+    fn policy(&self) -> EnginePolicy {
+        self.policy
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<StoredSizeDisk<'s>, EngineError> {
+        let mut size = [0; 8];
+        chain.image().read_at(HostOffset::new(24), &mut size)?;
+        let size_bytes = u64::from_be_bytes(size);
+        let (disk, file) = (self.walker.open(chain)?, chain.image());
+        Ok(StoredSizeDisk { disk, file, size_bytes, reads_zeros: self.reads_zeros })
+    }
+}
+
+impl OpenDisk for StoredSizeDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answered {
+        self.disk.read(guest, into)?;
+        if self.reads_zeros {
+            into.fill(0);
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Answered {
+        // Reads far more than the tables.
+        self.file.read_at(HostOffset::ZERO, &mut [0; 128 << 10])?;
+        self.disk.map(window, visitor)
+    }
+}
+
+#[test]
+fn a_policy_excuses_the_size_and_the_cost_and_nothing_else() {
+    let run = |size, cost, reads_zeros| {
+        let policy = EnginePolicy { size, cost };
+        let engine = StoredSize { walker: Walker::default(), policy, reads_zeros };
+        let mut harness = Harness::new(engine);
+        let mut found: Vec<_> = seeds()
+            .iter()
+            .filter_map(|(_, seed)| harness.run(seed, Checks::AtCheckpoints).err())
+            .map(|failure| failure.violation.fingerprint())
+            .collect();
+        found.sort();
+        found.dedup();
+        found
+    };
+    let (near, judged, not_judged) = (SizePolicy::Near, CostPolicy::Judged, CostPolicy::NotJudged);
+    assert_eq!(run(near, not_judged, false), Vec::<String>::new());
+    let bytes_read = "bounds: bytes read, within bounds → more";
+    let found = run(near, judged, false);
+    assert!(found.iter().any(|it| it == bytes_read), "{found:?}");
+    let larger = "model: virtual size, the journal's → larger";
+    assert_eq!(run(SizePolicy::WholeSectors, not_judged, false), [larger]);
+    let found = run(near, not_judged, true);
+    assert!(found.iter().any(|it| it == "data: normal, what was written → zeros"), "{found:?}");
+}
+
+/// Keeps the files of all chains, and reads them from another thread.
+#[derive(Default)]
+struct Hoarder {
+    walker: Walker,
+    kept: Vec<(ChainFile, [u8; 4])>,
+}
+
+impl Engine for Hoarder {
+    type Disk<'s> = WalkerDisk<'s>;
+
+    fn name(&self) -> &str {
+        "hoarder"
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s>, EngineError> {
+        let file = chain.image().clone();
+        let mut length = [0; 4];
+        file.read_at(HostOffset::new(28), &mut length)?;
+        self.kept.push((file, length));
+        self.walker.open(chain)
+    }
+}
+
+#[test]
+fn an_engine_may_keep_its_files() {
+    let mut harness = Harness::new(Hoarder::default());
+    for (name, seed) in seeds().into_iter().take(20) {
+        let run = harness.run(&seed, Checks::AtCheckpoints);
+        assert!(run.is_ok(), "{name}: {run:?}");
+    }
+    let kept = std::mem::take(&mut harness.engine_mut().kept);
+    assert!(kept.len() > 20);
+    let same = std::thread::spawn(move || {
+        kept.iter().all(|(file, before)| {
+            let mut now = [0; 4];
+            file.read_at(HostOffset::new(28), &mut now).is_ok() && now == *before
+        })
+    });
+    assert!(same.join().unwrap(), "later images were written over files that the engine keeps");
+}
+
+/// Our walker answers everything.
+#[test]
+fn our_walker_leaves_no_oracle_idle() {
+    let mut harness = Harness::new(Walker::default());
+    for (name, seed) in seeds() {
+        let outcome = harness.run(&seed, Checks::AtCheckpoints).unwrap();
+        assert_eq!(outcome.unanswered.iter().count(), 0, "{name}");
+    }
+}
