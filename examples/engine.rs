@@ -21,7 +21,7 @@ use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::images::Limits;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
+use qcowfuzz::programs::generate::generate_any;
 
 /// The engine: opens images with the reader below. It answers only `map`: the harness reports that look-ups, reads and
 /// snapshots are not asked.
@@ -191,8 +191,7 @@ pub fn judge(
 ) -> (u64, BTreeMap<String, (u64, Vec<u8>)>) {
     let (mut judged, mut found) = (0, BTreeMap::new());
     for rng_seed in 0..programs {
-        let input =
-            generate(rng_seed, GenerateSettings { operations: 4, compressed: true }).encode();
+        let input = generate_any(rng_seed, 4).encode();
         match harness.run(&input, Checks::AtCheckpoints) {
             Ok(outcome) => judged += u64::from(!outcome.unsupported),
             Err(failure) => {

@@ -3,7 +3,7 @@
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::internal::formats::qcow2::anatomy::Anatomy;
 use qcowfuzz::internal::formats::qcow2::anatomy::Part;
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
+use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::text::assemble;
 
 fn ranges(anatomy: &Anatomy) -> Vec<(u64, u64, Part)> {
@@ -22,7 +22,7 @@ fn elements_do_not_overlap() {
     let mut harness = Harness::new(Walker::default());
     let mut anatomy = Anatomy::default();
     for rng_seed in 0..400 {
-        let program = generate(rng_seed, GenerateSettings { operations: 30, compressed: true });
+        let program = generate_any(rng_seed, 30);
         anatomy.read(harness.build(&program.encode())).unwrap();
         let all = ranges(&anatomy);
         for pair in all.windows(2) {

@@ -18,7 +18,7 @@ use qcowfuzz::internal::findings::log::Log;
 use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
+use qcowfuzz::programs::generate::generate_any;
 
 /// All targets, observed by one recorder.
 struct Targets {
@@ -60,7 +60,7 @@ fn others() -> Vec<Vec<u8>> {
     let mut entropy = Entropy::new(17);
     let any = |rng_seed| match rng_seed % 4 {
         3 => (0..entropy.below(300)).map(|_| entropy.next_u64() as u8).collect(),
-        _ => generate(rng_seed, GenerateSettings { operations: 24, compressed: true }).encode(),
+        _ => generate_any(rng_seed, 24).encode(),
     };
     (0..100).map(any).collect()
 }

@@ -14,7 +14,7 @@ use qcowfuzz::harness::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
 use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
 use qcowfuzz::harness::idle::QuestionKind;
 use qcowfuzz::harness::status::{GuestRun, GuestStatus};
-use qcowfuzz::harness::{Checks, Harness, Walker, WalkerDisk};
+use qcowfuzz::harness::{Checks, Harness, KnownFindings, Walker, WalkerDisk};
 
 type Answered = Result<(), EngineError>;
 type OnRead = fn(&mut WalkerDisk, GuestOffset, &mut [u8]) -> Answered;
@@ -251,7 +251,7 @@ fn no_zstd(chain: &Chain) -> Answered {
 #[test]
 fn a_claimed_feature_must_be_supported() {
     let refusing = Answers { open: Some(no_zstd), read: Some(sound_read), ..Answers::default() };
-    let unsupported = vec!["open: image, an answer → a feature is unsupported".to_string()];
+    let unsupported = vec!["open: image, an answer → a feature is unsupported (zstd)".to_string()];
     assert_eq!(found(refusing).0, unsupported);
     // The programs are folded.
     let claims = Claims::ALL.no(&[Feature::Zstd]);
@@ -283,6 +283,34 @@ fn what_an_engine_may_refuse_it_must_not_answer_wrongly() {
     };
     let fingerprint = run(None, wrong).unwrap_err().violation.fingerprint();
     assert!(fingerprint.starts_with("data: "), "{fingerprint}");
+}
+
+#[test]
+fn a_known_finding_does_not_hide_another() {
+    let (hole, zeros): (OnStatus, OnRead) = (
+        |_, _| GuestRun { length_bytes: 1, status: GuestStatus::Hole },
+        |disk, guest, into| {
+            disk.read(guest, into)?;
+            into.fill(0);
+            Ok(())
+        },
+    );
+    let answers = Answers { read: Some(zeros), status: Some(hole), ..Answers::default() };
+    let (_, seed) = seeds().into_iter().find(|(name, _)| name == "odd_size").unwrap();
+    let mut known = Vec::new();
+    let ended = loop {
+        let engine = Partial { walker: Walker::default(), answers };
+        let mut harness =
+            Harness::new(engine).with_known(KnownFindings::new(known.iter().cloned()));
+        match harness.run(&seed, Checks::AtCheckpoints) {
+            Ok(_) => break harness.met().to_vec(),
+            Err(failure) => known.push(failure.violation.fingerprint()),
+        }
+        assert!(known.len() < 10, "{known:?}");
+    };
+    let of = |oracle: &str| known.iter().filter(|it| it.starts_with(oracle)).count();
+    assert!(of("lookup: ") > 0 && of("data: ") > 0, "{known:?}");
+    assert!(!ended.is_empty() && ended.iter().all(|met| known.contains(met)));
 }
 
 /// Our walker, with the size that the header stores, and with a bug that a difference of sizes must not hide.

@@ -109,7 +109,9 @@ fn a_file_that_loses_its_end_is_found() {
     };
     assert_eq!(fingerprint(&cut(image, length)), None);
     let fingerprint = fingerprint(&cut(image, length - 5));
-    assert_eq!(fingerprint.as_deref(), Some("data: range, an answer → an error"));
+    let expected =
+        "data: range, an answer → an error (compressed cluster at guest offset _: the deflate";
+    assert!(fingerprint.unwrap().starts_with(expected));
     // If the file is one cluster shorter, it does not contain the payload.
     let fingerprints = found(&cut(image, length - cluster), &harness);
     assert_eq!(fingerprints[0], "refcounts: compressed data, in the file → past its end");
@@ -146,7 +148,8 @@ fn an_engine_that_does_not_read_past_the_end_of_the_file_is_found() {
     let run = Harness::new(Faulty::new(fault))
         .run(&seed("preallocated_and_cut.txt"), Checks::AtCheckpoints);
     let fingerprint = run.unwrap_err().violation.fingerprint();
-    assert_eq!(fingerprint, "data: normal, an answer → an error");
+    let expected = "data: normal, an answer → an error (past the end of the file)";
+    assert_eq!(fingerprint, expected);
 }
 
 #[test]

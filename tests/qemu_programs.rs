@@ -30,7 +30,7 @@ use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
+use qcowfuzz::programs::generate::generate_any;
 use tally::Tally;
 
 /// One program.
@@ -50,12 +50,12 @@ const BOUNDS: [(&str, u64, u64); 12] = [
     ("programs", 800, 300),
     ("programs with a file that is too long to be written", 5, 0),
     ("chains", 8, 120),
-    ("extents", 18_000, 4000),
+    ("extents", 11_000, 4000),
     ("windows", 3500, 1200),
     ("maps in parts", 350, 70),
     ("whole disks", 220, 180),
     ("raw data files", 3, 5),
-    ("windows that are read", 18_000, 3500),
+    ("windows that are read", 11_000, 3500),
     ("snapshots", 350, 350),
     ("snapshots that are applied", 40, 40),
     ("snapshots that are converted", 40, 90),
@@ -123,10 +123,9 @@ fn qemu_finds_nothing_in_programs_from_random_bytes() {
 
 /// Returns programs of every pair of a cluster size and a refcount order, with few operations to many.
 fn generated() -> Vec<Case> {
-    let rounds = [(3, true), (24, true), (24, false), (60, true), (12, true), (250, true)];
+    let rounds = [3, 24, 24, 60, 12, 120];
     let case = |rng_seed: u64| {
-        let (operations, compressed) = rounds[(rng_seed / 91) as usize];
-        let program = generate(rng_seed, GenerateSettings { operations, compressed });
+        let program = generate_any(rng_seed, rounds[(rng_seed / 91) as usize]);
         Case { name: format!("generated from {rng_seed}"), input: program.encode() }
     };
     (0..91 * rounds.len() as u64).map(case).collect()
@@ -136,7 +135,7 @@ fn generated() -> Vec<Case> {
 fn headers() -> Vec<Case> {
     let mut entropy = Entropy::new(15);
     let case = |rng_seed: u64| {
-        let mut program = generate(rng_seed, GenerateSettings { operations: 16, compressed: true });
+        let mut program = generate_any(rng_seed, 16);
         program.operations.extend(lines::operations(&lines::header(&mut entropy)));
         Case { name: format!("generated from {rng_seed}, with a header"), input: program.encode() }
     };

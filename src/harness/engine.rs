@@ -99,7 +99,7 @@ pub enum EngineError {
     #[error("not asked")]
     NotAsked,
     /// The image has a feature that the engine does not support.
-    #[error("unsupported: {0}")]
+    #[error(transparent)]
     Unsupported(Box<dyn Error + Send + Sync>),
     /// A read of the chain's files failed.
     #[error(transparent)]

@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-use super::Violation;
-use super::engine::ErrorKind;
-
 /// A kind of question to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuestionKind {
@@ -48,20 +45,9 @@ impl Unanswered {
         QuestionKind::ALL.into_iter().filter(move |kind| self.has(*kind))
     }
 
-    /// Returns the result of an oracle that asks questions of this kind; `None` if the engine has no answers to them.
-    pub(super) fn unless_idle<T>(
-        &mut self,
-        kind: QuestionKind,
-        result: Result<T, Box<Violation>>,
-    ) -> Result<Option<T>, Box<Violation>> {
-        match result {
-            Ok(held) => Ok(Some(held)),
-            Err(violation) if violation.error == Some(ErrorKind::NotAsked) => {
-                self.0 |= 1 << kind as u8;
-                Ok(None)
-            }
-            Err(violation) => Err(violation),
-        }
+    /// Adds a kind.
+    pub(super) fn add(&mut self, kind: QuestionKind) {
+        self.0 |= 1 << kind as u8;
     }
 }
 

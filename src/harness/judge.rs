@@ -6,7 +6,7 @@ use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::harness::claims::{CostPolicy, SizePolicy};
 use crate::harness::engine::{Engine, OpenDisk};
-use crate::harness::idle::{QuestionKind, Unanswered};
+use crate::harness::idle::QuestionKind;
 use crate::harness::model::Model;
 use crate::harness::oracles;
 use crate::harness::oracles::bounds::TableBytes;
@@ -20,6 +20,7 @@ use super::case::Case;
 use super::chain::Chain;
 use super::meter::Meter;
 use super::rounded::{DiskSizes, Rounded};
+use super::verdicts::{KnownFindings, Verdicts};
 
 /// The oracles, with their buffers.
 #[derive(Debug, Default)]
@@ -31,7 +32,9 @@ pub(super) struct Judge {
     bytes: oracles::data::DataBuffers,
     snapshot: oracles::snapshots::SnapshotBuffers,
     meter: Arc<Meter>,
-    unanswered: Unanswered,
+    verdicts: Verdicts,
+    /// The engine has walked the disk of the last image, and the oracles found no fault in the extents.
+    is_walked: bool,
     /// The results that the oracles confirmed for the last image of the run.
     known: VerifiedParts,
 }
@@ -52,12 +55,17 @@ impl Judge {
     /// Begins a run: no result of its images is known.
     pub(super) fn begin_run(&mut self) {
         self.known.clear();
-        self.unanswered = Unanswered::default();
+        self.verdicts.begin_run();
     }
 
-    /// Returns the kinds of questions that the engine did not answer in this run.
-    pub(super) fn unanswered(&self) -> Unanswered {
-        self.unanswered
+    /// Returns the verdicts on this run.
+    pub(super) fn verdicts(&self) -> &Verdicts {
+        &self.verdicts
+    }
+
+    /// Sets the findings that no run reports.
+    pub(super) fn set_known(&mut self, known: KnownFindings) {
+        self.verdicts.known = known;
     }
 
     /// Returns the extents that the model expected of the last image.
@@ -116,7 +124,10 @@ impl Judge {
         if case.in_full {
             self.known.clear();
         }
-        let reads = self.judge_answers(engine, &chain, &context, entropy)?;
+        let Some(reads) = self.judge_answers(engine, &chain, &context, entropy)? else {
+            // A known finding: the engine does not open the image.
+            return Ok(());
+        };
         if !case.in_full {
             self.known.note(&self.model, &self.whole);
             return Ok(());
@@ -128,20 +139,13 @@ impl Judge {
             return Ok(());
         }
         let index = entropy.below(snapshots as u64) as usize;
-        let Self { model, snapshot, unanswered, .. } = self;
         meter.restart(u64::MAX);
         observer.event(State::Check, Event::Snapshot);
-        let table_bytes = table_bytes.of_a_snapshot;
-        let judged = oracles::snapshots::check(
-            engine,
-            &chain,
-            index,
-            model,
-            table_bytes,
-            *unanswered,
-            snapshot,
-        );
-        unanswered.unless_idle(QuestionKind::Snapshots, judged).map(|_| ())
+        let Self { model, snapshot, verdicts, .. } = self;
+        let (bytes, unanswered) = (table_bytes.of_a_snapshot, verdicts.unanswered());
+        let judged =
+            oracles::snapshots::check(engine, &chain, index, model, bytes, unanswered, snapshot);
+        verdicts.judge_answers(QuestionKind::Snapshots, judged).map(|_| ())
     }
 
     /// Judges the engine while the read number `fail_at` fails.
@@ -152,45 +156,50 @@ impl Judge {
         context: &CaseContext<O>,
         fail_at: u64,
     ) -> OracleResult {
-        let Self { model, whole, other, unanswered, .. } = self;
+        let Self { model, whole, other, verdicts, is_walked, .. } = self;
         let (meter, fuel) = (context.meter, context.fuel);
-        match unanswered.has(QuestionKind::Map) {
-            false => oracles::io::check(engine, chain, meter, fail_at, whole, fuel, other),
-            true => oracles::io::check_data(engine, chain, meter, fail_at, model),
-        }
+        let judged = match is_walked {
+            true => oracles::io::check(engine, chain, meter, fail_at, whole, fuel, other),
+            false => oracles::io::check_data(engine, chain, meter, fail_at, model),
+        };
+        verdicts.judge(judged).map(|_| ())
     }
 
     /// Runs all oracles except those of failing reads and of snapshots. Returns the number of reads for opening and
-    /// walking the image.
+    /// walking the image; `None` if the engine does not open it, which is a known finding.
     fn judge_answers<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
         chain: &Chain,
         context: &CaseContext<O>,
         entropy: &mut Entropy,
-    ) -> Result<u64, Box<Violation>> {
-        let disk = &mut match engine.open(chain) {
-            Ok(disk) => disk,
-            Err(error) => return Err(oracles::unexpected_error("open", "image", &error)),
-        };
-        oracles::model::check_size(self.model.virtual_size_bytes(), disk.virtual_size_bytes())?;
+    ) -> Result<Option<u64>, Box<Violation>> {
+        let opened = engine.open(chain);
+        let opened = opened.map_err(|error| oracles::unexpected_error("open", "image", &error));
+        let Some(mut disk) = self.verdicts.judge(opened)? else { return Ok(None) };
+        let (disk, expected_bytes) = (&mut disk, self.model.virtual_size_bytes());
+        let sized = oracles::model::check_size(expected_bytes, disk.virtual_size_bytes());
+        self.verdicts.judge(sized)?;
         let walked = self.judge_walk(disk, chain.layers().len(), context);
-        let walk_reads = self.unanswered.unless_idle(QuestionKind::Map, walked)?;
-        let Self { model, expected, whole, other, known, unanswered, .. } = self;
-        if walk_reads.is_none() {
+        let walk_reads = self.verdicts.judge_answers(QuestionKind::Map, walked)?;
+        let Self { model, expected, whole, other, known, verdicts, is_walked, .. } = self;
+        *is_walked = walk_reads.is_some();
+        if !*is_walked {
             whole.clone_from(expected);
         } else if context.case.in_full && !whole.is_empty() {
             let stop_after = 1 + entropy.below(whole.len() as u64) as usize;
-            oracles::window::check_resumed(disk, stop_after, whole, context.fuel, other)?;
+            let fuel = context.fuel;
+            let resumed = oracles::window::check_resumed(disk, stop_after, whole, fuel, other);
+            verdicts.judge(resumed)?;
         }
         let looked_up = oracles::lookup::check(disk, whole, known.new_extents());
-        unanswered.unless_idle(QuestionKind::Status, looked_up)?;
+        verdicts.judge_answers(QuestionKind::Status, looked_up)?;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let data = oracles::data::check(read, model, known.new_visible());
-        unanswered.unless_idle(QuestionKind::Read, data)?;
+        verdicts.judge_answers(QuestionKind::Read, data)?;
         let reads = walk_reads.unwrap_or_else(|| context.meter.reads());
         self.judge_questions(disk, context)?;
-        Ok(reads)
+        Ok(Some(reads))
     }
 
     /// Judges the engine's answers to the program's questions.
@@ -199,26 +208,28 @@ impl Judge {
         disk: &mut impl OpenDisk,
         context: &CaseContext<O>,
     ) -> OracleResult {
-        let Self { model, whole, other, bytes, unanswered, .. } = self;
+        let Self { model, whole, other, bytes, verdicts, is_walked, .. } = self;
         for question in context.case.questions {
-            match *question {
-                Question::Walk(window) if !unanswered.has(QuestionKind::Map) => {
+            let judged = match *question {
+                Question::Walk(window) if *is_walked => {
                     context.observer.event(State::Check, Event::Walk);
-                    oracles::window::check(disk, window, whole, context.fuel, other)?;
+                    oracles::window::check(disk, window, whole, context.fuel, other)
                 }
-                Question::Lookup(guest) if !unanswered.has(QuestionKind::Status) => {
+                Question::Lookup(guest) if !verdicts.is_idle(QuestionKind::Status) => {
                     context.observer.event(State::Check, Event::Lookup);
-                    oracles::lookup::check_point(disk, guest, whole)?;
+                    oracles::lookup::check_point(disk, guest, whole)
                 }
-                Question::Read { start, length_bytes } if !unanswered.has(QuestionKind::Read) => {
+                Question::Read { start, length_bytes } if !verdicts.is_idle(QuestionKind::Read) => {
                     let length = usize::from(length_bytes);
-                    if !oracles::data::costly(model, start, length) {
-                        context.observer.event(State::Check, Event::Read);
-                        oracles::data::check_range(disk, model, start, length, bytes)?;
+                    if oracles::data::costly(model, start, length) {
+                        continue;
                     }
+                    context.observer.event(State::Check, Event::Read);
+                    oracles::data::check_range(disk, model, start, length, bytes)
                 }
-                Question::Walk(_) | Question::Lookup(_) | Question::Read { .. } => {}
-            }
+                Question::Walk(_) | Question::Lookup(_) | Question::Read { .. } => continue,
+            };
+            verdicts.judge(judged)?;
         }
         Ok(())
     }
@@ -231,7 +242,7 @@ impl Judge {
         context: &CaseContext<O>,
     ) -> Result<u64, Box<Violation>> {
         let CaseContext { case, meter, table_bytes, fuel, cost, observer } = *context;
-        let Self { model, expected, whole, .. } = self;
+        let Self { model, expected, whole, verdicts, .. } = self;
         let size = model.virtual_size_bytes();
         let open_bytes = meter.bytes();
         let mut collector = Collector::new(whole, fuel);
@@ -245,7 +256,7 @@ impl Judge {
         };
         let cost =
             oracles::bounds::Cost { layers, table_bytes, read_bytes: judged_bytes, exhausted };
-        oracles::bounds::check(&cost, whole, size, case.cell_bytes)?;
+        verdicts.judge(oracles::bounds::check(&cost, whole, size, case.cell_bytes))?;
         if let Err(error) = walked {
             return Err(oracles::unexpected_error("walk", "image", &error));
         }

@@ -17,9 +17,11 @@ mod run;
 pub mod status;
 pub mod target;
 pub mod targets;
+mod verdicts;
 mod walker;
 
 pub use oracles::Violation;
 pub use pipeline::{Checks, Failure, Outcome, Pipeline};
 pub use run::Harness;
+pub use verdicts::KnownFindings;
 pub use walker::{Walker, WalkerDisk};

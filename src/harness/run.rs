@@ -13,6 +13,7 @@ use crate::images::limits::Limits;
 use crate::programs::{Program, Vm};
 
 use super::judge::Judge;
+use super::verdicts::KnownFindings;
 use super::{Checks, Failure, Outcome, Pipeline};
 
 /// The limits of the programs that a harness runs.
@@ -69,14 +70,14 @@ impl<E: Engine, O: Observer> Harness<E, O> {
             }
             let tables = structures.table_bytes();
             match judge.engine(engine, case, tables, observer, &mut entropy) {
-                Err(found) if claim == Claim::RefuseOrBeRight && found.error.is_some() => {
+                Err(found) if claim == Claim::RefuseOrBeRight && found.error_kind().is_some() => {
                     refused += 1;
                     Ok(())
                 }
                 judged => judged,
             }
         })?;
-        Ok(Outcome { refused, unsupported, unanswered: judge.unanswered(), ..outcome })
+        Ok(Outcome { refused, unsupported, unanswered: judge.verdicts().unanswered(), ..outcome })
     }
 
     /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds. If it
@@ -87,6 +88,18 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         let run = self.pipeline.run(LIMITS, Checks::default(), &(), |_| Ok(()));
         debug_assert!(run.is_ok());
         self.image()
+    }
+
+    /// Sets the findings that no run reports. The oracle that meets one records it, and the run goes on with the next
+    /// oracle.
+    pub fn with_known(mut self, known: KnownFindings) -> Self {
+        self.judge.set_known(known);
+        self
+    }
+
+    /// Returns the fingerprints of known findings that the last run met.
+    pub fn met(&self) -> &[String] {
+        self.judge.verdicts().met()
     }
 
     /// Returns the engine under test.

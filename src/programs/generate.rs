@@ -1,14 +1,17 @@
 //! Generates programs from a random seed, for tests, benchmarks and any other use that needs programs without a fuzzer.
 //! Unlike random bytes, their operations mostly hit clusters that earlier operations wrote.
+//!
+//! [`generate_any`] has all operations. [`generate`] is frozen, because benchmarks compare versions with its programs:
+//! it has the 13 oldest operations, and only images in one file.
 
 use crate::images::entropy::Entropy;
 
 use super::operand::{ImageFeatures, Operand, OperandKind};
-use super::operation::{OPERATION_BYTES, Operation};
+use super::operation::{Class, OPERATION_BYTES, Operation};
 use super::program::Program;
 use super::prologue::PROLOGUE_BYTES;
 
-/// The properties of a generated program.
+/// The properties of a program of [`generate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GenerateSettings {
     /// The number of operations.
@@ -46,6 +49,39 @@ pub fn generate(rng_seed: u64, wanted: GenerateSettings) -> Program {
     program
 }
 
+/// Generates a program of `operations` operations, with chains, data files, and every operation that a valid image can
+/// have. The seed also selects the cluster size and the refcount order: any 91 consecutive seeds contain every pair of
+/// them.
+pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
+    let mut entropy = Entropy::new(rng_seed);
+    let mut bytes = vec![0; PROLOGUE_BYTES];
+    bytes[1..].fill_with(|| entropy.next_u64() as u8);
+    bytes[1] = u8::from(entropy.one_in(8));
+    bytes[2] = (rng_seed % 13) as u8;
+    bytes[3] = (rng_seed % 7) as u8;
+    let mut program = Program::decode(&bytes);
+    if !entropy.one_in(4) {
+        (program.prologue.data_in, program.prologue.base) = Default::default();
+    }
+    while program.operations.len() < operations {
+        let usual = entropy.one_in(2);
+        let made = if usual { operation(&mut entropy) } else { any_operation(&mut entropy) };
+        program.operations.extend(made.filter(|made| made.class() != Class::Attacks));
+    }
+    program
+}
+
+/// Generates one operation with a random opcode. Half of the time, its operands are below 16. Returns `None` if the
+/// operands have no meaning.
+pub(crate) fn any_operation(entropy: &mut Entropy) -> Option<Operation> {
+    let (code, _) = Operation::OPCODES[entropy.below(Operation::OPCODES.len() as u64) as usize];
+    let bound = if entropy.one_in(2) { 16 } else { 256 };
+    let mut record = [0; OPERATION_BYTES];
+    record.fill_with(|| entropy.below(bound) as u8);
+    record[0] = code;
+    Operation::decode(&record)
+}
+
 /// Generates one operation as random bytes would, but near the operations before it. Returns `None` if the opcode has
 /// no meaning.
 pub fn operation(entropy: &mut Entropy) -> Option<Operation> {
@@ -76,4 +112,29 @@ fn near(record: &mut [u8; OPERATION_BYTES], entropy: &mut Entropy) {
     let reach = [8, 32, 64][entropy.below(3) as usize];
     record[2] = entropy.below(reach) as u8;
     record[3] = 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_of_valid_images_is_generated() {
+        let programs = (0..182).map(|rng_seed| generate_any(rng_seed, 24));
+        let mut made = BTreeSet::new();
+        let mut shapes = BTreeSet::new();
+        for program in programs {
+            let prologue = program.prologue;
+            let (bits, order) = (prologue.cluster_bits.get(), prologue.refcount_order.get());
+            shapes.insert((bits, order));
+            made.extend(program.operations.iter().map(Operation::name));
+        }
+        let attacks = ["fail_read", "patch", "trap", "truncate"];
+        let all = Operation::OPCODES.iter().map(|(_, name)| *name);
+        let valid: BTreeSet<_> = all.filter(|name| !attacks.contains(name)).collect();
+        assert_eq!(made, valid);
+        assert_eq!(shapes.len(), 91);
+    }
 }

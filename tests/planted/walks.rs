@@ -75,7 +75,8 @@ pub const CASES: &[Case] = &[
                 first.mapping = Mapping { present: !first.mapping.present, ..Mapping::HOLE };
             }
         },
-        &["window: repeated, "],
+        // If the program asks for a window between two images, that is the second walk.
+        &["window: repeated, ", "window: clip, "],
     ),
     Case::extents(
         "a window's last extent is cut in two",

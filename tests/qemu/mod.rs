@@ -171,7 +171,8 @@ pub fn check(path: &Path) -> Checked<(Findings, String)> {
         return Err(format!("{findings:?}, but {}", failure("qemu-img", &arguments, &output)));
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Ok((findings, said.strip_prefix(BITMAPS_WARNING).unwrap_or(&said).to_string()))
+    // Each image of a chain has its own warning.
+    Ok((findings, said.replace(BITMAPS_WARNING, "").trim_start().to_string()))
 }
 
 /// Returns the content of the whole guest disk by `qemu-img convert`. `raw` is the path of a temporary file.

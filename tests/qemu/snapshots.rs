@@ -115,6 +115,8 @@ pub fn apply(path: &Path, snapshot: &Listed, version: Version, active_bytes: u64
         (resized && version == Version::V2, "v2 image which has snapshots"),
         // For a moment, the old and the new tables are both referenced.
         (true, "Invalid argument"),
+        // QEMU adds its table of feature names to the header.
+        (true, "Could not update qcow2 header: No space left on device"),
     ];
     match known.iter().any(|(possible, line)| *possible && said.contains(line)) {
         true => Ok(false),

@@ -239,9 +239,9 @@ fn a_file_of_any_content_is_explained() {
 
 #[test]
 fn every_program_is_explained() {
-    use crate::programs::generate::{GenerateSettings, generate};
+    use crate::programs::generate::generate_any;
     for rng_seed in 0..150 {
-        let program = generate(rng_seed, GenerateSettings { operations: 30, compressed: true });
+        let program = generate_any(rng_seed, 30);
         let input = program.encode();
         let explanation = explain(&input, Limits::WALKED, usize::MAX, &FileNames::default());
         let (actual, ended) = walk(&mut Walker::default(), explanation.built().1);
@@ -259,11 +259,11 @@ fn damaged_files_are_explained() {
     use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;
     use crate::images::entropy::Entropy;
-    use crate::programs::generate::{GenerateSettings, generate};
+    use crate::programs::generate::generate_any;
     let mut entropy = Entropy::new(9);
     let mut faults = 0;
     for rng_seed in 0..300 {
-        let program = generate(rng_seed, GenerateSettings { operations: 12, compressed: true });
+        let program = generate_any(rng_seed, 12);
         let built = explain(&program.encode(), Limits::WALKED, 99, &FileNames::default());
         let top = &built.built().1.top().image;
         let mut bytes = vec![0; top.length_bytes().min(1 << 16) as usize];

@@ -1,6 +1,6 @@
 //! New operations, for the mutations that insert some.
 
-use crate::programs::operation::{Class, OPERATION_BYTES};
+use crate::programs::operation::Class;
 use crate::programs::{Operation, generate};
 
 use super::context::MutationContext;
@@ -14,24 +14,13 @@ impl MutationContext<'_> {
         loop {
             let made = match usual {
                 true => generate::operation(&mut self.entropy),
-                false => {
-                    self.of_any_opcode().filter(|made| (made.class() == Class::Attacks) == attack)
-                }
+                false => generate::any_operation(&mut self.entropy)
+                    .filter(|made| (made.class() == Class::Attacks) == attack),
             };
             if let Some(operation) = made {
                 return operation;
             }
         }
-    }
-
-    /// Returns an operation with a random opcode. Half of the time, its operands are below 16.
-    fn of_any_opcode(&mut self) -> Option<Operation> {
-        let (code, _) = Operation::OPCODES[self.index(Operation::OPCODES.len())];
-        let bound = if self.entropy.one_in(2) { 16 } else { 256 };
-        let mut record = [0; OPERATION_BYTES];
-        record.fill_with(|| self.entropy.below(bound) as u8);
-        record[0] = code;
-        Operation::decode(&record)
     }
 }
 

@@ -11,7 +11,9 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::engine::Engine;
+use crate::harness::idle::QuestionKind;
 use crate::harness::meter::Meter;
+use crate::harness::verdicts::Verdicts;
 use crate::images::damage::Damage;
 use crate::images::entropy::Entropy;
 
@@ -39,6 +41,7 @@ pub fn check<E: Engine>(
     expected: &[Extent],
     entropy: &mut Entropy,
     buffers: &mut HostileBuffers,
+    verdicts: &mut Verdicts,
 ) -> Result<RawOutcome, Box<Violation>> {
     let HostileBuffers { whole, other, clipped, meter } = buffers;
     let chain = Chain::damaged(case.images, case.damage, meter);
@@ -46,19 +49,24 @@ pub fn check<E: Engine>(
     let outcome = if case.damage.is_unsteady() {
         whole.clear();
         match engine.open(&chain) {
-            Ok(mut disk) => walk(&mut disk, whole, fuel)?.0,
+            Ok(mut disk) => {
+                let walked = walk(&mut disk, whole, fuel);
+                let walked = verdicts.judge_answers(QuestionKind::Map, walked)?;
+                walked.map_or(RawOutcome::Walked, |walked| walked.0)
+            }
             Err(_) => RawOutcome::Refused,
         }
     } else {
-        Answers { whole, other, fuel }.judge(engine, &chain, entropy)?
+        Answers { whole, other, fuel, verdicts }.judge(engine, &chain, entropy)?
     };
     if !case.damage.is_trapped() {
-        untouched(case.damage, expected, whole, clipped)?;
+        verdicts.judge(untouched(case.damage, expected, whole, clipped))?;
     }
     chain.rearm();
     let index = entropy.below(4) as u32;
     if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
-        walk(&mut disk, other, fuel).map_err(Violation::into_drawn)?;
+        let walked = walk(&mut disk, other, fuel).map_err(Violation::into_drawn);
+        verdicts.judge_answers(QuestionKind::Map, walked)?;
     }
     Ok(outcome)
 }

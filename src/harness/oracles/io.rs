@@ -48,7 +48,9 @@ pub fn check_data<E: Engine>(
     });
     meter.restart(u64::MAX);
     match judged {
-        Ok(Err(violation)) if violation.error.is_none() => Err(violation.attributed_to(ORACLE)),
+        Ok(Err(violation)) if violation.error_kind().is_none() => {
+            Err(violation.attributed_to(ORACLE))
+        }
         _ => Ok(()),
     }
 }

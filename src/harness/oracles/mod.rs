@@ -5,6 +5,7 @@
 pub mod bounds;
 pub mod collector;
 pub mod data;
+mod error_text;
 pub mod flags;
 pub mod hostile;
 pub mod io;
@@ -60,8 +61,8 @@ pub struct Violation {
     pub expected: &'static str,
     /// The kind of the actual answer.
     pub actual: &'static str,
-    /// The kind of the error that the engine gave in place of an answer, if it gave one.
-    pub(crate) error: Option<ErrorKind>,
+    /// The error that the engine gave in place of an answer, if it gave one.
+    pub(crate) error: Option<GivenError>,
     /// Offsets and values for a person. They are never part of the fingerprint.
     pub detail: String,
 }
@@ -81,10 +82,27 @@ impl Violation {
     }
 
     /// Returns one line that is the same for the same bug in every program. It contains no offset, no hash and no
-    /// order of operations.
+    /// order of operations. If the engine gave an error, the line ends with its text in brackets, without values.
     pub fn fingerprint(&self) -> String {
-        format!("{}: {}, {} → {}", self.oracle, self.field, self.expected, self.actual)
+        let Self { oracle, field, expected, actual, .. } = self;
+        match &self.error {
+            None => format!("{oracle}: {field}, {expected} → {actual}"),
+            Some(error) => format!("{oracle}: {field}, {expected} → {actual} ({})", error.text),
+        }
     }
+
+    /// Returns the kind of the error that the engine gave in place of an answer, if it gave one.
+    pub(crate) fn error_kind(&self) -> Option<ErrorKind> {
+        self.error.as_ref().map(|error| error.kind)
+    }
+}
+
+/// An error that an engine gave in place of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GivenError {
+    kind: ErrorKind,
+    /// The text without values.
+    text: String,
 }
 
 impl fmt::Display for Violation {
@@ -120,7 +138,8 @@ pub(crate) fn unexpected_error(
         ErrorKind::Unsupported => "a feature is unsupported",
         _ => "an error",
     };
-    let (expected, error) = ("an answer", Some(kind));
+    let text = error_text::without_values(&detail);
+    let (expected, error) = ("an answer", Some(GivenError { kind, text }));
     Box::new(Violation { oracle, drawn, field: asked, expected, actual, error, detail })
 }
 

@@ -10,7 +10,8 @@ use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
-use crate::harness::idle::{QuestionKind, Unanswered};
+use crate::harness::idle::QuestionKind;
+use crate::harness::verdicts::Verdicts;
 use crate::images::entropy::Entropy;
 use crate::images::files::Images;
 
@@ -58,10 +59,12 @@ impl RawJudge {
         &mut self,
         engine: &mut E,
         input: &[u8],
+        verdicts: &mut Verdicts,
     ) -> Result<RawOutcome, Box<Violation>> {
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
         let fuel = Fuel::of_file(input.len() as u64);
-        let answers = Answers { whole: &mut self.whole, other: &mut self.other, fuel };
+        let Self { whole, other, .. } = self;
+        let answers = Answers { whole, other, fuel, verdicts };
         self.file.become_file(input);
         answers.judge(engine, &Chain::new(&self.file), entropy)
     }
@@ -106,6 +109,7 @@ pub(super) struct Answers<'a> {
     pub(super) whole: &'a mut Vec<Extent>,
     pub(super) other: &'a mut Vec<Extent>,
     pub(super) fuel: Fuel,
+    pub(super) verdicts: &'a mut Verdicts,
 }
 
 impl Answers<'_> {
@@ -116,24 +120,23 @@ impl Answers<'_> {
         chain: &Chain,
         entropy: &mut Entropy,
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, other, fuel } = self;
+        let Self { whole, other, fuel, verdicts } = self;
         whole.clear();
         let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
         let size = disk.virtual_size_bytes();
-        let mut unanswered = Unanswered::default();
-        let walked = unanswered.unless_idle(QuestionKind::Map, walk(&mut disk, whole, fuel))?;
+        let walked = verdicts.judge_answers(QuestionKind::Map, walk(&mut disk, whole, fuel))?;
         let (outcome, complete) = walked.unwrap_or((RawOutcome::Walked, false));
-        flags::check(whole)?;
-        maximal::check(whole)?;
+        verdicts.judge(flags::check(whole))?;
+        verdicts.judge(maximal::check(whole))?;
         let asked = &whole[..whole.len().min(MAX_ASKED)];
         let looked_up = lookup::check(&mut disk, asked, |_| true);
-        unanswered.unless_idle(QuestionKind::Status, looked_up)?;
-        unanswered.unless_idle(QuestionKind::Read, read_edges(&mut disk, asked))?;
+        verdicts.judge_answers(QuestionKind::Status, looked_up)?;
+        verdicts.judge_answers(QuestionKind::Read, read_edges(&mut disk, asked))?;
         if complete {
             let start = GuestOffset::new(entropy.below(size.max(1)));
             let length_bytes = entropy.next_u64() >> entropy.below(64);
             let some = Window { start, length_bytes };
-            window::check(&mut disk, some, whole, fuel.steps, other)?;
+            verdicts.judge(window::check(&mut disk, some, whole, fuel.steps, other))?;
         }
         Ok(outcome)
     }

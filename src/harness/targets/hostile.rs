@@ -8,6 +8,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
 use crate::harness::oracles::raw::RawOutcome;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
+use crate::harness::verdicts::Verdicts;
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
 use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
@@ -40,14 +41,15 @@ pub struct Hostile<E, O: Observer = ()> {
     model: Model,
     expected: Vec<Extent>,
     buffers: hostile::HostileBuffers,
+    verdicts: Verdicts,
 }
 
 impl<E: Engine, O: Observer> Hostile<E, O> {
     /// Creates the target with `engine` under test. VM and build report events to `observer`.
     pub fn observed(engine: E, observer: O) -> Self {
-        let (pipeline, buffers) = Default::default();
+        let (pipeline, buffers, verdicts) = Default::default();
         let (model, expected) = Default::default();
-        Self { engine, observer, pipeline, model, expected, buffers }
+        Self { engine, observer, pipeline, model, expected, buffers, verdicts }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -58,11 +60,12 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
 
 impl<E: Engine, O: Observer> Target for Hostile<E, O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, model, expected, buffers } = self;
+        let Self { engine, observer, pipeline, model, expected, buffers, verdicts } = self;
         let claims = engine.claims();
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(&pipeline.load(input, &claims))));
         let (mut refused, mut failed, mut unsupported) = (0, 0, false);
         engine.begin_run();
+        verdicts.begin_run();
         let outcome = pipeline.run(DEFINITION.limits, checks, observer, |case| {
             if claims.about(case.features) == Claim::No {
                 unsupported = true;
@@ -70,7 +73,7 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
             }
             model.replay(case.journals.iter().copied());
             model.extents(expected);
-            let judged = hostile::check(engine, case, expected, &mut entropy, buffers);
+            let judged = hostile::check(engine, case, expected, &mut entropy, buffers, verdicts);
             match judged? {
                 RawOutcome::Refused => refused += 1,
                 RawOutcome::Failed => failed += 1,
@@ -78,7 +81,8 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
             }
             Ok(())
         })?;
-        Ok(Outcome { refused, failed, unsupported, ..outcome })
+        let unanswered = verdicts.unanswered();
+        Ok(Outcome { refused, failed, unsupported, unanswered, ..outcome })
     }
 
     fn pipeline(&self) -> Option<&Pipeline> {

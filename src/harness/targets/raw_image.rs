@@ -5,6 +5,7 @@ use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::raw::{RawJudge, RawOutcome};
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
+use crate::harness::verdicts::Verdicts;
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
@@ -38,13 +39,14 @@ pub struct RawImage<E> {
     engine: E,
     recount: Recount,
     judge: RawJudge,
+    verdicts: Verdicts,
 }
 
 impl<E: Engine> RawImage<E> {
     /// Creates the target with `engine` under test.
     pub fn new(engine: E) -> Self {
         let recount = Recount::bounded(MAX_FILE_REFERENCES);
-        Self { engine, recount, judge: RawJudge::default() }
+        Self { engine, recount, judge: RawJudge::default(), verdicts: Verdicts::default() }
     }
 }
 
@@ -52,7 +54,8 @@ impl<E: Engine> Target for RawImage<E> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
         // The recount must end without a panic. Any result is correct for a file of any content.
         let _ = self.recount.recount(&input);
-        let judged = self.judge.judge(&mut self.engine, input);
+        self.verdicts.begin_run();
+        let judged = self.judge.judge(&mut self.engine, input, &mut self.verdicts);
         let outcome = judged
             .map_err(|violation| Box::new(Failure { violation: *violation, operations_run: 0 }))?;
         let (refused, failed) = match outcome {
@@ -60,7 +63,8 @@ impl<E: Engine> Target for RawImage<E> {
             RawOutcome::Failed => (0, 1),
             RawOutcome::Walked => (0, 0),
         };
-        Ok(Outcome { images: 1, refused, failed, ..Outcome::default() })
+        let unanswered = self.verdicts.unanswered();
+        Ok(Outcome { images: 1, refused, failed, unanswered, ..Outcome::default() })
     }
 
     fn pipeline(&self) -> Option<&Pipeline> {

@@ -208,13 +208,13 @@ mod tests {
     use super::*;
     use crate::harness::{Harness, Walker};
     use crate::images::image::Image;
-    use crate::programs::generate::{GenerateSettings, generate};
+    use crate::programs::generate::generate_any;
 
     /// Returns the bytes of a small image with data, and its header.
     fn small() -> (Vec<u8>, Header) {
         let mut harness = Harness::new(Walker::default());
         for rng_seed in 0.. {
-            let program = generate(rng_seed, GenerateSettings { operations: 24, compressed: true });
+            let program = generate_any(rng_seed, 24);
             let image: &Image = harness.build(&program.encode());
             let length = image.length_bytes() as usize;
             if length > 1 << 22 {
