@@ -1,5 +1,5 @@
-//! The modules that are not part of the library's interface. The project's own command, tests, benchmarks and fuzz
-//! targets reach them here. They change without notice: nothing else may use them.
+//! The modules that are not part of the library's interface. The project's own tests, benchmarks and fuzz targets
+//! reach them here. They change without notice: nothing else may use them.
 
 pub mod formats {
     pub use crate::formats::*;
@@ -15,17 +15,11 @@ pub mod disk {
     pub mod image_format {
         pub use crate::disk::image_format::*;
     }
-    pub mod limits {
-        pub use crate::disk::limits::*;
-    }
     pub mod observer {
         pub use crate::disk::observer::*;
     }
 }
 pub mod findings {
-    pub mod crash_state {
-        pub use crate::findings::crash_state::*;
-    }
     pub mod explain {
         pub use crate::findings::explain::*;
     }
@@ -36,52 +30,19 @@ pub mod findings {
         pub use crate::findings::panics::*;
     }
     #[cfg(feature = "fuzzer")]
-    pub mod qemu {
-        pub use crate::findings::qemu::*;
-    }
-    #[cfg(feature = "fuzzer")]
     pub mod records {
         pub use crate::findings::records::*;
-    }
-    pub mod watch {
-        pub use crate::findings::watch::*;
     }
 }
 pub mod fuzzing {
     #[cfg(feature = "fuzzer")]
-    pub mod campaign {
-        pub mod slot {
-            pub use crate::fuzzing::campaign::slot::*;
-        }
-    }
-    #[cfg(feature = "fuzzer")]
-    pub mod corpus {
-        pub mod inputs {
-            pub use crate::fuzzing::corpus::inputs::*;
-        }
-        pub mod merge {
-            pub use crate::fuzzing::corpus::merge::*;
-        }
-    }
-    #[cfg(feature = "fuzzer")]
     pub mod embedded {
-        pub mod credit {
-            pub use crate::fuzzing::embedded::credit::*;
-        }
-        pub mod pool {
-            pub use crate::fuzzing::embedded::pool::*;
-        }
-        pub mod scoring {
-            pub use crate::fuzzing::embedded::scoring::*;
-        }
         pub mod state {
             pub use crate::fuzzing::embedded::state::*;
         }
     }
     pub mod feedback {
-        pub mod attribution {
-            pub use crate::fuzzing::feedback::attribution::*;
-        }
+        #[cfg(feature = "fuzzer")]
         pub mod coverage {
             pub use crate::fuzzing::feedback::coverage::*;
         }
@@ -99,10 +60,6 @@ pub mod fuzzing {
 pub mod harness {
     pub mod case {
         pub use crate::harness::case::*;
-    }
-    #[cfg(feature = "fuzzer")]
-    pub mod export {
-        pub use crate::harness::export::*;
     }
     pub mod model {
         pub use crate::harness::model::*;
@@ -136,12 +93,6 @@ pub mod images {
     pub mod files {
         pub use crate::images::files::*;
     }
-    pub mod image {
-        pub use crate::images::image::*;
-    }
-    pub mod limits {
-        pub use crate::images::limits::*;
-    }
     pub mod qcow2 {
         pub use crate::images::qcow2::*;
     }
@@ -158,9 +109,6 @@ pub mod programs {
     }
     pub mod operation {
         pub use crate::programs::operation::*;
-    }
-    pub mod program {
-        pub use crate::programs::program::*;
     }
     pub mod prologue {
         pub use crate::programs::prologue::*;

@@ -48,8 +48,11 @@
 //!
 //! - `fuzzer`: the embedded loop (`fuzzing::embedded`), campaigns, inputs as files (`fuzzing::corpus`), and the
 //!   evidence of a finding: runs in processes of their own, judges, triage, reports.
-//! - `cli` (default): the command `qcowfuzz`, and the page and the archive of a finding; it enables `fuzzer`.
+//! - `cli` (default): the command `qcowfuzz` (`cli::main`), and the page and the archive of a finding; it enables
+//!   `fuzzer`.
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod disk;
 pub mod findings;
 mod formats;

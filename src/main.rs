@@ -1,7 +1,5 @@
 //! The command `qcowfuzz`.
 
-mod cli;
-
 fn main() -> std::process::ExitCode {
-    cli::main()
+    qcowfuzz::cli::main()
 }

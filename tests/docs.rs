@@ -236,7 +236,8 @@ fn every_oracle_is_documented_with_planted_bugs() {
     let files = ["tests/planted_declarations.rs", "tests/planted_files.rs"].map(text_of);
     let planted = sources("planted") + &sources("altered") + &files.concat();
     // A file of an oracle has a verdict. The other files are tools of the oracles.
-    let tools = ["mod", "collector", "error_text", "known", "recount", "raw", "entries", "structures"];
+    let tools =
+        ["mod", "collector", "error_text", "known", "recount", "raw", "entries", "structures"];
     let folders = ["src/harness/oracles", "src/harness/oracles/qcow2"].map(|it| root().join(it));
     let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
     let sources_of_oracles: BTreeMap<String, String> = files

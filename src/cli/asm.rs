@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use qcowfuzz::internal::disk::files::Existing;
-use qcowfuzz::programs::text;
+use crate::disk::files::Existing;
+use crate::programs::text;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::{input, save};

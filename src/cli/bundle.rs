@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::findings::PanicNotes;
-use qcowfuzz::findings::bundle;
-use qcowfuzz::findings::examiner::Examiner;
-use qcowfuzz::findings::report::Verdict;
-use qcowfuzz::harness::Checks;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::images::FileNames;
+use crate::findings::PanicNotes;
+use crate::findings::bundle;
+use crate::findings::examiner::Examiner;
+use crate::findings::report::Verdict;
+use crate::harness::Checks;
+use crate::harness::targets::TargetKind;
+use crate::images::FileNames;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input::{self, reject_if_crashes};

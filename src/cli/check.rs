@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::ser::PrettyFormatter;
 
-use qcowfuzz::disk::storage::{FileStorage, Storage};
-use qcowfuzz::internal::formats::qcow2::head::Head;
-use qcowfuzz::internal::harness::oracles::qcow2::entries;
-use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
+use crate::disk::storage::{FileStorage, Storage};
+use crate::formats::qcow2::head::Head;
+use crate::harness::oracles::qcow2::entries;
+use crate::harness::oracles::qcow2::recount::Recount;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::map::Form;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use qcowfuzz::programs::Program;
+use crate::programs::Program;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use qcowfuzz::disk::error::Error;
-use qcowfuzz::findings::isolation::IsolationError;
+use crate::disk::error::Error;
+use crate::findings::isolation::IsolationError;
 
 /// The result of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use qcowfuzz::harness::Harness;
-use qcowfuzz::harness::Walker;
-use qcowfuzz::internal::disk::files::Existing;
-use qcowfuzz::internal::harness::export;
-use qcowfuzz::internal::images::export::Holes;
+use crate::disk::files::Existing;
+use crate::harness::Harness;
+use crate::harness::Walker;
+use crate::harness::export;
+use crate::images::export::Holes;
 
 use super::exit::{Exit, ExitResult};
 use super::input;

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use qcowfuzz::fuzzing::campaign::{
+use crate::disk::observer::Rare;
+use crate::fuzzing::campaign::{
     Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, Places, Status, build_name,
 };
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::internal::disk::observer::Rare;
+use crate::harness::targets::TargetKind;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input::this_executable;

@@ -4,10 +4,10 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use qcowfuzz::findings::isolation::{Executable, IsolatedRun, Isolation};
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::internal::disk::files;
-use qcowfuzz::internal::disk::limits::MAX_INPUT_BYTES;
+use crate::disk::files;
+use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::findings::isolation::{Executable, IsolatedRun, Isolation};
+use crate::harness::targets::TargetKind;
 
 use super::exit::CommandError;
 

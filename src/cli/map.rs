@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use serde::Serializer as _;
 use serde::ser::SerializeSeq;
 
-use qcowfuzz::disk::extent::{Extent, Window};
-use qcowfuzz::disk::offsets::GuestOffset;
-use qcowfuzz::disk::storage::FileStorage;
-use qcowfuzz::internal::findings::records::MapRecord;
-use qcowfuzz::internal::findings::records::QemuMapFormatter;
-use qcowfuzz::internal::findings::records::Row;
-use qcowfuzz::walkers::chain::FileChain;
-use qcowfuzz::walkers::qcow2::{Disk, MapError, WalkScratch, map_extents};
+use crate::disk::extent::{Extent, Window};
+use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::FileStorage;
+use crate::findings::records::MapRecord;
+use crate::findings::records::QemuMapFormatter;
+use crate::findings::records::Row;
+use crate::walkers::chain::FileChain;
+use crate::walkers::qcow2::{Disk, MapError, WalkScratch, map_extents};
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::opening::{check_format, not_opened};

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use qcowfuzz::findings::PanicNotes;
-use qcowfuzz::findings::isolation::Isolation;
-use qcowfuzz::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, judge_of};
-use qcowfuzz::findings::minimizer;
-use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, Minimized};
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::programs::Program;
+use crate::findings::PanicNotes;
+use crate::findings::isolation::Isolation;
+use crate::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, judge_of};
+use crate::findings::minimizer;
+use crate::findings::minimizer::{MinimizeProgress, MinimizeSettings, Minimized};
+use crate::harness::targets::TargetKind;
+use crate::programs::Program;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use qcowfuzz::disk::storage::FileStorage;
-use qcowfuzz::internal::formats::qcow2::error::MapError;
-use qcowfuzz::walkers::chain::ChainError;
+use crate::disk::storage::FileStorage;
+use crate::formats::qcow2::error::MapError;
+use crate::walkers::chain::ChainError;
 
 use super::exit::CommandError;
 
@@ -33,8 +33,8 @@ pub fn not_opened(path: &Path, error: ChainError) -> CommandError {
 
 /// Returns the failure of a malformed image. If the file is too short for a header, the message states its length.
 pub fn malformed(path: &Path, storage: &FileStorage, error: &MapError) -> CommandError {
-    use qcowfuzz::disk::storage::Storage;
-    use qcowfuzz::internal::formats::qcow2::constants::V3_LENGTH_BYTES;
+    use crate::disk::storage::Storage;
+    use crate::formats::qcow2::constants::V3_LENGTH_BYTES;
     let length = storage.length_bytes();
     match error {
         MapError::NotQcow2 { .. } if length == 0 => {

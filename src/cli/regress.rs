@@ -3,17 +3,17 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use qcowfuzz::findings::PanicNotes;
-use qcowfuzz::findings::examiner::Examiner;
-use qcowfuzz::findings::regression::Regression;
-use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::programs::Program;
+use crate::findings::PanicNotes;
+use crate::findings::examiner::Examiner;
+use crate::findings::regression::Regression;
+use crate::harness::Checks;
+use crate::images::FileNames;
+use crate::programs::Program;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input::{self, reject_if_crashes};
 use super::target;
-use qcowfuzz::harness::targets::TargetKind;
+use crate::harness::targets::TargetKind;
 
 /// Print an input as a regression test: Rust code, or a file for tests/regressions/
 #[derive(Debug, clap::Args)]

@@ -3,19 +3,19 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use qcowfuzz::findings::PanicNotes;
-use qcowfuzz::findings::examiner::Examiner;
-use qcowfuzz::findings::isolation::end_with_input;
-use qcowfuzz::findings::report::Verdict;
-use qcowfuzz::harness::Checks;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::disk::files::Existing;
-use qcowfuzz::internal::harness::export;
+use crate::disk::files::Existing;
+use crate::findings::PanicNotes;
+use crate::findings::examiner::Examiner;
+use crate::findings::isolation::end_with_input;
+use crate::findings::report::Verdict;
+use crate::harness::Checks;
+use crate::harness::export;
+use crate::images::FileNames;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
 use super::target;
-use qcowfuzz::harness::targets::TargetKind;
+use crate::harness::targets::TargetKind;
 
 /// Run inputs of a fuzz target and print the verdict, the fingerprint, the program and the first difference
 #[derive(Debug, clap::Args)]

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use qcowfuzz::findings::PanicNotes;
-use qcowfuzz::findings::examiner::Examiner;
-use qcowfuzz::findings::page;
-use qcowfuzz::harness::Checks;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::images::FileNames;
-use qcowfuzz::internal::findings::qemu::QemuResult;
+use crate::findings::PanicNotes;
+use crate::findings::examiner::Examiner;
+use crate::findings::page;
+use crate::findings::qemu::QemuResult;
+use crate::harness::Checks;
+use crate::harness::targets::TargetKind;
+use crate::images::FileNames;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input::{self, reject_if_crashes};

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
-use qcowfuzz::internal::disk::files;
-use qcowfuzz::internal::disk::files::Existing;
+use crate::disk::files;
+use crate::disk::files::Existing;
 
 use super::exit::{CommandError, OUTPUT_EXISTS};
 

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use qcowfuzz::findings::PanicNotes;
-use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::internal::disk::files::Existing;
-use qcowfuzz::internal::fuzzing::corpus::inputs::{Corpus, Pruned};
-use qcowfuzz::internal::fuzzing::corpus::merge::Merged;
+use crate::disk::files::Existing;
+use crate::findings::PanicNotes;
+use crate::fuzzing::corpus::inputs::{Corpus, Pruned};
+use crate::fuzzing::corpus::merge::Merged;
+use crate::harness::targets::TargetKind;
 
 use super::exit::{Exit, ExitResult};
 use super::print::{counted, print};

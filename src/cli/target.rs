@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use qcowfuzz::harness::targets::TargetKind;
+use crate::harness::targets::TargetKind;
 
 use super::exit::CommandError;
 

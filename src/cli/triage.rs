@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use qcowfuzz::findings::isolation::Isolation;
-use qcowfuzz::findings::triage;
-use qcowfuzz::findings::triage::{KnownBugs, Triage, TriagedInput};
-use qcowfuzz::harness::targets::TargetKind;
+use crate::findings::isolation::Isolation;
+use crate::findings::triage;
+use crate::findings::triage::{KnownBugs, Triage, TriagedInput};
+use crate::harness::targets::TargetKind;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input::this_executable;

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::disk::limits::MAX_LOGGED;
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 
-/// A log that keeps events in order, up to [`MAX_LOGGED`] entries.
+/// A log that keeps events in order, up to `MAX_LOGGED` entries.
 #[derive(Debug, Default)]
 pub struct Log {
     kept: RefCell<LoggedEvents>,

@@ -20,7 +20,7 @@ pub mod minimizer;
 pub mod page;
 pub(crate) mod panics;
 mod provenance;
-#[cfg(feature = "fuzzer")]
+#[cfg(feature = "cli")]
 pub(crate) mod qemu;
 #[cfg(feature = "fuzzer")]
 pub(crate) mod records;

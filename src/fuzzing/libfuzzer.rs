@@ -56,7 +56,7 @@ pub fn report(result: Result<Outcome, Box<Failure>>) {
     }
 }
 
-/// Installs a panic hook that prints the fingerprint of the panic first and its [`CrashState`] last, and then ends the
+/// Installs a panic hook that prints the fingerprint of the panic first and its `CrashState` last, and then ends the
 /// process. The caller calls this function once, before the first run.
 pub fn name_panics() {
     // The first call removes libFuzzer's hook, which ends the process as soon as it has printed; the second returns the

@@ -116,7 +116,7 @@ impl FileChain {
     ///
     /// # Errors
     /// A file cannot be opened, an image is malformed, a name is refused, the chain has a loop, or it has more than
-    /// [`MAX_FILE_LAYERS`] images.
+    /// `MAX_FILE_LAYERS` images.
     pub fn open(path: &Path) -> Result<Self, ChainError> {
         let mut chain = Self { layers: Vec::new() };
         let mut seen: Vec<FileId> = Vec::new();

@@ -3,11 +3,11 @@
 use std::io::{self, BufWriter, StderrLock, Write};
 use std::ops::Range;
 
-use qcowfuzz::internal::disk::clusters::HostCluster;
-use qcowfuzz::internal::harness::oracles::qcow2::entries::EntryReport;
-use qcowfuzz::internal::harness::oracles::qcow2::recount::RefcountFault;
-use qcowfuzz::internal::harness::oracles::qcow2::recount::RefcountReport;
-use qcowfuzz::internal::harness::oracles::qcow2::recount::Role;
+use crate::disk::clusters::HostCluster;
+use crate::harness::oracles::qcow2::entries::EntryReport;
+use crate::harness::oracles::qcow2::recount::RefcountFault;
+use crate::harness::oracles::qcow2::recount::RefcountReport;
+use crate::harness::oracles::qcow2::recount::Role;
 
 /// Prints and counts findings.
 pub struct CheckPrinter {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use qcowfuzz::fuzzing::campaign::worker;
-use qcowfuzz::fuzzing::campaign::worker::WorkerJob;
-use qcowfuzz::harness::targets::TargetKind;
+use crate::fuzzing::campaign::worker;
+use crate::fuzzing::campaign::worker::WorkerJob;
+use crate::harness::targets::TargetKind;
 
 use crate::cli::exit::{CommandError, Exit, ExitResult};
 use crate::cli::target;

@@ -5,17 +5,17 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use qcowfuzz::disk::error::Error;
-use qcowfuzz::internal::disk::observer::Event;
-use qcowfuzz::internal::disk::observer::Rare;
-use qcowfuzz::internal::disk::observer::State;
-use qcowfuzz::internal::disk::observer::Vital;
-use qcowfuzz::internal::fuzzing::corpus::inputs::Corpus;
-use qcowfuzz::internal::fuzzing::feedback::coverage::Coverage;
-use qcowfuzz::internal::fuzzing::feedback::coverage::Covered;
-use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
-use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
-use qcowfuzz::internal::fuzzing::feedback::layout::values;
+use crate::disk::error::Error;
+use crate::disk::observer::Event;
+use crate::disk::observer::Rare;
+use crate::disk::observer::State;
+use crate::disk::observer::Vital;
+use crate::fuzzing::corpus::inputs::Corpus;
+use crate::fuzzing::feedback::coverage::Coverage;
+use crate::fuzzing::feedback::coverage::Covered;
+use crate::fuzzing::feedback::layout::Counter;
+use crate::fuzzing::feedback::layout::schema_hash;
+use crate::fuzzing::feedback::layout::values;
 
 use crate::cli::print::counted;
 

@@ -73,7 +73,7 @@ pub fn reads(program: &Program, limits: Limits, operations: usize) -> Vec<Watche
     Watch::default().run(&begun, limits).to_vec()
 }
 
-/// Returns the extents that an engine reports for the images, at most [`MAX_EXPLAINED_EXTENTS`], and the reason if the
+/// Returns the extents that an engine reports for the images, at most `MAX_EXPLAINED_EXTENTS`, and the reason if the
 /// walk did not finish.
 pub fn walk<E: Engine>(engine: &mut E, images: &Images) -> (Vec<Extent>, Option<String>) {
     walk_chain(engine, &Chain::new(images))

@@ -28,18 +28,6 @@ pub struct WalkId {
 }
 
 impl Attributed {
-    /// Clears everything for the next run.
-    pub fn begin_run(&self) {
-        self.recorder.begin_run();
-        self.walk.set(None);
-        self.walks.borrow_mut().clear();
-    }
-
-    /// Returns the counters.
-    pub fn recorder(&self) -> &Recorder {
-        &self.recorder
-    }
-
     /// Returns the first walk of an image in which an edge was made; of several images, the earliest such walk.
     /// Returns `None` for an edge that no walk makes.
     pub fn first_walk(&self, edge: Counter) -> Option<WalkId> {
@@ -106,12 +94,9 @@ mod tests {
         let second = edge(Event::Piece, Event::Table);
         assert_eq!(label(first).as_deref(), Some("walk 1, the whole disk"));
         assert_eq!(label(second).as_deref(), Some("walk 2, the middle"));
-        assert_eq!(attributed.recorder().count(first), 2);
         // In the next image, the count of walks begins again.
         attributed.measured();
         walked(WindowClass::End, &[Event::Piece, Event::Table]);
         assert_eq!(label(second).as_deref(), Some("walk 1, the end"));
-        attributed.begin_run();
-        assert_eq!((label(first), attributed.recorder().count(first)), (None, 0));
     }
 }

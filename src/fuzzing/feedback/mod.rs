@@ -4,11 +4,14 @@
 //! event has a counter. Each vital has a counter for each magnitude, and one for each magnitude of its change from
 //! one image of a program to the next.
 
+#[cfg(feature = "cli")]
 pub(crate) mod attribution;
+#[cfg(feature = "fuzzer")]
 pub(crate) mod coverage;
 pub(crate) mod extra;
 pub(crate) mod layout;
 pub mod recorder;
 
+#[cfg(feature = "fuzzer")]
 pub(crate) use layout::Counter;
 pub use recorder::Recorder;

@@ -106,7 +106,7 @@ pub fn fitting(geometry: &Geometry, wanted: PayloadKind) -> (PayloadKind, &'stat
 }
 
 /// Returns the payload of a kind; it is empty if it would be too long. The first call compresses it, and the process
-/// keeps it: at most [`MAX_PAYLOAD_BYTES`] for each kind, cluster size and compression.
+/// keeps it: at most `MAX_PAYLOAD_BYTES` for each kind, cluster size and compression.
 pub fn payload(geometry: &Geometry, kind: PayloadKind) -> &'static Payload {
     static MADE: [OnceLock<Payload>; PAYLOADS_OF_CLUSTER * CLUSTER_SIZES * 2] =
         [const { OnceLock::new() }; PAYLOADS_OF_CLUSTER * CLUSTER_SIZES * 2];

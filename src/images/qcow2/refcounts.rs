@@ -36,7 +36,7 @@ pub struct RefcountPlacement {
     pub blocks: Policy,
     /// The policy for the table.
     pub table: Policy,
-    /// The number of free clusters that the table wants after it, 0 to [`MAX_TABLE_TOLERANCE`].
+    /// The number of free clusters that the table wants after it, 0 to `MAX_TABLE_TOLERANCE`.
     pub tolerance: u64,
     /// The number of clusters by which the table is longer than necessary, up to the longest table that QEMU opens.
     pub spare: u64,
