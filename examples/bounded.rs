@@ -15,6 +15,8 @@ use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::Checks;
+use qcowfuzz::harness::claims::Claims;
+use qcowfuzz::harness::implementation::OurWalker;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::images::FileNames;
@@ -52,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kind = TargetKind::named(target).filter(|kind| kind.runs_programs());
     let kind = kind.ok_or("expected a target whose inputs are programs")?;
     let recorder = Rc::<Recorder>::default();
-    let target = kind.create(FileNames::default(), &recorder);
+    let target = kind.create(&OurWalker, FileNames::default(), &recorder);
     // The loop adds its finds to its corpus.
     let work = tempfile::tempdir()?;
     let folder = |name: &str| Folder::new(work.path().join(name), work.path().join("scratch"));
@@ -61,7 +63,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         corpus.add("", &fs::read(seed?.path())?)?;
     }
     let build = "bounded".to_string();
-    let settings = FuzzSettings { rng_seed: 1, limits: kind.limits(), max_operations: 60, build };
+    let (limits, claims) = (kind.limits(), Claims::ALL);
+    let settings = FuzzSettings { rng_seed: 1, limits, claims, max_operations: 60, build };
     let subject = Bounded { target, recorder };
     let mut fuzzer = Fuzzer::begin(subject, settings, corpus, folder("artifacts")?)?;
     for _ in 0..runs.parse()? {

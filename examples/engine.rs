@@ -25,6 +25,7 @@ use qcowfuzz::programs::generate::generate_any;
 
 /// The engine: opens images with the reader below. It answers only `map`: the harness reports that look-ups, reads and
 /// snapshots are not asked.
+#[derive(Clone)]
 pub struct Small {
     /// The reader respects bit 0 of an L2 entry, the zero flag. If this is false, the reader has its bug.
     pub sees_zero_flag: bool,

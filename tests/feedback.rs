@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::harness::implementation::OurWalker;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
@@ -29,7 +30,7 @@ struct Targets {
 impl Targets {
     fn new() -> Self {
         let recorder = Rc::new(Recorder::new());
-        let create = |kind: TargetKind| kind.create(FileNames::default(), &recorder);
+        let create = |kind: TargetKind| kind.create(&OurWalker, FileNames::default(), &recorder);
         Self { targets: TargetKind::ALL.map(create), recorder }
     }
 

@@ -10,6 +10,7 @@ use qcowfuzz::findings::runner::Finding;
 use qcowfuzz::fuzzing::corpus::Folder;
 use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
 use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::harness::claims::Claims;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::disk::files;
@@ -53,7 +54,8 @@ impl Subject for Changed {
 
 fn settings() -> FuzzSettings {
     let build = "a test".to_string();
-    FuzzSettings { rng_seed: 2, limits: Limits::WALKED, max_operations: 60, build }
+    let (limits, claims) = (Limits::WALKED, Claims::ALL);
+    FuzzSettings { rng_seed: 2, limits, claims, max_operations: 60, build }
 }
 
 fn folder(dir: &Path, name: &str) -> Folder {

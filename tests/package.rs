@@ -15,6 +15,7 @@ const SINGLE: [&str; 10] = [
     "LICENSE-MIT",
     "README.md",
     "SECURITY.md",
+    "examples/command.rs",
     "examples/engine.rs",
     "Cargo.toml.orig",
     ".cargo_vcs_info.json",

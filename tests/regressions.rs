@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::findings::regression::Regression;
+use qcowfuzz::harness::implementation::OurWalker;
 use qcowfuzz::harness::{Checks, Failure, Outcome};
 use qcowfuzz::images::FileNames;
 
@@ -24,7 +25,7 @@ fn read(path: &Path) -> Regression {
 
 fn run(regression: &Regression, checks: Checks) -> Result<Outcome, Box<Failure>> {
     let input = regression.program.encode();
-    regression.target.create(FileNames::default(), &()).run(&input, checks)
+    regression.target.create(&OurWalker, FileNames::default(), &()).run(&input, checks)
 }
 
 #[test]

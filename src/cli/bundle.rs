@@ -7,6 +7,7 @@ use crate::findings::bundle;
 use crate::findings::examiner::Examiner;
 use crate::findings::report::Verdict;
 use crate::harness::Checks;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::FileNames;
 
@@ -44,13 +45,14 @@ pub struct Arguments {
 }
 
 /// Packs the input.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, force } = arguments;
     let existing = save::not_the_input(output, input, *force)?;
     let bytes = input::read_input(input)?;
     reject_if_crashes(input, &bytes, *target)?;
     let _silence = PanicNotes::take_over();
-    let mut examiner = Examiner::new(*target, Checks::AtCheckpoints, FileNames::default());
+    let mut examiner =
+        Examiner::new(implementation, *target, Checks::AtCheckpoints, FileNames::default());
     // The report uses the name in the archive, so that it does not reveal the user's path.
     let report = examiner.examine(Path::new("input"), &bytes);
     if report.verdict != Verdict::Violation {

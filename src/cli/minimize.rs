@@ -14,6 +14,7 @@ use crate::findings::isolation::Isolation;
 use crate::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, judge_of};
 use crate::findings::minimizer;
 use crate::findings::minimizer::{MinimizeProgress, MinimizeSettings, Minimized};
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::programs::Program;
 
@@ -74,13 +75,13 @@ pub struct Arguments {
 }
 
 /// Minimizes an input.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, .. } = arguments;
     target::reject_files(*target, "minimize")?;
     let existing = save::not_the_input(output, input, arguments.force)?;
     let bytes = input::read_input(input)?;
     let _silence = PanicNotes::take_over();
-    let mut judge = judge(arguments, &bytes)?;
+    let mut judge = judge(implementation, arguments, &bytes)?;
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
@@ -122,7 +123,11 @@ fn line(progress: &MinimizeProgress) -> String {
 }
 
 /// Returns the judge that the arguments name, or the judge that fits the input.
-fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn CandidateJudge>, CommandError> {
+fn judge(
+    implementation: &impl Implementation,
+    arguments: &Arguments,
+    input: &[u8],
+) -> Result<Box<dyn CandidateJudge>, CommandError> {
     let target = arguments.target;
     let judge: Result<Box<dyn CandidateJudge>, _> = match &arguments.predicate {
         Some(command) => {
@@ -135,7 +140,7 @@ fn judge(arguments: &Arguments, input: &[u8]) -> Result<Box<dyn CandidateJudge>,
         None => {
             let timeout = Duration::from_secs(arguments.timeout);
             let executable = input::this_executable()?;
-            judge_of(input, &Isolation { executable, target, timeout })
+            judge_of(implementation, input, &Isolation { executable, target, timeout })
         }
     };
     judge.map_err(|error| failure(error, arguments))

@@ -27,6 +27,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::harness::implementation::{Implementation, OurWalker};
+
 use exit::{CommandError, Exit};
 use terminal::complain;
 
@@ -65,20 +67,35 @@ Exit codes:
 Commands that write output from a crash (minimize, report, regress, bundle) exit with 0 on success; \
 'check' exits with the codes of 'qemu-img check'.";
 
-/// Parses the command line and runs the verb that it names.
+/// Parses the command line and runs the verb that it names, with our walker under test.
 pub fn main() -> ExitCode {
+    main_with(OurWalker)
+}
+
+/// Parses the command line and runs the verb that it names, with your implementation under test:
+///
+/// ```no_run
+/// # use qcowfuzz::harness::implementation::OurWalker as MyEngine;
+/// fn main() -> std::process::ExitCode {
+///     qcowfuzz::cli::main_with(MyEngine::default())
+/// }
+/// ```
+///
+/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with it. They
+/// start this executable again for work in other processes, so the call must be all that it does.
+pub fn main_with(implementation: impl Implementation) -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Map(arguments) => map::run(&arguments),
         Verb::Check(arguments) => check::run(&arguments),
         Verb::Fuzz(arguments) => fuzz::run(&arguments),
-        Verb::FuzzWorker(arguments) => fuzz::worker::run(&arguments),
+        Verb::FuzzWorker(arguments) => fuzz::worker::run(&implementation, &arguments),
         Verb::Triage(arguments) => triage::run(&arguments),
-        Verb::Minimize(arguments) => minimize::run(&arguments),
-        Verb::Replay(arguments) => replay::run(&arguments),
-        Verb::Report(arguments) => report::run(&arguments),
-        Verb::Regress(arguments) => regress::run(&arguments),
-        Verb::Bundle(arguments) => bundle::run(&arguments),
-        Verb::State(arguments) => state::run(&arguments),
+        Verb::Minimize(arguments) => minimize::run(&implementation, &arguments),
+        Verb::Replay(arguments) => replay::run(&implementation, &arguments),
+        Verb::Report(arguments) => report::run(&implementation, &arguments),
+        Verb::Regress(arguments) => regress::run(&implementation, &arguments),
+        Verb::Bundle(arguments) => bundle::run(&implementation, &arguments),
+        Verb::State(arguments) => state::run(&implementation, &arguments),
         Verb::Disasm(arguments) => disasm::run(&arguments),
         Verb::Asm(arguments) => asm::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),

@@ -7,6 +7,7 @@ use crate::findings::PanicNotes;
 use crate::findings::examiner::Examiner;
 use crate::findings::regression::Regression;
 use crate::harness::Checks;
+use crate::harness::implementation::Implementation;
 use crate::images::FileNames;
 use crate::programs::Program;
 
@@ -56,7 +57,7 @@ pub struct Arguments {
 }
 
 /// Prints the test.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     let Arguments { input, target, .. } = arguments;
     target::reject_files(*target, "regress")?;
     let bytes = input::read_input(input)?;
@@ -64,7 +65,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
     let program = Program::decode(&bytes);
     let regression = Regression {
-        fingerprint: fingerprint(arguments, &bytes)?,
+        fingerprint: fingerprint(implementation, arguments, &bytes)?,
         target: *target,
         story: story(arguments)?,
         program,
@@ -80,9 +81,14 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     }
 }
 
-fn fingerprint(arguments: &Arguments, input: &[u8]) -> Result<String, CommandError> {
+fn fingerprint(
+    implementation: &impl Implementation,
+    arguments: &Arguments,
+    input: &[u8],
+) -> Result<String, CommandError> {
     let Arguments { input: path, target, .. } = arguments;
-    let mut examiner = Examiner::new(*target, Checks::AtCheckpoints, FileNames::default());
+    let mut examiner =
+        Examiner::new(implementation, *target, Checks::AtCheckpoints, FileNames::default());
     let found = examiner.judge(path, input).fingerprint;
     match (found, &arguments.fingerprint) {
         (Some(found), Some(named)) if found != *named => {

@@ -10,6 +10,7 @@ use crate::findings::isolation::end_with_input;
 use crate::findings::report::Verdict;
 use crate::harness::Checks;
 use crate::harness::export;
+use crate::harness::implementation::Implementation;
 use crate::images::FileNames;
 
 use super::exit::{CommandError, Exit, ExitResult};
@@ -63,7 +64,7 @@ pub struct Arguments {
 }
 
 /// Replays the inputs.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     refuse(arguments)?;
     if arguments.supervised {
         end_with_input();
@@ -72,7 +73,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
     let names = arguments.dump_image.as_deref().map_or_else(FileNames::default, export::names);
-    let mut examiner = Examiner::new(arguments.target, checks, names);
+    let mut examiner = Examiner::new(implementation, arguments.target, checks, names);
     let mut out = BufWriter::new(io::stdout().lock());
     let mut violations = 0;
     for input in &arguments.inputs {

@@ -7,6 +7,7 @@ use crate::findings::examiner::Examiner;
 use crate::findings::page;
 use crate::findings::qemu::QemuResult;
 use crate::harness::Checks;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::FileNames;
 
@@ -47,7 +48,7 @@ pub struct Arguments {
 }
 
 /// Writes the page.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     let Arguments { input, html, target, force } = arguments;
     let existing = save::not_the_input(html, input, *force)?;
     let bytes = input::read_input(input)?;
@@ -58,7 +59,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     let report = {
         let _silence = PanicNotes::take_over();
         let names = FileNames::default();
-        Examiner::new(*target, Checks::AtCheckpoints, names).examine(input, &bytes)
+        Examiner::new(implementation, *target, Checks::AtCheckpoints, names).examine(input, &bytes)
     };
     let page = page::render(&report, &QemuResult::of(&report));
     save::write(html, existing, page.as_bytes())?;

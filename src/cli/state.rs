@@ -3,7 +3,7 @@
 mod show;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use crate::disk::files::Existing;
 use crate::findings::PanicNotes;
 use crate::fuzzing::corpus::inputs::{Corpus, Pruned};
 use crate::fuzzing::corpus::merge::Merged;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::exit::{Exit, ExitResult};
@@ -88,26 +89,30 @@ enum What {
 }
 
 /// Runs the subcommand.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     let _silence = PanicNotes::take_over();
     let target = arguments.target;
+    let read = |dir: &Path| Corpus::read(implementation, dir, target);
     let (summary, violations) = match &arguments.what {
         What::Show { dir, rarest } => {
-            let corpus = Corpus::read(dir, target)?;
-            (StateSummary::Show(Box::new(Show::of(&corpus, *rarest)?)), corpus.violations)
+            let corpus = read(dir)?;
+            (
+                StateSummary::Show(Box::new(Show::of(implementation, &corpus, *rarest)?)),
+                corpus.violations,
+            )
         }
         What::Diff { one, other } => {
-            let (one, other) = (Corpus::read(one, target)?, Corpus::read(other, target)?);
+            let (one, other) = (read(one)?, read(other)?);
             let violations = one.violations + other.violations;
             (StateSummary::Diff(Diff::of(&one, &other)), violations)
         }
         What::Prune { dir, output, force } => {
-            let corpus = Corpus::read(dir, target)?;
+            let corpus = read(dir)?;
             let pruned = corpus.pruned_into(output, Existing::forced(*force))?;
             (StateSummary::Prune(pruned), corpus.violations)
         }
         What::Merge { dirs, output } => {
-            let merged = Merged::of(dirs, output, target)?;
+            let merged = Merged::of(implementation, dirs, output, target)?;
             let violations = merged.violations();
             (StateSummary::Merge(merged), violations)
         }

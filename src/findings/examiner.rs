@@ -4,6 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use crate::harness::Checks;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
@@ -13,22 +14,23 @@ use super::report::Report;
 use super::runner::Runner;
 
 /// Runs inputs of a target, and reports them.
-pub struct Examiner {
+pub struct Examiner<I> {
     target: TargetKind,
     checks: Checks,
     names: FileNames,
     log: Rc<Log>,
-    runner: Runner<Rc<Log>>,
+    runner: Runner<Rc<Log>, I>,
     /// The runner of the second run, which shares no state with the first.
-    again: Runner<()>,
+    again: Runner<(), I>,
 }
 
-impl Examiner {
-    /// Creates an examiner for inputs of `target`. Images name other files by `names`.
-    pub fn new(target: TargetKind, checks: Checks, names: FileNames) -> Self {
+impl<I: Implementation> Examiner<I> {
+    /// Creates an examiner for inputs of `target`, with `implementation` under test. Images name other files by
+    /// `names`.
+    pub fn new(implementation: &I, target: TargetKind, checks: Checks, names: FileNames) -> Self {
         let log: Rc<Log> = Rc::default();
-        let runner = Runner::new(target, names.clone(), &log);
-        let again = Runner::new(target, names.clone(), &());
+        let runner = Runner::new(implementation, target, names.clone(), &log);
+        let again = Runner::new(implementation, target, names.clone(), &());
         Self { target, checks, names, log, runner, again }
     }
 
@@ -62,7 +64,7 @@ impl Examiner {
     }
 
     /// Returns the runner of the first run.
-    pub fn runner(&self) -> &Runner<Rc<Log>> {
+    pub fn runner(&self) -> &Runner<Rc<Log>, I> {
         &self.runner
     }
 }
@@ -71,13 +73,15 @@ impl Examiner {
 mod tests {
     use super::*;
     use crate::findings::report::Verdict;
+    use crate::harness::implementation::OurWalker;
     use crate::programs::generate::{GenerateSettings, generate};
 
     #[test]
     fn an_input_is_reported_with_and_without_evidence() {
         let input = generate(3, GenerateSettings { operations: 5, compressed: false }).encode();
         let target = TargetKind::MapExtents;
-        let mut examiner = Examiner::new(target, Checks::AtCheckpoints, FileNames::default());
+        let mut examiner =
+            Examiner::new(&OurWalker, target, Checks::AtCheckpoints, FileNames::default());
         let judged = examiner.judge(Path::new("file"), &input);
         assert_eq!((judged.verdict, judged.operations), (Verdict::Ok, Some(5)));
         assert!(judged.steady && judged.evidence.is_empty() && judged.program.is_none());

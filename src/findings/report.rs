@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::disk::observer::Observer;
+use crate::harness::implementation::Implementation;
 use crate::harness::target::{Expectation, Inputs};
 use crate::harness::targets::TargetKind;
 use crate::harness::{Outcome, Pipeline};
@@ -95,7 +96,7 @@ impl Report {
     pub fn new(
         input: &Path,
         target: TargetKind,
-        runner: &Runner<impl Observer + Clone + 'static>,
+        runner: &Runner<impl Observer + Clone + 'static, impl Implementation>,
         ran: &Ran,
     ) -> Self {
         let program = runner.pipeline().map(Pipeline::program);

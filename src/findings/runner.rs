@@ -1,6 +1,7 @@
 //! Runs inputs of a target and turns a panic of the code under test into a finding.
 
 use crate::disk::observer::Observer;
+use crate::harness::implementation::Implementation;
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
@@ -66,7 +67,8 @@ pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
 }
 
 /// Runs inputs of a target. It reuses the target's buffers from run to run.
-pub struct Runner<O> {
+pub struct Runner<O, I> {
+    implementation: I,
     kind: TargetKind,
     names: FileNames,
     observer: O,
@@ -75,18 +77,20 @@ pub struct Runner<O> {
     panicked: bool,
 }
 
-impl<O: Observer + Clone + 'static> Runner<O> {
-    /// Creates a runner for inputs of the target `kind`. Images name each other by `names`; the target reports events
-    /// to `observer`.
-    pub fn new(kind: TargetKind, names: FileNames, observer: &O) -> Self {
-        let target = kind.create(names.clone(), observer);
-        Self { kind, names, observer: observer.clone(), target, panicked: false }
+impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
+    /// Creates a runner for inputs of the target `kind`, with `implementation` under test. Images name each other by
+    /// `names`; the target reports events to `observer`.
+    pub fn new(implementation: &I, kind: TargetKind, names: FileNames, observer: &O) -> Self {
+        let target = kind.create(implementation, names.clone(), observer);
+        let (implementation, observer) = (implementation.clone(), observer.clone());
+        Self { implementation, kind, names, observer, target, panicked: false }
     }
 
     /// Runs an input. If it panics, [`Runner::pipeline`] shows the progress of the run.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Ran {
         if std::mem::take(&mut self.panicked) {
-            self.target = self.kind.create(self.names.clone(), &self.observer);
+            self.target =
+                self.kind.create(&self.implementation, self.names.clone(), &self.observer);
         }
         let target = &mut self.target;
         match panics::caught(|| target.run(input, checks)) {
@@ -97,6 +101,11 @@ impl<O: Observer + Clone + 'static> Runner<O> {
                 Ran::Panic(note)
             }
         }
+    }
+
+    /// Returns the implementation under test.
+    pub fn implementation(&self) -> &I {
+        &self.implementation
     }
 
     /// Returns the pipeline with the program, the virtual machine and the images of the last run. Returns `None` if the

@@ -14,6 +14,7 @@ pub(crate) mod scoring;
 pub(crate) mod state;
 pub mod subject;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -30,10 +31,11 @@ use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::CoverageFeatures;
 use crate::fuzzing::feedback::layout::tally;
 use crate::fuzzing::mutators::{Breeding, breed};
+use crate::harness::claims::Claims;
 use crate::harness::oracles::Violation;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
-use crate::programs::Program;
+use crate::programs::{Program, fold};
 
 use credit::Credit;
 use pool::{Pool, PoolEntry};
@@ -68,6 +70,8 @@ pub struct FuzzSettings {
     pub rng_seed: u64,
     /// The limits of the target.
     pub limits: Limits,
+    /// The claims of the engine under test: inputs are folded into the features that it knows.
+    pub claims: Claims,
     /// The highest number of operations of a child.
     pub max_operations: usize,
     /// The name of the code that is fuzzed. In the same build, the same input has the same coverage.
@@ -222,9 +226,12 @@ impl<S: Subject> Fuzzer<S> {
 
     /// Runs an input and keeps it if it is interesting and no duplicate. Reports whether the loop kept it.
     fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
+        let input = &*self.folded(input);
         let answer = self.run(input);
         match &answer {
             RunReply::Skipped => return Ok(false),
+            // An input that was not judged earns no credit.
+            RunReply::Sound(outcome) if outcome.unsupported => return Ok(false),
             RunReply::Found(finding) => {
                 self.record(finding, input)?;
                 return Ok(false);
@@ -257,6 +264,20 @@ impl<S: Subject> Fuzzer<S> {
         }
         self.keep(input, origin, features, true)?;
         Ok(true)
+    }
+
+    /// Returns the bytes of the program that will run: `input`, unless it has features that the engine does not claim.
+    fn folded<'i>(&mut self, input: &'i [u8]) -> Cow<'i, [u8]> {
+        let [program, _] = &mut self.programs;
+        if self.settings.claims == Claims::ALL {
+            return Cow::Borrowed(input);
+        }
+        program.decode_from(input);
+        let lacking = self.settings.claims.folded(program.prologue.rng_seed);
+        match fold::fold(program, lacking) {
+            true => Cow::Owned(program.encode()),
+            false => Cow::Borrowed(input),
+        }
     }
 
     fn run(&mut self, input: &[u8]) -> RunReply {

@@ -9,6 +9,7 @@ use crate::findings::crash_state::CrashState;
 use crate::findings::panics;
 use crate::findings::panics::PanicNote;
 use crate::fuzzing::feedback::{Recorder, extra};
+use crate::harness::implementation::OurWalker;
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Outcome};
@@ -30,7 +31,8 @@ thread_local! {
 pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
     recorded(|| {
         TARGETS.with_borrow_mut(|targets| {
-            let create = || kind.create(FileNames::default(), &RECORDER.with(Rc::clone));
+            let create =
+                || kind.create(&OurWalker, FileNames::default(), &RECORDER.with(Rc::clone));
             targets[kind as usize].get_or_insert_with(create).run(input, Checks::AtCheckpoints)
         })
     })

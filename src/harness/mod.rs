@@ -7,6 +7,7 @@ pub mod engine;
 #[cfg(feature = "fuzzer")]
 pub(crate) mod export;
 pub mod idle;
+pub mod implementation;
 mod judge;
 pub(crate) mod meter;
 pub(crate) mod model;

@@ -9,8 +9,8 @@ use crate::disk::observer::Observer;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
-use super::Walker;
 use super::engine::Engine;
+use super::implementation::Implementation;
 use super::target::{Definition, Inputs, Target};
 
 macro_rules! targets {
@@ -66,13 +66,14 @@ targets! {
 }
 
 impl TargetKind {
-    /// Creates the target with our walker under test. Images name each other by `names`; VM, build, walker and oracles
-    /// report events to `observer`.
-    pub fn create<O>(self, names: FileNames, observer: &O) -> Box<dyn Target>
+    /// Creates the target with an engine of `implementation` under test. Images name each other by `names`; VM, build
+    /// and oracles report events to `observer`.
+    pub fn create<I, O>(self, implementation: &I, names: FileNames, observer: &O) -> Box<dyn Target>
     where
+        I: Implementation,
         O: Observer + Clone + 'static,
     {
-        self.of_engine(Walker::observed(observer.clone()), names, observer)
+        self.of_engine(implementation.engine(observer), names, observer)
     }
 
     /// Creates the target with `engine` under test.

@@ -9,6 +9,7 @@ mod campaigns;
 mod chains;
 mod check;
 mod fuzz;
+mod implementation;
 mod map;
 mod merge;
 mod minimize;

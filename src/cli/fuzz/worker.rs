@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::fuzzing::campaign::worker;
 use crate::fuzzing::campaign::worker::WorkerJob;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use crate::cli::exit::{CommandError, Exit, ExitResult};
@@ -48,12 +49,12 @@ pub struct Arguments {
 }
 
 /// Runs a job to its end.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     // Ctrl-C reaches every process of a terminal; the supervisor handles it.
     let _ = ctrlc::set_handler(|| {});
     let ran = match &arguments.only {
-        Some(input) => worker::run_only(arguments.target, input),
-        None => worker::run(&job(arguments)),
+        Some(input) => worker::run_only(implementation, arguments.target, input),
+        None => worker::run(implementation, &job(arguments)),
     };
     ran.map(|()| Exit::Nothing).map_err(|error| CommandError::output(&error))
 }

@@ -16,6 +16,7 @@ use crate::fuzzing::feedback::coverage::Covered;
 use crate::fuzzing::feedback::layout::Counter;
 use crate::fuzzing::feedback::layout::schema_hash;
 use crate::fuzzing::feedback::layout::values;
+use crate::harness::implementation::Implementation;
 
 use crate::cli::print::counted;
 
@@ -61,7 +62,11 @@ struct Rarest {
 
 impl Show {
     /// Summarizes what `corpus` covers, with at most `rarest` of its rarest edges.
-    pub fn of(corpus: &Corpus, rarest: usize) -> Result<Self, Error> {
+    pub fn of(
+        implementation: &impl Implementation,
+        corpus: &Corpus,
+        rarest: usize,
+    ) -> Result<Self, Error> {
         let mut edges: BTreeMap<_, _> = State::ALL.iter().map(|state| (state.name(), 0)).collect();
         let mut rare_events = BTreeMap::new();
         let mut vitals: BTreeMap<_, Vec<String>> = BTreeMap::new();
@@ -82,7 +87,7 @@ impl Show {
         by_inputs.sort_by_key(|(_, covered)| covered.inputs);
         let rarest_edge = |(counter, covered): &(Counter, Covered)| {
             let (input, bytes) = covered.shortest;
-            let walk = corpus.walk(input, *counter)?.map(|walk| walk.to_string());
+            let walk = corpus.walk(implementation, input, *counter)?.map(|walk| walk.to_string());
             let (edge, shortest) = (counter.to_string(), corpus.name(input));
             Ok(Rarest { edge, inputs: covered.inputs, shortest, bytes, walk })
         };

@@ -10,8 +10,8 @@ use crate::findings::log::Log;
 use crate::findings::panics;
 use crate::findings::records::MapRecord;
 use crate::findings::runner::Runner;
-use crate::harness::Walker;
 use crate::harness::chain::Chain;
+use crate::harness::implementation::Implementation;
 use crate::harness::target::Expectation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
@@ -22,23 +22,32 @@ use super::{EntryJson, Evidence, FileJson, RunJson, RunRole, StepJson};
 impl Evidence {
     /// Gathers the evidence about `input`, which `runner` has run last. `log` has the events of that run. Images name
     /// other files by `names`. If the code under test panics, the evidence lacks its part.
-    pub fn gather(
+    pub fn gather<I: Implementation>(
         target: TargetKind,
         input: &[u8],
-        runner: &Runner<Rc<Log>>,
+        runner: &Runner<Rc<Log>, I>,
         log: &Log,
         names: &FileNames,
     ) -> Self {
         let mut evidence = match runner.pipeline() {
-            None => Self::of_file(input),
-            Some(pipeline) => Self::of_program(target, input, pipeline.operations_run(), names),
+            None => Self::of_file(runner.implementation(), input),
+            Some(pipeline) => {
+                let operations = pipeline.operations_run();
+                Self::of_program(runner.implementation(), target, input, operations, names)
+            }
         };
         let vitals = log.vitals().into_iter();
         evidence.vitals = vitals.map(|(vital, value)| (vital.name(), value)).collect();
         evidence
     }
 
-    fn of_program(target: TargetKind, input: &[u8], operations: usize, names: &FileNames) -> Self {
+    fn of_program(
+        implementation: &impl Implementation,
+        target: TargetKind,
+        input: &[u8],
+        operations: usize,
+        names: &FileNames,
+    ) -> Self {
         let limits = target.limits();
         // If the build panics, explains the most operations for which it does not.
         let explained = (0..=operations).rev().find_map(|operations| {
@@ -51,7 +60,7 @@ impl Evidence {
             let program = &explanation.program;
             let reads = panics::caught(|| explain::reads(program, limits, operations));
             explanation.note_reads(&reads.unwrap_or_default());
-            walked(|| explain::walk(&mut Walker::default(), explanation.built().1))
+            walked(|| explain::walk(&mut implementation.engine(&()), explanation.built().1))
         });
         let expected = &explanation.expected;
         let first_difference =
@@ -69,13 +78,14 @@ impl Evidence {
         }
     }
 
-    fn of_file(input: &[u8]) -> Self {
+    fn of_file(implementation: &impl Implementation, input: &[u8]) -> Self {
         let mut image = Image::default();
         image.write(HostOffset::ZERO, input);
         image.seal(input.len() as u64);
         let explained = panics::caught(|| explain::explain_file(&image));
         let chain = Chain::alone(image);
-        let (actual, walk_ended) = walked(|| explain::walk_chain(&mut Walker::default(), &chain));
+        let (actual, walk_ended) =
+            walked(|| explain::walk_chain(&mut implementation.engine(&()), &chain));
         Self {
             files: explained.iter().map(FileJson::from).collect(),
             actual: actual.iter().map(MapRecord::from).collect(),

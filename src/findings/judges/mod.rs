@@ -5,6 +5,8 @@ mod predicate;
 mod same_end;
 mod same_fingerprint;
 
+use crate::harness::implementation::Implementation;
+
 use super::isolation::{IsolatedRun, Isolation};
 
 pub use judge::{CandidateJudge, JudgeError};
@@ -12,17 +14,21 @@ pub use predicate::{Passed, Predicate};
 pub use same_end::SameEnd;
 pub use same_fingerprint::SameFingerprint;
 
-/// Returns the judge for `input`. It compares process ends if the input ends its process, and fingerprints otherwise.
+/// Returns the judge for `input`, with `implementation` under test. It compares process ends if the input ends its
+/// process, and fingerprints otherwise.
 ///
 /// # Errors
 /// The input shows no bug, or could not be run.
-pub fn judge_of(
+pub fn judge_of<I: Implementation>(
+    implementation: &I,
     input: &[u8],
     isolation: &Isolation,
 ) -> Result<Box<dyn CandidateJudge>, JudgeError> {
     Ok(match isolation.isolated_run(input)? {
         IsolatedRun::Ended(end) => Box::new(SameEnd::new(end, isolation.clone())),
-        IsolatedRun::Finished { .. } => Box::new(SameFingerprint::new(input, isolation.target)?),
+        IsolatedRun::Finished { .. } => {
+            Box::new(SameFingerprint::new(implementation, input, isolation.target)?)
+        }
     })
 }
 
@@ -32,6 +38,7 @@ mod tests {
 
     use super::*;
     use crate::findings::isolation::tests::shell;
+    use crate::harness::implementation::OurWalker;
     use crate::harness::targets::TargetKind;
     use crate::images::limits::Limits;
     use crate::programs::text::assemble;
@@ -52,7 +59,7 @@ mod tests {
     fn an_input_that_ends_its_process_is_judged_by_the_end() {
         let script = r#"grep -q bad "$7" && kill -9 $$; grep -q odd "$7" && exit 3; echo {}"#;
         let isolation = shell(script, Duration::from_secs(60));
-        let mut judge = judge_of(b"a bad input", &isolation).unwrap();
+        let mut judge = judge_of(&OurWalker, b"a bad input", &isolation).unwrap();
         assert_eq!(judge.found(), "process: end, an answer → signal: 9 (SIGKILL)");
         assert!(!judge.runs_here() && judge.rerolls() == 0);
         let shows = [&b"bad"[..], b"odd", b"good"].map(|candidate| judge.shows(candidate).unwrap());
@@ -63,8 +70,8 @@ mod tests {
     fn an_input_without_a_finding_has_no_judge() {
         let isolation = shell("echo {}", Duration::from_secs(60));
         let input = program("write at=start+0 clusters=1");
-        assert!(matches!(judge_of(&input, &isolation), Err(JudgeError::NothingFound)));
-        assert!(SameFingerprint::new(&input, TargetKind::Refcounts).is_err());
+        assert!(matches!(judge_of(&OurWalker, &input, &isolation), Err(JudgeError::NothingFound)));
+        assert!(SameFingerprint::new(&OurWalker, &input, TargetKind::Refcounts).is_err());
     }
 
     #[test]
@@ -75,7 +82,8 @@ mod tests {
             "test -e {0} && {{ echo no >&2; exit 2; }}; touch {0}; kill -9 $$",
             dir.path().join("flag").display()
         );
-        let mut judge = judge_of(b"", &shell(&script, Duration::from_secs(60))).unwrap();
+        let mut judge =
+            judge_of(&OurWalker, b"", &shell(&script, Duration::from_secs(60))).unwrap();
         assert_eq!(judge.shows(b"").unwrap_err().to_string(), "no");
     }
 

@@ -2,6 +2,7 @@
 
 use crate::findings::runner::{Finding, Runner, finding_of_two};
 use crate::harness::Checks;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
@@ -11,22 +12,22 @@ use super::judge::{CandidateJudge, JudgeError};
 const REROLLS: u16 = 12;
 
 /// Runs candidates, and compares fingerprints.
-pub struct SameFingerprint {
+pub struct SameFingerprint<I> {
     fingerprint: String,
     drawn: bool,
-    runner: Runner<()>,
+    runner: Runner<(), I>,
     /// Runs candidates again if the bug is a difference between two runs.
-    again: Option<Runner<()>>,
+    again: Option<Runner<(), I>>,
 }
 
-impl SameFingerprint {
-    /// Creates a judge for the fingerprint of `input`.
+impl<I: Implementation> SameFingerprint<I> {
+    /// Creates a judge for the fingerprint of `input`, with `implementation` under test.
     ///
     /// # Errors
     /// The input shows no bug.
-    pub fn new(input: &[u8], target: TargetKind) -> Result<Self, JudgeError> {
+    pub fn new(implementation: &I, input: &[u8], target: TargetKind) -> Result<Self, JudgeError> {
         let [mut runner, mut again] =
-            [(), ()].map(|()| Runner::new(target, FileNames::default(), &()));
+            [(), ()].map(|()| Runner::new(implementation, target, FileNames::default(), &()));
         let [first, second] =
             [&mut runner, &mut again].map(|runner| runner.run(input, Checks::AtCheckpoints));
         let Some(Finding { fingerprint, .. }) = finding_of_two(&first, &second) else {
@@ -38,7 +39,7 @@ impl SameFingerprint {
     }
 }
 
-impl CandidateJudge for SameFingerprint {
+impl<I: Implementation> CandidateJudge for SameFingerprint<I> {
     fn shows(&mut self, candidate: &[u8]) -> Result<bool, JudgeError> {
         let ran = self.runner.run(candidate, Checks::AtCheckpoints);
         let finding = match &mut self.again {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::harness::Failure;
+use crate::harness::implementation::OurWalker;
 use crate::harness::oracles::Violation;
 use crate::programs::text::assemble;
 
@@ -21,8 +22,12 @@ const IMAGE: &str = "image version=3 cluster_bits=12 refcount_order=4 features=n
 /// Returns the report of a program with these operations, and a made-up finding after `operations_run` of them.
 fn reported(operations: &str, operations_run: usize) -> Report {
     let input = assemble(&format!("{IMAGE}\n{operations}")).unwrap().encode();
-    let mut examiner =
-        Examiner::new(TargetKind::MapExtents, Checks::AtCheckpoints, FileNames::default());
+    let mut examiner = Examiner::new(
+        &OurWalker,
+        TargetKind::MapExtents,
+        Checks::AtCheckpoints,
+        FileNames::default(),
+    );
     let mut report = examiner.examine(Path::new("<script>alert(1)</script>"), &input);
     let violation = Violation {
         oracle: "model",
@@ -112,8 +117,12 @@ fn a_large_input_gives_a_page_that_opens_and_says_what_is_left_out() {
     let operations = operations.as_str();
     let image = IMAGE.replace("33<<12", "8000<<12");
     let input = assemble(&format!("{image}\n{operations}")).unwrap().encode();
-    let mut examiner =
-        Examiner::new(TargetKind::MapExtents, Checks::AtCheckpoints, FileNames::default());
+    let mut examiner = Examiner::new(
+        &OurWalker,
+        TargetKind::MapExtents,
+        Checks::AtCheckpoints,
+        FileNames::default(),
+    );
     let mut report = examiner.examine(Path::new("large"), &input);
     assert!(report.evidence.expected.len() > 2000 && report.evidence.files[0].entries.len() > 2000);
     report.evidence.mark(2500);

@@ -10,13 +10,14 @@ use crate::harness::Checks;
 use crate::images::files::FileNames;
 
 use crate::findings::runner::{Ran, Runner};
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::slot::Slot;
 
 /// A target whose inputs are written to a slot before they are run.
-pub(super) struct Supervised {
-    runner: Runner<Rc<Recorder>>,
+pub(super) struct Supervised<I> {
+    runner: Runner<Rc<Recorder>, I>,
     recorder: Rc<Recorder>,
     slot: Slot,
     /// The inputs that ended a worker.
@@ -25,11 +26,16 @@ pub(super) struct Supervised {
     failed: Option<io::Error>,
 }
 
-impl Supervised {
-    /// Runs inputs of `target`, except `killers`.
-    pub(super) fn new(target: TargetKind, slot: Slot, killers: BTreeSet<Vec<u8>>) -> Self {
+impl<I: Implementation> Supervised<I> {
+    /// Runs inputs of `target` with `implementation` under test, except `killers`.
+    pub(super) fn new(
+        implementation: &I,
+        target: TargetKind,
+        slot: Slot,
+        killers: BTreeSet<Vec<u8>>,
+    ) -> Self {
         let recorder = Rc::new(Recorder::new());
-        let runner = Runner::new(target, FileNames::default(), &recorder);
+        let runner = Runner::new(implementation, target, FileNames::default(), &recorder);
         Self { runner, recorder, slot, killers, skipped: false, failed: None }
     }
 
@@ -45,7 +51,7 @@ impl Supervised {
     }
 }
 
-impl Subject for Supervised {
+impl<I: Implementation> Subject for Supervised<I> {
     fn run(&mut self, input: &[u8]) -> RunReply {
         if self.killers.contains(input) {
             self.skipped = true;

@@ -20,6 +20,8 @@ use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings};
 use crate::fuzzing::feedback::Recorder;
 use crate::harness::Checks;
+use crate::harness::engine::Engine;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
@@ -91,8 +93,8 @@ const REPORT: u64 = 100;
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run(job: &WorkerJob) -> io::Result<()> {
-    match work(job) {
+pub fn run<I: Implementation>(implementation: &I, job: &WorkerJob) -> io::Result<()> {
+    match work(implementation, job) {
         Ok(()) => Ok(()),
         Err(WorkerStop::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(WorkerStop::Output(error)) => Err(error),
@@ -105,26 +107,31 @@ pub fn run(job: &WorkerJob) -> io::Result<()> {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run_only(target: TargetKind, path: &Path) -> io::Result<()> {
+pub fn run_only<I: Implementation>(
+    implementation: &I,
+    target: TargetKind,
+    path: &Path,
+) -> io::Result<()> {
     let _stop = when_input_ends();
     let _silence = PanicNotes::take_over();
     match files::read(path, MAX_INPUT_BYTES) {
         Ok(input) => {
             let recorder = Rc::new(Recorder::new());
-            Runner::new(target, FileNames::default(), &recorder).run(&input, Checks::AtCheckpoints);
+            let mut runner = Runner::new(implementation, target, FileNames::default(), &recorder);
+            runner.run(&input, Checks::AtCheckpoints);
             Ok(())
         }
         Err(error) => send(&Message::Failed(error.to_string())),
     }
 }
 
-fn work(job: &WorkerJob) -> Result<(), WorkerStop> {
+fn work<I: Implementation>(implementation: &I, job: &WorkerJob) -> Result<(), WorkerStop> {
     let start = Instant::now();
     let stop = when_input_ends();
     let _silence = PanicNotes::take_over();
     let places = Places::new(job.dir.clone(), job.shared.clone(), job.target)?;
     let state = places.state(job.number);
-    let mut fuzzer = fuzzer(job, &places, &state)?;
+    let mut fuzzer = fuzzer(implementation, job, &places, &state)?;
     // The state that is saved by now has the inputs of the corpus.
     report(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
     let end = job.limit.map(|limit| start + limit);
@@ -158,17 +165,23 @@ fn work(job: &WorkerJob) -> Result<(), WorkerStop> {
 
 /// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with
 /// the same corpus even if this one is killed.
-fn fuzzer(job: &WorkerJob, places: &Places, state: &Path) -> Result<Fuzzer<Supervised>, Error> {
+fn fuzzer<I: Implementation>(
+    implementation: &I,
+    job: &WorkerJob,
+    places: &Places,
+    state: &Path,
+) -> Result<Fuzzer<Supervised<I>>, Error> {
     let slot = places.slot(job.number);
     let failed = |error: io::Error| Error::file(&slot, error);
     let open = Slot::open(&slot).map_err(failed)?;
     let killers = files::list(places.killers()?.dir())?;
     let killers: Result<BTreeSet<_>, _> =
         killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
-    let subject = Supervised::new(job.target, open, killers?);
+    let subject = Supervised::new(implementation, job.target, open, killers?);
     let settings = FuzzSettings {
         rng_seed: job.rng_seed,
         limits: job.target.limits(),
+        claims: implementation.engine(&()).claims(),
         max_operations: job.max_operations,
         build: job.build.clone(),
     };

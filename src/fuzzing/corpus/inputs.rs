@@ -15,6 +15,7 @@ use crate::fuzzing::feedback::attribution::{Attributed, WalkId};
 use crate::fuzzing::feedback::coverage::{Coverage, CoverageFeatures, prune};
 use crate::fuzzing::feedback::layout::Counter;
 use crate::harness::Checks;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
@@ -36,14 +37,18 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Runs each file of the folder `dir` as an input of `target`.
+    /// Runs each file of the folder `dir` as an input of `target`, with `implementation` under test.
     ///
     /// # Errors
     /// The folder or a file cannot be read.
-    pub fn read(dir: &Path, target: TargetKind) -> Result<Self, Error> {
+    pub fn read<I: Implementation>(
+        implementation: &I,
+        dir: &Path,
+        target: TargetKind,
+    ) -> Result<Self, Error> {
         let paths = files::list(dir)?;
         let recorder = Rc::new(Recorder::new());
-        let mut runner = Runner::new(target, FileNames::default(), &recorder);
+        let mut runner = Runner::new(implementation, target, FileNames::default(), &recorder);
         let (inputs, features, coverage) = Default::default();
         let dir = dir.display().to_string();
         let mut corpus = Self { dir, target, inputs, features, coverage, violations: 0 };
@@ -64,10 +69,16 @@ impl Corpus {
     ///
     /// # Errors
     /// The input cannot be read.
-    pub fn walk(&self, input: usize, edge: Counter) -> Result<Option<WalkId>, Error> {
+    pub fn walk<I: Implementation>(
+        &self,
+        implementation: &I,
+        input: usize,
+        edge: Counter,
+    ) -> Result<Option<WalkId>, Error> {
         let Some((path, _)) = self.inputs.get(input) else { return Ok(None) };
         let attributed = Rc::new(Attributed::default());
-        let mut runner = Runner::new(self.target, FileNames::default(), &attributed);
+        let mut runner =
+            Runner::new(implementation, self.target, FileNames::default(), &attributed);
         runner.run(&files::read(path, u64::MAX)?, Checks::AtCheckpoints);
         Ok(attributed.first_walk(edge))
     }
@@ -139,6 +150,7 @@ pub(super) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::implementation::OurWalker;
     use crate::programs::generate::{GenerateSettings, generate};
 
     fn program(rng_seed: u64) -> Vec<u8> {
@@ -153,14 +165,14 @@ mod tests {
         for (name, rng_seed) in [("one", 1), ("one_again", 1), ("two", 2)] {
             std::fs::write(corpus.join(name), program(rng_seed)).unwrap();
         }
-        let corpus = Corpus::read(&corpus, TargetKind::MapExtents).unwrap();
+        let corpus = Corpus::read(&OurWalker, &corpus, TargetKind::MapExtents).unwrap();
         assert_eq!((corpus.inputs.len(), corpus.violations), (3, 0));
         let pruned = corpus.pruned_into(&small, Existing::Keep).unwrap();
         assert_eq!(
             (pruned.inputs, &*pruned.kept),
             (3, &["one".to_string(), "two".to_string()][..])
         );
-        let copied = Corpus::read(&small, TargetKind::MapExtents).unwrap();
+        let copied = Corpus::read(&OurWalker, &small, TargetKind::MapExtents).unwrap();
         assert_eq!(copied.bytes(), pruned.kept_bytes);
         assert!(corpus.coverage.counters().all(|(counter, _)| copied.coverage.reaches(counter)));
         // The copies are there already, and may be the user's own files.

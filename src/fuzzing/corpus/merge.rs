@@ -15,6 +15,7 @@ use crate::findings::runner::Runner;
 use crate::fuzzing::feedback::Recorder;
 use crate::fuzzing::feedback::coverage::{CoverageFeatures, prune_around};
 use crate::harness::Checks;
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
@@ -83,9 +84,14 @@ impl Merged {
     ///
     /// # Errors
     /// A folder or an input cannot be read, or `output` cannot be written.
-    pub fn of(dirs: &[PathBuf], output: &Path, target: TargetKind) -> Result<Self, Error> {
+    pub fn of<I: Implementation>(
+        implementation: &I,
+        dirs: &[PathBuf],
+        output: &Path,
+        target: TargetKind,
+    ) -> Result<Self, Error> {
         let recorder = Rc::new(Recorder::new());
-        let mut runner = Runner::new(target, FileNames::default(), &recorder);
+        let mut runner = Runner::new(implementation, target, FileNames::default(), &recorder);
         Self::with(dirs, output, &mut |input| {
             recorder.begin_run();
             let found = runner.run(input, Checks::AtCheckpoints).finding().is_some();

@@ -14,6 +14,7 @@ use crate::harness::Outcome;
 /// use qcowfuzz::fuzzing::feedback::Recorder;
 /// use qcowfuzz::findings::runner::Finding;
 /// use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
+/// use qcowfuzz::harness::claims::Claims;
 /// use qcowfuzz::images::Limits;
 ///
 /// type Observed = Rc<Recorder>;
@@ -47,7 +48,8 @@ use crate::harness::Outcome;
 /// # let dir = dir.path();
 /// let folder = |name: &str| Folder::new(dir.join(name), dir.join("scratch"));
 /// let build = String::new();
-/// let settings = FuzzSettings { rng_seed: 1, limits: Limits::WALKED, max_operations: 60, build };
+/// let (limits, claims) = (Limits::WALKED, Claims::ALL);
+/// let settings = FuzzSettings { rng_seed: 1, limits, claims, max_operations: 60, build };
 /// let mut fuzzer = Fuzzer::begin(subject, settings, folder("corpus")?, folder("artifacts")?)?;
 /// for _ in 0..50 {
 ///     fuzzer.step()?;
