@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 /// The files beside `src/` and `docs/`. Cargo adds the last three itself.
-const SINGLE: [&str; 10] = [
+const SINGLE: [&str; 11] = [
     "CHANGELOG.md",
     "Cargo.lock",
     "Cargo.toml",
