@@ -1,0 +1,67 @@
+//! fstool 0.5.2: images and chains by their paths.
+
+use fstool::Error;
+use fstool::block::BlockDevice;
+use fstool::block::qcow2::Qcow2Backend;
+use tempfile::{TempDir, tempdir};
+
+use crate::prelude::*;
+use crate::{Answer, STORED_SIZE, write_files};
+
+/// The crate.
+#[derive(Debug, Default)]
+pub struct Fstool;
+
+/// A chain that the crate has opened, and the folder with its files.
+pub struct FstoolDisk(Qcow2Backend, #[expect(dead_code, reason = "holds the files")] TempDir);
+
+impl Engine for Fstool {
+    type Disk<'s> = FstoolDisk;
+
+    fn name(&self) -> &str {
+        "fstool"
+    }
+
+    fn claims(&self) -> Claims {
+        // The crate refuses each of these by name.
+        Claims::ALL.refuse_or_be_right(&[
+            Feature::Refcounts1,
+            Feature::Refcounts2,
+            Feature::Refcounts4,
+            Feature::Refcounts8,
+            Feature::Refcounts32,
+            Feature::Refcounts64,
+            Feature::ExtendedL2,
+            Feature::DataFile,
+            Feature::Dirty,
+            Feature::Corrupt,
+        ])
+    }
+
+    fn policy(&self) -> EnginePolicy {
+        STORED_SIZE
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<FstoolDisk> {
+        let folder = tempdir()?;
+        let image = Qcow2Backend::open_read_only(write_files(chain, folder.path())?);
+        Ok(FstoolDisk(image.map_err(typed)?, folder))
+    }
+}
+
+fn typed(error: Error) -> EngineError {
+    match error {
+        Error::Unsupported(_) => EngineError::unsupported(error),
+        error => EngineError::untyped(error),
+    }
+}
+
+impl OpenDisk for FstoolDisk {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.total_size()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.read_at(guest.get(), into).map_err(typed)
+    }
+}

@@ -1,0 +1,123 @@
+//! imago 0.2.6: images, backing chains and data files, read and mapped.
+
+use std::{fmt, io};
+
+use imago::io_buffers::{IoVector, IoVectorMut};
+use imago::storage::drivers::CommonStorageHelper;
+use imago::{FormatAccess, Mapping, qcow2::Qcow2, raw::Raw};
+
+use crate::prelude::*;
+use crate::{Answer, STORED_SIZE, read_at};
+
+/// The crate.
+#[derive(Debug, Default)]
+pub struct Imago;
+
+/// A chain that the crate has opened.
+pub struct ImagoDisk(FormatAccess<File>);
+
+impl Engine for Imago {
+    type Disk<'s> = ImagoDisk;
+
+    fn name(&self) -> &str {
+        "imago"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::ALL.refuse_or_be_right(&[Feature::ExtendedL2, Feature::Zstd])
+    }
+
+    fn policy(&self) -> EnginePolicy {
+        STORED_SIZE
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
+        Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..])?))
+    }
+}
+
+/// Opens `top` and, if it names a backing file, the layers below it.
+fn open(top: &ChainLayer, below: &[ChainLayer]) -> io::Result<FormatAccess<File>> {
+    if top.format == ImageFormat::Raw {
+        return Ok(FormatAccess::new(Raw::open_image(File::new(&top.image), false)?));
+    }
+    let mut image = Qcow2::<File>::open_image(File::new(&top.image), false)?;
+    let data_file = top.data_file.as_ref().filter(|_| image.requires_external_data_file());
+    image.set_data_file(data_file.map(File::new));
+    let backing = below.split_first().filter(|_| image.implicit_backing_file().is_some());
+    image.set_backing(backing.map(|(next, rest)| open(next, rest)).transpose()?);
+    Ok(FormatAccess::new(image))
+}
+
+impl OpenDisk for ImagoDisk {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        Ok(self.0.read(into, guest.get())?)
+    }
+
+    fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
+        let left = self.0.size().saturating_sub(guest.get());
+        let (mapping, length_bytes) = self.0.get_mapping(guest.get(), left)?;
+        let status = match mapping {
+            Mapping::Raw { offset, .. } => GuestStatus::Data(Some(HostOffset::new(offset))),
+            Mapping::Zero { .. } => GuestStatus::Zeros(None),
+            Mapping::Special { .. } => GuestStatus::Compressed,
+            _ => return Err(EngineError::untyped("past the end of the disk")),
+        };
+        Ok(GuestRun { length_bytes, status })
+    }
+}
+
+/// A file as the crate's storage.
+#[derive(Debug)]
+struct File(ChainFile, CommonStorageHelper);
+
+impl File {
+    fn new(file: &ChainFile) -> Self {
+        Self(file.clone(), CommonStorageHelper::default())
+    }
+}
+
+impl fmt::Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a file of the chain")
+    }
+}
+
+/// The trait declares some functions as unsafe. Nothing that they do is.
+impl imago::storage::Storage for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.length_bytes())
+    }
+
+    unsafe fn pure_readv(&self, into: IoVectorMut<'_>, mut offset: u64) -> io::Result<()> {
+        for mut part in into.into_inner() {
+            read_at(&self.0, offset, &mut part)?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    unsafe fn pure_writev(&self, _: IoVector<'_>, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    unsafe fn invalidate_cache(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn get_storage_helper(&self) -> &CommonStorageHelper {
+        &self.1
+    }
+}

@@ -1,0 +1,207 @@
+//! Runs programs with an engine in this process, and reports each on a line. The process may die at any program: the
+//! line of a program is written as soon as it has run.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::error::Error;
+use std::ops::{ControlFlow, Range};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
+use qcowfuzz::harness::engine::Engine;
+use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::images::Limits;
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::generate::{GenerateSettings, generate};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The exit code of a process whose program used too much CPU time.
+pub const HANG_CODE: i32 = 86;
+
+/// The CPU time of one program at most.
+const MAX_CPU_SECONDS: u64 = 20;
+
+/// The address space of a process at most.
+const MAX_MEMORY_BYTES: u64 = 4 << 30;
+
+thread_local! {
+    /// The place and the message of the last panic.
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The seed of the program that runs.
+static RUNNING: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The result of one program.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// The seed of the program.
+    pub seed: u64,
+    /// The engine does not know a feature of some image.
+    pub unsupported: bool,
+    /// The program ran without features that the engine does not know.
+    pub folded: bool,
+    /// The engine refused some image, as it may.
+    pub refused: bool,
+    /// The lines about idle oracles.
+    pub idle: Vec<String>,
+    /// The fingerprint of the violation, if there was one.
+    pub fingerprint: Option<String>,
+}
+
+impl Judged {
+    /// Reads a line of a child.
+    ///
+    /// # Errors
+    /// The line is not one.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        let expected = || format!("found '{line}', expected the six fields of a run");
+        let fields: Vec<_> = line.split('\t').collect();
+        let [seed, unsupported, folded, refused, idle, fingerprint] = fields[..] else {
+            return Err(expected());
+        };
+        Ok(Self {
+            seed: seed.parse().map_err(|_| expected())?,
+            unsupported: unsupported == "true",
+            folded: folded == "true",
+            refused: refused == "true",
+            idle: idle.split('|').filter(|line| !line.is_empty()).map(String::from).collect(),
+            fingerprint: Some(fingerprint).filter(|text| !text.is_empty()).map(String::from),
+        })
+    }
+
+    fn print(&self) {
+        let Self { seed, unsupported, folded, refused, idle, fingerprint } = self;
+        let idle = idle.join("|");
+        let fingerprint = fingerprint.as_deref().unwrap_or("").replace(['\t', '\n'], " ");
+        println!("{seed}\t{unsupported}\t{folded}\t{refused}\t{idle}\t{fingerprint}");
+    }
+}
+
+/// Returns the program of a seed: random bytes, and by turns a generated program.
+fn program(seed: u64) -> Vec<u8> {
+    if seed % 2 == 1 {
+        return generate(seed, GenerateSettings { operations: 8, compressed: true }).encode();
+    }
+    let mut entropy = Entropy::new(seed);
+    let records = 4 + entropy.below(40);
+    let mut bytes: Vec<u8> = (0..20 + records * 8).map(|_| entropy.next_u64() as u8).collect();
+    // The encoding of this version.
+    bytes[0] = 0;
+    bytes
+}
+
+/// A harness that survives panics.
+struct Runner<E: Engine> {
+    harness: Harness<E>,
+}
+
+impl<E: Engine + Default> Runner<E> {
+    fn new() -> Self {
+        Self { harness: Harness::new(E::default()) }
+    }
+
+    /// Runs a program. Also returns what a person wants to know about the violation.
+    fn run(&mut self, seed: u64, input: &[u8]) -> (Judged, String) {
+        // After a panic, the harness is replaced.
+        let ran = panic::catch_unwind(AssertUnwindSafe(|| {
+            let ran = self.harness.run(input, Checks::AtCheckpoints);
+            (ran, *self.harness.program() != Program::decode(input))
+        }));
+        let mut judged = Judged { seed, ..Judged::default() };
+        let mut detail = String::new();
+        match ran {
+            Ok((Ok(outcome), folded)) => {
+                judged.folded = folded;
+                judged.unsupported = outcome.unsupported;
+                judged.refused = outcome.refused > 0;
+                judged.idle = outcome.unanswered.to_string().lines().map(String::from).collect();
+            }
+            Ok((Err(failure), folded)) => {
+                judged.folded = folded;
+                judged.fingerprint = Some(failure.violation.fingerprint());
+                detail = failure.violation.detail;
+            }
+            Err(_) => {
+                self.harness = Harness::new(E::default());
+                judged.fingerprint = Some(PANIC.take());
+            }
+        }
+        (judged, detail)
+    }
+}
+
+/// Keeps the place of a panic, from the crate's name on, and its message without digits.
+fn note_panic(info: &PanicHookInfo) {
+    let place = info.location().map_or(String::new(), |place| {
+        let file = place.file().split("/registry/src/").last().unwrap_or_default();
+        let file = file.split_once('/').map_or(file, |(_, file)| file);
+        format!("{file}:{}", place.line())
+    });
+    let message = info.payload_as_str().unwrap_or_default();
+    let message: String = message.chars().filter(|char| !char.is_ascii_digit()).collect();
+    PANIC.set(format!("panic: {place}: {message}"));
+}
+
+fn cpu_seconds() -> u64 {
+    clock_gettime(ClockId::ProcessCPUTime).tv_sec.unsigned_abs()
+}
+
+/// Ends the process if one program uses too much CPU time.
+fn watch() {
+    let (mut seed, mut since) = (u64::MAX, 0);
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let (now, running) = (cpu_seconds(), RUNNING.load(Ordering::Relaxed));
+        if running != seed {
+            (seed, since) = (running, now);
+        } else if now - since > MAX_CPU_SECONDS {
+            eprintln!("seed {seed}: more than {MAX_CPU_SECONDS} seconds of CPU time");
+            std::process::exit(HANG_CODE);
+        }
+    }
+}
+
+/// Runs the programs of `seeds`, and prints a line for each.
+///
+/// # Errors
+/// The limits cannot be set.
+pub fn run_all<E: Engine + Default>(seeds: Range<u64>) -> Result<(), Box<dyn Error>> {
+    let maximum = getrlimit(Resource::As).maximum;
+    setrlimit(Resource::As, Rlimit { current: Some(MAX_MEMORY_BYTES), maximum })?;
+    panic::set_hook(Box::new(note_panic));
+    std::thread::spawn(watch);
+    let mut runner = Runner::<E>::new();
+    for seed in seeds {
+        RUNNING.store(seed, Ordering::Relaxed);
+        runner.run(seed, &program(seed)).0.print();
+    }
+    Ok(())
+}
+
+/// Runs the program of `seed`, and prints its violation and the smallest program with the same fingerprint.
+pub fn show<E: Engine + Default>(seed: u64) {
+    let input = program(seed);
+    println!("the program of seed {seed}:\n{}", Program::decode(&input));
+    panic::set_hook(Box::new(note_panic));
+    let mut runner = Runner::<E>::new();
+    let (Judged { fingerprint: Some(shown), .. }, detail) = runner.run(seed, &input) else {
+        println!("no violation was found");
+        return;
+    };
+    println!("{shown}\n{detail}\n");
+    let settings =
+        MinimizeSettings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
+    let shows = &mut |input: &[u8]| {
+        Ok::<_, Infallible>(runner.run(seed, input).0.fingerprint.as_ref() == Some(&shown))
+    };
+    let go_on = &mut |_: &MinimizeProgress| ControlFlow::Continue(());
+    let Ok(minimized) = minimize(&input, settings, shows, go_on);
+    let (_, detail) = runner.run(seed, &minimized.input);
+    // The program that ran, without what the engine does not claim.
+    print!("minimized:\n{}{detail}\n", runner.harness.program());
+}

@@ -1,0 +1,62 @@
+//! qcow2-core 0.3.4, library name `qcow2`: reads single images.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use qcow2::{Qcow2Error, Qcow2Reader};
+
+use crate::prelude::*;
+use crate::{Answer, STORED_SIZE, Stream};
+
+/// The crate.
+#[derive(Debug, Default)]
+pub struct Qcow2Core;
+
+/// An image that the crate has opened.
+pub struct Qcow2CoreDisk(Qcow2Reader);
+
+impl Engine for Qcow2Core {
+    type Disk<'s> = Qcow2CoreDisk;
+
+    fn name(&self) -> &str {
+        "qcow2_core"
+    }
+
+    fn claims(&self) -> Claims {
+        // The crate documents that it refuses each of these.
+        Claims::ALL.refuse_or_be_right(&[
+            Feature::Clusters2M,
+            Feature::ExtendedL2,
+            Feature::Zstd,
+            Feature::Qcow2Backing,
+            Feature::RawBacking,
+            Feature::DataFile,
+            Feature::LargeL1,
+        ])
+    }
+
+    fn policy(&self) -> EnginePolicy {
+        STORED_SIZE
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2CoreDisk> {
+        let opened = Qcow2Reader::from_reader(Stream::new(chain.image()));
+        opened.map(Qcow2CoreDisk).map_err(|error| match error {
+            Qcow2Error::BackingFileNotSupported
+            | Qcow2Error::UnsupportedIncompatibleFeatures(_)
+            | Qcow2Error::ClusterBitsOutOfRange(_)
+            | Qcow2Error::L1TableTooLarge(_) => EngineError::unsupported(error),
+            error => EngineError::untyped(error),
+        })
+    }
+}
+
+impl OpenDisk for Qcow2CoreDisk {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_disk_size()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.seek(SeekFrom::Start(guest.get()))?;
+        Ok(self.0.read_exact(into)?)
+    }
+}

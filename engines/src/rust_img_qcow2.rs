@@ -1,0 +1,98 @@
+//! rust-img-qcow2 0.6.1, library name `img_qcow2`: images in memory, and chains by their paths.
+
+use std::sync::Arc;
+
+use fs_core::{BlockDevice, BlockRead};
+use img_qcow2::{ClusterStatus, Error, Qcow2Reader};
+use tempfile::{TempDir, tempdir};
+
+use crate::prelude::*;
+use crate::{Answer, STORED_SIZE, read_at, write_files};
+
+/// The crate.
+#[derive(Debug, Default)]
+pub struct RustImgQcow2;
+
+/// A chain that the crate has opened, and the folder with its files.
+pub struct RustImgQcow2Disk(Qcow2Reader, Option<TempDir>);
+
+impl Engine for RustImgQcow2 {
+    type Disk<'s> = RustImgQcow2Disk;
+
+    fn name(&self) -> &str {
+        "rust_img_qcow2"
+    }
+
+    fn claims(&self) -> Claims {
+        // The crate documents the first two. It opens every backing file as qcow2.
+        Claims::ALL.refuse_or_be_right(&[
+            Feature::ExtendedL2,
+            Feature::DataFile,
+            Feature::RawBacking,
+        ])
+    }
+
+    fn policy(&self) -> EnginePolicy {
+        STORED_SIZE
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<RustImgQcow2Disk> {
+        if chain.layers().len() == 1 {
+            let image = Qcow2Reader::open_on_device(Arc::new(File(chain.image().clone())));
+            return Ok(RustImgQcow2Disk(image.map_err(typed)?, None));
+        }
+        let folder = tempdir()?;
+        let image = Qcow2Reader::open(write_files(chain, folder.path())?).map_err(typed)?;
+        Ok(RustImgQcow2Disk(image, Some(folder)))
+    }
+}
+
+fn typed(error: Error) -> EngineError {
+    match error {
+        Error::Unsupported(_) => EngineError::unsupported(error),
+        Error::Io(_) => EngineError::Io(error.into()),
+        error => EngineError::untyped(error),
+    }
+}
+
+impl OpenDisk for RustImgQcow2Disk {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_size()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.read_at(guest.get(), into).map_err(typed)
+    }
+
+    fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
+        let status = match self.0.cluster_status_at(guest.get()).map_err(typed)? {
+            ClusterStatus::Allocated => GuestStatus::Stored,
+            ClusterStatus::Zero => GuestStatus::Zeros(None),
+            ClusterStatus::Unallocated => GuestStatus::Below,
+        };
+        let left_in_cluster = self.0.cluster_size() - guest.get() % self.0.cluster_size();
+        let length_bytes = left_in_cluster.min(self.0.virtual_size() - guest.get());
+        Ok(GuestRun { length_bytes, status })
+    }
+}
+
+/// A file as the crate's device: a read past its end is short, as that of the crate's own device.
+struct File(ChainFile);
+
+impl BlockRead for File {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> fs_core::Result<()> {
+        let left = self.0.length_bytes().saturating_sub(offset);
+        let got = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        read_at(&self.0, offset, &mut into[..got])?;
+        match into.len() {
+            want if want > got => Err(fs_core::Error::ShortRead { offset, want, got }),
+            _ => Ok(()),
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.length_bytes()
+    }
+}
+
+impl BlockDevice for File {}
