@@ -24,7 +24,13 @@ impl Engine for Imago {
     }
 
     fn claims(&self) -> Claims {
-        Claims::ALL.refuse_or_be_right(&[Feature::ExtendedL2, Feature::Zstd])
+        // Of the incompatible features, the crate knows only the external data file.
+        Claims::ALL.refuse_or_be_right(&[
+            Feature::ExtendedL2,
+            Feature::Zstd,
+            Feature::Dirty,
+            Feature::Corrupt,
+        ])
     }
 
     fn policy(&self) -> EnginePolicy {

@@ -123,8 +123,14 @@ impl<E: Engine + Default> Runner<E> {
             }
             Ok((Err(failure), folded)) => {
                 judged.folded = folded;
-                judged.fingerprint = Some(failure.violation.fingerprint());
-                detail = failure.violation.detail;
+                let violation = failure.violation;
+                judged.fingerprint = Some(match violation.actual {
+                    "an error" | "a feature is unsupported" => {
+                        format!("{}: {}", violation.fingerprint(), wording(&violation.detail))
+                    }
+                    _ => violation.fingerprint(),
+                });
+                detail = violation.detail;
             }
             Err(_) => {
                 self.harness = Harness::new(E::default());
@@ -135,16 +141,24 @@ impl<E: Engine + Default> Runner<E> {
     }
 }
 
-/// Keeps the place of a panic, from the crate's name on, and its message without digits.
+/// Keeps the place of a panic, from the crate's name on, and its message without numbers.
 fn note_panic(info: &PanicHookInfo) {
     let place = info.location().map_or(String::new(), |place| {
         let file = place.file().split("/registry/src/").last().unwrap_or_default();
         let file = file.split_once('/').map_or(file, |(_, file)| file);
         format!("{file}:{}", place.line())
     });
-    let message = info.payload_as_str().unwrap_or_default();
-    let message: String = message.chars().filter(|char| !char.is_ascii_digit()).collect();
+    let message = wording(info.payload_as_str().unwrap_or_default());
     PANIC.set(format!("panic: {place}: {message}"));
+}
+
+/// Returns the text of an error without its numbers, so that one cause has one text.
+fn wording(error: &str) -> String {
+    let words = error.split_whitespace().map(|word| match word {
+        word if word.contains(|char: char| char.is_ascii_digit()) => "#",
+        word => word,
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn cpu_seconds() -> u64 {

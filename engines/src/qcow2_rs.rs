@@ -26,8 +26,10 @@ impl Engine for Qcow2Rs {
     }
 
     fn claims(&self) -> Claims {
-        // The crate refuses every bit of the incompatible features, and opens every backing file as qcow2.
-        Claims::ALL.refuse_or_be_right(&[
+        // With its default parameters, the crate computes slices of 0 entries for clusters below 4 KiB, and hangs. It
+        // refuses every bit of the incompatible features, and opens every backing file as qcow2.
+        let hang = [Feature::Clusters512, Feature::Clusters1K, Feature::Clusters2K];
+        Claims::ALL.no(&hang).refuse_or_be_right(&[
             Feature::ExtendedL2,
             Feature::Zstd,
             Feature::RawBacking,
@@ -53,7 +55,8 @@ impl Engine for Qcow2Rs {
 
 /// Opens the first layer and, if it names a backing file, the layers below it.
 async fn open(layers: &[ChainLayer], params: &Qcow2DevParams) -> Qcow2Result<Qcow2Dev<File>> {
-    let file = File(layers[0].image.clone());
+    let top = layers.first().ok_or("a backing file that the chain does not have")?;
+    let file = File(top.image.clone());
     let (mut disk, backing) = qcow2_alloc_dev(Path::new("image"), file, params).await?;
     if backing.is_some() {
         let params = params.clone();

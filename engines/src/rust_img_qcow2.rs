@@ -14,7 +14,10 @@ use crate::{Answer, STORED_SIZE, read_at, write_files};
 pub struct RustImgQcow2;
 
 /// A chain that the crate has opened, and the folder with its files.
-pub struct RustImgQcow2Disk(Qcow2Reader, Option<TempDir>);
+pub struct RustImgQcow2Disk(
+    Qcow2Reader,
+    #[expect(dead_code, reason = "holds the files")] Option<TempDir>,
+);
 
 impl Engine for RustImgQcow2 {
     type Disk<'s> = RustImgQcow2Disk;
