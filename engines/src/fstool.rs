@@ -3,10 +3,10 @@
 use fstool::Error;
 use fstool::block::BlockDevice;
 use fstool::block::qcow2::Qcow2Backend;
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, write_files};
+use crate::{Answer, STORED_SIZE, folder, write_files};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -25,16 +25,16 @@ impl Engine for Fstool {
     fn claims(&self) -> Claims {
         // The crate refuses each of these by name.
         Claims::ALL.refuse_or_be_right(&[
-            Feature::Refcounts1,
-            Feature::Refcounts2,
-            Feature::Refcounts4,
-            Feature::Refcounts8,
-            Feature::Refcounts32,
-            Feature::Refcounts64,
-            Feature::ExtendedL2,
-            Feature::DataFile,
-            Feature::Dirty,
-            Feature::Corrupt,
+            F::Refcounts1,
+            F::Refcounts2,
+            F::Refcounts4,
+            F::Refcounts8,
+            F::Refcounts32,
+            F::Refcounts64,
+            F::ExtendedL2,
+            F::DataFile,
+            F::Dirty,
+            F::Corrupt,
         ])
     }
 
@@ -43,9 +43,9 @@ impl Engine for Fstool {
     }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<FstoolDisk> {
-        let folder = tempdir()?;
-        let image = Qcow2Backend::open_read_only(write_files(chain, folder.path())?);
-        Ok(FstoolDisk(image.map_err(typed)?, folder))
+        let files = folder()?;
+        let image = Qcow2Backend::open_read_only(write_files(chain, files.path())?);
+        Ok(FstoolDisk(image.map_err(typed)?, files))
     }
 }
 

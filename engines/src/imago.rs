@@ -3,11 +3,11 @@
 use std::{fmt, io};
 
 use imago::io_buffers::{IoVector, IoVectorMut};
-use imago::storage::drivers::CommonStorageHelper;
+use imago::storage::{Storage as ImagoStorage, drivers::CommonStorageHelper};
 use imago::{FormatAccess, Mapping, qcow2::Qcow2, raw::Raw};
 
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, read_at};
+use crate::{Answer, STORED_SIZE, past_end, read_at};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -25,12 +25,7 @@ impl Engine for Imago {
 
     fn claims(&self) -> Claims {
         // Of the incompatible features, the crate knows only the external data file.
-        Claims::ALL.refuse_or_be_right(&[
-            Feature::ExtendedL2,
-            Feature::Zstd,
-            Feature::Dirty,
-            Feature::Corrupt,
-        ])
+        Claims::ALL.refuse_or_be_right(&[F::ExtendedL2, F::Zstd, F::Dirty, F::Corrupt])
     }
 
     fn policy(&self) -> EnginePolicy {
@@ -44,12 +39,13 @@ impl Engine for Imago {
 
 /// Opens `top` and, if it names a backing file, the layers below it.
 fn open(top: &ChainLayer, below: &[ChainLayer]) -> io::Result<FormatAccess<File>> {
+    let file = |file: &ChainFile| File(file.clone(), CommonStorageHelper::default());
     if top.format == ImageFormat::Raw {
-        return Ok(FormatAccess::new(Raw::open_image(File::new(&top.image), false)?));
+        return Ok(FormatAccess::new(Raw::open_image(file(&top.image), false)?));
     }
-    let mut image = Qcow2::<File>::open_image(File::new(&top.image), false)?;
+    let mut image = Qcow2::<File>::open_image(file(&top.image), false)?;
     let data_file = top.data_file.as_ref().filter(|_| image.requires_external_data_file());
-    image.set_data_file(data_file.map(File::new));
+    image.set_data_file(data_file.map(file));
     let backing = below.split_first().filter(|_| image.implicit_backing_file().is_some());
     image.set_backing(backing.map(|(next, rest)| open(next, rest)).transpose()?);
     Ok(FormatAccess::new(image))
@@ -71,7 +67,7 @@ impl OpenDisk for ImagoDisk {
             Mapping::Raw { offset, .. } => GuestStatus::Data(Some(HostOffset::new(offset))),
             Mapping::Zero { .. } => GuestStatus::Zeros(None),
             Mapping::Special { .. } => GuestStatus::Compressed,
-            _ => return Err(EngineError::untyped("past the end of the disk")),
+            _ => return Err(past_end(guest, self.0.size())),
         };
         Ok(GuestRun { length_bytes, status })
     }
@@ -81,12 +77,6 @@ impl OpenDisk for ImagoDisk {
 #[derive(Debug)]
 struct File(ChainFile, CommonStorageHelper);
 
-impl File {
-    fn new(file: &ChainFile) -> Self {
-        Self(file.clone(), CommonStorageHelper::default())
-    }
-}
-
 impl fmt::Display for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a file of the chain")
@@ -94,17 +84,17 @@ impl fmt::Display for File {
 }
 
 /// The trait declares some functions as unsafe. Nothing that they do is.
-impl imago::storage::Storage for File {
+impl ImagoStorage for File {
     fn size(&self) -> io::Result<u64> {
         Ok(self.0.length_bytes())
     }
 
     unsafe fn pure_readv(&self, into: IoVectorMut<'_>, mut offset: u64) -> io::Result<()> {
-        for mut part in into.into_inner() {
-            read_at(&self.0, offset, &mut part)?;
+        into.into_inner().iter_mut().try_for_each(|part| {
+            let at = offset;
             offset += part.len() as u64;
-        }
-        Ok(())
+            read_at(&self.0, at, part)
+        })
     }
 
     unsafe fn pure_writev(&self, _: IoVector<'_>, _: u64) -> io::Result<()> {

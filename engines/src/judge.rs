@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
 use qcowfuzz::harness::engine::Engine;
-use qcowfuzz::harness::{Checks, Harness};
+use qcowfuzz::harness::{Checks, Harness, Pipeline};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::Program;
@@ -217,5 +217,7 @@ pub fn show<E: Engine + Default>(seed: u64) {
     let Ok(minimized) = minimize(&input, settings, shows, go_on);
     let (_, detail) = runner.run(seed, &minimized.input);
     // The program that ran, without what the engine does not claim.
-    print!("minimized:\n{}{detail}\n", runner.harness.program());
+    let mut pipeline = Pipeline::default();
+    pipeline.load(&minimized.input, &E::default().claims());
+    println!("minimized:\n{}{detail}", pipeline.program());
 }

@@ -16,11 +16,13 @@ use std::path::{Path, PathBuf};
 use qcowfuzz::harness::claims::CostPolicy;
 use qcowfuzz::images::FileNames;
 
+use tempfile::{TempDir, tempdir, tempdir_in};
+
 use prelude::*;
 
 /// The items of the library that an engine uses.
 pub mod prelude {
-    pub use qcowfuzz::disk::features::Feature;
+    pub use qcowfuzz::disk::features::Feature as F;
     pub use qcowfuzz::disk::image_format::ImageFormat;
     pub use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
     pub use qcowfuzz::disk::storage::Storage;
@@ -44,6 +46,11 @@ pub type Answer<T = ()> = Result<T, EngineError>;
 pub fn read_at(file: &ChainFile, offset: u64, into: &mut [u8]) -> io::Result<()> {
     let read = file.read_at(HostOffset::new(offset), into);
     read.map_err(|error| io::Error::new(error.kind, error))
+}
+
+/// Returns the answer to a question about a byte past the end of the disk.
+pub fn past_end(guest: GuestOffset, virtual_size: u64) -> EngineError {
+    EngineError::PastEnd { guest, virtual_size }
 }
 
 /// A file of a chain that is read as `std::fs::File` is: nothing comes after its end.
@@ -82,6 +89,16 @@ impl Seek for Stream {
         self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.position)
     }
+}
+
+/// Creates a folder for the files of a chain, in memory where the system has a place for that: disks that are longer
+/// than other file systems allow are normal.
+///
+/// # Errors
+/// The folder cannot be created.
+pub fn folder() -> io::Result<TempDir> {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempdir_in(memory) } else { tempdir() }
 }
 
 /// Writes the files of `chain` to `folder`, with the names that the images have for each other. Returns the path of

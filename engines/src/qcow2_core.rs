@@ -24,13 +24,13 @@ impl Engine for Qcow2Core {
     fn claims(&self) -> Claims {
         // The crate documents that it refuses each of these.
         Claims::ALL.refuse_or_be_right(&[
-            Feature::Clusters2M,
-            Feature::ExtendedL2,
-            Feature::Zstd,
-            Feature::Qcow2Backing,
-            Feature::RawBacking,
-            Feature::DataFile,
-            Feature::LargeL1,
+            F::Clusters2M,
+            F::ExtendedL2,
+            F::Zstd,
+            F::Qcow2Backing,
+            F::RawBacking,
+            F::DataFile,
+            F::LargeL1,
         ])
     }
 

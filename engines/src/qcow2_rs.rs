@@ -4,12 +4,12 @@ use std::path::Path;
 
 use futures::executor::block_on;
 use qcow2_rs::dev::{Qcow2Dev, Qcow2DevParams};
-use qcow2_rs::error::Qcow2Result;
+use qcow2_rs::error::Qcow2Result as Result;
 use qcow2_rs::helpers::Qcow2IoBuf;
 use qcow2_rs::{meta::MappingSource, ops::Qcow2IoOps, utils::qcow2_alloc_dev};
 
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, read_at};
+use crate::{Answer, STORED_SIZE, past_end, read_at};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -28,15 +28,9 @@ impl Engine for Qcow2Rs {
     fn claims(&self) -> Claims {
         // With its default parameters, the crate computes slices of 0 entries for clusters below 4 KiB, and hangs. It
         // refuses every bit of the incompatible features, and opens every backing file as qcow2.
-        let hang = [Feature::Clusters512, Feature::Clusters1K, Feature::Clusters2K];
-        Claims::ALL.no(&hang).refuse_or_be_right(&[
-            Feature::ExtendedL2,
-            Feature::Zstd,
-            Feature::RawBacking,
-            Feature::DataFile,
-            Feature::Dirty,
-            Feature::Corrupt,
-        ])
+        let refused = [F::ExtendedL2, F::Zstd, F::DataFile, F::Dirty, F::Corrupt, F::RawBacking];
+        let hang = [F::Clusters512, F::Clusters1K, F::Clusters2K];
+        Claims::ALL.no(&hang).refuse_or_be_right(&refused)
     }
 
     fn policy(&self) -> EnginePolicy {
@@ -44,24 +38,21 @@ impl Engine for Qcow2Rs {
     }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
-        let params = Qcow2DevParams::new(9, None, None, true, false);
-        let disk = block_on(async {
-            let disk = open(chain.layers(), &params).await?;
-            disk.qcow2_prep_io().await.map(|()| disk)
-        });
-        disk.map(Qcow2RsDisk).map_err(EngineError::untyped)
+        let disk = block_on(open(chain.layers(), false)).map_err(EngineError::untyped)?;
+        block_on(disk.qcow2_prep_io()).map_err(EngineError::untyped)?;
+        Ok(Qcow2RsDisk(disk))
     }
 }
 
 /// Opens the first layer and, if it names a backing file, the layers below it.
-async fn open(layers: &[ChainLayer], params: &Qcow2DevParams) -> Qcow2Result<Qcow2Dev<File>> {
-    let top = layers.first().ok_or("a backing file that the chain does not have")?;
+async fn open(layers: &[ChainLayer], is_backing: bool) -> Result<Qcow2Dev<File>> {
+    let (top, below) = layers.split_first().ok_or("a backing file that the chain does not have")?;
+    let params = Qcow2DevParams::new(9, None, None, true, false);
+    params.mark_backing_dev(is_backing.then_some(true));
     let file = File(top.image.clone());
-    let (mut disk, backing) = qcow2_alloc_dev(Path::new("image"), file, params).await?;
+    let (mut disk, backing) = qcow2_alloc_dev(Path::new("image"), file, &params).await?;
     if backing.is_some() {
-        let params = params.clone();
-        params.mark_backing_dev(Some(true));
-        disk.set_backing_dev(Box::new(Box::pin(open(&layers[1..], &params)).await?));
+        disk.set_backing_dev(Box::new(Box::pin(open(below, true)).await?));
     }
     Ok(disk)
 }
@@ -77,29 +68,27 @@ impl OpenDisk for Qcow2RsDisk {
         // No byte that the crate leaves alone is right by chance.
         sectors.fill(0xA5);
         let read = block_on(self.0.read_at(&mut sectors, guest.get() - skipped as u64));
-        match read.map_err(EngineError::untyped)? {
-            length if length == sectors.len() => {
-                into.copy_from_slice(&sectors[skipped..][..into.len()]);
-                Ok(())
-            }
-            _ => Err(EngineError::untyped("a short read")),
+        if read.map_err(EngineError::untyped)? != sectors.len() {
+            return Err(EngineError::untyped("a short read"));
         }
+        into.copy_from_slice(&sectors[skipped..][..into.len()]);
+        Ok(())
     }
 
     fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
-        let info = &self.0.info;
-        let inside = info.in_cluster_offset(guest.get()) as u64;
-        let left = info.virtual_size().checked_sub(guest.get()).filter(|left| *left > 0);
-        let left = left.ok_or_else(|| EngineError::untyped("past the end of the disk"))?;
+        let (size, inside) =
+            (self.0.info.virtual_size(), self.0.info.in_cluster_offset(guest.get()));
+        let left = size.checked_sub(guest.get()).ok_or_else(|| past_end(guest, size))?;
         let mapping = block_on(self.0.get_mapping(guest.get())).map_err(EngineError::untyped)?;
-        let host = mapping.cluster_offset.map(|host| HostOffset::new(host + inside));
+        let host = mapping.cluster_offset.map(|host| HostOffset::new(host + inside as u64));
         let status = match mapping.source {
             MappingSource::DataFile => GuestStatus::Data(host),
             MappingSource::Zero => GuestStatus::Zeros(host),
             MappingSource::Compressed => GuestStatus::Compressed,
             MappingSource::Backing | MappingSource::Unallocated => GuestStatus::Below,
         };
-        Ok(GuestRun { length_bytes: left.min(info.cluster_size() as u64 - inside), status })
+        let length_bytes = left.min((self.0.info.cluster_size() - inside) as u64);
+        Ok(GuestRun { length_bytes, status })
     }
 }
 
@@ -107,20 +96,20 @@ impl OpenDisk for Qcow2RsDisk {
 struct File(ChainFile);
 
 impl Qcow2IoOps for File {
-    async fn read_to(&self, offset: u64, into: &mut [u8]) -> Qcow2Result<usize> {
+    async fn read_to(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         read_at(&self.0, offset, into)?;
         Ok(into.len())
     }
 
-    async fn write_from(&self, _: u64, _: &[u8]) -> Qcow2Result<()> {
+    async fn write_from(&self, _: u64, _: &[u8]) -> Result<()> {
         Err("a write".into())
     }
 
-    async fn fallocate(&self, _: u64, _: usize, _: u32) -> Qcow2Result<()> {
+    async fn fallocate(&self, _: u64, _: usize, _: u32) -> Result<()> {
         Err("a write".into())
     }
 
-    async fn fsync(&self, _: u64, _: usize, _: u32) -> Qcow2Result<()> {
+    async fn fsync(&self, _: u64, _: usize, _: u32) -> Result<()> {
         Ok(())
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use fs_core::{BlockDevice, BlockRead};
 use img_qcow2::{ClusterStatus, Error, Qcow2Reader};
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, read_at, write_files};
+use crate::{Answer, STORED_SIZE, folder, read_at, write_files};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -28,11 +28,7 @@ impl Engine for RustImgQcow2 {
 
     fn claims(&self) -> Claims {
         // The crate documents the first two. It opens every backing file as qcow2.
-        Claims::ALL.refuse_or_be_right(&[
-            Feature::ExtendedL2,
-            Feature::DataFile,
-            Feature::RawBacking,
-        ])
+        Claims::ALL.refuse_or_be_right(&[F::ExtendedL2, F::DataFile, F::RawBacking])
     }
 
     fn policy(&self) -> EnginePolicy {
@@ -44,9 +40,9 @@ impl Engine for RustImgQcow2 {
             let image = Qcow2Reader::open_on_device(Arc::new(File(chain.image().clone())));
             return Ok(RustImgQcow2Disk(image.map_err(typed)?, None));
         }
-        let folder = tempdir()?;
-        let image = Qcow2Reader::open(write_files(chain, folder.path())?).map_err(typed)?;
-        Ok(RustImgQcow2Disk(image, Some(folder)))
+        let files = folder()?;
+        let image = Qcow2Reader::open(write_files(chain, files.path())?).map_err(typed)?;
+        Ok(RustImgQcow2Disk(image, Some(files)))
     }
 }
 
