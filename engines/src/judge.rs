@@ -83,7 +83,7 @@ impl Judged {
 }
 
 /// Returns the program of a seed: random bytes, and by turns a generated program.
-fn program(seed: u64) -> Vec<u8> {
+pub fn program(seed: u64) -> Vec<u8> {
     if seed % 2 == 1 {
         return generate(seed, GenerateSettings { operations: 8, compressed: true }).encode();
     }
@@ -197,10 +197,9 @@ pub fn run_all<E: Engine + Default>(seeds: Range<u64>) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Runs the program of `seed`, and prints its violation and the smallest program with the same fingerprint.
-pub fn show<E: Engine + Default>(seed: u64) {
-    let input = program(seed);
-    println!("the program of seed {seed}:\n{}", Program::decode(&input));
+/// Runs a program, and prints its violation and the smallest program with the same fingerprint.
+pub fn show<E: Engine + Default>(seed: u64, input: Vec<u8>) {
+    println!("the program:\n{}", Program::decode(&input));
     panic::set_hook(Box::new(note_panic));
     let mut runner = Runner::<E>::new();
     let (Judged { fingerprint: Some(shown), .. }, detail) = runner.run(seed, &input) else {

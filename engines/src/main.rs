@@ -2,6 +2,7 @@
 //!
 //!     cargo run --release --manifest-path engines/Cargo.toml -- ENGINE [--programs N] [--seed N]
 //!     cargo run --release --manifest-path engines/Cargo.toml -- ENGINE --show SEED
+//!     cargo run --release --manifest-path engines/Cargo.toml -- ENGINE --replay FILE
 //!
 //! The programs run in a child process, so that a crash of the crate costs only the program that caused it.
 
@@ -9,12 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
 use qcowfuzz_engines::fstool::Fstool;
 use qcowfuzz_engines::imago::Imago;
-use qcowfuzz_engines::judge::{HANG_CODE, Judged, run_all, show};
+use qcowfuzz_engines::judge::{HANG_CODE, Judged, program, run_all, show};
 use qcowfuzz_engines::qcow2_core::Qcow2Core;
 use qcowfuzz_engines::qcow2_rs::Qcow2Rs;
 use qcowfuzz_engines::rust_img_qcow2::RustImgQcow2;
@@ -32,9 +34,9 @@ macro_rules! engines {
             }
         }
 
-        fn run_show(options: &Options, seed: u64) {
+        fn run_show(options: &Options, seed: u64, input: Vec<u8>) {
             match options.engine.as_str() {
-                $($name => show::<$engine>(seed),)+
+                $($name => show::<$engine>(seed, input),)+
                 _ => unreachable!("the name was looked up"),
             }
         }
@@ -55,6 +57,7 @@ struct Options {
     programs: u64,
     seed: u64,
     show: Option<u64>,
+    replay: Option<PathBuf>,
     child: bool,
 }
 
@@ -65,7 +68,8 @@ impl Options {
         if !NAMES.contains(&engine.as_str()) {
             return Err(format!("no engine '{engine}', expected one of: {}", NAMES.join(", ")));
         }
-        let mut options = Self { engine, programs: 1000, seed: 0, show: None, child: false };
+        let mut options =
+            Self { engine, programs: 1000, seed: 0, show: None, replay: None, child: false };
         while let Some(name) = arguments.next() {
             let mut number = || {
                 let value = arguments.next().unwrap_or_default();
@@ -75,10 +79,11 @@ impl Options {
                 "--programs" => options.programs = number()?,
                 "--seed" => options.seed = number()?,
                 "--show" => options.show = Some(number()?),
+                "--replay" => options.replay = arguments.next().map(PathBuf::from),
                 "--child" => options.child = true,
                 _ => {
                     return Err(format!(
-                        "no option '{name}', expected --programs, --seed or --show"
+                        "no option '{name}', expected --programs, --seed, --show or --replay"
                     ));
                 }
             }
@@ -171,8 +176,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             return Ok(ExitCode::from(2));
         }
     };
+    if let Some(path) = &options.replay {
+        let input = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        run_show(&options, 0, input);
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(seed) = options.show {
-        run_show(&options, seed);
+        run_show(&options, seed, program(seed));
         return Ok(ExitCode::SUCCESS);
     }
     if options.child {
