@@ -6,7 +6,7 @@ use fstool::block::qcow2::Qcow2Backend;
 use tempfile::TempDir;
 
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, folder, write_files};
+use crate::{folder, write_files};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -18,29 +18,14 @@ pub struct FstoolDisk(Qcow2Backend, #[expect(dead_code, reason = "holds the file
 impl Engine for Fstool {
     type Disk<'s> = FstoolDisk;
 
-    fn name(&self) -> &str {
-        "fstool"
-    }
-
-    fn claims(&self) -> Claims {
-        // The crate refuses each of these by name.
-        Claims::ALL.refuse_or_be_right(&[
-            F::Refcounts1,
-            F::Refcounts2,
-            F::Refcounts4,
-            F::Refcounts8,
-            F::Refcounts32,
-            F::Refcounts64,
-            F::ExtendedL2,
-            F::DataFile,
-            F::Dirty,
-            F::Corrupt,
-        ])
-    }
-
-    fn policy(&self) -> EnginePolicy {
-        STORED_SIZE
-    }
+    // The crate refuses each of these by name.
+    about!(
+        "fstool",
+        refuses: [
+            Refcounts1, Refcounts2, Refcounts4, Refcounts8, Refcounts32, Refcounts64,
+            ExtendedL2, DataFile, Dirty, Corrupt
+        ]
+    );
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<FstoolDisk> {
         let files = folder()?;

@@ -7,7 +7,6 @@ use imago::storage::{Storage as ImagoStorage, drivers::CommonStorageHelper};
 use imago::{FormatAccess, Mapping, qcow2::Qcow2, raw::Raw};
 
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, past_end, read_at};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -19,18 +18,8 @@ pub struct ImagoDisk(FormatAccess<File>);
 impl Engine for Imago {
     type Disk<'s> = ImagoDisk;
 
-    fn name(&self) -> &str {
-        "imago"
-    }
-
-    fn claims(&self) -> Claims {
-        // Of the incompatible features, the crate knows only the external data file.
-        Claims::ALL.refuse_or_be_right(&[F::ExtendedL2, F::Zstd, F::Dirty, F::Corrupt])
-    }
-
-    fn policy(&self) -> EnginePolicy {
-        STORED_SIZE
-    }
+    // Of the incompatible features, the crate knows only the external data file.
+    about!("imago", refuses: [ExtendedL2, Zstd, Dirty, Corrupt]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
         Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..])?))

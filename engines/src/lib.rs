@@ -1,6 +1,26 @@
 //! Public crates as engines, a file for each, and what several of them need: the files of a chain as a stream, and as
 //! files of a folder.
 
+/// Defines the functions of `Engine` that describe a crate: its name, the features that it does not know, and those that
+/// it refuses. Each crate here reports the size in the header, which may end inside a sector.
+macro_rules! about {
+    ($name:literal $(, no: [$($no:ident),*])?, refuses: [$($refused:ident),*]) => {
+        fn name(&self) -> &str {
+            $name
+        }
+
+        fn claims(&self) -> Claims {
+            let claims = Claims::ALL.refuse_or_be_right(&[$(Feature::$refused),*]);
+            $(let claims = claims.no(&[$(Feature::$no),*]);)?
+            claims
+        }
+
+        fn policy(&self) -> EnginePolicy {
+            EnginePolicy { size: SizePolicy::Near, ..EnginePolicy::default() }
+        }
+    };
+}
+
 pub mod fstool;
 pub mod imago;
 pub mod judge;
@@ -13,16 +33,16 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use qcowfuzz::harness::claims::CostPolicy;
 use qcowfuzz::images::FileNames;
 
 use tempfile::{TempDir, tempdir, tempdir_in};
 
 use prelude::*;
 
-/// The items of the library that an engine uses.
+/// The items that an engine uses.
 pub mod prelude {
-    pub use qcowfuzz::disk::features::Feature as F;
+    pub use crate::{Answer, past_end, read_at};
+    pub use qcowfuzz::disk::features::Feature;
     pub use qcowfuzz::disk::image_format::ImageFormat;
     pub use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
     pub use qcowfuzz::disk::storage::Storage;
@@ -31,10 +51,6 @@ pub mod prelude {
     pub use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
     pub use qcowfuzz::harness::status::{GuestRun, GuestStatus};
 }
-
-/// The policy of a crate that reports the size in the header, which may end inside a sector.
-pub const STORED_SIZE: EnginePolicy =
-    EnginePolicy { size: SizePolicy::Near, cost: CostPolicy::Judged };
 
 /// The result of a question to an engine.
 pub type Answer<T = ()> = Result<T, EngineError>;

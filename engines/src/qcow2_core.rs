@@ -4,8 +4,8 @@ use std::io::{Read, Seek, SeekFrom};
 
 use qcow2::{Qcow2Error, Qcow2Reader};
 
+use crate::Stream;
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, Stream};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -17,26 +17,14 @@ pub struct Qcow2CoreDisk(Qcow2Reader);
 impl Engine for Qcow2Core {
     type Disk<'s> = Qcow2CoreDisk;
 
-    fn name(&self) -> &str {
-        "qcow2_core"
-    }
-
-    fn claims(&self) -> Claims {
-        // The crate documents that it refuses each of these.
-        Claims::ALL.refuse_or_be_right(&[
-            F::Clusters2M,
-            F::ExtendedL2,
-            F::Zstd,
-            F::Qcow2Backing,
-            F::RawBacking,
-            F::DataFile,
-            F::LargeL1,
-        ])
-    }
-
-    fn policy(&self) -> EnginePolicy {
-        STORED_SIZE
-    }
+    // The crate documents that it refuses each of these.
+    about!(
+        "qcow2_core",
+        refuses: [
+            Clusters2M, ExtendedL2, Zstd, Qcow2Backing,
+            RawBacking, DataFile, LargeL1
+        ]
+    );
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2CoreDisk> {
         let opened = Qcow2Reader::from_reader(Stream::new(chain.image()));

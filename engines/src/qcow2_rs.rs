@@ -1,7 +1,5 @@
 //! qcow2-rs 0.1.6: images and chains of images, read and mapped. It is async: the storage never waits.
 
-use std::path::Path;
-
 use futures::executor::block_on;
 use qcow2_rs::dev::{Qcow2Dev, Qcow2DevParams};
 use qcow2_rs::error::Qcow2Result as Result;
@@ -9,7 +7,6 @@ use qcow2_rs::helpers::Qcow2IoBuf;
 use qcow2_rs::{meta::MappingSource, ops::Qcow2IoOps, utils::qcow2_alloc_dev};
 
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, past_end, read_at};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -21,21 +18,13 @@ pub struct Qcow2RsDisk(Qcow2Dev<File>);
 impl Engine for Qcow2Rs {
     type Disk<'s> = Qcow2RsDisk;
 
-    fn name(&self) -> &str {
-        "qcow2_rs"
-    }
-
-    fn claims(&self) -> Claims {
-        // With its default parameters, the crate computes slices of 0 entries for clusters below 4 KiB, and hangs. It
-        // refuses every bit of the incompatible features, and opens every backing file as qcow2.
-        let refused = [F::ExtendedL2, F::Zstd, F::DataFile, F::Dirty, F::Corrupt, F::RawBacking];
-        let hang = [F::Clusters512, F::Clusters1K, F::Clusters2K];
-        Claims::ALL.no(&hang).refuse_or_be_right(&refused)
-    }
-
-    fn policy(&self) -> EnginePolicy {
-        STORED_SIZE
-    }
+    // With its default parameters, the crate computes slices of 0 entries for clusters below 4 KiB, and hangs. It
+    // refuses every bit of the incompatible features, and opens every backing file as qcow2.
+    about!(
+        "qcow2_rs",
+        no: [Clusters512, Clusters1K, Clusters2K],
+        refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking]
+    );
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
         let disk = block_on(open(chain.layers(), false)).map_err(EngineError::untyped)?;
@@ -50,7 +39,7 @@ async fn open(layers: &[ChainLayer], is_backing: bool) -> Result<Qcow2Dev<File>>
     let params = Qcow2DevParams::new(9, None, None, true, false);
     params.mark_backing_dev(is_backing.then_some(true));
     let file = File(top.image.clone());
-    let (mut disk, backing) = qcow2_alloc_dev(Path::new("image"), file, &params).await?;
+    let (mut disk, backing) = qcow2_alloc_dev("image".as_ref(), file, &params).await?;
     if backing.is_some() {
         disk.set_backing_dev(Box::new(Box::pin(open(below, true)).await?));
     }
@@ -69,15 +58,15 @@ impl OpenDisk for Qcow2RsDisk {
         sectors.fill(0xA5);
         let read = block_on(self.0.read_at(&mut sectors, guest.get() - skipped as u64));
         if read.map_err(EngineError::untyped)? != sectors.len() {
-            return Err(EngineError::untyped("a short read"));
+            return Err(EngineError::untyped("a read of another length"));
         }
         into.copy_from_slice(&sectors[skipped..][..into.len()]);
         Ok(())
     }
 
     fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
-        let (size, inside) =
-            (self.0.info.virtual_size(), self.0.info.in_cluster_offset(guest.get()));
+        let info = &self.0.info;
+        let (size, inside) = (info.virtual_size(), info.in_cluster_offset(guest.get()));
         let left = size.checked_sub(guest.get()).ok_or_else(|| past_end(guest, size))?;
         let mapping = block_on(self.0.get_mapping(guest.get())).map_err(EngineError::untyped)?;
         let host = mapping.cluster_offset.map(|host| HostOffset::new(host + inside as u64));
@@ -87,8 +76,7 @@ impl OpenDisk for Qcow2RsDisk {
             MappingSource::Compressed => GuestStatus::Compressed,
             MappingSource::Backing | MappingSource::Unallocated => GuestStatus::Below,
         };
-        let length_bytes = left.min((self.0.info.cluster_size() - inside) as u64);
-        Ok(GuestRun { length_bytes, status })
+        Ok(GuestRun { length_bytes: left.min((info.cluster_size() - inside) as u64), status })
     }
 }
 

@@ -7,7 +7,7 @@ use img_qcow2::{ClusterStatus, Error, Qcow2Reader};
 use tempfile::TempDir;
 
 use crate::prelude::*;
-use crate::{Answer, STORED_SIZE, folder, read_at, write_files};
+use crate::{folder, write_files};
 
 /// The crate.
 #[derive(Debug, Default)]
@@ -22,18 +22,8 @@ pub struct RustImgQcow2Disk(
 impl Engine for RustImgQcow2 {
     type Disk<'s> = RustImgQcow2Disk;
 
-    fn name(&self) -> &str {
-        "rust_img_qcow2"
-    }
-
-    fn claims(&self) -> Claims {
-        // The crate documents the first two. It opens every backing file as qcow2.
-        Claims::ALL.refuse_or_be_right(&[F::ExtendedL2, F::DataFile, F::RawBacking])
-    }
-
-    fn policy(&self) -> EnginePolicy {
-        STORED_SIZE
-    }
+    // The crate documents the first two. It opens every backing file as qcow2.
+    about!("rust_img_qcow2", refuses: [ExtendedL2, DataFile, RawBacking]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<RustImgQcow2Disk> {
         if chain.layers().len() == 1 {
