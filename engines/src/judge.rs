@@ -5,17 +5,18 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;
 use std::ops::{ControlFlow, Range};
-use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use qcowfuzz::findings::PanicNote;
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
 use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::{Checks, Harness, Pipeline};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::Program;
-use qcowfuzz::programs::generate::{GenerateSettings, generate};
+use qcowfuzz::programs::generate::generate_any;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -29,8 +30,8 @@ const MAX_CPU_SECONDS: u64 = 20;
 const MAX_MEMORY_BYTES: u64 = 4 << 30;
 
 thread_local! {
-    /// The place and the message of the last panic.
-    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+    /// The last panic.
+    static PANIC: RefCell<PanicNote> = RefCell::default();
 }
 
 /// The seed of the program that runs.
@@ -85,7 +86,7 @@ impl Judged {
 /// Returns the program of a seed: random bytes, and by turns a generated program.
 pub fn program(seed: u64) -> Vec<u8> {
     if seed % 2 == 1 {
-        return generate(seed, GenerateSettings { operations: 8, compressed: true }).encode();
+        return generate_any(seed, 12).encode();
     }
     let mut entropy = Entropy::new(seed);
     let records = 4 + entropy.below(40);
@@ -123,42 +124,18 @@ impl<E: Engine + Default> Runner<E> {
             }
             Ok((Err(failure), folded)) => {
                 judged.folded = folded;
-                let violation = failure.violation;
-                judged.fingerprint = Some(match violation.actual {
-                    "an error" | "a feature is unsupported" => {
-                        format!("{}: {}", violation.fingerprint(), wording(&violation.detail))
-                    }
-                    _ => violation.fingerprint(),
-                });
-                detail = violation.detail;
+                judged.fingerprint = Some(failure.violation.fingerprint());
+                detail = failure.violation.detail;
             }
             Err(_) => {
                 self.harness = Harness::new(E::default());
-                judged.fingerprint = Some(PANIC.take());
+                let note = PANIC.take();
+                judged.fingerprint = Some(note.fingerprint());
+                detail = note.detail;
             }
         }
         (judged, detail)
     }
-}
-
-/// Keeps the place of a panic, from the crate's name on, and its message without numbers.
-fn note_panic(info: &PanicHookInfo) {
-    let place = info.location().map_or(String::new(), |place| {
-        let file = place.file().split("/registry/src/").last().unwrap_or_default();
-        let file = file.split_once('/').map_or(file, |(_, file)| file);
-        format!("{file}:{}", place.line())
-    });
-    let message = wording(info.payload_as_str().unwrap_or_default());
-    PANIC.set(format!("panic: {place}: {message}"));
-}
-
-/// Returns the text of an error without its numbers, so that one cause has one text.
-fn wording(error: &str) -> String {
-    let words = error.split_whitespace().map(|word| match word {
-        word if word.contains(|char: char| char.is_ascii_digit()) => "#",
-        word => word,
-    });
-    words.collect::<Vec<_>>().join(" ")
 }
 
 fn cpu_seconds() -> u64 {
@@ -187,7 +164,7 @@ fn watch() {
 pub fn run_all<E: Engine + Default>(seeds: Range<u64>) -> Result<(), Box<dyn Error>> {
     let maximum = getrlimit(Resource::As).maximum;
     setrlimit(Resource::As, Rlimit { current: Some(MAX_MEMORY_BYTES), maximum })?;
-    panic::set_hook(Box::new(note_panic));
+    panic::set_hook(Box::new(|panic| PANIC.set(PanicNote::of(panic))));
     std::thread::spawn(watch);
     let mut runner = Runner::<E>::new();
     for seed in seeds {
@@ -200,7 +177,7 @@ pub fn run_all<E: Engine + Default>(seeds: Range<u64>) -> Result<(), Box<dyn Err
 /// Runs a program, and prints its violation and the smallest program with the same fingerprint.
 pub fn show<E: Engine + Default>(seed: u64, input: Vec<u8>) {
     println!("the program:\n{}", Program::decode(&input));
-    panic::set_hook(Box::new(note_panic));
+    panic::set_hook(Box::new(|panic| PANIC.set(PanicNote::of(panic))));
     let mut runner = Runner::<E>::new();
     let (Judged { fingerprint: Some(shown), .. }, detail) = runner.run(seed, &input) else {
         println!("no violation was found");

@@ -34,7 +34,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::images::FileNames;
-
 use tempfile::{TempDir, tempdir, tempdir_in};
 
 use prelude::*;
