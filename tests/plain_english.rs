@@ -12,6 +12,8 @@ const FINISHED: &[&str] = &[
     "SECURITY.md",
     "benches",
     "docs",
+    "engines/src",
+    "engines/tests",
     "examples",
     "fuzz/fuzz_targets",
     "src/cli",

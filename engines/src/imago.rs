@@ -18,7 +18,7 @@ pub struct ImagoDisk(FormatAccess<File>);
 impl Engine for Imago {
     type Disk<'s> = ImagoDisk;
 
-    // Of the incompatible features, the crate knows only the external data file.
+    // The external data file is the only incompatible feature that the crate knows.
     about!("imago", refuses: [ExtendedL2, Zstd, Dirty, Corrupt]);
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {

@@ -96,7 +96,7 @@ pub fn program(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A harness that survives panics.
+/// A harness that is replaced after a panic.
 struct Runner<E: Engine> {
     harness: Harness<E>,
 }
@@ -106,7 +106,7 @@ impl<E: Engine + Default> Runner<E> {
         Self { harness: Harness::new(E::default()) }
     }
 
-    /// Runs a program. Also returns what a person wants to know about the violation.
+    /// Runs a program. Also returns the details of the violation.
     fn run(&mut self, seed: u64, input: &[u8]) -> (Judged, String) {
         // After a panic, the harness is replaced.
         let ran = panic::catch_unwind(AssertUnwindSafe(|| {

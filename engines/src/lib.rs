@@ -1,4 +1,4 @@
-//! Public crates as engines, a file for each, and what several of them need: the files of a chain as a stream, and as
+//! Public crates as engines, a file for each, and their shared helpers: the files of a chain as a stream, and as
 //! files of a folder.
 
 /// Defines the functions of `Engine` that describe a crate: its name, the features that it does not know, and those that

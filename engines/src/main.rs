@@ -1,4 +1,4 @@
-//! Runs programs of all operations with a public crate as the engine, and prints what the oracles found.
+//! Runs programs of all operations with a public crate as the engine, and prints the violations.
 //!
 //!     cargo run --release --manifest-path engines/Cargo.toml -- ENGINE [--programs N] [--seed N]
 //!     cargo run --release --manifest-path engines/Cargo.toml -- ENGINE --show SEED
@@ -21,7 +21,7 @@ use qcowfuzz_engines::qcow2_core::Qcow2Core;
 use qcowfuzz_engines::qcow2_rs::Qcow2Rs;
 use qcowfuzz_engines::rust_img_qcow2::RustImgQcow2;
 
-/// The engines: a name, and what runs programs with them.
+/// The engines by their names.
 macro_rules! engines {
     ($($name:literal => $engine:ty,)+) => {
         const NAMES: &[&str] = &[$($name),+];
@@ -92,7 +92,7 @@ impl Options {
     }
 }
 
-/// What the runs have shown together.
+/// The sums of all runs.
 #[derive(Default)]
 struct Tally {
     runs: u64,
