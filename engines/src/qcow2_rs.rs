@@ -18,8 +18,8 @@ pub struct Qcow2RsDisk(Qcow2Dev<File>);
 impl Engine for Qcow2Rs {
     type Disk<'s> = Qcow2RsDisk;
 
-    // With its default parameters, the crate computes slices of 0 entries for clusters below 4 KiB, and hangs. It
-    // refuses every bit of the incompatible features, and opens every backing file as qcow2.
+    // With its default parameters, the crate computes slices of 0 entries for clusters below 4 KiB, and hangs in reads
+    // across clusters. It refuses every bit of the incompatible features, and opens every backing file as qcow2.
     about!(
         "qcow2_rs",
         no: [Clusters512, Clusters1K, Clusters2K],
