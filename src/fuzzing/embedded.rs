@@ -14,7 +14,6 @@ pub(crate) mod scoring;
 pub(crate) mod state;
 pub mod subject;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -35,7 +34,7 @@ use crate::harness::claims::Claims;
 use crate::harness::oracles::Violation;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
-use crate::programs::{Program, fold};
+use crate::programs::Program;
 
 use credit::Credit;
 use pool::{Pool, PoolEntry};
@@ -226,7 +225,7 @@ impl<S: Subject> Fuzzer<S> {
 
     /// Runs an input and keeps it if it is interesting and no duplicate. Reports whether the loop kept it.
     fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
-        let input = &*self.folded(input);
+        let input = &*self.settings.claims.fold(input);
         let answer = self.run(input);
         match &answer {
             RunReply::Skipped => return Ok(false),
@@ -264,20 +263,6 @@ impl<S: Subject> Fuzzer<S> {
         }
         self.keep(input, origin, features, true)?;
         Ok(true)
-    }
-
-    /// Returns the bytes of the program that will run: `input`, unless it has features that the engine does not claim.
-    fn folded<'i>(&mut self, input: &'i [u8]) -> Cow<'i, [u8]> {
-        let [program, _] = &mut self.programs;
-        if self.settings.claims == Claims::ALL {
-            return Cow::Borrowed(input);
-        }
-        program.decode_from(input);
-        let lacking = self.settings.claims.folded(program.prologue.rng_seed);
-        match fold::fold(program, lacking) {
-            true => Cow::Owned(program.encode()),
-            false => Cow::Borrowed(input),
-        }
     }
 
     fn run(&mut self, input: &[u8]) -> RunReply {

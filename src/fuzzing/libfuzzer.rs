@@ -1,7 +1,8 @@
 //! The functions that the libFuzzer binaries call: one runs an input, with feedback in libFuzzer's extra counters; the
 //! others end a process that found a violation.
 
-use std::cell::RefCell;
+use std::borrow::Cow;
+use std::cell::{OnceCell, RefCell};
 use std::panic::PanicHookInfo;
 use std::rc::Rc;
 
@@ -9,7 +10,9 @@ use crate::findings::crash_state::CrashState;
 use crate::findings::panics;
 use crate::findings::panics::PanicNote;
 use crate::fuzzing::feedback::{Recorder, extra};
-use crate::harness::implementation::OurWalker;
+use crate::harness::claims::Claims;
+use crate::harness::engine::Engine;
+use crate::harness::implementation::{Implementation, OurWalker};
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Outcome};
@@ -20,22 +23,60 @@ pub use crate::fuzzing::mutators::{crossover, mutate};
 thread_local! {
     /// The recorder that observes the targets of a thread.
     static RECORDER: Rc<Recorder> = Rc::default();
+    /// The claims of the implementation under test.
+    static CLAIMS: OnceCell<Claims> = const { OnceCell::new() };
     /// The targets that a thread has run, with their buffers.
     static TARGETS: RefCell<[Option<Box<dyn Target>>; TargetKind::ALL.len()]> = RefCell::default();
 }
 
-/// Runs an input of the target `kind` and judges it. Each thread keeps the buffers of its targets.
+/// Runs an input of the target `kind`, with our walker under test.
 ///
 /// # Errors
 /// The first violation.
 pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
+    run_with(&OurWalker, kind, input)
+}
+
+/// Runs an input of the target `kind`, with `implementation` under test: the same one in all calls. Each thread keeps
+/// the buffers of its targets.
+///
+/// # Errors
+/// The first violation.
+pub fn run_with<I: Implementation>(
+    implementation: &I,
+    kind: TargetKind,
+    input: &[u8],
+) -> Result<Outcome, Box<Failure>> {
     recorded(|| {
         TARGETS.with_borrow_mut(|targets| {
-            let create =
-                || kind.create(&OurWalker, FileNames::default(), &RECORDER.with(Rc::clone));
+            let recorder = RECORDER.with(Rc::clone);
+            let create = || kind.create(implementation, FileNames::default(), &recorder);
             targets[kind as usize].get_or_insert_with(create).run(input, Checks::AtCheckpoints)
         })
     })
+}
+
+/// Mutates the program in `data[..size]` as [`mutate`] does, and folds it into the features that `implementation`
+/// claims: the same one in all calls.
+pub fn mutate_for<I: Implementation>(
+    implementation: &I,
+    kind: TargetKind,
+    (data, size): (&mut [u8], usize),
+    max_size: usize,
+    rng_seed: u32,
+    bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
+) -> usize {
+    let size = mutate(data, size, max_size, rng_seed, kind.limits(), bytes);
+    let claims = CLAIMS.with(|claims| *claims.get_or_init(|| implementation.engine(&()).claims()));
+    let mutated = &data[..size];
+    match claims.fold(mutated) {
+        // Folding makes no program longer.
+        Cow::Owned(folded) if folded.len() <= max_size => {
+            data[..folded.len()].copy_from_slice(&folded);
+            folded.len()
+        }
+        _ => size,
+    }
 }
 
 /// Resets the recorder, calls `run`, and copies the counters to libFuzzer's extra counters.

@@ -7,5 +7,6 @@ pub mod corpus;
 #[cfg(feature = "fuzzer")]
 pub mod embedded;
 pub mod feedback;
+mod fuzz_target;
 pub mod libfuzzer;
 pub(crate) mod mutators;

@@ -1,6 +1,9 @@
 //! The claims of an engine about features, and the policy that excuses some of its answers.
 
+use std::borrow::Cow;
+
 use crate::disk::features::{Feature, FeatureSet};
+use crate::programs::{Program, fold};
 
 /// A claim of an engine about a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +44,26 @@ impl Claims {
         Self { no: self.no.without(features), refuse_or_be_right }
     }
 
-    /// Returns the features that the programs of an engine must not have. A share of the programs, by their
-    /// `rng_seed`, keeps the features that the engine may refuse.
-    pub(crate) fn folded(&self, rng_seed: u16) -> FeatureSet {
-        match rng_seed % REFUSED_SHARE == REFUSED_SHARE - 1 {
+    /// Folds a program into the features that the engine claims. Returns true if that changed the program. A share of
+    /// the programs, by their `rng_seed`, keeps the features that the engine may refuse.
+    pub(crate) fn fold_program(&self, program: &mut Program) -> bool {
+        let keeps_refused = program.prologue.rng_seed % REFUSED_SHARE == REFUSED_SHARE - 1;
+        let lacking = match keeps_refused {
             true => self.no,
             false => self.no.with(self.refuse_or_be_right),
+        };
+        fold::fold(program, lacking)
+    }
+
+    /// Returns the bytes of the program that runs if `input` is given: `input` itself, unless folding changes its program.
+    pub(crate) fn fold<'i>(&self, input: &'i [u8]) -> Cow<'i, [u8]> {
+        if *self == Self::ALL {
+            return Cow::Borrowed(input);
+        }
+        let mut program = Program::decode(input);
+        match self.fold_program(&mut program) {
+            true => Cow::Owned(program.encode()),
+            false => Cow::Borrowed(input),
         }
     }
 

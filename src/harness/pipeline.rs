@@ -11,7 +11,7 @@ use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::limits::Limits;
-use crate::programs::{Effect, Program, Vm, fold};
+use crate::programs::{Effect, Program, Vm};
 
 /// The times at which images are built and verified, in addition to a program's checkpoints and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,8 +76,7 @@ impl Pipeline {
     /// program that will run: `input` itself, unless folding changed the program.
     pub fn load<'i>(&mut self, input: &'i [u8], claims: &Claims) -> Cow<'i, [u8]> {
         self.program.decode_from(input);
-        let lacking = claims.folded(self.program.prologue.rng_seed);
-        self.folded = fold::fold(&mut self.program, lacking);
+        self.folded = claims.fold_program(&mut self.program);
         match self.folded {
             true => Cow::Owned(self.program.encode()),
             false => Cow::Borrowed(input),
