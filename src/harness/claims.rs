@@ -55,7 +55,8 @@ impl Claims {
         fold::fold(program, lacking)
     }
 
-    /// Returns the bytes of the program that runs if `input` is given: `input` itself, unless folding changes its program.
+    /// Returns the bytes of the program that runs if `input` is given: `input` itself, unless folding changes its
+    /// program.
     pub(crate) fn fold<'i>(&self, input: &'i [u8]) -> Cow<'i, [u8]> {
         if *self == Self::ALL {
             return Cow::Borrowed(input);
