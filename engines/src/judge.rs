@@ -12,7 +12,7 @@ use std::time::Duration;
 use qcowfuzz::findings::PanicNote;
 use qcowfuzz::findings::minimizer::{MinimizeProgress, MinimizeSettings, minimize};
 use qcowfuzz::harness::engine::Engine;
-use qcowfuzz::harness::{Checks, Harness, Pipeline};
+use qcowfuzz::harness::{Checks, Harness, KnownFindings, Pipeline};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::Program;
@@ -50,8 +50,8 @@ pub struct Judged {
     pub refused: bool,
     /// The lines about idle oracles.
     pub idle: Vec<String>,
-    /// The fingerprint of the violation, if there was one.
-    pub fingerprint: Option<String>,
+    /// The fingerprints of the findings: known ones that the run met, and the violation that ended it.
+    pub fingerprints: Vec<String>,
 }
 
 impl Judged {
@@ -62,7 +62,7 @@ impl Judged {
     pub fn parse(line: &str) -> Result<Self, String> {
         let expected = || format!("found '{line}', expected the six fields of a run");
         let fields: Vec<_> = line.split('\t').collect();
-        let [seed, unsupported, folded, refused, idle, fingerprint] = fields[..] else {
+        let [seed, unsupported, folded, refused, idle, fingerprints] = fields[..] else {
             return Err(expected());
         };
         Ok(Self {
@@ -70,17 +70,24 @@ impl Judged {
             unsupported: unsupported == "true",
             folded: folded == "true",
             refused: refused == "true",
-            idle: idle.split('|').filter(|line| !line.is_empty()).map(String::from).collect(),
-            fingerprint: Some(fingerprint).filter(|text| !text.is_empty()).map(String::from),
+            idle: parts(idle),
+            fingerprints: parts(fingerprints),
         })
     }
 
     fn print(&self) {
-        let Self { seed, unsupported, folded, refused, idle, fingerprint } = self;
+        let Self { seed, unsupported, folded, refused, idle, fingerprints } = self;
         let idle = idle.join("|");
-        let fingerprint = fingerprint.as_deref().unwrap_or("").replace(['\t', '\n'], " ");
-        println!("{seed}\t{unsupported}\t{folded}\t{refused}\t{idle}\t{fingerprint}");
+        // No fingerprint has such characters, unless an error text of a crate has.
+        let clean = |text: &String| text.replace(['\t', '\n', '|'], " ");
+        let fingerprints = fingerprints.iter().map(clean).collect::<Vec<_>>().join("|");
+        println!("{seed}\t{unsupported}\t{folded}\t{refused}\t{idle}\t{fingerprints}");
     }
+}
+
+/// Returns the parts of a field that are not empty.
+fn parts(field: &str) -> Vec<String> {
+    field.split('|').filter(|part| !part.is_empty()).map(String::from).collect()
 }
 
 /// Returns the program of a seed: random bytes, and by turns a generated program.
@@ -99,11 +106,12 @@ pub fn program(seed: u64) -> Vec<u8> {
 /// A harness that is replaced after a panic.
 struct Runner<E: Engine> {
     harness: Harness<E>,
+    known: KnownFindings,
 }
 
 impl<E: Engine + Default> Runner<E> {
-    fn new() -> Self {
-        Self { harness: Harness::new(E::default()) }
+    fn new(known: KnownFindings) -> Self {
+        Self { harness: Harness::new(E::default()).with_known(known.clone()), known }
     }
 
     /// Runs a program. Also returns the details of the violation.
@@ -114,6 +122,7 @@ impl<E: Engine + Default> Runner<E> {
             (ran, *self.harness.program() != Program::decode(input))
         }));
         let mut judged = Judged { seed, ..Judged::default() };
+        judged.fingerprints.extend_from_slice(self.harness.met());
         let mut detail = String::new();
         match ran {
             Ok((Ok(outcome), folded)) => {
@@ -124,13 +133,13 @@ impl<E: Engine + Default> Runner<E> {
             }
             Ok((Err(failure), folded)) => {
                 judged.folded = folded;
-                judged.fingerprint = Some(failure.violation.fingerprint());
+                judged.fingerprints.push(failure.violation.fingerprint());
                 detail = failure.violation.detail;
             }
             Err(_) => {
-                self.harness = Harness::new(E::default());
+                self.harness = Harness::new(E::default()).with_known(self.known.clone());
                 let note = PANIC.take();
-                judged.fingerprint = Some(note.fingerprint());
+                judged.fingerprints.push(note.fingerprint());
                 detail = note.detail;
             }
         }
@@ -161,12 +170,15 @@ fn watch() {
 ///
 /// # Errors
 /// The limits cannot be set.
-pub fn run_all<E: Engine + Default>(seeds: Range<u64>) -> Result<(), Box<dyn Error>> {
+pub fn run_all<E: Engine + Default>(
+    seeds: Range<u64>,
+    known: KnownFindings,
+) -> Result<(), Box<dyn Error>> {
     let maximum = getrlimit(Resource::As).maximum;
     setrlimit(Resource::As, Rlimit { current: Some(MAX_MEMORY_BYTES), maximum })?;
     panic::set_hook(Box::new(|panic| PANIC.set(PanicNote::of(panic))));
     std::thread::spawn(watch);
-    let mut runner = Runner::<E>::new();
+    let mut runner = Runner::<E>::new(known);
     for seed in seeds {
         RUNNING.store(seed, Ordering::Relaxed);
         runner.run(seed, &program(seed)).0.print();
@@ -178,8 +190,9 @@ pub fn run_all<E: Engine + Default>(seeds: Range<u64>) -> Result<(), Box<dyn Err
 pub fn show<E: Engine + Default>(seed: u64, input: Vec<u8>) {
     println!("the program:\n{}", Program::decode(&input));
     panic::set_hook(Box::new(|panic| PANIC.set(PanicNote::of(panic))));
-    let mut runner = Runner::<E>::new();
-    let (Judged { fingerprint: Some(shown), .. }, detail) = runner.run(seed, &input) else {
+    let mut runner = Runner::<E>::new(KnownFindings::default());
+    let (judged, detail) = runner.run(seed, &input);
+    let Some(shown) = judged.fingerprints.last() else {
         println!("no violation was found");
         return;
     };
@@ -187,7 +200,7 @@ pub fn show<E: Engine + Default>(seed: u64, input: Vec<u8>) {
     let settings =
         MinimizeSettings { limits: Limits::WALKED, tries: 10_000, rerolls: 0, runs_here: true };
     let shows = &mut |input: &[u8]| {
-        Ok::<_, Infallible>(runner.run(seed, input).0.fingerprint.as_ref() == Some(&shown))
+        Ok::<_, Infallible>(runner.run(seed, input).0.fingerprints.contains(shown))
     };
     let go_on = &mut |_: &MinimizeProgress| ControlFlow::Continue(());
     let Ok(minimized) = minimize(&input, settings, shows, go_on);

@@ -1,8 +1,8 @@
 //! Public crates as engines, a file for each, and their shared helpers: the files of a chain as a stream, and as
 //! files of a folder.
 
-/// Defines the functions of `Engine` that describe a crate: its name, the features that it does not know, and those that
-/// it refuses. Each crate here reports the size in the header, which may end inside a sector.
+/// Defines the functions of `Engine` that describe a crate: its name, the features that it does not know, and those
+/// that it refuses. Each crate here reports the size in the header, which may end inside a sector.
 macro_rules! about {
     ($name:literal $(, no: [$($no:ident),*])?, refuses: [$($refused:ident),*]) => {
         fn name(&self) -> &str {
@@ -24,6 +24,7 @@ macro_rules! about {
 pub mod fstool;
 pub mod imago;
 pub mod judge;
+pub mod known;
 pub mod qcow2_core;
 pub mod qcow2_rs;
 pub mod rust_img_qcow2;

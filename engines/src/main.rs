@@ -1,4 +1,5 @@
-//! Runs programs of all operations with a public crate as the engine, and prints the violations.
+//! Runs programs of all operations with a public crate as the engine, and prints the violations. The exit code is 1 if
+//! one of them is not in `known/ENGINE.toml`.
 //!
 //!     cargo run --release --manifest-path engines/Cargo.toml -- ENGINE [--programs N] [--seed N]
 //!     cargo run --release --manifest-path engines/Cargo.toml -- ENGINE --show SEED
@@ -14,9 +15,11 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Instant;
 
+use qcowfuzz::harness::KnownFindings;
 use qcowfuzz_engines::fstool::Fstool;
 use qcowfuzz_engines::imago::Imago;
 use qcowfuzz_engines::judge::{HANG_CODE, Judged, program, run_all, show};
+use qcowfuzz_engines::known::{KnownFinding, known_findings};
 use qcowfuzz_engines::qcow2_core::Qcow2Core;
 use qcowfuzz_engines::qcow2_rs::Qcow2Rs;
 use qcowfuzz_engines::rust_img_qcow2::RustImgQcow2;
@@ -28,8 +31,10 @@ macro_rules! engines {
 
         fn run_child(options: &Options) -> Result<(), Box<dyn Error>> {
             let seeds = options.seed..options.seed.saturating_add(options.programs);
+            let known = known_findings(&options.engine)?.into_iter();
+            let known = KnownFindings::new(known.map(|finding| finding.fingerprint));
             match options.engine.as_str() {
-                $($name => run_all::<$engine>(seeds),)+
+                $($name => run_all::<$engine>(seeds, known),)+
                 _ => unreachable!("the parent has looked the name up"),
             }
         }
@@ -111,7 +116,7 @@ impl Tally {
         self.folded += u64::from(judged.folded);
         self.refused += u64::from(judged.refused);
         self.idle.extend(judged.idle);
-        if let Some(fingerprint) = judged.fingerprint {
+        for fingerprint in judged.fingerprints {
             self.found.entry(fingerprint).or_insert((0, judged.seed)).0 += 1;
         }
     }
@@ -125,11 +130,27 @@ impl Tally {
         self.idle.iter().for_each(|line| println!("{line}"));
         let found: u64 = self.found.values().map(|(count, _)| count).sum();
         println!("violations: {found} ({:.1} %)", percent(found));
+    }
+
+    /// Prints the findings: first new ones, then known ones, then known ones that no program shows any more. Returns
+    /// the number of new ones.
+    fn print_findings(&self, known: &[KnownFinding]) -> usize {
         let mut rows: Vec<_> = self.found.iter().collect();
         rows.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
-        for (fingerprint, (count, first)) in rows {
-            println!("{count:7} × {fingerprint}; first seed {first}");
+        let is_known =
+            |fingerprint: &str| known.iter().any(|finding| finding.fingerprint == fingerprint);
+        let (old, new): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(it, _)| is_known(it));
+        for (title, rows) in [("new", &new), ("known", &old)] {
+            println!("{title}: {}", rows.len());
+            for (fingerprint, (count, first)) in rows {
+                println!("{count:7} × {fingerprint}; first seed {first}");
+            }
         }
+        let gone = known.iter().filter(|finding| !self.found.contains_key(&finding.fingerprint));
+        for finding in gone {
+            println!("known, but not found: {}", finding.fingerprint);
+        }
+        new.len()
     }
 }
 
@@ -160,8 +181,8 @@ fn supervise(options: &Options) -> Result<Tally, Box<dyn Error>> {
         }
         let status = child.wait()?;
         if seed < end {
-            let fingerprint = Some(fingerprint_of_death(status));
-            tally.add(Judged { seed, fingerprint, ..Judged::default() });
+            let fingerprints = vec![fingerprint_of_death(status)];
+            tally.add(Judged { seed, fingerprints, ..Judged::default() });
             seed += 1;
         }
     }
@@ -192,5 +213,6 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let start = Instant::now();
     let tally = supervise(&options)?;
     tally.print(&options.engine, start.elapsed().as_secs_f64());
-    Ok(if tally.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let new = tally.print_findings(&known_findings(&options.engine)?);
+    Ok(if new == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
