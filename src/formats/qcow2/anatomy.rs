@@ -152,7 +152,7 @@ pub struct Anatomy {
 }
 
 impl Anatomy {
-    /// Takes the image in `storage` apart, up to [`MAX_ELEMENTS`] elements.
+    /// Takes the image in `storage` apart, up to `MAX_ELEMENTS` elements.
     ///
     /// # Errors
     /// The header, an extension or the snapshot table is malformed, or a read fails. The elements that were found
