@@ -70,7 +70,7 @@ pub fn mutate_for<I: Implementation>(
     let claims = CLAIMS.with(|claims| *claims.get_or_init(|| implementation.engine(&()).claims()));
     let mutated = &data[..size];
     match claims.fold(mutated) {
-        // Folding makes no program longer.
+        // The canonical bytes of a short input are longer than it.
         Cow::Owned(folded) if folded.len() <= max_size => {
             data[..folded.len()].copy_from_slice(&folded);
             folded.len()

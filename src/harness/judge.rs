@@ -96,9 +96,11 @@ impl Judge {
                 self.judge(engine, case, table_bytes, policy.cost, observer, entropy)
             }
             SizePolicy::Near => {
-                let active = self.model.virtual_size_bytes();
-                let sizes =
-                    DiskSizes { active, snapshots: self.model.snapshot_sizes_bytes().collect() };
+                let active = self.model.stored_size_bytes();
+                let sizes = DiskSizes {
+                    active,
+                    snapshots: self.model.stored_snapshot_sizes_bytes().collect(),
+                };
                 let engine = &mut Rounded { engine, sizes };
                 self.judge(engine, case, table_bytes, policy.cost, observer, entropy)
             }
@@ -114,6 +116,10 @@ impl Judge {
         observer: &O,
         entropy: &mut Entropy,
     ) -> OracleResult {
+        // An engine that keeps files of an earlier image counts on their meter.
+        if Arc::strong_count(&self.meter) > 1 {
+            self.meter = Arc::default();
+        }
         let meter = &*Arc::clone(&self.meter);
         meter.restart(u64::MAX);
         let chain = Chain::metered(case.images, &self.meter);
@@ -210,14 +216,15 @@ impl Judge {
     ) -> OracleResult {
         let Self { model, whole, other, bytes, verdicts, is_walked, .. } = self;
         for question in context.case.questions {
-            let judged = match *question {
+            let (kind, judged) = match *question {
                 Question::Walk(window) if *is_walked => {
                     context.observer.event(State::Check, Event::Walk);
-                    oracles::window::check(disk, window, whole, context.fuel, other)
+                    let judged = oracles::window::check(disk, window, whole, context.fuel, other);
+                    (QuestionKind::Map, judged)
                 }
                 Question::Lookup(guest) if !verdicts.is_idle(QuestionKind::Status) => {
                     context.observer.event(State::Check, Event::Lookup);
-                    oracles::lookup::check_point(disk, guest, whole)
+                    (QuestionKind::Status, oracles::lookup::check_point(disk, guest, whole))
                 }
                 Question::Read { start, length_bytes } if !verdicts.is_idle(QuestionKind::Read) => {
                     let length = usize::from(length_bytes);
@@ -225,11 +232,12 @@ impl Judge {
                         continue;
                     }
                     context.observer.event(State::Check, Event::Read);
-                    oracles::data::check_range(disk, model, start, length, bytes)
+                    let judged = oracles::data::check_range(disk, model, start, length, bytes);
+                    (QuestionKind::Read, judged)
                 }
                 Question::Walk(_) | Question::Lookup(_) | Question::Read { .. } => continue,
             };
-            verdicts.judge(judged)?;
+            verdicts.judge_answers(kind, judged)?;
         }
         Ok(())
     }
@@ -249,7 +257,8 @@ impl Judge {
         let walked = disk.map(Window::ALL, &mut collector);
         let exhausted = collector.exhausted();
         let reads = meter.reads();
-        let read_bytes = meter.bytes() - open_bytes;
+        // Threads of an engine may lose counts: then it has read nothing.
+        let read_bytes = meter.bytes().saturating_sub(open_bytes);
         let judged_bytes = match cost {
             CostPolicy::Judged => read_bytes,
             CostPolicy::NotJudged => 0,

@@ -12,8 +12,8 @@ pub const INJECTED: ErrorKind = ErrorKind::Other;
 
 /// A counter of reads and bytes that the files of a chain share. It makes one read fail.
 ///
-/// Threads of an engine that read at the same time may lose counts, but no failure: a count only ever grows by one, so
-/// that it meets every number.
+/// Threads of an engine that read at the same time may lose counts, and two reads may then have the same number. Each
+/// number is still met, because a count never grows by more than one.
 #[derive(Debug)]
 pub struct Meter {
     reads: AtomicU64,

@@ -181,9 +181,14 @@ impl Model {
         self.layers[0].snapshots.len()
     }
 
-    /// Returns the sizes in bytes of the disks of all snapshots.
-    pub fn snapshot_sizes_bytes(&self) -> impl Iterator<Item = u64> {
-        self.layers[0].snapshots.iter().map(|snapshot| snapshot.size_bytes / 512 * 512)
+    /// Returns the size of the disk as the image stores it, which may end inside a sector.
+    pub fn stored_size_bytes(&self) -> u64 {
+        self.layers[0].size_bytes
+    }
+
+    /// Returns the sizes of the disks of all snapshots, as the image stores them.
+    pub fn stored_snapshot_sizes_bytes(&self) -> impl Iterator<Item = u64> {
+        self.layers[0].snapshots.iter().map(|snapshot| snapshot.size_bytes)
     }
 
     /// Restores the state that the disk had when the snapshot at `index` was taken. The snapshot must exist.

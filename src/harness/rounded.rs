@@ -10,10 +10,10 @@ use super::chain::Chain;
 use super::engine::{Engine, EngineError, OpenDisk};
 use super::status::GuestRun;
 
-/// The number of bytes by which a size may exceed QEMU's, which counts whole sectors only: the rest of a sector.
+/// The unit of QEMU's sizes: a sector that is not whole does not count.
 const SECTOR_BYTES: u64 = 512;
 
-/// The sizes of the disks of an image in bytes, as QEMU counts them.
+/// The sizes of the disks of an image in bytes, as the image stores them.
 pub(super) struct DiskSizes {
     pub(super) active: u64,
     /// The size of each snapshot's disk.
@@ -57,11 +57,13 @@ pub(super) struct RoundedDisk<D> {
 }
 
 impl<D: OpenDisk> RoundedDisk<D> {
-    /// Cuts a disk that is up to a sector longer than `expected`.
-    fn new(disk: D, expected: Option<u64>) -> Self {
+    /// Cuts a disk to whole sectors if it has the size that the image stores, or that size rounded up.
+    fn new(disk: D, stored: Option<u64>) -> Self {
         let actual = disk.virtual_size_bytes();
-        let is_near = |expected: &u64| (0..=SECTOR_BYTES).contains(&actual.wrapping_sub(*expected));
-        let size_bytes = expected.filter(is_near).unwrap_or(actual);
+        let rounded_up = |stored: u64| stored.checked_next_multiple_of(SECTOR_BYTES);
+        let is_near = |stored: &u64| actual == *stored || Some(actual) == rounded_up(*stored);
+        let stored = stored.filter(is_near);
+        let size_bytes = stored.map_or(actual, |stored| stored / SECTOR_BYTES * SECTOR_BYTES);
         Self { disk, size_bytes }
     }
 
@@ -87,7 +89,11 @@ impl<D: OpenDisk> OpenDisk for RoundedDisk<D> {
     fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
         self.refuse_past_end(guest, 1)?;
         let run = self.disk.status(guest)?;
-        Ok(GuestRun { length_bytes: run.length_bytes.min(self.size_bytes - guest.get()), ..run })
+        // A run that passes the engine's own end is a bug, and the oracle sees it. This disk is no longer than the
+        // engine's, so that the byte lies on both.
+        let own = self.disk.virtual_size_bytes().saturating_sub(guest.get());
+        let cut = if run.length_bytes <= own { self.size_bytes - guest.get() } else { u64::MAX };
+        Ok(GuestRun { length_bytes: run.length_bytes.min(cut), ..run })
     }
 
     fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {

@@ -1,5 +1,6 @@
-//! Folds a program into the features that an engine knows: its images then have no others. Folding changes the decoded
-//! program, never the meaning of bytes, and folding twice is folding once.
+//! Folds a program into the features that an engine knows. Folding changes the decoded program, never the meaning of
+//! bytes, and folding twice is folding once. Its images then have no other features, with two exceptions: a disk that
+//! shrinks keeps its long L1 table, and an overlay may be larger than the disk below it.
 //!
 //! Folding replaces what an engine lacks by the nearest that it knows, and removes an operation only if nothing is near
 //! it: a compressed write becomes a write, an overlay or a snapshot disappears.
@@ -112,8 +113,10 @@ impl Folding {
             },
             Operation::Resize { size } => Operation::Resize { size: self.size(size, image_bits) },
             Operation::Header { length, order, unknown, bytes, flags } => {
-                let length =
-                    if self.lacks(Feature::OddHeader) { HeaderLength::Shortest } else { length };
+                // Any other length may come out as 104 bytes.
+                let only_shortest =
+                    self.lacks(Feature::OddHeader) || self.lacks(Feature::ShortHeader);
+                let length = if only_shortest { HeaderLength::Shortest } else { length };
                 Operation::Header { length, order, unknown, bytes, flags: self.flags(flags) }
             }
             Operation::Beyond { table, distance, clusters, kind: Hidden::Compressed }
@@ -193,8 +196,7 @@ impl Folding {
         lacking.fold(flags, |flags, (_, lacking)| flags.without(lacking))
     }
 
-    /// Returns the size divided by powers of two until its L1 table is small enough. Only a table of more than 1 MiB is
-    /// too large, so that the disk keeps at least 2^17 L2 tables of the smallest clusters.
+    /// Returns the size divided by powers of two until its L1 table has at most 1 MiB.
     fn size(&self, mut size: Size, cluster_bits: ClusterBits) -> Size {
         if !self.lacks(Feature::LargeL1) {
             return size;

@@ -48,6 +48,11 @@ fn without_quotes(line: &str) -> String {
 
 /// Returns a word with `_` in place of its values.
 fn without_value(word: &str) -> String {
+    let bare = word.trim_matches(|one: char| !one.is_alphanumeric());
+    let is_hex = bare.len() > 1 && bare.chars().all(|one| one.is_ascii_hexdigit());
+    if is_hex && (bare.len() > 7 || bare.contains(|one: char| one.is_ascii_digit())) {
+        return word.replace(bare, "_");
+    }
     if word.contains('/') {
         return "_".to_string();
     }
@@ -83,6 +88,8 @@ mod tests {
             ("it isn't here, they don't say", "it isn't here, they don't say"),
             ("Error { offset: 65536, kind: Other }\nmore", "Error { offset: _, kind: Other }"),
             ("entry8000000000010000 and refs 1_000", "entry_ and refs _"),
+            ("cluster 1f00, at (deadbeef)", "cluster _, at (_)"),
+            ("a bad face", "a bad face"),
             ("", ""),
         ] {
             assert_eq!(without_values(text), kept);

@@ -44,6 +44,9 @@ pub fn check<E: Engine>(
     verdicts: &mut Verdicts,
 ) -> Result<RawOutcome, Box<Violation>> {
     let HostileBuffers { whole, other, clipped, meter } = buffers;
+    if Arc::strong_count(meter) > 1 {
+        *meter = Arc::default();
+    }
     let chain = Chain::damaged(case.images, case.damage, meter);
     let fuel = Fuel::of_chain(case.images.written_bytes(), chain.layers().len());
     let outcome = if case.damage.is_unsteady() {
@@ -52,6 +55,9 @@ pub fn check<E: Engine>(
             Ok(mut disk) => {
                 let walked = walk(&mut disk, whole, fuel);
                 let walked = verdicts.judge_answers(QuestionKind::Map, walked)?;
+                if walked.is_none() {
+                    whole.clear();
+                }
                 walked.map_or(RawOutcome::Walked, |walked| walked.0)
             }
             Err(_) => RawOutcome::Refused,

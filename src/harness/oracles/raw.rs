@@ -126,6 +126,10 @@ impl Answers<'_> {
         let size = disk.virtual_size_bytes();
         let walked = verdicts.judge_answers(QuestionKind::Map, walk(&mut disk, whole, fuel))?;
         let (outcome, complete) = walked.unwrap_or((RawOutcome::Walked, false));
+        if walked.is_none() {
+            // The extents that came without an answer mean nothing.
+            whole.clear();
+        }
         verdicts.judge(flags::check(whole))?;
         verdicts.judge(maximal::check(whole))?;
         let asked = &whole[..whole.len().min(MAX_ASKED)];

@@ -54,6 +54,7 @@ impl<E: Engine> Target for RawImage<E> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
         // The recount must end without a panic. Any result is correct for a file of any content.
         let _ = self.recount.recount(&input);
+        self.engine.begin_run();
         self.verdicts.begin_run();
         let judged = self.judge.judge(&mut self.engine, input, &mut self.verdicts);
         let outcome = judged

@@ -27,6 +27,8 @@ pub struct Builder {
     pub(super) snapshots: Snapshots,
     pub(super) bitmaps: Bitmaps,
     pub(super) payload_end: Option<PayloadEnd>,
+    /// Some cluster was written compressed.
+    pub(super) has_compressed: bool,
     pub(super) file: FileState,
     /// A buffer for entries that an operation is about to remove.
     pub(super) touched: Vec<(u64, ClusterMapping)>,
@@ -53,6 +55,7 @@ impl Builder {
             snapshots: Snapshots::default(),
             bitmaps: Bitmaps::default(),
             payload_end: None,
+            has_compressed: false,
             file: FileState::default(),
             touched: Vec::new(),
         }
@@ -68,7 +71,7 @@ impl Builder {
         self.active.clear();
         self.snapshots.clear();
         self.bitmaps.clear();
-        self.payload_end = None;
+        (self.payload_end, self.has_compressed) = (None, false);
         self.file = FileState::default();
         self.placement.allocate(1, Policy::Append);
         // The file has room for an L1 table of every size that `limits` allows.

@@ -78,6 +78,7 @@ impl Builder {
         let end = geometry.cluster_size.host_cluster(last).get();
         self.payload_end = Some(PayloadEnd { cluster: end, offset: last.saturating_add(1) });
         self.release(old);
+        self.has_compressed = true;
         let entry = Compressed { offset, length_bytes, write: wanted.write, kind };
         self.tables.set(table, index, ClusterMapping::Compressed(entry));
         Some(CompressedPlace { offset, length_bytes, shape: kind.shape })

@@ -2,6 +2,7 @@
 
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
+use crate::formats::qcow2::constants::{V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES};
 use crate::formats::qcow2::geometry::{Compression, Version};
 
 use super::builder::Builder;
@@ -27,7 +28,7 @@ impl Builder {
             (geometry.version == Version::V2, Feature::Version2),
             (geometry.version == Version::V3, Feature::Version3),
             (geometry.extended_l2, Feature::ExtendedL2),
-            (self.payload_end.is_some(), Feature::Compressed),
+            (self.has_compressed, Feature::Compressed),
             (geometry.compression == Compression::Zstd, Feature::Zstd),
             (backing(ImageFormat::Qcow2), Feature::Qcow2Backing),
             (backing(ImageFormat::Raw), Feature::RawBacking),
@@ -38,7 +39,7 @@ impl Builder {
             (geometry.data_file, Feature::DataFile),
             (plan.has_raw_data_file(), Feature::RawDataFile),
             (!self.snapshots.is_empty(), Feature::Snapshots),
-            (self.bitmaps.live > 0 || self.bitmaps.bit_left, Feature::Bitmaps),
+            (self.has_bitmap_traces(), Feature::Bitmaps),
             (plan.has(HeaderFlags::DIRTY) || plan.has(HeaderFlags::OUT_OF_DATE), Feature::Dirty),
             (plan.has(HeaderFlags::OUT_OF_DATE), Feature::OutOfDateRefcounts),
             (plan.has(HeaderFlags::CORRUPT), Feature::Corrupt),
@@ -57,18 +58,34 @@ impl Builder {
         features
     }
 
-    fn has_short_header(&self) -> bool {
-        let geometry = &self.plan.geometry;
-        geometry.version == Version::V3
-            && !self.has_odd_header()
-            && geometry.compression != Compression::Zstd
-            && !self.plan.header.compression_field
+    fn has_bitmap_traces(&self) -> bool {
+        let bitmaps = &self.bitmaps;
+        bitmaps.live > 0 || bitmaps.bit_left || bitmaps.extension_left.is_some()
     }
 
-    /// Reports whether the program chose the length of a version 3 header. The build may still shorten it to one of
-    /// the usual lengths.
+    fn has_short_header(&self) -> bool {
+        self.header_bytes() == Some(u64::from(V3_LENGTH_BYTES))
+    }
+
     fn has_odd_header(&self) -> bool {
-        let length = self.plan.style.unwrap_or_default().length;
-        self.plan.geometry.version == Version::V3 && length != HeaderLength::Shortest
+        let usual = [V3_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES].map(u64::from);
+        self.header_bytes().is_some_and(|length| !usual.contains(&length))
+    }
+
+    /// Returns the length that the program chose for a version 3 header. The build shortens it if there is no room.
+    fn header_bytes(&self) -> Option<u64> {
+        let (plan, geometry) = (&self.plan, &self.plan.geometry);
+        let cluster_bytes = geometry.cluster_size.bytes();
+        let zstd = geometry.compression == Compression::Zstd;
+        let longer = cluster_bytes - u64::from(V3_LENGTH_BYTES) + 1;
+        let length = match plan.style.unwrap_or_default().length {
+            HeaderLength::Shortest if zstd || plan.header.compression_field => {
+                u64::from(V3_COMPRESSION_LENGTH_BYTES)
+            }
+            HeaderLength::Shortest => u64::from(V3_LENGTH_BYTES),
+            HeaderLength::Above(steps) => u64::from(V3_LENGTH_BYTES) + u64::from(steps) % longer,
+            HeaderLength::Below(steps) => cluster_bytes - u64::from(steps) % longer,
+        };
+        (geometry.version == Version::V3).then_some(length)
     }
 }
