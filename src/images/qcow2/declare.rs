@@ -20,8 +20,7 @@ impl Builder {
         declarations.clear();
         if let Some(backing) = plan.backing {
             declarations.backing_name.extend_from_slice(names.backing);
-            let is_said = backing.names_format && !plan.has(HeaderFlags::NO_FORMAT);
-            declarations.backing_format = is_said.then_some(backing.format);
+            declarations.backing_format = plan.names_backing_format().then_some(backing.format);
         }
         if plan.data_file.is_some() {
             declarations.data_file_name.extend_from_slice(names.data_file);
@@ -39,20 +38,18 @@ impl Builder {
     /// Returns the known feature bits: incompatible, compatible, autoclear.
     fn declared_features(&self) -> [u64; 3] {
         let plan = &self.plan;
-        let is_dirty = plan.has(HeaderFlags::DIRTY) || plan.has(HeaderFlags::OUT_OF_DATE);
-        let is_lazy = plan.header.lazy_refcounts || plan.has(HeaderFlags::OUT_OF_DATE);
         let has_bitmaps = self.bitmaps.live > 0 || self.bitmaps.bit_left;
         let has_zstd = plan.geometry.compression == Compression::Zstd;
         let sum = |bits: &[(bool, u64)]| bits.iter().filter(|it| it.0).map(|it| it.1).sum();
         [
             sum(&[
-                (is_dirty, INCOMPATIBLE_DIRTY),
+                (plan.is_dirty(), INCOMPATIBLE_DIRTY),
                 (plan.has(HeaderFlags::CORRUPT), INCOMPATIBLE_CORRUPT),
                 (plan.data_file.is_some(), INCOMPATIBLE_DATA_FILE),
                 (has_zstd, INCOMPATIBLE_COMPRESSION),
                 (plan.geometry.extended_l2, INCOMPATIBLE_EXTENDED_L2),
             ]),
-            sum(&[(is_lazy, COMPATIBLE_LAZY_REFCOUNTS)]),
+            sum(&[(plan.has_lazy_refcounts(), COMPATIBLE_LAZY_REFCOUNTS)]),
             sum(&[
                 (has_bitmaps, AUTOCLEAR_BITMAPS),
                 (plan.has_raw_data_file(), AUTOCLEAR_RAW_DATA_FILE),

@@ -7,7 +7,8 @@ use crate::formats::qcow2::geometry::{Compression, Version};
 
 use super::builder::Builder;
 use super::encoding::sizes::Sizes;
-use super::header::style::{HeaderFlags, HeaderLength};
+use super::header::layout::HeaderLengths;
+use super::header::style::HeaderFlags;
 
 /// An L1 table of more bytes has the feature [`Feature::LargeL1`].
 const LARGE_L1_BYTES: u64 = 1 << 20;
@@ -22,7 +23,6 @@ impl Builder {
         ]);
         let l1_entries = geometry.l1_entries_for(plan.size_bytes);
         let backing = |format| plan.backing.is_some_and(|backing| backing.format == format);
-        let named = plan.backing.is_none_or(|backing| backing.names_format);
         let unknown = [HeaderFlags::COMPATIBLE_BITS, HeaderFlags::AUTOCLEAR_BITS];
         for (there, feature) in [
             (geometry.version == Version::V2, Feature::Version2),
@@ -32,21 +32,15 @@ impl Builder {
             (geometry.compression == Compression::Zstd, Feature::Zstd),
             (backing(ImageFormat::Qcow2), Feature::Qcow2Backing),
             (backing(ImageFormat::Raw), Feature::RawBacking),
-            (
-                !named || plan.backing.is_some() && plan.has(HeaderFlags::NO_FORMAT),
-                Feature::UnnamedFormat,
-            ),
+            (plan.backing.is_some() && !plan.names_backing_format(), Feature::UnnamedFormat),
             (geometry.data_file, Feature::DataFile),
             (plan.has_raw_data_file(), Feature::RawDataFile),
             (!self.snapshots.is_empty(), Feature::Snapshots),
             (self.has_bitmap_traces(), Feature::Bitmaps),
-            (plan.has(HeaderFlags::DIRTY) || plan.has(HeaderFlags::OUT_OF_DATE), Feature::Dirty),
+            (plan.is_dirty(), Feature::Dirty),
             (plan.has(HeaderFlags::OUT_OF_DATE), Feature::OutOfDateRefcounts),
             (plan.has(HeaderFlags::CORRUPT), Feature::Corrupt),
-            (
-                plan.header.lazy_refcounts || plan.has(HeaderFlags::OUT_OF_DATE),
-                Feature::LazyRefcounts,
-            ),
+            (plan.has_lazy_refcounts(), Feature::LazyRefcounts),
             (self.has_short_header(), Feature::ShortHeader),
             (self.has_odd_header(), Feature::OddHeader),
             (unknown.into_iter().any(|bits| plan.has(bits)), Feature::UnknownBits),
@@ -72,20 +66,9 @@ impl Builder {
         self.header_bytes().is_some_and(|length| !usual.contains(&length))
     }
 
-    /// Returns the length that the program chose for a version 3 header. The build shortens it if there is no room.
+    /// Returns the length that the program requests for a version 3 header.
     fn header_bytes(&self) -> Option<u64> {
-        let (plan, geometry) = (&self.plan, &self.plan.geometry);
-        let cluster_bytes = geometry.cluster_size.bytes();
-        let zstd = geometry.compression == Compression::Zstd;
-        let longer = cluster_bytes - u64::from(V3_LENGTH_BYTES) + 1;
-        let length = match plan.style.unwrap_or_default().length {
-            HeaderLength::Shortest if zstd || plan.header.compression_field => {
-                u64::from(V3_COMPRESSION_LENGTH_BYTES)
-            }
-            HeaderLength::Shortest => u64::from(V3_LENGTH_BYTES),
-            HeaderLength::Above(steps) => u64::from(V3_LENGTH_BYTES) + u64::from(steps) % longer,
-            HeaderLength::Below(steps) => cluster_bytes - u64::from(steps) % longer,
-        };
-        (geometry.version == Version::V3).then_some(length)
+        let is_version_3 = self.plan.geometry.version == Version::V3;
+        is_version_3.then(|| HeaderLengths::of(&self.plan).requested_bytes)
     }
 }

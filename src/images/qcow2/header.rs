@@ -7,7 +7,7 @@
 //! formats, directories) are never left out while anything else can be: see [`Builder::check_names`].
 
 mod extensions;
-mod layout;
+pub(super) mod layout;
 pub mod names;
 pub mod style;
 

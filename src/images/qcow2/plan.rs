@@ -40,6 +40,22 @@ impl ImagePlan {
         self.data_file.is_some_and(|data_file| data_file.raw)
     }
 
+    /// Reports whether the image is meant to have the dirty bit.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.has(HeaderFlags::DIRTY) || self.has(HeaderFlags::OUT_OF_DATE)
+    }
+
+    /// Reports whether the image is meant to have the bit for lazy refcounts.
+    pub(super) fn has_lazy_refcounts(&self) -> bool {
+        self.header.lazy_refcounts || self.has(HeaderFlags::OUT_OF_DATE)
+    }
+
+    /// Reports whether an extension is meant to name the format of the backing file.
+    pub(super) fn names_backing_format(&self) -> bool {
+        let is_named = self.backing.is_some_and(|backing| backing.names_format);
+        is_named && !self.has(HeaderFlags::NO_FORMAT)
+    }
+
     /// Creates a plain image in one file. Clusters are appended to its end.
     pub fn new(geometry: Geometry, size_bytes: u64) -> Self {
         Self {

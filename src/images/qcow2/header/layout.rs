@@ -184,11 +184,19 @@ impl HeaderLayout {
     }
 }
 
-impl RequestedLayout {
-    fn new(plan: &ImagePlan, names: &Names) -> Self {
+/// The lengths of the fixed part of a header.
+pub struct HeaderLengths {
+    /// The shortest length that the fields allow.
+    shortest_bytes: u64,
+    /// The length that the program requests. The build shortens it if there is no room.
+    pub requested_bytes: u64,
+}
+
+impl HeaderLengths {
+    /// Returns the lengths that a plan allows and requests.
+    pub fn of(plan: &ImagePlan) -> Self {
         let cluster_bytes = plan.geometry.cluster_size.bytes();
         let zstd = plan.geometry.compression == Compression::Zstd;
-        let style = plan.style.unwrap_or_default();
         let (shortest, usual) = match plan.geometry.version {
             Version::V2 => (V2_LENGTH_BYTES, V2_LENGTH_BYTES),
             // The header has a compression type if it is longer than the fields before it.
@@ -200,16 +208,23 @@ impl RequestedLayout {
         };
         let shortest_bytes = u64::from(shortest);
         let longer = cluster_bytes - u64::from(V3_LENGTH_BYTES) + 1;
-        let header_bytes = match style.length {
+        let length_bytes = match plan.style.unwrap_or_default().length {
             _ if plan.geometry.version == Version::V2 => shortest_bytes,
             HeaderLength::Shortest => u64::from(usual),
             HeaderLength::Above(steps) => u64::from(V3_LENGTH_BYTES) + u64::from(steps) % longer,
             HeaderLength::Below(steps) => cluster_bytes - u64::from(steps) % longer,
         };
+        Self { shortest_bytes, requested_bytes: length_bytes.max(shortest_bytes) }
+    }
+}
+
+impl RequestedLayout {
+    fn new(plan: &ImagePlan, names: &Names) -> Self {
+        let HeaderLengths { shortest_bytes, requested_bytes } = HeaderLengths::of(plan);
         let backing = plan.backing.is_some() && !names.backing.is_empty();
         Self {
-            cluster_bytes,
-            header_bytes: header_bytes.max(shortest_bytes),
+            cluster_bytes: plan.geometry.cluster_size.bytes(),
+            header_bytes: requested_bytes,
             shortest_bytes,
             named: backing || plan.has(HeaderFlags::EMPTY_NAME),
             name_bytes: if backing { names.backing.len() as u64 } else { 0 },
