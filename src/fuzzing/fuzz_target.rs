@@ -16,7 +16,7 @@ macro_rules! fuzz_target {
             init: $crate::fuzzing::libfuzzer::name_panics(),
             |input: &[u8]| {
                 let kind = $crate::harness::targets::TargetKind::RawImage;
-                let ran = $crate::fuzzing::libfuzzer::run_with(&$implementation, kind, input);
+                let ran = $crate::fuzzing::libfuzzer::run_with(|| $implementation, kind, input);
                 $crate::fuzzing::libfuzzer::report(ran)
             }
         );
@@ -26,7 +26,7 @@ macro_rules! fuzz_target {
             init: $crate::fuzzing::libfuzzer::name_panics(),
             |input: $crate::programs::Input| {
                 let kind = $crate::harness::targets::TargetKind::$kind;
-                let ran = $crate::fuzzing::libfuzzer::run_with(&$implementation, kind, input.0);
+                let ran = $crate::fuzzing::libfuzzer::run_with(|| $implementation, kind, input.0);
                 $crate::fuzzing::libfuzzer::report(ran)
             }
         );
@@ -36,7 +36,7 @@ macro_rules! fuzz_target {
                 let kind = $crate::harness::targets::TargetKind::$kind;
                 let bytes = ::libfuzzer_sys::fuzzer_mutate;
                 $crate::fuzzing::libfuzzer::mutate_for(
-                    &$implementation,
+                    || $implementation,
                     kind,
                     (data, size),
                     max_size,

@@ -34,32 +34,32 @@ thread_local! {
 /// # Errors
 /// The first violation.
 pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
-    run_with(&OurWalker, kind, input)
+    run_with(|| OurWalker, kind, input)
 }
 
-/// Runs an input of the target `kind`, with `implementation` under test: the same one in all calls. Each thread keeps
-/// the buffers of its targets.
+/// Runs an input of the target `kind`, with `implementation` under test: the same one in all calls. Each thread
+/// creates it once, and keeps the buffers of its targets.
 ///
 /// # Errors
 /// The first violation.
 pub fn run_with<I: Implementation>(
-    implementation: &I,
+    implementation: impl FnOnce() -> I,
     kind: TargetKind,
     input: &[u8],
 ) -> Result<Outcome, Box<Failure>> {
     recorded(|| {
         TARGETS.with_borrow_mut(|targets| {
             let recorder = RECORDER.with(Rc::clone);
-            let create = || kind.create(implementation, FileNames::default(), &recorder);
+            let create = || kind.create(&implementation(), FileNames::default(), &recorder);
             targets[kind as usize].get_or_insert_with(create).run(input, Checks::AtCheckpoints)
         })
     })
 }
 
 /// Mutates the program in `data[..size]` as [`mutate`] does, and folds it into the features that `implementation`
-/// claims: the same one in all calls.
+/// claims: the same one in all calls, created once.
 pub fn mutate_for<I: Implementation>(
-    implementation: &I,
+    implementation: impl FnOnce() -> I,
     kind: TargetKind,
     (data, size): (&mut [u8], usize),
     max_size: usize,
@@ -67,7 +67,8 @@ pub fn mutate_for<I: Implementation>(
     bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
 ) -> usize {
     let size = mutate(data, size, max_size, rng_seed, kind.limits(), bytes);
-    let claims = CLAIMS.with(|claims| *claims.get_or_init(|| implementation.engine(&()).claims()));
+    let claims =
+        CLAIMS.with(|claims| *claims.get_or_init(|| implementation().engine(&()).claims()));
     let mutated = &data[..size];
     match claims.fold(mutated) {
         // The canonical bytes of a short input are longer than it.

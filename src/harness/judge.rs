@@ -116,10 +116,7 @@ impl Judge {
         observer: &O,
         entropy: &mut Entropy,
     ) -> OracleResult {
-        // An engine that keeps files of an earlier image counts on their meter.
-        if Arc::strong_count(&self.meter) > 1 {
-            self.meter = Arc::default();
-        }
+        Meter::renew(&mut self.meter);
         let meter = &*Arc::clone(&self.meter);
         meter.restart(u64::MAX);
         let chain = Chain::metered(case.images, &self.meter);
@@ -222,11 +219,13 @@ impl Judge {
                     let judged = oracles::window::check(disk, window, whole, context.fuel, other);
                     (QuestionKind::Map, judged)
                 }
-                Question::Lookup(guest) if !verdicts.is_idle(QuestionKind::Status) => {
+                Question::Lookup(guest) if !verdicts.unanswered().has(QuestionKind::Status) => {
                     context.observer.event(State::Check, Event::Lookup);
                     (QuestionKind::Status, oracles::lookup::check_point(disk, guest, whole))
                 }
-                Question::Read { start, length_bytes } if !verdicts.is_idle(QuestionKind::Read) => {
+                Question::Read { start, length_bytes }
+                    if !verdicts.unanswered().has(QuestionKind::Read) =>
+                {
                     let length = usize::from(length_bytes);
                     if oracles::data::costly(model, start, length) {
                         continue;

@@ -1,6 +1,7 @@
 //! Counts the reads of a chain's files, and makes one of them fail.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,6 +23,13 @@ pub struct Meter {
 }
 
 impl Meter {
+    /// Replaces a meter on which an engine still counts, because it keeps files of an earlier image.
+    pub fn renew(meter: &mut Arc<Self>) {
+        if Arc::strong_count(meter) > 1 {
+            *meter = Arc::default();
+        }
+    }
+
     /// Resets the counts to 0, and makes the read with the number `fail_at` fail. 0 is the next read.
     pub fn restart(&self, fail_at: u64) {
         self.reads.store(0, Relaxed);

@@ -52,11 +52,6 @@ impl Verdicts {
         self.unanswered
     }
 
-    /// Reports whether the engine has not answered a question of this kind.
-    pub(super) fn is_idle(&self, kind: QuestionKind) -> bool {
-        self.unanswered.has(kind)
-    }
-
     /// Returns the result of an oracle; `None` if it met a known finding.
     ///
     /// # Errors

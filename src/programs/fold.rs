@@ -13,7 +13,7 @@ use crate::images::qcow2::{HeaderFlags, HeaderLength, MAX_SIZE_BYTES};
 use super::operand::{
     Base, ClusterBits, Count, DataIn, Gap, Hidden, ImageFeatures, Number, RefcountOrder, Size,
 };
-use super::{Operation, Program};
+use super::{Operation, Program, Prologue};
 
 /// The flags of a header that each feature needs.
 const HEADER_FLAGS: [(Feature, HeaderFlags); 7] = [
@@ -34,24 +34,26 @@ pub fn fold(program: &mut Program, lacking: FeatureSet) -> bool {
     if lacking == FeatureSet::EMPTY {
         return false;
     }
-    let before = program.clone();
     let folding = Folding { lacking };
-    folding.fold_prologue(program);
+    let mut changed = folding.fold_prologue(&mut program.prologue);
     let overlays = folding.overlays(program.prologue.base);
     let mut cluster_bits = program.prologue.cluster_bits;
     let mut laid = 0;
     program.operations.retain_mut(|operation| {
-        *operation = folding.nearest(*operation, cluster_bits);
-        match operation {
+        let before = *operation;
+        folding.fold_operation(operation, cluster_bits);
+        let stays = match operation {
             Operation::Overlay { cluster_bits: bits, .. } if laid < overlays => {
                 (laid, cluster_bits) = (laid + 1, *bits);
                 true
             }
             Operation::Overlay { .. } => false,
-            operation => folding.keeps(operation),
-        }
+            _ => folding.keeps(operation),
+        };
+        changed |= !stays || *operation != before;
+        stays
     });
-    *program != before
+    changed
 }
 
 /// A folding of one program.
@@ -64,17 +66,32 @@ impl Folding {
         self.lacking.meets(FeatureSet::of(&[feature]))
     }
 
-    fn fold_prologue(&self, program: &mut Program) {
-        let prologue = &mut program.prologue;
+    /// Returns true if that changed the prologue.
+    fn fold_prologue(&self, prologue: &mut Prologue) -> bool {
+        let before = *prologue;
         if prologue.base == Base::Raw && self.lacks(Feature::RawBacking) {
             prologue.base = Base::Qcow2;
         }
-        prologue.version = self.version(prologue.version);
-        prologue.cluster_bits = self.cluster_bits(prologue.cluster_bits);
-        prologue.refcount_order = self.refcount_order(prologue.refcount_order);
-        prologue.features = self.features(prologue.features);
-        prologue.data_in = self.data_in(prologue.data_in);
+        let Prologue { version, cluster_bits, refcount_order, features, data_in, .. } = prologue;
+        self.fold_image(version, cluster_bits, refcount_order, features, data_in);
         prologue.size = self.size(prologue.size, prologue.cluster_bits);
+        *prologue != before
+    }
+
+    /// Folds the operands that describe an image, of the prologue or of an overlay.
+    fn fold_image(
+        &self,
+        version: &mut Version,
+        cluster_bits: &mut ClusterBits,
+        refcount_order: &mut RefcountOrder,
+        features: &mut ImageFeatures,
+        data_in: &mut DataIn,
+    ) {
+        *version = self.version(*version);
+        *cluster_bits = self.cluster_bits(*cluster_bits);
+        *refcount_order = self.refcount_order(*refcount_order);
+        *features = self.features(*features);
+        *data_in = self.data_in(*data_in);
     }
 
     /// Returns the number of overlays that a program may lay.
@@ -87,47 +104,35 @@ impl Folding {
         }
     }
 
-    /// Returns the operation without what the engine lacks. `cluster_bits` is that of the image.
-    fn nearest(&self, operation: Operation, image_bits: ClusterBits) -> Operation {
+    /// Folds an operation on an image with clusters of `image_bits`.
+    fn fold_operation(&self, operation: &mut Operation, image_bits: ClusterBits) {
         match operation {
             Operation::Compress { at, clusters, .. } if self.lacks(Feature::Compressed) => {
-                Operation::Write { at, clusters }
+                *operation = Operation::Write { at: *at, clusters: *clusters };
             }
             Operation::CompressAs { at, .. } if self.lacks(Feature::Compressed) => {
-                Operation::Write { at, clusters: Count::ONE }
+                *operation = Operation::Write { at: *at, clusters: Count::ONE };
             }
-            Operation::Overlay {
-                version,
-                cluster_bits,
-                refcount_order,
-                features,
-                data_in,
-                size,
-            } => Operation::Overlay {
-                version: self.version(version),
-                cluster_bits: self.cluster_bits(cluster_bits),
-                refcount_order: self.refcount_order(refcount_order),
-                features: self.features(features),
-                data_in: self.data_in(data_in),
-                size,
-            },
-            Operation::Resize { size } => Operation::Resize { size: self.size(size, image_bits) },
-            Operation::Header { length, order, unknown, bytes, flags } => {
-                // Any other length may come out as 104 bytes.
-                let only_shortest =
-                    self.lacks(Feature::OddHeader) || self.lacks(Feature::ShortHeader);
-                let length = if only_shortest { HeaderLength::Shortest } else { length };
-                Operation::Header { length, order, unknown, bytes, flags: self.flags(flags) }
-            }
-            Operation::Beyond { table, distance, clusters, kind: Hidden::Compressed }
+            Operation::Beyond { kind: kind @ Hidden::Compressed, .. }
                 if self.lacks(Feature::Compressed) =>
             {
-                Operation::Beyond { table, distance, clusters, kind: Hidden::Data }
+                *kind = Hidden::Data;
             }
-            Operation::Spare { table, .. } if self.lacks(Feature::SpareL1) => {
-                Operation::Spare { table, l1: Gap::default() }
+            Operation::Overlay {
+                version, cluster_bits, refcount_order, features, data_in, ..
+            } => {
+                self.fold_image(version, cluster_bits, refcount_order, features, data_in);
             }
-            other => other,
+            Operation::Resize { size } => *size = self.size(*size, image_bits),
+            Operation::Header { length, flags, .. } => {
+                // Any other length may come out as 104 bytes.
+                if self.lacks(Feature::OddHeader) || self.lacks(Feature::ShortHeader) {
+                    *length = HeaderLength::Shortest;
+                }
+                *flags = self.flags(*flags);
+            }
+            Operation::Spare { l1, .. } if self.lacks(Feature::SpareL1) => *l1 = Gap::default(),
+            _ => {}
         }
     }
 

@@ -17,7 +17,7 @@ use crate::harness::verdicts::Verdicts;
 use crate::images::damage::Damage;
 use crate::images::entropy::Entropy;
 
-use super::raw::{Answers, Fuel, RawOutcome, walk};
+use super::raw::{Answers, Fuel, RawOutcome, judged_walk, walk};
 use super::{Oracle, OracleResult, Violation, model};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
@@ -44,22 +44,13 @@ pub fn check<E: Engine>(
     verdicts: &mut Verdicts,
 ) -> Result<RawOutcome, Box<Violation>> {
     let HostileBuffers { whole, other, clipped, meter } = buffers;
-    if Arc::strong_count(meter) > 1 {
-        *meter = Arc::default();
-    }
+    Meter::renew(meter);
     let chain = Chain::damaged(case.images, case.damage, meter);
     let fuel = Fuel::of_chain(case.images.written_bytes(), chain.layers().len());
     let outcome = if case.damage.is_unsteady() {
         whole.clear();
         match engine.open(&chain) {
-            Ok(mut disk) => {
-                let walked = walk(&mut disk, whole, fuel);
-                let walked = verdicts.judge_answers(QuestionKind::Map, walked)?;
-                if walked.is_none() {
-                    whole.clear();
-                }
-                walked.map_or(RawOutcome::Walked, |walked| walked.0)
-            }
+            Ok(mut disk) => judged_walk(&mut disk, whole, fuel, verdicts)?.0,
             Err(_) => RawOutcome::Refused,
         }
     } else {

@@ -124,12 +124,7 @@ impl Answers<'_> {
         whole.clear();
         let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
         let size = disk.virtual_size_bytes();
-        let walked = verdicts.judge_answers(QuestionKind::Map, walk(&mut disk, whole, fuel))?;
-        let (outcome, complete) = walked.unwrap_or((RawOutcome::Walked, false));
-        if walked.is_none() {
-            // The extents that came without an answer mean nothing.
-            whole.clear();
-        }
+        let (outcome, complete) = judged_walk(&mut disk, whole, fuel, verdicts)?;
         verdicts.judge(flags::check(whole))?;
         verdicts.judge(maximal::check(whole))?;
         let asked = &whole[..whole.len().min(MAX_ASKED)];
@@ -144,6 +139,21 @@ impl Answers<'_> {
         }
         Ok(outcome)
     }
+}
+
+/// Walks as [`walk`] does. If the engine has no answer, or the oracle meets a known finding, there are no extents:
+/// those that came before mean nothing.
+pub(super) fn judged_walk(
+    disk: &mut impl OpenDisk,
+    whole: &mut Vec<Extent>,
+    fuel: Fuel,
+    verdicts: &mut Verdicts,
+) -> Result<(RawOutcome, bool), Box<Violation>> {
+    let walked = verdicts.judge_answers(QuestionKind::Map, walk(disk, whole, fuel))?;
+    Ok(walked.unwrap_or_else(|| {
+        whole.clear();
+        (RawOutcome::Walked, false)
+    }))
 }
 
 /// Walks a disk up to a bound, and returns whether the walk is complete. Checks that the extents tile the disk or its
