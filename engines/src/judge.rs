@@ -111,33 +111,36 @@ struct Runner<E: Engine> {
 
 impl<E: Engine + Default> Runner<E> {
     fn new(known: KnownFindings) -> Self {
-        Self { harness: Harness::new(E::default()).with_known(known.clone()), known }
+        Self { harness: Self::harness(&known), known }
+    }
+
+    fn harness(known: &KnownFindings) -> Harness<E> {
+        Harness::new(E::default()).with_known(known.clone())
     }
 
     /// Runs a program. Also returns the details of the violation.
     fn run(&mut self, seed: u64, input: &[u8]) -> (Judged, String) {
         // After a panic, the harness is replaced.
         let ran = panic::catch_unwind(AssertUnwindSafe(|| {
-            let ran = self.harness.run(input, Checks::AtCheckpoints);
-            (ran, *self.harness.program() != Program::decode(input))
+            self.harness.run(input, Checks::AtCheckpoints)
         }));
         let mut judged = Judged { seed, ..Judged::default() };
         judged.fingerprints.extend_from_slice(self.harness.met());
         let mut detail = String::new();
         match ran {
-            Ok((Ok(outcome), folded)) => {
-                judged.folded = folded;
+            Ok(Ok(outcome)) => {
+                judged.folded = outcome.folded;
                 judged.unsupported = outcome.unsupported;
                 judged.refused = outcome.refused > 0;
                 judged.idle = outcome.unanswered.to_string().lines().map(String::from).collect();
             }
-            Ok((Err(failure), folded)) => {
-                judged.folded = folded;
+            Ok(Err(failure)) => {
+                judged.folded = self.harness.pipeline().is_folded();
                 judged.fingerprints.push(failure.violation.fingerprint());
                 detail = failure.violation.detail;
             }
             Err(_) => {
-                self.harness = Harness::new(E::default()).with_known(self.known.clone());
+                self.harness = Self::harness(&self.known);
                 let note = PANIC.take();
                 judged.fingerprints.push(note.fingerprint());
                 detail = note.detail;

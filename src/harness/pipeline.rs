@@ -144,6 +144,11 @@ impl Pipeline {
         &self.program
     }
 
+    /// Reports whether folding changed that program.
+    pub fn is_folded(&self) -> bool {
+        self.folded
+    }
+
     /// Returns the virtual machine as the last run left it, with its builders and journals.
     pub fn vm(&self) -> &Vm {
         &self.vm
