@@ -1,12 +1,23 @@
-//! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`
-//! and `-- growth` print one of them. Only ratios between the rows of a table are comparable between machines.
+//! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`,
+//! `-- growth` and `-- isolation` print one of them. Only ratios between the rows of a table are comparable between
+//! machines.
 
 mod sets;
 
+use std::collections::BTreeSet;
 use std::hint::black_box;
+use std::rc::Rc;
 use std::time::Duration;
 
-use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::findings::isolation::ProcessLimits;
+use qcowfuzz::fuzzing::embedded::Subject;
+use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::harness::implementation::OurWalker;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::images::FileNames;
+use qcowfuzz::internal::fuzzing::campaign::slot::Slot;
+use qcowfuzz::internal::fuzzing::campaign::subject::Supervised;
 use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::internal::programs::operand::Size;
 use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
@@ -118,6 +129,43 @@ fn growth() {
     }
 }
 
+/// Prints the cost of a worker process: an input is written to a file before it runs, allocations are counted, and
+/// panics are caught. The feedback is the same in both rows.
+fn isolation() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let slot = Slot::open(file.path()).expect("a slot");
+    let limits = ProcessLimits { cpu_time: Duration::from_secs(60), memory_mib: 4096 };
+    let counter = limits.enforce().expect("limits");
+    let recorder = Rc::new(Recorder::new());
+    let kind = TargetKind::MapExtents;
+    let mut target = kind.create(&OurWalker, FileNames::default(), &recorder);
+    let mut worker = Supervised::new(&OurWalker, kind, slot, BTreeSet::new(), counter);
+    println!("| programs | in the process, runs a second | in a worker | cost |");
+    println!("|---|---|---|---|");
+    for (name, compressed) in SETS {
+        let inputs = encoded(set(GenerateSettings { operations: OPERATIONS, compressed }));
+        let mut times = [Duration::MAX; 2];
+        for _ in 0..ROUNDS {
+            let start = cpu_time();
+            for input in &inputs {
+                recorder.begin_run();
+                black_box(target.run(input, Checks::AtCheckpoints)).expect("no violation");
+            }
+            let middle = cpu_time();
+            for input in &inputs {
+                worker.recorder().begin_run();
+                black_box(worker.run(input));
+            }
+            times[0] = times[0].min(middle - start);
+            times[1] = times[1].min(cpu_time() - middle);
+        }
+        let [alone, isolated] = times.map(|time| time.as_secs_f64());
+        let rates = [alone, isolated].map(|seconds| inputs.len() as f64 / seconds);
+        let cost = (isolated / alone - 1.0) * 100.0;
+        println!("| {name} | {:.0} | {:.0} | {cost:.1}% |", rates[0], rates[1]);
+    }
+}
+
 fn main() {
     // `cargo test` builds benchmarks too; only `cargo bench` measures.
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -136,5 +184,9 @@ fn main() {
     }
     if all || asked("growth") {
         growth();
+        println!();
+    }
+    if all || asked("isolation") {
+        isolation();
     }
 }

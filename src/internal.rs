@@ -36,6 +36,15 @@ pub mod findings {
 }
 pub mod fuzzing {
     #[cfg(feature = "fuzzer")]
+    pub mod campaign {
+        pub mod slot {
+            pub use crate::fuzzing::campaign::slot::*;
+        }
+        pub mod subject {
+            pub use crate::fuzzing::campaign::subject::*;
+        }
+    }
+    #[cfg(feature = "fuzzer")]
     pub mod embedded {
         pub mod state {
             pub use crate::fuzzing::embedded::state::*;

@@ -40,7 +40,7 @@
 //! # Ok::<(), qcowfuzz::disk::error::Error>(())
 //! ```
 //!
-//! To fuzz your own implementation, implement the traits of [`harness::engine`].
+//! To fuzz your own implementation, implement the traits of [`harness::engine`], with the items of [`prelude`].
 //!
 //! # Features
 //!
@@ -63,3 +63,6 @@ pub mod images;
 pub mod internal;
 pub mod programs;
 pub mod walkers;
+
+#[doc(no_inline)]
+pub use harness::prelude;

@@ -77,7 +77,12 @@ fn every_patch_describes_its_bug() {
         // `scripts/bugs` would ignore a value that it does not know.
         let header = patch.lines().take_while(|line| !line.is_empty()).skip(3);
         for line in header {
-            let known = ["Target: raw_image", "Loops: libfuzzer", "Needs: compare tracing"];
+            let known = [
+                "Target: hostile",
+                "Target: raw_image",
+                "Loops: libfuzzer",
+                "Needs: compare tracing",
+            ];
             assert!(known.contains(&line), "{}: {line}", path.display());
         }
     }

@@ -233,7 +233,13 @@ fn sources(folder: &str) -> String {
 #[test]
 fn every_oracle_is_documented_with_planted_bugs() {
     let document = text_of("docs/oracles.md");
-    let files = ["tests/planted_declarations.rs", "tests/planted_files.rs"].map(text_of);
+    let files = [
+        "tests/planted_declarations.rs",
+        "tests/planted_files.rs",
+        "tests/planted_memory.rs",
+        "tests/planted_reports.rs",
+    ]
+    .map(text_of);
     let planted = sources("planted") + &sources("altered") + &files.concat();
     // A file of an oracle has a verdict. The other files are tools of the oracles.
     let tools =

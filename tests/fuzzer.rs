@@ -218,3 +218,28 @@ fn inputs_get_shorter_and_the_corpus_stays_small() {
     assert_eq!(progress.runs, 2000);
     assert!(progress.inputs < 800 && progress.edges > 200, "{progress:?}");
 }
+
+#[test]
+fn generated_programs_depend_on_the_seed_and_on_no_input() {
+    // Every run is a finding with the name of its input.
+    let all: Change = |input, _, _, _| {
+        let fingerprint = format!("{:08x}", crc32fast::hash(input));
+        RunReply::Found(Finding { fingerprint, detail: Program::decode(input).to_string() })
+    };
+    let generated = |seeds: &[&[u8]]| {
+        let dir = tempfile::tempdir().unwrap();
+        let corpus = folder(dir.path(), "corpus");
+        seeds.iter().for_each(|seed| drop(corpus.add("", seed).unwrap()));
+        let mut fuzzer = begin(dir.path(), all);
+        let before: Vec<_> = fingerprints(&fuzzer).iter().map(ToString::to_string).collect();
+        (0..20).for_each(|_| fuzzer.step_generated().unwrap());
+        assert_eq!(fuzzer.runs(), 20);
+        let new = fuzzer.found().iter().filter(|(it, _)| !before.iter().any(|old| old == it));
+        new.map(|(_, found)| found.detail.clone()).collect::<Vec<_>>()
+    };
+    let programs = generated(&[]);
+    assert_eq!(programs.len(), 20);
+    assert_eq!(generated(&[b"another", b"input"]), programs);
+    let most = programs.iter().map(|program| program.lines().count()).max();
+    assert!(most > Some(12), "{programs:?}");
+}

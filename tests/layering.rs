@@ -18,6 +18,8 @@ const APART: &[(&str, &[&str], &str)] = &[
     ("images", &["walkers"], "the build does not ask the walker"),
     ("programs", &["walkers"], "the build does not ask the walker"),
     ("images::qcow2", &["formats"], "the build encodes with functions of its own"),
+    ("images::damage::open_rules", &["formats"], "the rules do not share the checks of readers"),
+    ("images::damage::entry_rules", &["formats"], "the rules do not share the checks of readers"),
     (
         "harness::model",
         &["disk::storage", "disk::limits", "formats", "walkers", "images", "programs"],
@@ -54,6 +56,8 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("harness::oracles::qcow2", &["formats"]),
     // Constants, offset types, and types that only hold values.
     ("images::qcow2", &["formats::qcow2::constants", "formats::qcow2::geometry"]),
+    ("images::damage::open_rules", &["formats::qcow2::constants"]),
+    ("images::damage::entry_rules", &["formats::qcow2::constants"]),
 ];
 
 /// The modules that may touch files.
@@ -62,6 +66,7 @@ const FILES: &[&str] = &[
     "disk::files",
     "walkers::chain",
     "images::export",
+    "harness::command_engine::process",
     "findings::isolation",
     "findings::qemu",
     "findings::bundle",
@@ -71,11 +76,25 @@ const FILES: &[&str] = &[
     "main",
 ];
 /// The modules that may use a clock, or go through a hash map in its random order.
-const CLOCKED: &[&str] =
-    &["findings::isolation", "fuzzing::campaign", "fuzzing::embedded", "cli", "main"];
+const CLOCKED: &[&str] = &[
+    "harness::command_engine::process",
+    "findings::isolation",
+    "fuzzing::campaign",
+    "fuzzing::embedded",
+    "cli",
+    "main",
+];
 /// The modules that may start other processes.
-const PROCESSES: &[&str] =
-    &["findings::isolation", "findings::judges::predicate", "findings::qemu", "fuzzing::campaign"];
+const PROCESSES: &[&str] = &[
+    "harness::command_engine::process",
+    "findings::isolation",
+    "findings::judges::predicate",
+    "findings::qemu",
+    "fuzzing::campaign",
+];
+
+/// The modules that may read the environment.
+const ENVIRONMENT: &[&str] = &["findings::bundle", "harness::command_engine::session", "cli"];
 
 /// The paths that touch the system: each path, the modules that may import it, and its effect.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[
@@ -84,7 +103,7 @@ const SYSTEM: &[(&[&str], &[&str], &str)] = &[
     (&["std", "os"], FILES, "touches files"),
     (&["rustix"], FILES, "touches files"),
     (&["std", "net"], &[], "touches the network"),
-    (&["std", "env"], &["findings::bundle", "cli"], "reads the environment"),
+    (&["std", "env"], ENVIRONMENT, "reads the environment"),
     (&["std", "time", "Instant"], CLOCKED, "reads a clock"),
     (&["std", "time", "SystemTime"], CLOCKED, "reads a clock"),
     // A `HashMap` without a hasher of its own goes through its entries in another order each time.

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use planted::{Case, Fault, Faulty, chains, extents, hostile, points, snapshots, walks};
+use planted::refusals::AsIfSound;
+use planted::{Case, Fault, Faulty, broken, chains, extents, hostile, points, snapshots, walks};
 use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
@@ -107,6 +108,25 @@ fn every_planted_bug_of_damaged_images_is_found() {
             |fingerprint: &str| case.fingerprints.iter().any(|it| fingerprint.starts_with(it));
         let first = found.iter().any(|it| it.starts_with(case.fingerprints[0]));
         assert!(first && found.iter().all(|it| expected(it)), "{}: {found:?}", case.name);
+    }
+}
+
+#[test]
+fn an_engine_that_reads_through_damage_is_found_by_refusal() {
+    for case in broken::CASES {
+        let mut own = TargetKind::Hostile.judging(Walker::default());
+        let program = case.program();
+        let outcome = own.run(&program.encode(), Checks::AtCheckpoints);
+        let outcome = outcome.unwrap_or_else(|found| panic!("{}: {found:?}", case.rule));
+        assert_eq!(outcome.refused + outcome.failed, 1, "{}", case.rule);
+        let mut planted = TargetKind::Hostile.judging(AsIfSound::new(&case.sound()));
+        let found =
+            fingerprint(&program.encode(), |input| planted.run(input, Checks::AtCheckpoints));
+        let expected = format!("refusal: {}, refused → an answer", case.rule);
+        assert_eq!(found, Some(expected), "{program}");
+        // The image without the damage is no finding.
+        let sound = case.sound();
+        planted.run(&sound.encode(), Checks::AtCheckpoints).unwrap();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Damaged images, judged by qemu: the installed qemu-img opens and walks the same images as our walker, with the same
-//! extents. If both fail on the way, the shorter list of extents is the beginning of the longer one.
+//! extents. If both fail on the way, the shorter list of extents is the beginning of the longer one. The rules of the
+//! oracle `refusal` name the images that qemu-img does not open.
 
 #[allow(dead_code)]
 mod lines;
@@ -21,7 +22,7 @@ use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::formats::qcow2::anatomy::Part;
-use qcowfuzz::internal::images::damage::Transform;
+use qcowfuzz::internal::images::damage::{Transform, broken_at_open};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
@@ -155,6 +156,24 @@ fn program(rng_seed: u64, entropy: &mut Entropy) -> Program {
     program
 }
 
+/// The images that QEMU does not open although they break no rule: the mapping does not depend on the bitmap directory.
+const LOADS_BITMAPS: &str = "rules: QEMU loads the bitmaps when it opens an image";
+
+/// Compares the rules with the answer of qemu-img, and counts the broken rule.
+fn judge_rules(image: &Image, theirs: &Walked, tally: &mut Tally) -> Option<String> {
+    let unopened = theirs.refused.as_deref().filter(|error| error.contains("Could not open '"));
+    match (broken_at_open(image), unopened) {
+        (None, None) => {}
+        (Some(_), Some(_)) => tally.add("rules: broken", 1),
+        (None, Some(error)) if error.contains("itmap") && !error.contains("bitmaps_ext") => {
+            tally.add(LOADS_BITMAPS, 1);
+        }
+        (None, Some(error)) => return Some(format!("no rule is broken; qemu-img: {error}")),
+        (Some(rule), None) => return Some(format!("qemu-img opens an image that breaks: {rule}")),
+    }
+    None
+}
+
 fn save(image: &Image, path: &Path) {
     let holes = if image.length_bytes() <= MAX_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
     export::write(image, &File::create(path).unwrap(), holes).unwrap();
@@ -201,6 +220,9 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
                 tally.add(format!("{}: {verdict}", part.name()), 1);
             }
         }
+        if let Some(what) = judge_rules(image, &theirs, &mut tally) {
+            found.push(format!("{what}\n{program}"));
+        }
         if let Some(what) = disagreement(&ours, &theirs) {
             match NAMED.iter().find(|(_, is_this)| is_this(&ours, &theirs)) {
                 Some((name, _)) => tally.add(*name, 1),
@@ -213,7 +235,8 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
     let patched = Part::ALL.map(|part| {
         [(format!("{}: accepted", part.name()), 10), (format!("{}: refused", part.name()), 2)]
     });
-    let bounds = [("images: accepted", 250), ("images: refused", 120)].into_iter();
+    let rules = [("rules: broken", 60), (LOADS_BITMAPS, 1)];
+    let bounds = [("images: accepted", 250), ("images: refused", 120)].into_iter().chain(rules);
     // If no image shows a difference, it has to be removed from the list.
     let named = NAMED.iter().map(|(name, _)| (*name, 1));
     let patched = patched.iter().flatten().map(|(what, least)| (what.as_str(), *least));

@@ -3,34 +3,33 @@
 use fstool::Error;
 use fstool::block::BlockDevice;
 use fstool::block::qcow2::Qcow2Backend;
-use tempfile::TempDir;
 
-use crate::prelude::*;
-use crate::{folder, write_files};
+use crate::ChainFiles;
+use qcowfuzz::prelude::*;
 
 /// The crate.
-#[derive(Debug, Default)]
-pub struct Fstool;
+#[derive(Clone, Debug, Default)]
+pub struct Fstool(ChainFiles);
 
-/// A chain that the crate has opened, and the folder with its files.
-pub struct FstoolDisk(Qcow2Backend, #[expect(dead_code, reason = "holds the files")] TempDir);
+/// A chain that the crate has opened.
+pub struct FstoolDisk(Qcow2Backend);
 
 impl Engine for Fstool {
     type Disk<'s> = FstoolDisk;
 
     // The crate refuses each of these by name.
-    about!(
+    describe!(
         "fstool",
+        no: [OddBackingSize],
         refuses: [
-            Refcounts1, Refcounts2, Refcounts4, Refcounts8, Refcounts32, Refcounts64,
-            ExtendedL2, DataFile, Dirty, Corrupt
-        ]
-    );
+            Refcounts1, Refcounts2, Refcounts4, Refcounts8, Refcounts32, Refcounts64, ExtendedL2,
+            DataFile, Dirty, Corrupt
+        ],
+        size: Near, known: include_str!("../known/fstool.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<FstoolDisk> {
-        let files = folder()?;
-        let image = Qcow2Backend::open_read_only(write_files(chain, files.path())?);
-        Ok(FstoolDisk(image.map_err(typed)?, files))
+        let image = Qcow2Backend::open_read_only(self.0.write(chain)?);
+        Ok(FstoolDisk(image.map_err(typed)?))
     }
 }
 

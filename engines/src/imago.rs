@@ -6,10 +6,10 @@ use imago::io_buffers::{IoVector, IoVectorMut};
 use imago::storage::{Storage as ImagoStorage, drivers::CommonStorageHelper};
 use imago::{FormatAccess, Mapping, qcow2::Qcow2, raw::Raw};
 
-use crate::prelude::*;
+use qcowfuzz::prelude::*;
 
 /// The crate.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Imago;
 
 /// A chain that the crate has opened.
@@ -19,7 +19,7 @@ impl Engine for Imago {
     type Disk<'s> = ImagoDisk;
 
     // The external data file is the only incompatible feature that the crate knows.
-    about!("imago", refuses: [ExtendedL2, Zstd, Dirty, Corrupt]);
+    describe!("imago", no: [OddBackingSize], refuses: [ExtendedL2, Zstd, Dirty, Corrupt], size: Near, known: include_str!("../known/imago.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
         Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..])?))
@@ -56,7 +56,7 @@ impl OpenDisk for ImagoDisk {
             Mapping::Raw { offset, .. } => GuestStatus::Data(Some(HostOffset::new(offset))),
             Mapping::Zero { .. } => GuestStatus::Zeros(None),
             Mapping::Special { .. } => GuestStatus::Compressed,
-            _ => return Err(past_end(guest, self.0.size())),
+            _ => return Err(EngineError::past_end(guest, self.0.size())),
         };
         Ok(GuestRun { length_bytes, status })
     }
@@ -82,7 +82,7 @@ impl ImagoStorage for File {
         into.into_inner().iter_mut().try_for_each(|part| {
             let at = offset;
             offset += part.len() as u64;
-            read_at(&self.0, at, part)
+            self.0.read_exact_at(at, part)
         })
     }
 

@@ -4,11 +4,10 @@ use std::io::{Read, Seek, SeekFrom};
 
 use qcow2::{Qcow2Error, Qcow2Reader};
 
-use crate::Stream;
-use crate::prelude::*;
+use qcowfuzz::prelude::*;
 
 /// The crate.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Qcow2Core;
 
 /// An image that the crate has opened.
@@ -18,16 +17,13 @@ impl Engine for Qcow2Core {
     type Disk<'s> = Qcow2CoreDisk;
 
     // The crate documents that it refuses each of these.
-    about!(
+    describe!(
         "qcow2_core",
-        refuses: [
-            Clusters2M, ExtendedL2, Zstd, Qcow2Backing,
-            RawBacking, DataFile, LargeL1
-        ]
-    );
+        refuses: [Clusters2M, ExtendedL2, Zstd, Qcow2Backing, RawBacking, DataFile, LargeL1],
+        size: Near, known: include_str!("../known/qcow2_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2CoreDisk> {
-        let opened = Qcow2Reader::from_reader(Stream::new(chain.image()));
+        let opened = Qcow2Reader::from_reader(ChainStream::new(chain.image()));
         opened.map(Qcow2CoreDisk).map_err(|error| match error {
             Qcow2Error::BackingFileNotSupported
             | Qcow2Error::UnsupportedIncompatibleFeatures(_)

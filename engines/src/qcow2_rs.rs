@@ -6,10 +6,10 @@ use qcow2_rs::error::Qcow2Result as Result;
 use qcow2_rs::helpers::Qcow2IoBuf;
 use qcow2_rs::{meta::MappingSource, ops::Qcow2IoOps, utils::qcow2_alloc_dev};
 
-use crate::prelude::*;
+use qcowfuzz::prelude::*;
 
 /// The crate.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Qcow2Rs;
 
 /// A chain that the crate has opened.
@@ -20,11 +20,11 @@ impl Engine for Qcow2Rs {
 
     // With its default parameters, the crate computes slices of 0 entries for clusters below 4 KiB, and hangs in reads
     // across clusters. It refuses every bit of the incompatible features, and opens every backing file as qcow2.
-    about!(
+    describe!(
         "qcow2_rs",
-        no: [Clusters512, Clusters1K, Clusters2K],
-        refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking]
-    );
+        no: [Clusters512, Clusters1K, Clusters2K, OddBackingSize],
+        refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking],
+        size: Near, known: include_str!("../known/qcow2_rs.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
         let disk = block_on(open(chain.layers(), false)).map_err(EngineError::untyped)?;
@@ -67,7 +67,8 @@ impl OpenDisk for Qcow2RsDisk {
     fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
         let info = &self.0.info;
         let (size, inside) = (info.virtual_size(), info.in_cluster_offset(guest.get()));
-        let left = size.checked_sub(guest.get()).ok_or_else(|| past_end(guest, size))?;
+        let left =
+            size.checked_sub(guest.get()).ok_or_else(|| EngineError::past_end(guest, size))?;
         let mapping = block_on(self.0.get_mapping(guest.get())).map_err(EngineError::untyped)?;
         let host = mapping.cluster_offset.map(|host| HostOffset::new(host + inside as u64));
         let status = match mapping.source {
@@ -85,7 +86,7 @@ struct File(ChainFile);
 
 impl Qcow2IoOps for File {
     async fn read_to(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        read_at(&self.0, offset, into)?;
+        self.0.read_exact_at(offset, into)?;
         Ok(into.len())
     }
 

@@ -4,35 +4,29 @@ use std::sync::Arc;
 
 use fs_core::{BlockDevice, BlockRead};
 use img_qcow2::{ClusterStatus, Error, Qcow2Reader};
-use tempfile::TempDir;
 
-use crate::prelude::*;
-use crate::{folder, write_files};
+use crate::ChainFiles;
+use qcowfuzz::prelude::*;
 
 /// The crate.
-#[derive(Debug, Default)]
-pub struct RustImgQcow2;
+#[derive(Clone, Debug, Default)]
+pub struct RustImgQcow2(ChainFiles);
 
-/// A chain that the crate has opened, and the folder with its files.
-pub struct RustImgQcow2Disk(
-    Qcow2Reader,
-    #[expect(dead_code, reason = "holds the files")] Option<TempDir>,
-);
+/// A chain that the crate has opened.
+pub struct RustImgQcow2Disk(Qcow2Reader);
 
 impl Engine for RustImgQcow2 {
     type Disk<'s> = RustImgQcow2Disk;
 
     // The crate documents the first two. It opens every backing file as qcow2.
-    about!("rust_img_qcow2", refuses: [ExtendedL2, DataFile, RawBacking]);
+    describe!("rust_img_qcow2", no: [OddBackingSize], refuses: [ExtendedL2, DataFile, RawBacking], size: Near, known: include_str!("../known/rust_img_qcow2.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<RustImgQcow2Disk> {
-        if chain.layers().len() == 1 {
-            let image = Qcow2Reader::open_on_device(Arc::new(File(chain.image().clone())));
-            return Ok(RustImgQcow2Disk(image.map_err(typed)?, None));
-        }
-        let files = folder()?;
-        let image = Qcow2Reader::open(write_files(chain, files.path())?).map_err(typed)?;
-        Ok(RustImgQcow2Disk(image, Some(files)))
+        let image = match chain.layers().len() {
+            1 => Qcow2Reader::open_on_device(Arc::new(File(chain.image().clone()))),
+            _ => Qcow2Reader::open(self.0.write(chain)?),
+        };
+        Ok(RustImgQcow2Disk(image.map_err(typed)?))
     }
 }
 
@@ -72,7 +66,7 @@ impl BlockRead for File {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> fs_core::Result<()> {
         let left = self.0.length_bytes().saturating_sub(offset);
         let got = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        read_at(&self.0, offset, &mut into[..got])?;
+        self.0.read_exact_at(offset, &mut into[..got])?;
         match into.len() {
             want if want > got => Err(fs_core::Error::ShortRead { offset, want, got }),
             _ => Ok(()),

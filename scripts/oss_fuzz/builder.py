@@ -35,20 +35,27 @@ PLANTING = 'fn main() { println!("cargo::rustc-cfg=qcowfuzz_canary"); }\n'
 
 
 class Builder:
-    """A clean copy of the tree, and builds of it."""
+    """A clean copy of a tree, and builds of it."""
 
-    def __init__(self, scratch):
-        """Copies the tracked files into `scratch`, which is empty."""
+    def __init__(self, scratch, crate=None):
+        """Copies the tracked files into `scratch`, which is empty. Of a crate that `qcowfuzz new-engine` wrote, copies
+        all files but those of builds and campaigns."""
         self.scratch = scratch
         self.source = scratch / "src"
-        self.tree = self.source / "qcowfuzz"
-        names = run(["git", "-C", ROOT, "ls-files", "-z"]).split("\0")
-        for name in filter(None, names):
-            copy = self.tree / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy, follow_symlinks=False)
+        if crate is None:
+            self.tree = self.source / "qcowfuzz"
+            names = run(["git", "-C", ROOT, "ls-files", "-z"]).split("\0")
+            for name in filter(None, names):
+                copy = self.tree / name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, copy, follow_symlinks=False)
+        else:
+            self.tree = self.source / crate.name
+            own = shutil.ignore_patterns("target", "artifacts", "state", ".git")
+            shutil.copytree(crate, self.tree, symlinks=True, ignore=own)
         # As the Dockerfile does.
-        shutil.copy2(self.tree / "oss-fuzz" / "build.sh", self.source)
+        folder = "oss-fuzz" if crate is None else ".clusterfuzzlite"
+        shutil.copy2(self.tree / folder / "build.sh", self.source)
         self.cargo = shutil.which("cargo")
         if self.cargo is None:
             raise Unable("no cargo")

@@ -6,6 +6,7 @@ use crate::findings::PanicNotes;
 use crate::findings::bundle;
 use crate::findings::examiner::Examiner;
 use crate::findings::report::Verdict;
+use crate::findings::runner::showing;
 use crate::harness::Checks;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
@@ -16,6 +17,7 @@ use super::input::{self, reject_if_crashes};
 use super::print::say;
 use super::save;
 use super::target;
+use super::under_test::UnderTest;
 
 /// Pack an input and its evidence into an archive for a bug report
 #[derive(Debug, clap::Args)]
@@ -45,14 +47,15 @@ pub struct Arguments {
 }
 
 /// Packs the input.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, force } = arguments;
     let existing = save::not_the_input(output, input, *force)?;
     let bytes = input::read_input(input)?;
-    reject_if_crashes(input, &bytes, *target)?;
+    reject_if_crashes(input, &bytes, *target, under_test)?;
     let _silence = PanicNotes::take_over();
+    let implementation = showing(&under_test.implementation, *target, &bytes);
     let mut examiner =
-        Examiner::new(implementation, *target, Checks::AtCheckpoints, FileNames::default());
+        Examiner::new(&implementation, *target, Checks::AtCheckpoints, FileNames::default());
     // The report uses the name in the archive, so that it does not reveal the user's path.
     let report = examiner.examine(Path::new("input"), &bytes);
     if report.verdict != Verdict::Violation {

@@ -12,14 +12,18 @@ use std::time::{Duration, Instant};
 
 use crate::disk::observer::Rare;
 use crate::fuzzing::campaign::{
-    Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, Places, Status, build_name,
+    Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, KnownBug, Places, Status,
+    build_name,
 };
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
+use super::engine;
 use super::exit::{CommandError, Exit, ExitResult};
-use super::input::this_executable;
+use super::limits::MemoryArgument;
 use super::print::{print, spinner};
 use super::target;
+use super::under_test::UnderTest;
 
 /// Fuzz a target with the embedded loop, on stable Rust and without cargo-fuzz
 #[derive(Debug, clap::Args)]
@@ -33,12 +37,16 @@ With --corpus, the campaign reads inputs from that folder and adds them there in
 campaigns, each with its own --dir, may share a corpus: every few thousand runs, each reads the inputs \
 that the others have added. The subfolder .scratch holds files while they are being written.
 
-A panic, a hang or a stack overflow is a finding too, and does not end the campaign. For each bug, the \
+A panic, a hang, a stack overflow or an allocation beyond --memory-limit is a finding too, and does \
+not end the campaign. For each bug, the \
 campaign writes the first input that shows it, and each input that is shorter than all earlier ones.
+
+A known finding, which the implementation or --known lists, is counted, and it is no finding of the \
+campaign. The summary lists the known findings apart from new ones, and names those that did not occur.
 
 With --jobs 1 and --runs, the same corpus and the same --rng-seed give the same campaign.
 
-Exit codes: 0 nothing was found; 1 a violation was found; 2 a file could not be read or written, or \
+Exit codes: 0 nothing new was found; 1 a violation was found; 2 a file could not be read or written, or \
 the workers could not be kept alive.
 
 Examples: qcowfuzz fuzz --seconds 60
@@ -53,6 +61,9 @@ pub struct Arguments {
     /// End after N more runs, counted over all jobs
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
+    /// Run generated programs and programs of random bytes, instead of mutations of the corpus
+    #[arg(long)]
+    generated: bool,
     /// End at the first violation
     #[arg(long)]
     until_found: bool,
@@ -71,10 +82,12 @@ pub struct Arguments {
     /// The maximum number of operations in a program
     #[arg(long, value_name = "N", default_value_t = 60)]
     max_operations: usize,
-    /// Report a run that takes this long as a hang
+    /// Report a run that uses this much CPU time as a hang
     #[arg(long, value_name = "SECONDS", default_value_t = 25,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     timeout: u64,
+    #[command(flatten)]
+    memory: MemoryArgument,
     /// Start a new campaign from the corpus, and discard the state of the previous one
     #[arg(long)]
     restart: bool,
@@ -84,7 +97,7 @@ pub struct Arguments {
 }
 
 /// Runs a campaign.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
     let Arguments { target, dir, .. } = arguments;
     target::reject_files(*target, "--target")?;
     let jobs = match arguments.jobs {
@@ -96,11 +109,12 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     places.clean(arguments.restart)?;
     let rng_seed = places.rng_seed(arguments.rng_seed)?;
     let stop = stop_on_ctrl_c()?;
-    let (start, executable) = (Instant::now(), this_executable()?);
+    let (start, executable) = (Instant::now(), under_test.executable()?);
     let plan = CampaignPlan {
-        build: build_name(&executable)?,
+        build: build_name(&executable, engine::line())?,
         executable,
         target: *target,
+        known: under_test.known.clone(),
         places,
         jobs,
         rng_seed,
@@ -108,8 +122,9 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         runs: arguments.runs,
         // A deadline that the clock cannot represent is never reached.
         end: arguments.seconds.and_then(|seconds| start.checked_add(Duration::from_secs(seconds))),
+        generated: arguments.generated,
         until_found: arguments.until_found,
-        timeout: Duration::from_secs(arguments.timeout),
+        limits: arguments.memory.limits(arguments.timeout),
     };
     let bar = spinner();
     let finished = Campaign::start(&plan, stop)?.supervise(&mut |status| {
@@ -173,13 +188,39 @@ fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{target}: {runs} runs in {seconds:.1} s, {jobs}")?;
     let rare = format!("{rare_events} of {} rare events", Rare::COUNT);
     writeln!(out, "{corpus}: {inputs} inputs; covered: {edges} edges, {rare}")?;
+    if summary.unsupported > 0 {
+        let what = "runs had images with features that the implementation does not claim";
+        writeln!(out, "not judged: {} {what}", summary.unsupported)?;
+    }
+    known_lines(&summary.known, out)?;
     if found.is_empty() {
-        return writeln!(out, "found: nothing");
+        return writeln!(
+            out,
+            "found: nothing{}",
+            if summary.known.is_empty() { "" } else { " new" }
+        );
     }
     for FoundBug { fingerprint, times, shortest, bytes, detail } in found {
-        let times = if *times == 1 { "once".to_string() } else { format!("{times} times") };
+        let times = often(*times);
         writeln!(out, "\n{fingerprint}\n  {times}; {bytes} bytes: {shortest}")?;
         detail.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
     }
     writeln!(out, "\nrun 'qcowfuzz replay --target {target} FILE' for details")
+}
+
+/// Writes the known findings: those that occurred, and those that did not.
+fn known_lines(known: &[KnownBug], out: &mut impl Write) -> io::Result<()> {
+    let (met, gone): (Vec<_>, Vec<_>) = known.iter().partition(|known| known.times > 0);
+    for KnownBug { fingerprint, times, reason, link } in met {
+        writeln!(out, "known: {fingerprint}\n  {}; {reason}", often(*times))?;
+        link.iter().try_for_each(|link| writeln!(out, "  {link}"))?;
+    }
+    for KnownBug { fingerprint, .. } in gone {
+        writeln!(out, "known, but it did not occur: {fingerprint}")?;
+    }
+    Ok(())
+}
+
+fn often(times: u64) -> String {
+    if times == 1 { "once".to_string() } else { format!("{times} times") }
 }

@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use crate::disk::files;
 use crate::disk::limits::MAX_INPUT_BYTES;
-use crate::findings::isolation::{Executable, IsolatedRun, Isolation};
+use crate::findings::isolation::{IsolatedRun, Isolation, ProcessLimits};
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::exit::CommandError;
+use super::limits::DEFAULT_MEMORY_MIB;
+use super::under_test::UnderTest;
 
-/// The time limit of the run in a separate process that precedes a command's own run.
-const TIMEOUT: Duration = Duration::from_secs(25);
+/// The limits of the run in a separate process that precedes a command's own run.
+const RUN_LIMITS: ProcessLimits =
+    ProcessLimits { cpu_time: Duration::from_secs(25), memory_mib: DEFAULT_MEMORY_MIB };
 
 /// Reads a whole file; `-` is standard input.
 pub fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
@@ -56,8 +60,10 @@ pub fn reject_if_crashes(
     path: &Path,
     input: &[u8],
     target: TargetKind,
+    under_test: &UnderTest<impl Implementation>,
 ) -> Result<(), CommandError> {
-    let isolation = Isolation { executable: this_executable()?, target, timeout: TIMEOUT };
+    let executable = under_test.executable()?;
+    let isolation = Isolation { executable, target, limits: RUN_LIMITS };
     match isolation.isolated_run(input)? {
         IsolatedRun::Ended(end) => {
             let what = "expected an input that does not end its process; 'qcowfuzz minimize' accepts this one";
@@ -65,16 +71,4 @@ pub fn reject_if_crashes(
         }
         IsolatedRun::Finished { .. } => Ok(()),
     }
-}
-
-/// Returns the file of this process, even if another file has taken its name since.
-pub fn this_executable() -> Result<Executable, CommandError> {
-    let running = Path::new("/proc/self/exe");
-    let path = match running.exists() {
-        true => running.to_path_buf(),
-        false => std::env::current_exe().map_err(|error| {
-            CommandError::Message(format!("cannot find the running executable: {error}"))
-        })?,
-    };
-    Ok(Executable::new(path, []))
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -20,9 +20,11 @@ use crate::programs::Program;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
+use super::limits::MemoryArgument;
 use super::print::{print, spinner};
 use super::save;
 use super::target;
+use super::under_test::UnderTest;
 
 /// Shrink an input while it shows the same bug: the same fingerprint, fewer and simpler operations
 #[derive(Debug, clap::Args)]
@@ -30,7 +32,8 @@ use super::target;
 The command removes and simplifies operations, and shrinks their operands and the geometry, until no \
 simpler program has the same fingerprint. It writes the canonical form of the result. Ctrl-C ends the \
 search and writes the simplest program so far. INPUT itself is never changed. If INPUT crashes its \
-process or hangs, every candidate runs in a process of its own.
+process or hangs, every candidate runs in a process of its own. Known findings are set aside, unless INPUT \
+shows nothing else: then the command shrinks the first of them.
 
 With --predicate, CMD decides whether a candidate shows the bug, for code that runs in other processes. \
 The shell runs CMD with the name of a candidate file as its last argument. A candidate is kept if CMD \
@@ -62,10 +65,12 @@ pub struct Arguments {
     /// Try at most N candidates
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     tries: u64,
-    /// If INPUT hangs, treat a run that takes this long as a hang
+    /// If INPUT hangs, treat a run that uses this much CPU time as a hang
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     timeout: u64,
+    #[command(flatten)]
+    memory: MemoryArgument,
     /// Replace the output file if it exists
     #[arg(long)]
     force: bool,
@@ -75,13 +80,13 @@ pub struct Arguments {
 }
 
 /// Minimizes an input.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
     let Arguments { input, output, target, .. } = arguments;
     target::reject_files(*target, "minimize")?;
     let existing = save::not_the_input(output, input, arguments.force)?;
     let bytes = input::read_input(input)?;
     let _silence = PanicNotes::take_over();
-    let mut judge = judge(implementation, arguments, &bytes)?;
+    let mut judge = judge(under_test, arguments, &bytes)?;
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
@@ -124,7 +129,7 @@ fn line(progress: &MinimizeProgress) -> String {
 
 /// Returns the judge that the arguments name, or the judge that fits the input.
 fn judge(
-    implementation: &impl Implementation,
+    under_test: &UnderTest<impl Implementation>,
     arguments: &Arguments,
     input: &[u8],
 ) -> Result<Box<dyn CandidateJudge>, CommandError> {
@@ -138,9 +143,10 @@ fn judge(
             Predicate::new(command, passed, input).map(|judge| Box::new(judge) as _)
         }
         None => {
-            let timeout = Duration::from_secs(arguments.timeout);
-            let executable = input::this_executable()?;
-            judge_of(implementation, input, &Isolation { executable, target, timeout })
+            let limits = arguments.memory.limits(arguments.timeout);
+            let executable = under_test.executable()?;
+            let isolation = Isolation { executable, target, limits };
+            judge_of(&under_test.implementation, input, &isolation)
         }
     };
     judge.map_err(|error| failure(error, arguments))

@@ -5,23 +5,28 @@ mod asm;
 mod bundle;
 mod check;
 mod disasm;
+mod engine;
 mod exit;
 mod export;
 mod fuzz;
 mod input;
+mod limits;
 mod map;
 mod minimize;
+mod new_engine;
 mod opening;
 mod print;
 mod regress;
 mod replay;
 mod report;
 mod save;
+mod selftest;
 mod size;
 mod state;
 mod target;
 mod terminal;
 mod triage;
+mod under_test;
 
 use std::process::ExitCode;
 
@@ -29,13 +34,19 @@ use clap::{Parser, Subcommand};
 
 use crate::harness::implementation::{Implementation, OurWalker};
 
-use exit::{CommandError, Exit};
+use exit::{CommandError, Exit, ExitResult};
 use terminal::complain;
+use under_test::{KnownOption, UnderTest};
 
 /// A structure-aware fuzz harness for qcow2 disk-image code.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_CODES)]
 struct Arguments {
+    #[command(flatten)]
+    known: KnownOption,
+    /// Test the implementation behind this command, which a shell runs; docs/protocol.md describes its lines
+    #[arg(long, global = true, value_name = "CMD")]
+    engine_command: Option<String>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -54,6 +65,8 @@ enum Verb {
     Regress(regress::Arguments),
     Bundle(bundle::Arguments),
     State(state::Arguments),
+    Selftest(selftest::Arguments),
+    NewEngine(new_engine::Arguments),
     Disasm(disasm::Arguments),
     Asm(asm::Arguments),
     Export(export::Arguments),
@@ -81,25 +94,17 @@ pub fn main() -> ExitCode {
 /// }
 /// ```
 ///
-/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with it. They
-/// start this executable again for work in other processes, so the call must be all that it does.
+/// With `--engine-command`, the implementation behind that command takes its place.
+///
+/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with it, and
+/// `selftest` asks it about plain images. They start this executable again for work in other processes, so the call
+/// must be all that it does.
 pub fn main_with(implementation: impl Implementation) -> ExitCode {
-    let outcome = match Arguments::parse().verb {
-        Verb::Map(arguments) => map::run(&arguments),
-        Verb::Check(arguments) => check::run(&arguments),
-        Verb::Fuzz(arguments) => fuzz::run(&arguments),
-        Verb::FuzzWorker(arguments) => fuzz::worker::run(&implementation, &arguments),
-        Verb::Triage(arguments) => triage::run(&arguments),
-        Verb::Minimize(arguments) => minimize::run(&implementation, &arguments),
-        Verb::Replay(arguments) => replay::run(&implementation, &arguments),
-        Verb::Report(arguments) => report::run(&implementation, &arguments),
-        Verb::Regress(arguments) => regress::run(&implementation, &arguments),
-        Verb::Bundle(arguments) => bundle::run(&implementation, &arguments),
-        Verb::State(arguments) => state::run(&implementation, &arguments),
-        Verb::Disasm(arguments) => disasm::run(&arguments),
-        Verb::Asm(arguments) => asm::run(&arguments),
-        Verb::Export(arguments) => export::run(&arguments),
-    };
+    let arguments = Arguments::parse();
+    let outcome = engine::caught(|| match &arguments.engine_command {
+        None => run(&implementation, &arguments),
+        Some(line) => run(&engine::start(line)?, &arguments),
+    });
     let code = match &outcome {
         Ok(Exit::Nothing) | Err(CommandError::Pipe) => 0,
         Ok(Exit::Violation) | Err(CommandError::CheckMessage(_)) => 1,
@@ -110,4 +115,45 @@ pub fn main_with(implementation: impl Implementation) -> ExitCode {
         complain(line);
     }
     ExitCode::from(code)
+}
+
+fn run(
+    implementation: &impl Implementation,
+    Arguments { known, verb, .. }: &Arguments,
+) -> ExitResult {
+    let without_inputs = match verb {
+        Verb::Map(_) => Some("map"),
+        Verb::Check(_) => Some("check"),
+        Verb::Disasm(_) => Some("disasm"),
+        Verb::Asm(_) => Some("asm"),
+        Verb::Export(_) => Some("export"),
+        // The self-test reports each wrong answer, known or not.
+        Verb::Selftest(_) => Some("selftest"),
+        Verb::NewEngine(_) => Some("new-engine"),
+        _ => None,
+    };
+    without_inputs.map_or(Ok(()), |name| known.reject(name))?;
+    let under_test = &UnderTest::new(implementation, known)?;
+    if !matches!(verb, Verb::Triage(_)) {
+        under_test.reject_folders()?;
+    }
+    let implementation = &under_test.implementation;
+    match verb {
+        Verb::Map(arguments) => map::run(arguments),
+        Verb::Check(arguments) => check::run(arguments),
+        Verb::Fuzz(arguments) => fuzz::run(under_test, arguments),
+        Verb::FuzzWorker(arguments) => fuzz::worker::run(implementation, arguments),
+        Verb::Triage(arguments) => triage::run(under_test, arguments),
+        Verb::Minimize(arguments) => minimize::run(under_test, arguments),
+        Verb::Replay(arguments) => replay::run(implementation, arguments),
+        Verb::Report(arguments) => report::run(under_test, arguments),
+        Verb::Regress(arguments) => regress::run(under_test, arguments),
+        Verb::Bundle(arguments) => bundle::run(under_test, arguments),
+        Verb::State(arguments) => state::run(implementation, arguments),
+        Verb::Selftest(arguments) => selftest::run(implementation, arguments),
+        Verb::NewEngine(arguments) => new_engine::run(arguments),
+        Verb::Disasm(arguments) => disasm::run(arguments),
+        Verb::Asm(arguments) => asm::run(arguments),
+        Verb::Export(arguments) => export::run(arguments),
+    }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::findings::PanicNotes;
 use crate::findings::examiner::Examiner;
 use crate::findings::regression::Regression;
+use crate::findings::runner::showing;
 use crate::harness::Checks;
 use crate::harness::implementation::Implementation;
 use crate::images::FileNames;
@@ -14,6 +15,7 @@ use crate::programs::Program;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input::{self, reject_if_crashes};
 use super::target;
+use super::under_test::UnderTest;
 use crate::harness::targets::TargetKind;
 
 /// Print an input as a regression test: Rust code, or a file for tests/regressions/
@@ -57,15 +59,16 @@ pub struct Arguments {
 }
 
 /// Prints the test.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
     let Arguments { input, target, .. } = arguments;
     target::reject_files(*target, "regress")?;
     let bytes = input::read_input(input)?;
-    reject_if_crashes(input, &bytes, *target)?;
+    reject_if_crashes(input, &bytes, *target, under_test)?;
     let _silence = PanicNotes::take_over();
     let program = Program::decode(&bytes);
+    let implementation = showing(&under_test.implementation, *target, &bytes);
     let regression = Regression {
-        fingerprint: fingerprint(implementation, arguments, &bytes)?,
+        fingerprint: fingerprint(&implementation, arguments, &bytes)?,
         target: *target,
         story: story(arguments)?,
         program,

@@ -15,6 +15,7 @@ use crate::images::FileNames;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
+use super::limits::LimitArguments;
 use super::target;
 use crate::harness::targets::TargetKind;
 
@@ -54,6 +55,8 @@ pub struct Arguments {
     /// End when standard input closes: another process waits for the result
     #[arg(long, hide = true)]
     supervised: bool,
+    #[command(flatten)]
+    limits: LimitArguments,
     /// Write the last image of the run to this file, and the files that it names beside it (one program
     /// only)
     #[arg(long, value_name = "F")]
@@ -69,6 +72,8 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
     if arguments.supervised {
         end_with_input();
     }
+    // The process has few runs: one limit holds for all of them.
+    arguments.limits.enforce()?;
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };

@@ -6,6 +6,7 @@ use crate::findings::PanicNotes;
 use crate::findings::examiner::Examiner;
 use crate::findings::page;
 use crate::findings::qemu::QemuResult;
+use crate::findings::runner::showing;
 use crate::harness::Checks;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
@@ -16,6 +17,7 @@ use super::input::{self, reject_if_crashes};
 use super::print::say;
 use super::save;
 use super::target;
+use super::under_test::UnderTest;
 
 /// Write a page for a browser that explains what an input of a fuzz target does
 #[derive(Debug, clap::Args)]
@@ -48,18 +50,19 @@ pub struct Arguments {
 }
 
 /// Writes the page.
-pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
     let Arguments { input, html, target, force } = arguments;
     let existing = save::not_the_input(html, input, *force)?;
     let bytes = input::read_input(input)?;
     if bytes.is_empty() {
         return Err(CommandError::at(input, "is empty, expected an input of a fuzz target"));
     }
-    reject_if_crashes(input, &bytes, *target)?;
+    reject_if_crashes(input, &bytes, *target, under_test)?;
     let report = {
         let _silence = PanicNotes::take_over();
         let names = FileNames::default();
-        Examiner::new(implementation, *target, Checks::AtCheckpoints, names).examine(input, &bytes)
+        let implementation = showing(&under_test.implementation, *target, &bytes);
+        Examiner::new(&implementation, *target, Checks::AtCheckpoints, names).examine(input, &bytes)
     };
     let page = page::render(&report, &QemuResult::of(&report));
     save::write(html, existing, page.as_bytes())?;

@@ -2,25 +2,29 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::findings::isolation::Isolation;
 use crate::findings::triage;
-use crate::findings::triage::{KnownBugs, Triage, TriagedInput};
+use crate::findings::triage::{KnownBugs, Triage, TriagedInput, TriagedKnown};
+use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use super::exit::{CommandError, Exit, ExitResult};
-use super::input::this_executable;
+use super::limits::MemoryArgument;
 use super::print::{counted, print};
 use super::target;
-use super::terminal::{complain, shown};
+use super::terminal::{complain, shown as printable};
+use super::under_test::UnderTest;
 
 /// Group artifacts by fingerprint, and print which bugs are new and which inputs show them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each input runs in a process of its own, so that a hang or a stack overflow is a finding like any \
-other. A bug is known if a file in the folder of --known has its fingerprint. The inputs of a bug are \
-listed by length, the shortest first.
+other. A bug is known if a file in the folder that --known names has its fingerprint: files of \
+'qcowfuzz regress --text', by default in tests/regressions, if that exists. The inputs of a bug are \
+listed by length, the shortest first. The known findings of the implementation, and those in the \
+files that --known names, are set aside: the command lists them apart from the bugs, and names those \
+that no input shows any more.
 
 Exit codes: 0 no new bug was found; 1 a new bug was found; 2 an input could not be run.
 
@@ -32,13 +36,12 @@ pub struct Arguments {
     /// The fuzz target of the artifacts [default: the name of the folder, or map_extents if that is no target]
     #[arg(long, value_parser = target::parser())]
     target: Option<TargetKind>,
-    /// The folder of known bugs, files of 'qcowfuzz regress --text' [default: tests/regressions, if it exists]
-    #[arg(long, value_name = "DIR")]
-    known: Option<PathBuf>,
-    /// Report a run that takes this long as a hang
+    /// Report a run that uses this much CPU time as a hang
     #[arg(long, value_name = "SECONDS", default_value_t = 25,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     timeout: u64,
+    #[command(flatten)]
+    memory: MemoryArgument,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
@@ -50,16 +53,21 @@ const REGRESSIONS: &str = "tests/regressions";
 const MOST_LISTED: usize = 8;
 
 /// Groups the artifacts of a folder.
-pub fn run(arguments: &Arguments) -> ExitResult {
-    let Arguments { dir, timeout, .. } = arguments;
+pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -> ExitResult {
+    let Arguments { dir, timeout, memory, .. } = arguments;
     let target = arguments.target.unwrap_or_else(|| target_named_by(dir));
-    let known = match &arguments.known {
-        Some(dir) => known(dir)?,
-        None if Path::new(REGRESSIONS).is_dir() => known(Path::new(REGRESSIONS))?,
-        None => KnownBugs::new(),
-    };
-    let (executable, timeout) = (this_executable()?, Duration::from_secs(*timeout));
-    let triage = triage::triage(dir, &known, &Isolation { executable, target, timeout })?;
+    let mut regressions = KnownBugs::new();
+    match &under_test.folders[..] {
+        [] if Path::new(REGRESSIONS).is_dir() => regressions = known(Path::new(REGRESSIONS))?,
+        folders => {
+            for dir in folders {
+                regressions.extend(known(dir)?);
+            }
+        }
+    }
+    let (executable, limits) = (under_test.executable()?, memory.limits(*timeout));
+    let isolation = Isolation { executable, target, limits };
+    let triage = triage::triage(dir, &regressions, &under_test.known, &isolation)?;
     triage.failures.iter().for_each(|line| complain(line));
     print(&triage, arguments.json, |triage, out| lines(triage, out))?;
     match (triage.failures.len(), triage.new_bugs()) {
@@ -95,6 +103,18 @@ fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "       {}", counted(bug.inputs.len(), "input"))?;
         listed(&bug.inputs, out)?;
     }
+    let (shown, gone): (Vec<_>, Vec<_>) =
+        triage.known.iter().partition(|known| !known.inputs.is_empty());
+    for TriagedKnown { fingerprint, reason, link, inputs } in shown {
+        writeln!(out, "\nset aside: {fingerprint}\n       {reason}")?;
+        link.iter().try_for_each(|link| writeln!(out, "       {link}"))?;
+        writeln!(out, "       {}", counted(inputs.len(), "input"))?;
+        listed(inputs, out)?;
+    }
+    if !gone.is_empty() {
+        writeln!(out, "\nset aside, but in no input any more: {}", counted(gone.len(), "finding"))?;
+        gone.iter().try_for_each(|known| writeln!(out, "       {}", known.fingerprint))?;
+    }
     if !nothing.is_empty() {
         writeln!(out, "\nno violation any more: {}", counted(nothing.len(), "input"))?;
         listed(nothing, out)?;
@@ -104,7 +124,7 @@ fn lines(triage: &Triage, out: &mut impl Write) -> io::Result<()> {
 
 fn listed(inputs: &[TriagedInput], out: &mut impl Write) -> io::Result<()> {
     for TriagedInput { path, bytes } in inputs.iter().take(MOST_LISTED) {
-        let path: String = path.chars().map(shown).collect();
+        let path: String = path.chars().map(printable).collect();
         writeln!(out, "       {bytes:>7} bytes  {path}")?;
     }
     match inputs.len().checked_sub(MOST_LISTED) {

@@ -109,9 +109,17 @@ features! {
     SpareL1 = "an L1 table longer than needed",
     /// An L1 table of more than 1 MiB.
     LargeL1 = "an L1 table of more than 1 MiB",
+    /// A qcow2 backing file whose size is no whole number of sectors. Readers that round such a size in different ways
+    /// read different bytes through the layers above. The length of a raw backing file needs no rounding.
+    OddBackingSize = "a backing file of an odd size",
 }
 
 impl Feature {
+    /// Returns the feature with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|feature| feature.name() == name)
+    }
+
     /// Returns the feature of clusters of this size.
     pub(crate) const fn clusters(size: ClusterSize) -> Self {
         // A cluster has 9 to 21 bits.

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::harness::Checks;
+use crate::harness::engine::Engine;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, Pipeline};
 use crate::images::files::FileNames;
 
 use super::evidence::Evidence;
@@ -52,6 +53,9 @@ impl<I: Implementation> Examiner<I> {
         let first = runner.run(bytes, *checks);
         let second = again.run(bytes, *checks);
         let mut report = Report::new(input, *target, runner, &first);
+        if runner.pipeline().is_some_and(Pipeline::is_folded) {
+            report.folded = runner.implementation().engine(&()).claims().folded_lines(bytes);
+        }
         if first != second {
             report.differs(&first, &second);
         }

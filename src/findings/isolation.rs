@@ -1,11 +1,14 @@
 //! Runs inputs in separate processes. If an input hangs, overflows the stack or raises a signal, only its process ends,
 //! and the end is a finding.
 //!
-//! The caller names an executable. This module runs it as `EXECUTABLE replay --json --brief --supervised --target
-//! TARGET -- FILE`, which is a command of `qcowfuzz`. The executable runs the input in FILE and prints one JSON object.
-//! If there is a finding, the key `fingerprint` has its fingerprint. The exit code is 0 or 1 if the input ran.
-//! Otherwise, it is 2, and standard error has one line. The process ends when its standard input closes
-//! ([`end_with_input`]).
+//! The caller names an executable. This module runs it as `EXECUTABLE replay --json --brief --supervised LIMITS
+//! --target TARGET -- FILE`, which is a command of `qcowfuzz`. LIMITS are the options of [`ProcessLimits`]. It runs
+//! the input in FILE and prints one JSON object. If there is a finding, the key `fingerprint` has its fingerprint;
+//! `known` lists the fingerprints of known findings. The exit code is 0 or 1 if the input ran. Otherwise, it is 2, and
+//! standard error has one line. The process ends when its standard input closes ([`end_with_input`]).
+
+mod process_end;
+mod process_limits;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,6 +21,10 @@ use serde::Deserialize;
 use tempfile::NamedTempFile;
 
 use crate::harness::targets::TargetKind;
+
+pub use process_end::ProcessEnd;
+pub(crate) use process_limits::{CPU_OPTION, MEMORY_OPTION};
+pub use process_limits::{ProcessLimits, RunCounter};
 
 /// The time between two checks whether a process has ended.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
@@ -73,26 +80,12 @@ pub enum IsolationError {
     /// The executable could not run the input, and printed this line.
     #[error("{0}")]
     Refused(String),
-}
-
-/// The end of a process that did not finish its run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProcessEnd {
-    /// The process ended with a signal, or with an exit code that no run has.
-    Status(ExitStatus),
-    /// The process exceeded the time limit. The limit is no part of the fingerprint.
-    Timeout,
-}
-
-impl ProcessEnd {
-    /// Returns the fingerprint of an input whose process ended in this way.
-    pub fn fingerprint(&self) -> String {
-        let actual = match self {
-            Self::Status(status) => status.to_string(),
-            Self::Timeout => "none".to_string(),
-        };
-        format!("process: end, an answer → {actual}")
-    }
+    /// Somebody else killed the process. The system does so when memory runs out.
+    #[error("{path}: the system killed its process, expected more free memory", path = path.display())]
+    Killed {
+        /// The input.
+        path: PathBuf,
+    },
 }
 
 /// The result of a run in a separate process.
@@ -102,6 +95,8 @@ pub enum IsolatedRun {
     Finished {
         /// The fingerprint of the finding, if there is one.
         fingerprint: Option<String>,
+        /// The fingerprints of known findings that the run met.
+        known: Vec<String>,
     },
     /// The input ended its process, or the process exceeded the time limit.
     Ended(ProcessEnd),
@@ -111,7 +106,7 @@ impl IsolatedRun {
     /// Returns the fingerprint of the finding, if there is one.
     pub fn fingerprint(&self) -> Option<String> {
         match self {
-            Self::Finished { fingerprint } => fingerprint.clone(),
+            Self::Finished { fingerprint, .. } => fingerprint.clone(),
             Self::Ended(end) => Some(end.fingerprint()),
         }
     }
@@ -121,6 +116,8 @@ impl IsolatedRun {
 #[derive(Deserialize)]
 struct PrintedFingerprint {
     fingerprint: Option<String>,
+    #[serde(default)]
+    known: Vec<String>,
 }
 
 /// Runs inputs of a target, each in a separate process.
@@ -130,8 +127,8 @@ pub struct Isolation {
     pub executable: Executable,
     /// The target of the inputs.
     pub target: TargetKind,
-    /// The time limit. A process that exceeds it hangs.
-    pub timeout: Duration,
+    /// The limits of each process.
+    pub limits: ProcessLimits,
 }
 
 impl Isolation {
@@ -156,6 +153,7 @@ impl Isolation {
         let mut command = self.executable.command();
         command
             .args(["replay", "--json", "--brief", "--supervised"])
+            .args(self.limits.options())
             .args(["--target", self.target.name(), "--"])
             .arg(path);
         // Both outputs go to files, because a process would stop at a full pipe. The standard input of the process
@@ -166,25 +164,30 @@ impl Isolation {
         command.stdout(out.try_clone().map_err(failed)?);
         command.stderr(error.try_clone().map_err(failed)?);
         let mut child = command.spawn().map_err(failed)?;
-        let Some(status) = wait(&mut child, self.timeout).map_err(failed)? else {
+        let Some(status) = wait(&mut child, self.limits.wall_clock()).map_err(failed)? else {
             return Ok(IsolatedRun::Ended(ProcessEnd::Timeout));
         };
         match status.code() {
             Some(0 | 1) => {
                 let out = text(&mut out).map_err(failed)?;
-                let PrintedFingerprint { fingerprint } =
-                    serde_json::from_str(&out).map_err(|source| IsolationError::Answer {
+                let PrintedFingerprint { fingerprint, known } = serde_json::from_str(&out)
+                    .map_err(|source| IsolationError::Answer {
                         path: path.to_path_buf(),
                         source,
                     })?;
-                Ok(IsolatedRun::Finished { fingerprint })
+                Ok(IsolatedRun::Finished { fingerprint, known })
             }
             Some(2) => {
                 let line = text(&mut error).map_err(failed)?;
                 let line = line.trim_end().trim_start_matches("qcowfuzz: ");
                 Err(IsolationError::Refused(line.to_string()))
             }
-            _ => Ok(IsolatedRun::Ended(ProcessEnd::Status(status))),
+            _ => {
+                let stderr = text(&mut error).map_err(failed)?;
+                let end = ProcessEnd::of(status, &stderr);
+                end.map(IsolatedRun::Ended)
+                    .ok_or_else(|| IsolationError::Killed { path: path.to_path_buf() })
+            }
         }
     }
 }
@@ -229,33 +232,37 @@ pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<Ex
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns an isolation that runs `script` with a shell. `$8` is the file with the input.
-    pub(crate) fn shell(script: &str, timeout: Duration) -> Isolation {
-        let arguments = ["-c", script].map(OsString::from);
+    /// Returns an isolation that runs `script` with a shell. `$input` is the file with the input.
+    pub(crate) fn shell(script: &str) -> Isolation {
+        let script = format!("for input in \"$@\"; do :; done; {script}");
+        let arguments = ["-c", &script].map(OsString::from);
         let executable = Executable::new("/bin/sh", arguments);
-        Isolation { executable, target: TargetKind::Hostile, timeout }
+        let limits = ProcessLimits { cpu_time: Duration::from_secs(20), memory_mib: 0 };
+        Isolation { executable, target: TargetKind::Hostile, limits }
     }
 
     fn run(script: &str) -> Result<IsolatedRun, String> {
-        let isolation = shell(script, Duration::from_secs(20));
-        isolation.isolated_run(b"an input").map_err(|error| error.to_string())
+        shell(script).isolated_run(b"an input").map_err(|error| error.to_string())
     }
 
     #[test]
     fn answers_are_read_and_ends_are_named() {
         let finished = |fingerprint: Option<&str>| {
-            Ok(IsolatedRun::Finished { fingerprint: fingerprint.map(str::to_string) })
+            let fingerprint = fingerprint.map(str::to_string);
+            Ok(IsolatedRun::Finished { fingerprint, known: Vec::new() })
         };
         assert_eq!(run("echo '{\"verdict\":\"ok\"}'"), finished(None));
         let found = r#"echo '{"fingerprint":"model: kind, a → b"}'; exit 1"#;
         assert_eq!(run(found), finished(Some("model: kind, a → b")));
         // The script prints the documented arguments and the content of the file.
-        let arguments = r#"printf '{"fingerprint":"%s"}' "$0 $1 $2 $3 $4 $5 $6 $(cat "$7")""#;
-        let passed = "replay --json --brief --supervised --target hostile -- an input";
+        let arguments = r#"printf '{"fingerprint":"%s"}' "$0 $1 $2 $3 $4 $5 $6 $7 $8 $9 ${10} $(cat "$input")""#;
+        let limits = "--cpu-milliseconds 20000 --memory-mib 0";
+        let passed =
+            &*format!("replay --json --brief --supervised {limits} --target hostile -- an input");
         assert_eq!(run(arguments), finished(Some(passed)));
         let fingerprint = |script: &str| run(script).map(|ran| ran.fingerprint());
-        let signal = "process: end, an answer → signal: 9 (SIGKILL)";
-        assert_eq!(fingerprint("kill -9 $$"), Ok(Some(signal.to_string())));
+        let signal = "process: end, an answer → signal: 11 (SIGSEGV)";
+        assert_eq!(fingerprint("ulimit -c 0; kill -SEGV $$"), Ok(Some(signal.to_string())));
         let code = "process: end, an answer → exit status: 101";
         assert_eq!(fingerprint("exit 101"), Ok(Some(code.to_string())));
     }
@@ -265,20 +272,20 @@ pub(crate) mod tests {
         let refused = run("echo 'qcowfuzz: input: too long' >&2; exit 2");
         assert_eq!(refused, Err("input: too long".to_string()));
         assert!(run("echo nothing").unwrap_err().contains("expected ident"));
-        let missing = Isolation {
-            executable: Executable::new("/no/such/executable", []),
-            ..shell("", Duration::from_secs(20))
-        };
+        let missing =
+            Isolation { executable: Executable::new("/no/such/executable", []), ..shell("") };
         let error = missing.isolated_run(b"").unwrap_err();
         assert!(matches!(error, IsolationError::Process { .. }), "{error}");
+        // The input is not to blame when the system kills its process.
+        assert!(run("kill -9 $$").unwrap_err().contains("the system killed its process"));
     }
 
     #[test]
     fn a_process_that_hangs_is_ended() {
         let start = Instant::now();
-        let hangs = shell("exec sleep 1000", Duration::from_millis(50)).isolated_run(b"");
+        let limits = ProcessLimits { cpu_time: Duration::from_millis(5), memory_mib: 0 };
+        let hangs = Isolation { limits, ..shell("exec sleep 1000") }.isolated_run(b"");
         assert_eq!(hangs.unwrap(), IsolatedRun::Ended(ProcessEnd::Timeout));
-        assert_eq!(ProcessEnd::Timeout.fingerprint(), "process: end, an answer → none");
         assert!(start.elapsed() < Duration::from_secs(100));
     }
 }

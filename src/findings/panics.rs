@@ -4,6 +4,8 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 
+use crate::harness::engine_failure;
+
 /// The place and the message of a panic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PanicNote {
@@ -236,7 +238,10 @@ impl Drop for PanicNotes {
 /// The code panicked. The note has the place while [`PanicNotes`] exist.
 pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, PanicNote> {
     let last = || LAST_PANIC.lock().ok().and_then(|mut last| last.take()).unwrap_or_default();
-    catch_unwind(AssertUnwindSafe(run)).map_err(|_| last())
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        engine_failure::pass_on(&*payload);
+        last()
+    })
 }
 
 #[cfg(test)]

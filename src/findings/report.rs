@@ -30,6 +30,9 @@ pub enum Verdict {
     Failed,
     /// The engine walked a file.
     Walked,
+    /// The code under test panicked, and the finding is known.
+    #[serde(rename = "known panic")]
+    KnownPanic,
     /// An oracle found a violation, the code under test panicked, or two runs differ.
     Violation,
 }
@@ -62,6 +65,12 @@ pub struct Report {
     /// The place and the values, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// The fingerprints of known findings that the run met.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub known: Vec<String>,
+    /// The changes that folding made to the program, because the engine does not claim all of its features.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub folded: Vec<String>,
     /// The number of operations of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operations: Option<usize>,
@@ -106,6 +115,8 @@ impl Report {
             verdict: Verdict::Violation,
             fingerprint: None,
             detail: None,
+            known: runner.met().to_vec(),
+            folded: Vec::new(),
             operations: program.map(|program| program.operations.len()),
             operations_run: None,
             effective: None,
@@ -131,7 +142,10 @@ impl Report {
             Ran::Violation(failure) => {
                 report.operations_run = program.map(|_| failure.operations_run);
             }
-            Ran::Panic(_) => {
+            Ran::Panic(_) | Ran::KnownPanic(_) => {
+                if let Ran::KnownPanic(_) = ran {
+                    report.verdict = Verdict::KnownPanic;
+                }
                 report.operations_run = runner.pipeline().map(Pipeline::operations_run);
             }
         }
@@ -161,7 +175,11 @@ impl Report {
     /// # Errors
     /// `out` cannot be written.
     pub fn line(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}: {}", self.input, self.judgement())
+        let known = match self.known.len() {
+            0 => String::new(),
+            count => format!("; known findings: {count}"),
+        };
+        writeln!(out, "{}: {}{known}", self.input, self.judgement())
     }
 
     /// Returns the fingerprint, or the verdict in words.
@@ -172,6 +190,7 @@ impl Report {
             (None, Verdict::Refused) => "refused",
             (None, Verdict::Failed) => "walk failed",
             (None, Verdict::Walked) => "walked",
+            (None, Verdict::KnownPanic) => "ended by a known panic",
             (None, _) => "ok",
         }
     }
@@ -189,6 +208,9 @@ impl Report {
                 let done = format!("{operations} operations, {effective} with an effect");
                 format!("{done}; images verified: {images}{damaged}")
             }
+            (Some(operations), .., Some(run)) if self.verdict == Verdict::KnownPanic => {
+                format!("ended after {run} of {operations} operations")
+            }
             (Some(operations), .., Some(run)) => {
                 format!("found after {run} of {operations} operations")
             }
@@ -197,6 +219,7 @@ impl Report {
                 Verdict::Refused => "the file was not opened",
                 Verdict::Failed => "the file was opened, and walking it failed",
                 Verdict::Walked => "the file was walked to its end, or to the limit of a run",
+                Verdict::KnownPanic => "ended in this file",
                 Verdict::Ok | Verdict::Unsupported | Verdict::Violation => "found in this file",
             }
             .to_string(),

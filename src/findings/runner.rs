@@ -1,10 +1,13 @@
 //! Runs inputs of a target and turns a panic of the code under test into a finding.
 
 use crate::disk::observer::Observer;
+#[cfg(feature = "fuzzer")]
+use crate::harness::Knowing;
+use crate::harness::engine::Engine;
 use crate::harness::implementation::Implementation;
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::harness::{Checks, Failure, KnownFindings, Outcome, Pipeline};
 use crate::images::files::FileNames;
 
 use super::panics;
@@ -19,6 +22,8 @@ pub enum Ran {
     Violation(Box<Failure>),
     /// The code under test panicked.
     Panic(PanicNote),
+    /// The code under test panicked, and the finding is known. Nothing is known about the rest of the run.
+    KnownPanic(PanicNote),
 }
 
 /// A violation or a panic, as reports name it.
@@ -34,7 +39,7 @@ impl Ran {
     /// Returns the finding, if there is one.
     pub fn finding(&self) -> Option<Finding> {
         let (fingerprint, detail) = match self {
-            Self::Sound(_) => return None,
+            Self::Sound(_) | Self::KnownPanic(_) => return None,
             Self::Violation(failure) => {
                 (failure.violation.fingerprint(), failure.violation.detail.clone())
             }
@@ -66,12 +71,32 @@ pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
     })
 }
 
+/// Returns `implementation`, with the known findings under which `input` shows a finding: its own; or none, if all that
+/// the input shows is known.
+#[cfg(feature = "fuzzer")]
+pub(crate) fn showing<I: Implementation>(
+    implementation: &I,
+    kind: TargetKind,
+    input: &[u8],
+) -> Knowing<I> {
+    let mut runner = Runner::new(implementation, kind, FileNames::default(), &());
+    let finding = runner.run(input, Checks::AtCheckpoints).finding();
+    let known = match finding.is_none() && !runner.met.is_empty() {
+        true => KnownFindings::default(),
+        false => runner.known,
+    };
+    Knowing::new(implementation, known)
+}
+
 /// Runs inputs of a target. It reuses the target's buffers from run to run.
 pub struct Runner<O, I> {
     implementation: I,
     kind: TargetKind,
     names: FileNames,
     observer: O,
+    known: KnownFindings,
+    /// The fingerprints of known findings that the last run met.
+    met: Vec<String>,
     target: Box<dyn Target>,
     /// True if the last run panicked. The target's buffers are then in an unknown state.
     panicked: bool,
@@ -82,8 +107,10 @@ impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
     /// `names`; the target reports events to `observer`.
     pub fn new(implementation: &I, kind: TargetKind, names: FileNames, observer: &O) -> Self {
         let target = kind.create(implementation, names.clone(), observer);
+        let known = implementation.engine(&()).known_findings();
         let (implementation, observer) = (implementation.clone(), observer.clone());
-        Self { implementation, kind, names, observer, target, panicked: false }
+        let (met, panicked) = Default::default();
+        Self { implementation, kind, names, observer, known, met, target, panicked }
     }
 
     /// Runs an input. If it panics, [`Runner::pipeline`] shows the progress of the run.
@@ -92,15 +119,26 @@ impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
             self.target =
                 self.kind.create(&self.implementation, self.names.clone(), &self.observer);
         }
-        let target = &mut self.target;
-        match panics::caught(|| target.run(input, checks)) {
+        let Self { target, known, met, panicked, .. } = self;
+        let caught = panics::caught(|| target.run(input, checks));
+        met.clear();
+        met.extend_from_slice(target.met());
+        match caught {
             Ok(Ok(outcome)) => Ran::Sound(outcome),
             Ok(Err(failure)) => Ran::Violation(failure),
             Err(note) => {
-                self.panicked = true;
-                Ran::Panic(note)
+                *panicked = true;
+                let fingerprint = note.fingerprint();
+                let Some(known) = known.find(&fingerprint) else { return Ran::Panic(note) };
+                met.push(known.fingerprint.clone());
+                Ran::KnownPanic(note)
             }
         }
+    }
+
+    /// Returns the fingerprints of known findings that the last run met, each once.
+    pub fn met(&self) -> &[String] {
+        &self.met
     }
 
     /// Returns the implementation under test.

@@ -12,7 +12,9 @@ use serde::Serialize;
 
 use crate::disk::error::Error;
 use crate::disk::files;
+use crate::harness::known::is_of;
 use crate::harness::targets::TargetKind;
+use crate::harness::{KnownFinding, KnownFindings};
 
 use super::isolation::{IsolatedRun, Isolation};
 use super::panics::is_recorded;
@@ -66,6 +68,8 @@ pub struct Triage {
     pub inputs: usize,
     /// The bugs: the new ones first, then by the length of the smallest input.
     pub bugs: Vec<Bug>,
+    /// The known findings, and the inputs that show each.
+    pub known: Vec<TriagedKnown>,
     /// The inputs that show no bug any more.
     pub nothing: Vec<TriagedInput>,
     /// The reasons why other inputs could not be run, one line each.
@@ -85,8 +89,22 @@ pub struct Bug {
     pub inputs: Vec<TriagedInput>,
 }
 
+/// A known finding, which the implementation or a file lists.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct TriagedKnown {
+    /// The fingerprint.
+    pub fingerprint: String,
+    /// Why the finding is a bug, or why it is set aside.
+    pub reason: String,
+    /// The address of the report to the implementation, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// The inputs that show the finding, the smallest first. If there are none, it no longer occurs.
+    pub inputs: Vec<TriagedInput>,
+}
+
 /// An input.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct TriagedInput {
     /// The file.
     pub path: String,
@@ -94,11 +112,17 @@ pub struct TriagedInput {
     pub bytes: u64,
 }
 
-/// Runs the inputs in the folder `dir`, each in a separate process, and groups them. Hidden files are not inputs.
+/// Runs the inputs in the folder `dir`, each in a separate process, and groups them. `regressions` are known bugs; the
+/// processes set the findings `known` aside. Hidden files are not inputs.
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn triage(dir: &Path, known: &KnownBugs, isolation: &Isolation) -> Result<Triage, Error> {
+pub fn triage(
+    dir: &Path,
+    regressions: &KnownBugs,
+    known: &KnownFindings,
+    isolation: &Isolation,
+) -> Result<Triage, Error> {
     let is_hidden = |path: &Path| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
     };
@@ -109,6 +133,7 @@ pub fn triage(dir: &Path, known: &KnownBugs, isolation: &Isolation) -> Result<Tr
         target: isolation.target,
         inputs: 0,
         bugs: Vec::new(),
+        known: known.iter().map(TriagedKnown::from).collect(),
         nothing: Vec::new(),
         failures: Vec::new(),
     };
@@ -116,7 +141,7 @@ pub fn triage(dir: &Path, known: &KnownBugs, isolation: &Isolation) -> Result<Tr
         match ran {
             Ok((bytes, ran)) => {
                 let path = path.display().to_string();
-                triage.add(TriagedInput { path, bytes }, ran.fingerprint(), known);
+                triage.add(TriagedInput { path, bytes }, ran, regressions);
             }
             Err(line) => triage.failures.push(line),
         }
@@ -157,14 +182,36 @@ fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
     all.into_iter().map(|(_, ran)| ran).collect()
 }
 
+impl From<&KnownFinding> for TriagedKnown {
+    fn from(finding: &KnownFinding) -> Self {
+        let KnownFinding { fingerprint, reason, link } = finding.clone();
+        Self { fingerprint, reason, link, inputs: Vec::new() }
+    }
+}
+
 impl Triage {
     /// Returns the number of new bugs.
     pub fn new_bugs(&self) -> usize {
         self.bugs.iter().filter(|bug| bug.known.is_none()).count()
     }
 
-    fn add(&mut self, input: TriagedInput, fingerprint: Option<String>, known: &KnownBugs) {
+    fn add(&mut self, input: TriagedInput, ran: IsolatedRun, regressions: &KnownBugs) {
         self.inputs += 1;
+        let (fingerprint, met) = match ran {
+            IsolatedRun::Finished { fingerprint, known } => (fingerprint, known),
+            IsolatedRun::Ended(end) => (Some(end.fingerprint()), Vec::new()),
+        };
+        let mut is_known = false;
+        for known in &mut self.known {
+            let of_known = |it: &String| is_of(it, &known.fingerprint);
+            if met.contains(&known.fingerprint) || fingerprint.as_ref().is_some_and(of_known) {
+                is_known |= fingerprint.as_ref().is_none_or(of_known);
+                known.inputs.push(input.clone());
+            }
+        }
+        if is_known {
+            return;
+        }
         let Some(fingerprint) = fingerprint else {
             self.nothing.push(input);
             return;
@@ -173,7 +220,7 @@ impl Triage {
             bug.inputs.push(input);
             return;
         }
-        let known = known.iter().find(|(recorded, _)| is_recorded(recorded, &fingerprint));
+        let known = regressions.iter().find(|(recorded, _)| is_recorded(recorded, &fingerprint));
         let known = known.map(|(_, path)| path.display().to_string());
         self.bugs.push(Bug { fingerprint, known, inputs: vec![input] });
     }
@@ -185,6 +232,7 @@ impl Triage {
             inputs.sort_by(|one, other| (one.bytes, &one.path).cmp(&(other.bytes, &other.path)));
         };
         self.bugs.iter_mut().for_each(|bug| by_size(&mut bug.inputs));
+        self.known.iter_mut().for_each(|known| by_size(&mut known.inputs));
         by_size(&mut self.nothing);
         self.bugs.sort_by_key(|bug| {
             let smallest = bug.inputs.first().map_or(0, |input| input.bytes);
@@ -195,14 +243,12 @@ impl Triage {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::findings::isolation::tests::shell;
 
     /// Prints the content of each input as its fingerprint.
     const PRINT_INPUT: &str =
-        r#"test -s "$7" && printf '{"fingerprint":"%s"}' "$(cat "$7")" || echo {}"#;
+        r#"test -s "$input" && printf '{"fingerprint":"%s"}' "$(cat "$input")" || echo {}"#;
 
     fn folder(inputs: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -223,8 +269,9 @@ mod tests {
         ]);
         // The fingerprint has the older form of the same panic.
         let known = [("panic: src/one.rs, one".to_string(), PathBuf::from("one.txt"))];
-        let isolation = shell(PRINT_INPUT, Duration::from_secs(60));
-        let triage = triage(dir.path(), &known.into(), &isolation).unwrap();
+        let isolation = shell(PRINT_INPUT);
+        let triage =
+            triage(dir.path(), &known.into(), &KnownFindings::default(), &isolation).unwrap();
         let input = |name: &str, bytes| {
             let path = dir.path().join(name).display().to_string();
             TriagedInput { path, bytes }
@@ -244,10 +291,40 @@ mod tests {
     }
 
     #[test]
+    fn known_findings_are_apart_and_those_that_are_gone_are_named() {
+        // Some inputs end their process, and some show what their file says: a new finding after a known one.
+        let script = r#"ulimit -c 0; grep -q dies "$input" && kill -ABRT $$; cat "$input""#;
+        let both = r#"{"fingerprint":"model: a, b → c","known":["data: a, b → c"]}"#;
+        let old = r#"{"known":["data: a, b → c"]}"#;
+        let inputs = [("both", both), ("dies", "dies"), ("nothing", "{}"), ("old", old)];
+        let dir = folder(&inputs);
+        let killed = "process: end, an answer → signal: 6 (SIGABRT)";
+        let finding = |fingerprint: &str| KnownFinding {
+            fingerprint: fingerprint.to_string(),
+            reason: "a test".to_string(),
+            link: None,
+        };
+        let known = KnownFindings::new(["data: a, b → c", killed, "io: a, b → c"].map(finding));
+        let isolation = shell(script);
+        let triage = triage(dir.path(), &KnownBugs::new(), &known, &isolation).unwrap();
+        let names = |inputs: &[TriagedInput]| {
+            let name = |input: &TriagedInput| input.path.rsplit_once('/').unwrap().1.to_string();
+            inputs.iter().map(name).collect::<Vec<_>>()
+        };
+        let known: Vec<_> = triage.known.iter().map(|known| names(&known.inputs)).collect();
+        assert_eq!(known, [vec!["old", "both"], vec!["dies"], vec![]]);
+        let bugs: Vec<_> =
+            triage.bugs.iter().map(|bug| (&*bug.fingerprint, names(&bug.inputs))).collect();
+        assert_eq!(bugs, [("model: a, b → c", vec!["both".to_string()])]);
+        assert_eq!((names(&triage.nothing), triage.new_bugs()), (vec!["nothing".to_string()], 1));
+    }
+
+    #[test]
     fn inputs_that_cannot_be_run_are_no_bugs() {
         let dir = folder(&[("a", ""), ("b", "")]);
-        let isolation = shell("echo 'qcowfuzz: no memory' >&2; exit 2", Duration::from_secs(60));
-        let triage = triage(dir.path(), &KnownBugs::new(), &isolation).unwrap();
+        let isolation = shell("echo 'qcowfuzz: no memory' >&2; exit 2");
+        let triage =
+            triage(dir.path(), &KnownBugs::new(), &KnownFindings::default(), &isolation).unwrap();
         assert_eq!(triage.failures, ["no memory", "no memory"]);
         assert_eq!((triage.inputs, triage.bugs.len(), triage.nothing.len()), (0, 0, 0));
     }

@@ -35,6 +35,9 @@ use crate::harness::oracles::Violation;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::Program;
+use crate::programs::generate::generate_any;
+use crate::programs::operation::OPERATION_BYTES;
+use crate::programs::prologue::PROLOGUE_BYTES;
 
 use credit::Credit;
 use pool::{Pool, PoolEntry};
@@ -43,13 +46,16 @@ use scoring::{INTERESTING, Lineage, SeenFeatures};
 pub use findings::{SavedFinding, SavedFindings};
 pub use subject::{RunReply, Subject};
 
+/// The number of operations of a generated program.
+const GENERATED_OPERATIONS: usize = 12;
+
 /// The origin of an input.
 enum Origin {
     /// A file of the corpus.
     File,
     /// A mutation of the entry at this place in the pool.
     Parent(usize),
-    /// The empty program, with which a campaign begins if its corpus is empty.
+    /// A generated program; or the empty program, with which a campaign begins if its corpus is empty.
     Nothing,
 }
 
@@ -223,14 +229,42 @@ impl<S: Subject> Fuzzer<S> {
         Ok(())
     }
 
+    /// Generates a program of any operations, or of random bytes, and runs it. Unlike a child, it depends on no input.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn step_generated(&mut self) -> Result<(), Error> {
+        let program = match self.entropy.one_in(2) {
+            true => generate_any(self.entropy.next_u64(), GENERATED_OPERATIONS).encode(),
+            false => {
+                let operations = 4 + self.entropy.below(40) as usize;
+                let length = PROLOGUE_BYTES + operations * OPERATION_BYTES;
+                let mut bytes: Vec<u8> =
+                    (0..length).map(|_| self.entropy.next_u64() as u8).collect();
+                // The encoding of this version.
+                bytes[0] = 0;
+                bytes
+            }
+        };
+        self.runs += 1;
+        self.consider(&program, &Origin::Nothing)?;
+        Ok(())
+    }
+
     /// Runs an input and keeps it if it is interesting and no duplicate. Reports whether the loop kept it.
     fn consider(&mut self, input: &[u8], origin: &Origin) -> Result<bool, Error> {
         let input = &*self.settings.claims.fold(input);
         let answer = self.run(input);
+        if !matches!(answer, RunReply::Skipped) {
+            self.subject.met().iter().for_each(|fingerprint| self.found.add_known(fingerprint));
+        }
         match &answer {
-            RunReply::Skipped => return Ok(false),
+            RunReply::Skipped | RunReply::KnownPanic => return Ok(false),
             // An input that was not judged earns no credit.
-            RunReply::Sound(outcome) if outcome.unsupported => return Ok(false),
+            RunReply::Sound(outcome) if outcome.unsupported => {
+                self.found.add_unsupported();
+                return Ok(false);
+            }
             RunReply::Found(finding) => {
                 self.record(finding, input)?;
                 return Ok(false);
@@ -293,6 +327,7 @@ impl<S: Subject> Fuzzer<S> {
                 RunReply::Sound(_) if self.features != self.pool.entries()[other].features => {
                     return Some((not_the_same("counters"), whose));
                 }
+                RunReply::KnownPanic => return Some((not_the_same("answer"), whose)),
                 RunReply::Sound(_) | RunReply::Skipped => {}
             }
         }

@@ -2,8 +2,8 @@
 //! others end a process that found a violation.
 
 use std::borrow::Cow;
-use std::cell::{OnceCell, RefCell};
-use std::panic::PanicHookInfo;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::rc::Rc;
 
 use crate::findings::crash_state::CrashState;
@@ -15,7 +15,7 @@ use crate::harness::engine::Engine;
 use crate::harness::implementation::{Implementation, OurWalker};
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, Outcome};
+use crate::harness::{Checks, Failure, KnownFindings, Outcome};
 use crate::images::files::FileNames;
 
 pub use crate::fuzzing::mutators::{crossover, mutate};
@@ -27,6 +27,10 @@ thread_local! {
     static CLAIMS: OnceCell<Claims> = const { OnceCell::new() };
     /// The targets that a thread has run, with their buffers.
     static TARGETS: RefCell<[Option<Box<dyn Target>>; TargetKind::ALL.len()]> = RefCell::default();
+    /// The known findings of the implementation under test, for the panic hook.
+    static KNOWN: RefCell<KnownFindings> = RefCell::default();
+    /// The panic hook has met a known finding and has not ended the process.
+    static KNOWN_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs an input of the target `kind`, with our walker under test.
@@ -38,7 +42,8 @@ pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
 }
 
 /// Runs an input of the target `kind`, with `implementation` under test: the same one in all calls. Each thread
-/// creates it once, and keeps the buffers of its targets.
+/// creates it once, and keeps the buffers of its targets. A known panic ends the run, which then has an empty outcome,
+/// and not the process; the next run of the target begins with fresh buffers.
 ///
 /// # Errors
 /// The first violation.
@@ -50,8 +55,21 @@ pub fn run_with<I: Implementation>(
     recorded(|| {
         TARGETS.with_borrow_mut(|targets| {
             let recorder = RECORDER.with(Rc::clone);
-            let create = || kind.create(&implementation(), FileNames::default(), &recorder);
-            targets[kind as usize].get_or_insert_with(create).run(input, Checks::AtCheckpoints)
+            let slot = &mut targets[kind as usize];
+            let target = slot.get_or_insert_with(|| {
+                let implementation = implementation();
+                KNOWN.set(implementation.engine(&()).known_findings());
+                kind.create(&implementation, FileNames::default(), &recorder)
+            });
+            let run = AssertUnwindSafe(|| target.run(input, Checks::AtCheckpoints));
+            panic::catch_unwind(run).unwrap_or_else(|panic| {
+                // The panic has left the buffers in an unknown state.
+                *slot = None;
+                if !KNOWN_PANIC.take() {
+                    panic::resume_unwind(panic);
+                }
+                Ok(Outcome::default())
+            })
         })
     })
 }
@@ -101,7 +119,8 @@ pub fn report(result: Result<Outcome, Box<Failure>>) {
 }
 
 /// Installs a panic hook that prints the fingerprint of the panic first and its `CrashState` last, and then ends the
-/// process. The caller calls this function once, before the first run.
+/// process. If the finding is known, the hook does nothing, and the panic ends only the run. The caller calls this
+/// function once, before the first run.
 pub fn name_panics() {
     // The first call removes libFuzzer's hook, which ends the process as soon as it has printed; the second returns the
     // hook of the standard library.
@@ -112,7 +131,13 @@ pub fn name_panics() {
             Some(fingerprint) => CrashState::of_violation(fingerprint),
             None => {
                 let note = PanicNote::of(panic);
-                eprintln!("{}", note.fingerprint());
+                let fingerprint = note.fingerprint();
+                // A thread of the implementation has no known findings: its panic would not reach the run.
+                if KNOWN.with_borrow(|known| known.contains(&fingerprint)) {
+                    KNOWN_PANIC.set(true);
+                    return;
+                }
+                eprintln!("{fingerprint}");
                 CrashState::of_panic(&note)
             }
         };

@@ -1,6 +1,7 @@
 //! The files that an engine opens: an image, the images below it, and their data files. An engine may keep its files as
 //! long as it likes, and may read them from other threads.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -11,7 +12,8 @@ use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::images::damage::{Damage, ReadFaults};
-use crate::images::files::{Images, LayerFiles};
+pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
+use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::images::image::Image;
 
 use super::meter::Meter;
@@ -32,6 +34,8 @@ pub struct ChainLayer {
     pub data_file: Option<ChainFile>,
     /// The format of the image.
     pub format: ImageFormat,
+    /// The image declares its data file a raw image of the disk.
+    pub data_file_is_raw: bool,
 }
 
 /// A file of a chain, open for reading. A copy of it is the same file.
@@ -75,7 +79,35 @@ impl Chain {
         let mut images = Images::default();
         images.resize(1);
         images.layer_mut(0).image = image;
+        images.layer_mut(0).set_names(&FileNames::default(), 0, false);
         Self::new(&images)
+    }
+
+    /// Returns the same files without the meter, and with the same faults.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn unmetered(&self) -> Self {
+        let (mut chain, meter) = (self.clone(), Arc::default());
+        for layer in &mut chain.layers {
+            let files = [Some(&mut layer.image), layer.data_file.as_mut()];
+            files.into_iter().flatten().for_each(|file| file.meter = Arc::clone(&meter));
+        }
+        chain
+    }
+
+    /// Writes all files to `folder`, with their holes and with the names that the images have for each other. Returns
+    /// the path of the image to open. The folder keeps the files of the chain that was written last: only files that
+    /// differ are written.
+    ///
+    /// # Errors
+    /// A read of the chain fails, the files have more stored bytes than the folder takes, or the system refuses a file.
+    pub fn write_to(&self, folder: &mut ChainFolder) -> Result<PathBuf, ChainFolderError> {
+        let layers = self.layers.iter().rev();
+        let files = layers.flat_map(|layer| {
+            let data_file = layer.data_file.as_ref().map(|file| (file.name(), file));
+            [data_file, Some((layer.name(), &layer.image))].into_iter().flatten()
+        });
+        folder.hold(files)?;
+        Ok(folder.path_of(self.layers[0].name()))
     }
 
     /// Returns the layers, the image to open first. There is at least one.
@@ -105,7 +137,13 @@ impl ChainLayer {
             image: file(FilePart::Image, faults),
             data_file: files.has_data_file.then(|| file(FilePart::DataFile, None)),
             format: if files.raw { ImageFormat::Raw } else { ImageFormat::Qcow2 },
+            data_file_is_raw: files.data_file_is_raw,
         }
+    }
+
+    /// Returns the name of the image's file, relative to the folder of the image that names it.
+    pub fn name(&self) -> &str {
+        self.image.name()
     }
 
     /// Returns the files as a layer that our walker opens.
@@ -115,6 +153,14 @@ impl ChainLayer {
 }
 
 impl ChainFile {
+    /// Returns the name by which another file of the chain names this one.
+    pub fn name(&self) -> &str {
+        match self.part {
+            FilePart::Image => &self.files.name,
+            FilePart::DataFile => &self.files.data_file_name,
+        }
+    }
+
     #[inline]
     fn content(&self) -> &Image {
         match self.part {

@@ -47,12 +47,23 @@ impl Claims {
     /// Folds a program into the features that the engine claims. Returns true if that changed the program. A share of
     /// the programs, by their `rng_seed`, keeps the features that the engine may refuse.
     pub(crate) fn fold_program(&self, program: &mut Program) -> bool {
+        fold::fold(program, self.lacking(program))
+    }
+
+    /// Returns the features that folding removes from a program.
+    fn lacking(&self, program: &Program) -> FeatureSet {
         let keeps_refused = program.prologue.rng_seed % REFUSED_SHARE == REFUSED_SHARE - 1;
-        let lacking = match keeps_refused {
+        match keeps_refused {
             true => self.no,
             false => self.no.with(self.refuse_or_be_right),
-        };
-        fold::fold(program, lacking)
+        }
+    }
+
+    /// Returns a line of text for each change that folding makes to the program of `input`.
+    pub fn folded_lines(&self, input: &[u8]) -> Vec<String> {
+        let mut program = Program::decode(input);
+        let lacking = self.lacking(&program);
+        fold::changes(&mut program, lacking)
     }
 
     /// Returns the bytes of the program that runs if `input` is given: `input` itself, unless folding changes its
@@ -87,6 +98,8 @@ pub struct EnginePolicy {
     pub size: SizePolicy,
     /// The cost of a walk.
     pub cost: CostPolicy,
+    /// The memory for an image.
+    pub memory: MemoryPolicy,
 }
 
 /// The size that an engine reports for a disk whose stored size is no whole number of sectors.
@@ -107,6 +120,27 @@ pub enum CostPolicy {
     Judged,
     /// An engine may read as much as it likes.
     NotJudged,
+}
+
+/// The judgement of the memory that an engine allocates. It needs a process whose allocator counts:
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOCATOR: qcowfuzz::harness::PeakAlloc = qcowfuzz::harness::PeakAlloc;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryPolicy {
+    /// The highest number of bytes that an engine may allocate at a time to open, walk and read an image.
+    AtMost(u64),
+    /// An engine may allocate as much as it likes.
+    NotJudged,
+}
+
+/// An image of this harness has a few mebibytes at most, and the largest L1 table has 32 MiB.
+impl Default for MemoryPolicy {
+    fn default() -> Self {
+        Self::AtMost(256 << 20)
+    }
 }
 
 #[cfg(test)]

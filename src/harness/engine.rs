@@ -9,6 +9,8 @@ use crate::disk::offsets::GuestOffset;
 
 use super::chain::Chain;
 use super::claims::{Claims, EnginePolicy};
+use super::info::{CheckCounts, ImageInfo};
+use super::known::KnownFindings;
 use super::status::GuestRun;
 
 /// An implementation that opens disk images.
@@ -30,6 +32,27 @@ pub trait Engine {
     /// Returns the answers of the engine that are excused: by default, none.
     fn policy(&self) -> EnginePolicy {
         EnginePolicy::default()
+    }
+
+    /// Returns the known findings of the implementation: by default, none. Every target sets them aside.
+    fn known_findings(&self) -> KnownFindings {
+        KnownFindings::default()
+    }
+
+    /// Begins a rehearsal, if the engine wants one: the harness judges the next image twice, and discards the first
+    /// verdict. The engine answers as well as it can, and learns the questions about the image before it has to answer
+    /// them. By default, there is none.
+    fn begin_rehearsal(&mut self) -> bool {
+        false
+    }
+
+    /// Ends a rehearsal: the next answers count.
+    fn end_rehearsal(&mut self) {}
+
+    /// Returns the end of the process that should have answered about the image that was judged last, if the image has
+    /// ended it. Such an end is a violation, even if no oracle finds one.
+    fn take_end(&mut self) -> Option<EngineEnd> {
+        None
     }
 
     /// Begins a run: the next images belong to another input. An engine that caches anything from image to image clears
@@ -63,7 +86,8 @@ pub trait OpenDisk {
     /// Returns the size of the disk that a guest sees.
     fn virtual_size_bytes(&self) -> u64;
 
-    /// Fills `into` with the guest's bytes from `guest` on. The harness has filled `into` with other bytes.
+    /// Fills `into` with the guest's bytes from `guest` on. The harness has filled `into` with other bytes. If the
+    /// range reaches past the end of the disk, the engine fails, or fills the rest with zeros.
     ///
     /// # Errors
     /// The image is malformed there, or cannot be read; or the range reaches past the end of the disk.
@@ -81,6 +105,22 @@ pub trait OpenDisk {
         Err(EngineError::NotAsked)
     }
 
+    /// Returns the engine's report about the image.
+    ///
+    /// # Errors
+    /// The image cannot be read.
+    fn info(&mut self) -> Result<ImageInfo, EngineError> {
+        Err(EngineError::NotAsked)
+    }
+
+    /// Checks the image, as `qemu-img check` does, and changes nothing.
+    ///
+    /// # Errors
+    /// The image cannot be checked. An error in the image is a result.
+    fn check(&mut self) -> Result<CheckCounts, EngineError> {
+        Err(EngineError::NotAsked)
+    }
+
     /// Calls `visitor` with the extents of `window`, in order, until it breaks: all that `qemu-img map` reports. The
     /// extents are maximal and clipped to the window and the disk.
     ///
@@ -92,12 +132,30 @@ pub trait OpenDisk {
     }
 }
 
+/// The answer of an engine to a question.
+pub type Answer<T = ()> = Result<T, EngineError>;
+
+/// The end of a process in place of its answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineEnd {
+    /// How the process ended: `signal: 6 (SIGABRT)`, or `none` if it was silent for too long.
+    pub status: &'static str,
+    /// The process ended because it wanted more memory than it may have.
+    pub is_out_of_memory: bool,
+    /// The last lines that the process wrote to standard error.
+    pub detail: String,
+}
+
 /// The reason why an engine did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The engine has no answer to questions of this kind, for any image.
     #[error("not asked")]
     NotAsked,
+    /// The harness could not give the image to the engine: its files are too large for a folder, say. If an opening
+    /// fails in this way, the image is not judged.
+    #[error(transparent)]
+    NotGiven(Box<dyn Error + Send + Sync>),
     /// The image has a feature that the engine does not support.
     #[error(transparent)]
     Unsupported(Box<dyn Error + Send + Sync>),
@@ -149,10 +207,15 @@ impl EngineError {
         Self::Untyped(error.into())
     }
 
+    /// Creates the answer to a question about a byte past the end of the disk.
+    pub fn past_end(guest: GuestOffset, virtual_size: u64) -> Self {
+        Self::PastEnd { guest, virtual_size }
+    }
+
     /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotAsked => ErrorKind::NotAsked,
+            Self::NotAsked | Self::NotGiven(_) => ErrorKind::NotAsked,
             Self::Unsupported(_) => ErrorKind::Unsupported,
             Self::Storage(_) | Self::Io(_) => ErrorKind::Io,
             Self::PastEnd { .. } | Self::Failed(_) => ErrorKind::Failed,

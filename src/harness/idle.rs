@@ -13,11 +13,16 @@ pub enum QuestionKind {
     Read,
     /// [`Engine::open_snapshot`](super::engine::Engine::open_snapshot).
     Snapshots,
+    /// [`OpenDisk::info`](super::engine::OpenDisk::info).
+    Info,
+    /// [`OpenDisk::check`](super::engine::OpenDisk::check).
+    Check,
 }
 
 impl QuestionKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Map, Self::Status, Self::Read, Self::Snapshots];
+    pub const ALL: [Self; 6] =
+        [Self::Map, Self::Status, Self::Read, Self::Snapshots, Self::Info, Self::Check];
 
     /// Returns the name of the question, and the oracles that judge only answers to it.
     pub const fn oracles(self) -> (&'static str, &'static str) {
@@ -26,6 +31,8 @@ impl QuestionKind {
             Self::Status => ("status", "lookup"),
             Self::Read => ("read", "data"),
             Self::Snapshots => ("snapshots", "snapshots"),
+            Self::Info => ("info", "info"),
+            Self::Check => ("check", "info (check)"),
         }
     }
 }

@@ -5,22 +5,24 @@ use std::sync::Arc;
 use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::harness::claims::{CostPolicy, SizePolicy};
-use crate::harness::engine::{Engine, OpenDisk};
+use crate::harness::engine::{Engine, EngineEnd, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::model::Model;
 use crate::harness::oracles;
 use crate::harness::oracles::bounds::TableBytes;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::known::VerifiedParts;
+use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
 
 use super::case::Case;
 use super::chain::Chain;
+use super::known::KnownFindings;
 use super::meter::Meter;
 use super::rounded::{DiskSizes, Rounded};
-use super::verdicts::{KnownFindings, Verdicts};
+use super::verdicts::Verdicts;
 
 /// The oracles, with their buffers.
 #[derive(Debug, Default)]
@@ -52,6 +54,11 @@ struct CaseContext<'h, 'c, O> {
 }
 
 impl Judge {
+    /// Creates a judge that sets the findings `known` aside.
+    pub(super) fn knowing(known: KnownFindings) -> Self {
+        Self { verdicts: Verdicts::knowing(known), ..Self::default() }
+    }
+
     /// Begins a run: no result of its images is known.
     pub(super) fn begin_run(&mut self) {
         self.known.clear();
@@ -63,9 +70,14 @@ impl Judge {
         &self.verdicts
     }
 
-    /// Sets the findings that no run reports.
-    pub(super) fn set_known(&mut self, known: KnownFindings) {
-        self.verdicts.known = known;
+    /// Returns the verdicts on this run, for an oracle of the caller.
+    pub(super) fn verdicts_mut(&mut self) -> &mut Verdicts {
+        &mut self.verdicts
+    }
+
+    /// Returns the verdict on an image whose answers were `judged`: the process that gave them may have ended.
+    pub(super) fn ended(&mut self, end: Option<EngineEnd>, judged: OracleResult) -> OracleResult {
+        self.verdicts.judge_end(end, judged, ())
     }
 
     /// Returns the extents that the model expected of the last image.
@@ -91,9 +103,10 @@ impl Judge {
         self.model.replay(case.journals.iter().copied());
         self.model.extents(&mut self.expected);
         let policy = engine.policy();
+        let memory = MemoryMeter::begin();
         match policy.size {
             SizePolicy::WholeSectors => {
-                self.judge(engine, case, table_bytes, policy.cost, observer, entropy)
+                self.judge(engine, case, table_bytes, policy.cost, observer, entropy)?;
             }
             SizePolicy::Near => {
                 let active = self.model.stored_size_bytes();
@@ -102,9 +115,10 @@ impl Judge {
                     snapshots: self.model.stored_snapshot_sizes_bytes().collect(),
                 };
                 let engine = &mut Rounded { engine, sizes };
-                self.judge(engine, case, table_bytes, policy.cost, observer, entropy)
+                self.judge(engine, case, table_bytes, policy.cost, observer, entropy)?;
             }
         }
+        self.verdicts.judge(memory.check(policy.memory)).map(|_| ())
     }
 
     fn judge<E: Engine, O: Observer>(
@@ -202,6 +216,9 @@ impl Judge {
         verdicts.judge_answers(QuestionKind::Read, data)?;
         let reads = walk_reads.unwrap_or_else(|| context.meter.reads());
         self.judge_questions(disk, context)?;
+        if context.case.in_full {
+            oracles::info::check(disk, context.case, &mut self.verdicts)?;
+        }
         Ok(Some(reads))
     }
 

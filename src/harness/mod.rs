@@ -2,27 +2,39 @@
 
 pub(crate) mod case;
 pub mod chain;
+mod chain_error;
 pub mod claims;
+#[cfg(feature = "fuzzer")]
+pub mod command_engine;
 pub mod engine;
+pub(crate) mod engine_failure;
 #[cfg(feature = "fuzzer")]
 pub(crate) mod export;
 pub mod idle;
 pub mod implementation;
+pub mod info;
 mod judge;
+mod knowing;
+pub(crate) mod known;
 pub(crate) mod meter;
 pub(crate) mod model;
 pub(crate) mod oracles;
 mod pipeline;
+pub mod prelude;
 mod rounded;
 mod run;
+pub mod selftest;
 pub mod status;
+pub mod stream;
 pub mod target;
 pub mod targets;
 mod verdicts;
 mod walker;
 
+pub use knowing::{Knowing, KnowingEngine};
+pub use known::{KnownFinding, KnownFindings};
 pub use oracles::Violation;
+pub use peak_alloc::PeakAlloc;
 pub use pipeline::{Checks, Failure, Outcome, Pipeline};
 pub use run::Harness;
-pub use verdicts::KnownFindings;
 pub use walker::{Walker, WalkerDisk};

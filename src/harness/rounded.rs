@@ -8,6 +8,7 @@ use crate::disk::offsets::GuestOffset;
 
 use super::chain::Chain;
 use super::engine::{Engine, EngineError, OpenDisk};
+use super::info::{CheckCounts, ImageInfo};
 use super::status::GuestRun;
 
 /// The unit of QEMU's sizes: a sector that is not whole does not count.
@@ -66,14 +67,6 @@ impl<D: OpenDisk> RoundedDisk<D> {
         let size_bytes = stored.map_or(actual, |stored| stored / SECTOR_BYTES * SECTOR_BYTES);
         Self { disk, size_bytes }
     }
-
-    fn refuse_past_end(&self, guest: GuestOffset, length_bytes: u64) -> Result<(), EngineError> {
-        let end = guest.checked_add(length_bytes);
-        match end.is_some_and(|end| end.get() <= self.size_bytes) {
-            true => Ok(()),
-            false => Err(EngineError::PastEnd { guest, virtual_size: self.size_bytes }),
-        }
-    }
 }
 
 impl<D: OpenDisk> OpenDisk for RoundedDisk<D> {
@@ -82,12 +75,31 @@ impl<D: OpenDisk> OpenDisk for RoundedDisk<D> {
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        self.refuse_past_end(guest, into.len() as u64)?;
-        self.disk.read(guest, into)
+        self.disk.read(guest, into)?;
+        // The policy excuses the bytes between the two ends. Those past the engine's own end stay as they are.
+        let at = |size: u64| {
+            let from_guest = size.saturating_sub(guest.get());
+            usize::try_from(from_guest).unwrap_or(usize::MAX).min(into.len())
+        };
+        let excused = at(self.size_bytes)..at(self.disk.virtual_size_bytes());
+        if let Some(excused) = into.get_mut(excused) {
+            excused.fill(0);
+        }
+        Ok(())
+    }
+
+    fn info(&mut self) -> Result<ImageInfo, EngineError> {
+        self.disk.info()
+    }
+
+    fn check(&mut self) -> Result<CheckCounts, EngineError> {
+        self.disk.check()
     }
 
     fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
-        self.refuse_past_end(guest, 1)?;
+        if guest.get() >= self.size_bytes {
+            return Err(EngineError::PastEnd { guest, virtual_size: self.size_bytes });
+        }
         let run = self.disk.status(guest)?;
         // A run that passes the engine's own end is a bug, and the oracle sees it. This disk is no longer than the
         // engine's, so that the byte lies on both.

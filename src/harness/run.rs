@@ -13,7 +13,6 @@ use crate::images::limits::Limits;
 use crate::programs::{Program, Vm};
 
 use super::judge::Judge;
-use super::verdicts::KnownFindings;
 use super::{Checks, Failure, Outcome, Pipeline};
 
 /// The limits of the programs that a harness runs.
@@ -27,6 +26,8 @@ pub struct Harness<E, O: Observer = ()> {
     pipeline: Pipeline,
     structures: Structures,
     judge: Judge,
+    /// The judge of rehearsals.
+    rehearsal: Judge,
 }
 
 impl<E: Engine> Harness<E> {
@@ -40,8 +41,9 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// Creates a harness that judges `engine`, and reports events of VM, build and oracles to `observer`. The engine
     /// reports its own events, if it has any.
     pub fn observed(engine: E, observer: O) -> Self {
-        let (pipeline, structures, judge) = Default::default();
-        Self { engine, observer, pipeline, structures, judge }
+        let (pipeline, structures, rehearsal) = Default::default();
+        let judge = Judge::knowing(engine.known_findings());
+        Self { engine, observer, pipeline, structures, judge, rehearsal }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -54,22 +56,36 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     /// # Errors
     /// The first violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, structures, judge } = self;
+        let Self { engine, observer, pipeline, structures, judge, rehearsal } = self;
         let claims = engine.claims();
         // The random choices of the oracles depend on the program alone.
         let mut entropy = Entropy::new(u64::from(crc32fast::hash(&pipeline.load(input, &claims))));
         let (mut unsupported, mut refused) = (false, 0);
         engine.begin_run();
         judge.begin_run();
+        rehearsal.begin_run();
         let outcome = pipeline.run(LIMITS, checks, observer, |case| {
-            structures.check(case)?;
+            if judge.verdicts_mut().judge(structures.check(case))?.is_none() {
+                // The rest of the case depends on correct structures.
+                return Ok(());
+            }
             let claim = claims.about(case.features);
             if claim == Claim::No {
                 unsupported = true;
                 return Ok(());
             }
             let tables = structures.table_bytes();
-            match judge.engine(engine, case, tables, observer, &mut entropy) {
+            if engine.begin_rehearsal() {
+                // Only the questions count.
+                let _ = rehearsal.engine(engine, case, tables, &(), &mut entropy.clone());
+                engine.end_rehearsal();
+            }
+            let judged = judge.engine(engine, case, tables, observer, &mut entropy);
+            match judge.ended(engine.take_end(), judged) {
+                Err(found) if found.is_not_given() => {
+                    unsupported = true;
+                    Ok(())
+                }
                 Err(found) if claim == Claim::RefuseOrBeRight && found.error_kind().is_some() => {
                     refused += 1;
                     Ok(())
@@ -90,14 +106,7 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         self.image()
     }
 
-    /// Sets the findings that no run reports. The oracle that meets one records it, and the run goes on with the next
-    /// oracle.
-    pub fn with_known(mut self, known: KnownFindings) -> Self {
-        self.judge.set_known(known);
-        self
-    }
-
-    /// Returns the fingerprints of known findings that the last run met.
+    /// Returns the fingerprints of known findings that the last run met, each once.
     pub fn met(&self) -> &[String] {
         self.judge.verdicts().met()
     }

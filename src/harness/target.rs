@@ -15,6 +15,9 @@ pub trait Target {
     /// Returns the pipeline with the program, the virtual machine and the images of the last run; `None` if inputs are
     /// files.
     fn pipeline(&self) -> Option<&Pipeline>;
+
+    /// Returns the fingerprints of known findings that the last run met, each once.
+    fn met(&self) -> &[String];
 }
 
 /// Lets a box with a target stand for the target.
@@ -25,6 +28,10 @@ impl<T: Target + ?Sized> Target for Box<T> {
 
     fn pipeline(&self) -> Option<&Pipeline> {
         (**self).pipeline()
+    }
+
+    fn met(&self) -> &[String] {
+        (**self).met()
     }
 }
 

@@ -1,48 +1,34 @@
 //! The verdicts of the oracles on one run: a violation ends the run, unless its finding is known.
 
-use std::sync::Arc;
-
 use super::Violation;
-use super::engine::ErrorKind;
+use super::engine::{EngineEnd, ErrorKind};
 use super::idle::{QuestionKind, Unanswered};
-
-/// Findings that a user has set aside: the oracle that meets one records it, and the run goes on with the next oracle.
-#[derive(Clone, Debug, Default)]
-pub struct KnownFindings {
-    fingerprints: Arc<[String]>,
-}
-
-impl KnownFindings {
-    /// Creates the list of these fingerprints.
-    pub fn new(fingerprints: impl IntoIterator<Item = String>) -> Self {
-        Self { fingerprints: fingerprints.into_iter().collect() }
-    }
-
-    /// Reports whether the finding of `violation` is known.
-    pub fn contain(&self, violation: &Violation) -> bool {
-        // A violation is rare, and its fingerprint costs more than the search.
-        !self.fingerprints.is_empty() && self.fingerprints.contains(&violation.fingerprint())
-    }
-}
+use super::known::KnownFindings;
+use super::oracles::process_end;
 
 /// The verdicts on one run.
 #[derive(Debug, Default)]
 pub(crate) struct Verdicts {
     /// The findings that are known in every run.
-    pub(super) known: KnownFindings,
-    /// The fingerprints of known findings that the run met.
+    known: KnownFindings,
+    /// The fingerprints of known findings that the run met, each once.
     met: Vec<String>,
     unanswered: Unanswered,
 }
 
 impl Verdicts {
+    /// Creates the verdicts of runs in which the findings `known` are set aside.
+    pub(super) fn knowing(known: KnownFindings) -> Self {
+        Self { known, ..Self::default() }
+    }
+
     /// Begins a run.
     pub(super) fn begin_run(&mut self) {
         self.met.clear();
         self.unanswered = Unanswered::default();
     }
 
-    /// Returns the fingerprints of known findings that the run met.
+    /// Returns the fingerprints of known findings that the run met, each once.
     pub(super) fn met(&self) -> &[String] {
         &self.met
     }
@@ -50,6 +36,11 @@ impl Verdicts {
     /// Returns the kinds of questions that the engine did not answer.
     pub(super) fn unanswered(&self) -> Unanswered {
         self.unanswered
+    }
+
+    /// Records that the engine has no answer to questions of this kind.
+    pub(super) fn leave_unanswered(&mut self, kind: QuestionKind) {
+        self.unanswered.add(kind);
     }
 
     /// Returns the result of an oracle; `None` if it met a known finding.
@@ -62,8 +53,13 @@ impl Verdicts {
     ) -> Result<Option<T>, Box<Violation>> {
         match result {
             Ok(held) => Ok(Some(held)),
-            Err(violation) if self.known.contain(&violation) => {
-                self.met.push(violation.fingerprint());
+            // A violation is rare: its fingerprint may cost more than the search.
+            Err(violation) if !self.known.is_empty() => {
+                let fingerprint = violation.fingerprint();
+                let Some(known) = self.known.find(&fingerprint) else { return Err(violation) };
+                if !self.met.contains(&known.fingerprint) {
+                    self.met.push(known.fingerprint.clone());
+                }
                 Ok(None)
             }
             Err(violation) => Err(violation),
@@ -87,6 +83,23 @@ impl Verdicts {
                 Ok(None)
             }
             result => self.judge(result),
+        }
+    }
+
+    /// Returns the result of all oracles on an image: the end of the engine's process, if there is one, or `judged`.
+    /// Returns `ended` if that end is a known finding.
+    ///
+    /// # Errors
+    /// The violation, if its finding is new.
+    pub(super) fn judge_end<T>(
+        &mut self,
+        end: Option<EngineEnd>,
+        judged: Result<T, Box<Violation>>,
+        ended: T,
+    ) -> Result<T, Box<Violation>> {
+        match end {
+            None => judged,
+            Some(end) => Ok(self.judge(Err(process_end(end)))?.unwrap_or(ended)),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Export of images to files that qemu-img can open.
 
+pub mod folder;
+
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -69,6 +69,10 @@ pub struct Deviation {
 /// The files of one layer.
 #[derive(Clone, Debug, Default)]
 pub struct LayerFiles {
+    /// The name by which other images name the image.
+    pub name: String,
+    /// The name by which the image names its external data file.
+    pub data_file_name: String,
     /// The image. For a raw layer: the guest data themselves.
     pub image: Image,
     /// The external data file; empty if the layer has none.
@@ -86,6 +90,17 @@ pub struct LayerFiles {
 }
 
 impl LayerFiles {
+    /// Records the names of the files of a layer `height` layers above the lowest one.
+    pub fn set_names(&mut self, names: &FileNames, height: usize, raw: bool) {
+        for (name, new) in [
+            (&mut self.name, names.image(height, raw)),
+            (&mut self.data_file_name, names.data_file(height)),
+        ] {
+            name.clear();
+            name.push_str(new);
+        }
+    }
+
     /// Returns the files as a layer that our walker opens.
     pub fn layer(&self) -> Layer<'_, Image> {
         Layer { image: &self.image, data_file: self.has_data_file.then_some(&self.data_file) }
@@ -107,6 +122,7 @@ impl Images {
         self.resize(1);
         self.set_unchanged(0);
         let layer = self.layer_mut(0);
+        layer.set_names(&FileNames::default(), 0, false);
         (layer.has_data_file, layer.data_file_is_raw, layer.raw) = (false, false, false);
         layer.image.clear();
         layer.image.write(HostOffset::ZERO, file);

@@ -5,6 +5,10 @@ use crate::formats::qcow2::constants::{MAX_L1_ENTRIES, MAX_REFCOUNT_TABLE_BYTES}
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::qcow2::Sizes;
 
+/// The first host offset that a file with a far gap does not have. Entries have 56 bits for an offset. The last TiB is
+/// kept back for the refcount structures, which need much less.
+const MAX_HOST_BYTES: u64 = (1 << 56) - (1 << 40);
+
 /// The limits of one fuzz target's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -83,9 +87,20 @@ impl Limits {
     /// largest refcount table of QEMU can count. An eighth of that table is kept back for the refcount structures,
     /// which are allocated last and without a limit.
     pub fn file_clusters(&self, geometry: &Geometry) -> u64 {
-        let table_bytes = MAX_REFCOUNT_TABLE_BYTES / 8 * 7;
-        let table_bytes = table_bytes.min(MAX_REFCOUNT_TABLE_BYTES - geometry.cluster_size.bytes());
-        let counted = (table_bytes / 8).saturating_mul(geometry.refcounts_per_block());
-        self.host_clusters.min(counted)
+        self.host_clusters.min(counted_clusters(geometry))
     }
+
+    /// Returns the number of clusters that a file with a far gap may have: those that the largest refcount table of
+    /// QEMU can count, and that entries can name. No limit of a target shortens it: no target's cost depends on the
+    /// length of a file.
+    pub fn far_clusters(geometry: &Geometry) -> u64 {
+        counted_clusters(geometry).min(MAX_HOST_BYTES >> geometry.cluster_size.bits())
+    }
+}
+
+/// Returns the number of clusters that the largest refcount table of QEMU can count, without an eighth of them.
+fn counted_clusters(geometry: &Geometry) -> u64 {
+    let table_bytes = MAX_REFCOUNT_TABLE_BYTES / 8 * 7;
+    let table_bytes = table_bytes.min(MAX_REFCOUNT_TABLE_BYTES - geometry.cluster_size.bytes());
+    (table_bytes / 8).saturating_mul(geometry.refcounts_per_block())
 }

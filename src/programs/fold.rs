@@ -1,6 +1,5 @@
 //! Folds a program into the features that an engine knows. Folding changes the decoded program, never the meaning of
-//! bytes, and folding twice is folding once. Its images then have no other features, with two exceptions: a disk that
-//! shrinks keeps its long L1 table, and an overlay may be larger than the disk below it.
+//! bytes, and folding twice is folding once. Its images then have no other features.
 //!
 //! Folding replaces what an engine lacks by the nearest that it knows, and removes an operation only if nothing is near
 //! it: a compressed write becomes a write, an overlay or a snapshot disappears.
@@ -11,7 +10,8 @@ use crate::formats::qcow2::geometry::Version;
 use crate::images::qcow2::{HeaderFlags, HeaderLength, MAX_SIZE_BYTES};
 
 use super::operand::{
-    Base, ClusterBits, Count, DataIn, Gap, Hidden, ImageFeatures, Number, RefcountOrder, Size,
+    Base, ClusterBits, Count, DataIn, Gap, Hidden, ImageFeatures, Number, RefcountOrder, Relative,
+    Size,
 };
 use super::{Operation, Program, Prologue};
 
@@ -26,31 +26,72 @@ const HEADER_FLAGS: [(Feature, HeaderFlags); 7] = [
     (Feature::UnknownBits, HeaderFlags::AUTOCLEAR_BITS),
 ];
 
-/// The largest L1 table without the feature [`Feature::LargeL1`], in entries.
-const SMALL_L1_ENTRIES: u64 = (1 << 20) / 8;
+/// Half of the largest L1 table without the feature [`Feature::LargeL1`], in entries. Spare entries take the other
+/// half.
+const HALF_OF_SMALL_L1_ENTRIES: u64 = (1 << 20) / 16;
 
 /// Removes the features `lacking` from the images of `program`. Returns true if that changed the program.
 pub fn fold(program: &mut Program, lacking: FeatureSet) -> bool {
+    fold_observed(program, lacking, |_, _| ())
+}
+
+/// Does the same, and returns a line of text for each change.
+pub fn changes(program: &mut Program, lacking: FeatureSet) -> Vec<String> {
+    let mut lines = Vec::new();
+    let prologue = |program: &Program| {
+        let alone = Program { prologue: program.prologue, operations: Vec::new() };
+        alone.to_string().trim_end().to_string()
+    };
+    let before = prologue(program);
+    fold_observed(program, lacking, |before, after| {
+        lines.push(match after {
+            Some(after) => format!("{before} → {after}"),
+            None => format!("{before} → removed"),
+        });
+    });
+    let after = prologue(program);
+    if before != after {
+        lines.insert(0, format!("{before} → {after}"));
+    }
+    lines
+}
+
+/// Folds a program. Calls `changed_to` with each operation that changes, and its successor if it has one.
+fn fold_observed(
+    program: &mut Program,
+    lacking: FeatureSet,
+    mut changed_to: impl FnMut(&Operation, Option<&Operation>),
+) -> bool {
     if lacking == FeatureSet::EMPTY {
         return false;
     }
-    let folding = Folding { lacking };
+    let mut folding = Folding::new(program, lacking);
     let mut changed = folding.fold_prologue(&mut program.prologue);
     let overlays = folding.overlays(program.prologue.base);
-    let mut cluster_bits = program.prologue.cluster_bits;
+    let mut size_bytes = program.prologue.size.bytes(u64::MAX);
     let mut laid = 0;
     program.operations.retain_mut(|operation| {
         let before = *operation;
-        folding.fold_operation(operation, cluster_bits);
+        if let Operation::Overlay { .. } = operation {
+            folding.overlays_above = folding.overlays_above.saturating_sub(1);
+        }
+        folding.fold_operation(operation);
         let stays = match operation {
-            Operation::Overlay { cluster_bits: bits, .. } if laid < overlays => {
-                (laid, cluster_bits) = (laid + 1, *bits);
+            Operation::Overlay { size, .. }
+                if laid < overlays && folding.may_lie_below(size_bytes) =>
+            {
+                (laid, size_bytes) = (laid + 1, size.bytes(size_bytes));
+                folding.is_raw = false;
                 true
             }
             Operation::Overlay { .. } => false,
+            Operation::Resize { size } => folding.keeps_resize(*size, &mut size_bytes),
             _ => folding.keeps(operation),
         };
-        changed |= !stays || *operation != before;
+        if !stays || *operation != before {
+            changed = true;
+            changed_to(&before, stays.then_some(&*operation));
+        }
         stays
     });
     changed
@@ -59,11 +100,39 @@ pub fn fold(program: &mut Program, lacking: FeatureSet) -> bool {
 /// A folding of one program.
 struct Folding {
     lacking: FeatureSet,
+    /// The smallest clusters of an image of the program.
+    smallest: ClusterBits,
+    /// The image is the raw base of a chain.
+    is_raw: bool,
+    /// The number of overlays that the program may still lay on the image.
+    overlays_above: usize,
+    /// The number of entries by which the program may still lengthen L1 tables.
+    spare_entries: u64,
 }
 
 impl Folding {
     fn lacks(&self, feature: Feature) -> bool {
         self.lacking.meets(FeatureSet::of(&[feature]))
+    }
+
+    /// Begins the folding of `program`.
+    fn new(program: &Program, lacking: FeatureSet) -> Self {
+        let Prologue { base, cluster_bits: first, .. } = program.prologue;
+        let overlays = program.operations.iter().filter_map(|operation| match operation {
+            Operation::Overlay { cluster_bits, .. } => Some(*cluster_bits),
+            _ => None,
+        });
+        let mut folding = Self {
+            lacking,
+            smallest: first,
+            is_raw: false,
+            overlays_above: overlays.clone().count(),
+            spare_entries: HALF_OF_SMALL_L1_ENTRIES,
+        };
+        folding.is_raw = base == Base::Raw && !folding.lacks(Feature::RawBacking);
+        let folded = overlays.chain([first]).map(|bits| folding.cluster_bits(bits));
+        folding.smallest = folded.min_by_key(|bits| bits.get()).unwrap_or(first);
+        folding
     }
 
     /// Returns true if that changed the prologue.
@@ -74,7 +143,7 @@ impl Folding {
         }
         let Prologue { version, cluster_bits, refcount_order, features, data_in, .. } = prologue;
         self.fold_image(version, cluster_bits, refcount_order, features, data_in);
-        prologue.size = self.size(prologue.size, prologue.cluster_bits);
+        prologue.size = self.size(prologue.size);
         *prologue != before
     }
 
@@ -104,8 +173,7 @@ impl Folding {
         }
     }
 
-    /// Folds an operation on an image with clusters of `image_bits`.
-    fn fold_operation(&self, operation: &mut Operation, image_bits: ClusterBits) {
+    fn fold_operation(&mut self, operation: &mut Operation) {
         match operation {
             Operation::Compress { at, clusters, .. } if self.lacks(Feature::Compressed) => {
                 *operation = Operation::Write { at: *at, clusters: *clusters };
@@ -119,11 +187,17 @@ impl Folding {
                 *kind = Hidden::Data;
             }
             Operation::Overlay {
-                version, cluster_bits, refcount_order, features, data_in, ..
+                version,
+                cluster_bits,
+                refcount_order,
+                features,
+                data_in,
+                size,
             } => {
                 self.fold_image(version, cluster_bits, refcount_order, features, data_in);
+                *size = self.relative(*size);
             }
-            Operation::Resize { size } => *size = self.size(*size, image_bits),
+            Operation::Resize { size } => *size = self.size(*size),
             Operation::Header { length, flags, .. } => {
                 // Any other length may come out as 104 bytes.
                 if self.lacks(Feature::OddHeader) || self.lacks(Feature::ShortHeader) {
@@ -132,6 +206,13 @@ impl Folding {
                 *flags = self.flags(*flags);
             }
             Operation::Spare { l1, .. } if self.lacks(Feature::SpareL1) => *l1 = Gap::default(),
+            Operation::Spare { l1, .. } if self.lacks(Feature::LargeL1) => {
+                *l1 = l1.at_most(HALF_OF_SMALL_L1_ENTRIES);
+                match self.spare_entries.checked_sub(l1.units()) {
+                    Some(left) => self.spare_entries = left,
+                    None => *l1 = Gap::default(),
+                }
+            }
             _ => {}
         }
     }
@@ -146,8 +227,21 @@ impl Folding {
             Operation::Bitmap { .. } | Operation::DeleteBitmap { .. } => {
                 !self.lacks(Feature::Bitmaps)
             }
+            // The table of a disk that has grown since is too long for the snapshot's disk.
+            Operation::ApplySnapshot { .. } => !self.lacks(Feature::SpareL1),
             _ => true,
         }
+    }
+
+    /// Reports whether a resize stays. A disk that shrinks keeps its L1 table. `size_bytes` is at least the size of the
+    /// disk, which limits may cut.
+    fn keeps_resize(&self, size: Size, size_bytes: &mut u64) -> bool {
+        let new = size.bytes(u64::MAX);
+        if self.lacks(Feature::SpareL1) && new < *size_bytes {
+            return false;
+        }
+        *size_bytes = new;
+        true
     }
 
     fn version(&self, version: Version) -> Version {
@@ -201,19 +295,46 @@ impl Folding {
         lacking.fold(flags, |flags, (_, lacking)| flags.without(lacking))
     }
 
-    /// Returns the size divided by powers of two until its L1 table has at most 1 MiB.
-    fn size(&self, mut size: Size, cluster_bits: ClusterBits) -> Size {
+    /// Returns the size divided by powers of two until the L1 table of no image has more than half a MiB, in whole
+    /// sectors if backing files need that.
+    fn size(&self, mut size: Size) -> Size {
+        let whole = |size: Size| match self.makes_whole() && !self.is_raw {
+            true => size.whole_sectors(),
+            false => size,
+        };
+        size = whole(size);
         if !self.lacks(Feature::LargeL1) {
             return size;
         }
         // An extended L2 table maps half as much.
-        let span_bits = 2 * u32::from(cluster_bits.get()) - 4;
-        let largest = SMALL_L1_ENTRIES << span_bits;
+        let span_bits = 2 * u32::from(self.smallest.get()) - 4;
+        let largest = HALF_OF_SMALL_L1_ENTRIES << span_bits;
         while size.bytes(MAX_SIZE_BYTES) > largest {
             let Some(smaller) = size.scaled(-1) else { return Size::default() };
             size = smaller;
         }
-        size
+        whole(size)
+    }
+
+    /// Reports whether the image becomes a backing file, so that its size must have whole sectors.
+    fn makes_whole(&self) -> bool {
+        self.lacks(Feature::OddBackingSize) && self.overlays_above > 0
+    }
+
+    /// Reports whether an image of this size may be a backing file. The length of a raw file may be odd, and so may be
+    /// the size of the image on it; but this image has none above it then.
+    fn may_lie_below(&self, size_bytes: u64) -> bool {
+        self.is_raw || !self.lacks(Feature::OddBackingSize) || size_bytes.is_multiple_of(512)
+    }
+
+    fn relative(&self, mut size: Relative) -> Relative {
+        if self.makes_whole() {
+            size = size.whole_sectors();
+        }
+        match size {
+            Relative::More(..) if self.lacks(Feature::LargeL1) => Relative::Same,
+            size => size,
+        }
     }
 }
 

@@ -63,18 +63,41 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     if !entropy.one_in(4) {
         (program.prologue.data_in, program.prologue.base) = Default::default();
     }
+    let far = Operation::OPCODES.iter().position(|(_, name)| *name == FAR).unwrap_or_default();
     while program.operations.len() < operations {
         let usual = entropy.one_in(2);
-        let made = if usual { operation(&mut entropy) } else { any_operation(&mut entropy) };
+        let made = match usual {
+            true => operation(&mut entropy),
+            false => {
+                // All opcodes but that of the far gap.
+                let nth = entropy.below(Operation::OPCODES.len() as u64 - 1) as usize;
+                operation_of(nth + usize::from(nth >= far), &mut entropy)
+            }
+        };
         program.operations.extend(made.filter(|made| made.class() != Class::Attacks));
+    }
+    if operations > 0 && entropy.one_in(FAR_ONE_IN) {
+        let at = entropy.below(operations as u64) as usize;
+        let made = operation_of(far, &mut entropy);
+        program.operations.splice(at..=at, made);
     }
     program
 }
 
+/// The name of the operation that few programs have, and their share: tools that read every count of a file take long
+/// after it, and file systems cannot hold most of its files.
+const FAR: &str = "reserve_far";
+const FAR_ONE_IN: u64 = 16;
+
 /// Generates one operation with a random opcode. Half of the time, its operands are below 16. Returns `None` if the
 /// operands have no meaning.
 pub(crate) fn any_operation(entropy: &mut Entropy) -> Option<Operation> {
-    let (code, _) = Operation::OPCODES[entropy.below(Operation::OPCODES.len() as u64) as usize];
+    operation_of(entropy.below(Operation::OPCODES.len() as u64) as usize, entropy)
+}
+
+/// Generates one operation with the opcode at index `nth` of the table.
+fn operation_of(nth: usize, entropy: &mut Entropy) -> Option<Operation> {
+    let (code, _) = *Operation::OPCODES.get(nth)?;
     let bound = if entropy.one_in(2) { 16 } else { 256 };
     let mut record = [0; OPERATION_BYTES];
     record.fill_with(|| entropy.below(bound) as u8);

@@ -175,6 +175,7 @@ impl Vm {
             Truncate { depth, cut } => {
                 self.attack(Attack::Truncate { depth: depth.get(), bytes: cut.units() })
             }
+            ReserveFar { gap } => self.reserve_far(gap),
         }
     }
 

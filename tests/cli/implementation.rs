@@ -98,3 +98,124 @@ fn what_the_loop_saves_is_folded() {
         }
     }
 }
+
+#[test]
+fn replay_prints_the_changes_of_folding() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = "image version=3 cluster_bits=16 refcount_order=4 features=extended_l2 size=1<<16+0 rng_seed=0 \
+                 blocks=append table=append tolerance=0\n";
+    let overlay =
+        "overlay version=3 cluster_bits=16 refcount_order=4 features=none data_in=image size=same";
+    let operations = format!(
+        "write at=start+0 clusters=1\n{overlay}\ncompress at=start+0 clusters=1 shape=text skew=packed\n"
+    );
+    fs::write(dir.path().join("text"), format!("{image}{operations}")).unwrap();
+    assert!(small(dir.path(), &["asm", "text", "-o", "input"]).status.success());
+    let replayed = small(dir.path(), &["replay", "input"]);
+    let lines = printed(&replayed, 0);
+    let folded = lines.split("folded, because the engine does not claim these features:\n").nth(1);
+    let changes: Vec<_> = folded.unwrap().lines().take_while(|line| !line.is_empty()).collect();
+    assert!(changes[0].contains("features=extended_l2") && changes[0].contains("→ image version"));
+    assert!(changes.contains(&&*format!("  {overlay} → removed")), "{lines}");
+    assert!(!changes.iter().any(|line| line.contains("  write at=start+0")), "{lines}");
+    // Our walker claims all features.
+    let replayed = qcowfuzz(dir.path(), &["replay", "input"]);
+    assert!(!text(&replayed.stdout).contains("folded"));
+}
+
+/// A file that lists the bug of the example, in both forms, and a finding that does not occur.
+const KNOWN: &str = "[[finding]]\nfingerprint = 'model: kind, zero-allocated → normal'\nreason = 'The same.'\n\
+                     [[finding]]\nfingerprint = 'model: kind, zero-plain → unallocated'\nreason = 'A test.'\n\
+                     link = 'https://example.org/1'\n\
+                     [[finding]]\nfingerprint = 'panic: nothing, at_all'\nreason = 'Another.'\n";
+
+#[test]
+fn known_findings_are_set_aside_by_every_verb() {
+    let dir = with_finding();
+    let dir = dir.path();
+    fs::write(dir.join("known.toml"), KNOWN).unwrap();
+    let known = ["--known", "known.toml"];
+    let run = |arguments: &[&str]| small(dir, &[arguments, &known].concat());
+    // The option reaches the workers.
+    let fuzz = ["fuzz", "--runs", "3000", "--jobs", "2", "--dir", "again"];
+    let summary = run(&fuzz);
+    let lines = printed(&summary, 0);
+    assert!(lines.contains(&format!("known: {FINGERPRINT}\n  ")), "{lines}");
+    assert!(lines.contains(" times; A test.\n  https://example.org/1\n"), "{lines}");
+    let gone = "known, but it did not occur: panic: nothing, at_all\nfound: nothing new\n";
+    assert!(lines.ends_with(gone), "{lines}");
+    assert_eq!(fs::read_dir(dir.join("again/artifacts/map_extents")).unwrap().count(), 0);
+    let summary = run(&[&fuzz[..], &["--json", "--restart"]].concat());
+    let summary: serde_json::Value = serde_json::from_str(printed(&summary, 0)).unwrap();
+    assert_eq!(
+        (&summary["found"], &summary["known"][2]["times"]),
+        (&serde_json::json!([]), &0.into())
+    );
+    assert!(summary["known"][1]["times"].as_u64().unwrap() > 1, "{summary}");
+    // Replay names it, and finds nothing new.
+    let replayed = run(&["replay", "input"]);
+    let lines = printed(&replayed, 0);
+    assert!(
+        lines.starts_with("ok\n") && lines.contains(&format!("\nknown: {FINGERPRINT}\n")),
+        "{lines}"
+    );
+    let replayed = run(&["replay", "--brief", "input"]);
+    assert_eq!(printed(&replayed, 0), "input: ok; known findings: 1\n");
+    // Triage lists it apart.
+    let triaged = run(&["triage", "artifacts/map_extents"]);
+    let lines = printed(&triaged, 0);
+    assert!(
+        lines.contains(" 0 bugs, 0 of them new\n") && lines.contains("set aside: model: "),
+        "{lines}"
+    );
+    assert!(lines.contains("in no input any more: 2 findings\n"), "{lines}");
+    // It can still be shrunk, and explained.
+    assert!(printed(&run(&["minimize", "input", "-o", "small"]), 0).starts_with(FINGERPRINT));
+    assert_eq!(Program::decode(&fs::read(dir.join("small")).unwrap()).operations.len(), 1);
+    let test = run(&["regress", "small"]);
+    assert!(printed(&test, 0).contains(&format!("Target::met(&target).contains(&\"{FINGERPRINT}")));
+    assert!(run(&["bundle", "small", "-o", "bug.tar"]).status.success());
+    assert!(run(&["report", "small", "--html", "page.html"]).status.success());
+}
+
+#[test]
+fn known_findings_that_cannot_be_used_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("wrong.toml"), KNOWN.replace("reason = 'Another.'", "")).unwrap();
+    fs::write(dir.path().join("input"), "").unwrap();
+    fs::create_dir(dir.path().join("folder")).unwrap();
+    for (verb, file, message) in [
+        (
+            "replay",
+            "wrong.toml",
+            "wrong.toml: line 8: missing field `reason`; expected [[finding]] with",
+        ),
+        ("replay", "none.toml", "none.toml: No such file"),
+        (
+            "replay",
+            "folder",
+            "folder: is a folder, expected a file of known findings; only 'triage' reads",
+        ),
+        ("map", "wrong.toml", "--known: 'map' runs no inputs, expected a command that does"),
+    ] {
+        let ran = small(dir.path(), &[verb, "input", "--known", file]);
+        let line = text(&ran.stderr);
+        assert_eq!((ran.status.code(), line.lines().count()), (Some(2), 1), "{line}");
+        assert!(line.contains(message), "{line}");
+    }
+}
+
+#[test]
+fn the_self_test_asks_the_implementation() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = qcowfuzz(dir.path(), &["selftest"]);
+    assert!(printed(&own, 0).ends_with("\n86 answers ok, 0 wrong, 0 images skipped\n"));
+    let example = small(dir.path(), &["selftest", "--programs"]);
+    let table = printed(&example, 1);
+    let has = |line: &str| assert!(table.contains(line), "{line}\n{table}");
+    has("\nzeros                     size                                ok\n");
+    has("WRONG: no known mistake of an adapter: probably a bug of the implementation\n");
+    has(" model: kind, zero-allocated → normal\n");
+    has(" skipped: not claimed: an external data file\n");
+    has("\n    zero at=start+5 clusters=1 keep=no\n");
+}

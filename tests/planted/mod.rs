@@ -1,9 +1,13 @@
 //! Engines with one bug each: our walker, with a fault planted at the engine boundary.
 
+// Only the comparison with qemu-img reads its errors.
+#[allow(dead_code)]
+pub mod broken;
 pub mod chains;
 pub mod extents;
 pub mod hostile;
 pub mod points;
+pub mod refusals;
 pub mod snapshots;
 pub mod walks;
 

@@ -125,15 +125,15 @@ pub const CASES: &[Case] = &[
         ],
     ),
     read(
-        "what lies past the end reads as zeros",
+        "reads past the end return other bytes",
         |disk, facts, guest, into| match guest.get() + into.len() as u64 > facts.size_bytes {
             true => {
-                into.fill(0);
+                into.fill(0x55);
                 Ok(())
             }
             false => disk.read(guest, into),
         },
-        &["data: past the end, refused → an answer"],
+        &["data: past the end, an error or zeros → other bytes"],
     ),
     read(
         "holes leave the buffer as it was",

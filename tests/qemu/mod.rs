@@ -3,7 +3,7 @@
 pub mod compare;
 pub mod differences;
 #[path = "../skipped/mod.rs"]
-mod skipped;
+pub mod skipped;
 
 use std::ffi::OsStr;
 use std::fmt::Display;

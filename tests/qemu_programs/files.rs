@@ -1,16 +1,20 @@
 //! The files of a program: writes them and checks each.
 
+use std::fs;
 use std::fs::File;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use qcowfuzz::disk::storage::{FileStorage, Storage};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::images::Image;
 use qcowfuzz::images::Images;
+use qcowfuzz::internal::formats::qcow2::head::Head;
+use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
-use qcowfuzz::internal::images::files::Deviation;
+use qcowfuzz::internal::images::files::{Deviation, LayerFiles};
 
 use crate::qemu::{Checked, compare};
 
@@ -19,18 +23,85 @@ pub fn write_to(path: &Path, image: &Image, holes: Holes) -> Checked<()> {
     let file = File::create(path).map_err(|error| error.to_string())?;
     export::write(image, &file, holes).map_err(|error| error.to_string())
 }
-/// The lengths of the longest file that file systems can hold, and of the longest that is written without holes.
+
+/// The lengths of the longest file that the file systems of most machines can hold, and of the longest that is written
+/// without holes.
 pub const MAX_FILE_BYTES: u64 = 15 << 40;
 const MAX_FILLED_BYTES: u64 = 64 << 20;
 
-/// Returns the length of a file that cannot be written, if there is one: it is longer than file systems allow, or a raw
-/// layer that is too long to be written without holes, which `qemu-img map` would report.
-pub fn too_long(images: &Images) -> Option<u64> {
-    let lengths = images.layers().flat_map(|files| {
-        let most = if files.raw { MAX_FILLED_BYTES } else { MAX_FILE_BYTES };
-        [(files.image.length_bytes(), most), (files.data_file.length_bytes(), MAX_FILE_BYTES)]
+/// The largest number of counts that qemu-img reads for one file. It takes a second for some hundred millions.
+const MAX_COUNTED_CLUSTERS: u64 = 1 << 22;
+
+/// Returns the length of a file that cannot be written, if there is one, and the longest possible length. It is longer
+/// than the file system allows, or a raw layer that is too long to be written without holes, which `qemu-img map` would
+/// report.
+pub fn too_long(images: &Images, most_bytes: u64) -> Option<(u64, u64)> {
+    let mut lengths = images.layers().flat_map(|files| {
+        let most = if files.raw { MAX_FILLED_BYTES } else { most_bytes };
+        [(files.image.length_bytes(), most), (files.data_file.length_bytes(), most_bytes)]
     });
-    lengths.into_iter().find(|(length, most)| length > most).map(|(length, _)| length)
+    lengths.find(|(length, most)| length > most)
+}
+
+/// Returns the number of clusters of the longest image.
+fn most_clusters(images: &Images) -> Checked<u64> {
+    let clusters = |files: &LayerFiles| {
+        let head = Head::read(&files.image).map_err(|error| error.to_string())?;
+        Ok(head.header.geometry.cluster_size.clusters_for(files.image.length_bytes()))
+    };
+    images.layers().filter(|files| !files.raw).try_fold(0, |most, files| {
+        let clusters: Checked<u64> = clusters(files);
+        Ok(most.max(clusters?))
+    })
+}
+
+/// Reports whether qemu-img can check the images: it reads the count of every cluster of a file, and a file with a far
+/// gap may have 2^35 clusters.
+pub fn is_checkable(images: &Images) -> Checked<bool> {
+    Ok(most_clusters(images)? <= MAX_COUNTED_CLUSTERS)
+}
+
+/// Reports whether qemu-img can map the file of an image. Before it maps a file, it counts the allocated clusters,
+/// until they are more than fit into the space that the file takes (QEMU `block/qcow2.c`,
+/// `qcow2_detect_metadata_preallocation`). In a file with a far gap, they may be so few that it reads all counts.
+pub fn is_mappable(path: &Path, image: &Image) -> Checked<bool> {
+    let mut recount = Recount::new();
+    recount.recount(image).map_err(|error| error.to_string())?;
+    let geometry = recount.take_head().ok_or("no head")?.header.geometry;
+    let space = fs::metadata(path).map_err(|error| error.to_string())?.blocks() * 512;
+    let space = geometry.cluster_size.clusters_for(space);
+    let mut left = (space * 10 / 9).max(space + 2);
+    for run in recount.occupied().iter().filter(|run| run.on_disk > 0) {
+        let clusters = run.end - run.first;
+        if left <= clusters {
+            return Ok(run.first + left <= MAX_COUNTED_CLUSTERS);
+        }
+        left -= clusters;
+    }
+    Ok(geometry.cluster_size.clusters_for(image.length_bytes()) <= MAX_COUNTED_CLUSTERS)
+}
+
+/// Reports whether qemu-img can map all files of a chain.
+pub fn are_mappable(directory: &Path, images: &Images) -> Checked<bool> {
+    for (path, files) in written_layers(directory, images) {
+        if !is_mappable(&path, &files.image)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the layers that are images, each with the path of its file.
+fn written_layers<'i>(
+    directory: &Path,
+    images: &'i Images,
+) -> impl Iterator<Item = (PathBuf, &'i LayerFiles)> {
+    let (names, top) = (FileNames::default(), images.layers().len() - 1);
+    let directory = directory.to_path_buf();
+    images.layers().enumerate().filter(|(_, files)| !files.raw).map(move |(depth, files)| {
+        let name = if depth == 0 { "layer.qcow2" } else { names.image(top - depth, false) };
+        (directory.join(name), &**files)
+    })
 }
 
 /// Two of three short chains are written without holes, so that the flag `zero` of data is compared too. Raw layers
@@ -50,11 +121,7 @@ pub fn export_to(path: &Path, images: &Images, entropy: &mut Entropy) -> Checked
 
 /// Checks every layer that is an image.
 pub fn check_layers(directory: &Path, images: &Images) -> Checked<()> {
-    let names = FileNames::default();
-    let top = images.layers().len() - 1;
-    for (depth, files) in images.layers().enumerate().filter(|(_, files)| !files.raw) {
-        let name = if depth == 0 { "layer.qcow2" } else { names.image(top - depth, false) };
-        let path = directory.join(name);
+    for (path, files) in written_layers(directory, images) {
         let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
         check(&path, &[&file, &files.image], &files.out_of_date)?;
         unchanged(&file, &files.image)?;

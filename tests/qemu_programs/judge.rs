@@ -25,8 +25,11 @@ use qcowfuzz::walkers::chain::FileChain;
 
 use crate::Case;
 use crate::exported::{Exported, WITHOUT_HOLES};
-use crate::files::{check_layers, export_to, too_long, write_to};
+use crate::files::{
+    MAX_FILE_BYTES, are_mappable, check_layers, export_to, is_checkable, too_long, write_to,
+};
 use crate::qemu::differences::DIFFERENCES;
+use crate::qemu::skipped::skipped;
 use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};
 use crate::snapshots::{self, Listed};
 use crate::tally::Tally;
@@ -36,32 +39,51 @@ pub struct Bench {
     pub harness: Harness<Walker>,
     model: Model,
     pub dir: tempfile::TempDir,
+    /// The length of the longest file that the folder can hold.
+    most_file_bytes: u64,
 }
 
 impl Bench {
     pub fn new() -> Self {
+        Self::writing_to(&std::env::temp_dir(), MAX_FILE_BYTES)
+    }
+
+    /// Creates a state whose files lie in `folder`, and have at most `most_file_bytes`.
+    pub fn writing_to(folder: &Path, most_file_bytes: u64) -> Self {
         Self {
             harness: Harness::new(Walker::default()),
             model: Model::new(),
-            dir: tempfile::tempdir().unwrap(),
+            dir: tempfile::tempdir_in(folder).unwrap(),
+            most_file_bytes,
         }
     }
 }
 /// Judges the program of `case`.
 pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
-    let Bench { harness, model, dir } = bench;
+    let Bench { harness, model, dir, most_file_bytes } = bench;
     let mut entropy = Entropy::new(u64::from(crc32fast::hash(&case.input)));
     harness.build(&case.input);
     let images = harness.images();
     let mut tally = Tally::default();
-    if too_long(images).is_some() {
+    if let Some((length, most)) = too_long(images, *most_file_bytes) {
+        skipped(format_args!("{}: a file of {length} bytes, expected at most {most}", case.name));
         tally.add("programs with a file that is too long to be written", 1);
         return Ok(tally);
     }
     let path = dir.path().join("layer.qcow2");
     let holes = export_to(&path, images, &mut entropy)?;
     let files = FileChain::open(&path).map_err(|error| error.to_string())?;
-    check_layers(dir.path(), images)?;
+    let checkable = is_checkable(images)?;
+    if checkable {
+        check_layers(dir.path(), images)?;
+    } else {
+        tally.add("programs with too many clusters to be checked", 1);
+    }
+    if !are_mappable(dir.path(), images)? {
+        skipped(format_args!("{}: qemu-img would take minutes to map its files", case.name));
+        tally.add("programs with too many clusters to be mapped", 1);
+        return remove_files(bench).map(|()| tally);
+    }
     model.replay(harness.vm().journals());
     let on_disk = files.layers();
     let on_disk: Vec<Layer> = on_disk.into_iter().map(Layer::erased).collect();
@@ -78,12 +100,18 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     exported.compare_maps(&mut entropy, &mut tally)?;
     exported.compare_data(&mut entropy, &mut tally)?;
     tally.add("raw data files", compare_raw_data_file(harness.images(), model)?);
-    compare_snapshots(bench, holes, &mut entropy, &mut tally)?;
+    compare_snapshots(bench, (holes, checkable), &mut entropy, &mut tally)?;
+    remove_files(bench).map(|()| tally)
+}
+
+/// Removes the files of the program.
+fn remove_files(bench: &Bench) -> Checked<()> {
+    let path = bench.dir.path().join("layer.qcow2");
     for (name, _) in bench.harness.images().files(&FileNames::default()) {
         let path = name.map_or(path.clone(), |name| path.with_file_name(name));
         fs::remove_file(&path).map_err(|error| error.to_string())?;
     }
-    Ok(tally)
+    Ok(())
 }
 
 /// Compares each raw data file with the disk, byte for byte. Returns the number of such files.
@@ -106,11 +134,11 @@ fn compare_raw_data_file(images: &Images, model: &Model) -> Checked<u64> {
 /// applied.
 fn compare_snapshots(
     bench: &mut Bench,
-    holes: Holes,
+    (holes, checkable): (Holes, bool),
     entropy: &mut Entropy,
     tally: &mut Tally,
 ) -> Checked<()> {
-    let Bench { harness, model, dir } = bench;
+    let Bench { harness, model, dir, .. } = bench;
     let images = harness.images();
     let (path, copy) = (dir.path().join("layer.qcow2"), dir.path().join("applied.qcow2"));
     let version = harness.vm().builder().plan().geometry.version;
@@ -135,7 +163,8 @@ fn compare_snapshots(
             continue;
         }
         // qemu-img takes minutes to resize a large disk.
-        if !writable || model.virtual_size_bytes() != active_bytes && largest > WHOLE_DISK_BYTES {
+        let usable = writable && checkable;
+        if !usable || model.virtual_size_bytes() != active_bytes && largest > WHOLE_DISK_BYTES {
             continue;
         }
         write_to(&copy, &images.top().image, holes)?;

@@ -3,7 +3,7 @@
 use qcowfuzz::internal::images::entropy::Entropy;
 
 use crate::Case;
-use crate::files::too_long;
+use crate::files::{MAX_FILE_BYTES, too_long};
 use crate::parts::{self, Part, Trace};
 
 /// The lowest number of programs that must have each part.
@@ -65,7 +65,7 @@ impl Pairs {
         let program = parts::program(rng_seed, wanted);
         let trace = Trace::of(&program);
         let had = |at: &usize| (self.all[*at].had)(&trace);
-        if !needed.iter().all(had) || too_long(&trace.images).is_some() {
+        if !needed.iter().all(had) || too_long(&trace.images, MAX_FILE_BYTES).is_some() {
             return;
         }
         let there: Vec<usize> = (0..self.all.len()).filter(had).collect();

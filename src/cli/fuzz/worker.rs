@@ -9,6 +9,7 @@ use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
 use crate::cli::exit::{CommandError, Exit, ExitResult};
+use crate::cli::limits::LimitArguments;
 use crate::cli::target;
 
 /// Run one job of a campaign; 'fuzz' starts this command
@@ -43,18 +44,24 @@ pub struct Arguments {
     /// violations of the previous campaign
     #[arg(long)]
     begins: bool,
+    /// Run generated programs instead of mutations of the corpus
+    #[arg(long)]
+    generated: bool,
     /// Run only this input
     #[arg(long, value_name = "INPUT")]
     only: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArguments,
 }
 
 /// Runs a job to its end.
 pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     // Ctrl-C reaches every process of a terminal; the supervisor handles it.
     let _ = ctrlc::set_handler(|| {});
+    let runs = arguments.limits.enforce()?;
     let ran = match &arguments.only {
         Some(input) => worker::run_only(implementation, arguments.target, input),
-        None => worker::run(implementation, &job(arguments)),
+        None => worker::run(implementation, &job(arguments), runs),
     };
     ran.map(|()| Exit::Nothing).map_err(|error| CommandError::output(&error))
 }
@@ -71,6 +78,7 @@ fn job(arguments: &Arguments) -> WorkerJob {
         build: arguments.build.clone(),
         until: arguments.until,
         limit: arguments.milliseconds.map(Duration::from_millis),
+        generated: arguments.generated,
         begins: arguments.begins,
     }
 }

@@ -8,6 +8,7 @@ mod same_fingerprint;
 use crate::harness::implementation::Implementation;
 
 use super::isolation::{IsolatedRun, Isolation};
+use super::runner::showing;
 
 pub use judge::{CandidateJudge, JudgeError};
 pub use predicate::{Passed, Predicate};
@@ -15,7 +16,7 @@ pub use same_end::SameEnd;
 pub use same_fingerprint::SameFingerprint;
 
 /// Returns the judge for `input`, with `implementation` under test. It compares process ends if the input ends its
-/// process, and fingerprints otherwise.
+/// process, and fingerprints otherwise. If all that the input shows is known, the judge sets no finding aside.
 ///
 /// # Errors
 /// The input shows no bug, or could not be run.
@@ -27,6 +28,7 @@ pub fn judge_of<I: Implementation>(
     Ok(match isolation.isolated_run(input)? {
         IsolatedRun::Ended(end) => Box::new(SameEnd::new(end, isolation.clone())),
         IsolatedRun::Finished { .. } => {
+            let implementation = &showing(implementation, isolation.target, input);
             Box::new(SameFingerprint::new(implementation, input, isolation.target)?)
         }
     })
@@ -34,8 +36,6 @@ pub fn judge_of<I: Implementation>(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::findings::isolation::tests::shell;
     use crate::harness::implementation::OurWalker;
@@ -57,10 +57,11 @@ mod tests {
 
     #[test]
     fn an_input_that_ends_its_process_is_judged_by_the_end() {
-        let script = r#"grep -q bad "$7" && kill -9 $$; grep -q odd "$7" && exit 3; echo {}"#;
-        let isolation = shell(script, Duration::from_secs(60));
+        let script = r#"ulimit -c 0
+            grep -q bad "$input" && kill -ABRT $$; grep -q odd "$input" && exit 3; echo {}"#;
+        let isolation = shell(script);
         let mut judge = judge_of(&OurWalker, b"a bad input", &isolation).unwrap();
-        assert_eq!(judge.found(), "process: end, an answer → signal: 9 (SIGKILL)");
+        assert_eq!(judge.found(), "process: end, an answer → signal: 6 (SIGABRT)");
         assert!(!judge.runs_here() && judge.rerolls() == 0);
         let shows = [&b"bad"[..], b"odd", b"good"].map(|candidate| judge.shows(candidate).unwrap());
         assert_eq!(shows, [true, false, false]);
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn an_input_without_a_finding_has_no_judge() {
-        let isolation = shell("echo {}", Duration::from_secs(60));
+        let isolation = shell("echo {}");
         let input = program("write at=start+0 clusters=1");
         assert!(matches!(judge_of(&OurWalker, &input, &isolation), Err(JudgeError::NothingFound)));
         assert!(SameFingerprint::new(&OurWalker, &input, TargetKind::Refcounts).is_err());
@@ -79,11 +80,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         // The first run ends its process. The second run fails with exit code 2.
         let script = format!(
-            "test -e {0} && {{ echo no >&2; exit 2; }}; touch {0}; kill -9 $$",
+            "test -e {0} && {{ echo no >&2; exit 2; }}; touch {0}; exit 3",
             dir.path().join("flag").display()
         );
-        let mut judge =
-            judge_of(&OurWalker, b"", &shell(&script, Duration::from_secs(60))).unwrap();
+        let mut judge = judge_of(&OurWalker, b"", &shell(&script)).unwrap();
         assert_eq!(judge.shows(b"").unwrap_err().to_string(), "no");
     }
 

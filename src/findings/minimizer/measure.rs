@@ -54,6 +54,7 @@ fn operand_cost(kind: OperandKind, bytes: &[u8]) -> u64 {
         OperandKind::Ranked(values) => place_of(values, bytes.first()),
         OperandKind::Size
         | OperandKind::Gap
+        | OperandKind::FarGap
         | OperandKind::Count
         | OperandKind::Few
         | OperandKind::Content

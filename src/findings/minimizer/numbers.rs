@@ -27,6 +27,7 @@ pub(super) fn scalars(kind: OperandKind, operand: &[u8]) -> SmallVec<[Scalar; 3]
         OperandKind::Size => {
             SmallVec::from_iter([scalar(0..1, false), scalar(1..3, false), scalar(3..5, true)])
         }
+        OperandKind::FarGap => SmallVec::from_iter([scalar(0..1, false), scalar(1..2, false)]),
         OperandKind::Gap
         | OperandKind::Count
         | OperandKind::Few

@@ -26,6 +26,13 @@ impl Report {
         if let Some(detail) = &self.detail {
             writeln!(out, "{detail}")?;
         }
+        for known in &self.known {
+            writeln!(out, "known: {known}")?;
+        }
+        if !self.folded.is_empty() {
+            writeln!(out, "\nfolded, because the engine does not claim these features:")?;
+            self.folded.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+        }
         let evidence = &self.evidence;
         if let Some(program) = &self.program {
             writeln!(out)?;

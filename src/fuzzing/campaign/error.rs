@@ -32,6 +32,17 @@ pub enum CampaignError {
     /// A worker could not be started, or not be waited for.
     #[error("a worker: {0}")]
     Worker(io::Error),
+    /// The system killed the workers of a job again and again. It does so when memory runs out.
+    #[error(
+        "job {job}: the system killed {times} workers one after the other, expected more free memory, \
+         fewer --jobs or a lower --memory-limit"
+    )]
+    Killed {
+        /// The job.
+        job: usize,
+        /// The number of workers.
+        times: u32,
+    },
     /// Workers of a job ended again and again, and no input was the reason.
     #[error("job {job}: {times} workers ended one after the other outside of a run: {status}")]
     Lost {

@@ -5,16 +5,18 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::disk::files;
-use crate::findings::isolation::{ProcessEnd, wait};
+use crate::findings::isolation::ProcessEnd;
+use crate::findings::isolation::wait;
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 
 use super::error::CampaignError;
 use super::plan::CampaignPlan;
 use super::slot::Running;
+use super::stderr::StderrTail;
 use super::worker::Message;
 
 /// The number of a job and a message of its worker, or `None` after the last message.
@@ -27,6 +29,7 @@ pub(super) struct Job {
     worker: Child,
     /// The worker's standard input. The worker ends when this is closed.
     stdin: Option<ChildStdin>,
+    stderr: StderrTail,
     /// The number of runs of earlier campaigns.
     before: u64,
     /// The number of runs, with those of earlier campaigns, after which the job ends.
@@ -49,6 +52,8 @@ pub(super) struct Job {
     /// The number of workers that ended one after the other although their input ends no process, and the progress
     /// then.
     lost: (u32, u64),
+    /// The next worker starts at this time: the system killed the last one.
+    restart_at: Option<Instant>,
 }
 
 /// The reason why a worker ended.
@@ -64,12 +69,28 @@ pub(super) enum End {
         /// Another process that ran nothing else ended too.
         alone: bool,
     },
+    /// The system killed it: the next worker has to wait.
+    Killed,
     /// Another reason.
     Other,
 }
 
+/// The result of a run in a process that runs nothing else.
+enum Alone {
+    /// The process survived.
+    Survived,
+    /// The process ended.
+    Ended,
+    /// The system killed the process.
+    Killed,
+}
+
 /// The number of workers of a job that may end without progress although their input ends no process.
 const MAX_LOST: u32 = 3;
+/// The number of workers of a job that the system may kill without progress.
+const MAX_KILLED: u32 = 8;
+/// The time before the next worker starts after the system has killed one. It doubles with each.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 impl Job {
     /// Starts a job from its saved state.
@@ -85,11 +106,12 @@ impl Job {
             runs / jobs + u64::from((number as u64) < runs % jobs)
         };
         let until = plan.runs.map(|runs| before.saturating_add(share(runs)));
-        let (worker, stdin) = worker(number, until, true, plan, heard)?;
+        let (worker, stdin, stderr) = worker(number, until, true, plan, heard)?;
         Ok(Self {
             number,
             worker,
             stdin,
+            stderr,
             before,
             until,
             progress: FuzzProgress { runs: before, ..FuzzProgress::default() },
@@ -101,6 +123,7 @@ impl Job {
             run: (0, Instant::now()),
             hangs: false,
             lost: (0, before),
+            restart_at: None,
         })
     }
 
@@ -111,14 +134,22 @@ impl Job {
         heard: &Sender<Heard>,
     ) -> Result<(), CampaignError> {
         let begins = !self.begun;
-        (self.worker, self.stdin) = worker(self.number, self.until, begins, plan, heard)?;
+        (self.worker, self.stdin, self.stderr) =
+            worker(self.number, self.until, begins, plan, heard)?;
         self.run = (0, Instant::now());
+        self.restart_at = None;
         Ok(())
     }
 
     /// Makes the worker end after its current run.
     pub(super) fn stop(&mut self) {
         self.stdin = None;
+        self.done |= self.restart_at.is_some();
+    }
+
+    /// Reports whether the pause after a killed worker is over.
+    pub(super) fn waits_no_longer(&self) -> bool {
+        self.restart_at.is_some_and(|time| time <= Instant::now())
     }
 
     /// Returns the number of runs in this campaign.
@@ -144,45 +175,73 @@ impl Job {
             self.done = true;
             return Ok(End::Done);
         }
-        let hangs = std::mem::take(&mut self.hangs);
+        let end = match std::mem::take(&mut self.hangs) {
+            true => Some(ProcessEnd::Timeout),
+            false => ProcessEnd::of(status, &self.stderr.text()),
+        };
+        let times = self.count_lost();
+        let Some(end) = end else { return self.killed(times) };
         let input = Running::read(&plan.places.slot(self.number)).input;
         let alone = match &input {
-            Some(input) => self.ends_processes(input, plan)?,
-            None => false,
+            Some(input) => self.alone(input, plan)?,
+            None => Alone::Survived,
         };
-        let (times, runs) = self.lost;
-        let again = times > 0 && runs == self.progress.runs;
-        self.lost = (if again { times + 1 } else { 1 }, self.progress.runs);
-        match input {
-            Some(input) if alone || self.lost.0 >= MAX_LOST => {
-                let end = if hangs { ProcessEnd::Timeout } else { ProcessEnd::Status(status) };
-                Ok(End::Killer { input, end, alone })
+        match (input, alone) {
+            (Some(input), Alone::Ended) => Ok(End::Killer { input, end, alone: true }),
+            (Some(input), Alone::Survived) if times >= MAX_LOST => {
+                Ok(End::Killer { input, end, alone: false })
             }
-            None if self.lost.0 >= MAX_LOST => {
-                Err(CampaignError::Lost { job: self.number, times: MAX_LOST, status })
+            (None, _) if times >= MAX_LOST => {
+                Err(CampaignError::Lost { job: self.number, times, status })
             }
             _ => Ok(End::Other),
         }
     }
 
-    /// Reports whether a process that runs `input`, and nothing else, does not survive it.
-    fn ends_processes(&self, input: &[u8], plan: &CampaignPlan) -> Result<bool, CampaignError> {
+    /// Counts a worker that ended. Returns the number of those that ended one after the other without progress.
+    fn count_lost(&mut self) -> u32 {
+        let (times, runs) = self.lost;
+        let again = times > 0 && runs == self.progress.runs;
+        self.lost = (if again { times + 1 } else { 1 }, self.progress.runs);
+        self.lost.0
+    }
+
+    /// Waits after the system has killed a worker, for the `times`th time without progress. No input is to blame.
+    fn killed(&mut self, times: u32) -> Result<End, CampaignError> {
+        if times >= MAX_KILLED {
+            return Err(CampaignError::Killed { job: self.number, times });
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << times.min(MAX_KILLED));
+        self.restart_at = Instant::now().checked_add(pause);
+        Ok(End::Killed)
+    }
+
+    /// Runs `input` in a process that runs nothing else.
+    fn alone(&self, input: &[u8], plan: &CampaignPlan) -> Result<Alone, CampaignError> {
         let scratch = plan.places.scratch();
         let path = scratch.join(format!("suspect-{}", self.number));
         files::replace(&path, scratch, input)?;
         let mut command = command(self.number, plan);
-        command.arg("--only").arg(&path).stdout(Stdio::null());
+        command.arg("--only").arg(&path).stdout(Stdio::null()).stderr(Stdio::null());
         let mut process = command.spawn().map_err(CampaignError::Worker)?;
-        let status = wait(&mut process, plan.timeout).map_err(CampaignError::Worker)?;
-        Ok(!status.is_some_and(|status| status.success()))
+        let status = wait(&mut process, plan.limits.wall_clock()).map_err(CampaignError::Worker)?;
+        Ok(match status {
+            Some(status) if status.success() => Alone::Survived,
+            Some(status) if ProcessEnd::of(status, "").is_none() => Alone::Killed,
+            _ => Alone::Ended,
+        })
     }
 
-    /// Ends the worker if its run takes too long.
+    /// Ends the worker if its run takes too long on the clock: it waits for something, or the system has stopped it.
+    /// The worker itself watches its CPU time.
     pub(super) fn end_hang(&mut self, plan: &CampaignPlan) {
+        if self.restart_at.is_some() {
+            return;
+        }
         let running = Running::read(&plan.places.slot(self.number));
         if running.input.is_none() || running.number != self.run.0 {
             self.run = (running.number, Instant::now());
-        } else if self.run.1.elapsed() > plan.timeout && !self.hangs {
+        } else if self.run.1.elapsed() > plan.limits.wall_clock() && !self.hangs {
             self.hangs = true;
             // If the worker has ended by itself, that will be the next message.
             let _ = self.worker.kill();
@@ -219,7 +278,8 @@ fn command(job: usize, plan: &CampaignPlan) -> Command {
     ] {
         command.args([name, &number.to_string()]);
     }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args(plan.limits.options());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -230,16 +290,17 @@ fn worker(
     begins: bool,
     plan: &CampaignPlan,
     heard: &Sender<Heard>,
-) -> Result<(Child, Option<ChildStdin>), CampaignError> {
+) -> Result<(Child, Option<ChildStdin>, StderrTail), CampaignError> {
     let mut command = command(job, plan);
     let until = until.map(|runs| ("--until", runs));
     let left = plan.left().map(|left| ("--milliseconds", left.as_millis() as u64));
     for (name, number) in until.into_iter().chain(left) {
         command.args([name, &number.to_string()]);
     }
-    command.args(begins.then_some("--begins"));
+    command.args(begins.then_some("--begins")).args(plan.generated.then_some("--generated"));
     let mut worker = command.spawn().map_err(CampaignError::Worker)?;
     let (stdin, stdout, heard) = (worker.stdin.take(), worker.stdout.take(), heard.clone());
+    let stderr = StderrTail::read(worker.stderr.take());
     std::thread::spawn(move || {
         for line in stdout.into_iter().flat_map(|out| BufReader::new(out).lines()) {
             let Ok(line) = line else { break };
@@ -250,5 +311,5 @@ fn worker(
         }
         let _ = heard.send((job, None));
     });
-    Ok((worker, stdin))
+    Ok((worker, stdin, stderr))
 }

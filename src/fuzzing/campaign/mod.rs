@@ -11,7 +11,8 @@ mod job;
 pub mod places;
 mod plan;
 pub(crate) mod slot;
-mod subject;
+mod stderr;
+pub(crate) mod subject;
 mod summary;
 mod supervisor;
 pub mod worker;
@@ -19,7 +20,7 @@ pub mod worker;
 pub use error::CampaignError;
 pub use places::Places;
 pub use plan::{CampaignPlan, build_name};
-pub use summary::{CampaignSummary, FoundBug};
+pub use summary::{CampaignSummary, FoundBug, KnownBug};
 pub use supervisor::{Campaign, Finished, Status};
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::findings::isolation::Executable;
+use crate::findings::isolation::{Executable, ProcessLimits};
 use crate::fuzzing::corpus;
+use crate::harness::KnownFindings;
 use crate::harness::targets::TargetKind;
 
 use super::error::CampaignError;
@@ -18,6 +19,8 @@ pub struct CampaignPlan {
     pub build: String,
     /// The target.
     pub target: TargetKind,
+    /// The known findings of the implementation. The executable knows them too.
+    pub known: KnownFindings,
     /// The folders and files.
     pub places: Places,
     /// The number of jobs, which run at the same time.
@@ -30,18 +33,25 @@ pub struct CampaignPlan {
     pub runs: Option<u64>,
     /// The time at which the campaign ends.
     pub end: Option<Instant>,
+    /// The campaign runs generated programs, and no mutations of the corpus.
+    pub generated: bool,
     /// The campaign ends with the first finding.
     pub until_found: bool,
-    /// The time after which the supervisor reports a run as a hang.
-    pub timeout: Duration,
+    /// The limits of each worker.
+    pub limits: ProcessLimits,
 }
 
-/// Returns a name for the code in an executable: the checksum of its bytes.
+/// Returns a name for the code that an executable runs: the checksum of its bytes and of the command that it
+/// tests.
 ///
 /// # Errors
 /// The executable cannot be read.
-pub fn build_name(executable: &Executable) -> Result<String, CampaignError> {
-    let bytes = std::fs::read(executable.path()).map_err(CampaignError::Executable)?;
+pub fn build_name(
+    executable: &Executable,
+    engine_command: Option<&str>,
+) -> Result<String, CampaignError> {
+    let mut bytes = std::fs::read(executable.path()).map_err(CampaignError::Executable)?;
+    bytes.extend(engine_command.unwrap_or_default().as_bytes());
     Ok(corpus::name(&bytes))
 }
 

@@ -26,6 +26,8 @@ pub struct CampaignSummary {
     pub runs: u64,
     /// The duration.
     pub seconds: f64,
+    /// The number of runs that were not judged: an image had a feature that the implementation does not claim.
+    pub unsupported: u64,
     /// The number of edges that the corpus covers.
     pub edges: usize,
     /// The number of rare events that the corpus covers.
@@ -34,8 +36,24 @@ pub struct CampaignSummary {
     pub corpus: String,
     /// The number of inputs in the corpus.
     pub inputs: usize,
-    /// The bugs.
+    /// The bugs that are new.
     pub found: Vec<FoundBug>,
+    /// The known findings.
+    pub known: Vec<KnownBug>,
+}
+
+/// A known finding, and how often it occurred.
+#[derive(Debug, Serialize)]
+pub struct KnownBug {
+    /// The fingerprint.
+    pub fingerprint: String,
+    /// The number of runs that met it. 0 means that it did not occur.
+    pub times: u64,
+    /// Why the finding is a bug, or why it is set aside.
+    pub reason: String,
+    /// The address of the report to the implementation, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
 }
 
 /// All findings with one fingerprint.
@@ -73,10 +91,17 @@ impl CampaignSummary {
             bytes: found.shortest_bytes,
             detail: found.detail.clone(),
         });
+        let known = plan.known.iter().map(|finding| KnownBug {
+            fingerprint: finding.fingerprint.clone(),
+            times: finished.found.times_known(&finding.fingerprint),
+            reason: finding.reason.clone(),
+            link: finding.link.clone(),
+        });
         Ok(Self {
             target: *target,
             jobs: *jobs,
             runs: finished.runs,
+            unsupported: finished.found.unsupported(),
             seconds: elapsed.as_secs_f64(),
             // A job that hung at its end has reported the number of covered edges, but not which ones.
             edges: edges.max(most(|it| it.edges)),
@@ -84,6 +109,7 @@ impl CampaignSummary {
             corpus: corpus.dir().display().to_string(),
             inputs: files::list(corpus.dir())?.len(),
             found: found.collect(),
+            known: known.collect(),
         })
     }
 }

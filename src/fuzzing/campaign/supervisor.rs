@@ -7,7 +7,6 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use crate::disk::error::Error;
-use crate::findings::isolation::ProcessEnd;
 use crate::findings::runner::Finding;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 
@@ -83,10 +82,8 @@ impl<'p> Campaign<'p> {
             match self.events.recv_timeout(CLOCK_INTERVAL) {
                 Ok((job, Some(message))) => self.jobs[job].take(message),
                 Ok((job, None)) => {
-                    if let Err(failure) = self.ended(job) {
-                        let job = &mut self.jobs[job];
-                        (job.failure, job.done) = (Some(failure.to_string()), true);
-                    }
+                    let ended = self.ended(job);
+                    self.note_failure(job, ended);
                 }
                 // The channel does not disconnect: `self` keeps a sender for the next workers.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
@@ -99,7 +96,15 @@ impl<'p> Campaign<'p> {
         self.finished()
     }
 
-    /// Does the periodic work: looks for hangs and for the end, and reports.
+    /// Ends a job that could not go on.
+    fn note_failure(&mut self, job: usize, result: Result<(), CampaignError>) {
+        if let Err(failure) = result {
+            let job = &mut self.jobs[job];
+            (job.failure, job.done) = (Some(failure.to_string()), true);
+        }
+    }
+
+    /// Does the periodic work: looks for hangs, pauses that are over and for the end, and reports.
     fn look(&mut self, report: &mut dyn FnMut(&Status)) {
         let status = self.status();
         if self.plan.until_found && status.found > 0 {
@@ -113,6 +118,12 @@ impl<'p> Campaign<'p> {
             job.end_hang(self.plan);
             if stop {
                 job.stop();
+            }
+        }
+        for number in 0..self.jobs.len() {
+            if !self.jobs[number].done && self.jobs[number].waits_no_longer() {
+                let started = self.start_next(number);
+                self.note_failure(number, started);
             }
         }
         report(&status);
@@ -129,20 +140,22 @@ impl<'p> Campaign<'p> {
         match job.ended(self.plan)? {
             End::Done => return Ok(()),
             End::Killer { input, end, alone } => {
-                let prefix = match end {
-                    ProcessEnd::Timeout => "timeout-",
-                    ProcessEnd::Status(_) => "crash-",
-                };
                 let fingerprint = end.fingerprint();
                 let detail = match alone {
                     true => "no process survives this input",
                     false => "alone, this input does no harm: other runs came before it",
                 };
                 let finding = Finding { fingerprint, detail: detail.to_string() };
-                self.killer(&input, prefix, &finding)?;
+                self.killer(&input, end.prefix(), &finding)?;
             }
+            End::Killed => return Ok(()),
             End::Other => {}
         }
+        self.start_next(number)
+    }
+
+    /// Starts the next worker of a job, unless the campaign is at its end.
+    fn start_next(&mut self, number: usize) -> Result<(), CampaignError> {
         let job = &mut self.jobs[number];
         if self.plan.left().is_some_and(|left| left.is_zero()) {
             job.done = true;
@@ -153,8 +166,11 @@ impl<'p> Campaign<'p> {
 
     /// Records an input that ends workers as a finding, and keeps workers from running it again.
     fn killer(&mut self, input: &[u8], prefix: &str, finding: &Finding) -> Result<(), Error> {
-        let places = &self.plan.places;
-        self.found.add(&places.artifacts()?, prefix, finding, input)?;
+        let CampaignPlan { places, known, .. } = self.plan;
+        match known.find(&finding.fingerprint) {
+            Some(known) => self.found.add_known(&known.fingerprint),
+            None => self.found.add(&places.artifacts()?, prefix, finding, input)?,
+        }
         places.killers()?.add("", input)?;
         Ok(())
     }

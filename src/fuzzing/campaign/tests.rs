@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::disk::files;
-use crate::findings::isolation::Executable;
+use crate::findings::isolation::{Executable, ProcessLimits};
+use crate::harness::KnownFindings;
 use crate::harness::targets::TargetKind;
 
 /// A campaign of one job in `dir`. Its workers run `script`, in which `$state` is the folder of the campaign's state.
@@ -20,14 +21,16 @@ fn plan(dir: &Path, script: &str) -> CampaignPlan {
         executable: Executable::new("/bin/sh", arguments),
         build: String::new(),
         target: TargetKind::Hostile,
+        known: KnownFindings::default(),
         places,
         jobs: 1,
         rng_seed: 1,
         max_operations: 10,
         runs: None,
         end: None,
+        generated: false,
         until_found: false,
-        timeout: Duration::from_secs(60),
+        limits: ProcessLimits { cpu_time: Duration::from_secs(60), memory_mib: 0 },
     }
 }
 
@@ -59,15 +62,15 @@ fn an_input_that_ends_workers_is_a_finding_and_another_worker_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     // The input also ends a process that runs nothing else. The second worker finds it among the killers.
     let script = format!(
-        "for it in \"$@\"; do test \"$it\" = --only && kill -9 $$; done
+        "for it in \"$@\"; do test \"$it\" = --only && kill -ABRT $$; done
          ls $state/killers/* > $state/seen 2>&1 && {{ {DONE}; }}
-         {ENTER}; kill -9 $$"
+         {ENTER}; kill -ABRT $$"
     );
     let plan = plan(dir.path(), &script);
     let finished = run(&plan);
     let found: Vec<_> = finished.found.iter().collect();
     let [(fingerprint, bug)] = found[..] else { panic!("{found:?}") };
-    assert_eq!(fingerprint, "process: end, an answer → signal: 9 (SIGKILL)");
+    assert_eq!(fingerprint, "process: end, an answer → signal: 6 (SIGABRT)");
     assert_eq!((bug.times, bug.shortest_bytes), (1, 3));
     assert_eq!(bug.detail, "no process survives this input");
     let artifacts = files::list(plan.places.artifacts().unwrap().dir()).unwrap();
@@ -83,13 +86,39 @@ fn a_run_that_takes_too_long_is_ended_and_found() {
         "ls $state/killers/* > $state/seen 2>&1 && {{ {DONE}; }}
          {ENTER}; exec sleep 1000"
     );
-    let plan = CampaignPlan { timeout: Duration::from_millis(300), ..plan(dir.path(), &script) };
+    let limits = ProcessLimits { cpu_time: Duration::from_millis(30), memory_mib: 0 };
+    let plan = CampaignPlan { limits, ..plan(dir.path(), &script) };
     let start = Instant::now();
     let finished = run(&plan);
     let found: Vec<_> = finished.found.iter().collect();
     let [(fingerprint, bug)] = found[..] else { panic!("{found:?}") };
     assert_eq!(fingerprint, "process: end, an answer → none");
     assert!(bug.file.starts_with("timeout-") && start.elapsed() < Duration::from_secs(500));
+}
+
+#[test]
+fn an_input_is_not_to_blame_when_the_system_kills_its_worker() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "echo again >> $state/started; test $(wc -l < $state/started) = 3 && {{ {DONE}; }}
+         {ENTER}; kill -9 $$"
+    );
+    let finished = run(&plan(dir.path(), &script));
+    assert!(finished.found.is_empty() && finished.failure.is_none(), "{finished:?}");
+    assert_eq!(finished.runs, 7);
+}
+
+#[test]
+fn an_allocation_beyond_the_limit_is_a_finding() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "for it in \"$@\"; do test \"$it\" = --only && kill -ABRT $$; done
+         ls $state/killers/* > $state/seen 2>&1 && {{ {DONE}; }}
+         {ENTER}; echo 'memory allocation of 7 bytes failed' >&2; kill -ABRT $$"
+    );
+    let finished = run(&plan(dir.path(), &script));
+    let found: Vec<_> = finished.found.iter().map(|(fingerprint, _)| fingerprint).collect();
+    assert_eq!(found, ["memory: allocation, within the limit → beyond"]);
 }
 
 #[test]

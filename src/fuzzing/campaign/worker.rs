@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk::error::Error;
 use crate::disk::files;
 use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::findings::isolation::RunCounter;
 use crate::findings::panics::PanicNotes;
 use crate::findings::runner::Runner;
 use crate::fuzzing::embedded::state::CampaignState;
@@ -21,6 +22,7 @@ use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings
 use crate::fuzzing::feedback::Recorder;
 use crate::harness::Checks;
 use crate::harness::engine::Engine;
+use crate::harness::engine_failure;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
@@ -52,6 +54,8 @@ pub struct WorkerJob {
     pub until: Option<u64>,
     /// The time after which the job ends.
     pub limit: Option<Duration>,
+    /// The job runs generated programs, and no mutations of the corpus.
+    pub generated: bool,
     /// A campaign begins: the worker reads the inputs that have come to the corpus since the state was saved, and
     /// forgets the findings of the campaign before.
     pub begins: bool,
@@ -89,16 +93,21 @@ const IMPORT: u64 = 2_000;
 /// The number of runs between two reports and looks at the clock.
 const REPORT: u64 = 100;
 
-/// Runs a job until its end, and reports to the supervisor on standard output.
+/// Runs a job until its end, and reports to the supervisor on standard output. Counts its runs with `runs`.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run<I: Implementation>(implementation: &I, job: &WorkerJob) -> io::Result<()> {
-    match work(implementation, job) {
-        Ok(()) => Ok(()),
-        Err(WorkerStop::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(WorkerStop::Output(error)) => Err(error),
-        Err(WorkerStop::Error(error)) => send(&Message::Failed(error.to_string())),
+pub fn run<I: Implementation>(
+    implementation: &I,
+    job: &WorkerJob,
+    runs: RunCounter,
+) -> io::Result<()> {
+    match engine_failure::catch(|| work(implementation, job, runs)) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(WorkerStop::Output(error))) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Ok(Err(WorkerStop::Output(error))) => Err(error),
+        Ok(Err(WorkerStop::Error(error))) => send(&Message::Failed(error.to_string())),
+        Err(line) => send(&Message::Failed(line)),
     }
 }
 
@@ -118,20 +127,24 @@ pub fn run_only<I: Implementation>(
         Ok(input) => {
             let recorder = Rc::new(Recorder::new());
             let mut runner = Runner::new(implementation, target, FileNames::default(), &recorder);
-            runner.run(&input, Checks::AtCheckpoints);
-            Ok(())
+            let ran = engine_failure::catch(|| runner.run(&input, Checks::AtCheckpoints));
+            ran.map_or_else(|line| send(&Message::Failed(line)), |_| Ok(()))
         }
         Err(error) => send(&Message::Failed(error.to_string())),
     }
 }
 
-fn work<I: Implementation>(implementation: &I, job: &WorkerJob) -> Result<(), WorkerStop> {
+fn work<I: Implementation>(
+    implementation: &I,
+    job: &WorkerJob,
+    counter: RunCounter,
+) -> Result<(), WorkerStop> {
     let start = Instant::now();
     let stop = when_input_ends();
     let _silence = PanicNotes::take_over();
     let places = Places::new(job.dir.clone(), job.shared.clone(), job.target)?;
     let state = places.state(job.number);
-    let mut fuzzer = fuzzer(implementation, job, &places, &state)?;
+    let mut fuzzer = fuzzer(implementation, job, &places, &state, counter)?;
     // The state that is saved by now has the inputs of the corpus.
     report(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
     let end = job.limit.map(|limit| start + limit);
@@ -143,7 +156,10 @@ fn work<I: Implementation>(implementation: &I, job: &WorkerJob) -> Result<(), Wo
         if job.until.is_some_and(|until| runs >= until) || runs.is_multiple_of(REPORT) && late() {
             break;
         }
-        fuzzer.step()?;
+        match job.generated {
+            true => fuzzer.step_generated()?,
+            false => fuzzer.step()?,
+        }
         let runs = fuzzer.runs();
         let skipped = fuzzer.subject().skipped().map_err(failed)?;
         if skipped || runs.is_multiple_of(SAVE) {
@@ -170,6 +186,7 @@ fn fuzzer<I: Implementation>(
     job: &WorkerJob,
     places: &Places,
     state: &Path,
+    counter: RunCounter,
 ) -> Result<Fuzzer<Supervised<I>>, Error> {
     let slot = places.slot(job.number);
     let failed = |error: io::Error| Error::file(&slot, error);
@@ -177,7 +194,7 @@ fn fuzzer<I: Implementation>(
     let killers = files::list(places.killers()?.dir())?;
     let killers: Result<BTreeSet<_>, _> =
         killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
-    let subject = Supervised::new(implementation, job.target, open, killers?);
+    let subject = Supervised::new(implementation, job.target, open, killers?, counter);
     let settings = FuzzSettings {
         rng_seed: job.rng_seed,
         limits: job.target.limits(),

@@ -24,7 +24,22 @@ pub struct SavedFinding {
 
 /// All findings, by fingerprint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedFindings(BTreeMap<String, SavedFinding>);
+pub struct SavedFindings {
+    /// The number of runs that met each known finding. The name of the field is no fingerprint, and older states lack
+    /// it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    known: BTreeMap<String, u64>,
+    /// The number of runs that were not judged: an image had a feature that the engine does not claim.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    unsupported: u64,
+    /// The findings that are new.
+    #[serde(flatten)]
+    new: BTreeMap<String, SavedFinding>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
 
 impl SavedFindings {
     /// Counts a finding. Writes its input to `artifacts` if it is the first or the shortest with its fingerprint. The
@@ -40,24 +55,51 @@ impl SavedFindings {
         input: &[u8],
     ) -> Result<(), Error> {
         let Finding { fingerprint, detail } = finding;
-        match self.0.get_mut(fingerprint) {
+        match self.new.get_mut(fingerprint) {
             Some(found) if found.shortest_bytes <= input.len() => found.times += 1,
             before => {
                 let times = 1 + before.map_or(0, |found| found.times);
                 let file = artifacts.add(prefix, input)?;
                 let (shortest_bytes, detail) = (input.len(), detail.clone());
                 let found = SavedFinding { times, shortest_bytes, file, detail };
-                self.0.insert(fingerprint.clone(), found);
+                self.new.insert(fingerprint.clone(), found);
             }
         }
         Ok(())
     }
 
+    /// Counts a run that met the known finding with this fingerprint.
+    pub fn add_known(&mut self, fingerprint: &str) {
+        match self.known.get_mut(fingerprint) {
+            Some(times) => *times += 1,
+            None => drop(self.known.insert(fingerprint.to_string(), 1)),
+        }
+    }
+
+    /// Returns the number of runs that met the known finding with this fingerprint.
+    pub fn times_known(&self, fingerprint: &str) -> u64 {
+        self.known.get(fingerprint).copied().unwrap_or(0)
+    }
+
+    /// Counts a run that was not judged.
+    pub fn add_unsupported(&mut self) {
+        self.unsupported += 1;
+    }
+
+    /// Returns the number of runs that were not judged, because an image had a feature that the engine does not claim.
+    pub fn unsupported(&self) -> u64 {
+        self.unsupported
+    }
+
     /// Adds the findings of another job.
     pub fn extend(&mut self, others: &Self) {
-        for (fingerprint, found) in &others.0 {
-            match self.0.get_mut(fingerprint) {
-                None => drop(self.0.insert(fingerprint.clone(), found.clone())),
+        self.unsupported += others.unsupported;
+        for (fingerprint, times) in &others.known {
+            *self.known.entry(fingerprint.clone()).or_default() += times;
+        }
+        for (fingerprint, found) in &others.new {
+            match self.new.get_mut(fingerprint) {
+                None => drop(self.new.insert(fingerprint.clone(), found.clone())),
                 Some(known) => {
                     let times = known.times + found.times;
                     if found.shortest_bytes < known.shortest_bytes {
@@ -69,18 +111,18 @@ impl SavedFindings {
         }
     }
 
-    /// Reports whether there are no findings.
+    /// Reports whether there are no new findings.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.new.is_empty()
     }
 
-    /// Returns the number of fingerprints.
+    /// Returns the number of new fingerprints.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.new.len()
     }
 
-    /// Returns each fingerprint with its findings, in order of the fingerprints.
+    /// Returns each new fingerprint with its findings, in order of the fingerprints.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &SavedFinding)> {
-        self.0.iter().map(|(fingerprint, found)| (fingerprint.as_str(), found))
+        self.new.iter().map(|(fingerprint, found)| (fingerprint.as_str(), found))
     }
 }

@@ -63,6 +63,11 @@ pub trait Subject {
 
     /// Returns the recorder that counts events. The loop resets it before each run.
     fn recorder(&self) -> &Recorder;
+
+    /// Returns the fingerprints of known findings that the last run met, each once: by default, none.
+    fn met(&self) -> &[String] {
+        &[]
+    }
 }
 
 /// The result of a run.
@@ -72,6 +77,8 @@ pub enum RunReply {
     Sound(Outcome),
     /// The run found a bug.
     Found(Finding),
+    /// A panic ended the run, and the finding is known.
+    KnownPanic,
     /// The subject did not run the input, because the input is known to end the process.
     Skipped,
 }

@@ -12,6 +12,7 @@ mod geometry;
 mod insert;
 mod operand;
 mod payload;
+mod refused;
 mod repeat;
 mod sniper;
 mod splice;

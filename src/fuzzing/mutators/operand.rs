@@ -59,6 +59,7 @@ fn interesting(kind: OperandKind, operand: &mut [u8], geometry: &Geometry, entro
         OperandKind::Position => out.put_slice(&interesting_position(entropy)),
         OperandKind::Size => out.put_slice(&interesting_size(geometry, entropy)),
         OperandKind::Gap => out.put_slice(&interesting_gap(geometry, entropy)),
+        OperandKind::FarGap => out.put_slice(&interesting_far_gap(geometry, entropy)),
         OperandKind::Count | OperandKind::Few => {
             out.put_u8([0, 1, 2, 7, 8, 15, 31, entropy.below(16) as u8][entropy.below(8) as usize]);
         }
@@ -103,6 +104,21 @@ fn interesting_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
         1 => [(1u64 << edge.min(8)).saturating_sub(2 + entropy.below(4)) as u8, 0],
         _ => [255, entropy.below(16) as u8],
     }
+}
+
+/// Returns the encoding of a number of clusters that ends near a host offset with few bits: any, the longest, the first
+/// past 32 or 44 bits, or the first that a descriptor of a compressed cluster cannot hold.
+fn interesting_far_gap(geometry: &Geometry, entropy: &mut Entropy) -> [u8; 2] {
+    let cluster_bits = geometry.cluster_size.bits();
+    let offset_bits = match entropy.below(5) {
+        0 => cluster_bits + entropy.below(48) as u32,
+        1 => 56,
+        2 => 32,
+        3 => 44,
+        _ => 70 - cluster_bits,
+    };
+    let units = [1, 1, 3, 255][entropy.below(4) as usize];
+    [units, offset_bits.saturating_sub(cluster_bits).min(47) as u8]
 }
 
 /// Returns the encoding of a size near a multiple of the bytes that a cluster, an L2 table or a cluster of the L1 table

@@ -11,9 +11,15 @@ use crate::programs::operand::Number;
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
-use super::operand;
+use super::{operand, refused};
+
+/// In a target with attacks, one mutation of this many appends an attack of known meaning. It needs no run.
+const REFUSED_ONE_IN: u64 = 4;
 
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
+    if context.limits.attacks > 0 && context.entropy.one_in(REFUSED_ONE_IN) {
+        return refused::change(program, context);
+    }
     if !context.sound {
         return false;
     }

@@ -1,8 +1,17 @@
-//! The visitor of the oracles. It keeps extents, and counts steps against the fuel.
+//! The visitor of the oracles, and the bound on a walk. It keeps extents, and counts steps against the fuel.
 
 use std::ops::ControlFlow;
 
 use crate::disk::extent::{Extent, Visitor};
+
+/// The bound on the steps of a walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fuel {
+    /// The number of steps.
+    pub(super) steps: u64,
+    /// A walk that takes more steps is a violation. If false, the oracle stops it and goes on.
+    pub(super) enough: bool,
+}
 
 /// Collects the extents of one walk.
 #[derive(Debug)]

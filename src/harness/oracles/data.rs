@@ -16,7 +16,7 @@ use crate::harness::engine::{EngineError, OpenDisk};
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
 
-use super::{OracleResult, unexpected_error, violation};
+use super::{OracleResult, POISON, unexpected_error, violation};
 
 const ORACLE: &str = "data";
 
@@ -106,7 +106,7 @@ fn check_seam(read: &mut impl GuestRead, before: &Visible, after: &Visible) -> O
     if short || inflated || too_deep(after, after.start + HALF as u64) {
         return Ok(());
     }
-    let (mut expected, mut actual) = ([0; 2 * HALF], [0xA5; 2 * HALF]);
+    let (mut expected, mut actual) = ([0; 2 * HALF], [POISON; 2 * HALF]);
     let (first, second) = expected.split_at_mut(HALF);
     expect_of(before, start, first);
     expect_of(after, GuestOffset::new(after.start), second);
@@ -129,7 +129,7 @@ fn check_seam(read: &mut impl GuestRead, before: &Visible, after: &Visible) -> O
 }
 
 fn check_edge(read: &mut impl GuestRead, visible: &Visible, at: u64) -> OracleResult {
-    let mut actual = [0xA5; STAMP_BYTES];
+    let mut actual = [POISON; STAMP_BYTES];
     let guest = GuestOffset::new(at);
     let state = visible.state();
     if let Err(error) = read(guest, &mut actual) {
@@ -188,7 +188,8 @@ pub fn costly(model: &Model, start: GuestOffset, length_bytes: usize) -> bool {
     [start.get(), last].into_iter().any(inflates_too_much)
 }
 
-/// Reads any range of the disk and compares every byte. The engine must refuse a range that reaches past the end.
+/// Reads any range of the disk and compares every byte. If the range reaches past the end, the engine may refuse it;
+/// otherwise, the bytes past the end are zeros.
 pub fn check_range(
     disk: &mut impl OpenDisk,
     model: &Model,
@@ -198,17 +199,21 @@ pub fn check_range(
 ) -> OracleResult {
     let DataBuffers { expected, actual } = buffers;
     actual.clear();
-    actual.resize(length_bytes, 0xA5);
+    actual.resize(length_bytes, POISON);
+    let on_disk = model.virtual_size_bytes().saturating_sub(start.get());
     let past_end = start.get().saturating_add(length_bytes as u64) > model.virtual_size_bytes();
-    match (disk.read(start, actual), past_end) {
-        (Err(_), true) => return Ok(()),
-        (Ok(()), true) => {
-            return violation(ORACLE, "past the end", ("refused", "an answer"), || {
-                format!("{length_bytes} bytes at guest offset {start}")
-            });
-        }
-        (Err(error), false) => return Err(unexpected_error(ORACLE, "range", &error)),
-        (Ok(()), false) => {}
+    match disk.read(start, actual) {
+        Err(_) if past_end => return Ok(()),
+        Err(error) => return Err(unexpected_error(ORACLE, "range", &error)),
+        Ok(()) => {}
+    }
+    let on_disk = on_disk.min(length_bytes as u64);
+    if actual[on_disk as usize..].iter().any(|byte| *byte != 0) {
+        return violation(ORACLE, "past the end", ("an error or zeros", "other bytes"), || {
+            format!(
+                "{length_bytes} bytes at guest offset {start}, of which {on_disk} lie on the disk"
+            )
+        });
     }
     for (part, there) in parts_in(model, start, length_bytes) {
         check_part(&part, &actual[there], expected)?;

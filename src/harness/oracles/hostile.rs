@@ -1,7 +1,7 @@
 //! Damaged images: after any damage, opening, walking, looking up and reading end within bounds. Answers tile the
 //! disk, are possible, and agree with each other. Ranges that no damage can have touched are mapped as the model
-//! says. While bytes change during a read, answers only have to tile the disk. Does not check the mapping of damaged
-//! entries, nor the data.
+//! says. While bytes change during a read, answers only have to tile the disk. If QEMU does not open the image, the
+//! oracle `refusal` judges the answers instead. Does not check the mapping of damaged entries, nor the data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,11 +14,12 @@ use crate::harness::engine::Engine;
 use crate::harness::idle::QuestionKind;
 use crate::harness::meter::Meter;
 use crate::harness::verdicts::Verdicts;
-use crate::images::damage::Damage;
+use crate::images::damage::{Damage, Refusal};
 use crate::images::entropy::Entropy;
 
-use super::raw::{Answers, Fuel, RawOutcome, judged_walk, walk};
-use super::{Oracle, OracleResult, Violation, model};
+use super::collector::Fuel;
+use super::raw::{Answers, RawOutcome, judged_walk, walk};
+use super::{Oracle, OracleResult, Violation, model, refusal};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
 
@@ -28,6 +29,7 @@ pub struct HostileBuffers {
     whole: Vec<Extent>,
     other: Vec<Extent>,
     clipped: [Vec<Extent>; 2],
+    refusals: Vec<Refusal>,
     meter: Arc<Meter>,
 }
 
@@ -43,12 +45,23 @@ pub fn check<E: Engine>(
     buffers: &mut HostileBuffers,
     verdicts: &mut Verdicts,
 ) -> Result<RawOutcome, Box<Violation>> {
-    let HostileBuffers { whole, other, clipped, meter } = buffers;
+    let HostileBuffers { whole, other, clipped, refusals, meter } = buffers;
     Meter::renew(meter);
     let chain = Chain::damaged(case.images, case.damage, meter);
     let fuel = Fuel::of_chain(case.images.written_bytes(), chain.layers().len());
-    let outcome = if case.damage.is_unsteady() {
-        whole.clear();
+    whole.clear();
+    case.damage.refusals(case.images, refusals);
+    let refused = match refusals.is_empty() {
+        true => None,
+        false => {
+            let places = Refusals { refusals, damage: case.damage, expected };
+            places.judge(engine, &chain, fuel, other, verdicts)?
+        }
+    };
+    let outcome = if let Some(outcome) = refused {
+        outcome
+    } else if case.damage.is_unsteady() {
+        chain.rearm();
         match engine.open(&chain) {
             Ok(mut disk) => judged_walk(&mut disk, whole, fuel, verdicts)?.0,
             Err(_) => RawOutcome::Refused,
@@ -66,6 +79,35 @@ pub fn check<E: Engine>(
         verdicts.judge_answers(QuestionKind::Map, walked)?;
     }
     Ok(outcome)
+}
+
+/// The places of a damaged image at which every reader must refuse.
+struct Refusals<'a> {
+    refusals: &'a [Refusal],
+    damage: &'a Damage,
+    /// The extents of the disk without the damage.
+    expected: &'a [Extent],
+}
+
+impl Refusals<'_> {
+    /// Judges the answers at these places. Returns the result of the run if there is nothing else to judge: the engine
+    /// does not open the image, or QEMU does not.
+    fn judge<E: Engine>(
+        &self,
+        engine: &mut E,
+        chain: &Chain,
+        fuel: Fuel,
+        walked: &mut Vec<Extent>,
+        verdicts: &mut Verdicts,
+    ) -> Result<Option<RawOutcome>, Box<Violation>> {
+        let Self { refusals, damage, expected } = *self;
+        let Ok(mut disk) = engine.open(chain) else { return Ok(Some(RawOutcome::Refused)) };
+        for place in refusals {
+            let held = refusal::check(&mut disk, place, damage, expected, fuel, walked);
+            verdicts.judge(held)?;
+        }
+        Ok(refusals.iter().any(Refusal::is_of_image).then_some(RawOutcome::Failed))
+    }
 }
 
 /// Checks that the ranges between the touched ones are mapped as in `expected`, as far as the walk came.

@@ -8,21 +8,27 @@ pub mod data;
 mod error_text;
 pub mod flags;
 pub mod hostile;
+pub mod info;
 pub mod io;
 pub mod known;
 pub mod lookup;
 pub mod maximal;
+pub mod memory;
 pub mod model;
 pub mod partition;
 pub mod qcow2;
 pub mod raw;
+mod refusal;
 pub mod snapshots;
 pub mod window;
 
 use std::fmt;
 
 use crate::disk::extent::Mapping;
-use crate::harness::engine::{EngineError, ErrorKind};
+use crate::harness::engine::{EngineEnd, EngineError, ErrorKind};
+
+/// The oracles fill the buffers that they pass to an engine with this byte, and so see bytes that it left alone.
+const POISON: u8 = 0xA5;
 
 /// An oracle, as its violations name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,16 +97,47 @@ impl Violation {
         }
     }
 
+    /// Reports whether the harness could not give the image to the engine.
+    pub(crate) fn is_not_given(&self) -> bool {
+        self.oracle == "open" && self.error_kind() == Some(ErrorKind::NotAsked)
+    }
+
     /// Returns the kind of the error that the engine gave in place of an answer, if it gave one.
     pub(crate) fn error_kind(&self) -> Option<ErrorKind> {
-        self.error.as_ref().map(|error| error.kind)
+        self.error.as_ref().and_then(|error| error.kind)
     }
 }
 
-/// An error that an engine gave in place of an answer.
+/// Returns the violation for the end of a process in place of its answers.
+pub(crate) fn process_end(end: EngineEnd) -> Box<Violation> {
+    let EngineEnd { status, is_out_of_memory, detail } = end;
+    let (oracle, field, (expected, actual)) = match is_out_of_memory {
+        true => ("memory", "allocation", ("within the limit", "beyond")),
+        false => ("process", "end", ("an answer", status)),
+    };
+    // Process numbers and addresses differ from run to run.
+    let lines: Vec<_> = detail.lines().map(error_text::without_values).collect();
+    let error = panic_message(&detail).map(|message| GivenError {
+        kind: None,
+        text: error_text::without_values(&format!("panic: {message}")),
+    });
+    let (drawn, detail) = (false, lines.join("\n"));
+    Box::new(Violation { oracle, drawn, field, expected, actual, error, detail })
+}
+
+/// Returns the message of the last panic in the last lines of a process in Rust: all its panics have one exit code.
+fn panic_message(lines: &str) -> Option<&str> {
+    let is_panic = |line: &str| line.starts_with("thread '") && line.contains(" panicked at ");
+    let lines: Vec<_> = lines.lines().collect();
+    let at = lines.iter().rposition(|line| is_panic(line))?;
+    lines.get(at + 1).copied()
+}
+
+/// An error that an engine gave in place of an answer, or the panic that ended its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GivenError {
-    kind: ErrorKind,
+    /// The kind of the error. A panic has none: no claim excuses it.
+    kind: Option<ErrorKind>,
     /// The text without values.
     text: String,
 }
@@ -139,7 +176,7 @@ pub(crate) fn unexpected_error(
         _ => "an error",
     };
     let text = error_text::without_values(&detail);
-    let (expected, error) = ("an answer", Some(GivenError { kind, text }));
+    let (expected, error) = ("an answer", Some(GivenError { kind: Some(kind), text }));
     Box::new(Violation { oracle, drawn, field: asked, expected, actual, error, detail })
 }
 

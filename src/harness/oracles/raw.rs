@@ -1,6 +1,6 @@
 //! Files that no program built: for any content, opening, walking, looking up and reading end within bounds.
-//! Answers tile the disk, are possible, and agree with each other. Does not check that they are right: no model
-//! exists for such a file.
+//! Answers tile the disk, are possible, and agree with each other. If QEMU does not open a file, the oracle `refusal`
+//! judges the answers instead. Does not check that answers are right: no model exists for such a file.
 //!
 //! # Arithmetic
 //! Numbers of steps saturate, because a bound of 2^64 steps is none. The extents that are read end on the disk
@@ -12,18 +12,19 @@ use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::verdicts::Verdicts;
+use crate::images::damage::{BrokenRule, broken_at_open};
 use crate::images::entropy::Entropy;
 use crate::images::files::Images;
 
-use super::collector::Collector;
-use super::{Violation, bounds, flags, lookup, maximal, partition, window};
+use super::collector::{Collector, Fuel};
+use super::{Violation, bounds, flags, lookup, maximal, partition, refusal, window};
 
 /// The result of a run on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawOutcome {
     /// The engine did not open the file.
     Refused,
-    /// The engine opened the file, and its walk ended with an error.
+    /// The engine opened the file, and its walk ended with an error, or had to.
     Failed,
     /// The engine walked the file to its end, or to a bound of the run.
     Walked,
@@ -66,7 +67,11 @@ impl RawJudge {
         let Self { whole, other, .. } = self;
         let answers = Answers { whole, other, fuel, verdicts };
         self.file.become_file(input);
-        answers.judge(engine, &Chain::new(&self.file), entropy)
+        let chain = Chain::new(&self.file);
+        match broken_at_open(&self.file.top().image) {
+            Some(rule) => answers.judge_refused(engine, &chain, rule),
+            None => answers.judge(engine, &chain, entropy),
+        }
     }
 }
 
@@ -74,15 +79,6 @@ impl RawJudge {
 fn steps(bytes: u64) -> u64 {
     let tables = bytes.saturating_mul(STEPS_PER_BYTE);
     bounds::fuel(0).saturating_add(tables).saturating_add(MAX_EXTENTS as u64)
-}
-
-/// The bound on the steps of a walk.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fuel {
-    /// The number of steps.
-    steps: u64,
-    /// A walk that takes more steps is a violation. If false, the oracle stops it and goes on.
-    enough: bool,
 }
 
 impl Fuel {
@@ -113,6 +109,20 @@ pub(super) struct Answers<'a> {
 }
 
 impl Answers<'_> {
+    /// Judges the answers about an image that QEMU does not open, because it breaks `rule`.
+    fn judge_refused<E: Engine>(
+        self,
+        engine: &mut E,
+        chain: &Chain,
+        rule: BrokenRule,
+    ) -> Result<RawOutcome, Box<Violation>> {
+        let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
+        let whole_disk = 0..disk.virtual_size_bytes();
+        let answered = refusal::check_piece(&mut disk, rule, whole_disk, self.fuel, self.other);
+        self.verdicts.judge(answered)?;
+        Ok(RawOutcome::Failed)
+    }
+
     /// Opens a chain, walks it, and asks about some of the extents.
     pub(super) fn judge<E: Engine>(
         self,

@@ -6,6 +6,7 @@ use crate::harness::claims::Claim;
 use crate::harness::engine::Engine;
 use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
+use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::raw::RawOutcome;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
@@ -47,8 +48,8 @@ pub struct Hostile<E, O: Observer = ()> {
 impl<E: Engine, O: Observer> Hostile<E, O> {
     /// Creates the target with `engine` under test. VM and build report events to `observer`.
     pub fn observed(engine: E, observer: O) -> Self {
-        let (pipeline, buffers, verdicts) = Default::default();
-        let (model, expected) = Default::default();
+        let (pipeline, buffers, model, expected) = Default::default();
+        let verdicts = Verdicts::knowing(engine.known_findings());
         Self { engine, observer, pipeline, model, expected, buffers, verdicts }
     }
 
@@ -73,8 +74,17 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
             }
             model.replay(case.journals.iter().copied());
             model.extents(expected);
+            if engine.begin_rehearsal() {
+                let (entropy, verdicts) = (&mut entropy.clone(), &mut Verdicts::default());
+                // Only the questions count.
+                let _ = hostile::check(engine, case, expected, entropy, buffers, verdicts);
+                engine.end_rehearsal();
+            }
+            let memory = MemoryMeter::begin();
             let judged = hostile::check(engine, case, expected, &mut entropy, buffers, verdicts);
-            match judged? {
+            let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed)?;
+            verdicts.judge(memory.check(engine.policy().memory))?;
+            match judged {
                 RawOutcome::Refused => refused += 1,
                 RawOutcome::Failed => failed += 1,
                 RawOutcome::Walked => {}
@@ -87,5 +97,9 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
 
     fn pipeline(&self) -> Option<&Pipeline> {
         Some(&self.pipeline)
+    }
+
+    fn met(&self) -> &[String] {
+        self.verdicts.met()
     }
 }

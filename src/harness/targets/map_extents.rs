@@ -33,4 +33,8 @@ impl<E: Engine, O: Observer> Target for Harness<E, O> {
     fn pipeline(&self) -> Option<&Pipeline> {
         Some(Harness::pipeline(self))
     }
+
+    fn met(&self) -> &[String] {
+        Harness::met(self)
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
+use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::raw::{RawJudge, RawOutcome};
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
@@ -46,7 +47,8 @@ impl<E: Engine> RawImage<E> {
     /// Creates the target with `engine` under test.
     pub fn new(engine: E) -> Self {
         let recount = Recount::bounded(MAX_FILE_REFERENCES);
-        Self { engine, recount, judge: RawJudge::default(), verdicts: Verdicts::default() }
+        let verdicts = Verdicts::knowing(engine.known_findings());
+        Self { engine, recount, judge: RawJudge::default(), verdicts }
     }
 }
 
@@ -54,9 +56,21 @@ impl<E: Engine> Target for RawImage<E> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
         // The recount must end without a panic. Any result is correct for a file of any content.
         let _ = self.recount.recount(&input);
-        self.engine.begin_run();
-        self.verdicts.begin_run();
-        let judged = self.judge.judge(&mut self.engine, input, &mut self.verdicts);
+        let Self { engine, judge, verdicts, .. } = self;
+        engine.begin_run();
+        verdicts.begin_run();
+        if engine.begin_rehearsal() {
+            // Only the questions count.
+            let _ = judge.judge(engine, input, &mut Verdicts::default());
+            engine.end_rehearsal();
+        }
+        let memory = MemoryMeter::begin();
+        let judged = judge.judge(engine, input, verdicts);
+        let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed);
+        let judged = judged.and_then(|outcome| {
+            verdicts.judge(memory.check(engine.policy().memory))?;
+            Ok(outcome)
+        });
         let outcome = judged
             .map_err(|violation| Box::new(Failure { violation: *violation, operations_run: 0 }))?;
         let (refused, failed) = match outcome {
@@ -70,5 +84,9 @@ impl<E: Engine> Target for RawImage<E> {
 
     fn pipeline(&self) -> Option<&Pipeline> {
         None
+    }
+
+    fn met(&self) -> &[String] {
+        self.verdicts.met()
     }
 }

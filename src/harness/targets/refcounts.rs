@@ -6,7 +6,8 @@ use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
-use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::harness::verdicts::Verdicts;
+use crate::harness::{Checks, Failure, KnownFindings, Outcome, Pipeline};
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
@@ -19,13 +20,14 @@ pub(super) const DEFINITION: Definition = Definition {
     expectation: Expectation::NotWalked,
 };
 
-/// Creates the target. It calls no engine.
-pub(super) fn create<E, O>(_engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
+/// Creates the target. It asks the engine only for its known findings.
+pub(super) fn create<E, O>(engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
 where
     E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
-    Box::new(Refcounts::observed(observer.clone()).named(names))
+    let known = engine.known_findings();
+    Box::new(Refcounts::observed(observer.clone(), known).named(names))
 }
 
 /// Runs programs and judges only the refcounts of the images that they build.
@@ -34,12 +36,14 @@ pub struct Refcounts<O: Observer = ()> {
     pipeline: Pipeline,
     recount: Recount,
     observer: O,
+    verdicts: Verdicts,
 }
 
 impl<O: Observer> Refcounts<O> {
-    /// Creates the target. VM and build report events to `observer`.
-    pub fn observed(observer: O) -> Self {
-        Self { pipeline: Pipeline::default(), recount: Recount::default(), observer }
+    /// Creates the target, which sets the findings `known` aside. VM and build report events to `observer`.
+    pub fn observed(observer: O, known: KnownFindings) -> Self {
+        let (pipeline, recount) = Default::default();
+        Self { pipeline, recount, observer, verdicts: Verdicts::knowing(known) }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -50,15 +54,20 @@ impl<O: Observer> Refcounts<O> {
 
 impl<O: Observer> Target for Refcounts<O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { pipeline, recount, observer } = self;
+        let Self { pipeline, recount, observer, verdicts } = self;
+        verdicts.begin_run();
         pipeline.load(input, &Claims::ALL);
         pipeline.run(DEFINITION.limits, checks, observer, |case| {
             let top = case.images.top();
-            refcounts::check(recount, &top.image, &top.out_of_date)
+            verdicts.judge(refcounts::check(recount, &top.image, &top.out_of_date)).map(|_| ())
         })
     }
 
     fn pipeline(&self) -> Option<&Pipeline> {
         Some(&self.pipeline)
+    }
+
+    fn met(&self) -> &[String] {
+        self.verdicts.met()
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::storage::Storage;
-use crate::formats::qcow2::anatomy::{Anatomy, EVERYTHING, Element};
+use crate::formats::qcow2::anatomy::{Anatomy, EVERYTHING, Element, Part};
 use crate::formats::qcow2::constants::OFFSET_MASK;
 use crate::images::files::Images;
 use crate::images::image::Image;
@@ -22,14 +22,24 @@ use super::traps::{Failing, Trap};
 pub struct Damage {
     anatomies: [Anatomy; MAX_LAYERS],
     touched: Vec<Range<u64>>,
+    changed: Vec<ChangedElement>,
     pub(super) traps: Vec<Trap>,
     pub(super) failing: Vec<Failing>,
+}
+
+/// An element whose bytes an attack has changed for all reads.
+#[derive(Clone, Debug)]
+pub(super) struct ChangedElement {
+    /// The number of the layer, counted down from the top.
+    pub(super) depth: usize,
+    pub(super) element: Element,
 }
 
 impl Damage {
     /// Makes all `attacks` on `images`, in order. Elements are counted as they were before the first attack.
     pub fn apply(&mut self, images: &mut Images, attacks: &[Attack]) {
         self.touched.clear();
+        self.changed.clear();
         self.traps.clear();
         self.failing.clear();
         if attacks.is_empty() {
@@ -53,6 +63,12 @@ impl Damage {
     /// Returns the guest ranges whose mapping may have changed, sorted by their start.
     pub fn touched(&self) -> &[Range<u64>] {
         &self.touched
+    }
+
+    /// Returns the elements whose bytes have changed. If a cut has removed elements, this returns only the ones on
+    /// which other elements depend.
+    pub(super) fn changed(&self) -> &[ChangedElement] {
+        &self.changed
     }
 
     /// Reports whether bytes of an image change during reads.
@@ -109,14 +125,20 @@ impl Damage {
         if transform != Transform::Swap {
             let changed = changed(anatomy, image, &element, transform, value);
             put(image, &element, changed);
-            self.touched.push(element.guest);
+            self.record(depth, element);
             return;
         }
         let Some(other) = anatomy.element(spot.part, spot.nth.wrapping_add(2)) else { return };
         let (one, two) = (value_of(image, &element), value_of(image, &other));
         put(image, &element, two);
         put(image, &other, one);
-        self.touched.extend([element.guest, other.guest]);
+        self.record(depth, element);
+        self.record(depth, other);
+    }
+
+    fn record(&mut self, depth: usize, element: Element) {
+        self.touched.push(element.guest.clone());
+        self.changed.push(ChangedElement { depth, element });
     }
 
     /// Cuts the end of a file. Entries past the end read as zeros, so they are empty.
@@ -129,7 +151,12 @@ impl Damage {
         }
         let elements = self.anatomies[depth].elements().iter();
         let lost = elements.filter(|element| element.range().end.get() > length);
-        self.touched.extend(lost.map(|element| element.guest.clone()));
+        for element in lost {
+            self.touched.push(element.guest.clone());
+            if element.part == Part::L1 || element.guest == EVERYTHING {
+                self.changed.push(ChangedElement { depth, element: element.clone() });
+            }
+        }
         files.image.cut(length);
     }
 }

@@ -16,6 +16,9 @@ use super::plan::{ImagePlan, MAX_SIZE_BYTES};
 use super::state::{Bitmaps, FileState, L1, PayloadEnd, Snapshots, TablePlace};
 use super::tables::{ClusterMapping, Extended, L2Tables, TableId};
 
+/// The largest number of clusters that stay free after a far gap, for later clusters.
+const ROOM_AFTER_FAR_GAP: u64 = 1 << 20;
+
 /// A builder of images. All buffers are reused from image to image.
 #[derive(Debug)]
 pub struct Builder {
@@ -108,6 +111,23 @@ impl Builder {
     /// Leaves `clusters` clusters free at the end of the file.
     pub fn leave_gap(&mut self, clusters: u64) {
         self.placement.leave_gap(clusters);
+    }
+
+    /// Leaves `clusters` clusters free at the end of the file, which may then be as long as the format allows. Returns
+    /// false if nothing changed.
+    pub fn leave_far_gap(&mut self, clusters: u64) -> bool {
+        let gap = self.far_gap(clusters);
+        if gap > 0 {
+            self.placement.leave_far_gap(gap, Limits::far_clusters(&self.plan.geometry));
+        }
+        gap > 0
+    }
+
+    /// Returns the length in clusters of a far gap of `clusters`, which is cut so that the file keeps room.
+    pub fn far_gap(&self, clusters: u64) -> u64 {
+        let limit = Limits::far_clusters(&self.plan.geometry);
+        let kept = ROOM_AFTER_FAR_GAP.min(limit / 4);
+        clusters.min((limit - kept).saturating_sub(self.placement.append_at()))
     }
 
     /// Writes a whole cluster, in place if it is allocated and not shared.

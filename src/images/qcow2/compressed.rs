@@ -118,12 +118,16 @@ impl Builder {
         let cluster_size = self.plan.geometry.cluster_size;
         // A payload with its skew takes less than four clusters.
         let room = cluster_size.saturating_bytes(self.placement.append_at() + 4);
-        if room > self.descriptor_reach() {
-            return None;
-        }
+        let is_near = room <= self.descriptor_reach();
         let skew = skew_bytes & cluster_size.mask();
         let clusters = cluster_size.clusters_for(skew + length_bytes);
-        let first = self.placement.allocate(clusters, self.placement.policy)?;
+        let first = match is_near {
+            true => self.placement.allocate(clusters, self.placement.policy)?,
+            false => {
+                let end = self.descriptor_reach() >> cluster_size.bits();
+                self.placement.allocate_below(clusters, end)?
+            }
+        };
         let first = cluster_size.host_offset(crate::disk::clusters::HostCluster::new(first));
         Some(first.saturating_add(skew))
     }

@@ -19,6 +19,10 @@ pub enum Policy {
     Mixed,
 }
 
+/// The largest distance of a random place in a hole from one end of the hole, in a file with a far gap. So few refcount
+/// blocks count such places, and refcount blocks in random places soon count each other.
+const FAR_RANDOM_CLUSTERS: u64 = 1 << 17;
+
 /// The number of placements, by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -59,6 +63,8 @@ pub struct Placement {
     append_at: u64,
     /// The longest file, in clusters.
     limit: u64,
+    /// The file has a far gap.
+    far: bool,
     tally: Tally,
 }
 
@@ -69,7 +75,7 @@ impl Placement {
         self.policy = Policy::Append;
         self.entropy = Entropy::new(rng_seed);
         self.append_at = 0;
-        self.limit = limit;
+        (self.limit, self.far) = (limit, false);
         self.tally = Tally::default();
     }
 
@@ -79,7 +85,7 @@ impl Placement {
         self.policy = other.policy;
         self.entropy = other.entropy.clone();
         self.append_at = other.append_at;
-        self.limit = other.limit;
+        (self.limit, self.far) = (other.limit, other.far);
         self.tally = other.tally;
     }
 
@@ -105,6 +111,12 @@ impl Placement {
         // A quarter of the file stays free after a gap, for later clusters.
         let room = (self.limit / 4 * 3).saturating_sub(end);
         self.append_at = end + clusters.min(room);
+    }
+
+    /// Leaves a gap of `clusters` at the end of a file of at most `limit` clusters.
+    pub fn leave_far_gap(&mut self, clusters: u64, limit: u64) {
+        self.append_at = self.append_at() + clusters;
+        (self.limit, self.far) = (self.limit.max(limit), true);
     }
 
     /// Allocates `clusters` adjacent clusters by `policy`, or returns `None` if the file is full.
@@ -163,6 +175,19 @@ impl Placement {
         possible
     }
 
+    /// Allocates `clusters` adjacent clusters in the first hole of a file with a far gap. Returns `None` if they would
+    /// end past cluster `end`, or if there is no far gap.
+    pub fn allocate_below(&mut self, clusters: u64, end: u64) -> Option<u64> {
+        // A gap that nothing follows yet is a hole, too.
+        let first = self.hole_from(0, clusters).unwrap_or(self.clusters.end());
+        let possible = self.far && first + clusters <= end.min(self.append_at());
+        possible.then(|| {
+            self.tally.filled += 1;
+            self.clusters.allocate(first, clusters);
+            first
+        })
+    }
+
     fn random_hole(&mut self, wanted: u64) -> Option<u64> {
         let runs = self.clusters.runs().len();
         let index = self.entropy.below(runs as u64) as usize;
@@ -173,7 +198,14 @@ impl Placement {
             }
         };
         // Anywhere in the hole: next to other clusters, or with a new hole before it.
-        Some(first + self.entropy.below(length - wanted + 1))
+        let places = length - wanted + 1;
+        if !self.far || places <= 2 * FAR_RANDOM_CLUSTERS {
+            return Some(first + self.entropy.below(places));
+        }
+        let place = self.entropy.below(2 * FAR_RANDOM_CLUSTERS);
+        let skipped =
+            if place < FAR_RANDOM_CLUSTERS { 0 } else { places - 2 * FAR_RANDOM_CLUSTERS };
+        Some(first + skipped + place)
     }
 
     /// Returns the start of the first hole of at least `wanted` clusters after the run at `index` or a later one.
@@ -226,5 +258,36 @@ mod tests {
         assert_eq!(placement.allocate(250, Policy::Append), Some(750));
         assert_eq!(placement.allocate(1, Policy::Append), None);
         assert_eq!(placement.allocate(1, Policy::FirstHole), Some(1));
+    }
+
+    #[test]
+    fn random_places_of_a_far_gap_lie_near_its_ends() {
+        let end = 10 + (1 << 40);
+        let mut after_start = 0;
+        for rng_seed in 0..100 {
+            let mut placement = Placement::default();
+            placement.reset(rng_seed, 1000);
+            placement.allocate(10, Policy::Append);
+            placement.leave_far_gap(1 << 40, 1 << 41);
+            assert_eq!(placement.allocate(1, Policy::Append), Some(end));
+            let first = placement.allocate(10, Policy::RandomHole).unwrap();
+            let is_after_start = first < 10 + FAR_RANDOM_CLUSTERS;
+            assert!(is_after_start || (end - FAR_RANDOM_CLUSTERS..end).contains(&(first + 9)));
+            after_start += u64::from(is_after_start);
+        }
+        assert!((20..=80).contains(&after_start), "{after_start} of 100");
+    }
+
+    #[test]
+    fn clusters_below_an_end_lie_in_the_first_hole() {
+        let mut placement = with_holes();
+        assert_eq!(placement.allocate_below(1, 100), None, "there is no far gap");
+        placement.leave_far_gap(1 << 40, 1 << 41);
+        assert_eq!(placement.allocate_below(3, 100), Some(4));
+        assert_eq!(placement.allocate_below(2, 2), None);
+        // Nothing follows the far gap yet.
+        assert_eq!(placement.allocate_below(20, 30), Some(10));
+        assert_eq!(placement.allocate_below(1, u64::MAX), Some(1));
+        assert_eq!(placement.append_at(), 10 + (1 << 40));
     }
 }

@@ -1,6 +1,6 @@
 //! Chains of images: the virtual machine builds the image at the top; the layers below it no longer change.
 
-use crate::disk::features::FeatureSet;
+use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::images::files::{FileNames, Images};
@@ -26,7 +26,16 @@ impl Vm {
     pub fn features(&self) -> FeatureSet {
         // A raw layer has no structures: an engine reads only its bytes.
         let images = self.layers().filter(|(_, journal)| !journal.raw);
-        images.fold(FeatureSet::EMPTY, |all, (builder, _)| all.with(builder.features()))
+        let mut features =
+            images.fold(FeatureSet::EMPTY, |all, (builder, _)| all.with(builder.features()));
+        let is_odd = |builder: &Builder| {
+            let plan = builder.plan();
+            plan.size_bytes != plan.virtual_size_bytes()
+        };
+        let mut below = self.layers().skip(1).filter(|(_, journal)| !journal.raw);
+        let any_is_odd = below.any(|(builder, _)| is_odd(builder));
+        features.add_if(any_is_odd, Feature::OddBackingSize);
+        features
     }
 
     /// Returns the smallest unit of mapping in any layer, in bytes, at least 1.
@@ -65,6 +74,7 @@ impl Vm {
         images.set_unchanged(unchanged);
         for (height, layer) in self.below[..self.layers_below].iter().enumerate().skip(unchanged) {
             let files = images.layer_mut(height);
+            files.set_names(names, height, layer.journal.raw);
             match layer.journal.raw {
                 true => layer.builder.build_raw(files),
                 false => {
@@ -74,7 +84,9 @@ impl Vm {
             }
         }
         let height = self.layers_below;
-        let (names, files) = (self.names(names, height), images.layer_mut(height));
+        let files = images.layer_mut(height);
+        files.set_names(names, height, false);
+        let names = self.names(names, height);
         self.builder.build(&names, &mut scratch, files, observer);
         self.builder.report_vitals(&scratch, observer);
         self.scratch = scratch;

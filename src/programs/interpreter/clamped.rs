@@ -11,6 +11,9 @@ impl Vm {
     pub fn clamped(&self, operation: Operation) -> Vec<(&'static str, u64)> {
         match operation {
             Operation::Reserve { gap } => vec![("clusters", gap.units())],
+            Operation::ReserveFar { gap } => {
+                vec![("clusters", self.builder.far_gap(gap.units()))]
+            }
             Operation::EndFile { tail, .. } => vec![("bytes of tail", tail.units())],
             Operation::Spare { table, l1 } => {
                 let limit = self.limits.l1_entries(&self.builder.plan().geometry);

@@ -9,7 +9,7 @@ use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{
     CompressedWrite, FileEnd, HeaderFlags, HeaderLength, HeaderStyle, Packing,
 };
-use crate::programs::operand::{At, Count, Gap, Hidden, Number};
+use crate::programs::operand::{At, Count, FarGap, Gap, Hidden, Number};
 
 use super::{Effect, Vm, effect};
 
@@ -24,6 +24,11 @@ impl Vm {
     pub(super) fn reserve(&mut self, gap: Gap) -> Effect {
         self.builder.leave_gap(gap.units());
         effect(gap.units() > 0)
+    }
+
+    /// Leaves a gap at the end of the file, and lets the file grow as long as the format allows.
+    pub(super) fn reserve_far(&mut self, gap: FarGap) -> Effect {
+        effect(self.builder.leave_far_gap(gap.units()))
     }
 
     /// Sets the options of the header.

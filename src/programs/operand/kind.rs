@@ -11,6 +11,8 @@ pub enum OperandKind {
     Size,
     /// A distance or a length: units and a shift in a byte each.
     Gap,
+    /// A distance in clusters of any magnitude: units and a shift in a byte each.
+    FarGap,
     /// The number of clusters of an operation.
     Count,
     /// A small count or index, for subclusters, snapshots and bitmaps.

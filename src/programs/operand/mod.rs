@@ -21,5 +21,5 @@ pub use kind::{OperandKind, OperandPlace};
 pub use number::{ClusterBits, Extra, Few, Length, Meaning, NameLength, Number, RefcountOrder};
 pub use payload::AnyShape;
 pub use position::{Anchor, At, Count, Inside};
-pub use size::{Gap, Magnitude, Relative, Size, Skew};
+pub use size::{FarGap, Gap, Magnitude, Relative, Size, Skew};
 pub use word::{Base, Change, DataIn, Keep};

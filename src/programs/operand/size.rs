@@ -125,6 +125,16 @@ impl Size {
         Self::new(self.units, u8::try_from(shift).ok()?, self.tail_bytes)
     }
 
+    /// Returns the operand for this size without the part of the last sector that is not whole.
+    pub fn whole_sectors(self) -> Self {
+        const SECTOR_BITS: u8 = 9;
+        if self.shift >= SECTOR_BITS {
+            return Self { tail_bytes: self.tail_bytes & !511, ..self };
+        }
+        // Below 2^25, so that there is such an operand.
+        Self::of_bytes(self.bytes(u64::MAX) & !511).unwrap_or_default()
+    }
+
     /// Returns the size in bytes, at most `max_bytes`. The tail is added after the units are cut to `max_bytes`.
     pub fn bytes(self, max_bytes: u64) -> u64 {
         let whole = (u64::from(self.units) << self.shift).min(max_bytes);
@@ -158,29 +168,55 @@ impl Operand for Size {
     }
 }
 
-/// A gap, in clusters or in the unit of its operation: 0 to 255 units, shifted left by 0 to 15.
+/// A gap, in clusters or in the unit of its operation: 0 to 255 units, shifted left by less than `SHIFTS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gap {
+pub struct Gap<const SHIFTS: u8 = 16> {
     units: u8,
     shift: u8,
 }
 
-impl Gap {
-    const SHIFTS: u8 = 16;
+/// A gap in clusters, up to more than 2^56 bytes in clusters of any size.
+pub type FarGap = Gap<48>;
+
+impl<const SHIFTS: u8> Gap<SHIFTS> {
+    const SHIFTS: u8 = SHIFTS;
 
     /// Returns the number of units.
     pub fn units(self) -> u64 {
         u64::from(self.units) << self.shift
     }
+
+    /// Returns the gap divided by powers of two until it has at most `units`, which is at least 255.
+    pub fn at_most(mut self, units: u64) -> Self {
+        while self.units() > units && self.shift > 0 {
+            self.shift -= 1;
+        }
+        self
+    }
 }
 
-impl Operand for Gap {
+impl FarGap {
+    /// Returns the nearest gap of a shorter reach.
+    pub fn shortened(self) -> Gap {
+        let shift = self.shift.min(<Gap>::SHIFTS - 1);
+        Gap { units: self.units, shift }
+    }
+}
+
+impl<const SHIFTS: u8> Operand for Gap<SHIFTS> {
     const BYTES: usize = 2;
-    const EXPECTED: &'static str = "UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 15";
-    const KIND: OperandKind = OperandKind::Gap;
+    const EXPECTED: &'static str = match SHIFTS {
+        <Gap>::SHIFTS => "UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 15",
+        FarGap::SHIFTS => "UNITS<<SHIFT, UNITS 0 to 255, SHIFT 0 to 47",
+        _ => panic!("a gap of another reach needs a text"),
+    };
+    const KIND: OperandKind = match SHIFTS {
+        FarGap::SHIFTS => OperandKind::FarGap,
+        _ => OperandKind::Gap,
+    };
 
     fn decode(bytes: &mut &[u8]) -> Self {
-        Self { units: bytes.get_u8(), shift: bytes.get_u8() % Self::SHIFTS }
+        Self { units: bytes.get_u8(), shift: bytes.get_u8() % SHIFTS }
     }
     fn encode(self, out: &mut impl BufMut) {
         out.put_u8(self.units);
@@ -192,7 +228,7 @@ impl Operand for Gap {
     fn parse(text: &str) -> Option<Self> {
         let (units, shift) = text.split_once("<<")?;
         let (units, shift) = (units.parse().ok()?, shift.parse().ok()?);
-        (shift < Self::SHIFTS).then_some(Self { units, shift })
+        (shift < SHIFTS).then_some(Self { units, shift })
     }
 }
 
@@ -212,6 +248,25 @@ pub enum Relative {
 
 impl Relative {
     const PARTS: u16 = 1 << 14;
+
+    /// Returns an operand for a similar size, which has whole sectors if the size below has.
+    pub fn whole_sectors(self) -> Self {
+        let whole = |units: u8, shift: u8| match shift {
+            0..9 => (units >> (9 - shift).min(7), 9),
+            shift => (units, shift),
+        };
+        match self {
+            Self::Less(units, shift) => {
+                let (units, shift) = whole(units, shift);
+                Self::Less(units, shift)
+            }
+            Self::More(units, shift) => {
+                let (units, shift) = whole(units, shift);
+                Self::More(units, shift)
+            }
+            Self::Part(_) | Self::Same => Self::Same,
+        }
+    }
 
     /// Returns the size in bytes of an overlay on a disk of `bytes`.
     pub fn bytes(self, bytes: u64) -> u64 {

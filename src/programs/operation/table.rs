@@ -11,7 +11,7 @@ use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 use crate::programs::operand::{
-    AnyShape, At, BitmapFlags, Change, ClusterBits, Count, DataIn, Extra, Few, Gap, Hidden,
+    AnyShape, At, BitmapFlags, Change, ClusterBits, Count, DataIn, Extra, FarGap, Few, Gap, Hidden,
     ImageFeatures, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder, Relative,
     Size, Skew,
 };
@@ -287,4 +287,9 @@ operations! {
         /// The number of bytes to cut off.
         cut: Gap,
     } is Attacks, plainer [];
+    /// Leaves a gap at the end of the file, and lets the file grow to the longest that the format allows.
+    31 "reserve_far" ReserveFar {
+        /// The number of clusters.
+        gap: FarGap,
+    } is Arranges, plainer [Self::Reserve { gap: gap.shortened() }];
 }

@@ -1,0 +1,103 @@
+//! `selftest`: asks the implementation about plain images.
+
+use std::io::{self, Write};
+
+use crate::findings::PanicNotes;
+use crate::harness::implementation::Implementation;
+use crate::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestRow, self_test};
+
+use super::exit::{Exit, ExitResult};
+use super::print::{counted, print};
+
+/// Ask the implementation about a dozen plain images, to find mistakes of its adapter
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The command prints a table: the image, the question, and 'ok' or the mistake. If the answer is wrong and \
+no known mistake of an adapter causes it, the implementation probably has a bug.
+
+The questions: 'size' opens the image; 'data' reads at the edges of each part of the disk; 'end' reads the \
+last 4 KiB; 'status' asks for single bytes; 'map' asks for all extents; 'snapshot' opens a snapshot.
+
+Exit codes: 0 all answers are right; 1 an answer is wrong, or the implementation answers neither 'read' \
+nor 'status' nor 'map'.
+
+Example: cargo run -- selftest")]
+pub struct Arguments {
+    /// Also print the program of each image
+    #[arg(long)]
+    programs: bool,
+}
+
+/// Runs the self-test.
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+    let _silence = PanicNotes::take_over();
+    let test = self_test(|| implementation.engine(&()));
+    print(&(), false, |(), out| lines(&test, arguments.programs, out))?;
+    Ok(if test.passed() { Exit::Nothing } else { Exit::Violation })
+}
+
+fn lines(test: &SelfTest, programs: bool, out: &mut impl Write) -> io::Result<()> {
+    let mut names: Vec<_> = test.rows.iter().map(|row| row.image).collect();
+    names.dedup();
+    for name in names {
+        let rows: Vec<_> = test.rows.iter().filter(|row| row.image == name).collect();
+        of_image(name, &rows, out)?;
+        if programs {
+            let text = rows[0].program_text();
+            text.lines().try_for_each(|line| writeln!(out, "    {line}"))?;
+        }
+    }
+    summary(test, out)
+}
+
+/// Prints the answers about an image: a line for all right ones, and lines for each wrong one.
+fn of_image(name: &str, rows: &[&SelfTestRow], out: &mut impl Write) -> io::Result<()> {
+    let questions = |answer: &SelfTestAnswer| -> Vec<&str> {
+        let given = rows.iter().filter(|row| row.answer == *answer);
+        given.map(|row| row.question.name()).collect()
+    };
+    let mut column = name;
+    let mut line = |out: &mut dyn Write, question: &str, answer: &str| {
+        let image = std::mem::take(&mut column);
+        writeln!(out, "{image:26}{question:36}{answer}")
+    };
+    for (answer, text) in [(SelfTestAnswer::Right, "ok"), (SelfTestAnswer::NotAsked, "not asked")] {
+        let given = questions(&answer);
+        if !given.is_empty() {
+            line(out, &given.join(" "), text)?;
+        }
+    }
+    for row in rows {
+        match &row.answer {
+            SelfTestAnswer::Right | SelfTestAnswer::NotAsked => {}
+            SelfTestAnswer::Skipped(reason) => {
+                line(out, row.question.name(), &format!("skipped: {reason}"))?;
+            }
+            SelfTestAnswer::Wrong { mistake, violation } => {
+                let cause = mistake.map(|mistake| mistake.to_string());
+                let cause = cause.unwrap_or_else(|| {
+                    "no known mistake of an adapter: probably a bug of the implementation".into()
+                });
+                line(out, row.question.name(), &format!("WRONG: {cause}"))?;
+                violation.lines().try_for_each(|detail| writeln!(out, "{:62}{detail}", ""))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn summary(test: &SelfTest, out: &mut impl Write) -> io::Result<()> {
+    let count =
+        |is: fn(&SelfTestAnswer) -> bool| test.rows.iter().filter(|row| is(&row.answer)).count();
+    let right = count(|answer| *answer == SelfTestAnswer::Right);
+    let skipped = count(|answer| matches!(answer, SelfTestAnswer::Skipped(_)));
+    let (wrong, skipped) = (test.wrong().count(), counted(skipped, "image"));
+    writeln!(out, "\n{right} answers ok, {wrong} wrong, {skipped} skipped")?;
+    if !test.has_answers() {
+        writeln!(
+            out,
+            "expected an answer to 'read', 'status' or 'map': nothing but sizes was judged"
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Damage that no reader may read through: if QEMU does not open an image, or does not use a table entry, the engine
+//! must not answer with data there, neither with bytes nor with a status or an extent that says data. The engine may
+//! refuse when it opens the image, or later, and for any reason. Does not check the reason, extents and statuses that
+//! say zeros, the files that an image names, bitmap directories, nor bytes that change during reads.
+//!
+//! # Arithmetic
+//! The pieces that are asked about end on the disk, so that no end of them saturates.
+
+use std::ops::Range;
+
+use crate::disk::extent::{Extent, Window};
+use crate::disk::offsets::GuestOffset;
+use crate::harness::engine::OpenDisk;
+use crate::harness::status::GuestStatus;
+use crate::images::damage::{BrokenRule, Damage, Refusal};
+
+use super::collector::{Collector, Fuel};
+use super::{OracleResult, POISON, bounds, violation};
+
+const ORACLE: &str = "refusal";
+
+/// The number of pieces of the disk about which the oracle asks for each refusal.
+const MAX_PIECES: usize = 8;
+/// The number of extents after which the oracle stops a walk.
+const MAX_WALKED: usize = 64;
+
+/// Checks that the engine does not answer with data where `refusal` says that every reader must refuse. `expected` are
+/// the extents of the disk without the damage.
+pub(super) fn check(
+    disk: &mut impl OpenDisk,
+    refusal: &Refusal,
+    damage: &Damage,
+    expected: &[Extent],
+    fuel: Fuel,
+    walked: &mut Vec<Extent>,
+) -> OracleResult {
+    let size = disk.virtual_size_bytes();
+    if refusal.is_of_image() {
+        // The damage may have changed the size.
+        check_piece(disk, refusal.rule, 0..size, fuel, walked)?;
+    }
+    let pieces = expected.iter().filter(|extent| extent.mapping.depth as usize >= refusal.depth);
+    let pieces = pieces.filter_map(|extent| {
+        let start = extent.start.get().max(refusal.guest.start);
+        let end = extent.end()?.get().min(refusal.guest.end).min(size);
+        (start < end).then_some(start..end)
+    });
+    let meant = |piece: &Range<u64>| !damage.is_touched_above(refusal.depth, piece);
+    for piece in pieces.filter(meant).take(MAX_PIECES) {
+        check_piece(disk, refusal.rule, piece, fuel, walked)?;
+    }
+    Ok(())
+}
+
+/// Checks the answers about a piece of the disk.
+pub(super) fn check_piece(
+    disk: &mut impl OpenDisk,
+    rule: BrokenRule,
+    piece: Range<u64>,
+    fuel: Fuel,
+    walked: &mut Vec<Extent>,
+) -> OracleResult {
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let answered = |place: u64, answer: &dyn std::fmt::Display| {
+        violation(ORACLE, rule, ("refused", "an answer"), || {
+            format!("guest offset {place}: {answer}, and QEMU refuses: {rule}")
+        })
+    };
+    let length_bytes = piece.end - piece.start;
+    let mut collector = Collector::new(walked, fuel.steps).stopping_after(MAX_WALKED);
+    // An error is an answer that is allowed. The extents that came before it count.
+    let _ = disk.map(Window { start: GuestOffset::new(piece.start), length_bytes }, &mut collector);
+    bounds::check_steps(collector.exhausted() && fuel.enough, fuel.steps)?;
+    if let Some(extent) = walked.iter().find(|extent| extent.mapping.data) {
+        return answered(extent.start.get(), extent);
+    }
+    for place in [piece.start, piece.end - 1] {
+        if let Ok(run) = disk.status(GuestOffset::new(place))
+            && is_data(&run.status)
+        {
+            return answered(place, &run);
+        }
+    }
+    let mut bytes = [POISON; 64];
+    let count = length_bytes.min(bytes.len() as u64);
+    for place in [piece.start, piece.end - count] {
+        if disk.read(GuestOffset::new(place), &mut bytes[..count as usize]).is_ok() {
+            return answered(place, &format_args!("{count} bytes"));
+        }
+    }
+    Ok(())
+}
+
+/// Reports whether a status says data.
+fn is_data(status: &GuestStatus) -> bool {
+    match status {
+        GuestStatus::Exact(mapping) => mapping.data,
+        GuestStatus::Data(_) | GuestStatus::Compressed | GuestStatus::Stored => true,
+        GuestStatus::Zeros(_) | GuestStatus::Hole | GuestStatus::Below => false,
+    }
+}

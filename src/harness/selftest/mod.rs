@@ -1,0 +1,259 @@
+//! The self-test of an adapter: the harness asks an engine about a dozen plain images, and describes each wrong answer
+//! as the mistake of an adapter that causes it, if it knows one.
+//!
+//! The oracles judge the answers. Does not notice an engine that never returns.
+
+mod built;
+mod images;
+mod mistake;
+mod only;
+mod question;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::disk::features::{Feature, FeatureSet};
+use crate::disk::offsets::GuestOffset;
+use crate::programs::text::assemble;
+
+use super::claims::{Claim, Claims, SizePolicy};
+use super::engine::{Engine, ErrorKind};
+use super::knowing::KnowingEngine;
+use super::known::{KnownFinding, KnownFindings};
+use super::oracles::{self, OracleResult, Violation};
+use super::rounded::Rounded;
+use super::{Checks, Harness};
+
+pub(crate) use images::IMAGES;
+pub use mistake::AdapterMistake;
+pub use question::SelfTestQuestion;
+
+use built::BuiltImage;
+use only::Only;
+
+/// The number of bytes at the end of a disk that the self-test reads at once.
+const END_BYTES: u64 = 4096;
+
+/// The result of a self-test.
+#[derive(Clone, Debug, Default)]
+pub struct SelfTest {
+    /// The answers, in the order of the questions.
+    pub rows: Vec<SelfTestRow>,
+}
+
+/// The answer to a question about a plain image.
+#[derive(Clone, Debug)]
+pub struct SelfTestRow {
+    /// The name of the image.
+    pub image: &'static str,
+    /// The question.
+    pub question: SelfTestQuestion,
+    /// The answer.
+    pub answer: SelfTestAnswer,
+}
+
+/// The judgement of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SelfTestAnswer {
+    /// The answer is right.
+    Right,
+    /// The engine does not answer such questions.
+    NotAsked,
+    /// The engine does not claim a feature of the image. The text names the feature, or repeats the engine's refusal.
+    Skipped(String),
+    /// The answer is wrong.
+    Wrong {
+        /// The mistake of an adapter that causes such answers. Without one, the implementation probably has a bug.
+        mistake: Option<AdapterMistake>,
+        /// The expected answer and the actual one, in the words of the oracle.
+        violation: String,
+    },
+}
+
+impl SelfTestRow {
+    /// Returns the text of the program that builds the image.
+    pub fn program_text(&self) -> String {
+        let image = IMAGES.iter().find(|image| image.name == self.image);
+        image.map(|image| image.text()).unwrap_or_default()
+    }
+}
+
+impl SelfTest {
+    /// Returns the rows with wrong answers.
+    pub fn wrong(&self) -> impl Iterator<Item = &SelfTestRow> {
+        self.rows.iter().filter(|row| matches!(row.answer, SelfTestAnswer::Wrong { .. }))
+    }
+
+    /// Reports whether the engine answered at least one question about data or statuses.
+    pub fn has_answers(&self) -> bool {
+        let asks_more = |row: &&SelfTestRow| {
+            // A size and a snapshot that opens are judged without answers.
+            !matches!(row.question, SelfTestQuestion::Size | SelfTestQuestion::Snapshot)
+        };
+        let is_answered = |row: &SelfTestRow| {
+            matches!(row.answer, SelfTestAnswer::Right | SelfTestAnswer::Wrong { .. })
+        };
+        self.rows.iter().filter(asks_more).any(is_answered)
+    }
+
+    /// Reports whether the engine has answered, and no answer is wrong.
+    pub fn passed(&self) -> bool {
+        self.has_answers() && self.wrong().next().is_none()
+    }
+}
+
+/// Asks engines about all plain images. `create` returns a new engine for each question, so that no question suffers
+/// from a panic before it.
+pub fn self_test<E: Engine>(create: impl Fn() -> E) -> SelfTest {
+    let mut test = SelfTest::default();
+    for image in &IMAGES {
+        let program = match assemble(&image.text()) {
+            Ok(program) => program.encode(),
+            // A unit test assembles all of them.
+            Err(error) => unreachable!("{}: {error}", image.name),
+        };
+        let engine = create();
+        let features = features(&program);
+        let mut add = |question, answer| {
+            test.rows.push(SelfTestRow { image: image.name, question, answer });
+        };
+        let claims = engine.claims();
+        if claims.about(features) == Claim::No {
+            let reason = format!("not claimed: {}", unclaimed(&claims, features));
+            add(SelfTestQuestion::Size, SelfTestAnswer::Skipped(reason));
+            continue;
+        }
+        let mut wrong_size = KnownFindings::default();
+        let has_snapshots = features.meets(FeatureSet::of(&[Feature::Snapshots]));
+        let snapshot = has_snapshots.then_some(SelfTestQuestion::Snapshot);
+        for question in SelfTestQuestion::EACH.into_iter().chain(snapshot) {
+            let asked = Asked { question, program: &program, features, known: &wrong_size };
+            let (answer, found) = asked.ask(&create);
+            let is_open = found.as_ref().is_none_or(|found| found.oracle != "open");
+            if let Some(found) = found
+                && question == SelfTestQuestion::Size
+            {
+                // The other questions are judged all the same.
+                let (fingerprint, reason) = (found.fingerprint(), "the row above".to_string());
+                wrong_size = KnownFindings::new([KnownFinding { fingerprint, reason, link: None }]);
+            }
+            let is_skipped = matches!(answer, SelfTestAnswer::Skipped(_));
+            add(question, answer);
+            if is_skipped || !is_open {
+                break;
+            }
+        }
+    }
+    test
+}
+
+/// Returns the features of the images that a program builds.
+fn features(program: &[u8]) -> FeatureSet {
+    let mut harness = Harness::new(super::Walker::default());
+    harness.build(program);
+    harness.vm().features()
+}
+
+/// Returns those of `features` that `claims` exclude.
+fn unclaimed(claims: &Claims, features: FeatureSet) -> FeatureSet {
+    let is_excluded = |feature: &Feature| claims.about(FeatureSet::of(&[*feature])) == Claim::No;
+    let excluded: Vec<_> = features.iter().filter(is_excluded).collect();
+    FeatureSet::of(&excluded)
+}
+
+/// A question about the image of a program.
+struct Asked<'a> {
+    question: SelfTestQuestion,
+    program: &'a [u8],
+    features: FeatureSet,
+    /// The finding about the size of the disk, if its answer was wrong.
+    known: &'a KnownFindings,
+}
+
+impl Asked<'_> {
+    /// Asks a new engine. Returns the answer, and the violation if it is wrong.
+    fn ask<E: Engine>(&self, create: &impl Fn() -> E) -> (SelfTestAnswer, Option<Violation>) {
+        let mut engine = create();
+        let claim = engine.claims().about(self.features);
+        // The engine is not used again.
+        let judged = catch_unwind(AssertUnwindSafe(|| match self.question {
+            SelfTestQuestion::End => self.judge_end(&mut engine),
+            _ => self.judge(&mut engine),
+        }));
+        let found = match judged {
+            Ok(Ok(answer)) => return (answer, None),
+            Ok(Err(found)) => found,
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                let violation = format!("a panic: {}", text.unwrap_or("without a message"));
+                return (SelfTestAnswer::Wrong { mistake: None, violation }, None);
+            }
+        };
+        if found.error_kind().is_some() && claim == Claim::RefuseOrBeRight {
+            return (refused(&found.detail), None);
+        }
+        let (question, program) = (self.question, self.program);
+        // An engine that panics here has answered the question before.
+        let known = AssertUnwindSafe(|| mistake::find(&mut create(), question, program, &found));
+        let mistake = catch_unwind(known).unwrap_or_default();
+        let violation = found.to_string();
+        (SelfTestAnswer::Wrong { mistake, violation }, Some(*found))
+    }
+
+    /// Has the oracles judge the answers to one kind of question.
+    fn judge<E: Engine>(&self, engine: &mut E) -> Result<SelfTestAnswer, Box<Violation>> {
+        let only = Only { engine: &mut *engine, question: self.question };
+        // The self-test reports each wrong answer: the findings that the engine knows are not set aside.
+        let mut harness = Harness::new(KnowingEngine::new(only, self.known.clone()));
+        let outcome = harness.run(self.program, Checks::AtCheckpoints);
+        let outcome = outcome.map_err(|failure| Box::new(failure.violation))?;
+        if outcome.refused > 0 {
+            let plain = BuiltImage::new(self.program);
+            let error = engine.open(&plain.chain).err().map(|error| error.to_string());
+            // An engine that opens the image has refused to answer about it.
+            return Ok(refused(&error.unwrap_or_default()));
+        }
+        let is_unanswered = |kind| outcome.unanswered.has(kind);
+        Ok(match self.question.kind().is_some_and(is_unanswered) {
+            true => SelfTestAnswer::NotAsked,
+            false => SelfTestAnswer::Right,
+        })
+    }
+
+    /// Has an oracle judge a read of the last bytes of the disk.
+    fn judge_end<E: Engine>(&self, engine: &mut E) -> Result<SelfTestAnswer, Box<Violation>> {
+        let plain = BuiltImage::new(self.program);
+        let sizes = plain.sizes();
+        match engine.policy().size {
+            SizePolicy::WholeSectors => judge_end(&plain, engine),
+            SizePolicy::Near => judge_end(&plain, &mut Rounded { engine, sizes }),
+        }
+    }
+}
+
+/// Returns the answer of an engine that refuses an image with the text of an error, as it claims.
+fn refused(error: &str) -> SelfTestAnswer {
+    let first = error.lines().next().unwrap_or_default();
+    SelfTestAnswer::Skipped(format!("refused, as claimed: {first}"))
+}
+
+/// Has an oracle judge a read of the last bytes of the disk of `plain`.
+fn judge_end<E: Engine>(
+    plain: &BuiltImage,
+    engine: &mut E,
+) -> Result<SelfTestAnswer, Box<Violation>> {
+    let opened = engine.open(&plain.chain);
+    let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "image", &error))?;
+    let size = plain.model.virtual_size_bytes();
+    // A shorter disk is read from its beginning.
+    let start = size.saturating_sub(END_BYTES);
+    let (start, length) = (GuestOffset::new(start), (size - start) as usize);
+    let judged: OracleResult =
+        oracles::data::check_range(&mut disk, &plain.model, start, length, &mut Default::default());
+    match judged {
+        Err(found) if found.error_kind() == Some(ErrorKind::NotAsked) => {
+            Ok(SelfTestAnswer::NotAsked)
+        }
+        judged => judged.map(|()| SelfTestAnswer::Right),
+    }
+}

@@ -1,0 +1,283 @@
+//! The rules by which QEMU refuses to open an image: one rule for each reason, in the order of QEMU's checks. They
+//! judge bytes alone. They share constants with the code that reads images, and nothing else, so that a check which
+//! that code lacks shows as a disagreement. `tests/qemu_refusals.rs` compares each rule with the installed qemu-img.
+//!
+//! Not among the rules: the files that an image names, because a caller chooses them; the bitmap directory, because the
+//! mapping does not depend on it.
+//!
+//! # Arithmetic
+//! The first broken rule counts, so each rule may rely on the rules before it. Sums that pass 2^64 are held there, past
+//! every limit.
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT,
+    EXTENSION_BITMAPS, EXTENSION_CRYPTO, EXTENSION_END, INCOMPATIBLE_COMPRESSION,
+    INCOMPATIBLE_DATA_FILE, INCOMPATIBLE_EXTENDED_L2, MAGIC, MAX_FILE_BYTES, SNAPSHOT_FIXED_BYTES,
+};
+use crate::images::image::Image;
+
+/// The name of a rule that an image breaks. Fingerprints contain it.
+pub type BrokenRule = &'static str;
+
+/// A reason for which QEMU refuses to open an image.
+struct OpenRule {
+    name: BrokenRule,
+    /// Reports whether an image breaks the rule. It keeps the rules before this one.
+    is_broken: fn(&FirstBytes) -> bool,
+}
+
+const fn rule(name: BrokenRule, is_broken: fn(&FirstBytes) -> bool) -> OpenRule {
+    OpenRule { name, is_broken }
+}
+
+/// The length of the header's fields that have a meaning.
+const READ_BYTES: usize = 105;
+/// The number of snapshots whose entries are judged. Programs make fewer.
+const JUDGED_SNAPSHOTS: u64 = 64;
+
+/// The fields of the header (QEMU `block/qcow2.c`, `qcow2_do_open`).
+const HEADER_RULES: &[OpenRule] = &[
+    rule("magic", |it| it.number(0, 4) != u64::from(MAGIC)),
+    rule("version", |it| !matches!(it.version(), 2 | 3)),
+    rule("cluster_bits", |it| !(9..=21).contains(&it.number(20, 4))),
+    rule("header_length", |it| {
+        it.is_v3() && !(104..=it.cluster_bytes()).contains(&it.header_end())
+    }),
+    rule("backing_file_offset", |it| it.name_offset() > it.cluster_bytes()),
+    rule("incompatible_features", |it| it.incompatible() >> 5 != 0),
+    rule("compression_type", |it| it.compression() != u64::from(it.has(INCOMPATIBLE_COMPRESSION))),
+    rule("subclusters below 512 bytes", |it| {
+        it.has(INCOMPATIBLE_EXTENDED_L2) && it.cluster_bytes() / 32 < 512
+    }),
+    rule("refcount_order", |it| it.is_v3() && it.number(96, 4) > 6),
+    rule("crypt_method above 2", |it| it.number(32, 4) > 2),
+    rule("AES encryption", |it| it.number(32, 4) == 1),
+    rule("LUKS encryption", |it| it.number(32, 4) == 2),
+    rule("refcount_table_clusters 0", |it| it.number(56, 4) == 0),
+    // QCOW_MAX_REFTABLE_SIZE
+    rule("refcount table above 8 MiB", |it| it.refcount_table_bytes() > 8 << 20),
+    rule("refcount_table_offset", |it| {
+        it.is_misplaced(it.number(48, 8), it.refcount_table_bytes())
+    }),
+    // QCOW_MAX_SNAPSHOTS
+    rule("nb_snapshots", |it| it.snapshots() > 65_536),
+    rule("snapshots_offset", |it| {
+        it.is_misplaced(it.snapshots_offset(), it.snapshots() * SNAPSHOT_FIXED_BYTES as u64)
+    }),
+    // QCOW_MAX_L1_SIZE
+    rule("l1_size above 32 MiB", |it| it.l1_entries() * 8 > 32 << 20),
+    rule("l1_table_offset", |it| it.is_misplaced(it.number(40, 8), it.l1_entries() * 8)),
+    // `bdrv_getlength` returns a signed number.
+    rule("size of 2^63 or more", |it| it.number(24, 8) >> 63 != 0),
+    rule("l1_size below the size", |it| it.l1_entries() < it.needed_l1_entries()),
+    rule("backing_file_size", |it| {
+        it.name_offset() != 0 && it.number(16, 4) > 1023.min(it.cluster_bytes() - it.name_offset())
+    }),
+    rule("raw data file without a data file", |it| {
+        it.autoclear() & AUTOCLEAR_RAW_DATA_FILE != 0 && !it.has(INCOMPATIBLE_DATA_FILE)
+    }),
+];
+
+/// Returns the first rule that the image breaks; `None` if it keeps all of them.
+pub fn broken_at_open(image: &Image) -> Option<BrokenRule> {
+    let first = FirstBytes::read(image);
+    let field = HEADER_RULES.iter().find(|rule| (rule.is_broken)(&first)).map(|rule| rule.name);
+    field.or_else(|| first.broken_extension()).or_else(|| first.broken_snapshot())
+}
+
+/// Returns the names of all rules.
+pub fn open_rule_names() -> impl Iterator<Item = BrokenRule> {
+    let others = EXTENSION_RULES.iter().chain([&SNAPSHOT_RULE]);
+    HEADER_RULES.iter().map(|rule| rule.name).chain(others.copied())
+}
+
+const EXTENSION_LENGTH: BrokenRule = "extension's length";
+const BACKING_FORMAT_LENGTH: BrokenRule = "backing format's length";
+const CRYPTO_EXTENSION: BrokenRule = "crypto extension without LUKS";
+const BITMAPS_LENGTH: BrokenRule = "bitmaps extension's length";
+const BITMAPS_RESERVED: BrokenRule = "bitmaps extension's reserved field";
+const BITMAPS_COUNT: BrokenRule = "nb_bitmaps";
+const DIRECTORY_OFFSET: BrokenRule = "bitmap_directory_offset";
+const DIRECTORY_SIZE: BrokenRule = "bitmap_directory_size";
+const EXTENSION_RULES: [BrokenRule; 8] = [
+    EXTENSION_LENGTH,
+    BACKING_FORMAT_LENGTH,
+    CRYPTO_EXTENSION,
+    BITMAPS_LENGTH,
+    BITMAPS_RESERVED,
+    BITMAPS_COUNT,
+    DIRECTORY_OFFSET,
+    DIRECTORY_SIZE,
+];
+const SNAPSHOT_RULE: BrokenRule = "snapshot's extra data above 1024 bytes";
+
+/// The first bytes of an image, and the image.
+pub(super) struct FirstBytes<'i> {
+    first_bytes: [u8; READ_BYTES],
+    image: &'i Image,
+}
+
+impl<'i> FirstBytes<'i> {
+    /// Reads the first bytes of an image.
+    pub(super) fn read(image: &'i Image) -> Self {
+        let mut first_bytes = [0; READ_BYTES];
+        // Reads from memory do not fail. Bytes past the end are zeros, as in QEMU.
+        let _ = image.read_at(HostOffset::ZERO, &mut first_bytes);
+        Self { first_bytes, image }
+    }
+
+    /// Returns the image.
+    pub(super) fn image(&self) -> &'i Image {
+        self.image
+    }
+
+    /// Returns the big-endian number of `width` bytes, 1 to 8, at `at`.
+    fn number(&self, at: usize, width: usize) -> u64 {
+        let bytes = self.first_bytes.iter().skip(at).take(width);
+        bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    fn version(&self) -> u64 {
+        self.number(4, 4)
+    }
+
+    pub(super) fn is_v3(&self) -> bool {
+        self.version() == 3
+    }
+
+    /// Returns the field of version 3 at `at`; in version 2, 0.
+    fn v3_number(&self, at: usize, width: usize) -> u64 {
+        if self.is_v3() { self.number(at, width) } else { 0 }
+    }
+
+    pub(super) fn cluster_bytes(&self) -> u64 {
+        1 << self.number(20, 4)
+    }
+
+    fn header_end(&self) -> u64 {
+        if self.is_v3() { self.number(100, 4) } else { 72 }
+    }
+
+    fn name_offset(&self) -> u64 {
+        self.number(8, 8)
+    }
+
+    fn incompatible(&self) -> u64 {
+        self.v3_number(72, 8)
+    }
+
+    pub(super) fn has(&self, incompatible: u64) -> bool {
+        self.incompatible() & incompatible != 0
+    }
+
+    fn autoclear(&self) -> u64 {
+        self.v3_number(88, 8)
+    }
+
+    /// Returns the compression type. A header of 104 bytes ends before it.
+    fn compression(&self) -> u64 {
+        if self.header_end() > 104 { self.v3_number(104, 1) } else { 0 }
+    }
+
+    fn refcount_table_bytes(&self) -> u64 {
+        self.number(56, 4) * self.cluster_bytes()
+    }
+
+    fn snapshots(&self) -> u64 {
+        self.number(60, 4)
+    }
+
+    fn snapshots_offset(&self) -> u64 {
+        self.number(64, 8)
+    }
+
+    fn l1_entries(&self) -> u64 {
+        self.number(36, 4)
+    }
+
+    /// Returns the number of L1 entries that the disk needs. A table of L2 entries has one cluster.
+    fn needed_l1_entries(&self) -> u64 {
+        let entry_bytes = if self.has(INCOMPATIBLE_EXTENDED_L2) { 16 } else { 8 };
+        let span = self.cluster_bytes() / entry_bytes * self.cluster_bytes();
+        self.number(24, 8).div_ceil(span)
+    }
+
+    /// Reports whether QEMU refuses a table at `offset` (`qcow2_validate_table`). It reads a table that is not empty,
+    /// which fails past the end of the longest file.
+    fn is_misplaced(&self, offset: u64, length_bytes: u64) -> bool {
+        let longest = if length_bytes == 0 { i64::MAX as u64 } else { MAX_FILE_BYTES };
+        !offset.is_multiple_of(self.cluster_bytes())
+            || offset.saturating_add(length_bytes) > longest
+    }
+
+    /// Returns the first rule that a header extension breaks (QEMU `block/qcow2.c`, `qcow2_read_extensions`).
+    fn broken_extension(&self) -> Option<BrokenRule> {
+        let end = if self.name_offset() == 0 { self.cluster_bytes() } else { self.name_offset() };
+        let mut at = self.header_end();
+        while at < end {
+            let [kind, length] = [at, at + 4].map(|at| self.image.number(HostOffset::new(at), 4));
+            let content = at + 8;
+            if content.saturating_add(length) > end {
+                return Some(EXTENSION_LENGTH);
+            }
+            let broken = match u32::try_from(kind).unwrap_or(EXTENSION_END) {
+                EXTENSION_END => break,
+                EXTENSION_BACKING_FORMAT if length > 15 => Some(BACKING_FORMAT_LENGTH),
+                // No image that is encrypted by LUKS comes here.
+                EXTENSION_CRYPTO => Some(CRYPTO_EXTENSION),
+                EXTENSION_BITMAPS => self.broken_bitmaps(content, length),
+                _ => None,
+            };
+            if broken.is_some() {
+                return broken;
+            }
+            at = content + length.next_multiple_of(8);
+        }
+        None
+    }
+
+    /// Returns the first rule that the bitmaps extension breaks. If its autoclear bit is not set, only its length
+    /// counts. `bitmap_list_load` (QEMU `block/qcow2-bitmap.c`) refuses an empty directory, and cannot read one past
+    /// the end of all files.
+    fn broken_bitmaps(&self, content: u64, length: u64) -> Option<BrokenRule> {
+        let number = |at, width| self.image.number(HostOffset::new(content + at), width);
+        let (directory_bytes, directory) = (number(8, 8), number(16, 8));
+        if length != BITMAPS_EXTENSION_BYTES as u64 {
+            Some(BITMAPS_LENGTH)
+        } else if self.autoclear() & AUTOCLEAR_BITMAPS == 0 {
+            None
+        } else if number(4, 4) != 0 {
+            Some(BITMAPS_RESERVED)
+        } else if !(1..=65_535).contains(&number(0, 4)) {
+            Some(BITMAPS_COUNT)
+        } else if !(1..=65_535 * 1024).contains(&directory_bytes) {
+            // QCOW2_MAX_BITMAP_DIRECTORY_SIZE
+            Some(DIRECTORY_SIZE)
+        } else if !directory.is_multiple_of(self.cluster_bytes())
+            || directory.saturating_add(directory_bytes) > i64::MAX as u64
+        {
+            Some(DIRECTORY_OFFSET)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the rule that an entry of the snapshot table breaks (QEMU `block/qcow2-snapshot.c`,
+    /// `qcow2_do_read_snapshots`).
+    fn broken_snapshot(&self) -> Option<BrokenRule> {
+        let mut at = self.snapshots_offset();
+        for _ in 0..self.snapshots().min(JUDGED_SNAPSHOTS) {
+            let number = |inside, width| self.image.number(HostOffset::new(at + inside), width);
+            let extra = number(36, 4);
+            // QCOW_MAX_SNAPSHOT_EXTRA_DATA
+            if extra > 1024 {
+                return Some(SNAPSHOT_RULE);
+            }
+            let length = SNAPSHOT_FIXED_BYTES as u64 + extra + number(12, 2) + number(14, 2);
+            at += length.next_multiple_of(8);
+        }
+        None
+    }
+}

@@ -1,0 +1,158 @@
+//! `--engine-command`: the stand-in of `examples/pipes.rs` behind the line protocol, with the faults that the harness
+//! must find or survive.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use crate::support::{error_line, qcowfuzz, small_program, text};
+
+/// The stand-in. `cargo test --test cli` does not build it, so this does.
+static PIPES: LazyLock<PathBuf> = LazyLock::new(|| {
+    let build = ["build", "--quiet", "--example", "pipes", "--message-format=json"];
+    let mut cargo = Command::new(env!("CARGO"));
+    let built = cargo.args(build).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let executable = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).unwrap();
+        let is_example = message["target"]["name"] == "pipes";
+        message["executable"].as_str().filter(|_| is_example).map(PathBuf::from)
+    };
+    text(&built.stdout).lines().filter_map(executable).next().unwrap()
+});
+
+/// Returns the command of the stand-in with a fault.
+fn pipes(fault: &str) -> String {
+    format!("{} {fault}", PIPES.display())
+}
+
+/// Returns a folder with a program that writes zeros, and one that does not.
+fn with_programs() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("zeros"), small_program()).unwrap();
+    fs::write(dir.path().join("empty"), []).unwrap();
+    dir
+}
+
+/// Replays both programs with the fault.
+fn replayed(dir: &Path, fault: &str) -> Output {
+    qcowfuzz(dir, &["--engine-command", &pipes(fault), "replay", "--brief", "empty", "zeros"])
+}
+
+/// Checks that the second program alone shows this fingerprint.
+fn assert_found(fault: &str, fingerprint: &str) {
+    let dir = with_programs();
+    let output = replayed(dir.path(), fault);
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{out}{}", text(&output.stderr));
+    assert!(out.contains("2 inputs, 1 with a violation") && out.contains(fingerprint), "{out}");
+}
+
+#[test]
+fn right_answers_are_no_finding() {
+    let dir = with_programs();
+    let output = replayed(dir.path(), "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let engine = pipes("");
+    let run = ["--engine-command", &engine, "fuzz", "--runs", "200", "--jobs", "1", "--json"];
+    let campaign = |name| {
+        text(&qcowfuzz(dir.path(), &[&run[..], &["--dir", name]].concat()).stdout).to_string()
+    };
+    let summary: serde_json::Value = serde_json::from_str(&campaign("a")).unwrap();
+    assert_eq!((&summary["runs"], &summary["found"]), (&200.into(), &serde_json::json!([])));
+    // The same campaign again: the walker of the rehearsal steers the loop, and the files are others.
+    let again: serde_json::Value = serde_json::from_str(&campaign("b")).unwrap();
+    assert_eq!(summary["edges"], again["edges"]);
+    assert_eq!(summary["inputs"], again["inputs"]);
+}
+
+#[test]
+fn wrong_answers_are_found_by_every_verb() {
+    assert_found("hole", "unallocated");
+    let dir = with_programs();
+    let engine = pipes("hole");
+    let run = |arguments: &[&str]| {
+        qcowfuzz(dir.path(), &[&["--engine-command", &engine], arguments].concat())
+    };
+    let fuzzed = run(&["fuzz", "--runs", "2000", "--jobs", "1", "--until-found"]);
+    assert_eq!(fuzzed.status.code(), Some(1), "{}", text(&fuzzed.stderr));
+    let triaged = run(&["triage", "artifacts/map_extents"]);
+    assert_eq!(triaged.status.code(), Some(1), "{}", text(&triaged.stdout));
+    let minimized = run(&["minimize", "zeros", "-o", "small"]);
+    assert!(minimized.status.success(), "{}", text(&minimized.stderr));
+    // The runs of isolated processes have the same implementation; our walker finds nothing.
+    assert_eq!(run(&["replay", "small"]).status.code(), Some(1));
+    assert_eq!(qcowfuzz(dir.path(), &["replay", "small"]).status.code(), Some(0));
+    assert!(run(&["report", "small", "--html", "page.html"]).status.success());
+    assert!(run(&["bundle", "small", "-o", "bug.tar.gz"]).status.success());
+    assert!(run(&["regress", "small", "--story", "zeros are a hole"]).status.success());
+}
+
+#[test]
+fn ends_are_found_and_named() {
+    assert_found("abort", "process: end, an answer → signal: 6 (SIGABRT)");
+    assert_found("exit", "process: end, an answer → exit status: 3");
+    assert_found("panic", "exit status: 101 (panic: no table at offset _)");
+    assert_found("half", "process: end, an answer → exit status: 0");
+    assert_found("memory", "memory: allocation, within the limit → beyond");
+    assert_found("spin", "process: end, an answer → none");
+    assert_found("sleep", "process: end, an answer → none");
+}
+
+#[test]
+fn errors_do_not_contain_the_temporary_folder() {
+    let dir = with_programs();
+    // Each of the two runs has a process and a folder of its own.
+    let output = replayed(dir.path(), "path");
+    let out = text(&output.stdout);
+    assert!(out.contains("open: image, an answer → an error (layer._.qcow2)"), "{out}");
+    assert!(!out.contains("determinism"), "{out}");
+}
+
+#[test]
+fn a_process_that_is_killed_once_blames_no_input() {
+    let dir = with_programs();
+    let mark = dir.path().join("mark");
+    let output = replayed(dir.path(), &format!("killed-once {}", mark.display()));
+    assert!(mark.exists());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+#[test]
+fn lines_that_are_no_answers_end_the_command() {
+    let dir = with_programs();
+    for (fault, expected) in [
+        ("garbage", "expected ok, unsupported, failed, io or error, found 'what?'"),
+        ("long", "expected lines of at most 65536 bytes, found a longer one"),
+    ] {
+        let output = replayed(dir.path(), fault);
+        assert_eq!(output.status.code(), Some(2));
+        let line = error_line(&output);
+        assert!(line.starts_with("--engine-command: ") && line.contains(expected), "{line}");
+        // In a campaign, no input is to blame either.
+        let engine = pipes(fault);
+        let fuzz = ["--engine-command", &engine, "fuzz", "--runs", "2000", "--jobs", "1"];
+        let output = qcowfuzz(dir.path(), &[&fuzz[..], &["--dir", fault]].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+        assert!(error_line(&output).contains(expected), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn commands_that_do_not_start_are_one_line() {
+    let dir = with_programs();
+    for (command, expected) in [
+        ("./no-such-command", "(exit status: 127)"),
+        ("echo hello", "expected the first line 'qcowfuzz-engine 1', found 'hello'"),
+        ("true", "expected the line 'ready', found the end (exit status: 0)"),
+        ("printf 'qcowfuzz-engine 1\\nno L3\\n'", "expected a feature, found 'L3'"),
+    ] {
+        for verb in ["replay", "triage"] {
+            let output = qcowfuzz(dir.path(), &["--engine-command", command, verb, "."]);
+            assert_eq!(output.status.code(), Some(2), "{command}");
+            let line = error_line(&output);
+            assert!(line.contains(command) && line.contains(expected), "{line}");
+        }
+    }
+}

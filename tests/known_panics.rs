@@ -1,0 +1,192 @@
+//! A known panic ends the run and not the campaign: in the runner, in the embedded loop, and under the panic hook of
+//! the libFuzzer targets, where an unknown one still ends the process with its crash state.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::rc::Rc;
+
+use qcowfuzz::disk::extent::{Visitor, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::findings::PanicNotes;
+use qcowfuzz::findings::runner::{Ran, Runner};
+use qcowfuzz::fuzzing::corpus::Folder;
+use qcowfuzz::fuzzing::embedded::{FuzzSettings, Fuzzer, RunReply, Subject};
+use qcowfuzz::fuzzing::feedback::Recorder;
+use qcowfuzz::fuzzing::libfuzzer;
+use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::claims::Claims;
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::implementation::Implementation;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, KnownFindings, Walker, WalkerDisk};
+use qcowfuzz::images::{FileNames, Limits};
+use qcowfuzz::internal::disk::observer::Observer;
+use qcowfuzz::programs::text::assemble;
+
+/// The crate of the function is that of this test.
+const FINGERPRINT: &str = "panic: known_panics, reads_nothing";
+
+/// Our walker, with two panics in its way to read.
+#[derive(Clone)]
+struct Panics;
+
+struct PanicsEngine(Walker);
+
+struct PanicsDisk<'s>(WalkerDisk<'s>);
+
+/// Panics at disks of an odd number of sectors.
+fn reads_nothing(sectors: u64) {
+    assert!(sectors.is_multiple_of(2), "known");
+}
+
+/// Panics at some other disks.
+fn reads_no_end(sectors: u64) {
+    assert!(sectors % 7 != 3, "new");
+}
+
+/// The sizes of disks in sectors: one with each panic, and one with none.
+const KNOWN: u64 = 65;
+const NEW: u64 = 66;
+const SOUND: u64 = 64;
+
+impl Implementation for Panics {
+    type Engine<O: Observer + Clone + 'static> = PanicsEngine;
+
+    fn engine<O: Observer + Clone + 'static>(&self, _observer: &O) -> PanicsEngine {
+        PanicsEngine(Walker::default())
+    }
+}
+
+impl Engine for PanicsEngine {
+    type Disk<'s> = PanicsDisk<'s>;
+
+    fn name(&self) -> &str {
+        "panics"
+    }
+
+    fn known_findings(&self) -> KnownFindings {
+        let text = format!("[[finding]]\nfingerprint = '{FINGERPRINT}'\nreason = 'a test'\n");
+        KnownFindings::parse(&text).unwrap()
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<PanicsDisk<'s>, EngineError> {
+        Ok(PanicsDisk(self.0.open(chain)?))
+    }
+}
+
+impl OpenDisk for PanicsDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_size_bytes()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
+        let sectors = self.0.virtual_size_bytes() / 512;
+        reads_no_end(sectors);
+        reads_nothing(sectors);
+        self.0.read(guest, into)
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+        self.0.map(window, visitor)
+    }
+}
+
+/// Returns a program with a disk of this size.
+fn disk_of(sectors: u64) -> Vec<u8> {
+    let text = format!(
+        "image version=3 cluster_bits=9 refcount_order=4 features=none size={sectors}<<9+0 rng_seed=0 blocks=append \
+         table=append tolerance=0\nwrite at=start+4 clusters=1\n"
+    );
+    assemble(&text).unwrap().encode()
+}
+
+/// The subject of the embedded loop.
+struct PanicsSubject(Runner<Rc<Recorder>, Panics>, Rc<Recorder>);
+
+impl Subject for PanicsSubject {
+    fn run(&mut self, input: &[u8]) -> RunReply {
+        match self.0.run(input, Checks::AtCheckpoints) {
+            Ran::Sound(outcome) => RunReply::Sound(outcome),
+            Ran::KnownPanic(_) => RunReply::KnownPanic,
+            ran => RunReply::Found(ran.finding().unwrap()),
+        }
+    }
+
+    fn recorder(&self) -> &Recorder {
+        &self.1
+    }
+
+    fn met(&self) -> &[String] {
+        self.0.met()
+    }
+}
+
+// One test, because a process has one panic hook.
+#[test]
+fn the_runner_and_the_loop_count_a_known_panic_and_go_on() {
+    let _silence = PanicNotes::take_over();
+    let recorder: Rc<Recorder> = Rc::default();
+    let kind = TargetKind::MapExtents;
+    let mut runner = Runner::new(&Panics, kind, FileNames::default(), &recorder);
+    let known = runner.run(&disk_of(KNOWN), Checks::AtCheckpoints);
+    assert!(matches!(known, Ran::KnownPanic(_)) && known.finding().is_none(), "{known:?}");
+    assert_eq!(runner.met(), [FINGERPRINT]);
+    assert!(matches!(runner.run(&disk_of(SOUND), Checks::AtCheckpoints), Ran::Sound(_)));
+    assert_eq!(runner.met(), [""; 0]);
+    let new = runner.run(&disk_of(NEW), Checks::AtCheckpoints).finding().unwrap();
+    assert_eq!(new.fingerprint, "panic: known_panics, reads_no_end");
+
+    let dir = tempfile::tempdir().unwrap();
+    let folder = |name: &str| Folder::new(dir.path().join(name), dir.path().join("scratch"));
+    let settings = FuzzSettings {
+        rng_seed: 1,
+        limits: Limits::WALKED,
+        claims: Claims::ALL,
+        max_operations: 60,
+        build: String::new(),
+    };
+    let subject = PanicsSubject(runner, recorder);
+    let (corpus, artifacts) = (folder("corpus").unwrap(), folder("artifacts").unwrap());
+    let mut fuzzer = Fuzzer::begin(subject, settings, corpus, artifacts).unwrap();
+    for _ in 0..3000 {
+        fuzzer.step().unwrap();
+    }
+    let found: Vec<_> = fuzzer.found().iter().map(|(fingerprint, _)| fingerprint).collect();
+    assert_eq!(found, [new.fingerprint]);
+    assert!(fuzzer.found().times_known(FINGERPRINT) > 20, "{:?}", fuzzer.found());
+    // A run that was not judged to its end is not kept.
+    assert!(fuzzer.progress().inputs > 1);
+    for input in std::fs::read_dir(dir.path().join("corpus")).unwrap() {
+        let input = std::fs::read(input.unwrap().path()).unwrap();
+        assert!(matches!(fuzzer.subject().run(&input), RunReply::Sound(_)));
+    }
+}
+
+/// The process of the next test, which its own panic hook ends.
+#[test]
+#[ignore = "the next test runs this one in a process of its own"]
+fn process_with_the_hook_of_libfuzzer() {
+    libfuzzer::name_panics();
+    let run = |sectors| libfuzzer::run_with(|| Panics, TargetKind::MapExtents, &disk_of(sectors));
+    for _ in 0..3 {
+        assert!(run(KNOWN).unwrap().images == 0);
+        // The target begins anew.
+        assert_eq!(run(SOUND).unwrap().images, 1);
+    }
+    println!("survived");
+    libfuzzer::report(run(NEW));
+    println!("not reached");
+}
+
+#[test]
+fn only_unknown_panics_end_a_process_of_libfuzzer() {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "--ignored", "--nocapture", "process_with_the_hook_of_libfuzzer"]);
+    let ran = child.output().unwrap();
+    let [out, error] = [&ran.stdout, &ran.stderr].map(|text| String::from_utf8_lossy(text));
+    assert_eq!(ran.status.signal(), Some(6), "{out}{error}");
+    assert!(out.contains("survived") && !out.contains("not reached"), "{out}");
+    let new = "panic: known_panics, reads_no_end\n";
+    assert!(error.starts_with(new) && error.contains("The crash state of this bug"), "{error}");
+    assert!(!error.contains(FINGERPRINT), "{error}");
+}

@@ -1,0 +1,33 @@
+//! An engine that reads through damage.
+
+use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::engine::{Engine, EngineError};
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::programs::Program;
+
+/// An engine that does not see the damage: it answers as if the image were sound.
+pub struct AsIfSound {
+    walker: Walker,
+    sound: Chain,
+}
+
+impl AsIfSound {
+    /// Creates the engine for the image that a program builds.
+    pub fn new(sound: &Program) -> Self {
+        let mut harness = Harness::new(Walker::default());
+        harness.build(&sound.encode());
+        Self { walker: Walker::default(), sound: Chain::new(harness.images()) }
+    }
+}
+
+impl Engine for AsIfSound {
+    type Disk<'s> = <Walker as Engine>::Disk<'s>;
+
+    fn name(&self) -> &str {
+        "as if sound"
+    }
+
+    fn open<'s>(&'s mut self, _: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {
+        self.walker.open(&self.sound)
+    }
+}

@@ -1,0 +1,64 @@
+//! The oracle `memory` finds an engine that allocates without measure, on valid images, damaged ones and files of any
+//! content, and accepts it if its policy says so.
+
+use std::hint::black_box;
+
+use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::claims::{EnginePolicy, MemoryPolicy};
+use qcowfuzz::harness::engine::{Engine, EngineError};
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, PeakAlloc, Walker, WalkerDisk};
+use qcowfuzz::programs::text::assemble;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// Our walker, which allocates `bytes` bytes for each image that it opens.
+struct Greedy {
+    walker: Walker,
+    bytes: usize,
+    policy: MemoryPolicy,
+}
+
+impl Engine for Greedy {
+    type Disk<'s> = WalkerDisk<'s>;
+
+    fn name(&self) -> &str {
+        "greedy"
+    }
+
+    fn policy(&self) -> EnginePolicy {
+        EnginePolicy { memory: self.policy, ..EnginePolicy::default() }
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s>, EngineError> {
+        drop(black_box(Vec::<u8>::with_capacity(self.bytes)));
+        self.walker.open(chain)
+    }
+}
+
+/// Returns the fingerprint of a run of `target`, if it finds anything.
+fn found(target: TargetKind, bytes: usize, policy: MemoryPolicy) -> Option<String> {
+    let program = "image version=3 cluster_bits=16 refcount_order=4 features=none size=1<<16+0 rng_seed=0 \
+                   blocks=append table=append tolerance=0\nwrite at=start+0 clusters=1\n";
+    let input = match target {
+        TargetKind::RawImage => vec![0; 512],
+        _ => assemble(program).unwrap().encode(),
+    };
+    let engine = Greedy { walker: Walker::default(), bytes, policy };
+    let ran = target.judging(engine).run(&input, Checks::AtCheckpoints);
+    ran.err().map(|failure| failure.violation.fingerprint())
+}
+
+#[test]
+fn an_engine_that_allocates_too_much_is_found() {
+    // Planted: "257 MiB are allocated for each image".
+    const FOUND: Option<&str> = Some("memory: peak, within bounds → more");
+    for target in [TargetKind::MapExtents, TargetKind::Hostile, TargetKind::RawImage] {
+        let found = |bytes, policy| found(target, bytes, policy);
+        assert_eq!(found(257 << 20, MemoryPolicy::default()).as_deref(), FOUND, "{target:?}");
+        assert_eq!(found(100 << 20, MemoryPolicy::default()), None, "{target:?}");
+        assert_eq!(found(257 << 20, MemoryPolicy::NotJudged), None, "{target:?}");
+        assert_eq!(found(9 << 20, MemoryPolicy::AtMost(8 << 20)).as_deref(), FOUND, "{target:?}");
+    }
+}

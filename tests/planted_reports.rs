@@ -1,0 +1,120 @@
+//! The oracle `info` finds an engine that reports an image otherwise than the program meant it, and one whose check
+//! finds faults in valid images. It judges only the fields that the engine states.
+
+use qcowfuzz::disk::extent::{Visitor, Window};
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::info::{CheckCounts, ImageInfo};
+use qcowfuzz::harness::{Checks, Harness, Walker, WalkerDisk};
+use qcowfuzz::programs::text::assemble;
+
+/// Our walker, which gives the same report about every image.
+struct Reporting {
+    walker: Walker,
+    info: ImageInfo,
+    check: CheckCounts,
+}
+
+struct ReportingDisk<'s> {
+    disk: WalkerDisk<'s>,
+    info: ImageInfo,
+    check: CheckCounts,
+}
+
+impl Engine for Reporting {
+    type Disk<'s> = ReportingDisk<'s>;
+
+    fn name(&self) -> &str {
+        "reporting"
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<ReportingDisk<'s>, EngineError> {
+        let disk = self.walker.open(chain)?;
+        Ok(ReportingDisk { disk, info: self.info.clone(), check: self.check })
+    }
+}
+
+impl OpenDisk for ReportingDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.disk.virtual_size_bytes()
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+        self.disk.map(window, visitor)
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
+        self.disk.read(guest, into)
+    }
+
+    fn info(&mut self) -> Result<ImageInfo, EngineError> {
+        Ok(self.info.clone())
+    }
+
+    fn check(&mut self) -> Result<CheckCounts, EngineError> {
+        Ok(self.check)
+    }
+}
+
+const IMAGE: &str = "image version=3 cluster_bits=16 refcount_order=4 features=none size=1<<16+0 rng_seed=0 \
+                     blocks=append table=append tolerance=0 data_in=file\n\
+                     overlay version=3 cluster_bits=16 refcount_order=4 features=none data_in=image size=same\n\
+                     snapshot\nbitmap granularity=16 flags=none name=1\n";
+
+/// Returns the fingerprint of the finding, if there is one, and the names that the images have for their files.
+fn found(text: &str, info: ImageInfo, check: CheckCounts) -> (Option<String>, [Vec<u8>; 2]) {
+    let mut harness = Harness::new(Reporting { walker: Walker::default(), info, check });
+    let input = assemble(text).unwrap().encode();
+    let ran = harness.run(&input, Checks::AtCheckpoints);
+    let layers: Vec<_> = harness.images().layers().collect();
+    let names = match &layers[..] {
+        [top, base] => {
+            [top.declarations.backing_name.clone(), base.declarations.data_file_name.clone()]
+        }
+        _ => Default::default(),
+    };
+    (ran.err().map(|failure| failure.violation.fingerprint()), names)
+}
+
+#[test]
+fn reports_are_judged_as_far_as_they_are_stated() {
+    let found = |info: ImageInfo| found(IMAGE, info, CheckCounts::default());
+    let (nothing, [backing, base_data_file]) = found(ImageInfo::default());
+    assert_eq!(nothing, None);
+    assert!(!backing.is_empty() && !base_data_file.is_empty());
+    let right = ImageInfo {
+        chain: Some(vec![backing.clone()]),
+        data_file: Some(Vec::new()),
+        snapshots: Some(1),
+        bitmaps: Some(1),
+    };
+    assert_eq!(found(right.clone()).0, None);
+    let fingerprint = |info: ImageInfo| found(info).0.unwrap();
+    let wrong = |what: &str| format!("info: {what}, as meant → different");
+    let info = || right.clone();
+    // Planted: "the backing file is not named".
+    let chain = ImageInfo { chain: Some(Vec::new()), ..info() };
+    assert_eq!(fingerprint(chain), wrong("files below"));
+    // Planted: "the data file of the backing file is that of the image".
+    let data_file = ImageInfo { data_file: Some(base_data_file), ..info() };
+    assert_eq!(fingerprint(data_file), wrong("data file"));
+    // Planted: "snapshots are not counted".
+    assert_eq!(fingerprint(ImageInfo { snapshots: Some(0), ..info() }), wrong("snapshots"));
+    assert_eq!(fingerprint(ImageInfo { bitmaps: Some(2), ..info() }), wrong("bitmaps"));
+}
+
+#[test]
+fn a_check_finds_nothing_in_a_valid_image() {
+    let leaks = CheckCounts { errors: 0, leaks: 1 };
+    let errors = CheckCounts { errors: 2, leaks: 1 };
+    let found = |text: &str, counts| found(text, ImageInfo::default(), counts).0;
+    assert_eq!(found(IMAGE, CheckCounts::default()), None);
+    // Planted: "a check finds a leak in every image".
+    assert_eq!(found(IMAGE, leaks).as_deref(), Some("info: check, nothing → leaks"));
+    assert_eq!(found(IMAGE, errors).as_deref(), Some("info: check, nothing → errors"));
+    // The check of an image that is marked as corrupt may find anything.
+    let corrupt =
+        format!("{IMAGE}header length=shortest order=0 unknown=0 bytes=0 flags=corrupt\n");
+    assert_eq!(found(&corrupt, errors), None);
+}
