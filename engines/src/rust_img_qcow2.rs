@@ -5,7 +5,6 @@ use std::sync::Arc;
 use fs_core::{BlockDevice, BlockRead};
 use img_qcow2::{ClusterStatus, Error, Qcow2Reader};
 
-use crate::ChainFiles;
 use qcowfuzz::prelude::*;
 
 /// The crate.
