@@ -90,11 +90,12 @@ Commands that write output from a crash (minimize, report, regress, bundle) exit
 /// }
 /// ```
 ///
-/// [`command!`](crate::command) writes that `main`. With `--engine-command`, the implementation behind that command takes its place.
+/// [`command!`](crate::command) defines that `main`. With `--engine-command`, the implementation behind that command
+/// takes the place of yours.
 ///
-/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with it, and
-/// `selftest` asks it about plain images. They start this executable again for work in other processes, so the call
-/// must be all that it does.
+/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with your
+/// implementation, and `selftest` asks it about plain images. They start this executable again for work in other
+/// processes, so the call must be all that the executable does.
 pub fn main_with(implementation: impl Implementation) -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = engine::caught(|| match &arguments.engine_command {

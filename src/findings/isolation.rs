@@ -210,8 +210,8 @@ pub fn end_with_input() {
     });
 }
 
-/// Waits for a process. Kills it if it does not end in time, and returns `None`. Deletes the files that a killed process
-/// leaves behind.
+/// Waits for a process. Kills it if it does not end in time, and returns `None`. Deletes the files that a killed
+/// process leaves behind.
 ///
 /// # Errors
 /// The system cannot wait for the process, or kill it.
