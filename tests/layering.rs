@@ -135,8 +135,8 @@ fn is_in(module: &str, modules: &[&str]) -> bool {
     })
 }
 
-/// Returns the room of a module, counted from the bottom. The root with its macro `command!`, the program and `internal`
-/// lie above all rooms.
+/// Returns the room of a module, counted from the bottom. The root with its macro `command!`, the program and
+/// `internal` lie above all rooms.
 fn storey(module: &str) -> Option<usize> {
     let room = module.split("::").next().unwrap_or_default();
     match room {
