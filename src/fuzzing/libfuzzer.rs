@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::rc::Rc;
 
@@ -15,7 +17,7 @@ use crate::harness::engine::Engine;
 use crate::harness::implementation::{Implementation, OurWalker};
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, KnownFindings, Outcome};
+use crate::harness::{Checks, Failure, Knowing, KnownFindings, Outcome};
 use crate::images::files::FileNames;
 
 pub use crate::fuzzing::mutators::{crossover, mutate};
@@ -31,7 +33,13 @@ thread_local! {
     static KNOWN: RefCell<KnownFindings> = RefCell::default();
     /// The panic hook has met a known finding and has not ended the process.
     static KNOWN_PANIC: Cell<bool> = const { Cell::new(false) };
+    /// The known findings that the runs of this process met.
+    static MET: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
+
+/// The environment variable that names a file of known findings, which are set aside beside those of the
+/// implementation: libFuzzer's command line has no room for the option `--known`.
+const KNOWN_FILE: &str = "QCOWFUZZ_KNOWN";
 
 /// Runs an input of the target `kind`, with our walker under test.
 ///
@@ -43,7 +51,8 @@ pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
 
 /// Runs an input of the target `kind`, with `implementation` under test: the same one in all calls. Each thread
 /// creates it once, and keeps the buffers of its targets. A known panic ends the run, which then has an empty outcome,
-/// and not the process; the next run of the target begins with fresh buffers.
+/// and not the process; the next run of the target begins with fresh buffers. The file that the environment variable
+/// `QCOWFUZZ_KNOWN` names adds known findings. The first run that meets a known finding prints it.
 ///
 /// # Errors
 /// The first violation.
@@ -58,10 +67,16 @@ pub fn run_with<I: Implementation>(
             let slot = &mut targets[kind as usize];
             let target = slot.get_or_insert_with(|| {
                 let implementation = implementation();
-                KNOWN.set(implementation.engine(&()).known_findings());
-                kind.create(&implementation, FileNames::default(), &recorder)
+                let known = known_findings(&implementation);
+                KNOWN.set(known.clone());
+                let knowing = Knowing::new(&implementation, known);
+                kind.create(&knowing, FileNames::default(), &recorder)
             });
-            let run = AssertUnwindSafe(|| target.run(input, Checks::AtCheckpoints));
+            let run = AssertUnwindSafe(|| {
+                let result = target.run(input, Checks::AtCheckpoints);
+                target.met().iter().for_each(|fingerprint| print_known(fingerprint));
+                result
+            });
             panic::catch_unwind(run).unwrap_or_else(|panic| {
                 // The panic has left the buffers in an unknown state.
                 *slot = None;
@@ -72,6 +87,37 @@ pub fn run_with<I: Implementation>(
             })
         })
     })
+}
+
+/// Returns the known findings of an implementation and those of the file that [`KNOWN_FILE`] names. If the file is
+/// wrong, ends the process with one line and the exit code of the commands.
+fn known_findings<I: Implementation>(implementation: &I) -> KnownFindings {
+    let known = implementation.engine(&()).known_findings();
+    let Some(path) = std::env::var_os(KNOWN_FILE) else { return known };
+    match known_file(&path) {
+        Ok(added) => known.and(&added),
+        Err(what) => {
+            eprintln!("{KNOWN_FILE}: {}: {what}", path.display());
+            std::process::exit(2);
+        }
+    }
+}
+
+/// Reads a file of known findings. An error names what is wrong, and what was expected.
+fn known_file(path: &OsString) -> Result<KnownFindings, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("{error}, expected a file of known findings"))?;
+    KnownFindings::parse(&text).map_err(|error| error.to_string())
+}
+
+/// Prints a known finding if no earlier run of this process has met it.
+fn print_known(fingerprint: &str) {
+    MET.with_borrow_mut(|met| {
+        if !met.contains(fingerprint) {
+            eprintln!("known finding: {fingerprint}");
+            met.insert(fingerprint.to_string());
+        }
+    });
 }
 
 /// Mutates the program in `data[..size]` as [`mutate`] does, and folds it into the features that `implementation`
@@ -133,7 +179,11 @@ pub fn name_panics() {
                 let note = PanicNote::of(panic);
                 let fingerprint = note.fingerprint();
                 // A thread of the implementation has no known findings: its panic would not reach the run.
-                if KNOWN.with_borrow(|known| known.contains(&fingerprint)) {
+                let known = KNOWN.with_borrow(|known| {
+                    known.find(&fingerprint).map(|known| known.fingerprint.clone())
+                });
+                if let Some(known) = known {
+                    print_known(&known);
                     KNOWN_PANIC.set(true);
                     return;
                 }
