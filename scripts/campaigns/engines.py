@@ -58,7 +58,7 @@ class Engine:
         name = f"{self.name}-{target}"
         if folder := os.environ.get("QCOWFUZZ_ENGINES"):
             return existing(Path(folder).resolve() / name)
-        built(["cargo", "+nightly", "fuzz", "build", "--fuzz-dir", "engines/fuzz", "-s", "none", "--features", self.name,
+        built(["cargo", "+nightly", "fuzz", "build", "--fuzz-dir", "engines/fuzz", "-O", "-s", "none", "--features", self.name,
                target], name)
         release = target_folder("engines/fuzz") / TRIPLE / "release"
         # The next crate's build replaces the binary. A campaign that runs keeps its own.

@@ -63,7 +63,7 @@ class LibFuzzer:
         known = {"QCOWFUZZ_KNOWN": str(self.known_file)} if self.known_file.exists() else {}
         return {**os.environ, **known}
 
-    def fingerprints(self, folder, _stderr):
+    def fingerprints(self, folder, stderr):
         """Returns the fingerprints of the inputs that libFuzzer wrote to a folder, each with an input."""
         if not any(folder.iterdir()):
             return []
@@ -72,10 +72,13 @@ class LibFuzzer:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode not in (0, 1):
             fail(f"triage ended with {done.returncode}, expected 0 or 1: {done.stderr.strip()[-500:]}")
-        bugs = json.loads(done.stdout)["bugs"]
+        triaged = json.loads(done.stdout)
+        bugs = [bug for bug in triaged["bugs"] + triaged["known"] if bug["inputs"]]
         found = [(bug["fingerprint"], Path(bug["inputs"][0]["path"])) for bug in bugs]
-        # libFuzzer's limit is wall-clock time, so a loaded machine makes hangs.
-        return found or [(UNCONFIRMED, path) for path in folder.iterdir()]
+        # Another build of the crate may panic elsewhere. libFuzzer's limit is wall-clock time, so a loaded machine makes
+        # hangs.
+        printed = re.findall(r"^panic: .+$", stderr, re.MULTILINE)[-1:] or [UNCONFIRMED]
+        return found or [(printed[0], path) for path in folder.iterdir()]
 
     def keep(self, input):
         """Moves an input to the artifacts. Returns its path."""
