@@ -15,6 +15,7 @@ use std::{env, fs, panic};
 
 use qcowfuzz::disk::features::{Feature, FeatureSet};
 use qcowfuzz::harness::claims::Claim;
+use qcowfuzz::harness::engine::ErrorKind;
 use qcowfuzz::internal::findings::panics::PanicNote;
 use qcowfuzz::internal::images::files::Images;
 use qcowfuzz::prelude::*;
@@ -22,7 +23,6 @@ use qcowfuzz_engines::{fstool, imago, qcow2_core, qcow2_rs, rust_img_qcow2};
 
 /// The number of bytes of a read.
 const READ_BYTES: usize = 64 << 10;
-const BLAME: &str = "data: image of qemu-img, its bytes → ";
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| eprintln!("{}", PanicNote::of(info).fingerprint())));
@@ -88,12 +88,20 @@ fn chain(files: &[&str]) -> Result<Chain, String> {
     Ok(Chain::new(&images))
 }
 
+/// Returns an error as a fingerprint has it.
+fn blame(error: &EngineError) -> String {
+    match error.kind() {
+        ErrorKind::Unsupported => format!("a feature is unsupported ({error})"),
+        _ => format!("an error ({error})"),
+    }
+}
+
 /// Compares a disk with its bytes.
 fn compare(engine: &mut impl Engine, chain: &Chain, expected: &[u8]) -> ExitCode {
     let mut disk = match engine.open(chain) {
         Ok(disk) => disk,
         Err(error) => {
-            eprintln!("open: image of qemu-img, an answer → an error ({error})");
+            eprintln!("open: image of qemu-img, an answer → {}", blame(&error));
             return ExitCode::from(3);
         }
     };
@@ -107,12 +115,12 @@ fn compare(engine: &mut impl Engine, chain: &Chain, expected: &[u8]) -> ExitCode
     for (piece, start) in expected.chunks(READ_BYTES).zip((0..).step_by(READ_BYTES)) {
         let into = &mut buffer[..piece.len()];
         let wrong = match disk.read(GuestOffset::new(start), into) {
-            Err(error) => format!("an error ({error})"),
+            Err(error) => format!("an answer → {}", blame(&error)),
             Ok(()) if into == piece => continue,
-            Ok(()) if into.iter().all(|byte| *byte == 0) => "zeros".to_string(),
-            Ok(()) => "other bytes".to_string(),
+            Ok(()) if into.iter().all(|byte| *byte == 0) => "what was written → zeros".to_string(),
+            Ok(()) => "what was written → other bytes".to_string(),
         };
-        eprintln!("{BLAME}{wrong}");
+        eprintln!("data: image of qemu-img, {wrong}");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
