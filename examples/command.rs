@@ -9,8 +9,4 @@
 #[path = "engine.rs"]
 mod engine;
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    qcowfuzz::cli::main_with(engine::Small { sees_zero_flag: false })
-}
+qcowfuzz::command!(engine::Small { sees_zero_flag: false });

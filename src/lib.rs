@@ -48,7 +48,7 @@
 //!
 //! - `fuzzer`: the embedded loop (`fuzzing::embedded`), campaigns, inputs as files (`fuzzing::corpus`), and the
 //!   evidence of a finding: runs in processes of their own, judges, triage, reports.
-//! - `cli` (default): the command `qcowfuzz` (`cli::main`), and the page and the archive of a finding; it enables
+//! - `cli` (default): the command `qcowfuzz` ([`command!`]), and the page and the archive of a finding; it enables
 //!   `fuzzer`.
 
 #[cfg(feature = "cli")]

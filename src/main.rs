@@ -1,9 +1,3 @@
 //! The command `qcowfuzz`.
 
-/// Counts what the walker allocates, for the oracle `memory`.
-#[global_allocator]
-static ALLOCATOR: qcowfuzz::harness::PeakAlloc = qcowfuzz::harness::PeakAlloc;
-
-fn main() -> std::process::ExitCode {
-    qcowfuzz::cli::main()
-}
+qcowfuzz::command!(qcowfuzz::harness::implementation::OurWalker);

@@ -66,6 +66,7 @@ const FILES: &[&str] = &[
     "disk::files",
     "walkers::chain",
     "images::export",
+    "harness::chain_files",
     "harness::command_engine::process",
     "findings::isolation",
     "findings::qemu",
@@ -94,7 +95,7 @@ const PROCESSES: &[&str] = &[
 ];
 
 /// The modules that may read the environment.
-const ENVIRONMENT: &[&str] = &["findings::bundle", "harness::command_engine::session", "cli"];
+const ENVIRONMENT: &[&str] = &["findings::bundle", "harness::chain_files", "cli"];
 
 /// The paths that touch the system: each path, the modules that may import it, and its effect.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[
@@ -134,11 +135,12 @@ fn is_in(module: &str, modules: &[&str]) -> bool {
     })
 }
 
-/// Returns the room of a module, counted from the bottom. The root, the command and `internal` lie above all rooms.
+/// Returns the room of a module, counted from the bottom. The root with its macro `command!`, the program and
+/// `internal` lie above all rooms.
 fn storey(module: &str) -> Option<usize> {
     let room = module.split("::").next().unwrap_or_default();
     match room {
-        "" | "main" | "internal" => Some(ROOMS.len()),
+        "" | "command" | "main" | "internal" => Some(ROOMS.len()),
         room => ROOMS.iter().position(|it| *it == room),
     }
 }

@@ -1,6 +1,5 @@
 """dissect.hypervisor (PyPI) behind the line protocol."""
 import pathlib
-import sys
 
 import lines
 from dissect.hypervisor.disk.qcow2 import QCow2
@@ -17,6 +16,5 @@ def open_image(paths):
     return image.size, read
 
 
-# It opens backing files and data files itself, by the names in the image. The command line adds claims: a campaign
-# excludes the feature of a hang so (`'no extended L2 entries'`).
-lines.serve("dissect.hypervisor", ["size near", *sys.argv[1:]], open_image)
+# It opens backing files and data files itself, by the names in the image.
+lines.serve("dissect.hypervisor", ["size near"], open_image)

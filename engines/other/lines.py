@@ -3,9 +3,12 @@ import sys
 
 
 def serve(name, claims, open_image):
-    """Answers questions. `open_image(paths)` opens a chain and returns its size and a function of (start, length)."""
+    """Answers questions. `open_image(paths)` opens a chain and returns its size and a function of (start, length).
+
+    The words of the command line are claims, too: a campaign excludes the feature of a hang so.
+    """
     out = open(1, "wb", buffering=0)
-    out.write("\n".join(["qcowfuzz-engine 1", f"name {name}", *claims, "answers read", "ready", ""]).encode())
+    out.write("\n".join(["qcowfuzz-engine 1", f"name {name}", *claims, *sys.argv[1:], "answers read", "ready", ""]).encode())
     paths, answers, read = [], [], None
     for line in sys.stdin:
         verb, *words = line.split()

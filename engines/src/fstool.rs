@@ -4,7 +4,6 @@ use fstool::Error;
 use fstool::block::BlockDevice;
 use fstool::block::qcow2::Qcow2Backend;
 
-use crate::ChainFiles;
 use qcowfuzz::prelude::*;
 
 /// The crate.

@@ -19,7 +19,8 @@ impl Engine for Imago {
     type Disk<'s> = ImagoDisk;
 
     // The external data file is the only incompatible feature that the crate knows.
-    describe!("imago", no: [OddBackingSize], refuses: [ExtendedL2, Zstd, Dirty, Corrupt], size: Near, known: include_str!("../known/imago.toml"));
+    describe!("imago", no: [OddBackingSize], refuses: [ExtendedL2, Zstd, Dirty, Corrupt],
+        size: Near, known: include_str!("../known/imago.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
         Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..])?))
@@ -50,8 +51,7 @@ impl OpenDisk for ImagoDisk {
     }
 
     fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
-        let left = self.0.size().saturating_sub(guest.get());
-        let (mapping, length_bytes) = self.0.get_mapping(guest.get(), left)?;
+        let (mapping, length_bytes) = self.0.get_mapping(guest.get(), u64::MAX)?;
         let status = match mapping {
             Mapping::Raw { offset, .. } => GuestStatus::Data(Some(HostOffset::new(offset))),
             Mapping::Zero { .. } => GuestStatus::Zeros(None),

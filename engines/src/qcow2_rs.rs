@@ -65,10 +65,9 @@ impl OpenDisk for Qcow2RsDisk {
     }
 
     fn status(&mut self, guest: GuestOffset) -> Answer<GuestRun> {
-        let info = &self.0.info;
-        let (size, inside) = (info.virtual_size(), info.in_cluster_offset(guest.get()));
-        let left =
-            size.checked_sub(guest.get()).ok_or_else(|| EngineError::past_end(guest, size))?;
+        let (info, size) = (&self.0.info, self.virtual_size_bytes());
+        let left = size.checked_sub(guest.get()).ok_or(EngineError::past_end(guest, size))?;
+        let inside = info.in_cluster_offset(guest.get());
         let mapping = block_on(self.0.get_mapping(guest.get())).map_err(EngineError::untyped)?;
         let host = mapping.cluster_offset.map(|host| HostOffset::new(host + inside as u64));
         let status = match mapping.source {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use fs_core::{BlockDevice, BlockRead};
 use img_qcow2::{ClusterStatus, Error, Qcow2Reader};
 
-use crate::ChainFiles;
 use qcowfuzz::prelude::*;
 
 /// The crate.
@@ -19,7 +18,8 @@ impl Engine for RustImgQcow2 {
     type Disk<'s> = RustImgQcow2Disk;
 
     // The crate documents the first two. It opens every backing file as qcow2.
-    describe!("rust_img_qcow2", no: [OddBackingSize], refuses: [ExtendedL2, DataFile, RawBacking], size: Near, known: include_str!("../known/rust_img_qcow2.toml"));
+    describe!("rust_img_qcow2", no: [OddBackingSize], refuses: [ExtendedL2, DataFile, RawBacking],
+        size: Near, known: include_str!("../known/rust_img_qcow2.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<RustImgQcow2Disk> {
         let image = match chain.layers().len() {

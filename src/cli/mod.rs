@@ -4,6 +4,7 @@
 mod asm;
 mod bundle;
 mod check;
+mod command;
 mod disasm;
 mod engine;
 mod exit;
@@ -32,7 +33,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::harness::implementation::{Implementation, OurWalker};
+use crate::harness::implementation::Implementation;
 
 use exit::{CommandError, Exit, ExitResult};
 use terminal::complain;
@@ -80,11 +81,6 @@ Exit codes:
 Commands that write output from a crash (minimize, report, regress, bundle) exit with 0 on success; \
 'check' exits with the codes of 'qemu-img check'.";
 
-/// Parses the command line and runs the verb that it names, with our walker under test.
-pub fn main() -> ExitCode {
-    main_with(OurWalker)
-}
-
 /// Parses the command line and runs the verb that it names, with your implementation under test:
 ///
 /// ```no_run
@@ -94,11 +90,12 @@ pub fn main() -> ExitCode {
 /// }
 /// ```
 ///
-/// With `--engine-command`, the implementation behind that command takes its place.
+/// [`command!`](crate::command) defines that `main`. With `--engine-command`, the implementation behind that command
+/// takes the place of yours.
 ///
-/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with it, and
-/// `selftest` asks it about plain images. They start this executable again for work in other processes, so the call
-/// must be all that it does.
+/// The verbs `fuzz`, `replay`, `minimize`, `report`, `regress`, `triage`, `bundle` and `state` run inputs with your
+/// implementation, and `selftest` asks it about plain images. They start this executable again for work in other
+/// processes, so the call must be all that the executable does.
 pub fn main_with(implementation: impl Implementation) -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = engine::caught(|| match &arguments.engine_command {

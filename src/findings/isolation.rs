@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use tempfile::NamedTempFile;
 
+use crate::harness::ChainFiles;
 use crate::harness::targets::TargetKind;
 
 pub use process_end::ProcessEnd;
@@ -209,7 +210,8 @@ pub fn end_with_input() {
     });
 }
 
-/// Waits for a process. Kills it if it does not end in time, and returns `None`.
+/// Waits for a process. Kills it if it does not end in time, and returns `None`. Deletes the files that a killed
+/// process leaves behind.
 ///
 /// # Errors
 /// The system cannot wait for the process, or kill it.
@@ -217,11 +219,15 @@ pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<Ex
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
+            if status.code().is_none() {
+                ChainFiles::delete_those_of(child.id());
+            }
             return Ok(Some(status));
         }
         if start.elapsed() > timeout {
             child.kill()?;
             child.wait()?;
+            ChainFiles::delete_those_of(child.id());
             return Ok(None);
         }
         std::thread::sleep(END_CHECK_INTERVAL);

@@ -122,7 +122,8 @@ pub enum CostPolicy {
     NotJudged,
 }
 
-/// The judgement of the memory that an engine allocates. It needs a process whose allocator counts:
+/// The judgement of the memory that an engine allocates. It needs a process whose allocator counts, as that of
+/// [`command!`](crate::command) does:
 ///
 /// ```
 /// #[global_allocator]

@@ -3,6 +3,8 @@
 pub(crate) mod case;
 pub mod chain;
 mod chain_error;
+#[cfg(feature = "fuzzer")]
+pub(crate) mod chain_files;
 pub mod claims;
 #[cfg(feature = "fuzzer")]
 pub mod command_engine;
@@ -31,6 +33,8 @@ pub mod targets;
 mod verdicts;
 mod walker;
 
+#[cfg(feature = "fuzzer")]
+pub use chain_files::ChainFiles;
 pub use knowing::{Knowing, KnowingEngine};
 pub use known::{KnownFinding, KnownFindings};
 pub use oracles::Violation;

@@ -5,6 +5,8 @@ pub use crate::disk::features::Feature;
 pub use crate::disk::image_format::ImageFormat;
 pub use crate::disk::offsets::{GuestOffset, HostOffset};
 pub use crate::disk::storage::Storage;
+#[cfg(feature = "fuzzer")]
+pub use crate::harness::ChainFiles;
 pub use crate::harness::chain::{Chain, ChainFile, ChainLayer};
 pub use crate::harness::claims::{Claims, CostPolicy, EnginePolicy, SizePolicy};
 pub use crate::harness::engine::{Answer, Engine, EngineError, OpenDisk};

@@ -136,7 +136,19 @@ fn lines_that_are_no_answers_end_the_command() {
         let output = qcowfuzz(dir.path(), &[&fuzz[..], &["--dir", fault]].concat());
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
         assert!(error_line(&output).contains(expected), "{}", text(&output.stderr));
+        let output = qcowfuzz(dir.path(), &["--engine-command", &engine, "selftest"]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+        assert!(error_line(&output).contains(expected), "{}", text(&output.stderr));
     }
+}
+
+#[test]
+fn the_self_test_names_the_end_of_a_process() {
+    let dir = with_programs();
+    let output = qcowfuzz(dir.path(), &["--engine-command", &pipes("abort"), "selftest"]);
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{out}{}", text(&output.stderr));
+    assert!(out.contains("signal: 6 (SIGABRT)"), "{out}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The crate qcow 1.2.0 behind the line protocol of `docs/protocol.md`.
 //!
-//!     cargo build --release --manifest-path engines/qcow/Cargo.toml
-//!     qcowfuzz --engine-command engines/qcow/target/release/qcowfuzz-engine-qcow fuzz --seconds 60 --dir qcow
+//!     scripts/other-languages --install qcow
+//!     qcowfuzz --engine-command 'engines/other/engine qcow' fuzz --seconds 60 --dir qcow
 
 use std::error::Error;
 use std::fs::File;
@@ -13,7 +13,8 @@ use qcow::{DynamicQcow, Qcow2};
 
 type Answer<T> = Result<T, Box<dyn Error>>;
 
-/// The crate lists neither data files nor extended L2 entries. It opens each backing file as qcow2.
+/// The first lines but `ready`. The crate lists neither data files nor extended L2 entries. It opens each backing file
+/// as qcow2.
 const FIRST_LINES: &str = "qcowfuzz-engine 1
 name qcow
 refuse an external data file
@@ -21,14 +22,15 @@ refuse extended L2 entries
 refuse a raw backing file
 size near
 answers read
-ready
 ";
 
 fn main() -> Answer<()> {
     // The crate prints lines to standard output: they go to standard error.
     let mut out = File::from(stdout().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdout(stderr())?;
-    out.write_all(FIRST_LINES.as_bytes())?;
+    // The words of the command line are claims, too.
+    let claims: String = std::env::args().skip(1).map(|claim| claim + "\n").collect();
+    write!(out, "{FIRST_LINES}{claims}ready\n")?;
     let (mut image, mut questions) = (None, Vec::new());
     for line in stdin().lines() {
         let line = line?;

@@ -1,14 +1,3 @@
 //! The whole command of qcowfuzz, with this crate under test.
 
-use std::process::ExitCode;
-
-use qcowfuzz::harness::PeakAlloc;
-use qcowfuzz_engines::qcow2_core::Qcow2Core;
-
-/// Counts what the crate allocates, for the oracle `memory`.
-#[global_allocator]
-static ALLOCATOR: PeakAlloc = PeakAlloc;
-
-fn main() -> ExitCode {
-    qcowfuzz::cli::main_with(Qcow2Core)
-}
+qcowfuzz::command!(qcowfuzz_engines::qcow2_core::Qcow2Core);

@@ -12,6 +12,7 @@ use crate::findings::isolation::ProcessEnd;
 use crate::findings::isolation::wait;
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
+use crate::harness::ChainFiles;
 
 use super::error::CampaignError;
 use super::plan::CampaignPlan;
@@ -175,6 +176,7 @@ impl Job {
             self.done = true;
             return Ok(End::Done);
         }
+        ChainFiles::delete_those_of(self.worker.id());
         let end = match std::mem::take(&mut self.hangs) {
             true => Some(ProcessEnd::Timeout),
             false => ProcessEnd::of(status, &self.stderr.text()),
@@ -254,6 +256,7 @@ impl Drop for Job {
         // Both fail if the worker has ended already.
         let _ = self.worker.kill();
         let _ = self.worker.wait();
+        ChainFiles::delete_those_of(self.worker.id());
     }
 }
 

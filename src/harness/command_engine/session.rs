@@ -5,22 +5,16 @@
 
 use std::cell::RefCell;
 use std::fmt::Write;
-use std::io;
-use std::path::Path;
 use std::rc::Rc;
 
-use tempfile::TempDir;
-
-use crate::harness::chain::{Chain, ChainFolder};
+use crate::harness::ChainFiles;
+use crate::harness::chain::Chain;
 use crate::harness::engine::{EngineEnd, EngineError};
 use crate::harness::engine_failure;
 
 use super::hello::{Hello, HelloParser};
 use super::process::{EngineProcess, Silence};
 use super::question::{LineQuestion, Lines, ParsedAnswer};
-
-/// The largest number of stored bytes of a chain that the command gets.
-const MAX_STORED_BYTES: u64 = 256 << 20;
 
 /// A command that is asked about one image at a time.
 #[derive(Debug)]
@@ -30,8 +24,8 @@ pub(super) struct Session {
     /// A process for the first session that asks: many engines only state their claims.
     first: Rc<RefCell<Option<EngineProcess>>>,
     process: Option<EngineProcess>,
-    /// The folder with the files of the image, which is deleted with this value.
-    folder: Option<(ChainFolder, TempDir)>,
+    /// The files of the image.
+    chain: ChainFiles,
     /// The lines that name the files.
     files: String,
     disks: Vec<DiskQuestions>,
@@ -85,18 +79,6 @@ pub(super) fn started(line: &str) -> Result<(EngineProcess, Hello), String> {
     }
 }
 
-/// Creates a folder in memory if the user names no other place: a busy disk costs more than all else.
-/// [`MAX_STORED_BYTES`] bounds the memory.
-fn temporary_folder() -> io::Result<TempDir> {
-    let memory = Path::new("/dev/shm");
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("qcowfuzz-");
-    match std::env::var_os("TMPDIR").is_none() && memory.is_dir() {
-        true => builder.tempdir_in(memory),
-        false => builder.tempdir(),
-    }
-}
-
 impl Session {
     /// Takes the process in `first`, or starts one, when it is needed.
     pub(super) fn new(
@@ -104,8 +86,19 @@ impl Session {
         hello: Rc<Hello>,
         first: Rc<RefCell<Option<EngineProcess>>>,
     ) -> Self {
-        let (process, folder, files, disks, end) = Default::default();
-        Self { line, hello, first, process, folder, files, disks, is_asked: false, open: 0, end }
+        let (process, held, files, disks, end) = Default::default();
+        Self {
+            line,
+            hello,
+            first,
+            process,
+            chain: held,
+            files,
+            disks,
+            is_asked: false,
+            open: 0,
+            end,
+        }
     }
 
     /// Returns the statement of the command about itself.
@@ -137,16 +130,8 @@ impl Session {
 
     /// Writes the files of `chain`.
     pub(super) fn hold(&mut self, chain: &Chain) -> Result<(), EngineError> {
-        let (folder, _) = match &mut self.folder {
-            Some(folder) => folder,
-            none => {
-                let dir = temporary_folder().unwrap_or_else(|error| {
-                    engine_failure::fail(format!("a temporary folder: {error}"))
-                });
-                none.insert((ChainFolder::new(dir.path(), MAX_STORED_BYTES), dir))
-            }
-        };
-        chain.write_to(folder)?;
+        self.chain.write(chain)?;
+        let Some(folder) = self.chain.folder() else { return Ok(()) };
         self.files.clear();
         for layer in chain.layers() {
             let path = folder.path_of(layer.name());
@@ -198,7 +183,7 @@ impl Session {
 
     /// Removes the path of the temporary folder from an error, because each process has another one.
     fn without_folder(&self, text: &str) -> String {
-        let folder = self.folder.as_ref().map(|(folder, _)| folder.path_of(""));
+        let folder = self.chain.folder().map(|folder| folder.path_of(""));
         folder.map_or_else(|| text.to_string(), |it| text.replace(&*it.to_string_lossy(), ""))
     }
 
@@ -280,7 +265,7 @@ impl Session {
     }
 
     fn writes(&self) -> u64 {
-        self.folder.as_ref().map_or(0, |(folder, _)| folder.writes())
+        self.chain.folder().map_or(0, |folder| folder.writes())
     }
 }
 

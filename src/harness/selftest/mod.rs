@@ -17,6 +17,7 @@ use crate::programs::text::assemble;
 
 use super::claims::{Claim, Claims, SizePolicy};
 use super::engine::{Engine, ErrorKind};
+use super::engine_failure;
 use super::knowing::KnowingEngine;
 use super::known::{KnownFinding, KnownFindings};
 use super::oracles::{self, OracleResult, Violation};
@@ -183,6 +184,7 @@ impl Asked<'_> {
             Ok(Ok(answer)) => return (answer, None),
             Ok(Err(found)) => found,
             Err(panic) => {
+                engine_failure::pass_on(&*panic);
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
                 let violation = format!("a panic: {}", text.unwrap_or("without a message"));
@@ -195,7 +197,10 @@ impl Asked<'_> {
         let (question, program) = (self.question, self.program);
         // An engine that panics here has answered the question before.
         let known = AssertUnwindSafe(|| mistake::find(&mut create(), question, program, &found));
-        let mistake = catch_unwind(known).unwrap_or_default();
+        let mistake = catch_unwind(known).unwrap_or_else(|panic| {
+            engine_failure::pass_on(&*panic);
+            None
+        });
         let violation = found.to_string();
         (SelfTestAnswer::Wrong { mistake, violation }, Some(*found))
     }

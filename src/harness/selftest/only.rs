@@ -4,7 +4,7 @@ use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
 use crate::harness::claims::{Claims, EnginePolicy};
-use crate::harness::engine::{Answer, Engine, EngineError, OpenDisk};
+use crate::harness::engine::{Answer, Engine, EngineEnd, EngineError, OpenDisk};
 use crate::harness::status::GuestRun;
 
 use super::question::SelfTestQuestion;
@@ -37,6 +37,18 @@ impl<E: Engine> Engine for Only<'_, E> {
 
     fn policy(&self) -> EnginePolicy {
         self.engine.policy()
+    }
+
+    fn begin_rehearsal(&mut self) -> bool {
+        self.engine.begin_rehearsal()
+    }
+
+    fn end_rehearsal(&mut self) {
+        self.engine.end_rehearsal();
+    }
+
+    fn take_end(&mut self) -> Option<EngineEnd> {
+        self.engine.take_end()
     }
 
     fn begin_run(&mut self) {
