@@ -6,8 +6,8 @@
 //! read_image CRATE RAW IMAGE [BACKING...]    compares: RAW has the bytes, BACKING the files below, the nearest first
 //! ```
 //!
-//! The last line on standard error is the fingerprint of a difference or of a panic. Exit codes: 0 the bytes are those of
-//! RAW, 1 they are not, 2 wrong arguments, 3 the crate refused the image.
+//! The last line on standard error is the fingerprint of a difference or of a panic. Exit codes: 0 the bytes are those
+//! of RAW, 1 they are not, 2 wrong arguments, 3 the crate refused the image.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::rc::Rc;
 
@@ -19,6 +18,8 @@ use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Knowing, KnownFindings, Outcome};
 use crate::images::files::FileNames;
+
+use super::known_file::known_findings;
 
 pub use crate::fuzzing::mutators::{crossover, mutate};
 
@@ -36,10 +37,6 @@ thread_local! {
     /// The known findings that the runs of this process met.
     static MET: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
-
-/// The environment variable that names a file of known findings, which are set aside beside those of the
-/// implementation: libFuzzer's command line has no room for the option `--known`.
-const KNOWN_FILE: &str = "QCOWFUZZ_KNOWN";
 
 /// Runs an input of the target `kind`, with our walker under test.
 ///
@@ -87,27 +84,6 @@ pub fn run_with<I: Implementation>(
             })
         })
     })
-}
-
-/// Returns the known findings of an implementation and those of the file that [`KNOWN_FILE`] names. If the file is
-/// wrong, ends the process with one line and the exit code of the commands.
-fn known_findings<I: Implementation>(implementation: &I) -> KnownFindings {
-    let known = implementation.engine(&()).known_findings();
-    let Some(path) = std::env::var_os(KNOWN_FILE) else { return known };
-    match known_file(&path) {
-        Ok(added) => known.and(&added),
-        Err(what) => {
-            eprintln!("{KNOWN_FILE}: {}: {what}", path.display());
-            std::process::exit(2);
-        }
-    }
-}
-
-/// Reads a file of known findings. An error names what is wrong, and what was expected.
-fn known_file(path: &OsString) -> Result<KnownFindings, String> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("{error}, expected a file of known findings"))?;
-    KnownFindings::parse(&text).map_err(|error| error.to_string())
 }
 
 /// Prints a known finding if no earlier run of this process has met it.
