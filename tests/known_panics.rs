@@ -2,6 +2,7 @@
 //! the libFuzzer targets, where an unknown one still ends the process with its crash state.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 
@@ -178,15 +179,47 @@ fn process_with_the_hook_of_libfuzzer() {
     println!("not reached");
 }
 
-#[test]
-fn only_unknown_panics_end_a_process_of_libfuzzer() {
+/// Runs the process above with the file that `QCOWFUZZ_KNOWN` names, if there is one. Returns its signal, its exit code
+/// and what it prints.
+fn run_the_process(known: Option<&Path>) -> (Option<i32>, Option<i32>, String, String) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "--ignored", "--nocapture", "process_with_the_hook_of_libfuzzer"]);
+    child.env_remove("QCOWFUZZ_KNOWN").envs(known.map(|path| ("QCOWFUZZ_KNOWN", path)));
     let ran = child.output().unwrap();
-    let [out, error] = [&ran.stdout, &ran.stderr].map(|text| String::from_utf8_lossy(text));
-    assert_eq!(ran.status.signal(), Some(6), "{out}{error}");
+    let [out, error] =
+        [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (ran.status.signal(), ran.status.code(), out, error)
+}
+
+/// The fingerprint of the panic that the engine does not know.
+const NEW_FINGERPRINT: &str = "panic: known_panics, reads_no_end";
+
+#[test]
+fn only_unknown_panics_end_a_process_of_libfuzzer() {
+    let (signal, _, out, error) = run_the_process(None);
+    assert_eq!(signal, Some(6), "{out}{error}");
     assert!(out.contains("survived") && !out.contains("not reached"), "{out}");
-    let new = "panic: known_panics, reads_no_end\n";
-    assert!(error.starts_with(new) && error.contains("The crash state of this bug"), "{error}");
-    assert!(!error.contains(FINGERPRINT), "{error}");
+    // Once, although three runs meet it.
+    let printed = format!("known finding: {FINGERPRINT}\n{NEW_FINGERPRINT}\n");
+    assert!(
+        error.starts_with(&printed) && error.contains("The crash state of this bug"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_adds_known_findings_to_a_process_of_libfuzzer() {
+    let dir = tempfile::tempdir().unwrap();
+    let known = dir.path().join("known.toml");
+    let finding = format!("[[finding]]\nfingerprint = '{NEW_FINGERPRINT}'\nreason = 'a test'\n");
+    std::fs::write(&known, finding).unwrap();
+    let (_, code, out, error) = run_the_process(Some(&known));
+    assert!(code == Some(0) && out.contains("not reached"), "{out}{error}");
+    assert!(error.contains(&format!("known finding: {NEW_FINGERPRINT}\n")), "{error}");
+
+    std::fs::write(&known, "[[finding]]\n").unwrap();
+    let (_, code, _, error) = run_the_process(Some(&known));
+    let line = format!("QCOWFUZZ_KNOWN: {}: line 1: ", known.display());
+    assert!(code == Some(2) && error.starts_with(&line) && error.contains("expected"), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
 }

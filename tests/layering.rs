@@ -73,6 +73,7 @@ const FILES: &[&str] = &[
     "findings::bundle",
     "fuzzing::campaign",
     "fuzzing::corpus",
+    "fuzzing::known_file",
     "cli",
     "main",
 ];
@@ -95,7 +96,8 @@ const PROCESSES: &[&str] = &[
 ];
 
 /// The modules that may read the environment.
-const ENVIRONMENT: &[&str] = &["findings::bundle", "harness::chain_files", "cli"];
+const ENVIRONMENT: &[&str] =
+    &["findings::bundle", "fuzzing::known_file", "harness::chain_files", "cli"];
 
 /// The paths that touch the system: each path, the modules that may import it, and its effect.
 const SYSTEM: &[(&[&str], &[&str], &str)] = &[

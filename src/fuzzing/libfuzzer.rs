@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::rc::Rc;
 
@@ -15,8 +16,10 @@ use crate::harness::engine::Engine;
 use crate::harness::implementation::{Implementation, OurWalker};
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
-use crate::harness::{Checks, Failure, KnownFindings, Outcome};
+use crate::harness::{Checks, Failure, Knowing, KnownFindings, Outcome};
 use crate::images::files::FileNames;
+
+use super::known_file::known_findings;
 
 pub use crate::fuzzing::mutators::{crossover, mutate};
 
@@ -31,6 +34,8 @@ thread_local! {
     static KNOWN: RefCell<KnownFindings> = RefCell::default();
     /// The panic hook has met a known finding and has not ended the process.
     static KNOWN_PANIC: Cell<bool> = const { Cell::new(false) };
+    /// The known findings that the runs of this process met.
+    static MET: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 /// Runs an input of the target `kind`, with our walker under test.
@@ -43,7 +48,8 @@ pub fn run(kind: TargetKind, input: &[u8]) -> Result<Outcome, Box<Failure>> {
 
 /// Runs an input of the target `kind`, with `implementation` under test: the same one in all calls. Each thread
 /// creates it once, and keeps the buffers of its targets. A known panic ends the run, which then has an empty outcome,
-/// and not the process; the next run of the target begins with fresh buffers.
+/// and not the process; the next run of the target begins with fresh buffers. The file that the environment variable
+/// `QCOWFUZZ_KNOWN` names adds known findings. The first run that meets a known finding prints it.
 ///
 /// # Errors
 /// The first violation.
@@ -58,10 +64,16 @@ pub fn run_with<I: Implementation>(
             let slot = &mut targets[kind as usize];
             let target = slot.get_or_insert_with(|| {
                 let implementation = implementation();
-                KNOWN.set(implementation.engine(&()).known_findings());
-                kind.create(&implementation, FileNames::default(), &recorder)
+                let known = known_findings(&implementation);
+                KNOWN.set(known.clone());
+                let knowing = Knowing::new(&implementation, known);
+                kind.create(&knowing, FileNames::default(), &recorder)
             });
-            let run = AssertUnwindSafe(|| target.run(input, Checks::AtCheckpoints));
+            let run = AssertUnwindSafe(|| {
+                let result = target.run(input, Checks::AtCheckpoints);
+                target.met().iter().for_each(|fingerprint| print_known(fingerprint));
+                result
+            });
             panic::catch_unwind(run).unwrap_or_else(|panic| {
                 // The panic has left the buffers in an unknown state.
                 *slot = None;
@@ -72,6 +84,16 @@ pub fn run_with<I: Implementation>(
             })
         })
     })
+}
+
+/// Prints a known finding if no earlier run of this process has met it.
+fn print_known(fingerprint: &str) {
+    MET.with_borrow_mut(|met| {
+        if !met.contains(fingerprint) {
+            eprintln!("known finding: {fingerprint}");
+            met.insert(fingerprint.to_string());
+        }
+    });
 }
 
 /// Mutates the program in `data[..size]` as [`mutate`] does, and folds it into the features that `implementation`
@@ -133,7 +155,11 @@ pub fn name_panics() {
                 let note = PanicNote::of(panic);
                 let fingerprint = note.fingerprint();
                 // A thread of the implementation has no known findings: its panic would not reach the run.
-                if KNOWN.with_borrow(|known| known.contains(&fingerprint)) {
+                let known = KNOWN.with_borrow(|known| {
+                    known.find(&fingerprint).map(|known| known.fingerprint.clone())
+                });
+                if let Some(known) = known {
+                    print_known(&known);
                     KNOWN_PANIC.set(true);
                     return;
                 }

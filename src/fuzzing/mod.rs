@@ -8,5 +8,6 @@ pub mod corpus;
 pub mod embedded;
 pub mod feedback;
 mod fuzz_target;
+mod known_file;
 pub mod libfuzzer;
 pub(crate) mod mutators;

@@ -1,0 +1,4 @@
+//! Valid images, for the crate that a feature names.
+#![no_main]
+
+qcowfuzz::fuzz_target!(MapExtents, qcowfuzz_engines_fuzz::UnderTest::default());

@@ -1,0 +1,85 @@
+"""What all loops share: how the script fails, the known findings of an engine, and a slice's CPU seconds."""
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+# The bounds of an input, those of the embedded loop.
+MAX_RUN_SECONDS = 25
+MAX_ADDRESS_BYTES = 4096 << 20
+# The fingerprint of an input that ended its process, if no other run shows that. It is no finding.
+UNCONFIRMED = "unconfirmed: end"
+
+
+class Slice(NamedTuple):
+    """What a slice did: its runs, its CPU seconds, new findings with the files that show them, and known findings."""
+
+    runs: int
+    cpu_seconds: float
+    found: list[tuple[str, str]]
+    known: list[str]
+
+
+def fail(message):
+    """Prints one line and ends with exit code 2."""
+    print(f"campaign: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def built(command, name):
+    """Runs a build that must succeed."""
+    if subprocess.run(command, cwd=ROOT).returncode != 0:
+        fail(f"{name} does not build, expected '{' '.join(map(str, command))}' to succeed")
+
+
+def target_folder(manifest_folder):
+    """Returns cargo's target folder of a workspace."""
+    return ROOT / os.environ.get("CARGO_TARGET_DIR", f"{manifest_folder}/target")
+
+
+def existing(path):
+    """Returns the path of a built binary."""
+    if not path.is_file():
+        fail(f"{path}: no such file, expected a built binary")
+    return path
+
+
+def replace(path, text):
+    """Writes a file elsewhere and renames it, so that no file is ever incomplete."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+
+
+def cpu_seconds():
+    """Returns the CPU seconds of all processes that the script has waited for."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+class KnownFindings:
+    """A file of known findings. `*` in a fingerprint stands for any text."""
+
+    def __init__(self, path):
+        findings = tomllib.loads(path.read_text()).get("finding", [])
+        self.fingerprints = [finding["fingerprint"] for finding in findings]
+
+    def find(self, fingerprint):
+        """Returns the first known finding to which a fingerprint belongs, or None."""
+        def matches(known):
+            return re.fullmatch(".*".join(map(re.escape, known.split("*"))), fingerprint)
+        return next(filter(matches, self.fingerprints), None)
+
+    def divide(self, findings):
+        """Divides pairs of fingerprint and file into new ones, and the fingerprints of known ones."""
+        known = [self.find(fingerprint) for fingerprint, _ in findings]
+        return [finding for finding, its_known in zip(findings, known) if its_known is None], [*filter(None, known)]
