@@ -101,7 +101,7 @@ fn compare(engine: &mut impl Engine, chain: &Chain, expected: &[u8]) -> ExitCode
     let mut disk = match engine.open(chain) {
         Ok(disk) => disk,
         Err(error) => {
-            eprintln!("open: image of qemu-img, an answer → {}", blame(&error));
+            eprintln!("open: image, an answer → {}", blame(&error));
             return ExitCode::from(3);
         }
     };
@@ -120,7 +120,7 @@ fn compare(engine: &mut impl Engine, chain: &Chain, expected: &[u8]) -> ExitCode
             Ok(()) if into.iter().all(|byte| *byte == 0) => "what was written → zeros".to_string(),
             Ok(()) => "what was written → other bytes".to_string(),
         };
-        eprintln!("data: image of qemu-img, {wrong}");
+        eprintln!("data: image, {wrong}");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS

@@ -82,7 +82,11 @@ class LibFuzzer:
 
     def keep(self, input):
         """Moves an input to the artifacts. Returns its path."""
-        return str(input.rename(self.artifacts / input.name))
+        kept = self.artifacts / input.name
+        # One input may show several known findings.
+        if input.exists():
+            input.rename(kept)
+        return str(kept)
 
     def set_aside(self, fingerprints):
         """Writes the findings that the next slices set aside, as TOML. The end of a process cannot be set aside."""

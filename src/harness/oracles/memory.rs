@@ -13,6 +13,7 @@ use crate::harness::claims::MemoryPolicy;
 use super::{OracleResult, violation};
 
 const ORACLE: &str = "memory";
+const MIB_BYTES: u64 = 1 << 20;
 
 /// The memory of this process when an engine begins to work.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,9 @@ impl MemoryMeter {
             return Ok(());
         }
         violation(ORACLE, "peak", ("within bounds", "more"), || {
-            format!("{allocated} bytes were allocated at a time, {allowed} allowed")
+            // Whole units: two runs of one input differ by some bytes, and must report the same.
+            let [allocated, allowed] = [allocated, allowed].map(|bytes| bytes.div_ceil(MIB_BYTES));
+            format!("{allocated} MiB were allocated at a time, {allowed} MiB allowed")
         })
     }
 }
