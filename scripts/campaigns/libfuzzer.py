@@ -1,5 +1,5 @@
-"""libFuzzer on the targets of engines/fuzz. A finding ends its process: the loop keeps the input, asks the engine's command
-for the fingerprint, and sets the finding aside in the next slices."""
+"""libFuzzer on the targets of engines/fuzz. A finding ends its process: the loop keeps the input, asks the engine's
+command for the fingerprint, and sets the finding aside in the next slices."""
 
 import hashlib
 import json
