@@ -45,7 +45,8 @@ class LibFuzzer:
         before = cpu_seconds()
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             # Each slice continues from the corpus, with random numbers of its own.
-            words = [f"-seed={self.seed * 1_000_000 + number}", f"-max_total_time={seconds}", f"-artifact_prefix={scratch}/"]
+            words = [f"-seed={self.seed * 1_000_000 + number}", f"-max_total_time={seconds}",
+                     f"-artifact_prefix={scratch}/"]
             done = subprocess.run([*map(str, self.command), *words], env=self.environment(), stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, text=True, errors="replace", preexec_fn=limit_memory)
             spent = cpu_seconds() - before
@@ -77,8 +78,8 @@ class LibFuzzer:
         triaged = json.loads(done.stdout)
         bugs = [bug for bug in triaged["bugs"] + triaged["known"] if bug["inputs"]]
         found = [(bug["fingerprint"], Path(bug["inputs"][0]["path"])) for bug in bugs]
-        # Another build of the crate may panic elsewhere. libFuzzer's limit is wall-clock time, so a loaded machine makes
-        # hangs.
+        # Another build of the crate may panic elsewhere. libFuzzer's limit is wall-clock time, so that a loaded machine
+        # makes hangs.
         printed = re.findall(r"^panic: .+$", stderr, re.MULTILINE)[-1:] or [UNCONFIRMED]
         return found or [(printed[0], path) for path in folder.iterdir()]
 
