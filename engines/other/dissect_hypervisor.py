@@ -17,4 +17,4 @@ def open_image(paths):
 
 
 # It opens backing files and data files itself, by the names in the image.
-lines.serve("dissect.hypervisor", ["size near"], open_image)
+lines.serve("dissect.hypervisor", ["size near", "no a backing file of an odd size"], open_image)

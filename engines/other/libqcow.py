@@ -33,6 +33,7 @@ def open_image(paths):
 # It knows no bit of the incompatible features.
 lines.serve("libqcow", [
     "no an external data file", "no a raw backing file",
+    "no a backing file of an odd size",
     "refuse extended L2 entries", "refuse compression type zstd",
     "refuse the dirty bit", "refuse refcounts out of date", "refuse the corrupt bit",
     "size near",

@@ -21,6 +21,7 @@ refuse an external data file
 refuse extended L2 entries
 refuse a raw backing file
 size near
+no a backing file of an odd size
 answers read
 ";
 
