@@ -23,8 +23,6 @@ class Engine:
 
     def known_file(self):
         """Returns the file of its known findings."""
-        if self.name == "qcow":
-            return ROOT / "engines" / "qcow" / "known.toml"
         folder = "known" if self.name in CRATES else "other/known"
         return ROOT / "engines" / folder / f"{self.name}.toml"
 
