@@ -23,8 +23,6 @@ class Engine:
 
     def known_file(self):
         """Returns the file of its known findings."""
-        if self.name == "qcow":
-            return ROOT / "engines" / "qcow" / "known.toml"
         folder = "known" if self.name in CRATES else "other/known"
         return ROOT / "engines" / folder / f"{self.name}.toml"
 
@@ -50,7 +48,8 @@ class Engine:
         """Returns a binary of engines/, built unless QCOWFUZZ_ENGINES names a folder of binaries."""
         if folder := os.environ.get("QCOWFUZZ_ENGINES"):
             return existing(Path(folder).resolve() / name)
-        built(["cargo", "build", "-q", "--locked", "--release", "--manifest-path", "engines/Cargo.toml", *options], name)
+        cargo = ["cargo", "build", "-q", "--locked", "--release", "--manifest-path", "engines/Cargo.toml"]
+        built([*cargo, *options], name)
         return existing(target_folder("engines") / "release" / (below + name))
 
     def libfuzzer_target(self, target):
@@ -58,8 +57,9 @@ class Engine:
         name = f"{self.name}-{target}"
         if folder := os.environ.get("QCOWFUZZ_ENGINES"):
             return existing(Path(folder).resolve() / name)
-        built(["cargo", "+nightly", "fuzz", "build", "--fuzz-dir", "engines/fuzz", "-O", "-s", "none", "--features", self.name,
-               target], name)
+        # Optimized, without overflow checks, as the embedded loop: both loops test the same code.
+        cargo = ["cargo", "+nightly", "fuzz", "build", "--fuzz-dir", "engines/fuzz", "-O", "-s", "none"]
+        built([*cargo, "--features", self.name, target], name)
         release = target_folder("engines/fuzz") / TRIPLE / "release"
         # The next crate's build replaces the binary. A campaign that runs keeps its own.
         own = release / name

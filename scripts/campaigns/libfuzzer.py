@@ -1,10 +1,12 @@
-"""libFuzzer on the targets of engines/fuzz. A finding ends its process: the loop keeps the input, asks the engine's command
-for the fingerprint, and sets the finding aside in the next slices."""
+"""libFuzzer on the targets of engines/fuzz. A finding ends its process: the loop keeps the input, asks the engine's
+command for the fingerprint, and sets the finding aside in the next slices."""
 
+import hashlib
 import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -43,20 +45,21 @@ class LibFuzzer:
         before = cpu_seconds()
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             # Each slice continues from the corpus, with random numbers of its own.
-            words = [f"-seed={self.seed * 1_000_000 + number}", f"-max_total_time={seconds}", f"-artifact_prefix={scratch}/"]
+            words = [f"-seed={self.seed * 1_000_000 + number}", f"-max_total_time={seconds}",
+                     f"-artifact_prefix={scratch}/"]
             done = subprocess.run([*map(str, self.command), *words], env=self.environment(), stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, text=True, errors="replace", preexec_fn=limit_memory)
             spent = cpu_seconds() - before
             found = self.fingerprints(Path(scratch), done.stderr)
-            kept = [(fingerprint, self.keep(input)) for fingerprint, input in found]
+            new, known = self.engine.known().divide(found)
+            kept = [(fingerprint, self.keep(fingerprint, input)) for fingerprint, input in new]
         runs = re.findall(r"^stat::number_of_executed_units:\s*(\d+)", done.stderr, re.MULTILINE)
         if not runs and not found:
             fail(f"libFuzzer ended with {done.returncode} and no finding: {done.stderr.strip()[-500:]}")
         met = re.findall(r"^known finding: (.+)$", done.stderr, re.MULTILINE)
-        own = self.engine.known()
-        new, known = own.divide(kept)
         # The findings of earlier slices are known to the target alone.
-        return Slice(int(runs[-1]) if runs else 0, spent, new, [*known, *filter(own.find, met)])
+        known += filter(self.engine.known().find, met)
+        return Slice(int(runs[-1]) if runs else 0, spent, kept, known)
 
     def environment(self):
         """Returns the environment of the target: the findings of earlier slices are set aside."""
@@ -75,17 +78,16 @@ class LibFuzzer:
         triaged = json.loads(done.stdout)
         bugs = [bug for bug in triaged["bugs"] + triaged["known"] if bug["inputs"]]
         found = [(bug["fingerprint"], Path(bug["inputs"][0]["path"])) for bug in bugs]
-        # Another build of the crate may panic elsewhere. libFuzzer's limit is wall-clock time, so a loaded machine makes
-        # hangs.
+        # Another build of the crate may panic elsewhere. libFuzzer's limit is wall-clock time, so that a loaded machine
+        # makes hangs.
         printed = re.findall(r"^panic: .+$", stderr, re.MULTILINE)[-1:] or [UNCONFIRMED]
         return found or [(printed[0], path) for path in folder.iterdir()]
 
-    def keep(self, input):
-        """Moves an input to the artifacts. Returns its path."""
-        kept = self.artifacts / input.name
-        # One input may show several known findings.
-        if input.exists():
-            input.rename(kept)
+    def keep(self, fingerprint, input):
+        """Copies an input to the artifacts if it is the shortest of its finding. Returns the path of the shortest."""
+        kept = self.artifacts / hashlib.sha1(fingerprint.encode()).hexdigest()
+        if not kept.exists() or input.stat().st_size < kept.stat().st_size:
+            shutil.copyfile(input, kept)
         return str(kept)
 
     def set_aside(self, fingerprints):
@@ -123,8 +125,8 @@ class ClassicHarness(LibFuzzer):
         ends = [(end_of_process(path.name, stderr), path) for path in folder.iterdir()]
         return panics + ends
 
-    def keep(self, input):
-        return super().keep(input) if input else "-"
+    def keep(self, fingerprint, input):
+        return super().keep(fingerprint, input) if input else "-"
 
     def set_aside(self, fingerprints):
         """The target prints a panic once, and goes on."""

@@ -1,4 +1,4 @@
-"""Random images of qemu-img and qemu-io, for comparison: the crate must read the bytes that `qemu-img convert` writes."""
+"""Random images of qemu-img and qemu-io, for comparison: the crate must read what `qemu-img convert` writes."""
 
 import random
 import re
@@ -64,7 +64,8 @@ class Recipe:
         """Adds an image with random options and content."""
         options, cluster, compat = self.options()
         backing = ["-b", below, "-F", "raw" if below.endswith(".raw") else "qcow2"] if below else []
-        self.commands.append(["qemu-img", "create", "-q", "-f", "qcow2", "-o", ",".join(options), *backing, name, str(size)])
+        create = ["qemu-img", "create", "-q", "-f", "qcow2", "-o", ",".join(options)]
+        self.commands.append([*create, *backing, name, str(size)])
         self.files.append(name)
         kinds = ["write -P", "write -P", "write -z", "write -z -u", "discard"]
         kinds += ["write -c -P"] if not self.lacks("compressed clusters") else []
