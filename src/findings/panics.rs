@@ -37,11 +37,13 @@ impl PanicNote {
     }
 
     /// Returns one line that is the same for the same bug: the crate and the function. It contains neither line nor
-    /// file, because both change when the surrounding code does. A build without symbols names the file instead.
+    /// file, because both change when the surrounding code does. A build without symbols names the file instead, and so
+    /// does an inlined function without a name, such as the body of an `async fn`.
     pub fn fingerprint(&self) -> String {
         let Self { crate_name, file, function, .. } = self;
         match (function.is_empty(), crate_name.is_empty()) {
-            (true, _) => format!("panic: {file}"),
+            (true, true) => format!("panic: {file}"),
+            (true, false) => format!("panic: {crate_name}, {file}"),
             (false, true) => format!("panic: {file}, {function}"),
             (false, false) => format!("panic: {crate_name}, {function}"),
         }
@@ -49,16 +51,20 @@ impl PanicNote {
 }
 
 /// Reports whether `found` is the fingerprint that was `recorded`. Earlier versions named the source file of a panic
-/// (`panic: src/map/read.rs, read_piece`) instead of the crate.
+/// (`panic: src/map/read.rs, read_piece`) instead of the crate, and of a function without a name only the file.
 pub fn is_recorded(recorded: &str, found: &str) -> bool {
     let function = |fingerprint: &str, of_file: bool| {
         let (place, function) = fingerprint.strip_prefix("panic: ")?.split_once(", ")?;
         (place.ends_with(".rs") == of_file).then(|| function.to_string())
     };
     let renamed = || function(recorded, true).is_some_and(|it| function(found, false) == Some(it));
+    let unnamed = || {
+        let (_, file) = found.strip_prefix("panic: ")?.split_once(", ")?;
+        Some(recorded.strip_prefix("panic: ") == Some(file) && file.ends_with(".rs"))
+    };
     // Earlier versions did not add the text of an engine's error.
     let added = || found.strip_prefix(recorded).is_some_and(|text| text.starts_with(" ("));
-    recorded == found || renamed() || added()
+    recorded == found || renamed() || unnamed() == Some(true) || added()
 }
 
 /// Returns the message of a panic, if it has one.
@@ -281,6 +287,17 @@ mod tests {
     }
 
     #[test]
+    fn a_function_without_a_name_is_named_by_its_file() {
+        let note = |crate_name: &str| PanicNote {
+            crate_name: crate_name.to_string(),
+            file: "src/utils.rs".to_string(),
+            ..PanicNote::default()
+        };
+        assert_eq!(note("my_disk").fingerprint(), "panic: my_disk, src/utils.rs");
+        assert_eq!(note("").fingerprint(), "panic: src/utils.rs");
+    }
+
+    #[test]
     fn files_are_modules() {
         for path in ["src/map/read.rs", "/home/me/src/qcowfuzz/src/map/read/mod.rs"] {
             assert_eq!(module(path), "map::read");
@@ -326,6 +343,8 @@ mod tests {
         assert!(is_recorded("panic: src/map/read.rs, read_piece", found));
         assert!(!is_recorded("panic: src/map/read.rs, read_layer", found));
         assert!(!is_recorded(found, "panic: src/map/read.rs, read_piece"));
+        assert!(is_recorded("panic: src/utils.rs", "panic: my_disk, src/utils.rs"));
+        assert!(!is_recorded("panic: src/utils.rs", "panic: my_disk, src/lib.rs"));
         assert!(!is_recorded("panic: src/map/read.rs", found));
         assert!(!is_recorded("model: kind, normal → unallocated", found));
     }

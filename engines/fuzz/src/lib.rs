@@ -1,7 +1,7 @@
 //! The crate that the libFuzzer targets of `fuzz_targets/` test: the one that a feature names.
 //!
 //! ```text
-//! cargo +nightly fuzz run --fuzz-dir engines/fuzz -s none --features imago hostile
+//! cargo +nightly fuzz run --fuzz-dir engines/fuzz -O -s none --features imago hostile
 //! ```
 
 use qcowfuzz::harness::PeakAlloc;
