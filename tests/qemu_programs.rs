@@ -102,6 +102,7 @@ fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
     let tally: Tally = qemu::judge_all(&pairs.cases, Bench::new, judge);
     tally.assert_at_least(&BOUNDS.map(|(what, _, chosen)| (what, chosen)));
 }
+
 #[test]
 fn qemu_finds_nothing_in_programs_from_random_bytes() {
     if !qemu::tools_are_there("qemu_finds_nothing_in_programs_from_random_bytes") {

@@ -31,7 +31,7 @@ fn main() -> Answer<()> {
     rustix::stdio::dup2_stdout(stderr())?;
     // The words of the command line are claims, too.
     let claims: String = std::env::args().skip(1).map(|claim| claim + "\n").collect();
-    write!(out, "{FIRST_LINES}{claims}ready\n")?;
+    writeln!(out, "{FIRST_LINES}{claims}ready")?;
     let (mut image, mut questions) = (None, Vec::new());
     for line in stdin().lines() {
         let line = line?;
