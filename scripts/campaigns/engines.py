@@ -8,7 +8,7 @@ from pathlib import Path
 from .common import ROOT, KnownFindings, built, existing, fail, target_folder
 
 CRATES = sorted(path.stem for path in (ROOT / "engines" / "src" / "bin").glob("*.rs"))
-OTHERS = ["dissect_hypervisor", "libqcow", "qcow", "seven_zip"]
+OTHERS = sorted(path.stem for path in (ROOT / "engines" / "other" / "known").glob("*.toml"))
 TRIPLE = "x86_64-unknown-linux-gnu"
 
 

@@ -217,21 +217,21 @@ pub fn end_with_input() {
 /// The system cannot wait for the process, or kill it.
 pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let start = Instant::now();
-    loop {
+    let status = loop {
         if let Some(status) = child.try_wait()? {
-            if status.code().is_none() {
-                ChainFiles::delete_those_of(child.id());
-            }
-            return Ok(Some(status));
+            break Some(status);
         }
         if start.elapsed() > timeout {
             child.kill()?;
             child.wait()?;
-            ChainFiles::delete_those_of(child.id());
-            return Ok(None);
+            break None;
         }
         std::thread::sleep(END_CHECK_INTERVAL);
+    };
+    if status.and_then(|status| status.code()).is_none() {
+        ChainFiles::delete_those_of(child.id());
     }
+    Ok(status)
 }
 
 #[cfg(test)]

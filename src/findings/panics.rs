@@ -60,11 +60,11 @@ pub fn is_recorded(recorded: &str, found: &str) -> bool {
     let renamed = || function(recorded, true).is_some_and(|it| function(found, false) == Some(it));
     let unnamed = || {
         let (_, file) = found.strip_prefix("panic: ")?.split_once(", ")?;
-        Some(recorded.strip_prefix("panic: ") == Some(file) && file.ends_with(".rs"))
+        (file.ends_with(".rs") && recorded.strip_prefix("panic: ")? == file).then_some(())
     };
     // Earlier versions did not add the text of an engine's error.
     let added = || found.strip_prefix(recorded).is_some_and(|text| text.starts_with(" ("));
-    recorded == found || renamed() || unnamed() == Some(true) || added()
+    recorded == found || renamed() || unnamed().is_some() || added()
 }
 
 /// Returns the message of a panic, if it has one.

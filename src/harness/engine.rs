@@ -233,3 +233,38 @@ impl From<std::io::Error> for EngineError {
         }
     }
 }
+
+/// Defines the functions of [`Engine`] that a wrapper passes on to its field `engine`: all but those about known
+/// findings and images. The wrappers share this list, so that none of them lacks a function.
+macro_rules! pass_on_to_engine {
+    () => {
+        fn name(&self) -> &str {
+            self.engine.name()
+        }
+
+        fn claims(&self) -> $crate::harness::claims::Claims {
+            self.engine.claims()
+        }
+
+        fn policy(&self) -> $crate::harness::claims::EnginePolicy {
+            self.engine.policy()
+        }
+
+        fn begin_rehearsal(&mut self) -> bool {
+            self.engine.begin_rehearsal()
+        }
+
+        fn end_rehearsal(&mut self) {
+            self.engine.end_rehearsal();
+        }
+
+        fn take_end(&mut self) -> Option<$crate::harness::engine::EngineEnd> {
+            self.engine.take_end()
+        }
+
+        fn begin_run(&mut self) {
+            self.engine.begin_run();
+        }
+    };
+}
+pub(super) use pass_on_to_engine;

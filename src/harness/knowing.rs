@@ -4,8 +4,7 @@
 use crate::disk::observer::Observer;
 
 use super::chain::Chain;
-use super::claims::{Claims, EnginePolicy};
-use super::engine::{Engine, EngineEnd, EngineError};
+use super::engine::{Engine, EngineError, pass_on_to_engine};
 use super::implementation::Implementation;
 use super::known::KnownFindings;
 
@@ -51,36 +50,10 @@ impl<E: Engine> Engine for KnowingEngine<E> {
     where
         Self: 's;
 
-    fn name(&self) -> &str {
-        self.engine.name()
-    }
-
-    fn claims(&self) -> Claims {
-        self.engine.claims()
-    }
-
-    fn policy(&self) -> EnginePolicy {
-        self.engine.policy()
-    }
+    pass_on_to_engine!();
 
     fn known_findings(&self) -> KnownFindings {
         self.known.clone()
-    }
-
-    fn begin_rehearsal(&mut self) -> bool {
-        self.engine.begin_rehearsal()
-    }
-
-    fn end_rehearsal(&mut self) {
-        self.engine.end_rehearsal();
-    }
-
-    fn take_end(&mut self) -> Option<EngineEnd> {
-        self.engine.take_end()
-    }
-
-    fn begin_run(&mut self) {
-        self.engine.begin_run();
     }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {

@@ -3,8 +3,7 @@
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
-use crate::harness::claims::{Claims, EnginePolicy};
-use crate::harness::engine::{Answer, Engine, EngineEnd, EngineError, OpenDisk};
+use crate::harness::engine::{Answer, Engine, EngineError, OpenDisk, pass_on_to_engine};
 use crate::harness::status::GuestRun;
 
 use super::question::SelfTestQuestion;
@@ -27,33 +26,7 @@ impl<E: Engine> Engine for Only<'_, E> {
     where
         Self: 's;
 
-    fn name(&self) -> &str {
-        self.engine.name()
-    }
-
-    fn claims(&self) -> Claims {
-        self.engine.claims()
-    }
-
-    fn policy(&self) -> EnginePolicy {
-        self.engine.policy()
-    }
-
-    fn begin_rehearsal(&mut self) -> bool {
-        self.engine.begin_rehearsal()
-    }
-
-    fn end_rehearsal(&mut self) {
-        self.engine.end_rehearsal();
-    }
-
-    fn take_end(&mut self) -> Option<EngineEnd> {
-        self.engine.take_end()
-    }
-
-    fn begin_run(&mut self) {
-        self.engine.begin_run();
-    }
+    pass_on_to_engine!();
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Self::Disk<'s>> {
         Ok(OnlyDisk { disk: self.engine.open(chain)?, question: self.question })
