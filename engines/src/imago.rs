@@ -80,9 +80,8 @@ impl ImagoStorage for File {
 
     unsafe fn pure_readv(&self, into: IoVectorMut<'_>, mut offset: u64) -> io::Result<()> {
         into.into_inner().iter_mut().try_for_each(|part| {
-            let at = offset;
             offset += part.len() as u64;
-            self.0.read_exact_at(at, part)
+            self.0.read_exact_at(offset - part.len() as u64, part)
         })
     }
 

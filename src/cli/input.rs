@@ -26,20 +26,13 @@ pub fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     }
 }
 
-/// Reads an input of a fuzz target. Rejects a file of more than [`MAX_INPUT_BYTES`] bytes.
+/// Reads an input of a fuzz target. Rejects more than [`MAX_INPUT_BYTES`] bytes.
 pub fn read_input(path: &Path) -> Result<Vec<u8>, CommandError> {
-    let bytes = match path.as_os_str() == "-" {
-        true => read_standard_input(MAX_INPUT_BYTES + 1)?,
-        false => files::read(path, MAX_INPUT_BYTES + 1)?,
-    };
-    if bytes.len() as u64 > MAX_INPUT_BYTES {
-        let what = "is too long for a fuzz target";
-        return Err(CommandError::at(
-            path,
-            format_args!("{what}, expected at most {MAX_INPUT_BYTES} bytes"),
-        ));
+    match path.as_os_str() == "-" {
+        true => files::check_input_length(read_standard_input(MAX_INPUT_BYTES + 1)?)
+            .map_err(|error| CommandError::at(path, error)),
+        false => Ok(files::read_input(path)?),
     }
-    Ok(bytes)
 }
 
 fn read_standard_input(most: u64) -> Result<Vec<u8>, CommandError> {
@@ -69,6 +62,6 @@ pub fn reject_if_crashes(
             let what = "expected an input that does not end its process; 'qcowfuzz minimize' accepts this one";
             Err(CommandError::at(path, format_args!("{}, {what}", end.fingerprint())))
         }
-        IsolatedRun::Finished { .. } => Ok(()),
+        IsolatedRun::Finished(_) => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::findings::PanicNotes;
 use crate::findings::isolation::Isolation;
-use crate::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, judge_of};
+use crate::findings::judges::{CandidateJudge, JudgeError, Passed, Predicate, SameFinding};
 use crate::findings::minimizer;
 use crate::findings::minimizer::{MinimizeProgress, MinimizeSettings, Minimized};
 use crate::harness::implementation::Implementation;
@@ -31,8 +31,8 @@ use super::under_test::UnderTest;
 #[command(after_help = "\
 The command removes and simplifies operations, and shrinks their operands and the geometry, until no \
 simpler program has the same fingerprint. It writes the canonical form of the result. Ctrl-C ends the \
-search and writes the simplest program so far. INPUT itself is never changed. If INPUT crashes its \
-process or hangs, every candidate runs in a process of its own. Known findings are set aside, unless INPUT \
+search and writes the simplest program so far. INPUT itself is never changed. Candidates run in \
+another process, which a crash or a hang may end. Known findings are set aside, unless INPUT \
 shows nothing else: then the command shrinks the first of them.
 
 With --predicate, CMD decides whether a candidate shows the bug, for code that runs in other processes. \
@@ -65,7 +65,7 @@ pub struct Arguments {
     /// Try at most N candidates
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     tries: u64,
-    /// If INPUT hangs, treat a run that uses this much CPU time as a hang
+    /// Treat a run that uses this much CPU time as a hang
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     timeout: u64,
@@ -146,7 +146,7 @@ fn judge(
             let limits = arguments.memory.limits(arguments.timeout);
             let executable = under_test.executable()?;
             let isolation = Isolation { executable, target, limits };
-            judge_of(&under_test.implementation, input, &isolation)
+            SameFinding::new(input, isolation).map(|judge| Box::new(judge) as _)
         }
     };
     judge.map_err(|error| failure(error, arguments))

@@ -20,6 +20,7 @@ mod print;
 mod regress;
 mod replay;
 mod report;
+mod run_inputs;
 mod save;
 mod selftest;
 mod size;
@@ -60,6 +61,8 @@ enum Verb {
     #[command(hide = true)]
     FuzzWorker(fuzz::worker::Arguments),
     Triage(triage::Arguments),
+    #[command(hide = true)]
+    RunInputs(run_inputs::Arguments),
     Minimize(minimize::Arguments),
     Replay(replay::Arguments),
     Report(report::Arguments),
@@ -141,6 +144,7 @@ fn run(
         Verb::Fuzz(arguments) => fuzz::run(under_test, arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(implementation, arguments),
         Verb::Triage(arguments) => triage::run(under_test, arguments),
+        Verb::RunInputs(arguments) => run_inputs::run(implementation, arguments),
         Verb::Minimize(arguments) => minimize::run(under_test, arguments),
         Verb::Replay(arguments) => replay::run(implementation, arguments),
         Verb::Report(arguments) => report::run(under_test, arguments),

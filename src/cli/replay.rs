@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use crate::disk::files::Existing;
 use crate::findings::PanicNotes;
 use crate::findings::examiner::Examiner;
-use crate::findings::isolation::end_with_input;
 use crate::findings::report::Verdict;
 use crate::harness::Checks;
 use crate::harness::export;
@@ -15,7 +14,6 @@ use crate::images::FileNames;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
-use super::limits::LimitArguments;
 use super::target;
 use crate::harness::targets::TargetKind;
 
@@ -52,11 +50,6 @@ pub struct Arguments {
     /// Print only the verdict, without an explanation
     #[arg(long, conflicts_with_all = ["events", "dump_image"])]
     brief: bool,
-    /// End when standard input closes: another process waits for the result
-    #[arg(long, hide = true)]
-    supervised: bool,
-    #[command(flatten)]
-    limits: LimitArguments,
     /// Write the last image of the run to this file, and the files that it names beside it (one program
     /// only)
     #[arg(long, value_name = "F")]
@@ -69,11 +62,6 @@ pub struct Arguments {
 /// Replays the inputs.
 pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
     refuse(arguments)?;
-    if arguments.supervised {
-        end_with_input();
-    }
-    // The process has few runs: one limit holds for all of them.
-    arguments.limits.enforce()?;
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };

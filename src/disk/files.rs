@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
+use super::limits::MAX_INPUT_BYTES;
 
 /// Returns the regular files of a folder, and the links to some, in the order of their names.
 ///
@@ -36,6 +37,28 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
     read.map(|_| bytes).map_err(|error| Error::file(path, error))
+}
+
+/// Reads an input of a fuzz target.
+///
+/// # Errors
+/// The file cannot be read, or has more than [`MAX_INPUT_BYTES`] bytes.
+pub fn read_input(path: &Path) -> Result<Vec<u8>, Error> {
+    let bytes = read(path, MAX_INPUT_BYTES + 1)?;
+    check_input_length(bytes).map_err(|error| Error::file(path, error))
+}
+
+/// Returns `bytes` if they are few enough for an input of a fuzz target.
+///
+/// # Errors
+/// There are more than [`MAX_INPUT_BYTES`].
+pub fn check_input_length(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    match bytes.len() as u64 {
+        0..=MAX_INPUT_BYTES => Ok(bytes),
+        _ => Err(io::Error::other(format!(
+            "is too long for a fuzz target, expected at most {MAX_INPUT_BYTES} bytes"
+        ))),
+    }
 }
 
 /// Writes or replaces a file: at any moment, the path names the old file or the new one. `scratch` is a folder of the

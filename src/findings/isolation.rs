@@ -1,24 +1,24 @@
-//! Runs inputs in separate processes. If an input hangs, overflows the stack or raises a signal, only its process ends,
-//! and the end is a finding.
+//! Runs inputs in other processes. If an input hangs, overflows the stack or raises a signal, only its process ends, and
+//! the end is a finding.
 //!
-//! The caller names an executable. This module runs it as `EXECUTABLE replay --json --brief --supervised LIMITS
-//! --target TARGET -- FILE`, which is a command of `qcowfuzz`. LIMITS are the options of [`ProcessLimits`]. It runs
-//! the input in FILE and prints one JSON object. If there is a finding, the key `fingerprint` has its fingerprint;
-//! `known` lists the fingerprints of known findings. The exit code is 0 or 1 if the input ran. Otherwise, it is 2, and
-//! standard error has one line. The process ends when its standard input closes ([`end_with_input`]).
+//! The caller names an executable. This module runs it as `EXECUTABLE run-inputs LIMITS --target TARGET [--twice]`, a
+//! command of `qcowfuzz` that calls [`run_inputs`]. LIMITS are the options of [`ProcessLimits`]; they hold for each
+//! input. The process reads inputs from standard input, each as a frame: its length, 8 bytes, little endian, and its
+//! bytes. For each, it prints one line with a JSON object ([`FinishedRun`]). If it cannot run an input, it ends with exit
+//! code 2, and standard error has one line. It ends when its standard input closes.
 
 mod process_end;
 mod process_limits;
+mod run_inputs;
+mod run_process;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-use tempfile::NamedTempFile;
+use serde::{Deserialize, Serialize};
 
 use crate::harness::ChainFiles;
 use crate::harness::targets::TargetKind;
@@ -26,6 +26,8 @@ use crate::harness::targets::TargetKind;
 pub use process_end::ProcessEnd;
 pub(crate) use process_limits::{CPU_OPTION, MEMORY_OPTION};
 pub use process_limits::{ProcessLimits, RunCounter};
+pub use run_inputs::run_inputs;
+use run_process::RunProcess;
 
 /// The time between two checks whether a process has ended.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
@@ -59,155 +61,119 @@ impl Executable {
 /// The reason why an input did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum IsolationError {
-    /// The input could not be written to a temporary file.
-    #[error("a temporary file: {0}")]
-    Scratch(io::Error),
-    /// The input or the process failed.
-    #[error("{path}: {source}", path = path.display())]
-    Process {
-        /// The input.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    /// The process could not be started, or its output could not be read.
+    #[error("a process for inputs: {0}")]
+    Process(#[from] io::Error),
     /// The executable printed something other than the expected JSON object.
-    #[error("{path}: {source}", path = path.display())]
-    Answer {
-        /// The input.
-        path: PathBuf,
-        /// The difference.
-        source: serde_json::Error,
-    },
+    #[error("the answer of a process for inputs: {0}")]
+    Answer(#[from] serde_json::Error),
     /// The executable could not run the input, and printed this line.
     #[error("{0}")]
     Refused(String),
     /// Somebody else killed the process. The system does so when memory runs out.
-    #[error("{path}: the system killed its process, expected more free memory", path = path.display())]
-    Killed {
-        /// The input.
-        path: PathBuf,
-    },
+    #[error("the system killed the process of the input, expected more free memory")]
+    Killed,
 }
 
-/// The result of a run in a separate process.
+/// The result of a run in another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IsolatedRun {
     /// The process finished its run.
-    Finished {
-        /// The fingerprint of the finding, if there is one.
-        fingerprint: Option<String>,
-        /// The fingerprints of known findings that the run met.
-        known: Vec<String>,
-    },
+    Finished(FinishedRun),
     /// The input ended its process, or the process exceeded the time limit.
     Ended(ProcessEnd),
+}
+
+/// The result of a run that its process finished.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FinishedRun {
+    /// The fingerprint of the finding, if there is one.
+    pub fingerprint: Option<String>,
+    /// The fingerprints of known findings that the run met.
+    pub known: Vec<String>,
+    /// True if the oracle with the finding draws its questions from the checksum of the input.
+    pub drawn: bool,
 }
 
 impl IsolatedRun {
     /// Returns the fingerprint of the finding, if there is one.
     pub fn fingerprint(&self) -> Option<String> {
         match self {
-            Self::Finished { fingerprint, .. } => fingerprint.clone(),
+            Self::Finished(run) => run.fingerprint.clone(),
             Self::Ended(end) => Some(end.fingerprint()),
         }
     }
 }
 
-/// The part of the JSON object that this module reads.
-#[derive(Deserialize)]
-struct PrintedFingerprint {
-    fingerprint: Option<String>,
-    #[serde(default)]
-    known: Vec<String>,
-}
-
-/// Runs inputs of a target, each in a separate process.
+/// How inputs are run in other processes.
 #[derive(Clone, Debug)]
 pub struct Isolation {
     /// The executable that runs the inputs.
     pub executable: Executable,
     /// The target of the inputs.
     pub target: TargetKind,
-    /// The limits of each process.
+    /// The limits of each run.
     pub limits: ProcessLimits,
 }
 
 impl Isolation {
-    /// Runs `input`.
+    /// Runs `input` in a process of its own, twice: a difference between the two runs is a finding.
     ///
     /// # Errors
     /// The input could not be run.
     pub fn isolated_run(&self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
-        let file = NamedTempFile::with_prefix("qcowfuzz-").and_then(|mut file| {
-            file.write_all(input)?;
-            Ok(file.into_temp_path())
-        });
-        self.isolated_run_of(&file.map_err(IsolationError::Scratch)?)
+        IsolatedRuns::new(self.clone(), Repeat::Twice).run(input)
+    }
+}
+
+/// How often an input is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Once.
+    Once,
+    /// Twice. A difference between the two runs is a finding.
+    Twice,
+}
+
+/// Runs inputs in a process, which it starts again when an input ends it.
+#[derive(Debug)]
+pub struct IsolatedRuns {
+    isolation: Isolation,
+    repeat: Repeat,
+    process: Option<RunProcess>,
+}
+
+impl IsolatedRuns {
+    /// Creates the runs. The process starts with the first input.
+    pub fn new(isolation: Isolation, repeat: Repeat) -> Self {
+        Self { isolation, repeat, process: None }
     }
 
-    /// Runs the input in the file at `path`.
+    /// Runs `input`. An end of the process counts only if a new process ends too: the inputs before may have left
+    /// something behind, such as memory that is never freed.
     ///
     /// # Errors
     /// The input could not be run.
-    pub fn isolated_run_of(&self, path: &Path) -> Result<IsolatedRun, IsolationError> {
-        let failed = |source| IsolationError::Process { path: path.to_path_buf(), source };
-        let mut command = self.executable.command();
-        command
-            .args(["replay", "--json", "--brief", "--supervised"])
-            .args(self.limits.options())
-            .args(["--target", self.target.name(), "--"])
-            .arg(path);
-        // Both outputs go to files, because a process would stop at a full pipe. The standard input of the process
-        // closes when this process ends, and then the process ends too.
-        let [mut out, mut error] =
-            [tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?];
-        command.stdin(Stdio::piped());
-        command.stdout(out.try_clone().map_err(failed)?);
-        command.stderr(error.try_clone().map_err(failed)?);
-        let mut child = command.spawn().map_err(failed)?;
-        let Some(status) = wait(&mut child, self.limits.wall_clock()).map_err(failed)? else {
-            return Ok(IsolatedRun::Ended(ProcessEnd::Timeout));
-        };
-        match status.code() {
-            Some(0 | 1) => {
-                let out = text(&mut out).map_err(failed)?;
-                let PrintedFingerprint { fingerprint, known } = serde_json::from_str(&out)
-                    .map_err(|source| IsolationError::Answer {
-                        path: path.to_path_buf(),
-                        source,
-                    })?;
-                Ok(IsolatedRun::Finished { fingerprint, known })
-            }
-            Some(2) => {
-                let line = text(&mut error).map_err(failed)?;
-                let line = line.trim_end().trim_start_matches("qcowfuzz: ");
-                Err(IsolationError::Refused(line.to_string()))
-            }
-            _ => {
-                let stderr = text(&mut error).map_err(failed)?;
-                let end = ProcessEnd::of(status, &stderr);
-                end.map(IsolatedRun::Ended)
-                    .ok_or_else(|| IsolationError::Killed { path: path.to_path_buf() })
-            }
+    pub fn run(&mut self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
+        let is_new = self.process.is_none();
+        match self.run_in_process(input)? {
+            IsolatedRun::Ended(_) if !is_new => self.run_in_process(input),
+            ran => Ok(ran),
         }
     }
-}
 
-/// Returns the content of a file as text.
-fn text(file: &mut File) -> io::Result<String> {
-    let mut text = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// Ends this process with exit code 2 when its standard input ends: the process that started it has ended.
-pub fn end_with_input() {
-    std::thread::spawn(|| {
-        let mut byte = [0];
-        while matches!(io::stdin().lock().read(&mut byte), Ok(1..)) {}
-        std::process::exit(2);
-    });
+    fn run_in_process(&mut self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
+        let mut process = match self.process.take() {
+            Some(process) => process,
+            None => RunProcess::start(&self.isolation, self.repeat)?,
+        };
+        let ran = process.run(input, self.isolation.limits.wall_clock())?;
+        if let IsolatedRun::Finished(_) = ran {
+            self.process = Some(process);
+        }
+        Ok(ran)
+    }
 }
 
 /// Waits for a process. Kills it if it does not end in time, and returns `None`. Deletes the files that a killed
@@ -238,9 +204,16 @@ pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<Ex
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns an isolation that runs `script` with a shell. `$input` is the file with the input.
+    /// Returns an isolation that runs `script` with a shell for each input. `$input` is a file with the input. The script
+    /// prints one line.
     pub(crate) fn shell(script: &str) -> Isolation {
-        let script = format!("for input in \"$@\"; do :; done; {script}");
+        let script = format!(
+            r#"name=$(mktemp); exec 3<>"$name"; rm "$name"; input=/proc/$$/fd/3
+            while length=$(head -c 8 | od -An -tu8) && test -n "$length"; do
+                head -c $length >"$input"
+                {script}
+            done"#
+        );
         let arguments = ["-c", &script].map(OsString::from);
         let executable = Executable::new("/bin/sh", arguments);
         let limits = ProcessLimits { cpu_time: Duration::from_secs(20), memory_mib: 0 };
@@ -255,22 +228,36 @@ pub(crate) mod tests {
     fn answers_are_read_and_ends_are_named() {
         let finished = |fingerprint: Option<&str>| {
             let fingerprint = fingerprint.map(str::to_string);
-            Ok(IsolatedRun::Finished { fingerprint, known: Vec::new() })
+            Ok(IsolatedRun::Finished(FinishedRun { fingerprint, ..FinishedRun::default() }))
         };
         assert_eq!(run("echo '{\"verdict\":\"ok\"}'"), finished(None));
-        let found = r#"echo '{"fingerprint":"model: kind, a → b"}'; exit 1"#;
+        let found = r#"echo '{"fingerprint":"model: kind, a → b"}'"#;
         assert_eq!(run(found), finished(Some("model: kind, a → b")));
         // The script prints the documented arguments and the content of the file.
-        let arguments = r#"printf '{"fingerprint":"%s"}' "$0 $1 $2 $3 $4 $5 $6 $7 $8 $9 ${10} $(cat "$input")""#;
+        let arguments = r#"printf '{"fingerprint":"%s"}\n' "$0 $* $(cat "$input")""#;
         let limits = "--cpu-milliseconds 20000 --memory-mib 0";
-        let passed =
-            &*format!("replay --json --brief --supervised {limits} --target hostile -- an input");
+        let passed = &*format!("run-inputs {limits} --target hostile --twice an input");
         assert_eq!(run(arguments), finished(Some(passed)));
         let fingerprint = |script: &str| run(script).map(|ran| ran.fingerprint());
         let signal = "process: end, an answer → signal: 11 (SIGSEGV)";
         assert_eq!(fingerprint("ulimit -c 0; kill -SEGV $$"), Ok(Some(signal.to_string())));
-        let code = "process: end, an answer → exit status: 101";
-        assert_eq!(fingerprint("exit 101"), Ok(Some(code.to_string())));
+        // Code under test may end the process itself, and call that a success.
+        for code in [0, 1, 101] {
+            let end = format!("process: end, an answer → exit status: {code}");
+            assert_eq!(fingerprint(&format!("exit {code}")), Ok(Some(end)));
+        }
+    }
+
+    #[test]
+    fn a_process_runs_inputs_until_one_ends_it() {
+        // Each process counts its inputs, and survives two. No process survives the last one.
+        let script = r#"n=$((n + 1)); grep -q bad "$input" && exit 3; test $n -lt 3 || exit 4
+            echo "{\"fingerprint\":\"$n\"}""#;
+        let mut runs = IsolatedRuns::new(shell(script), Repeat::Once);
+        let shown = [&b"a"[..], b"b", b"c", b"d", b"bad", b"e"]
+            .map(|input| runs.run(input).unwrap().fingerprint().unwrap());
+        let end = "process: end, an answer → exit status: 3";
+        assert_eq!(shown, ["1", "2", "1", "2", end, "1"]);
     }
 
     #[test]
@@ -281,9 +268,9 @@ pub(crate) mod tests {
         let missing =
             Isolation { executable: Executable::new("/no/such/executable", []), ..shell("") };
         let error = missing.isolated_run(b"").unwrap_err();
-        assert!(matches!(error, IsolationError::Process { .. }), "{error}");
+        assert!(matches!(error, IsolationError::Process(_)), "{error}");
         // The input is not to blame when the system kills its process.
-        assert!(run("kill -9 $$").unwrap_err().contains("the system killed its process"));
+        assert!(run("kill -9 $$").unwrap_err().contains("the system killed the process"));
     }
 
     #[test]

@@ -54,6 +54,9 @@ impl Ran {
     }
 }
 
+/// The fingerprint of a difference between two runs of one input.
+pub(crate) const UNSTEADY: &str = "determinism: run, the same → others";
+
 /// Returns the finding of two runs of one input: their difference, or else the finding of the first.
 #[cfg(feature = "fuzzer")]
 pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
@@ -66,7 +69,7 @@ pub(crate) fn finding_of_two(first: &Ran, again: &Ran) -> Option<Finding> {
     };
     let (first, again) = (described(first), described(again));
     Some(Finding {
-        fingerprint: "determinism: run, the same → others".to_string(),
+        fingerprint: UNSTEADY.to_string(),
         detail: format!("found first: {first}; found when it was run again: {again}"),
     })
 }

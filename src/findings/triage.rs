@@ -16,7 +16,7 @@ use crate::harness::known::is_of;
 use crate::harness::targets::TargetKind;
 use crate::harness::{KnownFinding, KnownFindings};
 
-use super::isolation::{IsolatedRun, Isolation};
+use super::isolation::{FinishedRun, IsolatedRun, Isolation};
 use super::panics::is_recorded;
 use super::regression::Regression;
 
@@ -156,9 +156,10 @@ type LengthAndRun = Result<(u64, IsolatedRun), String>;
 /// Runs all inputs, as many at a time as there are cores. The results have the order of the inputs.
 fn run_all(paths: &[PathBuf], isolation: &Isolation) -> Vec<LengthAndRun> {
     let run = |path: &Path| {
-        let metadata = path.metadata().map_err(|error| Error::file(path, error).to_string())?;
-        let ran = isolation.isolated_run_of(path).map_err(|error| error.to_string())?;
-        Ok((metadata.len(), ran))
+        let input = files::read_input(path).map_err(|error| error.to_string())?;
+        let ran = isolation.isolated_run(&input);
+        let ran = ran.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok((input.len() as u64, ran))
     };
     let next = AtomicUsize::new(0);
     let all: Mutex<Vec<(usize, LengthAndRun)>> = Mutex::default();
@@ -198,7 +199,7 @@ impl Triage {
     fn add(&mut self, input: TriagedInput, ran: IsolatedRun, regressions: &KnownBugs) {
         self.inputs += 1;
         let (fingerprint, met) = match ran {
-            IsolatedRun::Finished { fingerprint, known } => (fingerprint, known),
+            IsolatedRun::Finished(FinishedRun { fingerprint, known, .. }) => (fingerprint, known),
             IsolatedRun::Ended(end) => (Some(end.fingerprint()), Vec::new()),
         };
         let mut is_known = false;
@@ -248,7 +249,7 @@ mod tests {
 
     /// Prints the content of each input as its fingerprint.
     const PRINT_INPUT: &str =
-        r#"test -s "$input" && printf '{"fingerprint":"%s"}' "$(cat "$input")" || echo {}"#;
+        r#"test -s "$input" && printf '{"fingerprint":"%s"}\n' "$(cat "$input")" || echo {}"#;
 
     fn folder(inputs: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -293,7 +294,7 @@ mod tests {
     #[test]
     fn known_findings_are_apart_and_those_that_are_gone_are_named() {
         // Some inputs end their process, and some show what their file says: a new finding after a known one.
-        let script = r#"ulimit -c 0; grep -q dies "$input" && kill -ABRT $$; cat "$input""#;
+        let script = r#"ulimit -c 0; grep -q dies "$input" && kill -ABRT $$; cat "$input"; echo"#;
         let both = r#"{"fingerprint":"model: a, b → c","known":["data: a, b → c"]}"#;
         let old = r#"{"known":["data: a, b → c"]}"#;
         let inputs = [("both", both), ("dies", "dies"), ("nothing", "{}"), ("old", old)];
@@ -325,7 +326,9 @@ mod tests {
         let isolation = shell("echo 'qcowfuzz: no memory' >&2; exit 2");
         let triage =
             triage(dir.path(), &KnownBugs::new(), &KnownFindings::default(), &isolation).unwrap();
-        assert_eq!(triage.failures, ["no memory", "no memory"]);
+        let lines =
+            ["a", "b"].map(|name| format!("{}: no memory", dir.path().join(name).display()));
+        assert_eq!(triage.failures, lines);
         assert_eq!((triage.inputs, triage.bugs.len(), triage.nothing.len()), (0, 0, 0));
     }
 

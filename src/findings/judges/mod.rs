@@ -2,44 +2,16 @@
 
 mod judge;
 mod predicate;
-mod same_end;
-mod same_fingerprint;
-
-use crate::harness::implementation::Implementation;
-
-use super::isolation::{IsolatedRun, Isolation};
-use super::runner::showing;
+mod same_finding;
 
 pub use judge::{CandidateJudge, JudgeError};
 pub use predicate::{Passed, Predicate};
-pub use same_end::SameEnd;
-pub use same_fingerprint::SameFingerprint;
-
-/// Returns the judge for `input`, with `implementation` under test. It compares process ends if the input ends its
-/// process, and fingerprints otherwise. If all that the input shows is known, the judge sets no finding aside.
-///
-/// # Errors
-/// The input shows no bug, or could not be run.
-pub fn judge_of<I: Implementation>(
-    implementation: &I,
-    input: &[u8],
-    isolation: &Isolation,
-) -> Result<Box<dyn CandidateJudge>, JudgeError> {
-    Ok(match isolation.isolated_run(input)? {
-        IsolatedRun::Ended(end) => Box::new(SameEnd::new(end, isolation.clone())),
-        IsolatedRun::Finished { .. } => {
-            let implementation = &showing(implementation, isolation.target, input);
-            Box::new(SameFingerprint::new(implementation, input, isolation.target)?)
-        }
-    })
-}
+pub use same_finding::SameFinding;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::findings::isolation::tests::shell;
-    use crate::harness::implementation::OurWalker;
-    use crate::harness::targets::TargetKind;
     use crate::images::limits::Limits;
     use crate::programs::text::assemble;
 
@@ -59,8 +31,7 @@ mod tests {
     fn an_input_that_ends_its_process_is_judged_by_the_end() {
         let script = r#"ulimit -c 0
             grep -q bad "$input" && kill -ABRT $$; grep -q odd "$input" && exit 3; echo {}"#;
-        let isolation = shell(script);
-        let mut judge = judge_of(&OurWalker, b"a bad input", &isolation).unwrap();
+        let mut judge = SameFinding::new(b"a bad input", shell(script)).unwrap();
         assert_eq!(judge.found(), "process: end, an answer → signal: 6 (SIGABRT)");
         assert!(!judge.runs_here() && judge.rerolls() == 0);
         let shows = [&b"bad"[..], b"odd", b"good"].map(|candidate| judge.shows(candidate).unwrap());
@@ -68,11 +39,37 @@ mod tests {
     }
 
     #[test]
+    fn a_candidate_that_ends_the_process_does_not_show_another_finding() {
+        let script = r#"ulimit -c 0; grep -q dies "$input" && kill -SEGV $$
+            grep -q bug "$input" && echo '{"fingerprint":"model: kind, a → b","drawn":true}' || echo {}"#;
+        let mut judge = SameFinding::new(b"a bug", shell(script)).unwrap();
+        assert_eq!(judge.found(), "model: kind, a → b");
+        assert!(judge.runs_here() && judge.rerolls() > 0);
+        let shows = [&b"bug"[..], b"bug that dies", b"", b"bug"]
+            .map(|candidate| judge.shows(candidate).unwrap());
+        assert_eq!(shows, [true, false, false, true]);
+    }
+
+    #[test]
+    fn a_known_finding_is_judged_if_there_is_no_other() {
+        // The candidates are answers.
+        let answers = || shell(r#"cat "$input"; echo"#);
+        let (known, both) =
+            (r#"{"known":["one","two"]}"#, r#"{"fingerprint":"new","known":["one"]}"#);
+        let candidates = [known, both, r#"{"known":["two","one"]}"#, "{}"];
+        for (input, expected) in
+            [(known, [true, false, false, false]), (both, [false, true, false, false])]
+        {
+            let mut judge = SameFinding::new(input.as_bytes(), answers()).unwrap();
+            let shows = candidates.map(|candidate| judge.shows(candidate.as_bytes()).unwrap());
+            assert_eq!(shows, expected, "{input}");
+        }
+    }
+
+    #[test]
     fn an_input_without_a_finding_has_no_judge() {
-        let isolation = shell("echo {}");
-        let input = program("write at=start+0 clusters=1");
-        assert!(matches!(judge_of(&OurWalker, &input, &isolation), Err(JudgeError::NothingFound)));
-        assert!(SameFingerprint::new(&OurWalker, &input, TargetKind::Refcounts).is_err());
+        let judge = SameFinding::new(b"", shell("echo {}"));
+        assert!(matches!(judge, Err(JudgeError::NothingFound)));
     }
 
     #[test]
@@ -83,7 +80,7 @@ mod tests {
             "test -e {0} && {{ echo no >&2; exit 2; }}; touch {0}; exit 3",
             dir.path().join("flag").display()
         );
-        let mut judge = judge_of(&OurWalker, b"", &shell(&script)).unwrap();
+        let mut judge = SameFinding::new(b"", shell(&script)).unwrap();
         assert_eq!(judge.shows(b"").unwrap_err().to_string(), "no");
     }
 

@@ -9,7 +9,6 @@ use tempfile::TempDir;
 use crate::disk::error::Error;
 use crate::disk::files::{Existing, replace};
 use crate::findings::explain::explain;
-use crate::findings::isolation::IsolationError;
 use crate::findings::panics::{PanicNote, caught};
 use crate::harness::export;
 use crate::images::limits::Limits;
@@ -77,7 +76,8 @@ impl Predicate {
     /// # Errors
     /// The command gives the same result for both, so it decides nothing; or it could not be run.
     pub fn new(command: &str, passed: Passed, input: &[u8]) -> Result<Self, JudgeError> {
-        let scratch = TempDir::with_prefix("qcowfuzz-").map_err(IsolationError::Scratch)?;
+        let scratch = TempDir::with_prefix("qcowfuzz-")
+            .map_err(|error| Error::file(std::env::temp_dir(), error))?;
         let command = ShellCommand { line: command.to_string(), passed, scratch };
         let ended = command.run(input)?;
         let nothing = command.run(&Program::default().encode())?;

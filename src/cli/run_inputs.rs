@@ -1,0 +1,32 @@
+//! `run-inputs`: runs the inputs that another process sends.
+
+use crate::findings::isolation::{Repeat, run_inputs};
+use crate::harness::implementation::Implementation;
+use crate::harness::targets::TargetKind;
+
+use super::exit::{CommandError, Exit, ExitResult};
+use super::limits::LimitArguments;
+use super::target;
+
+/// Run the inputs that standard input brings; other commands start this one
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[arg(long, value_parser = target::parser())]
+    target: TargetKind,
+    /// Run each input twice, and report a difference
+    #[arg(long)]
+    twice: bool,
+    #[command(flatten)]
+    limits: LimitArguments,
+}
+
+/// Runs the inputs.
+pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitResult {
+    // Ctrl-C reaches every process of a terminal; the process that waits for the results handles it.
+    let _ = ctrlc::set_handler(|| {});
+    let counter = arguments.limits.enforce()?;
+    let repeat = if arguments.twice { Repeat::Twice } else { Repeat::Once };
+    run_inputs(implementation, arguments.target, repeat, &counter)
+        .map(|()| Exit::Nothing)
+        .map_err(|error| CommandError::output(&error))
+}
