@@ -7,10 +7,12 @@
 //! bytes. For each, it prints one line with a JSON object ([`FinishedRun`]). If it cannot run an input, it ends with exit
 //! code 2, and standard error has one line. It ends when its standard input closes.
 
+mod messages;
 mod process_end;
 mod process_limits;
 mod run_inputs;
 mod run_process;
+mod stderr_tail;
 
 use std::ffi::OsString;
 use std::io;
@@ -23,11 +25,13 @@ use serde::{Deserialize, Serialize};
 use crate::harness::ChainFiles;
 use crate::harness::targets::TargetKind;
 
+pub use messages::Messages;
 pub use process_end::ProcessEnd;
 pub(crate) use process_limits::{CPU_OPTION, MEMORY_OPTION};
 pub use process_limits::{ProcessLimits, RunCounter};
 pub use run_inputs::run_inputs;
 use run_process::RunProcess;
+pub(crate) use stderr_tail::StderrTail;
 
 /// The time between two checks whether a process has ended.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(2);

@@ -47,9 +47,6 @@ pub struct Arguments {
     /// Run generated programs instead of mutations of the corpus
     #[arg(long)]
     generated: bool,
-    /// Run only this input
-    #[arg(long, value_name = "INPUT")]
-    only: Option<PathBuf>,
     #[command(flatten)]
     limits: LimitArguments,
 }
@@ -59,11 +56,9 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
     // Ctrl-C reaches every process of a terminal; the supervisor handles it.
     let _ = ctrlc::set_handler(|| {});
     let runs = arguments.limits.enforce()?;
-    let ran = match &arguments.only {
-        Some(input) => worker::run_only(implementation, arguments.target, input),
-        None => worker::run(implementation, &job(arguments), runs),
-    };
-    ran.map(|()| Exit::Nothing).map_err(|error| CommandError::output(&error))
+    worker::run(implementation, &job(arguments), runs)
+        .map(|()| Exit::Nothing)
+        .map_err(|error| CommandError::output(&error))
 }
 
 fn job(arguments: &Arguments) -> WorkerJob {

@@ -1,6 +1,6 @@
 //! A process that runs inputs, from its own side.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::sync::mpsc;
 use std::sync::mpsc::Receiver;
 
@@ -11,7 +11,7 @@ use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::images::files::FileNames;
 
-use super::{FinishedRun, Repeat, RunCounter};
+use super::{FinishedRun, Messages, Repeat, RunCounter};
 
 /// Runs the inputs of `target` that come on standard input, with `implementation` under test, and prints a line for each.
 /// `counter` counts them, for the limit of CPU time. The process ends when standard input closes.
@@ -24,6 +24,7 @@ pub fn run_inputs(
     repeat: Repeat,
     counter: &RunCounter,
 ) -> io::Result<()> {
+    let messages = Messages::take_stdout()?;
     let _silence = PanicNotes::take_over();
     let runner = || Runner::new(implementation, target, FileNames::default(), &());
     let (mut runner, mut again) = (runner(), (repeat == Repeat::Twice).then(runner));
@@ -37,10 +38,7 @@ pub fn run_inputs(
             known: runner.met().to_vec(),
             drawn: first.is_drawn() && first == *second,
         };
-        let mut out = io::stdout().lock();
-        serde_json::to_writer(&mut out, &ran)?;
-        writeln!(out)?;
-        out.flush()?;
+        messages.send(&ran)?;
     }
     Ok(())
 }

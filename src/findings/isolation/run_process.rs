@@ -1,13 +1,12 @@
 //! A process that runs inputs, from the side of the process that waits for the results.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{IsolatedRun, Isolation, IsolationError, ProcessEnd, Repeat, wait};
+use super::{IsolatedRun, Isolation, IsolationError, ProcessEnd, Repeat, StderrTail, wait};
 
 /// The number of bytes that are read at once. An answer is shorter, except for long fingerprints.
 const PIECE_BYTES: usize = 4096;
@@ -21,8 +20,7 @@ pub(super) struct RunProcess {
     /// `None` when the process is to end.
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// A file, because a process would stop at a full pipe.
-    errors: File,
+    errors: StderrTail,
 }
 
 impl RunProcess {
@@ -32,9 +30,9 @@ impl RunProcess {
         command.arg("run-inputs").args(isolation.limits.options());
         command.args(["--target", isolation.target.name()]);
         command.args((repeat == Repeat::Twice).then_some("--twice"));
-        let errors = tempfile::tempfile()?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors.try_clone()?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
+        let errors = StderrTail::read(child.stderr.take());
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let output = output.ok_or(io::ErrorKind::BrokenPipe).map_err(io::Error::from)?;
         Ok(Self { child, input, output, errors })
@@ -87,10 +85,7 @@ impl RunProcess {
         let Some(status) = wait(&mut self.child, limit)? else {
             return Ok(IsolatedRun::Ended(ProcessEnd::Timeout));
         };
-        let mut errors = Vec::new();
-        self.errors.rewind()?;
-        self.errors.read_to_end(&mut errors)?;
-        let errors = String::from_utf8_lossy(&errors);
+        let errors = self.errors.text();
         if status.code() == Some(2) {
             let line = errors.trim_end().trim_start_matches("qcowfuzz: ");
             return Err(IsolationError::Refused(line.to_string()));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use crate::disk::error::Error;
+use crate::findings::isolation::IsolationError;
 
 /// Why a campaign could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,9 @@ pub enum CampaignError {
     /// A worker could not be started, or not be waited for.
     #[error("a worker: {0}")]
     Worker(io::Error),
+    /// The input of a worker that ended could not be run again.
+    #[error(transparent)]
+    Isolation(#[from] IsolationError),
     /// The system killed the workers of a job again and again. It does so when memory runs out.
     #[error(
         "job {job}: the system killed {times} workers one after the other, expected more free memory, \

@@ -7,9 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use crate::disk::files;
-use crate::findings::isolation::ProcessEnd;
-use crate::findings::isolation::wait;
+use crate::findings::isolation::{IsolatedRun, IsolationError, ProcessEnd, StderrTail};
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
 use crate::harness::ChainFiles;
@@ -17,7 +15,6 @@ use crate::harness::ChainFiles;
 use super::error::CampaignError;
 use super::plan::CampaignPlan;
 use super::slot::Running;
-use super::stderr::StderrTail;
 use super::worker::Message;
 
 /// The number of a job and a message of its worker, or `None` after the last message.
@@ -74,16 +71,6 @@ pub(super) enum End {
     Killed,
     /// Another reason.
     Other,
-}
-
-/// The result of a run in a process that runs nothing else.
-enum Alone {
-    /// The process survived.
-    Survived,
-    /// The process ended.
-    Ended,
-    /// The system killed the process.
-    Killed,
 }
 
 /// The number of workers of a job that may end without progress although their input ends no process.
@@ -184,15 +171,18 @@ impl Job {
         let times = self.count_lost();
         let Some(end) = end else { return self.killed(times) };
         let input = Running::read(&plan.places.slot(self.number)).input;
-        let alone = match &input {
-            Some(input) => self.alone(input, plan)?,
-            None => Alone::Survived,
-        };
+        let alone = input.as_ref().map(|input| plan.isolated_run(input)).transpose();
         match (input, alone) {
-            (Some(input), Alone::Ended) => Ok(End::Killer { input, end, alone: true }),
-            (Some(input), Alone::Survived) if times >= MAX_LOST => {
+            // It ends a process that runs nothing else.
+            (Some(input), Ok(Some(IsolatedRun::Ended(_)))) => {
+                Ok(End::Killer { input, end, alone: true })
+            }
+            (Some(input), Ok(_)) if times >= MAX_LOST => {
                 Ok(End::Killer { input, end, alone: false })
             }
+            // The system has killed that process: no input is to blame.
+            (_, Err(IsolationError::Killed)) => Ok(End::Other),
+            (_, Err(error)) => Err(error.into()),
             (None, _) if times >= MAX_LOST => {
                 Err(CampaignError::Lost { job: self.number, times, status })
             }
@@ -216,22 +206,6 @@ impl Job {
         let pause = FIRST_PAUSE.saturating_mul(1 << times.min(MAX_KILLED));
         self.restart_at = Instant::now().checked_add(pause);
         Ok(End::Killed)
-    }
-
-    /// Runs `input` in a process that runs nothing else.
-    fn alone(&self, input: &[u8], plan: &CampaignPlan) -> Result<Alone, CampaignError> {
-        let scratch = plan.places.scratch();
-        let path = scratch.join(format!("suspect-{}", self.number));
-        files::replace(&path, scratch, input)?;
-        let mut command = command(self.number, plan);
-        command.arg("--only").arg(&path).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = command.spawn().map_err(CampaignError::Worker)?;
-        let status = wait(&mut process, plan.limits.wall_clock()).map_err(CampaignError::Worker)?;
-        Ok(match status {
-            Some(status) if status.success() => Alone::Survived,
-            Some(status) if ProcessEnd::of(status, "").is_none() => Alone::Killed,
-            _ => Alone::Ended,
-        })
     }
 
     /// Ends the worker if its run takes too long on the clock: it waits for something, or the system has stopped it.

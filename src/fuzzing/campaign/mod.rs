@@ -11,7 +11,6 @@ mod job;
 pub mod places;
 mod plan;
 pub(crate) mod slot;
-mod stderr;
 pub(crate) mod subject;
 mod summary;
 mod supervisor;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::findings::isolation::{Executable, ProcessLimits};
+use crate::findings::isolation::{
+    Executable, IsolatedRun, IsolatedRuns, Isolation, IsolationError, ProcessLimits, Repeat,
+};
 use crate::fuzzing::corpus;
 use crate::harness::KnownFindings;
 use crate::harness::targets::TargetKind;
@@ -56,6 +58,13 @@ pub fn build_name(
 }
 
 impl CampaignPlan {
+    /// Runs `input` in a process that runs nothing else.
+    pub(super) fn isolated_run(&self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
+        let (executable, target) = (self.executable.clone(), self.target);
+        let isolation = Isolation { executable, target, limits: self.limits };
+        IsolatedRuns::new(isolation, Repeat::Once).run(input)
+    }
+
     /// Returns the time that is left, if the campaign has an end.
     pub(super) fn left(&self) -> Option<Duration> {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))

@@ -2,9 +2,8 @@
 //! when its standard input does.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,18 +13,14 @@ use serde::{Deserialize, Serialize};
 use crate::disk::error::Error;
 use crate::disk::files;
 use crate::disk::limits::MAX_INPUT_BYTES;
-use crate::findings::isolation::RunCounter;
+use crate::findings::isolation::{Messages, RunCounter};
 use crate::findings::panics::PanicNotes;
-use crate::findings::runner::Runner;
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings};
-use crate::fuzzing::feedback::Recorder;
-use crate::harness::Checks;
 use crate::harness::engine::Engine;
 use crate::harness::engine_failure;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
-use crate::images::files::FileNames;
 
 use super::places::Places;
 use super::slot::Slot;
@@ -102,35 +97,13 @@ pub fn run<I: Implementation>(
     job: &WorkerJob,
     runs: RunCounter,
 ) -> io::Result<()> {
-    match engine_failure::catch(|| work(implementation, job, runs)) {
+    let messages = Messages::take_stdout()?;
+    match engine_failure::catch(|| work(implementation, job, runs, &messages)) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(WorkerStop::Output(error))) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Ok(Err(WorkerStop::Output(error))) => Err(error),
-        Ok(Err(WorkerStop::Error(error))) => send(&Message::Failed(error.to_string())),
-        Err(line) => send(&Message::Failed(line)),
-    }
-}
-
-/// Runs the input in the file at `path`, and nothing else. A file that cannot be read is reported as [`run`] does it,
-/// so that only an input ends the process.
-///
-/// # Errors
-/// Standard output cannot be written.
-pub fn run_only<I: Implementation>(
-    implementation: &I,
-    target: TargetKind,
-    path: &Path,
-) -> io::Result<()> {
-    let _stop = when_input_ends();
-    let _silence = PanicNotes::take_over();
-    match files::read(path, MAX_INPUT_BYTES) {
-        Ok(input) => {
-            let recorder = Rc::new(Recorder::new());
-            let mut runner = Runner::new(implementation, target, FileNames::default(), &recorder);
-            let ran = engine_failure::catch(|| runner.run(&input, Checks::AtCheckpoints));
-            ran.map_or_else(|line| send(&Message::Failed(line)), |_| Ok(()))
-        }
-        Err(error) => send(&Message::Failed(error.to_string())),
+        Ok(Err(WorkerStop::Error(error))) => messages.send(&Message::Failed(error.to_string())),
+        Err(line) => messages.send(&Message::Failed(line)),
     }
 }
 
@@ -138,6 +111,7 @@ fn work<I: Implementation>(
     implementation: &I,
     job: &WorkerJob,
     counter: RunCounter,
+    messages: &Messages,
 ) -> Result<(), WorkerStop> {
     let start = Instant::now();
     let stop = when_input_ends();
@@ -146,7 +120,7 @@ fn work<I: Implementation>(
     let state = places.state(job.number);
     let mut fuzzer = fuzzer(implementation, job, &places, &state, counter)?;
     // The state that is saved by now has the inputs of the corpus.
-    report(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
+    report(messages, &Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
     let end = job.limit.map(|limit| start + limit);
     let failed = |error: io::Error| Error::file(places.slot(job.number), error);
     let shares = job.jobs > 1 || job.shared.is_some();
@@ -170,13 +144,13 @@ fn work<I: Implementation>(
             fuzzer.import()?;
         }
         if runs.is_multiple_of(REPORT) {
-            report(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
+            report(messages, &Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
         }
     }
     fuzzer.subject().idle().map_err(failed)?;
     fuzzer.save(&state, places.scratch())?;
-    report(&Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
-    report(&Message::End(fuzzer.covered().map(|counter| counter.index()).collect()))
+    report(messages, &Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
+    report(messages, &Message::End(fuzzer.covered().map(|counter| counter.index()).collect()))
 }
 
 /// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with
@@ -239,13 +213,6 @@ fn when_input_ends() -> Arc<AtomicBool> {
     ended
 }
 
-fn report(message: &Message) -> Result<(), WorkerStop> {
-    send(message).map_err(WorkerStop::Output)
-}
-
-fn send(message: &Message) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, message)?;
-    writeln!(out)?;
-    out.flush()
+fn report(messages: &Messages, message: &Message) -> Result<(), WorkerStop> {
+    messages.send(message).map_err(WorkerStop::Output)
 }

@@ -15,14 +15,14 @@ const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// Reads the standard error of a worker, and keeps its end.
 #[derive(Debug)]
-pub(super) struct StderrTail {
+pub(crate) struct StderrTail {
     tail: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
 }
 
 impl StderrTail {
     /// Starts to read `stderr`.
-    pub(super) fn read(stderr: Option<ChildStderr>) -> Self {
+    pub(crate) fn read(stderr: Option<ChildStderr>) -> Self {
         let tail = Arc::<Mutex<Vec<u8>>>::default();
         let kept = Arc::clone(&tail);
         let reader = std::thread::spawn(move || {
@@ -40,7 +40,7 @@ impl StderrTail {
     }
 
     /// Returns the last text that the worker printed. The worker has ended.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let start = Instant::now();
         while !self.reader.is_finished() && start.elapsed() < LAST_BYTES {
             std::thread::sleep(Duration::from_millis(1));
