@@ -163,7 +163,9 @@ fn failure(error: JudgeError, arguments: &Arguments) -> CommandError {
             path.display()
         )),
         JudgeError::Command { .. } => CommandError::Message(format!("--predicate: {error}")),
-        JudgeError::Isolation(_) | JudgeError::Build(_) => CommandError::Message(error.to_string()),
+        JudgeError::Isolation(_) | JudgeError::Scratch(_) | JudgeError::Build(_) => {
+            CommandError::Message(error.to_string())
+        }
     }
 }
 

@@ -1,215 +1,44 @@
-//! Runs inputs in other processes. If an input hangs, overflows the stack or raises a signal, only its process ends, and
-//! the end is a finding.
+//! Runs inputs in other processes. If an input hangs, overflows the stack or raises a signal, only its process ends,
+//! and the end is a finding.
 //!
 //! The caller names an executable. This module runs it as `EXECUTABLE run-inputs LIMITS --target TARGET [--twice]`, a
 //! command of `qcowfuzz` that calls [`run_inputs`]. LIMITS are the options of [`ProcessLimits`]; they hold for each
 //! input. The process reads inputs from standard input, each as a frame: its length, 8 bytes, little endian, and its
-//! bytes. For each, it prints one line with a JSON object ([`FinishedRun`]). If it cannot run an input, it ends with exit
-//! code 2, and standard error has one line. It ends when its standard input closes.
+//! bytes. For each, it prints one line with a JSON object ([`FinishedRun`]). If it cannot run an input, it ends with
+//! exit code 2, and standard error has one line. It ends when its standard input closes.
 
+mod isolated_run;
+mod isolated_runs;
 mod messages;
 mod process_end;
 mod process_limits;
 mod run_inputs;
 mod run_process;
+mod settings;
 mod stderr_tail;
+mod wait;
 
-use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
-
-use serde::{Deserialize, Serialize};
-
-use crate::harness::ChainFiles;
-use crate::harness::targets::TargetKind;
-
+pub use isolated_run::{FinishedRun, IsolatedRun, IsolationError};
+pub use isolated_runs::IsolatedRuns;
 pub use messages::Messages;
 pub use process_end::ProcessEnd;
 pub(crate) use process_limits::{CPU_OPTION, MEMORY_OPTION};
 pub use process_limits::{ProcessLimits, RunCounter};
 pub use run_inputs::run_inputs;
-use run_process::RunProcess;
+pub use settings::{Executable, Isolation, Repeat};
 pub(crate) use stderr_tail::StderrTail;
-
-/// The time between two checks whether a process has ended.
-const END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
-
-/// An executable that runs inputs, or jobs of a campaign.
-#[derive(Clone, Debug)]
-pub struct Executable {
-    path: PathBuf,
-    arguments: Vec<OsString>,
-}
-
-impl Executable {
-    /// Returns the executable at `path`. Every call passes `arguments` first.
-    pub fn new(path: impl Into<PathBuf>, arguments: impl IntoIterator<Item = OsString>) -> Self {
-        Self { path: path.into(), arguments: arguments.into_iter().collect() }
-    }
-
-    /// Returns the path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns a command that calls the executable.
-    pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.path);
-        command.args(&self.arguments);
-        command
-    }
-}
-
-/// The reason why an input did not run.
-#[derive(Debug, thiserror::Error)]
-pub enum IsolationError {
-    /// The process could not be started, or its output could not be read.
-    #[error("a process for inputs: {0}")]
-    Process(#[from] io::Error),
-    /// The executable printed something other than the expected JSON object.
-    #[error("the answer of a process for inputs: {0}")]
-    Answer(#[from] serde_json::Error),
-    /// The executable could not run the input, and printed this line.
-    #[error("{0}")]
-    Refused(String),
-    /// Somebody else killed the process. The system does so when memory runs out.
-    #[error("the system killed the process of the input, expected more free memory")]
-    Killed,
-}
-
-/// The result of a run in another process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IsolatedRun {
-    /// The process finished its run.
-    Finished(FinishedRun),
-    /// The input ended its process, or the process exceeded the time limit.
-    Ended(ProcessEnd),
-}
-
-/// The result of a run that its process finished.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct FinishedRun {
-    /// The fingerprint of the finding, if there is one.
-    pub fingerprint: Option<String>,
-    /// The fingerprints of known findings that the run met.
-    pub known: Vec<String>,
-    /// True if the oracle with the finding draws its questions from the checksum of the input.
-    pub drawn: bool,
-}
-
-impl IsolatedRun {
-    /// Returns the fingerprint of the finding, if there is one.
-    pub fn fingerprint(&self) -> Option<String> {
-        match self {
-            Self::Finished(run) => run.fingerprint.clone(),
-            Self::Ended(end) => Some(end.fingerprint()),
-        }
-    }
-}
-
-/// How inputs are run in other processes.
-#[derive(Clone, Debug)]
-pub struct Isolation {
-    /// The executable that runs the inputs.
-    pub executable: Executable,
-    /// The target of the inputs.
-    pub target: TargetKind,
-    /// The limits of each run.
-    pub limits: ProcessLimits,
-}
-
-impl Isolation {
-    /// Runs `input` in a process of its own, twice: a difference between the two runs is a finding.
-    ///
-    /// # Errors
-    /// The input could not be run.
-    pub fn isolated_run(&self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
-        IsolatedRuns::new(self.clone(), Repeat::Twice).run(input)
-    }
-}
-
-/// How often an input is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
-    /// Once.
-    Once,
-    /// Twice. A difference between the two runs is a finding.
-    Twice,
-}
-
-/// Runs inputs in a process, which it starts again when an input ends it.
-#[derive(Debug)]
-pub struct IsolatedRuns {
-    isolation: Isolation,
-    repeat: Repeat,
-    process: Option<RunProcess>,
-}
-
-impl IsolatedRuns {
-    /// Creates the runs. The process starts with the first input.
-    pub fn new(isolation: Isolation, repeat: Repeat) -> Self {
-        Self { isolation, repeat, process: None }
-    }
-
-    /// Runs `input`. An end of the process counts only if a new process ends too: the inputs before may have left
-    /// something behind, such as memory that is never freed.
-    ///
-    /// # Errors
-    /// The input could not be run.
-    pub fn run(&mut self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
-        let is_new = self.process.is_none();
-        match self.run_in_process(input)? {
-            IsolatedRun::Ended(_) if !is_new => self.run_in_process(input),
-            ran => Ok(ran),
-        }
-    }
-
-    fn run_in_process(&mut self, input: &[u8]) -> Result<IsolatedRun, IsolationError> {
-        let mut process = match self.process.take() {
-            Some(process) => process,
-            None => RunProcess::start(&self.isolation, self.repeat)?,
-        };
-        let ran = process.run(input, self.isolation.limits.wall_clock())?;
-        if let IsolatedRun::Finished(_) = ran {
-            self.process = Some(process);
-        }
-        Ok(ran)
-    }
-}
-
-/// Waits for a process. Kills it if it does not end in time, and returns `None`. Deletes the files that a killed
-/// process leaves behind.
-///
-/// # Errors
-/// The system cannot wait for the process, or kill it.
-pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break Some(status);
-        }
-        if start.elapsed() > timeout {
-            child.kill()?;
-            child.wait()?;
-            break None;
-        }
-        std::thread::sleep(END_CHECK_INTERVAL);
-    };
-    if status.and_then(|status| status.code()).is_none() {
-        ChainFiles::delete_those_of(child.id());
-    }
-    Ok(status)
-}
+pub(crate) use wait::wait;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
+    use std::ffi::OsString;
+    use std::time::{Duration, Instant};
 
-    /// Returns an isolation that runs `script` with a shell for each input. `$input` is a file with the input. The script
-    /// prints one line.
+    use super::*;
+    use crate::harness::targets::TargetKind;
+
+    /// Returns an isolation that runs `script` with a shell for each input. `$input` is a file with the input. The
+    /// script prints one line.
     pub(crate) fn shell(script: &str) -> Isolation {
         let script = format!(
             r#"name=$(mktemp); exec 3<>"$name"; rm "$name"; input=/proc/$$/fd/3

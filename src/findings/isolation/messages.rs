@@ -12,7 +12,7 @@ use serde::Serialize;
 pub struct Messages(File);
 
 impl Messages {
-    /// Takes standard output. From now on, what the code under test prints there goes to standard error, so that it cannot
+    /// Takes standard output. From now on, text that the code under test prints there goes to standard error. It cannot
     /// get between the messages.
     ///
     /// # Errors

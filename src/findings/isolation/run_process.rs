@@ -6,12 +6,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{IsolatedRun, Isolation, IsolationError, ProcessEnd, Repeat, StderrTail, wait};
+use super::isolated_run::{IsolatedRun, IsolationError};
+use super::process_end::ProcessEnd;
+use super::settings::{Isolation, Repeat};
+use super::stderr_tail::StderrTail;
+use super::wait::wait;
 
 /// The number of bytes that are read at once. An answer is shorter, except for long fingerprints.
-const PIECE_BYTES: usize = 4096;
+const ANSWER_BYTES: usize = 4096;
 /// The time that an idle process has to end after its standard input has closed.
-const END_LIMIT: Duration = Duration::from_secs(5);
+const IDLE_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// A process that runs inputs. It ends with this value.
 #[derive(Debug)]
@@ -62,7 +66,7 @@ impl RunProcess {
     /// Returns the line that the process prints, or `None` if it prints none until `end`, or closes its output.
     fn answer(&mut self, end: Instant) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
-        let mut piece = [0; PIECE_BYTES];
+        let mut piece = [0; ANSWER_BYTES];
         while line.last() != Some(&b'\n') {
             let left = end.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).ok();
@@ -99,6 +103,6 @@ impl Drop for RunProcess {
     fn drop(&mut self) {
         self.input = None;
         // The results are complete: how the process ends does not matter.
-        let _ = wait(&mut self.child, END_LIMIT);
+        let _ = wait(&mut self.child, IDLE_END_LIMIT);
     }
 }

@@ -39,6 +39,9 @@ pub enum JudgeError {
     /// The process of a candidate could not be run.
     #[error(transparent)]
     Isolation(#[from] IsolationError),
+    /// There is no temporary folder.
+    #[error("a temporary folder: {0}")]
+    Scratch(io::Error),
     /// A candidate could not be written.
     #[error(transparent)]
     File(#[from] Error),

@@ -76,8 +76,7 @@ impl Predicate {
     /// # Errors
     /// The command gives the same result for both, so it decides nothing; or it could not be run.
     pub fn new(command: &str, passed: Passed, input: &[u8]) -> Result<Self, JudgeError> {
-        let scratch = TempDir::with_prefix("qcowfuzz-")
-            .map_err(|error| Error::file(std::env::temp_dir(), error))?;
+        let scratch = TempDir::with_prefix("qcowfuzz-").map_err(JudgeError::Scratch)?;
         let command = ShellCommand { line: command.to_string(), passed, scratch };
         let ended = command.run(input)?;
         let nothing = command.run(&Program::default().encode())?;

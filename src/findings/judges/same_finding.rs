@@ -32,7 +32,7 @@ impl SameFinding {
     }
 }
 
-/// Returns the fingerprint of what a run shows: a finding, or else the first known finding.
+/// Returns the fingerprint of the finding of a run, or else of its first known finding.
 fn shown(ran: &IsolatedRun) -> Option<String> {
     match ran {
         IsolatedRun::Finished(run) => run.fingerprint.as_ref().or(run.known.first()).cloned(),
