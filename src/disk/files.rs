@@ -42,7 +42,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
 /// Reads an input of a fuzz target.
 ///
 /// # Errors
-/// The file cannot be read, or has more than [`MAX_INPUT_BYTES`] bytes.
+/// The file cannot be read, or has more than `MAX_INPUT_BYTES` bytes.
 pub fn read_input(path: &Path) -> Result<Vec<u8>, Error> {
     let bytes = read(path, MAX_INPUT_BYTES + 1)?;
     check_input_length(bytes).map_err(|error| Error::file(path, error))
@@ -51,7 +51,7 @@ pub fn read_input(path: &Path) -> Result<Vec<u8>, Error> {
 /// Returns `bytes` if they are few enough for an input of a fuzz target.
 ///
 /// # Errors
-/// There are more than [`MAX_INPUT_BYTES`].
+/// There are more than `MAX_INPUT_BYTES`.
 pub fn check_input_length(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     match bytes.len() as u64 {
         0..=MAX_INPUT_BYTES => Ok(bytes),

@@ -55,6 +55,7 @@ impl Ran {
 }
 
 /// The fingerprint of a difference between two runs of one input.
+#[cfg(feature = "fuzzer")]
 pub(crate) const UNSTEADY: &str = "determinism: run, the same → others";
 
 /// Returns the finding of two runs of one input: their difference, or else the finding of the first.
