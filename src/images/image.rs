@@ -134,6 +134,7 @@ impl Image {
     /// Adds a segment.
     #[inline]
     fn note(&mut self, offset: HostOffset, position: u32, length_bytes: usize) {
+        debug_assert!(length_bytes > 0, "an empty write at {offset}");
         let length = u32::try_from(length_bytes).unwrap_or(u32::MAX);
         self.segments.push(Segment { offset: offset.get(), position, length });
     }
@@ -151,7 +152,8 @@ impl Image {
     /// written after that.
     pub fn seal(&mut self, length_bytes: u64) {
         if !self.segments.is_sorted_by_key(|segment| segment.offset) {
-            self.segments.sort_unstable_by_key(|segment| (segment.offset, segment.position));
+            // Segments with the same offset have the same bytes: either may stay.
+            self.segments.sort_unstable_by_key(|segment| segment.offset);
         }
         self.segments.dedup_by_key(|segment| segment.offset);
         debug_assert!(
