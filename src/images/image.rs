@@ -66,8 +66,15 @@ const REFERRED: u32 = 1 << 31;
 const MIN_REFERRED_BYTES: usize = 256;
 
 impl Segment {
+    #[inline]
     fn end(&self) -> u64 {
         self.offset + u64::from(self.length)
+    }
+
+    /// Reports whether the segment holds all of `length_bytes` from `start` on.
+    #[inline]
+    fn contains(&self, start: u64, length_bytes: usize) -> bool {
+        self.offset <= start && start.saturating_add(length_bytes as u64) <= self.end()
     }
 }
 
@@ -127,6 +134,7 @@ impl Image {
     /// Adds a segment.
     #[inline]
     fn note(&mut self, offset: HostOffset, position: u32, length_bytes: usize) {
+        debug_assert!(length_bytes > 0, "an empty write at {offset}");
         let length = u32::try_from(length_bytes).unwrap_or(u32::MAX);
         self.segments.push(Segment { offset: offset.get(), position, length });
     }
@@ -144,7 +152,8 @@ impl Image {
     /// written after that.
     pub fn seal(&mut self, length_bytes: u64) {
         if !self.segments.is_sorted_by_key(|segment| segment.offset) {
-            self.segments.sort_unstable_by_key(|segment| (segment.offset, segment.position));
+            // Segments with the same offset have the same bytes: either may stay.
+            self.segments.sort_unstable_by_key(|segment| segment.offset);
         }
         self.segments.dedup_by_key(|segment| segment.offset);
         debug_assert!(
@@ -152,6 +161,16 @@ impl Image {
             "structures overlap in the image"
         );
         self.length_bytes = length_bytes.max(self.segments.last().map_or(0, Segment::end));
+        self.guess_edges();
+    }
+
+    /// Notes the guesses for both edges of each segment, where most readers begin. That costs less than their searches.
+    fn guess_edges(&self) {
+        for (index, segment) in (0..).zip(&self.segments) {
+            for edge in [segment.offset, segment.end().saturating_sub(1)] {
+                self.guesses.slot(edge).store(index, Relaxed);
+            }
+        }
     }
 
     /// Overwrites bytes after the writing has ended. Holes in the range become written. The file does not grow.
@@ -232,19 +251,50 @@ impl Image {
         segment.position as usize
     }
 
+    /// Fills `into` with the bytes from `start` on: those of any number of segments from `first` on, and the holes
+    /// between them.
+    #[inline(never)]
+    fn read_pieces(&self, first: usize, start: u64, into: &mut [u8]) {
+        let end = start.saturating_add(into.len() as u64);
+        let mut filled = 0;
+        for segment in &self.segments[first..] {
+            if segment.offset >= end {
+                break;
+            }
+            // Both differences are at most the length of `into` or of a segment.
+            let target = segment.offset.saturating_sub(start) as usize;
+            let source = start.saturating_sub(segment.offset) as usize;
+            let bytes = &self.content(segment)[source..];
+            let length = bytes.len().min(into.len() - target);
+            into[filled..target].fill(0);
+            into[target..target + length].copy_from_slice(&bytes[..length]);
+            filled = target + length;
+        }
+        into[filled..].fill(0);
+    }
+
     /// Returns the index of the first segment that ends past `offset`.
     #[inline]
     fn first_past(&self, offset: u64) -> usize {
-        let slot = self.guesses.slot(offset);
-        let guess = slot.load(Relaxed) as usize;
-        let ends_past = |segment: &Segment| segment.end() > offset;
-        if self.segments.get(guess).is_some_and(ends_past)
-            && (guess == 0 || !ends_past(&self.segments[guess - 1]))
-        {
-            return guess;
+        let guess = self.guesses.slot(offset).load(Relaxed) as usize;
+        match self.segments.get(guess) {
+            Some(segment)
+                if segment.end() > offset
+                    && (segment.offset <= offset
+                        || guess == 0
+                        || self.segments[guess - 1].end() <= offset) =>
+            {
+                guess
+            }
+            _ => self.search(offset),
         }
-        let index = self.segments.partition_point(|segment| !ends_past(segment));
-        slot.store(u32::try_from(index).unwrap_or(0), Relaxed);
+    }
+
+    /// Searches for the same index, and notes it as the next guess.
+    #[inline(never)]
+    fn search(&self, offset: u64) -> usize {
+        let index = self.segments.partition_point(|segment| segment.end() <= offset);
+        self.guesses.slot(offset).store(u32::try_from(index).unwrap_or(0), Relaxed);
         index
     }
 }
@@ -268,31 +318,14 @@ impl Storage for Image {
     #[inline]
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
         let start = offset.get();
-        let end = start.saturating_add(into.len() as u64);
         let first = self.first_past(start);
-        if let Some(segment) = self.segments.get(first)
-            && segment.offset <= start
-            && end <= segment.end()
-        {
-            let source = (start - segment.offset) as usize;
-            copy_short(&self.content(segment)[source..source + into.len()], into);
-            return Ok(());
-        }
-        let mut filled = 0;
-        for segment in &self.segments[first..] {
-            if segment.offset >= end {
-                break;
+        match self.segments.get(first) {
+            Some(segment) if segment.contains(start, into.len()) => {
+                let source = (start - segment.offset) as usize;
+                copy_short(&self.content(segment)[source..source + into.len()], into);
             }
-            // Both differences are at most the length of `into` or of a segment.
-            let target = segment.offset.saturating_sub(start) as usize;
-            let source = start.saturating_sub(segment.offset) as usize;
-            let bytes = &self.content(segment)[source..];
-            let length = bytes.len().min(into.len() - target);
-            into[filled..target].fill(0);
-            into[target..target + length].copy_from_slice(&bytes[..length]);
-            filled = target + length;
+            _ => self.read_pieces(first, start, into),
         }
-        into[filled..].fill(0);
         Ok(())
     }
 

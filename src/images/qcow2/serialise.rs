@@ -6,6 +6,7 @@ use std::ops::Range;
 use bytes::BufMut;
 
 use super::encoding::entries::{self, Subclusters};
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
@@ -21,7 +22,7 @@ use super::placement::Placement;
 use super::refcounts::RefcountStructures;
 use super::sparse_table;
 use super::state::L1;
-use super::tables::{ClusterMapping, Compressed, Extended, L2Tables, TableId};
+use super::tables::{ClusterMapping, Compressed, Extended, L2Tables, SubclusterWrites, TableId};
 
 /// The buffers of [`Builder::build`], reused from image to image.
 #[derive(Debug, Default)]
@@ -215,28 +216,40 @@ impl Builder {
         image: &mut Image,
         (guest, host): (GuestOffset, HostOffset),
         bitmap: Subclusters,
-        writes: &[WriteNumber],
+        writes: &SubclusterWrites,
         said: u32,
     ) {
         let length = self.plan.geometry.cell_bytes();
         for run in written_runs(bitmap, writes).filter(|run| said & 1 << run.start != 0) {
-            let delta = run.start as u64 * length;
+            let delta = u64::from(run.start) * length;
             let (guest, host) = (guest.saturating_add(delta), host.saturating_add(delta));
-            write_stamps(image, guest, host, run.len() as u64 * length, writes[run.start]);
+            let run_bytes = u64::from(run.end - run.start) * length;
+            write_stamps(image, guest, host, run_bytes, writes[run.start as usize]);
         }
     }
 }
 
 /// Returns runs of subclusters with the same write and the same state. Each is one piece of data with stamps at its
 /// edges only. Written data stay in the file even if the subcluster is no longer allocated.
-fn written_runs(bitmap: Subclusters, writes: &[WriteNumber]) -> impl Iterator<Item = Range<usize>> {
-    let (allocated, zero) = (bitmap.allocated, bitmap.zero);
-    let says = move |at: usize| (allocated & 1 << at != 0, zero & 1 << at != 0, writes[at]);
-    let mut at = 0;
+fn written_runs(
+    bitmap: Subclusters,
+    writes: &SubclusterWrites,
+) -> impl Iterator<Item = Range<u32>> {
+    // Bit i of each mask stands for subcluster i: whether it is written, and whether it differs from the one before.
+    let (mut written, mut differs) = (0, 0);
+    let mut before = WriteNumber::NONE;
+    for (at, write) in writes.iter().enumerate() {
+        written |= u32::from(*write != WriteNumber::NONE) << at;
+        differs |= u32::from(*write != before) << at;
+        before = *write;
+    }
+    differs |= bitmap.allocated ^ bitmap.allocated << 1 | bitmap.zero ^ bitmap.zero << 1;
     std::iter::from_fn(move || {
-        let start = (at..writes.len()).find(|at| writes[*at] != WriteNumber::default())?;
-        at = start + (start..writes.len()).take_while(|next| says(*next) == says(start)).count();
-        Some(start..at)
+        let start = (written != 0).then(|| written.trailing_zeros())?;
+        let behind = !(u32::MAX >> (SUBCLUSTERS - 1 - start));
+        let end = (differs & behind).trailing_zeros();
+        written &= u32::MAX.checked_shl(end).unwrap_or(0);
+        Some(start..end)
     })
 }
 

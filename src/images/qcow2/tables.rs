@@ -58,6 +58,9 @@ pub struct Extended {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WritesId(u32);
 
+/// The write of each subcluster of a cluster.
+pub type SubclusterWrites = [WriteNumber; SUBCLUSTERS as usize];
+
 #[derive(Clone, Copy, Debug)]
 struct Table {
     host: HostCluster,
@@ -80,7 +83,7 @@ const NONE: u32 = u32::MAX;
 pub struct L2Tables {
     tables: Vec<Table>,
     pages: Vec<Page>,
-    writes: Vec<[WriteNumber; SUBCLUSTERS as usize]>,
+    writes: Vec<SubclusterWrites>,
     /// The number of tables that were made as copies.
     copied: usize,
     /// The page of the last look-up, because operations touch neighbours.
@@ -178,12 +181,12 @@ impl L2Tables {
     }
 
     /// Returns the write numbers of a host cluster's subclusters.
-    pub fn writes(&self, id: WritesId) -> &[WriteNumber; SUBCLUSTERS as usize] {
+    pub fn writes(&self, id: WritesId) -> &SubclusterWrites {
         &self.writes[id.0 as usize]
     }
 
     /// Returns the same for changes.
-    pub fn writes_mut(&mut self, id: WritesId) -> &mut [WriteNumber; SUBCLUSTERS as usize] {
+    pub fn writes_mut(&mut self, id: WritesId) -> &mut SubclusterWrites {
         &mut self.writes[id.0 as usize]
     }
 
