@@ -20,7 +20,7 @@ use qcowfuzz::harness::command_engine::EngineCommand;
 use qcowfuzz::harness::implementation::Implementation;
 use qcowfuzz::harness::{Checks, Harness};
 use qcowfuzz::programs::generate::generate_any;
-use qcowfuzz::walkers::qcow2::{Disk, MapError, WalkScratch, map_extents, read};
+use qcowfuzz::walkers::{Disk, MapError, WalkScratch, map_extents, read};
 
 type AnyError = Box<dyn Error>;
 

@@ -17,7 +17,7 @@
 //!
 //! [`harness::Harness`] does all of this, with buffers that are reused from run to run. The functions of
 //! [`fuzzing::libfuzzer`] are the entry points of libFuzzer. Three kinds of failure are never mixed:
-//! [`MapError`](walkers::qcow2::MapError) (the image is malformed: a valid answer), [`Error`](disk::error::Error)
+//! [`MapError`](walkers::MapError) (the image is malformed: a valid answer), [`Error`](disk::error::Error)
 //! (the harness could not work), [`Violation`](harness::Violation) (an oracle found a bug).
 //!
 //! # A run

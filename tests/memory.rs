@@ -22,7 +22,7 @@ use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::internal::formats::qcow2::constants::MAX_L1_ENTRIES;
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 use qcowfuzz::programs::text::assemble;
-use qcowfuzz::walkers::qcow2::{Disk, WalkScratch, lookup, map_extents, read};
+use qcowfuzz::walkers::{Disk, WalkScratch, lookup, map_extents, read};
 
 /// Counts the allocations of each thread, so that parallel tests do not affect each other.
 struct Counting;

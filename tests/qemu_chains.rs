@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{FileStorage, Layer};
 use qcowfuzz::internal::images::entropy::Entropy;
@@ -54,7 +55,8 @@ fn judge(recipe: &Recipe) -> Checked<Tally> {
         Making { entropy: Entropy::new(recipe.0), dir: dir.path(), tally: Tally::default() };
     making.tally.add("chains", 1);
     let top = making.chain()?;
-    let chain = FileChain::open(&top).map_err(|error| error.to_string())?;
+    let chain =
+        FileChain::open(&top, Some(ImageFormat::Qcow2)).map_err(|error| error.to_string())?;
     let layers: Vec<Layer> = chain.layers().into_iter().map(Layer::erased).collect();
     let Making { mut entropy, mut tally, .. } = making;
     tally.add("layers", layers.len() as u64);

@@ -29,8 +29,8 @@ use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::programs::operand::{DataIn, Number};
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::{Operation, Program};
-use qcowfuzz::walkers::qcow2;
-use qcowfuzz::walkers::qcow2::{Disk, MapError, WalkScratch};
+use qcowfuzz::walkers;
+use qcowfuzz::walkers::{Disk, MapError, WalkScratch};
 use tally::Tally;
 
 /// The number of images.
@@ -58,7 +58,7 @@ fn ours(path: &Path) -> Walked {
             extents.push(extent);
             ControlFlow::Continue(())
         };
-        qcow2::map_extents(&disk, Window::ALL, &mut WalkScratch::new(), &mut keep)
+        walkers::map_extents(&disk, Window::ALL, &mut WalkScratch::new(), &mut keep)
     });
     Walked { refused: result.err().map(|error: MapError| error.to_string()), extents }
 }
@@ -203,7 +203,7 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
         }
         let chain = [Layer::alone(image)];
         let slow = |disk: Disk<Image>| {
-            disk.virtual_size_bytes() / disk.header().geometry.l2_span_bytes() > MAX_TABLES
+            disk.virtual_size_bytes() / disk.header().unwrap().geometry.l2_span_bytes() > MAX_TABLES
         };
         if Disk::open(&chain).is_ok_and(slow) {
             continue;

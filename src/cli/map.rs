@@ -14,10 +14,10 @@ use crate::findings::records::MapRecord;
 use crate::findings::records::QemuMapFormatter;
 use crate::findings::records::Row;
 use crate::walkers::chain::FileChain;
-use crate::walkers::qcow2::{Disk, MapError, WalkScratch, map_extents};
+use crate::walkers::{Disk, MapError, WalkScratch, map_extents};
 
 use super::exit::{CommandError, Exit, ExitResult};
-use super::opening::{check_format, not_opened};
+use super::opening::{named_format, not_opened};
 use super::size;
 
 /// Print the data, zeros and holes of a disk and their host offsets, as 'qemu-img map' does
@@ -35,7 +35,7 @@ Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image; only qcow2 is supported
+    /// The format of the image: qcow2, raw or vpc [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format; the human format lists only data, and cannot show compressed data
@@ -73,16 +73,16 @@ enum MapStop {
 
 /// Prints the extents of the window.
 pub fn run(arguments: &Arguments) -> ExitResult {
-    check_format(&arguments.image, arguments.format.as_deref())?;
+    let format = named_format(&arguments.image, arguments.format.as_deref())?;
     let chain = match arguments.no_follow {
-        true => FileChain::alone(&arguments.image),
-        false => FileChain::open(&arguments.image),
+        true => FileChain::alone(&arguments.image, format),
+        false => FileChain::open(&arguments.image, format),
     };
     let chain = chain.map_err(|error| not_opened(&arguments.image, error))?;
     let layers = chain.layers();
     let disk = match (arguments.no_follow, layers.as_slice()) {
-        (true, [layer, ..]) => Disk::open_alone(layer.image),
-        _ => Disk::open(&layers),
+        (true, [layer, ..]) => Disk::open_alone(chain.format(), layer.image),
+        _ => Disk::open_as(chain.format(), &layers),
     };
     // The message names the faulty image of the chain.
     let failure = |error: MapError| {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::FileStorage;
-use crate::formats::qcow2::error::MapError;
+use crate::formats::error::MapError;
 use crate::walkers::chain::ChainError;
 
 use super::exit::CommandError;
@@ -16,6 +17,22 @@ pub fn check_format(path: &Path, format: Option<&str>) -> Result<(), CommandErro
             path,
             format_args!("format '{other}' is not supported, expected qcow2"),
         )),
+    }
+}
+
+/// Returns the format that `format` (the value of `-f`) names, or `None` without one.
+pub fn named_format(
+    path: &Path,
+    format: Option<&str>,
+) -> Result<Option<ImageFormat>, CommandError> {
+    let Some(name) = format else { return Ok(None) };
+    match ImageFormat::named(name.as_bytes()) {
+        Some(format) => Ok(Some(format)),
+        None => {
+            let names = ImageFormat::ALL.map(ImageFormat::name).join(", ");
+            let what = format_args!("format '{name}' is not supported, expected one of {names}");
+            Err(CommandError::at(path, what))
+        }
     }
 }
 

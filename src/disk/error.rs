@@ -1,7 +1,7 @@
 //! Failures of the harness and of storage. A malformed image is a [`MapError`] and a bug in the code under test is a
 //! [`Violation`]; each of the three has its own type.
 //!
-//! [`MapError`]: crate::formats::qcow2::error::MapError
+//! [`MapError`]: crate::formats::error::MapError
 //! [`Violation`]: crate::harness::oracles::Violation
 
 use std::path::PathBuf;

@@ -8,20 +8,26 @@ pub enum ImageFormat {
     Qcow2,
     /// A raw file: guest data from the first byte to the last.
     Raw,
+    /// A VHD image, which QEMU calls vpc.
+    Vpc,
 }
 
 impl ImageFormat {
-    /// Returns the format's name, as qcow2's backing format extension spells it.
+    /// All formats.
+    pub const ALL: [Self; 3] = [Self::Qcow2, Self::Raw, Self::Vpc];
+
+    /// Returns the format's name, as QEMU spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Qcow2 => "qcow2",
             Self::Raw => "raw",
+            Self::Vpc => "vpc",
         }
     }
 
     /// Returns the format of that name. `name` ends at its first zero byte at the latest.
     pub fn named(name: &[u8]) -> Option<Self> {
         let name = name.split(|byte| *byte == 0).next()?;
-        [Self::Qcow2, Self::Raw].into_iter().find(|format| format.name().as_bytes() == name)
+        Self::ALL.into_iter().find(|format| format.name().as_bytes() == name)
     }
 }

@@ -16,7 +16,7 @@ use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
 use crate::programs::{Effect, Operation, Program, Vm};
-use crate::walkers::qcow2::{Disk, WalkScratch, map_extents};
+use crate::walkers::{Disk, WalkScratch, map_extents};
 
 use super::provenance::Provenance;
 

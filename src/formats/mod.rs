@@ -1,3 +1,7 @@
-//! On-disk structures, decoded. Each format has a folder.
+//! On-disk structures, decoded: a folder for each format, and the parts that they share.
 
+pub mod entries;
+pub mod error;
+pub mod probe;
 pub mod qcow2;
+pub mod vpc;

@@ -115,6 +115,11 @@ impl Chain {
         &self.layers
     }
 
+    /// Returns the format of the image to open.
+    pub fn format(&self) -> ImageFormat {
+        self.layers[0].format
+    }
+
     /// Returns the image to open.
     pub fn image(&self) -> &ChainFile {
         &self.layers[0].image

@@ -7,8 +7,8 @@ use crate::disk::limits::MAX_LAYERS;
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
-use crate::walkers::qcow2;
-use crate::walkers::qcow2::{MapError, WalkScratch};
+use crate::walkers;
+use crate::walkers::{MapError, WalkScratch};
 
 use super::chain::{Chain, ChainFile, ChainLayer};
 use super::engine::{Engine, EngineError, OpenDisk};
@@ -50,7 +50,7 @@ impl<O: Observer> Engine for Walker<O> {
     }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let disk = qcow2::Disk::open_observed(&layers(chain), &self.observer)?;
+        let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), &self.observer)?;
         Ok(WalkerDisk { disk, scratch: &mut self.scratch })
     }
 
@@ -59,7 +59,7 @@ impl<O: Observer> Engine for Walker<O> {
         chain: &'s Chain,
         index: u32,
     ) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let disk = qcow2::Disk::open_observed(&layers(chain), &self.observer)?;
+        let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), &self.observer)?;
         let disk = disk.into_snapshot(index)?;
         Ok(WalkerDisk { disk, scratch: &mut self.scratch })
     }
@@ -72,7 +72,7 @@ fn layers(chain: &Chain) -> SmallVec<[Layer<'_, ChainFile>; MAX_LAYERS]> {
 
 /// An image that our walker has opened.
 pub struct WalkerDisk<'s, O: Observer = ()> {
-    disk: qcow2::Disk<'s, ChainFile, &'s O>,
+    disk: walkers::Disk<'s, ChainFile, &'s O>,
     scratch: &'s mut WalkScratch,
 }
 
@@ -82,16 +82,16 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     }
 
     fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
-        Ok(qcow2::map_extents(&self.disk, window, self.scratch, visitor)?)
+        Ok(walkers::map_extents(&self.disk, window, self.scratch, visitor)?)
     }
 
     fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
-        let status = qcow2::lookup(&self.disk, guest)?.into();
+        let status = walkers::lookup(&self.disk, guest)?.into();
         Ok(GuestRun { length_bytes: 1, status })
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        Ok(qcow2::read(&self.disk, guest, into, self.scratch)?)
+        Ok(walkers::read(&self.disk, guest, into, self.scratch)?)
     }
 }
 

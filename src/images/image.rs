@@ -131,10 +131,12 @@ impl Image {
         u32::try_from(self.bytes.len()).unwrap_or(u32::MAX)
     }
 
-    /// Adds a segment.
+    /// Adds a segment, unless it is empty.
     #[inline]
     fn note(&mut self, offset: HostOffset, position: u32, length_bytes: usize) {
-        debug_assert!(length_bytes > 0, "an empty write at {offset}");
+        if length_bytes == 0 {
+            return;
+        }
         let length = u32::try_from(length_bytes).unwrap_or(u32::MAX);
         self.segments.push(Segment { offset: offset.get(), position, length });
     }

@@ -13,12 +13,14 @@ use crate::disk::error::Error;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_FILE_LAYERS;
 use crate::disk::storage::{FileId, FileStorage, Layer, Storage};
-use crate::formats::qcow2::error::MapError;
-use crate::formats::qcow2::head::{Field, Head, probe};
+use crate::formats::error::MapError;
+use crate::formats::probe::probe;
+use crate::formats::qcow2::head::{Field, Head};
 
 /// The files of a chain of images, the top image first.
 #[derive(Debug)]
 pub struct FileChain {
+    format: ImageFormat,
     layers: Vec<FileLayer>,
 }
 
@@ -112,18 +114,19 @@ struct BackingReference {
 }
 
 impl FileChain {
-    /// Opens the image at `path`, its data file, and all files that it and the images below it name.
+    /// Opens the image at `path`, its data file, and all files that it and the images below it name. If `format` is
+    /// `None`, the format of the image is probed.
     ///
     /// # Errors
     /// A file cannot be opened, an image is malformed, a name is refused, the chain has a loop, or it has more than
     /// `MAX_FILE_LAYERS` images.
-    pub fn open(path: &Path) -> Result<Self, ChainError> {
-        let mut chain = Self { layers: Vec::new() };
+    pub fn open(path: &Path, format: Option<ImageFormat>) -> Result<Self, ChainError> {
+        let mut chain = Self { format: ImageFormat::Qcow2, layers: Vec::new() };
         let mut seen: Vec<FileId> = Vec::new();
         let mut next = Some(BackingReference {
             path: path.to_path_buf(),
             name: path.display().to_string(),
-            format: Some(ImageFormat::Qcow2),
+            format,
         });
         while let Some(below) = next.take() {
             let above = chain.layers.last().map(|layer| layer.path.clone());
@@ -132,7 +135,10 @@ impl FileChain {
                 Some(path) => ChainError::Named { path: path.clone(), what: BACKING_FILE, error },
             })?;
             let (id, name) = (image.id(), below.name.clone());
-            let (layer, named) = layer(below, image, Follow::All)?;
+            let (format, layer, named) = layer(below, image, Follow::All)?;
+            if chain.layers.is_empty() {
+                chain.format = format;
+            }
             // An image without a backing file ends the chain, so it cannot be part of a loop.
             if let Some(path) = above.filter(|_| named.is_some() && seen.contains(&id)) {
                 return Err(ChainError::Loop { path, name });
@@ -147,22 +153,24 @@ impl FileChain {
         Ok(chain)
     }
 
-    /// Opens only the image at `path`, and none of the files that it names.
+    /// Opens only the image at `path`, and none of the files that it names. If `format` is `None`, the format of the
+    /// image is probed.
     ///
     /// # Errors
     /// The file cannot be opened, or the image is malformed.
-    pub fn alone(path: &Path) -> Result<Self, ChainError> {
+    pub fn alone(path: &Path, format: Option<ImageFormat>) -> Result<Self, ChainError> {
         let image = FileStorage::open(path)?;
-        let (name, format) = (String::new(), Some(ImageFormat::Qcow2));
-        let (layer, _) = layer(
-            BackingReference { path: path.to_path_buf(), name, format },
-            image,
-            Follow::Nothing,
-        )?;
-        Ok(Self { layers: vec![layer] })
+        let top = BackingReference { path: path.to_path_buf(), name: String::new(), format };
+        let (format, layer, _) = layer(top, image, Follow::Nothing)?;
+        Ok(Self { format, layers: vec![layer] })
     }
 
-    /// Returns the files of the layers, from the top down, for [`Disk::open`](crate::walkers::qcow2::Disk::open).
+    /// Returns the format of the image at the top.
+    pub fn format(&self) -> ImageFormat {
+        self.format
+    }
+
+    /// Returns the files of the layers, from the top down, for [`Disk::open_as`](crate::walkers::Disk::open_as).
     pub fn layers(&self) -> Vec<Layer<'_, FileStorage>> {
         self.layers.iter().map(FileLayer::files).collect()
     }
@@ -179,24 +187,24 @@ impl FileChain {
     }
 }
 
-/// Returns the layer of an open image, and the reference to its backing file, if it has one.
+/// Returns the format and the layer of an open image, and the reference to its backing file, if it has one.
 fn layer(
     below: BackingReference,
     image: FileStorage,
     follow: Follow,
-) -> Result<(FileLayer, Option<BackingReference>), ChainError> {
+) -> Result<(ImageFormat, FileLayer, Option<BackingReference>), ChainError> {
     let BackingReference { path, format, .. } = below;
     let image_error = |error| ChainError::Image { path: path.clone(), error };
     let format = match format {
         Some(format) => format,
         // QEMU recognises these images by their names alone (`block/dmg.c`, `dmg_probe`).
         None if path.as_os_str().as_encoded_bytes().ends_with(b".dmg") => {
-            return Err(image_error(MapError::Unsupported("backing file in the format dmg")));
+            return Err(image_error(MapError::Unsupported("image in the format dmg")));
         }
         None => probe(&image).map_err(image_error)?,
     };
-    if format == ImageFormat::Raw {
-        return Ok((FileLayer { path, image, data_file: None }, None));
+    if format != ImageFormat::Qcow2 {
+        return Ok((format, FileLayer { path, image, data_file: None }, None));
     }
     let head = Head::read(&image).map_err(image_error)?;
     let data_file = match head.header.geometry.data_file {
@@ -212,7 +220,7 @@ fn layer(
         }
         _ => None,
     };
-    Ok((FileLayer { path, image, data_file }, named))
+    Ok((format, FileLayer { path, image, data_file }, named))
 }
 
 /// Opens the data file of the image at `path`.

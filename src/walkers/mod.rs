@@ -1,4 +1,26 @@
-//! Walkers: from an image's bytes to extents, a folder for each format; and the chains of files that they open.
+//! Walkers: from the bytes of images to extents. A folder for each format walks one layer; the files here open a chain
+//! of layers, and walk, look up and read all of it.
+//!
+//! A walker reads any [`Storage`], in bounded memory: table by table, in pieces, skipping holes. No image makes it
+//! panic. Its work is at most proportional to the tables that the image names (a table that is named twice is walked
+//! twice). If the specification leaves room, it answers as `qemu-img map` does.
+//!
+//! [`Storage`]: crate::disk::storage::Storage
 
 pub mod chain;
-pub mod qcow2;
+mod cover;
+mod disk;
+mod lookup;
+mod map;
+mod qcow2;
+mod raw;
+mod read;
+mod scratch;
+mod vpc;
+
+pub use crate::formats::error::MapError;
+pub use disk::Disk;
+pub use lookup::lookup;
+pub use map::map_extents;
+pub use read::read;
+pub use scratch::WalkScratch;

@@ -36,7 +36,7 @@ fn invalid_headers_are_reported_in_one_line() {
         damaged.put(at as u64, bytes);
         damaged.save(dir.path(), "bad.qcow2");
         for (verb, code) in [("map", 2), ("check", 1)] {
-            let output = qcowfuzz(dir.path(), &[verb, "bad.qcow2"]);
+            let output = qcowfuzz(dir.path(), &[verb, "-f", "qcow2", "bad.qcow2"]);
             assert_eq!(output.status.code(), Some(code), "{verb}: {name}");
             let line = error_line(&output);
             assert!(line.starts_with("bad.qcow2: ") && line.contains(expected), "{name}: {line}");
@@ -111,13 +111,13 @@ fn files_that_are_no_images_are_reported_in_one_line() {
     ];
     for (name, expected) in cases {
         for (verb, code) in [("map", 2), ("check", 1)] {
-            let output = qcowfuzz(dir.path(), &[verb, name]);
+            let output = qcowfuzz(dir.path(), &[verb, "-f", "qcow2", name]);
             assert_eq!(output.status.code(), Some(code), "{verb} {name}");
             let line = error_line(&output);
             assert!(line.starts_with(&format!("{name}: {expected}")), "{line}");
         }
     }
-    let output = qcowfuzz(dir.path(), &["map", "two\nlines"]);
+    let output = qcowfuzz(dir.path(), &["map", "-f", "qcow2", "two\nlines"]);
     assert!(error_line(&output).starts_with("two lines: not a qcow2 image"));
     for verb in ["replay", "disasm"] {
         for name in ["missing", "directory"] {
@@ -170,7 +170,7 @@ fn files_cut_short_are_answered_as_qemu_img_answers_them() {
     ];
     for length in lengths {
         fs::write(dir.path().join("cut.qcow2"), &whole[..length]).unwrap();
-        let ours = qcowfuzz(dir.path(), &["map", "--output", "json", "cut.qcow2"]);
+        let ours = qcowfuzz(dir.path(), &["map", "-f", "qcow2", "--output", "json", "cut.qcow2"]);
         if length < 104 {
             assert_eq!(ours.status.code(), Some(2), "{length} bytes");
             assert!(error_line(&ours).starts_with("cut.qcow2: "));
@@ -220,8 +220,12 @@ fn a_walk_that_fails_is_never_reported_as_whole() {
 #[test]
 fn other_formats_and_bad_usage_exit_with_2() {
     let dir = with_image();
-    let output = qcowfuzz(dir.path(), &["map", "-f", "raw", "disk.qcow2"]);
+    let output = qcowfuzz(dir.path(), &["map", "-f", "vdi", "disk.qcow2"]);
     assert_eq!(output.status.code(), Some(2));
+    let line = "disk.qcow2: format 'vdi' is not supported, expected one of qcow2, raw, vpc";
+    assert_eq!(error_line(&output), line);
+    let output = qcowfuzz(dir.path(), &["check", "-f", "raw", "disk.qcow2"]);
+    assert_eq!(output.status.code(), Some(1));
     assert_eq!(error_line(&output), "disk.qcow2: format 'raw' is not supported, expected qcow2");
     assert!(qcowfuzz(dir.path(), &["map", "-f", "qcow2", "disk.qcow2"]).status.success());
     let bad: [&[&str]; 8] = [

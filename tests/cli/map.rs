@@ -153,3 +153,42 @@ fn an_output_that_is_full_is_an_error() {
     assert_eq!(output.status.code(), Some(2));
     assert!(error_line(&output).starts_with("standard output: "));
 }
+
+#[test]
+fn the_format_is_probed_or_named_as_in_qemu_img() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| qemu_img(dir.path(), arguments);
+    let Some(_) = run(&["create", "-q", "-f", "vpc", "disk.vhd", "9M"]) else { return };
+    let raw = fs::File::create(dir.path().join("disk.raw")).unwrap();
+    raw.write_all_at(&[7; 70_000], 128 << 10).unwrap();
+    raw.set_len((1 << 20) + 100).unwrap();
+    fs::write(dir.path().join("odd.raw"), [7; 1000]).unwrap();
+    fs::write(dir.path().join("empty.raw"), "").unwrap();
+    for base in ["disk.vhd", "disk.raw"] {
+        let format = if base == "disk.vhd" { "vpc" } else { "raw" };
+        let over = [
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-b",
+            base,
+            "-F",
+            format,
+            &format!("over.{format}"),
+            "12M",
+        ];
+        assert!(run(&over).unwrap().status.success());
+    }
+    let names = ["disk.vhd", "disk.raw", "odd.raw", "empty.raw", "over.vpc", "over.raw"];
+    for name in names {
+        for format in [&[][..], &["-f", "raw"], &["-f", "vpc"], &["-f", "qcow2"]] {
+            for form in ["--output=json", "--output=human"] {
+                let arguments = [&["map", form], format, &[name]].concat();
+                let (ours, qemu) = (qcowfuzz(dir.path(), &arguments), run(&arguments).unwrap());
+                assert_eq!(ours.status.success(), qemu.status.success(), "{arguments:?}");
+                assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{arguments:?}");
+            }
+        }
+    }
+}

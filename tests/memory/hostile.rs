@@ -12,7 +12,7 @@ use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::programs::text::assemble;
-use qcowfuzz::walkers::qcow2::{Disk, WalkScratch, lookup, map_extents, read};
+use qcowfuzz::walkers::{Disk, WalkScratch, lookup, map_extents, read};
 
 use crate::{CLUSTER, lines, peak_of};
 

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use qcowfuzz::disk::error::StorageError;
 use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::images::Image;
@@ -16,8 +17,8 @@ use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::internal::programs::journal::JournalRecord;
 use qcowfuzz::internal::programs::prologue::Prologue;
 use qcowfuzz::programs::Operation;
-use qcowfuzz::walkers::qcow2;
-use qcowfuzz::walkers::qcow2::{Disk, map_extents};
+use qcowfuzz::walkers;
+use qcowfuzz::walkers::{Disk, map_extents};
 
 use super::{ANYWHERE, Part, Trace};
 
@@ -219,7 +220,7 @@ fn hidden(trace: &Trace) -> (bool, bool) {
     let last_table = header.size_bytes.next_multiple_of(geometry.l2_span_bytes());
     let size_bytes = u64::from(header.l1_entries) * geometry.l2_span_bytes();
     let disk = Larger { image, size_bytes };
-    let disk = Disk::open_alone(&disk).unwrap();
+    let disk = Disk::open_alone(ImageFormat::Qcow2, &disk).unwrap();
     let (mut in_last, mut further) = (false, false);
     let beyond = Window { start: GuestOffset::new(end), length_bytes: u64::MAX };
     let see = &mut |extent: Extent| {
@@ -229,6 +230,6 @@ fn hidden(trace: &Trace) -> (bool, bool) {
         }
         ControlFlow::Continue(())
     };
-    map_extents(&disk, beyond, &mut qcow2::WalkScratch::new(), see).unwrap();
+    map_extents(&disk, beyond, &mut walkers::WalkScratch::new(), see).unwrap();
     (in_last, further)
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::internal::formats::error::MapError;
 use qcowfuzz::internal::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
-use qcowfuzz::internal::formats::qcow2::error::MapError;
 use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 

@@ -10,8 +10,8 @@ use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::RefcountFault;
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::walkers::qcow2;
-use qcowfuzz::walkers::qcow2::{Disk, MapError, WalkScratch};
+use qcowfuzz::walkers;
+use qcowfuzz::walkers::{Disk, MapError, WalkScratch};
 
 use super::differences::{self, Difference};
 use super::{Checked, Findings};
@@ -27,7 +27,7 @@ pub fn walk<S: Storage + ?Sized>(
         extents.push(extent);
         ControlFlow::Continue(())
     };
-    qcow2::map_extents(&disk, window, &mut WalkScratch::new(), &mut keep)?;
+    walkers::map_extents(&disk, window, &mut WalkScratch::new(), &mut keep)?;
     Ok(extents)
 }
 
@@ -36,7 +36,7 @@ pub fn read<S: Storage + ?Sized>(chain: &[Layer<S>], window: Window) -> Checked<
     let described = |error| format!("our read of {window:?}: {error}");
     let disk = Disk::open(chain).map_err(described)?;
     let mut bytes = vec![0xA5; window.length_bytes as usize];
-    qcow2::read(&disk, window.start, &mut bytes, &mut WalkScratch::new()).map_err(described)?;
+    walkers::read(&disk, window.start, &mut bytes, &mut WalkScratch::new()).map_err(described)?;
     Ok(bytes)
 }
 

@@ -177,13 +177,13 @@ pub fn check(path: &Path) -> Checked<(Findings, String)> {
 
 /// Returns the content of the whole guest disk by `qemu-img convert`. `raw` is the path of a temporary file.
 pub fn convert(path: &Path, raw: &Path) -> Checked<Vec<u8>> {
-    convert_with(&[], path, raw)
+    convert_with(&["-f", "qcow2"], path, raw)
 }
 
-/// Returns the content of a guest disk by `qemu-img convert` with these options. `raw` is the path of a temporary file.
+/// Returns the content of a guest disk by `qemu-img convert` with these options, which name the format. `raw` is the
+/// path of a temporary file.
 pub fn convert_with(options: &[&str], path: &Path, raw: &Path) -> Checked<Vec<u8>> {
-    let mut arguments: Vec<&OsStr> =
-        "convert -t unsafe -f qcow2 -O raw".split(' ').map(OsStr::new).collect();
+    let mut arguments = ["convert", "-t", "unsafe", "-O", "raw"].map(OsStr::new).to_vec();
     arguments.extend(options.iter().map(OsStr::new));
     arguments.extend([path.as_os_str(), raw.as_os_str()]);
     img(&arguments)?;

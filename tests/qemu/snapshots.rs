@@ -95,7 +95,7 @@ pub fn compare_lists(path: &Path, snapshots: &[Listed]) -> Checked<()> {
 /// `None` if qemu-img cannot distinguish the snapshot from others.
 pub fn convert(path: &Path, raw: &Path, snapshot: &Listed) -> Checked<Option<Vec<u8>>> {
     let Some((by, value)) = snapshot.by() else { return Ok(None) };
-    convert_with(&["-l", &format!("snapshot.{by}={value}")], path, raw).map(Some)
+    convert_with(&["-f", "qcow2", "-l", &format!("snapshot.{by}={value}")], path, raw).map(Some)
 }
 
 /// Applies the snapshot with `qemu-img snapshot -a`. Returns false if QEMU cannot do so.

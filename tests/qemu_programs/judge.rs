@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::harness::{Harness, Walker};
@@ -72,7 +73,8 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     }
     let path = dir.path().join("layer.qcow2");
     let holes = export_to(&path, images, &mut entropy)?;
-    let files = FileChain::open(&path).map_err(|error| error.to_string())?;
+    let files =
+        FileChain::open(&path, Some(ImageFormat::Qcow2)).map_err(|error| error.to_string())?;
     let checkable = is_checkable(images)?;
     if checkable {
         check_layers(dir.path(), images)?;
@@ -174,7 +176,8 @@ fn compare_snapshots(
             if (findings.corruptions, findings.check_errors) != (0, 0) {
                 return Err(described(format!("applied by qemu-img: {findings:?}\n{said}")));
             }
-            let files = FileChain::open(&copy).map_err(|error| error.to_string())?;
+            let files = FileChain::open(&copy, Some(ImageFormat::Qcow2))
+                .map_err(|error| error.to_string())?;
             let on_disk: Vec<Layer> = files.layers().into_iter().map(Layer::erased).collect();
             let applied = Exported {
                 path: &copy,

@@ -9,10 +9,10 @@ use super::constants::{
     BITMAP_ALL_ONES, BITMAP_AUTO, BITMAP_DIRTY_TRACKING, BITMAP_FIXED_BYTES, BITMAP_IN_USE,
     BITMAPS_EXTENSION_BYTES, MAX_BITMAP_NAME_BYTES, OFFSET_MASK,
 };
-use super::error::MapError;
 use super::geometry::Geometry;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
+use crate::formats::error::MapError;
 
 /// The largest number of bitmaps that QEMU opens (`QCOW2_MAX_BITMAPS`).
 pub const MAX_BITMAPS: u32 = 65_535;

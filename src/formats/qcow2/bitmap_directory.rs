@@ -2,9 +2,9 @@
 
 use super::bitmap::{BitmapEntry, BitmapsExtension};
 use super::constants::BITMAP_FIXED_BYTES;
-use super::error::MapError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
 
 /// Calls `take` with the index, the host offset and the fixed part of each entry. Checks the lengths as QEMU does at
 /// open (`block/qcow2-bitmap.c`, `bitmap_list_load`), and nothing else of an entry.

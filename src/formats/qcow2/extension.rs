@@ -1,10 +1,10 @@
 //! The header extensions of an image, one by one.
 
 use super::constants::EXTENSION_END;
-use super::error::MapError;
 use super::header::Header;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
 
 /// A header extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,76 +1,20 @@
 //! The head of an image: the header and its extensions. The walker opens an image with it, and the recount begins
-//! with it. This module also probes the format of a file.
+//! with it.
 
 use super::constants::{
     AUTOCLEAR_BITMAPS, BITMAPS_EXTENSION_BYTES, EXTENSION_BACKING_FORMAT, EXTENSION_BITMAPS,
-    EXTENSION_CRYPTO, EXTENSION_DATA_FILE, MAGIC,
+    EXTENSION_CRYPTO, EXTENSION_DATA_FILE,
 };
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::BitmapsExtension;
-use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
 use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 
 /// The longest format name that QEMU opens, in bytes.
 pub const MAX_FORMAT_BYTES: usize = 15;
-
-/// The first bytes of files in other formats that QEMU recognizes when it probes a file. To read such a file as a raw
-/// disk would return wrong data.
-const OTHER_FORMATS: [&[u8]; 10] = [
-    b"KDMV",
-    b"COWD",
-    b"conectix",
-    b"vhdxfile",
-    b"QED\0",
-    b"LUKS\xba\xbe",
-    b"WithoutFreeSpace",
-    b"WithouFreSpacExt",
-    b"Bochs Virtual HD Image",
-    b"#!/bin/sh\n#V2.0 Format\nmodprobe cloop",
-];
-
-/// The bytes of every VDI image at [`VDI_SIGNATURE_AT`], little-endian (QEMU `block/vdi.c`).
-const VDI_SIGNATURE: [u8; 4] = 0xBEDA_107F_u32.to_le_bytes();
-const VDI_SIGNATURE_AT: usize = 64;
-
-/// The number of bytes that probing reads. Text before the version of a VMDK descriptor may be long.
-const PROBED_BYTES: usize = 2048;
-
-/// Returns the format of a file by its first bytes (QEMU `block.c`, `find_image_format`).
-///
-/// # Errors
-/// The format is neither qcow2 nor raw, or a read fails.
-pub fn probe<S: Storage + ?Sized>(storage: &S) -> Result<ImageFormat, MapError> {
-    let mut first_bytes = [0; PROBED_BYTES];
-    storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
-    let [a, b, c, d, e, f, g, h, ..] = first_bytes;
-    let version = u32::from_be_bytes([e, f, g, h]);
-    match u32::from_be_bytes([a, b, c, d]) {
-        MAGIC if version >= 2 => return Ok(ImageFormat::Qcow2),
-        MAGIC if version == 1 => {
-            return Err(MapError::Unsupported("backing file in the first qcow format"));
-        }
-        _ => {}
-    }
-    let vdi =
-        first_bytes.get(VDI_SIGNATURE_AT..).is_some_and(|rest| rest.starts_with(&VDI_SIGNATURE));
-    let other = OTHER_FORMATS.iter().any(|magic| first_bytes.starts_with(magic));
-    if vdi || other || is_vmdk_descriptor(&first_bytes) {
-        return Err(MapError::Unsupported("backing file in a format other than qcow2 and raw"));
-    }
-    Ok(ImageFormat::Raw)
-}
-
-/// Reports whether a text begins with a version, after comments and empty lines (QEMU `block/vmdk.c`, `vmdk_probe`).
-fn is_vmdk_descriptor(first_bytes: &[u8]) -> bool {
-    let blank = |line: &&[u8]| {
-        line.first() == Some(&b'#') || line.iter().all(|byte| matches!(byte, b' ' | b'\r'))
-    };
-    let mut lines = first_bytes.split(|byte| *byte == b'\n').skip_while(blank);
-    lines.next().is_some_and(|line| line.starts_with(b"version="))
-}
 
 /// A range of bytes in the first cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,14 +61,14 @@ impl Head {
     /// Returns the format of the backing file, read from the same storage, or `None` if no extension names it.
     ///
     /// # Errors
-    /// The format is neither qcow2 nor raw, or a read fails.
+    /// The format is not one of [`ImageFormat`], or a read fails.
     pub fn backing_format_in<S: Storage + ?Sized>(
         &self,
         storage: &S,
     ) -> Result<Option<ImageFormat>, MapError> {
         let Some(field) = self.backing_format else { return Ok(None) };
         let mut name = [0; MAX_FORMAT_BYTES];
-        let unsupported = MapError::Unsupported("backing format other than qcow2 and raw");
+        let unsupported = MapError::Unsupported("backing format other than qcow2, raw and vpc");
         // A length that does not fit into a `usize` does not fit into the buffer.
         let length = usize::try_from(field.length_bytes).unwrap_or(usize::MAX);
         let Some(name) = name.get_mut(..length) else { return Err(unsupported) };

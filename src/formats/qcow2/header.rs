@@ -8,11 +8,11 @@ use super::constants::{
     MAX_REFCOUNT_ORDER, MAX_REFCOUNT_TABLE_BYTES, MAX_SNAPSHOTS, SNAPSHOT_FIXED_BYTES,
     V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
-use super::error::MapError;
 use super::geometry::{Compression, Geometry, Version};
 use super::layout::Layout;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
+use crate::formats::error::MapError;
 
 /// The fields of a header that a reader needs, checked as QEMU checks them at open.
 #[derive(Clone, Debug, PartialEq, Eq)]

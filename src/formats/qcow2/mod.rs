@@ -6,7 +6,6 @@ pub mod bitmap;
 pub mod bitmap_directory;
 pub mod constants;
 pub mod entry;
-pub mod error;
 pub mod extension;
 pub mod geometry;
 pub mod head;

@@ -7,7 +7,7 @@
 use super::constants::{MAX_FILE_BYTES, SNAPSHOT_FIXED_BYTES, SNAPSHOT_KNOWN_EXTRA_BYTES};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::qcow2::error::MapError;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot::{
     MAX_EXTRA_BYTES, MAX_TABLE_BYTES, SnapshotEntry, SnapshotExtra,

@@ -12,13 +12,13 @@
 use std::ops::{ControlFlow, Range};
 
 use super::bitmap::BitmapEntry;
-use super::error::Flow;
 use super::geometry::Geometry;
 use super::header::Header;
 use super::layout::Layout;
 use super::snapshot::SnapshotEntry;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{GRAIN_BYTES, Storage, each_data};
+use crate::formats::error::Flow;
 
 /// A table, or a refcount block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::CompressedRun;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 
-use crate::formats::qcow2::error::MapError;
+use crate::formats::error::MapError;
 use kept::{KeptClusters, Known, PayloadLocation};
 
 /// The reason why a cluster could not be inflated.
@@ -37,7 +37,7 @@ impl InflateError {
 
 /// Decoders and their buffers, which are reused from cluster to cluster, and the last inflated clusters.
 #[derive(Default)]
-pub(super) struct Inflater {
+pub(in crate::walkers) struct Inflater {
     input: Vec<u8>,
     deflate: Box<DecompressorOxide>,
     zstd: Option<DCtx<'static>>,
@@ -56,7 +56,7 @@ const ZSTD_WINDOW_LOG: u32 = 21;
 
 impl Inflater {
     /// Forgets all inflated clusters.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::walkers) fn forget(&mut self) {
         self.kept.forget();
     }
 

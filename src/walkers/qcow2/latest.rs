@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use crate::disk::clusters::GuestCluster;
 use crate::disk::offsets::HostOffset;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::entry::{L2Entry, SubclusterBitmap};
-use crate::formats::qcow2::error::MapError;
 
 /// An L2 entry and its bitmap (0 if there is none); `None` if there is no L2 table.
 type LatestL2Entry = Option<(L2Entry, SubclusterBitmap)>;
@@ -53,7 +53,7 @@ mod tests {
     use crate::disk::storage::Layer;
     use crate::harness::{Harness, Walker};
     use crate::programs::text;
-    use crate::walkers::qcow2::{Disk, lookup};
+    use crate::walkers::{Disk, lookup};
 
     #[test]
     fn a_snapshot_forgets_the_latest_entries_of_the_active_disk() {

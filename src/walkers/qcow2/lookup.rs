@@ -1,58 +1,25 @@
-//! `lookup`: the mapping of one guest byte, by a direct path through the tables. This file defines the meaning of an L2
-//! entry for `lookup` and for the walk.
+//! The mapping of one guest byte. This file defines the meaning of an L2 entry for look-ups and for the walk.
 //!
 //! # Arithmetic
 //! The header's L1 table ends before 2^63, and entries name host offsets of 56 bits, so that no host offset saturates.
-//! A chain has 64 layers at most, so that every depth fits.
 
 use crate::disk::extent::Mapping;
-use crate::disk::observer::Observer;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::layout::Layout;
 
-use super::disk::{Disk, LayerRef, Qcow2, Raw};
-use crate::formats::qcow2::error::MapError;
+use super::open::Qcow2;
+use crate::formats::error::MapError;
 
-/// Returns the mapping of the byte at `guest`; its `offset` is that of the byte itself.
-///
-/// # Errors
-/// The byte lies past the end of the disk, an entry on the way is malformed, or a read failed.
-pub fn lookup<S: Storage + ?Sized, O: Observer>(
-    disk: &Disk<S, O>,
-    guest: GuestOffset,
-) -> Result<Mapping, MapError> {
-    let virtual_size = disk.virtual_size_bytes();
-    if guest.get() >= virtual_size {
-        return Err(MapError::PastEnd { guest, virtual_size });
+impl<S: Storage + ?Sized> Qcow2<'_, S> {
+    /// Returns the mapping of a byte, which lies before the layer's end.
+    pub(in crate::walkers) fn lookup(&self, guest: GuestOffset) -> Result<Mapping, MapError> {
+        lookup_in(self, guest)
     }
-    let mut answer = Mapping::HOLE;
-    for depth in 0..disk.layers() {
-        let found = match disk.layer(depth) {
-            Some(LayerRef::Qcow2(layer)) => lookup_in(layer, guest),
-            Some(LayerRef::Raw(layer)) => lookup_raw(layer, guest),
-            None => break,
-        };
-        let located = |error: MapError| error.below_by(u32::try_from(depth).unwrap_or(u32::MAX));
-        answer = at_depth(found.map_err(located)?, depth);
-        if answer.present || disk.size_below(depth).is_none_or(|size| guest.get() >= size) {
-            break;
-        }
-    }
-    Ok(answer)
 }
 
-fn lookup_raw<S: Storage + ?Sized>(
-    layer: &Raw<S>,
-    guest: GuestOffset,
-) -> Result<Mapping, MapError> {
-    let from = HostOffset::new(guest.get());
-    Ok(raw_mapping(from, layer.image.stored(from, from.saturating_add(1))?.stored))
-}
-
-/// Returns the mapping of a byte in one layer. The byte lies before the layer's end.
 fn lookup_in<S: Storage + ?Sized>(
     layer: &Qcow2<S>,
     guest: GuestOffset,
@@ -136,18 +103,6 @@ pub(super) fn checked_kind(
         _ => {}
     }
     Ok(kind)
-}
-
-/// Returns the mapping with its depth set.
-#[inline]
-pub(super) fn at_depth(mapping: Mapping, depth: usize) -> Mapping {
-    Mapping { depth: u32::try_from(depth).unwrap_or(u32::MAX), ..mapping }
-}
-
-/// Returns the mapping of a byte of a raw layer: data, or a hole of the file.
-pub(super) fn raw_mapping(host: HostOffset, stored: bool) -> Mapping {
-    let there = Mapping { present: true, zero: !stored, data: stored, ..Mapping::HOLE };
-    Mapping { offset: Some(host), ..there }
 }
 
 /// Returns the mapping of the first byte of a cluster without a subcluster bitmap.

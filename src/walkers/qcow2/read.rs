@@ -1,82 +1,34 @@
-//! `read`: reads guest data through the mapping.
-//!
-//! # Arithmetic
-//! A read ends on the disk, so that no guest offset saturates. A length that does not fit a `usize` is longer than
-//! every buffer. A layer below that is missing, or that ends before the read, has no bytes there.
+//! Reads a piece of a cluster.
 
-use crate::disk::observer::Observer;
-use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::entry::ClusterKind;
 use crate::formats::qcow2::layout::Layout;
 
-use super::disk::{Disk, LayerRef, Qcow2};
 use super::inflate::Inflater;
 use super::lookup::{check_bitmap, checked_kind, l2_entry, mapping_of, subcluster_mapping};
-use super::scratch::WalkScratch;
-use crate::formats::qcow2::error::MapError;
+use super::open::Qcow2;
 
-/// Fills `into` with the guest's bytes from `guest` on. A compressed cluster is inflated only as far as necessary:
-/// damage behind that has no effect.
-///
-/// # Errors
-/// The range reaches past the end of the disk, an entry is malformed, data do not inflate, or a read failed; `into` may
-/// then hold anything.
-pub fn read<S: Storage + ?Sized, O: Observer>(
-    disk: &Disk<S, O>,
-    guest: GuestOffset,
-    into: &mut [u8],
-    scratch: &mut WalkScratch,
-) -> Result<(), MapError> {
-    let virtual_size = disk.virtual_size_bytes();
-    let end = guest.checked_add(into.len() as u64);
-    if end.is_none_or(|end| end.get() > virtual_size) {
-        return Err(MapError::PastEnd { guest, virtual_size });
+impl<S: Storage + ?Sized> Qcow2<'_, S> {
+    /// Returns the number of guest bytes in a cell. A piece that [`Self::read_piece`] reads ends with its cell.
+    #[inline]
+    pub(in crate::walkers) fn cell_bytes(&self) -> u64 {
+        self.geometry().cell_bytes()
     }
-    read_layer(disk, 0, guest, into, &mut scratch.inflater)
+
+    /// Reads a piece of one cell. Returns false and leaves `into` unchanged if the layer has no data there.
+    #[inline]
+    pub(in crate::walkers) fn read_piece(
+        &self,
+        guest: GuestOffset,
+        into: &mut [u8],
+        inflater: &mut Inflater,
+    ) -> Result<bool, MapError> {
+        read_piece(self, guest, into, inflater)
+    }
 }
 
-/// Fills `into` from the layer at `depth` and those below it. Bytes past the layer's end are zeros.
-fn read_layer<S: Storage + ?Sized, O: Observer>(
-    disk: &Disk<S, O>,
-    depth: usize,
-    guest: GuestOffset,
-    into: &mut [u8],
-    inflater: &mut Inflater,
-) -> Result<(), MapError> {
-    let layer = match disk.layer(depth) {
-        Some(LayerRef::Qcow2(layer)) => layer,
-        Some(LayerRef::Raw(layer)) => {
-            return Ok(layer.image.read_at(HostOffset::new(guest.get()), into)?);
-        }
-        None => {
-            into.fill(0);
-            return Ok(());
-        }
-    };
-    let cell = layer.geometry().cell_bytes();
-    let mut left = into;
-    let mut guest = guest;
-    while !left.is_empty() {
-        let until_edge = cell - (guest.get() & (cell - 1));
-        let length = usize::try_from(until_edge).unwrap_or(usize::MAX).min(left.len());
-        let (piece, rest) = left.split_at_mut(length);
-        if !read_piece(layer, guest, piece, inflater)? {
-            let there = disk.size_below(depth).unwrap_or(0).saturating_sub(guest.get());
-            let there = usize::try_from(there).unwrap_or(usize::MAX).min(piece.len());
-            let (below, past) = piece.split_at_mut(there);
-            past.fill(0);
-            if !below.is_empty() {
-                read_layer(disk, depth + 1, guest, below, inflater).map_err(MapError::below)?;
-            }
-        }
-        guest = guest.saturating_add(length as u64);
-        left = rest;
-    }
-    Ok(())
-}
-
-/// Reads a piece of one cell. Returns false and leaves `into` unchanged if the layer has no data there.
 fn read_piece<S: Storage + ?Sized>(
     layer: &Qcow2<S>,
     guest: GuestOffset,

@@ -13,6 +13,7 @@ use std::ops::Range;
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::{
     BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension, bits_for,
 };
@@ -20,7 +21,6 @@ use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, AUTOCLEAR_RAW_DATA_FILE, BITMAP_AUTO, BITMAP_FIXED_BYTES,
     COMPATIBLE_LAZY_REFCOUNTS, SNAPSHOT_FIXED_BYTES,
 };
-use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::head::{Field, Head};
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::{bitmap_directory, snapshot_table};

@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
+use crate::formats::error::{Flow, MapError};
 use crate::formats::qcow2::constants::SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
-use crate::formats::qcow2::error::{Flow, MapError};
 use crate::formats::qcow2::geometry::{Geometry, Version};
 use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 use crate::formats::qcow2::snapshot::SnapshotEntry;

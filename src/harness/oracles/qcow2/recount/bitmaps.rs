@@ -1,11 +1,11 @@
 //! References from bitmaps: the directory, the tables, and the bits.
 
 use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::bitmap::{
     BitmapCluster, BitmapEntry, BitmapTableEntry, BitmapsExtension,
 };
 use crate::formats::qcow2::bitmap_directory;
-use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::table::HostTable;

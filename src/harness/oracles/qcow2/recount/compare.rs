@@ -1,7 +1,7 @@
 //! Adds references up to counts, and compares these with the counts on disk.
 
 use crate::disk::clusters::HostCluster;
-use crate::formats::qcow2::error::MapError;
+use crate::formats::error::MapError;
 
 use super::{CountedRun, Recount, RefcountFault, RefcountReport, Reference};
 

@@ -2,7 +2,7 @@
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::qcow2::error::MapError;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::layout::Layout;

@@ -19,7 +19,7 @@ use crate::disk::clusters::HostCluster;
 use crate::disk::limits::MAX_RECOUNTED;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage};
-use crate::formats::qcow2::error::MapError;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::table::HostTable;
 

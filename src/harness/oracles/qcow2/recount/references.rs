@@ -2,9 +2,9 @@
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
 use crate::formats::qcow2::constants::MAX_FILE_BYTES;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
-use crate::formats::qcow2::error::MapError;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot_table;

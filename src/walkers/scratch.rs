@@ -2,7 +2,7 @@
 
 use crate::disk::storage::PIECE_BYTES;
 
-use super::inflate::Inflater;
+use super::qcow2::Inflater;
 
 /// The buffers of a walk, which can be reused from walk to walk.
 #[derive(Debug, Default)]
@@ -11,11 +11,11 @@ pub struct WalkScratch {
     pub(super) inflater: Inflater,
 }
 
-/// Pieces of the tables of one layer, each of [`PIECE_BYTES`].
+/// Pieces of the tables of one layer, of one at the first level and one at the second, each of [`PIECE_BYTES`].
 #[derive(Debug)]
 pub(super) struct TablePieces {
-    pub(super) l1: Vec<u8>,
-    pub(super) l2: Vec<u8>,
+    pub(super) first: Vec<u8>,
+    pub(super) second: Vec<u8>,
 }
 
 impl WalkScratch {
@@ -32,7 +32,7 @@ impl WalkScratch {
     }
 
     pub(super) fn for_layers(&mut self, count: usize) -> &mut [TablePieces] {
-        let new = || TablePieces { l1: vec![0; PIECE_BYTES], l2: vec![0; PIECE_BYTES] };
+        let new = || TablePieces { first: vec![0; PIECE_BYTES], second: vec![0; PIECE_BYTES] };
         if self.layers.len() < count {
             self.layers.resize_with(count, new);
         }

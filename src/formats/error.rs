@@ -1,4 +1,4 @@
-//! Errors in images.
+//! Errors in images of all formats.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -14,11 +14,19 @@ pub enum MapError {
     /// The first four bytes are not the magic number of qcow2.
     #[error(
         "not a qcow2 image: the file begins with {found:#010x}, expected {:#010x}",
-        super::constants::MAGIC
+        super::qcow2::constants::MAGIC
     )]
     NotQcow2 {
         /// The first four bytes, big-endian.
         found: u32,
+    },
+    /// The file does not have what every image of a format has.
+    #[error("not a {format} image: {what}")]
+    NotImage {
+        /// The name of the format.
+        format: &'static str,
+        /// The missing part.
+        what: &'static str,
     },
     /// A header field has a value that no reader accepts.
     #[error("header: {field} is {found}, expected {expected}")]

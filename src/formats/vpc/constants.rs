@@ -1,0 +1,28 @@
+//! Numbers of the format.
+
+/// The first bytes of a footer.
+pub const COOKIE: [u8; 8] = *b"conectix";
+/// The length of a footer in bytes.
+pub const FOOTER_BYTES: usize = 512;
+/// The offset of the checksum in a footer.
+pub const FOOTER_CHECKSUM_AT: usize = 64;
+/// The first bytes of a dynamic header.
+pub const DYNAMIC_COOKIE: [u8; 8] = *b"cxsparse";
+/// The length of a dynamic header in bytes.
+pub const DYNAMIC_HEADER_BYTES: usize = 1024;
+/// The unit of entries and of the disk's size, in bytes.
+pub const SECTOR_BYTES: u64 = 512;
+/// The type of a disk whose guest data lies at the guest offset.
+pub const TYPE_FIXED: u32 = 2;
+/// The table entry of a block that the file does not store.
+pub const UNALLOCATED: u32 = u32::MAX;
+/// The smallest block that QEMU opens, in bytes.
+pub const MIN_BLOCK_BYTES: u32 = 512;
+/// The largest number of table entries that QEMU opens.
+pub const MAX_TABLE_ENTRIES: u32 = (1 << 29) - 1;
+/// The largest disk that QEMU opens, in sectors: 2040 GiB.
+pub const MAX_SECTORS: u64 = 0xff00_0000;
+/// The largest disk that cylinders, heads and sectors can state. With this geometry, the size in bytes counts.
+pub const MAX_CHS_SECTORS: u64 = 65_535 * 16 * 255;
+/// The creators whose disks have the size that cylinders, heads and sectors state (QEMU `block/vpc.c`, `vpc_open`).
+pub const CHS_CREATORS: [[u8; 4]; 2] = [*b"vpc ", *b"qemu"];

@@ -1,0 +1,157 @@
+//! The footer: the last sector of a file, and the first sector of a dynamic disk, too.
+
+use bytes::Buf;
+
+use super::constants::{
+    CHS_CREATORS, COOKIE, FOOTER_BYTES, FOOTER_CHECKSUM_AT, MAX_CHS_SECTORS, MAX_SECTORS,
+    SECTOR_BYTES,
+};
+use crate::formats::error::MapError;
+
+/// The fields of a footer that a reader needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footer {
+    /// The host offset of the dynamic header.
+    pub data_offset: u64,
+    /// The program that created the image.
+    pub creator: [u8; 4],
+    /// The size of the disk as stored, in bytes.
+    pub current_size_bytes: u64,
+    /// The number of cylinders.
+    pub cylinders: u16,
+    /// The number of heads.
+    pub heads: u8,
+    /// The number of sectors of a track.
+    pub sectors: u8,
+    /// The type of the disk: 2 fixed, 3 dynamic, 4 differencing.
+    pub disk_type: u32,
+}
+
+impl Footer {
+    /// Reports whether `bytes` begin like a footer.
+    pub fn is_at(bytes: &[u8; FOOTER_BYTES]) -> bool {
+        bytes.starts_with(&COOKIE)
+    }
+
+    /// Returns the type of the disk, without any check.
+    pub fn disk_type_of(bytes: &[u8; FOOTER_BYTES]) -> u32 {
+        Self::read(bytes).disk_type
+    }
+
+    /// Parses a footer that begins with [`COOKIE`].
+    ///
+    /// # Errors
+    /// The checksum is wrong, or the disk is larger than [`MAX_SECTORS`] (QEMU `block/vpc.c`, `vpc_open`).
+    pub fn parse(bytes: &[u8; FOOTER_BYTES]) -> Result<Self, MapError> {
+        let (computed, stored) = checksums(bytes, FOOTER_CHECKSUM_AT);
+        if computed != stored {
+            return Err(MapError::Header {
+                field: "footer checksum",
+                found: stored.into(),
+                expected: "the one's complement of the sum of its bytes",
+            });
+        }
+        let footer = Self::read(bytes);
+        match footer.sectors_of_disk() > MAX_SECTORS {
+            true => Err(MapError::Header {
+                field: "size of the disk in sectors",
+                found: footer.sectors_of_disk(),
+                expected: "at most 4278190080",
+            }),
+            false => Ok(footer),
+        }
+    }
+
+    fn read(bytes: &[u8; FOOTER_BYTES]) -> Self {
+        let mut rest = bytes.as_slice();
+        // Cookie, features, version.
+        rest.advance(16);
+        let data_offset = rest.get_u64();
+        // Time of creation.
+        rest.advance(4);
+        let creator = rest.get_u32().to_be_bytes();
+        // Version and system of the creator, original size.
+        rest.advance(16);
+        Self {
+            data_offset,
+            creator,
+            current_size_bytes: rest.get_u64(),
+            cylinders: rest.get_u16(),
+            heads: rest.get_u8(),
+            sectors: rest.get_u8(),
+            disk_type: rest.get_u32(),
+        }
+    }
+
+    /// Returns the size of the disk that a guest sees, a multiple of 512.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        // At most `MAX_SECTORS`, unless the footer was never parsed.
+        self.sectors_of_disk().saturating_mul(SECTOR_BYTES)
+    }
+
+    fn sectors_of_disk(&self) -> u64 {
+        let chs = u64::from(self.cylinders) * u64::from(self.heads) * u64::from(self.sectors);
+        match CHS_CREATORS.contains(&self.creator) && chs != MAX_CHS_SECTORS {
+            true => chs,
+            false => self.current_size_bytes / SECTOR_BYTES,
+        }
+    }
+}
+
+/// Returns the checksum of a structure as computed and as stored, big-endian, at `at`: the one's complement of the sum
+/// of all other bytes.
+pub fn checksums(structure: &[u8], at: usize) -> (u32, u32) {
+    let sum =
+        |bytes: &[u8]| bytes.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
+    let mut stored = structure.get(at..).unwrap_or_default();
+    let field = stored.get(..4).unwrap_or_default();
+    let others = sum(structure).wrapping_sub(sum(field));
+    (!others, if stored.len() < 4 { 0 } else { stored.get_u32() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn footer(creator: &[u8; 4], size_bytes: u64, chs: (u16, u8, u8)) -> [u8; FOOTER_BYTES] {
+        let mut bytes = [0; FOOTER_BYTES];
+        bytes[..8].copy_from_slice(&COOKIE);
+        bytes[28..32].copy_from_slice(creator);
+        bytes[48..56].copy_from_slice(&size_bytes.to_be_bytes());
+        bytes[56..58].copy_from_slice(&chs.0.to_be_bytes());
+        [bytes[58], bytes[59]] = [chs.1, chs.2];
+        let (computed, _) = checksums(&bytes, FOOTER_CHECKSUM_AT);
+        bytes[FOOTER_CHECKSUM_AT..][..4].copy_from_slice(&computed.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_creator_decides_which_size_counts() {
+        let size = |creator, size_bytes, chs| {
+            Footer::parse(&footer(creator, size_bytes, chs))
+                .map(|footer| footer.virtual_size_bytes())
+        };
+        let chs = (2, 4, 17);
+        assert_eq!(size(b"qemu", 1 << 20, chs), Ok(2 * 4 * 17 * 512));
+        assert_eq!(size(b"vpc ", 1 << 20, chs), Ok(2 * 4 * 17 * 512));
+        assert_eq!(size(b"qem2", 1 << 20, chs), Ok(1 << 20));
+        assert_eq!(size(b"win ", 1023, chs), Ok(512));
+        // The largest geometry means that the disk is larger than that.
+        assert_eq!(size(b"qemu", 128 << 30, (65_535, 16, 255)), Ok(128 << 30));
+        assert_eq!(size(b"qemu", 1 << 20, (0, 4, 17)), Ok(0));
+        assert!(
+            size(b"qem2", 2040 << 30, chs).is_ok()
+                && size(b"qem2", (2040 << 30) + 512, chs).is_err()
+        );
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_refused() {
+        let mut bytes = footer(b"qem2", 1 << 20, (2, 4, 17));
+        bytes[100] ^= 1;
+        assert!(matches!(
+            Footer::parse(&bytes),
+            Err(MapError::Header { field: "footer checksum", .. })
+        ));
+    }
+}

@@ -1,0 +1,6 @@
+//! The VHD format (Microsoft, "Virtual Hard Disk Image Format Specification", version 1.0), which QEMU calls vpc. All
+//! numbers in a file are big-endian.
+
+pub mod constants;
+pub mod dynamic_header;
+pub mod footer;

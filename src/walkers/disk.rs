@@ -1,0 +1,186 @@
+//! Opens an image, and the images below it.
+
+use smallvec::SmallVec;
+
+use crate::disk::image_format::ImageFormat;
+use crate::disk::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
+use crate::disk::observer::{Observer, Rare};
+use crate::disk::storage::{Layer, Storage};
+use crate::formats::error::MapError;
+use crate::formats::probe::probe;
+use crate::formats::qcow2::header::Header;
+
+use super::qcow2::{Named, Qcow2};
+use super::raw::Raw;
+use super::vpc::Vpc;
+
+/// An open image: its checked header, its storage, and the layers below it. It reports events to `observer`.
+///
+/// Each qcow2 layer keeps the last L1 entry and the last L2 entry that [`lookup`](super::lookup()) or
+/// [`read`](super::read()) has read. So they may miss a change of the file, and threads cannot share a disk.
+#[derive(Debug)]
+pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
+    top: OpenLayer<'s, S>,
+    below: SmallVec<[OpenLayer<'s, S>; MAX_LAYERS - 1]>,
+    pub(super) observer: O,
+}
+
+/// A layer of a chain.
+#[derive(Debug)]
+pub(super) enum OpenLayer<'s, S: Storage + ?Sized> {
+    Qcow2(Qcow2<'s, S>),
+    Raw(Raw<'s, S>),
+    Vpc(Vpc<'s, S>),
+}
+
+impl<'s, S: Storage + ?Sized> OpenLayer<'s, S> {
+    /// Opens a layer, and returns its reference to the one below. If `format` is `None`, the format is probed.
+    fn open(
+        layer: &Layer<'s, S>,
+        format: Option<ImageFormat>,
+        observer: &impl Observer,
+    ) -> Result<(Self, Named), MapError> {
+        let format = match format {
+            Some(format) => format,
+            None => probe(layer.image)?,
+        };
+        match format {
+            ImageFormat::Qcow2 => {
+                let (qcow2, named) = Qcow2::open(layer, observer)?;
+                Ok((Self::Qcow2(qcow2), named))
+            }
+            ImageFormat::Raw => Ok((Self::Raw(Raw { image: layer.image }), None)),
+            ImageFormat::Vpc => Ok((Self::Vpc(Vpc::open(layer.image)?), None)),
+        }
+    }
+
+    /// Rejects a layer without a file that its image names.
+    fn complete(self) -> Result<Self, MapError> {
+        match &self {
+            Self::Qcow2(Qcow2 { data: None, .. }) => Err(MapError::Missing("external data file")),
+            _ => Ok(self),
+        }
+    }
+
+    /// Returns the size in bytes, a multiple of 512.
+    #[inline]
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Qcow2(layer) => layer.header.virtual_size_bytes(),
+            Self::Raw(layer) => layer.size_bytes(),
+            Self::Vpc(layer) => layer.size_bytes(),
+        }
+    }
+}
+
+impl<'s, S: Storage + ?Sized> Disk<'s, S> {
+    /// Opens the qcow2 image at the top of `chain`, as [`Disk::open_observed`] does, without an observer.
+    ///
+    /// # Errors
+    /// As for [`Disk::open_observed`].
+    pub fn open(chain: &[Layer<'s, S>]) -> Result<Self, MapError> {
+        Self::open_as(ImageFormat::Qcow2, chain)
+    }
+
+    /// Opens the image at the top of `chain`, which is of `format`. [`Disk::open_observed`] has an observer, too.
+    ///
+    /// # Errors
+    /// As for [`Disk::open_observed`].
+    pub fn open_as(format: ImageFormat, chain: &[Layer<'s, S>]) -> Result<Self, MapError> {
+        Self::open_observed(format, chain, ())
+    }
+
+    /// Opens only `image`, which is of `format`, without the files that it names. Ranges of the backing file are holes.
+    /// Ranges in an external data file are mapped, but cannot be read.
+    ///
+    /// # Errors
+    /// As for [`Disk::open`], except for files that the image names.
+    pub fn open_alone(format: ImageFormat, image: &'s S) -> Result<Self, MapError> {
+        let (top, _) = OpenLayer::open(&Layer::alone(image), Some(format), &())?;
+        Ok(Self { top, below: SmallVec::new(), observer: () })
+    }
+}
+
+impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
+    /// Opens the image at the top of `chain`, which is of `format`, with the checks that QEMU makes, and the images
+    /// below it, each of which is named by the one above. Layers of `chain` that no image names are ignored.
+    ///
+    /// # Errors
+    /// The image is of another format, its header or its snapshot table is malformed, it uses an unsupported feature
+    /// (encryption, a backing file of a format that is not one of [`ImageFormat`]), or it names a file that `chain`
+    /// lacks.
+    pub fn open_observed(
+        format: ImageFormat,
+        chain: &[Layer<'s, S>],
+        observer: O,
+    ) -> Result<Self, MapError> {
+        let (first, rest) = chain.split_first().ok_or(MapError::Missing("image"))?;
+        let (top, mut next) = OpenLayer::open(first, Some(format), &observer)?;
+        let top = top.complete()?;
+        let mut below = SmallVec::new();
+        for depth in 1.. {
+            let Some(format) = next.take() else { break };
+            let layer = rest.get(below.len()).ok_or(MapError::Missing("backing file"))?;
+            // The walk makes one nested call for each layer.
+            if below.len() >= MAX_FILE_LAYERS {
+                return Err(MapError::TooLarge("too many images in the chain"));
+            }
+            let opened = OpenLayer::open(layer, format, &observer)
+                .and_then(|(layer, named)| Ok((layer.complete()?, named)));
+            let (layer, named) = opened.map_err(|error| error.below_by(depth))?;
+            if let OpenLayer::Raw(_) = layer {
+                observer.rare(Rare::RawLayer);
+            }
+            below.push(layer);
+            next = named;
+        }
+        Ok(Self { top, below, observer })
+    }
+
+    /// Returns the disk as it was when the snapshot at `index` of the snapshot table was taken, on the current layers
+    /// below.
+    ///
+    /// # Errors
+    /// The snapshot does not exist, it is malformed, or a read failed. An L1 table that is too short for the disk is an
+    /// error too; QEMU reads the missing part as zeros.
+    pub fn into_snapshot(mut self, index: u32) -> Result<Self, MapError> {
+        match &mut self.top {
+            OpenLayer::Qcow2(top) => top.go_to_snapshot(index)?,
+            _ => return Err(MapError::Snapshot { index, what: "the format has no snapshots" }),
+        }
+        Ok(self)
+    }
+
+    /// Returns the header of the image at the top, if that is a qcow2 image.
+    pub fn header(&self) -> Option<&Header> {
+        match &self.top {
+            OpenLayer::Qcow2(top) => Some(&top.header),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of layers, including the image itself.
+    pub fn layers(&self) -> usize {
+        1 + self.below.len()
+    }
+
+    /// Returns the size of the disk that a guest sees, a multiple of 512.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.top.size_bytes()
+    }
+
+    /// Returns the layer at `depth`, 0 for the top.
+    #[inline]
+    pub(super) fn layer(&self, depth: usize) -> Option<&OpenLayer<'s, S>> {
+        match depth.checked_sub(1) {
+            None => Some(&self.top),
+            Some(at) => self.below.get(at),
+        }
+    }
+
+    /// Returns the size in bytes of the layer below the one at `depth`; `None` if there is none.
+    #[inline]
+    pub(super) fn size_below(&self, depth: usize) -> Option<u64> {
+        self.below.get(depth).map(OpenLayer::size_bytes)
+    }
+}

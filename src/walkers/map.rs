@@ -1,0 +1,228 @@
+//! `map_extents`: emits all extents of a window, front to back, with one piece of a table of each layer in memory at a
+//! time.
+//!
+//! # Arithmetic
+//! Host offsets in entries have 56 bits and runs are no longer than a cluster, so that no mapping saturates. Distances
+//! are those from an earlier offset to a later one.
+
+use std::ops::{ControlFlow, Range};
+
+use crate::disk::extent::{Extent, Mapping, Visitor, Window};
+use crate::disk::observer::{Event, Observer, Rare, State, WindowClass};
+use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::Storage;
+use crate::formats::error::{Flow, MapError};
+
+use super::cover::{Cover, at_depth, go_on};
+use super::disk::{Disk, OpenLayer};
+use super::scratch::{TablePieces, WalkScratch};
+
+/// Calls `visitor` with every extent of `window`, in order. Extents are maximal within the window, which is clipped to
+/// the disk; an empty window has none.
+///
+/// If a layer leaves a range unallocated, the walk continues in the layer below, up to the end of that layer.
+///
+/// # Errors
+/// An entry in the window's part of a table is malformed, or a read failed. The extents before it have been emitted
+/// then.
+pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
+    window: Window,
+    scratch: &mut WalkScratch,
+    visitor: &mut V,
+) -> Result<(), MapError> {
+    let range = window.clipped(disk.virtual_size_bytes());
+    if O::OBSERVES {
+        disk.observer.walk(class_of(&range, GuestOffset::new(disk.virtual_size_bytes())));
+    }
+    // `u64::MAX` stands for the end of the disk.
+    let to_end = window.length_bytes == u64::MAX;
+    if !to_end && window.start.checked_add(window.length_bytes).is_none() {
+        disk.observer.rare(Rare::WindowOverflows);
+    }
+    if range.is_empty() {
+        disk.observer.begin(State::WalkL1);
+        disk.observer.event(State::WalkL1, Event::NothingThere);
+        if window.length_bytes == 0 {
+            disk.observer.rare(Rare::EmptyWindow);
+        } else if !to_end {
+            disk.observer.rare(Rare::WindowPastEnd);
+        }
+        return Ok(());
+    }
+    let mut sink = Sink { pending: None, visitor };
+    match layer(disk, 0, range, scratch.for_layers(disk.layers()), &mut sink) {
+        Ok(ControlFlow::Continue(())) => {
+            let _ = sink.flush();
+            Ok(())
+        }
+        Ok(ControlFlow::Break(())) => {
+            disk.observer.event(State::WalkL1, Event::Stopped);
+            Ok(())
+        }
+        Err(error) => {
+            disk.observer.event(State::WalkL1, Event::Failed);
+            disk.observer.event(State::WalkL2, Event::Failed);
+            if sink.pending.is_some() {
+                disk.observer.rare(Rare::ErrorAfterExtent);
+            }
+            let _ = sink.flush();
+            Err(error)
+        }
+    }
+}
+
+/// Classifies a range of a disk that ends at `end`.
+fn class_of(range: &Range<GuestOffset>, end: GuestOffset) -> WindowClass {
+    match (range.start == GuestOffset::ZERO, range.end == end) {
+        _ if range.is_empty() => WindowClass::Nothing,
+        (true, true) => WindowClass::Whole,
+        (true, false) => WindowClass::Beginning,
+        (false, true) => WindowClass::End,
+        (false, false) => WindowClass::Middle,
+    }
+}
+
+/// The receiver of the pieces from the walks of all layers. It joins the pieces, in the disk's order, to extents.
+struct Sink<'v, V: Visitor + ?Sized> {
+    /// The extent that may still grow; it ends at the start of the next piece.
+    pending: Option<Extent>,
+    visitor: &'v mut V,
+}
+
+impl<V: Visitor + ?Sized> Sink<'_, V> {
+    /// Adds the next piece. `mapping` is the mapping of its first byte.
+    #[inline]
+    fn take(&mut self, range: Range<GuestOffset>, mapping: Mapping) -> ControlFlow<()> {
+        let length_bytes = range.end.saturating_distance_from(range.start);
+        let next = Extent { start: range.start, length_bytes, mapping };
+        match &mut self.pending {
+            Some(pending) if pending.mapping.continues_as(pending.length_bytes, &mapping) => {
+                pending.length_bytes += length_bytes;
+                ControlFlow::Continue(())
+            }
+            pending => match pending.replace(next) {
+                Some(done) => self.visitor.extent(done),
+                None => ControlFlow::Continue(()),
+            },
+        }
+    }
+
+    fn flush(&mut self) -> ControlFlow<()> {
+        match self.pending.take() {
+            Some(extent) => self.visitor.extent(extent),
+            None => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// Walks `range` in the layer at `depth` and in those below it. `range` is not empty, and it ends at the end of the
+/// layer at most. The calls nest as deeply as there are layers.
+fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
+    disk: &Disk<S, O>,
+    depth: usize,
+    range: Range<GuestOffset>,
+    scratch: &mut [TablePieces],
+    sink: &mut Sink<V>,
+) -> Flow {
+    let Some((TablePieces { first, second }, scratch_below)) = scratch.split_first_mut() else {
+        return Ok(ControlFlow::Continue(()));
+    };
+    let (size_below, Range { start: position, end }) = (disk.size_below(depth), range);
+    let mut covering = Covering { disk, depth, size_below, position, end, scratch_below, sink };
+    match disk.layer(depth) {
+        Some(OpenLayer::Qcow2(layer)) => layer.walk(first, second, &mut covering),
+        Some(OpenLayer::Raw(layer)) => layer.walk(&mut covering),
+        Some(OpenLayer::Vpc(layer)) => layer.walk(first, &mut covering),
+        None => Ok(ControlFlow::Continue(())),
+    }
+}
+
+/// The walk of one layer, as the walk of the chain sees it.
+struct Covering<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
+    disk: &'w Disk<'s, S, O>,
+    depth: usize,
+    /// The size of the layer below, if there is one.
+    size_below: Option<u64>,
+    /// All guest bytes of the window before this one are covered.
+    position: GuestOffset,
+    /// The window's end, at most the end of the layer.
+    end: GuestOffset,
+    scratch_below: &'w mut [TablePieces],
+    sink: &'w mut Sink<'v, V>,
+}
+
+impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Cover
+    for Covering<'_, '_, '_, S, V, O>
+{
+    type Observer = O;
+
+    #[inline]
+    fn observer(&self) -> &O {
+        &self.disk.observer
+    }
+
+    #[inline]
+    fn position(&self) -> GuestOffset {
+        self.position
+    }
+
+    #[inline]
+    fn end(&self) -> GuestOffset {
+        self.end
+    }
+
+    #[inline]
+    fn step(&mut self) -> ControlFlow<()> {
+        self.sink.visitor.step()
+    }
+
+    #[inline(always)]
+    fn cover(&mut self, start: GuestOffset, end: GuestOffset, mapping: Mapping) -> Flow {
+        let range = self.position..end.min(self.end);
+        if range.is_empty() {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let skipped = self.position.saturating_distance_from(start);
+        let mapping = mapping.advanced(skipped).unwrap_or(mapping);
+        self.position = range.end;
+        self.disk.observer.event(State::WalkL2, mapping.event());
+        match self.size_below {
+            Some(size) if !mapping.present => self.cover_from_below(range, mapping, size),
+            _ => Ok(self.sink.take(range, at_depth(mapping, self.depth))),
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, end: GuestOffset, mapping: Mapping) -> ControlFlow<()> {
+        let range = self.position..end;
+        self.position = end;
+        self.sink.take(range, at_depth(mapping, self.depth))
+    }
+}
+
+impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Covering<'_, '_, '_, S, V, O> {
+    /// Covers a range that this layer leaves unallocated. The layer below covers the part up to its end at `size`; the
+    /// rest is the hole of this layer.
+    #[inline(never)]
+    fn cover_from_below(&mut self, range: Range<GuestOffset>, mapping: Mapping, size: u64) -> Flow {
+        let edge = GuestOffset::new(size).clamp(range.start, range.end);
+        if range.start < edge {
+            self.disk.observer.event(State::WalkL2, Event::Backing);
+            let there = range.start..edge;
+            let (depth, scratch) = (self.depth + 1, &mut *self.scratch_below);
+            let flow = layer(self.disk, depth, there, scratch, self.sink);
+            go_on!(flow.map_err(MapError::below)?);
+        }
+        if edge == range.end {
+            return Ok(ControlFlow::Continue(()));
+        }
+        self.disk.observer.event(State::WalkL2, Event::PastEnd);
+        if range.start < edge {
+            self.disk.observer.rare(Rare::BackingEnds);
+        }
+        let mapping =
+            mapping.advanced(edge.saturating_distance_from(range.start)).unwrap_or(mapping);
+        Ok(self.sink.take(edge..range.end, at_depth(mapping, self.depth)))
+    }
+}

@@ -1,0 +1,110 @@
+//! Opens an image, with the checks that QEMU makes (`block/vpc.c`, `vpc_open`).
+//!
+//! # Arithmetic
+//! An entry names a sector with 32 bits, so that no block ends past 2^43. A table that ends past 2^64 ends past every
+//! file.
+
+use std::ops::ControlFlow;
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{PIECE_BYTES, Storage};
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
+use crate::formats::vpc::constants::{
+    DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
+};
+use crate::formats::vpc::dynamic_header::DynamicHeader;
+use crate::formats::vpc::footer::Footer;
+use crate::walkers::raw::whole_sectors;
+
+/// An open VHD image.
+#[derive(Debug)]
+pub(in crate::walkers) struct Vpc<'s, S: Storage + ?Sized> {
+    pub(super) image: &'s S,
+    size_bytes: u64,
+    /// The blocks; `None` if every byte lies at its guest offset.
+    pub(super) blocks: Option<DynamicHeader>,
+}
+
+impl<'s, S: Storage + ?Sized> Vpc<'s, S> {
+    /// Opens the image.
+    ///
+    /// # Errors
+    /// QEMU refuses the image, or a read failed.
+    pub(in crate::walkers) fn open(image: &'s S) -> Result<Self, MapError> {
+        let (footer, is_dynamic) = footer(image)?;
+        let size_bytes = footer.virtual_size_bytes();
+        let blocks = match is_dynamic {
+            false => None,
+            true => {
+                let mut bytes = [0; DYNAMIC_HEADER_BYTES];
+                image.read_at(HostOffset::new(footer.data_offset), &mut bytes)?;
+                let header = DynamicHeader::parse(&bytes, size_bytes)?;
+                check_ends(image, &header)?;
+                // QEMU maps a disk of type 2 as a fixed disk, even if it begins with a footer.
+                (footer.disk_type != TYPE_FIXED).then_some(header)
+            }
+        };
+        Ok(Self { image, size_bytes, blocks })
+    }
+
+    /// Returns the size of the disk that a guest sees, a multiple of 512.
+    pub(in crate::walkers) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+}
+
+/// Returns the footer, and whether it is the one at the beginning of a dynamic disk.
+fn footer<S: Storage + ?Sized>(image: &S) -> Result<(Footer, bool), MapError> {
+    let mut bytes = [0; FOOTER_BYTES];
+    image.read_at(HostOffset::ZERO, &mut bytes)?;
+    if Footer::is_at(&bytes) {
+        return Ok((Footer::parse(&bytes)?, true));
+    }
+    let length = whole_sectors(image.length_bytes());
+    let last = length.checked_sub(SECTOR_BYTES).map(HostOffset::new);
+    let not_vpc = MapError::NotImage {
+        format: "vpc",
+        what: "no footer in the first sector, nor that of a fixed disk in the last",
+    };
+    let Some(last) = last else { return Err(not_vpc) };
+    image.read_at(last, &mut bytes)?;
+    if !Footer::is_at(&bytes) || Footer::disk_type_of(&bytes) != TYPE_FIXED {
+        return Err(not_vpc);
+    }
+    Ok((Footer::parse(&bytes)?, false))
+}
+
+/// Checks that the table and all blocks, also those past the end of the disk, end inside the file.
+fn check_ends<S: Storage + ?Sized>(image: &S, header: &DynamicHeader) -> Result<(), MapError> {
+    let entries = u64::from(header.entries);
+    let mut highest = None;
+    let mut scratch = vec![0; PIECE_BYTES];
+    let table = header.table_offset;
+    let _ = each_entries(image, table, 0..entries, &mut scratch, |piece| -> Flow {
+        let in_piece = match piece {
+            Entries::Zeros(_) => Some(0),
+            Entries::Read(_, entries) => {
+                let stored = entries.iter().map(|entry| u32::from_be_bytes(*entry));
+                stored.filter(|entry| *entry != UNALLOCATED).max()
+            }
+        };
+        highest = highest.max(in_piece);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let end_of_table = table
+        .checked_add(entries * 4)
+        .and_then(|end| end.get().checked_next_multiple_of(SECTOR_BYTES));
+    let end_of_blocks = highest
+        .and_then(|entry| header.data_of(entry))
+        .map_or(0, |data| data.get().saturating_add(header.block_bytes.into()));
+    let length = whole_sectors(image.length_bytes());
+    match end_of_table.is_some_and(|end| end.max(end_of_blocks) <= length) {
+        true => Ok(()),
+        false => Err(MapError::Header {
+            field: "end of the table and of all blocks",
+            found: end_of_table.unwrap_or(u64::MAX).max(end_of_blocks),
+            expected: "at most the length of the file",
+        }),
+    }
+}

@@ -1,0 +1,79 @@
+//! Walks and looks up the blocks of an image.
+//!
+//! # Arithmetic
+//! The table lies inside the file, and a disk has 2^41 bytes at most, so that no offset saturates.
+
+use std::ops::ControlFlow;
+
+use crate::disk::extent::Mapping;
+use crate::disk::observer::{Event, Observer, State};
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::Storage;
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
+use crate::formats::vpc::dynamic_header::DynamicHeader;
+use crate::walkers::cover::{Cover, entries_of, go_on, in_place};
+
+use super::open::Vpc;
+
+impl<S: Storage + ?Sized> Vpc<'_, S> {
+    /// Walks the window. `scratch` holds a piece of the block allocation table.
+    pub(in crate::walkers) fn walk(&self, scratch: &mut [u8], cover: &mut impl Cover) -> Flow {
+        cover.observer().begin(State::WalkL1);
+        let Some(header) = &self.blocks else {
+            go_on!(cover.step());
+            let (from, end) = (in_place(cover.position()), cover.end());
+            return Ok(cover.put(end, mapping_of(Some(from))));
+        };
+        let (position, end) = (cover.position().get(), cover.end().get());
+        let indices = entries_of(position, end, header.block_bytes.trailing_zeros());
+        each_entries(self.image, header.table_offset, indices, scratch, |entries| -> Flow {
+            go_on!(cover.step());
+            cover.observer().event(State::WalkL1, Event::Piece);
+            match entries {
+                Entries::Read(first, entries) => {
+                    for (index, entry) in (first..).zip(entries) {
+                        go_on!(block(header, index, u32::from_be_bytes(*entry), cover)?);
+                    }
+                }
+                Entries::Zeros(indices) => {
+                    for index in indices {
+                        go_on!(block(header, index, 0, cover)?);
+                    }
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Returns the mapping of a guest byte.
+    pub(in crate::walkers) fn lookup(&self, guest: GuestOffset) -> Result<Mapping, MapError> {
+        Ok(mapping_of(self.host_of(guest)?))
+    }
+
+    /// Returns the host offset of a guest byte, or `None` if the file does not store its block.
+    pub(super) fn host_of(&self, guest: GuestOffset) -> Result<Option<HostOffset>, MapError> {
+        let Some(header) = &self.blocks else { return Ok(Some(in_place(guest))) };
+        let block = u64::from(header.block_bytes);
+        let mut entry = [0; 4];
+        let at = header.table_offset.saturating_add(guest.get() / block * 4);
+        self.image.read_at(at, &mut entry)?;
+        let data = header.data_of(u32::from_be_bytes(entry));
+        Ok(data.map(|data| data.saturating_add(guest.get() % block)))
+    }
+}
+
+/// Covers the block at `index`, whose table entry is `entry`.
+fn block(header: &DynamicHeader, index: u64, entry: u32, cover: &mut impl Cover) -> Flow {
+    let block = u64::from(header.block_bytes);
+    // The table covers a disk of at most 2040 GiB, and one block more.
+    let start = GuestOffset::new(index.saturating_mul(block));
+    cover.cover(start, start.saturating_add(block), mapping_of(header.data_of(entry)))
+}
+
+/// Returns the mapping of bytes at `host`. QEMU's driver reports blocks that the file does not store as present: they
+/// are zeros of this image.
+fn mapping_of(host: Option<HostOffset>) -> Mapping {
+    let (data, zero) = (host.is_some(), host.is_none());
+    Mapping { present: true, zero, data, offset: host, ..Mapping::HOLE }
+}
