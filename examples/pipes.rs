@@ -69,7 +69,12 @@ fn measure() -> Result<(), AnyError> {
 /// Answers questions until there are no more.
 fn serve(fault: &str) -> Result<(), AnyError> {
     let mut out = io::stdout().lock();
-    out.write_all(FIRST_LINES.as_bytes())?;
+    // The fault `claims FILE`: the first lines change, and the command does not.
+    let more = match (fault, std::env::args().nth(2)) {
+        ("claims", Some(file)) => std::fs::read_to_string(file)?,
+        _ => String::new(),
+    };
+    out.write_all(FIRST_LINES.replace("ready", &format!("{more}ready")).as_bytes())?;
     out.flush()?;
     let (mut answers, mut questions) = (Vec::new(), Vec::new());
     let mut files = Files::default();

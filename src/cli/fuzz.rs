@@ -110,8 +110,10 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
     let rng_seed = places.rng_seed(arguments.rng_seed)?;
     let stop = stop_on_ctrl_c()?;
     let (start, executable) = (Instant::now(), under_test.executable()?);
+    // A run stops at a finding that is not known, so the list of known ones decides about coverage, too.
+    let judged = format!("{}{:?}", engine::identity(), under_test.known);
     let plan = CampaignPlan {
-        build: build_name(&executable, engine::line())?,
+        build: build_name(&executable, &judged)?,
         executable,
         target: *target,
         known: under_test.known.clone(),

@@ -68,6 +68,23 @@ fn right_answers_are_no_finding() {
 }
 
 #[test]
+fn a_campaign_whose_command_changes_its_claims_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let claims = dir.path().join("claims");
+    let engine = pipes(&format!("claims {}", claims.display()));
+    let campaign = |more: &str| {
+        fs::write(&claims, more).unwrap();
+        let run = ["--engine-command", &engine, "fuzz", "--runs", "200", "--jobs", "1", "--json"];
+        let output = qcowfuzz(dir.path(), &[&run[..], &["--dir", "a"]].concat());
+        let summary: serde_json::Value = serde_json::from_str(text(&output.stdout)).unwrap();
+        assert_eq!(summary["found"], serde_json::json!([]), "{}", text(&output.stderr));
+    };
+    campaign("");
+    // The saved inputs have other coverage now. The new claims explain that, and it is no finding.
+    campaign("no version 3\n");
+}
+
+#[test]
 fn wrong_answers_are_found_by_every_verb() {
     assert_found("hole", "unallocated");
     let dir = with_programs();

@@ -43,17 +43,15 @@ pub struct CampaignPlan {
     pub limits: ProcessLimits,
 }
 
-/// Returns a name for the code that an executable runs: the checksum of its bytes and of the command that it
-/// tests.
+/// Returns a name for the code that an executable runs: the checksum of its bytes and of `settings`. These are a text
+/// that changes with the implementation behind a command and with the known findings. If the name changes, saved inputs
+/// may have other coverage.
 ///
 /// # Errors
 /// The executable cannot be read.
-pub fn build_name(
-    executable: &Executable,
-    engine_command: Option<&str>,
-) -> Result<String, CampaignError> {
+pub fn build_name(executable: &Executable, settings: &str) -> Result<String, CampaignError> {
     let mut bytes = std::fs::read(executable.path()).map_err(CampaignError::Executable)?;
-    bytes.extend(engine_command.unwrap_or_default().as_bytes());
+    bytes.extend(settings.as_bytes());
     Ok(corpus::name(&bytes))
 }
 

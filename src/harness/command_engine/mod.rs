@@ -48,6 +48,11 @@ impl EngineCommand {
         let first = Rc::new(RefCell::new(Some(process)));
         Ok(Self { line: line.into(), hello: Rc::new(hello), first })
     }
+
+    /// Returns a text that changes with the name, the claims, the policy and the verbs of the command.
+    pub(crate) fn first_lines(&self) -> String {
+        format!("{:?}", self.hello)
+    }
 }
 
 impl Implementation for EngineCommand {
