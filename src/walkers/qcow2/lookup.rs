@@ -16,28 +16,21 @@ use crate::formats::error::MapError;
 impl<S: Storage + ?Sized> Qcow2<'_, S> {
     /// Returns the mapping of a byte, which lies before the layer's end.
     pub(in crate::walkers) fn lookup(&self, guest: GuestOffset) -> Result<Mapping, MapError> {
-        lookup_in(self, guest)
+        let Some((entry, bitmap)) = l2_entry(self, guest)? else { return Ok(Mapping::HOLE) };
+        let geometry = self.geometry();
+        let inside = geometry.cluster_size.inside(guest);
+        let host = match checked_kind(entry, geometry, guest)? {
+            ClusterKind::Subclusters(host) => Some(host),
+            ClusterKind::UnallocatedSubclusters => None,
+            kind => {
+                let mapping = mapping_of(kind);
+                return Ok(mapping.advanced(inside).unwrap_or(mapping));
+            }
+        };
+        check_bitmap(bitmap, host, guest)?;
+        let subcluster = (inside >> geometry.cell_bits()) as u32;
+        Ok(subcluster_mapping(bitmap, host, subcluster, inside))
     }
-}
-
-fn lookup_in<S: Storage + ?Sized>(
-    layer: &Qcow2<S>,
-    guest: GuestOffset,
-) -> Result<Mapping, MapError> {
-    let Some((entry, bitmap)) = l2_entry(layer, guest)? else { return Ok(Mapping::HOLE) };
-    let geometry = layer.geometry();
-    let inside = geometry.cluster_size.inside(guest);
-    let host = match checked_kind(entry, geometry, guest)? {
-        ClusterKind::Subclusters(host) => Some(host),
-        ClusterKind::UnallocatedSubclusters => None,
-        kind => {
-            let mapping = mapping_of(kind);
-            return Ok(mapping.advanced(inside).unwrap_or(mapping));
-        }
-    };
-    check_bitmap(bitmap, host, guest)?;
-    let subcluster = (inside >> geometry.cell_bits()) as u32;
-    Ok(subcluster_mapping(bitmap, host, subcluster, inside))
 }
 
 /// Returns the L2 entry of the cluster that holds `guest`, with its bitmap (0 if there is none); `None` if there is no
