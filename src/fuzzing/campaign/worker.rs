@@ -85,7 +85,7 @@ impl From<Error> for WorkerStop {
 const SAVE: u64 = 10_000;
 /// The number of runs between two looks at the inputs that other jobs have added.
 const IMPORT: u64 = 2_000;
-/// The number of runs between two reports and looks at the clock.
+/// The number of runs between two reports.
 const REPORT: u64 = 100;
 
 /// Runs a job until its end, and reports to the supervisor on standard output. Counts its runs with `runs`.
@@ -127,7 +127,8 @@ fn work<I: Implementation>(
     while !stop.load(Ordering::Relaxed) {
         let runs = fuzzer.runs();
         let late = || end.is_some_and(|end| Instant::now() >= end);
-        if job.until.is_some_and(|until| runs >= until) || runs.is_multiple_of(REPORT) && late() {
+        // An engine may need seconds for a run, so the clock is read before each.
+        if job.until.is_some_and(|until| runs >= until) || late() {
             break;
         }
         match job.generated {
