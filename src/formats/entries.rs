@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Storage, Stored};
 
 /// Entries of a table, each of `N` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,9 +35,13 @@ pub fn each_entries<const N: usize, S: Storage + ?Sized, E: From<StorageError>>(
     let end = indices.end.checked_mul(entry_bytes).and_then(|bytes| table.checked_add(bytes));
     let Some(end) = end else { return take(Entries::Zeros(indices)) };
     let mut index = indices.start;
+    let mut stored = Stored { stored: false, end: HostOffset::ZERO };
     while index < indices.end {
         let from = table.saturating_add(index.saturating_mul(entry_bytes));
-        let stored = storage.stored(from, end)?;
+        // A file is asked once for all pieces that it stores in one part.
+        if stored.end <= from {
+            stored = storage.stored(from, end)?;
+        }
         let whole = stored.end.saturating_distance_from(from) / entry_bytes;
         let entries = match (stored.stored, whole) {
             (false, 1..) => Entries::Zeros(index..index.saturating_add(whole)),

@@ -20,12 +20,12 @@ use crate::formats::qcow2::head::{Field, Head};
 /// The files of a chain of images, the top image first.
 #[derive(Debug)]
 pub struct FileChain {
-    format: ImageFormat,
     layers: Vec<FileLayer>,
 }
 
 #[derive(Debug)]
 struct FileLayer {
+    format: ImageFormat,
     path: PathBuf,
     image: FileStorage,
     data_file: Option<DataFile>,
@@ -121,7 +121,7 @@ impl FileChain {
     /// A file cannot be opened, an image is malformed, a name is refused, the chain has a loop, or it has more than
     /// `MAX_FILE_LAYERS` images.
     pub fn open(path: &Path, format: Option<ImageFormat>) -> Result<Self, ChainError> {
-        let mut chain = Self { format: ImageFormat::Qcow2, layers: Vec::new() };
+        let mut chain = Self { layers: Vec::new() };
         let mut seen: Vec<FileId> = Vec::new();
         let mut next = Some(BackingReference {
             path: path.to_path_buf(),
@@ -135,10 +135,7 @@ impl FileChain {
                 Some(path) => ChainError::Named { path: path.clone(), what: BACKING_FILE, error },
             })?;
             let (id, name) = (image.id(), below.name.clone());
-            let (format, layer, named) = layer(below, image, Follow::All)?;
-            if chain.layers.is_empty() {
-                chain.format = format;
-            }
+            let (layer, named) = layer(below, image, Follow::All)?;
             // An image without a backing file ends the chain, so it cannot be part of a loop.
             if let Some(path) = above.filter(|_| named.is_some() && seen.contains(&id)) {
                 return Err(ChainError::Loop { path, name });
@@ -161,13 +158,14 @@ impl FileChain {
     pub fn alone(path: &Path, format: Option<ImageFormat>) -> Result<Self, ChainError> {
         let image = FileStorage::open(path)?;
         let top = BackingReference { path: path.to_path_buf(), name: String::new(), format };
-        let (format, layer, _) = layer(top, image, Follow::Nothing)?;
-        Ok(Self { format, layers: vec![layer] })
+        let (layer, _) = layer(top, image, Follow::Nothing)?;
+        Ok(Self { layers: vec![layer] })
     }
 
     /// Returns the format of the image at the top.
     pub fn format(&self) -> ImageFormat {
-        self.format
+        // There is at least one layer.
+        self.layers[0].format
     }
 
     /// Returns the files of the layers, from the top down, for [`Disk::open_as`](crate::walkers::Disk::open_as).
@@ -187,12 +185,12 @@ impl FileChain {
     }
 }
 
-/// Returns the format and the layer of an open image, and the reference to its backing file, if it has one.
+/// Returns the layer of an open image, and the reference to its backing file, if it has one.
 fn layer(
     below: BackingReference,
     image: FileStorage,
     follow: Follow,
-) -> Result<(ImageFormat, FileLayer, Option<BackingReference>), ChainError> {
+) -> Result<(FileLayer, Option<BackingReference>), ChainError> {
     let BackingReference { path, format, .. } = below;
     let image_error = |error| ChainError::Image { path: path.clone(), error };
     let format = match format {
@@ -204,7 +202,7 @@ fn layer(
         None => probe(&image).map_err(image_error)?,
     };
     if format != ImageFormat::Qcow2 {
-        return Ok((format, FileLayer { path, image, data_file: None }, None));
+        return Ok((FileLayer { format, path, image, data_file: None }, None));
     }
     let head = Head::read(&image).map_err(image_error)?;
     let data_file = match head.header.geometry.data_file {
@@ -220,7 +218,7 @@ fn layer(
         }
         _ => None,
     };
-    Ok((format, FileLayer { path, image, data_file }, named))
+    Ok((FileLayer { format, path, image, data_file }, named))
 }
 
 /// Opens the data file of the image at `path`.
