@@ -109,7 +109,7 @@ fn answer(files: &Files, questions: &[String], fault: &str, answers: &mut Vec<u8
     let layers = files
         .layers
         .iter()
-        .map(|(image, data_file)| Layer { image, data_file: data_file.as_ref() });
+        .map(|(image, data_file)| Layer { data_file: data_file.as_ref(), ..Layer::alone(image) });
     let layers: Vec<_> = layers.collect();
     let mut opened: Result<Disk<FileStorage>, String> = Err("nothing is open".to_string());
     let mut scratch = WalkScratch::default();

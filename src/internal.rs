@@ -1,6 +1,12 @@
 //! The modules that are not part of the library's interface. The project's own tests, benchmarks and fuzz targets
 //! reach them here. They change without notice: nothing else may use them.
 
+#[cfg(feature = "cli")]
+pub mod cli {
+    pub mod info {
+        pub use crate::cli::info::*;
+    }
+}
 pub mod formats {
     pub use crate::formats::*;
 }
@@ -84,6 +90,9 @@ pub mod harness {
     }
 }
 pub mod images {
+    pub mod checksums {
+        pub use crate::images::checksums::*;
+    }
     pub mod content {
         pub use crate::images::content::*;
     }

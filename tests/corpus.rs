@@ -13,7 +13,9 @@ use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Outcome, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::findings::explain::explain;
+use qcowfuzz::internal::formats::probe::probe;
 use qcowfuzz::internal::formats::qcow2::anatomy::Part;
+use qcowfuzz::internal::images::checksums;
 use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::Program;
@@ -23,21 +25,56 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// Returns the name and the program of each text of a target.
-fn texts(target: &str) -> Vec<(String, Program)> {
+/// Returns the name and the content of each text of a target that has this extension.
+fn read_texts(target: &str, extension: &str) -> Vec<(String, String)> {
     let folder = corpus().join("text").join(target);
     let entries = fs::read_dir(&folder);
     let mut all: Vec<_> = entries
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|it| it == extension))
         .map(|path| {
             let name = path.file_stem().unwrap().to_str().unwrap().to_string();
-            let program = text::assemble(&fs::read_to_string(&path).unwrap());
-            (name, program.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+            (name, fs::read_to_string(&path).unwrap())
         })
         .collect();
-    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all.sort();
     all
+}
+
+/// Returns the name and the program of each text of a target.
+fn texts(target: &str) -> Vec<(String, Program)> {
+    let program = |(name, text): (String, String)| {
+        let program = text::assemble(&text);
+        let program = program.unwrap_or_else(|error| panic!("{target}/{name}: {error}"));
+        (name, program)
+    };
+    read_texts(target, "txt").into_iter().map(program).collect()
+}
+
+/// Returns the name and the seed of each text of a target.
+fn seeds(kind: TargetKind) -> Vec<(String, Vec<u8>)> {
+    let built = texts(kind.name()).into_iter().map(|(name, it)| (name, seed(kind, &it)));
+    let files = read_texts(kind.name(), "hex").into_iter();
+    built.chain(files.map(|(name, text)| (name, file(&text)))).collect()
+}
+
+/// Returns the file that a text in hexadecimal numbers describes: an offset and the bytes there in each line, `BYTE*N`
+/// for N (decimal) equal bytes, zeros between the lines, and comments after a `;`.
+fn file(text: &str) -> Vec<u8> {
+    let mut file = Vec::new();
+    for line in text.lines().map(|line| line.split(';').next().unwrap()) {
+        let Some((offset, bytes)) = line.split_once(':') else { continue };
+        let offset = usize::from_str_radix(offset, 16).unwrap();
+        assert!(offset >= file.len(), "{line}: the lines are in the order of the file");
+        file.resize(offset, 0);
+        for byte in bytes.split_whitespace() {
+            let (byte, count) = byte.split_once('*').unwrap_or((byte, "1"));
+            let byte = u8::from_str_radix(byte, 16).unwrap();
+            file.extend(std::iter::repeat_n(byte, count.parse().unwrap()));
+        }
+    }
+    file
 }
 
 /// Returns the seed of a program: its bytes, or for a target of files the image that it builds and damages, without the
@@ -62,9 +99,8 @@ fn seeds_are_assembled_from_their_texts() {
     for kind in TargetKind::ALL {
         let target = kind.name();
         let mut named = BTreeSet::new();
-        for (name, program) in texts(target) {
+        for (name, expected) in seeds(kind) {
             let path = corpus().join(target).join(&name);
-            let expected = seed(kind, &program);
             if bless {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(&path, &expected).unwrap();
@@ -92,8 +128,8 @@ fn seeds_find_nothing() {
         assert!(outcome.effective * 4 >= outcome.operations * 3, "{name}: {outcome:?}");
     }
     for target in TargetKind::ALL {
-        for (name, program) in texts(target.name()) {
-            if let Err(failure) = libfuzzer::run(target, &seed(target, &program)) {
+        for (name, seed) in seeds(target) {
+            if let Err(failure) = libfuzzer::run(target, &seed) {
                 panic!("{}/{name}: {}", target.name(), failure.violation);
             }
         }
@@ -109,6 +145,20 @@ fn raw_images_reach_every_outcome() {
         outcomes[refused * 2 + failed] += 1;
     }
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
+}
+
+#[test]
+fn files_of_other_formats_are_walked_and_have_correct_checksums() {
+    let mut formats = BTreeSet::new();
+    for (name, seed) in read_texts("raw_image", "hex").iter().map(|(name, it)| (name, file(it))) {
+        formats.insert(probe(seed.as_slice()).unwrap().name());
+        let Outcome { refused, failed, .. } = libfuzzer::run(TargetKind::RawImage, &seed).unwrap();
+        assert_eq!((refused, failed), (0, 0), "{name}");
+        let mut corrected = seed.clone();
+        checksums::correct(&mut corrected);
+        assert!(corrected == seed, "{name} has a wrong checksum");
+    }
+    assert_eq!(formats, BTreeSet::from(["vhdx", "vmdk", "vpc"]));
 }
 
 /// The operations that the explanation describes only by their text.

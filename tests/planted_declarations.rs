@@ -6,6 +6,7 @@ mod altered;
 #[allow(dead_code)]
 mod lines;
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use std::fs;
 use std::path::Path;
 
@@ -193,7 +194,7 @@ fn images() -> Vec<(Image, Declarations)> {
     for path in paths {
         let program = assemble(&fs::read_to_string(&path).unwrap()).unwrap();
         harness.run(&program.encode(), Checks::AtCheckpoints).unwrap();
-        for files in harness.images().layers().filter(|files| !files.raw) {
+        for files in harness.images().layers().filter(|files| files.format == ImageFormat::Qcow2) {
             images.push((Altered::new(&files.image).image(), files.declarations.clone()));
         }
     }

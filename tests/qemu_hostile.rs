@@ -3,6 +3,9 @@
 //! oracle `refusal` name the images that qemu-img does not open.
 
 #[allow(dead_code)]
+#[path = "qemu/info.rs"]
+mod info;
+#[allow(dead_code)]
 mod lines;
 #[allow(dead_code)]
 mod qemu;
@@ -21,6 +24,7 @@ use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::Image;
+use qcowfuzz::internal::disk::image_format::ImageFormat;
 use qcowfuzz::internal::formats::qcow2::anatomy::Part;
 use qcowfuzz::internal::images::damage::{Transform, broken_at_open};
 use qcowfuzz::internal::images::entropy::Entropy;
@@ -174,6 +178,17 @@ fn judge_rules(image: &Image, theirs: &Walked, tally: &mut Tally) -> Option<Stri
     None
 }
 
+/// Compares the record of an image, or the decision to refuse it, with `qemu-img info`, and counts the result.
+fn judge_info(path: &Path, tally: &mut Tally) -> Option<String> {
+    match info::compare_json(path, ImageFormat::Qcow2) {
+        Ok(compared) => {
+            tally.add(format!("info: {compared:?}"), 1);
+            None
+        }
+        Err(what) => Some(what),
+    }
+}
+
 fn save(image: &Image, path: &Path) {
     let holes = if image.length_bytes() <= MAX_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
     export::write(image, &File::create(path).unwrap(), holes).unwrap();
@@ -220,6 +235,12 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
                 tally.add(format!("{}: {verdict}", part.name()), 1);
             }
         }
+        // A further process for each image would make the test slower by a third.
+        if judged % 8 < 5
+            && let Some(what) = judge_info(&path, &mut tally)
+        {
+            found.push(format!("{what}\n{program}"));
+        }
         if let Some(what) = judge_rules(image, &theirs, &mut tally) {
             found.push(format!("{what}\n{program}"));
         }
@@ -236,7 +257,9 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
         [(format!("{}: accepted", part.name()), 10), (format!("{}: refused", part.name()), 2)]
     });
     let rules = [("rules: broken", 60), (LOADS_BITMAPS, 1)];
-    let bounds = [("images: accepted", 250), ("images: refused", 120)].into_iter().chain(rules);
+    let records = [("info: Same", 190), ("info: Refused", 50)];
+    let bounds = [("images: accepted", 250), ("images: refused", 120)];
+    let bounds = bounds.into_iter().chain(rules).chain(records);
     // If no image shows a difference, it has to be removed from the list.
     let named = NAMED.iter().map(|(name, _)| (*name, 1));
     let patched = patched.iter().flatten().map(|(what, least)| (what.as_str(), *least));

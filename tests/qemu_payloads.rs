@@ -242,7 +242,7 @@ fn judge(dir: &std::path::Path, case: &Case) -> Checked<()> {
     payload[..case.payload.len()].copy_from_slice(&case.payload);
     file.write_all_at(&payload, host.get()).map_err(described)?;
     let file = FileStorage::open(&path).map_err(|error| error.to_string())?;
-    compare::maps(&path, &[&[Layer::alone(&file)]], Window::ALL, &[])?;
+    compare::maps(&path, &[Layer::alone(&file)], Window::ALL)?;
     let whole = Window { start: GuestOffset::ZERO, length_bytes: CLUSTER as u64 };
     let theirs = qemu::convert(&path, &dir.join("raw"));
     let ours = compare::read(&[Layer::alone(&file)], whole);

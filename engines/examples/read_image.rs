@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::{env, fs, panic};
 
 use qcowfuzz::disk::features::{Feature, FeatureSet};
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::harness::claims::Claim;
 use qcowfuzz::harness::engine::ErrorKind;
 use qcowfuzz::internal::findings::panics::PanicNote;
@@ -81,7 +82,9 @@ fn chain(files: &[&str]) -> Result<Chain, String> {
         let layer = images.layer_mut(height);
         let name = Path::new(path).file_name().unwrap_or_default();
         layer.name = name.to_string_lossy().into_owned();
-        layer.raw = path.ends_with(".raw");
+        if path.ends_with(".raw") {
+            layer.format = ImageFormat::Raw;
+        }
         layer.image.write(HostOffset::ZERO, &bytes);
         layer.image.seal(bytes.len() as u64);
     }

@@ -28,8 +28,8 @@ impl Exit {
 pub enum CommandError {
     /// One line for the user: the place, the fault, and what was expected.
     Message(String),
-    /// The same line for `check`, which exits with another code.
-    CheckMessage(String),
+    /// The same line for a command that has the exit codes of qemu-img.
+    AsInQemuImg(String),
     /// The reader of standard output has closed it.
     Pipe,
 }
@@ -38,6 +38,14 @@ impl CommandError {
     /// Returns the failure of a command because of the file at `path`.
     pub fn at(path: &Path, what: impl std::fmt::Display) -> Self {
         Self::Message(format!("{}: {what}", path.display()))
+    }
+
+    /// Returns the same failure, with the exit code of qemu-img.
+    pub fn with_exit_code_of_qemu_img(self) -> Self {
+        match self {
+            Self::Message(line) => Self::AsInQemuImg(line),
+            failure => failure,
+        }
     }
 
     /// Returns the failure to write to standard output.
@@ -52,7 +60,7 @@ impl CommandError {
 impl std::fmt::Display for CommandError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Message(line) | Self::CheckMessage(line) => f.write_str(line),
+            Self::Message(line) | Self::AsInQemuImg(line) => f.write_str(line),
             Self::Pipe => f.write_str("standard output was closed"),
         }
     }

@@ -17,16 +17,18 @@ use crate::walkers::chain::FileChain;
 use crate::walkers::{Disk, MapError, WalkScratch, map_extents};
 
 use super::exit::{CommandError, Exit, ExitResult};
-use super::opening::{named_format, not_opened};
+use super::opening::{at_layer, open_alone, open_chain};
 use super::size;
 
 /// Print the data, zeros and holes of a disk and their host offsets, as 'qemu-img map' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The command opens the backing files and data files that the image names: only regular files, no \
-protocols, at most 64 images in a chain. Relative names start at the directory of the image that \
+The command opens the backing files, data files and extents that the image names: only regular \
+files, no protocols, at most 64 images in a chain. Relative names start at the directory of the image that \
 contains them (qemu-img 10.0.2 resolves those of data files from the current directory). Use \
 --no-follow for an image that you do not trust: it could name any file on this machine.
+
+Where qemu-img does so, data in holes of the file are reported as zeros, too.
 
 Exit codes: 0 the extents were printed; 2 the image could not be read to the end of the window. \
 In that case the printed extents are incomplete.
@@ -35,15 +37,19 @@ Example: qcowfuzz map --output json --start-offset 1G --max-length 64M disk.qcow
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image: qcow2, raw or vpc [default: by its first bytes, as in qemu-img]
+    /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
-    /// The output format; the human format lists only data, and cannot show compressed data
+    /// The output format; the human format lists only data, and cannot show compressed data, nor VHDX images without
+    /// --blocks
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
     /// Do not open files that the image names; print ranges that only a backing file has as holes
     #[arg(long)]
     no_follow: bool,
+    /// Print the blocks of VHDX images by their tables; without this, all is data, as in qemu-img
+    #[arg(long)]
+    blocks: bool,
     /// Start at this byte of the disk; suffixes k, M, G, T, P, E
     #[arg(short, long, value_name = "N", value_parser = size::parse, allow_hyphen_values = true)]
     start_offset: Option<u64>,
@@ -68,28 +74,24 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The reason why the output of a walk stopped early.
 enum MapStop {
     Output(io::Error),
-    Compressed(Extent),
+    NoOffset(Extent),
 }
 
 /// Prints the extents of the window.
 pub fn run(arguments: &Arguments) -> ExitResult {
-    let format = named_format(&arguments.image, arguments.format.as_deref())?;
+    let (image, format) = (&arguments.image, arguments.format.as_deref());
     let chain = match arguments.no_follow {
-        true => FileChain::alone(&arguments.image, format),
-        false => FileChain::open(&arguments.image, format),
+        true => open_alone(image, format)?,
+        false => open_chain(image, format)?,
     };
-    let chain = chain.map_err(|error| not_opened(&arguments.image, error))?;
-    let layers = chain.layers();
-    let disk = match (arguments.no_follow, layers.as_slice()) {
-        (true, [layer, ..]) => Disk::open_alone(chain.format(), layer.image),
-        _ => Disk::open_as(chain.format(), &layers),
+    let disk = match chain.disk() {
+        Err(MapError::Missing(what)) if arguments.no_follow => {
+            let what = format_args!("cannot map the image with --no-follow: it needs the {what}");
+            return Err(CommandError::at(image, what));
+        }
+        disk => disk.map_err(|error| at_layer(&chain, image, &error))?.with_host_holes(),
     };
-    // The message names the faulty image of the chain.
-    let failure = |error: MapError| {
-        let (depth, error) = error.located();
-        CommandError::at(chain.image_path(depth).unwrap_or(&arguments.image), error)
-    };
-    let disk = disk.map_err(failure)?;
+    let disk = if arguments.blocks { disk } else { disk.with_vhdx_as_data() };
     let window = Window {
         start: GuestOffset::new(arguments.start_offset.unwrap_or(0)),
         length_bytes: arguments.max_length.unwrap_or(u64::MAX),
@@ -103,16 +105,22 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     let flushed = out.flush();
     match walked {
         Ok(Ok(())) => flushed.map(|()| Exit::Nothing).map_err(|error| CommandError::output(&error)),
-        Ok(Err(error)) => Err(failure(error)),
+        Ok(Err(error)) => Err(at_layer(&chain, image, &error)),
         Err(MapStop::Output(error)) => Err(CommandError::output(&error)),
-        Err(MapStop::Compressed(extent)) => {
-            let start = extent.start;
-            let what = format_args!(
-                "cannot print the compressed data at guest offset {start} in the human format, expected --output json"
-            );
-            Err(CommandError::at(&arguments.image, what))
+        Err(MapStop::NoOffset(extent)) => {
+            Err(CommandError::at(&arguments.image, without_offset(&extent)))
         }
     }
+}
+
+/// Returns the message about an extent of data without a host offset.
+fn without_offset(extent: &Extent) -> String {
+    let (data, expected) = match extent.mapping.compressed {
+        true => ("the compressed data", "--output json"),
+        false => ("data of a VHDX image", "--blocks or --output json"),
+    };
+    let start = extent.start;
+    format!("cannot print {data} at guest offset {start} in the human format, expected {expected}")
 }
 
 type Walked = Result<Result<(), MapError>, MapStop>;
@@ -151,7 +159,7 @@ fn human(
     walk(disk, window, |extent| {
         let mapping = &extent.mapping;
         match mapping.offset {
-            Some(offset) if mapping.data => {
+            Some(offset) if mapping.data && !mapping.zero => {
                 let columns = [extent.start.get(), extent.length_bytes, offset.get()];
                 for column in columns {
                     // C's %#x has no prefix for zero.
@@ -162,12 +170,13 @@ fn human(
                     .map_err(MapStop::Output)?;
                 }
                 // Writes the bytes of the name, because it need not be UTF-8.
-                let file = chain.data_path(mapping.depth).unwrap_or(Path::new(""));
+                let number = disk.extent_index(mapping.depth, extent.start);
+                let file = chain.data_path(mapping.depth, number).unwrap_or(Path::new(""));
                 out.write_all(file.as_os_str().as_encoded_bytes())
                     .and_then(|()| out.write_all(b"\n"))
                     .map_err(MapStop::Output)
             }
-            None if mapping.data => Err(MapStop::Compressed(*extent)),
+            None if mapping.data => Err(MapStop::NoOffset(*extent)),
             _ => Ok(()),
         }
     })

@@ -5,11 +5,13 @@ mod asm;
 mod bundle;
 mod check;
 mod command;
+mod convert;
 mod disasm;
 mod engine;
 mod exit;
 mod export;
 mod fuzz;
+pub(crate) mod info;
 mod input;
 mod limits;
 mod map;
@@ -55,8 +57,10 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Info(info::Arguments),
     Map(map::Arguments),
     Check(check::Arguments),
+    Convert(convert::Arguments),
     Fuzz(fuzz::Arguments),
     #[command(hide = true)]
     FuzzWorker(fuzz::worker::Arguments),
@@ -82,7 +86,7 @@ Exit codes:
   1  a violation was found
   2  the command could not do its work
 Commands that write output from a crash (minimize, report, regress, bundle) exit with 0 on success; \
-'check' exits with the codes of 'qemu-img check'.";
+'check', 'convert' and 'info' exit with the codes of qemu-img.";
 
 /// Parses the command line and runs the verb that it names, with your implementation under test:
 ///
@@ -107,11 +111,11 @@ pub fn main_with(implementation: impl Implementation) -> ExitCode {
     });
     let code = match &outcome {
         Ok(Exit::Nothing) | Err(CommandError::Pipe) => 0,
-        Ok(Exit::Violation) | Err(CommandError::CheckMessage(_)) => 1,
+        Ok(Exit::Violation) | Err(CommandError::AsInQemuImg(_)) => 1,
         Ok(Exit::Check(code)) => *code,
         Err(CommandError::Message(_)) => 2,
     };
-    if let Err(CommandError::Message(line) | CommandError::CheckMessage(line)) = &outcome {
+    if let Err(CommandError::Message(line) | CommandError::AsInQemuImg(line)) = &outcome {
         complain(line);
     }
     ExitCode::from(code)
@@ -122,8 +126,10 @@ fn run(
     Arguments { known, verb, .. }: &Arguments,
 ) -> ExitResult {
     let without_inputs = match verb {
+        Verb::Info(_) => Some("info"),
         Verb::Map(_) => Some("map"),
         Verb::Check(_) => Some("check"),
+        Verb::Convert(_) => Some("convert"),
         Verb::Disasm(_) => Some("disasm"),
         Verb::Asm(_) => Some("asm"),
         Verb::Export(_) => Some("export"),
@@ -139,8 +145,10 @@ fn run(
     }
     let implementation = &under_test.implementation;
     match verb {
+        Verb::Info(arguments) => info::run(arguments),
         Verb::Map(arguments) => map::run(arguments),
         Verb::Check(arguments) => check::run(arguments),
+        Verb::Convert(arguments) => convert::run(arguments),
         Verb::Fuzz(arguments) => fuzz::run(under_test, arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(implementation, arguments),
         Verb::Triage(arguments) => triage::run(under_test, arguments),

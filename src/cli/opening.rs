@@ -5,26 +5,13 @@ use std::path::Path;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::FileStorage;
 use crate::formats::error::MapError;
-use crate::walkers::chain::ChainError;
+use crate::walkers::Disk;
+use crate::walkers::chain::{ChainError, FileChain, format_of};
 
 use super::exit::CommandError;
 
-/// Rejects a `format` (the value of `-f`) that is not supported.
-pub fn check_format(path: &Path, format: Option<&str>) -> Result<(), CommandError> {
-    match format {
-        None | Some("qcow2") => Ok(()),
-        Some(other) => Err(CommandError::at(
-            path,
-            format_args!("format '{other}' is not supported, expected qcow2"),
-        )),
-    }
-}
-
 /// Returns the format that `format` (the value of `-f`) names, or `None` without one.
-pub fn named_format(
-    path: &Path,
-    format: Option<&str>,
-) -> Result<Option<ImageFormat>, CommandError> {
+fn named_format(path: &Path, format: Option<&str>) -> Result<Option<ImageFormat>, CommandError> {
     let Some(name) = format else { return Ok(None) };
     match ImageFormat::named(name.as_bytes()) {
         Some(format) => Ok(Some(format)),
@@ -36,8 +23,46 @@ pub fn named_format(
     }
 }
 
+/// Opens the files of the image at `path`, and of the images below it. `format` is the value of `-f`.
+pub fn open_chain(path: &Path, format: Option<&str>) -> Result<FileChain, CommandError> {
+    let format = named_format(path, format)?;
+    FileChain::open(path, format).map_err(|error| not_opened(path, error))
+}
+
+/// Opens only the image at `path`, and none of the files that it names. `format` is the value of `-f`.
+pub fn open_alone(path: &Path, format: Option<&str>) -> Result<FileChain, CommandError> {
+    let format = named_format(path, format)?;
+    FileChain::alone(path, format).map_err(|error| not_opened(path, error))
+}
+
+/// Opens the file of the image at `path`, and returns its format, too. `format` is the value of `-f`.
+pub fn open_file(
+    path: &Path,
+    format: Option<&str>,
+) -> Result<(FileStorage, ImageFormat), CommandError> {
+    let format = named_format(path, format)?;
+    let storage = FileStorage::open(path)?;
+    let format =
+        format_of(path, &storage, format).map_err(|error| CommandError::at(path, error))?;
+    Ok((storage, format))
+}
+
+/// Opens the disk of the image at `path`.
+pub fn open_disk<'c>(
+    chain: &'c FileChain,
+    path: &Path,
+) -> Result<Disk<'c, FileStorage>, CommandError> {
+    chain.disk().map_err(|error| at_layer(chain, path, &error))
+}
+
+/// Returns the failure of a walk. The message names the faulty image of the chain.
+pub fn at_layer(chain: &FileChain, path: &Path, error: &MapError) -> CommandError {
+    let (depth, error) = error.located();
+    CommandError::at(chain.image_path(depth).unwrap_or(path), error)
+}
+
 /// Returns the failure of opening the chain of the image at `path`.
-pub fn not_opened(path: &Path, error: ChainError) -> CommandError {
+fn not_opened(path: &Path, error: ChainError) -> CommandError {
     match error {
         ChainError::Image { path: of, error } if of == path => match FileStorage::open(path) {
             Ok(storage) => malformed(path, &storage, &error),

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::ser::PrettyFormatter;
 
 use super::exit::CommandError;
 
@@ -18,6 +19,14 @@ pub fn spinner() -> ProgressBar {
 /// Returns a number with its noun, for example `1 input` or `2 inputs`.
 pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Writes a value as JSON, indented as qemu-img indents it.
+pub fn json_of_qemu_img(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    let formatter = PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, formatter);
+    value.serialize(&mut serializer)?;
+    out.write_all(b"\n")
 }
 
 /// Prints one line to standard output. A closed pipe is not a failure.

@@ -21,7 +21,7 @@ pub struct Mapping {
     pub data: bool,
     /// The data is compressed.
     pub compressed: bool,
-    /// The host offset of the first byte, if the file stores the bytes uncompressed.
+    /// The host offset of the first byte, if the file stores the bytes uncompressed and the format reports it.
     pub offset: Option<HostOffset>,
 }
 
@@ -49,6 +49,7 @@ impl Mapping {
             (true, true, false, false, true) => MappingStatus::ZeroAllocated,
             (true, false, true, false, true) => MappingStatus::Normal,
             (true, false, true, true, false) => MappingStatus::Compressed,
+            (true, true, true, false, true) => MappingStatus::HostHole,
             _ => MappingStatus::Impossible,
         }
     }
@@ -103,7 +104,10 @@ pub enum MappingStatus {
     Normal,
     /// A compressed cluster.
     Compressed,
-    /// No image has bytes with these flags.
+    /// Data in a hole of the host file, which read as zeros. Only
+    /// [`Disk::with_host_holes`](crate::walkers::Disk::with_host_holes) asks for holes.
+    HostHole,
+    /// No qcow2 image has bytes with these flags.
     Impossible,
 }
 
@@ -117,6 +121,7 @@ impl MappingStatus {
             Self::ZeroAllocated => "zero-allocated",
             Self::Normal => "normal",
             Self::Compressed => "compressed",
+            Self::HostHole => "host hole",
             Self::Impossible => "impossible",
         }
     }

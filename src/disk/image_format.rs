@@ -10,11 +10,15 @@ pub enum ImageFormat {
     Raw,
     /// A VHD image, which QEMU calls vpc.
     Vpc,
+    /// A VHDX image.
+    Vhdx,
+    /// A VMDK image: a sparse extent, or a descriptor that names the files of its extents.
+    Vmdk,
 }
 
 impl ImageFormat {
     /// All formats.
-    pub const ALL: [Self; 3] = [Self::Qcow2, Self::Raw, Self::Vpc];
+    pub const ALL: [Self; 5] = [Self::Qcow2, Self::Raw, Self::Vpc, Self::Vhdx, Self::Vmdk];
 
     /// Returns the format's name, as QEMU spells it.
     pub const fn name(self) -> &'static str {
@@ -22,6 +26,8 @@ impl ImageFormat {
             Self::Qcow2 => "qcow2",
             Self::Raw => "raw",
             Self::Vpc => "vpc",
+            Self::Vhdx => "vhdx",
+            Self::Vmdk => "vmdk",
         }
     }
 

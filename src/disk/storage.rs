@@ -8,6 +8,7 @@ use std::fs::{File, Metadata};
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::offsets::HostOffset;
 use crate::disk::error::{Error, StorageError};
@@ -19,19 +20,23 @@ pub struct Layer<'s, S: Storage + ?Sized = dyn Storage + 's> {
     pub image: &'s S,
     /// The external data file, if the image has one.
     pub data_file: Option<&'s S>,
+    /// The files of the extents that the image names, in its order. Extents in one file, by the same name, have the
+    /// same storage.
+    pub extents: &'s [Arc<S>],
 }
 
 impl<'s, S: Storage + ?Sized> Layer<'s, S> {
-    /// Creates a layer without an external data file.
+    /// Creates a layer without an external data file and without extents.
     pub const fn alone(image: &'s S) -> Self {
-        Self { image, data_file: None }
+        Self { image, data_file: None, extents: &[] }
     }
 }
 
 impl<'s, S: Storage> Layer<'s, S> {
-    /// Returns the same files behind `dyn Storage`.
+    /// Returns the image and the data file behind `dyn Storage`, without the files of extents.
     pub fn erased(self) -> Layer<'s> {
-        Layer { image: self.image, data_file: self.data_file.map(|file| file as &dyn Storage) }
+        let data_file = self.data_file.map(|file| file as &dyn Storage);
+        Layer { image: self.image, data_file, extents: &[] }
     }
 }
 
@@ -92,6 +97,12 @@ pub trait Storage {
             true => Stored { stored: true, end: end.min(until) },
             false => Stored { stored: false, end: until },
         })
+    }
+
+    /// Returns the number of bytes that the file takes on its file system, without its holes. `None`, the default, if
+    /// the storage is no file.
+    fn allocated_bytes(&self) -> Option<u64> {
+        None
     }
 
     /// Returns the first data in `from..until`, or `None` if the range holds only zeros. The data are borrowed from
@@ -189,6 +200,10 @@ impl<S: Storage + ?Sized> Storage for &S {
         (**self).stored(from, until)
     }
 
+    fn allocated_bytes(&self) -> Option<u64> {
+        (**self).allocated_bytes()
+    }
+
     fn next_data<'a>(
         &'a self,
         from: HostOffset,
@@ -205,6 +220,7 @@ pub struct FileStorage {
     file: File,
     id: FileId,
     length_bytes: u64,
+    allocated_bytes: u64,
 }
 
 /// The identity of a file: two names of one file have the same id.
@@ -225,7 +241,9 @@ impl FileStorage {
         let file = File::open(path).map_err(|source| Error::file(path, source))?;
         let metadata = regular(path, file.metadata())?;
         let id = FileId { device: metadata.dev(), inode: metadata.ino() };
-        Ok(Self { length_bytes: metadata.len(), id, file })
+        // Blocks of `st_blocks` have 512 bytes on every file system. A length that does not fit is larger than any.
+        let allocated_bytes = metadata.blocks().saturating_mul(512);
+        Ok(Self { length_bytes: metadata.len(), allocated_bytes, id, file })
     }
 
     /// Returns the identity of the file.
@@ -288,6 +306,10 @@ impl Storage for FileStorage {
             }
             Err(_) => Ok(Stored { stored: false, end: until }),
         }
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        Some(self.allocated_bytes)
     }
 
     fn next_data<'a>(

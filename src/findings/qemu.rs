@@ -1,5 +1,6 @@
 //! Runs `qemu-img map` on the files that a program builds.
 
+use crate::disk::image_format::ImageFormat;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
@@ -136,7 +137,7 @@ fn has_unknown_data_file(files: &LayerFiles) -> bool {
     // The low half of the first number is the version, after the magic. Headers of version 2 have no features.
     let version = number(0) & u64::from(u32::MAX);
     let flag = version > 2 && number(INCOMPATIBLE_AT) & INCOMPATIBLE_DATA_FILE != 0;
-    flag && !files.raw && !files.has_data_file
+    flag && files.format == ImageFormat::Qcow2 && !files.has_data_file
 }
 
 /// Returns the files of the chain, as a block device of QEMU.
@@ -146,10 +147,12 @@ fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
     let mut below = serde_json::Value::Null;
     for (height, files) in images.layers().rev().enumerate() {
         let top = height + 1 == layers;
-        let name = if top { TOP_STEM } else { names.image(height, files.raw) };
-        below = match files.raw {
-            true => json!({ "driver": "raw", "file": file(name) }),
-            false => json!({ "driver": "qcow2", "file": file(name), "backing": below }),
+        let name = if top { TOP_STEM } else { names.image(height, files.format) };
+        below = match files.format {
+            ImageFormat::Qcow2 => {
+                json!({ "driver": "qcow2", "file": file(name), "backing": below })
+            }
+            format => json!({ "driver": format.name(), "file": file(name) }),
         };
         if files.has_data_file {
             below["data-file"] = file(names.data_file(height));

@@ -99,12 +99,28 @@ pub enum MapError {
         /// The contradiction.
         what: &'static str,
     },
+    /// An entry of a block allocation table names a block that no reader can read.
+    #[error("block allocation table entry {index}: {what}")]
+    BlockEntry {
+        /// The entry's index in the table, from 0.
+        index: u64,
+        /// The fault in the entry.
+        what: &'static str,
+    },
     /// A compressed cluster does not inflate to a whole cluster.
     #[error("compressed cluster at guest offset {guest}: {what}")]
     Compressed {
         /// The guest offset of the cluster.
         guest: GuestOffset,
         /// The fault in the payload.
+        what: &'static str,
+    },
+    /// The tables of a VMDK extent, or a compressed grain, are malformed.
+    #[error("grain at guest offset {guest}: {what}")]
+    Grain {
+        /// The guest offset that the walk, the look-up or the read had reached.
+        guest: GuestOffset,
+        /// The fault of the entry or the payload.
         what: &'static str,
     },
     /// A snapshot table entry is malformed.

@@ -4,4 +4,6 @@ pub mod entries;
 pub mod error;
 pub mod probe;
 pub mod qcow2;
+pub mod vhdx;
+pub mod vmdk;
 pub mod vpc;

@@ -20,6 +20,13 @@ macro_rules! fuzz_target {
                 $crate::fuzzing::libfuzzer::report(ran)
             }
         );
+
+        ::libfuzzer_sys::fuzz_mutator!(
+            |data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+                let bytes = ::libfuzzer_sys::fuzzer_mutate;
+                $crate::fuzzing::libfuzzer::mutate_file(data, size, max_size, seed, bytes)
+            }
+        );
     };
     ($kind:ident, $implementation:expr) => {
         ::libfuzzer_sys::fuzz_target!(

@@ -17,6 +17,8 @@ use crate::harness::implementation::{Implementation, OurWalker};
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, Knowing, KnownFindings, Outcome};
+use crate::images::checksums;
+use crate::images::entropy::Entropy;
 use crate::images::files::FileNames;
 
 use super::known_file::known_findings;
@@ -94,6 +96,27 @@ fn print_known(fingerprint: &str) {
             met.insert(fingerprint.to_string());
         }
     });
+}
+
+/// One file of this many keeps the checksums that libFuzzer's mutation left wrong.
+const WRONG_CHECKSUMS_ONE_IN: u64 = 8;
+
+/// Mutates the file in `data[..size]` in place, and returns its length, at most `max_size`. `bytes` is libFuzzer's
+/// mutation of bytes. Afterwards, the checksums of the file are corrected, mostly.
+pub fn mutate_file(
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    rng_seed: u32,
+    bytes: impl FnOnce(&mut [u8], usize, usize) -> usize,
+) -> usize {
+    let size = bytes(data, size, max_size);
+    if !Entropy::new(u64::from(rng_seed)).one_in(WRONG_CHECKSUMS_ONE_IN)
+        && let Some(file) = data.get_mut(..size)
+    {
+        checksums::correct(file);
+    }
+    size
 }
 
 /// Mutates the program in `data[..size]` as [`mutate`] does, and folds it into the features that `implementation`

@@ -79,7 +79,7 @@ impl Chain {
         let mut images = Images::default();
         images.resize(1);
         images.layer_mut(0).image = image;
-        images.layer_mut(0).set_names(&FileNames::default(), 0, false);
+        images.layer_mut(0).set_names(&FileNames::default(), 0, ImageFormat::Qcow2);
         Self::new(&images)
     }
 
@@ -141,7 +141,7 @@ impl ChainLayer {
         Self {
             image: file(FilePart::Image, faults),
             data_file: files.has_data_file.then(|| file(FilePart::DataFile, None)),
-            format: if files.raw { ImageFormat::Raw } else { ImageFormat::Qcow2 },
+            format: files.format,
             data_file_is_raw: files.data_file_is_raw,
         }
     }
@@ -153,7 +153,7 @@ impl ChainLayer {
 
     /// Returns the files as a layer that our walker opens.
     pub(crate) fn borrowed(&self) -> Layer<'_, ChainFile> {
-        Layer { image: &self.image, data_file: self.data_file.as_ref() }
+        Layer { data_file: self.data_file.as_ref(), ..Layer::alone(&self.image) }
     }
 }
 

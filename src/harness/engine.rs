@@ -5,6 +5,7 @@ use std::error::Error;
 
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
 
 use super::chain::Chain;
@@ -27,6 +28,12 @@ pub trait Engine {
     /// with these features is a bug of the engine.
     fn claims(&self) -> Claims {
         Claims::ALL
+    }
+
+    /// Returns the formats of images that the engine opens: by default, qcow2. The claims name the formats of backing
+    /// files.
+    fn formats(&self) -> &'static [ImageFormat] {
+        &[ImageFormat::Qcow2]
     }
 
     /// Returns the answers of the engine that are excused: by default, none.
@@ -248,6 +255,10 @@ macro_rules! pass_on_to_engine {
 
         fn policy(&self) -> $crate::harness::claims::EnginePolicy {
             self.engine.policy()
+        }
+
+        fn formats(&self) -> &'static [$crate::disk::image_format::ImageFormat] {
+            self.engine.formats()
         }
 
         fn begin_rehearsal(&mut self) -> bool {

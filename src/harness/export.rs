@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::error::Error;
 use crate::disk::files::{Existing, create};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
 use crate::images::export;
 use crate::images::export::Holes;
@@ -46,7 +47,7 @@ pub fn write(
         |name: Option<&str>| name.map_or(path.to_path_buf(), |name| path.with_file_name(name));
     vm.check_names(&names).map_err(|(height, error)| {
         let top = height + 1 == images.layers().len();
-        let path = named((!top).then(|| names.image(height, false)));
+        let path = named((!top).then(|| names.image(height, ImageFormat::Qcow2)));
         Error::Output { path, what: format!("{error}, expected a shorter name of the output") }
     })?;
     let files: Vec<(PathBuf, &Image)> =

@@ -16,6 +16,7 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::extent::{Extent, Mapping};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 use crate::programs::journal::{Journal, JournalRecord};
@@ -94,8 +95,8 @@ struct ModelSnapshot {
 struct ModelLayer {
     cluster_size: ClusterSize,
     size_bytes: u64,
-    /// The layer is a raw file, in which every byte is data at its own offset.
-    raw: bool,
+    /// The format of the layer. In a raw file, every byte is data at its own offset.
+    format: ImageFormat,
     /// Never empty; the first starts at 0, the last has no end.
     pieces: Vec<ModelPiece>,
     snapshots: Vec<ModelSnapshot>,
@@ -133,8 +134,8 @@ pub struct Visible {
     pub cluster_size: ClusterSize,
     /// The exact size of that layer in bytes. In the last sector, the bytes past a raw file's end are zeros.
     pub size_bytes: u64,
-    /// That layer is raw.
-    pub raw: bool,
+    /// The format of that layer.
+    pub format: ImageFormat,
 }
 
 impl Visible {
@@ -146,11 +147,13 @@ impl Visible {
     /// Returns the mapping that `qemu-img map` prints for the part.
     fn mapping(&self) -> Mapping {
         let here = HostOffset::new(self.start);
-        let state = match self.raw {
-            false => self.state(),
-            true if self.start < self.size_bytes => PieceState::Normal(here, WriteNumber(0)),
+        let state = match self.format {
+            ImageFormat::Raw if self.start < self.size_bytes => {
+                PieceState::Normal(here, WriteNumber(0))
+            }
             // The part of the last sector past the end of the file.
-            true => PieceState::ZeroAllocated(here),
+            ImageFormat::Raw => PieceState::ZeroAllocated(here),
+            _ => self.state(),
         };
         Mapping { depth: self.depth, ..state.mapping() }
     }
@@ -250,7 +253,7 @@ impl Model {
             let layer = &layers[depth];
             let (piece, piece_end) = layer.piece_at(guest, &mut found[depth]);
             end = end.min(piece_end);
-            if layer.raw && guest < layer.size_bytes {
+            if layer.is_raw() && guest < layer.size_bytes {
                 end = end.min(layer.size_bytes);
             }
             match layers.get(depth + 1).map(ModelLayer::virtual_size_bytes) {
@@ -259,7 +262,7 @@ impl Model {
                     depth += 1;
                 }
                 _ => {
-                    let ModelLayer { cluster_size, size_bytes, raw, .. } = *layer;
+                    let ModelLayer { cluster_size, size_bytes, format, .. } = *layer;
                     return Visible {
                         start: guest,
                         end,
@@ -268,7 +271,7 @@ impl Model {
                         piece_end,
                         cluster_size,
                         size_bytes,
-                        raw,
+                        format,
                     };
                 }
             }
@@ -299,7 +302,7 @@ impl ModelLayer {
         Self {
             cluster_size: ClusterSize::SMALLEST,
             size_bytes: 0,
-            raw: false,
+            format: ImageFormat::Qcow2,
             pieces: vec![nothing],
             snapshots: Vec::new(),
             spare: Vec::new(),
@@ -309,7 +312,7 @@ impl ModelLayer {
     fn replay(&mut self, journal: &Journal) {
         self.cluster_size = journal.cluster_size;
         self.size_bytes = journal.size_bytes;
-        self.raw = journal.raw;
+        self.format = journal.format;
         self.spare.append(&mut self.snapshots);
         self.pieces.clear();
         self.pieces.push(ModelPiece { start: 0, state: PieceState::Unallocated });
@@ -322,15 +325,20 @@ impl ModelLayer {
     /// Returns the size that the layers above see: whole sectors. An image's last sector must be complete; a raw file's
     /// is filled up.
     fn virtual_size_bytes(&self) -> u64 {
-        match self.raw {
+        match self.is_raw() {
             false => self.size_bytes / 512 * 512,
             true => self.size_bytes.next_multiple_of(512),
         }
     }
 
+    fn is_raw(&self) -> bool {
+        self.format == ImageFormat::Raw
+    }
+
     /// Reports whether the layer below decides about ranges in this state.
     fn leaves(&self, state: PieceState) -> bool {
-        !self.raw && matches!(state, PieceState::Unallocated | PieceState::UnallocatedInside(_))
+        !self.is_raw()
+            && matches!(state, PieceState::Unallocated | PieceState::UnallocatedInside(_))
     }
 
     /// Joins neighbours that continue each other.

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::disk::extent::{Visitor, Window};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
@@ -43,6 +44,10 @@ impl<O: Observer> Engine for Walker<O> {
 
     fn name(&self) -> &str {
         "map_extents"
+    }
+
+    fn formats(&self) -> &'static [ImageFormat] {
+        &ImageFormat::ALL
     }
 
     fn begin_run(&mut self) {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::disk::clusters::HostCluster;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Layer;
@@ -19,8 +20,8 @@ pub struct FileNames {
 
 #[derive(Clone, Debug)]
 struct HeightNames {
-    qcow2: String,
-    raw: String,
+    /// The name of an image of each format.
+    images: [String; ImageFormat::ALL.len()],
     data_file: String,
 }
 
@@ -28,17 +29,15 @@ impl FileNames {
     /// Creates names that begin with `stem`.
     pub fn new(stem: &str) -> Self {
         let heights = std::array::from_fn(|height| HeightNames {
-            qcow2: format!("{stem}.{height}.qcow2"),
-            raw: format!("{stem}.{height}.raw"),
+            images: ImageFormat::ALL.map(|format| format!("{stem}.{height}.{}", format.name())),
             data_file: format!("{stem}.{height}.data"),
         });
         Self { heights }
     }
 
-    /// Returns the name of the image, qcow2 or raw, of a layer that has another layer above it.
-    pub fn image(&self, height: usize, raw: bool) -> &str {
-        let names = &self.heights[height];
-        if raw { &names.raw } else { &names.qcow2 }
+    /// Returns the name of the image of a layer that has another layer above it.
+    pub fn image(&self, height: usize, format: ImageFormat) -> &str {
+        &self.heights[height].images[format as usize]
     }
 
     /// Returns the name of a layer's external data file.
@@ -81,8 +80,8 @@ pub struct LayerFiles {
     pub has_data_file: bool,
     /// The data file is a raw image of the disk.
     pub data_file_is_raw: bool,
-    /// The layer is a raw file.
-    pub raw: bool,
+    /// The format of the image.
+    pub format: ImageFormat,
     /// The counts that the program left out of date, sorted by cluster.
     pub out_of_date: Vec<Deviation>,
     /// The declarations that the image was meant to have.
@@ -91,9 +90,9 @@ pub struct LayerFiles {
 
 impl LayerFiles {
     /// Records the names of the files of a layer `height` layers above the lowest one.
-    pub fn set_names(&mut self, names: &FileNames, height: usize, raw: bool) {
+    pub fn set_names(&mut self, names: &FileNames, height: usize, format: ImageFormat) {
         for (name, new) in [
-            (&mut self.name, names.image(height, raw)),
+            (&mut self.name, names.image(height, format)),
             (&mut self.data_file_name, names.data_file(height)),
         ] {
             name.clear();
@@ -103,7 +102,8 @@ impl LayerFiles {
 
     /// Returns the files as a layer that our walker opens.
     pub fn layer(&self) -> Layer<'_, Image> {
-        Layer { image: &self.image, data_file: self.has_data_file.then_some(&self.data_file) }
+        let data_file = self.has_data_file.then_some(&self.data_file);
+        Layer { data_file, ..Layer::alone(&self.image) }
     }
 }
 
@@ -117,13 +117,13 @@ pub struct Images {
 }
 
 impl Images {
-    /// Replaces all layers by one qcow2 image with the bytes of `file`.
-    pub fn become_file(&mut self, file: &[u8]) {
+    /// Replaces all layers by one image of `format` with the bytes of `file`.
+    pub fn become_file(&mut self, format: ImageFormat, file: &[u8]) {
         self.resize(1);
         self.set_unchanged(0);
         let layer = self.layer_mut(0);
-        layer.set_names(&FileNames::default(), 0, false);
-        (layer.has_data_file, layer.data_file_is_raw, layer.raw) = (false, false, false);
+        layer.set_names(&FileNames::default(), 0, format);
+        (layer.has_data_file, layer.data_file_is_raw, layer.format) = (false, false, format);
         layer.image.clear();
         layer.image.write(HostOffset::ZERO, file);
         layer.image.seal(file.len() as u64);
@@ -184,7 +184,7 @@ impl Images {
     ) -> impl Iterator<Item = (Option<&'i str>, &'i Image)> {
         self.layers[..self.live].iter().enumerate().flat_map(move |(height, files)| {
             let lower = height + 1 < self.live;
-            let name = lower.then(|| names.image(height, files.raw));
+            let name = lower.then(|| names.image(height, files.format));
             let data_file =
                 files.has_data_file.then(|| (names.data_file(height), &files.data_file));
             data_file

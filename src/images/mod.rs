@@ -1,5 +1,6 @@
 //! Images in memory: the build, the content of clusters, damage, and the export to files.
 
+pub(crate) mod checksums;
 pub(crate) mod content;
 pub(crate) mod damage;
 pub(crate) mod declarations;

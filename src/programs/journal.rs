@@ -4,6 +4,7 @@
 use crate::disk::clusters::ClusterSize;
 use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SubclusterRange;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 
@@ -83,8 +84,8 @@ pub struct Journal {
     pub cluster_size: ClusterSize,
     /// The size of the disk before the first record.
     pub size_bytes: u64,
-    /// The layer is built as a raw file, which keeps only the data that a guest reads.
-    pub raw: bool,
+    /// The format of the layer's image. A raw file keeps only the data that a guest reads.
+    pub format: ImageFormat,
     /// The records, in order.
     pub records: Vec<JournalRecord>,
 }
@@ -129,14 +130,14 @@ impl Journal {
     /// Creates an empty journal.
     pub const fn new() -> Self {
         let cluster_size = ClusterSize::SMALLEST;
-        Self { cluster_size, size_bytes: 0, raw: false, records: Vec::new() }
+        Self { cluster_size, size_bytes: 0, format: ImageFormat::Qcow2, records: Vec::new() }
     }
 
     /// Begins again, and reuses the buffer.
     pub fn begin(&mut self, cluster_size: ClusterSize, size_bytes: u64) {
         self.cluster_size = cluster_size;
         self.size_bytes = size_bytes;
-        self.raw = false;
+        self.format = ImageFormat::Qcow2;
         self.records.clear();
     }
 

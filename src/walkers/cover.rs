@@ -43,6 +43,10 @@ pub(super) trait Cover {
     /// `mapping` is the mapping of the position.
     fn put(&mut self, end: GuestOffset, mapping: Mapping) -> ControlFlow<()>;
 
+    /// Ends the extent before the position if its bytes lie in a file of this layer: the host offsets of the bytes
+    /// behind it are those of another file.
+    fn change_file(&mut self) -> ControlFlow<()>;
+
     /// Covers the guest bytes up to `until` as a hole, if they are not covered.
     #[inline]
     fn hole_until(&mut self, until: GuestOffset) -> Flow {

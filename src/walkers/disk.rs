@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
 use crate::disk::observer::{Observer, Rare};
+use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
 use crate::formats::probe::probe;
@@ -12,6 +13,8 @@ use crate::formats::qcow2::header::Header;
 
 use super::qcow2::{Named, Qcow2};
 use super::raw::Raw;
+use super::vhdx::Vhdx;
+use super::vmdk::Vmdk;
 use super::vpc::Vpc;
 
 /// An open image: its checked header, its storage, and the layers below it. It reports events to `observer`.
@@ -23,6 +26,8 @@ pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
     top: OpenLayer<'s, S>,
     below: SmallVec<[OpenLayer<'s, S>; MAX_LAYERS - 1]>,
     pub(super) observer: O,
+    /// See [`Disk::with_host_holes`].
+    pub(super) host_holes: bool,
 }
 
 /// A layer of a chain.
@@ -31,6 +36,8 @@ pub(super) enum OpenLayer<'s, S: Storage + ?Sized> {
     Qcow2(Qcow2<'s, S>),
     Raw(Raw<'s, S>),
     Vpc(Vpc<'s, S>),
+    Vhdx(Vhdx<'s, S>),
+    Vmdk(Vmdk<'s, S>),
 }
 
 impl<'s, S: Storage + ?Sized> OpenLayer<'s, S> {
@@ -51,6 +58,11 @@ impl<'s, S: Storage + ?Sized> OpenLayer<'s, S> {
             }
             ImageFormat::Raw => Ok((Self::Raw(Raw { image: layer.image }), None)),
             ImageFormat::Vpc => Ok((Self::Vpc(Vpc::open(layer.image)?), None)),
+            ImageFormat::Vhdx => Ok((Self::Vhdx(Vhdx::open(layer.image)?), None)),
+            ImageFormat::Vmdk => {
+                let (vmdk, has_parent) = Vmdk::open(layer)?;
+                Ok((Self::Vmdk(vmdk), has_parent.then_some(Some(ImageFormat::Vmdk))))
+            }
         }
     }
 
@@ -69,6 +81,8 @@ impl<'s, S: Storage + ?Sized> OpenLayer<'s, S> {
             Self::Qcow2(layer) => layer.header.virtual_size_bytes(),
             Self::Raw(layer) => layer.size_bytes(),
             Self::Vpc(layer) => layer.size_bytes(),
+            Self::Vhdx(layer) => layer.size_bytes(),
+            Self::Vmdk(layer) => layer.size_bytes(),
         }
     }
 }
@@ -97,7 +111,7 @@ impl<'s, S: Storage + ?Sized> Disk<'s, S> {
     /// As for [`Disk::open`], except for files that the image names.
     pub fn open_alone(format: ImageFormat, image: &'s S) -> Result<Self, MapError> {
         let (top, _) = OpenLayer::open(&Layer::alone(image), Some(format), &())?;
-        Ok(Self { top, below: SmallVec::new(), observer: () })
+        Ok(Self { top, below: SmallVec::new(), observer: (), host_holes: false })
     }
 }
 
@@ -134,7 +148,7 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
             below.push(layer);
             next = named;
         }
-        Ok(Self { top, below, observer })
+        Ok(Self { top, below, observer, host_holes: false })
     }
 
     /// Returns the disk as it was when the snapshot at `index` of the snapshot table was taken, on the current layers
@@ -151,11 +165,35 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
         Ok(self)
     }
 
+    /// Returns the disk with another answer for VHDX layers: walks and look-ups report every byte of such a layer as
+    /// data without a host offset, and do not read its block allocation table. `qemu-img map` prints the same, because
+    /// QEMU's driver for VHDX does not report the state of blocks. [`read`](super::read()) is not affected.
+    pub fn with_vhdx_as_data(mut self) -> Self {
+        for layer in self.layers_mut() {
+            if let OpenLayer::Vhdx(layer) = layer {
+                layer.reports_blocks = false;
+            }
+        }
+        self
+    }
+
     /// Returns the header of the image at the top, if that is a qcow2 image.
     pub fn header(&self) -> Option<&Header> {
         match &self.top {
             OpenLayer::Qcow2(top) => Some(&top.header),
             _ => None,
+        }
+    }
+
+    /// Returns the unit in which the image at the top stores data, in bytes: a cluster or a block. `None` if every
+    /// byte lies at its guest offset, or if its extents have units of their own.
+    #[cfg(feature = "cli")]
+    pub(crate) fn block_bytes(&self) -> Option<u64> {
+        match &self.top {
+            OpenLayer::Qcow2(layer) => Some(layer.header.geometry.cluster_size.bytes()),
+            OpenLayer::Raw(_) | OpenLayer::Vmdk(_) => None,
+            OpenLayer::Vpc(layer) => layer.blocks.as_ref().map(|header| header.block_bytes.into()),
+            OpenLayer::Vhdx(layer) => Some(layer.table.block_bytes.into()),
         }
     }
 
@@ -169,6 +207,15 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
         self.top.size_bytes()
     }
 
+    /// Returns the number of the extent that holds a guest byte in the layer at `depth`, counted from 0; `None` unless
+    /// that layer is a VMDK image. The order is that of [`Layer::extents`].
+    pub fn extent_index(&self, depth: u32, guest: GuestOffset) -> Option<usize> {
+        match self.layer(usize::try_from(depth).ok()?)? {
+            OpenLayer::Vmdk(layer) => layer.index_at(guest),
+            _ => None,
+        }
+    }
+
     /// Returns the layer at `depth`, 0 for the top.
     #[inline]
     pub(super) fn layer(&self, depth: usize) -> Option<&OpenLayer<'s, S>> {
@@ -176,6 +223,11 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
             None => Some(&self.top),
             Some(at) => self.below.get(at),
         }
+    }
+
+    /// Returns all layers.
+    pub(super) fn layers_mut(&mut self) -> impl Iterator<Item = &mut OpenLayer<'s, S>> {
+        [&mut self.top].into_iter().chain(&mut self.below)
     }
 
     /// Returns the size in bytes of the layer below the one at `depth`; `None` if there is none.

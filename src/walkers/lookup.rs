@@ -30,6 +30,8 @@ pub fn lookup<S: Storage + ?Sized, O: Observer>(
             Some(OpenLayer::Qcow2(layer)) => layer.lookup(guest),
             Some(OpenLayer::Raw(layer)) => layer.lookup(guest),
             Some(OpenLayer::Vpc(layer)) => layer.lookup(guest),
+            Some(OpenLayer::Vhdx(layer)) => layer.lookup(guest),
+            Some(OpenLayer::Vmdk(layer)) => layer.lookup(guest),
             None => break,
         };
         let located = |error: MapError| error.below_by(u32::try_from(depth).unwrap_or(u32::MAX));
@@ -38,5 +40,8 @@ pub fn lookup<S: Storage + ?Sized, O: Observer>(
             break;
         }
     }
-    Ok(answer)
+    Ok(match disk.host_holes {
+        false => answer,
+        true => disk.with_zero_flag(guest, answer),
+    })
 }

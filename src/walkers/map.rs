@@ -50,8 +50,8 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
         }
         return Ok(());
     }
-    let mut sink = Sink { pending: None, visitor };
-    match layer(disk, 0, range, scratch.for_layers(disk.layers()), &mut sink) {
+    let mut sink = Sink { pending: None, disk, visitor };
+    match layer(0, range, scratch.for_layers(disk.layers()), &mut sink) {
         Ok(ControlFlow::Continue(())) => {
             let _ = sink.flush();
             Ok(())
@@ -84,13 +84,14 @@ fn class_of(range: &Range<GuestOffset>, end: GuestOffset) -> WindowClass {
 }
 
 /// The receiver of the pieces from the walks of all layers. It joins the pieces, in the disk's order, to extents.
-struct Sink<'v, V: Visitor + ?Sized> {
+struct Sink<'w, 's, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
+    disk: &'w Disk<'s, S, O>,
     /// The extent that may still grow; it ends at the start of the next piece.
     pending: Option<Extent>,
-    visitor: &'v mut V,
+    visitor: &'w mut V,
 }
 
-impl<V: Visitor + ?Sized> Sink<'_, V> {
+impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Sink<'_, '_, S, V, O> {
     /// Adds the next piece. `mapping` is the mapping of its first byte.
     #[inline]
     fn take(&mut self, range: Range<GuestOffset>, mapping: Mapping) -> ControlFlow<()> {
@@ -102,7 +103,7 @@ impl<V: Visitor + ?Sized> Sink<'_, V> {
                 ControlFlow::Continue(())
             }
             pending => match pending.replace(next) {
-                Some(done) => self.visitor.extent(done),
+                Some(done) => self.emit(done),
                 None => ControlFlow::Continue(()),
             },
         }
@@ -110,8 +111,17 @@ impl<V: Visitor + ?Sized> Sink<'_, V> {
 
     fn flush(&mut self) -> ControlFlow<()> {
         match self.pending.take() {
-            Some(extent) => self.visitor.extent(extent),
+            Some(extent) => self.emit(extent),
             None => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Emits an extent that cannot grow.
+    #[inline]
+    fn emit(&mut self, extent: Extent) -> ControlFlow<()> {
+        match self.disk.host_holes {
+            false => self.visitor.extent(extent),
+            true => self.disk.emit_parts(extent, self.visitor),
         }
     }
 }
@@ -119,28 +129,29 @@ impl<V: Visitor + ?Sized> Sink<'_, V> {
 /// Walks `range` in the layer at `depth` and in those below it. `range` is not empty, and it ends at the end of the
 /// layer at most. The calls nest as deeply as there are layers.
 fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
-    disk: &Disk<S, O>,
     depth: usize,
     range: Range<GuestOffset>,
     scratch: &mut [TablePieces],
-    sink: &mut Sink<V>,
+    sink: &mut Sink<S, V, O>,
 ) -> Flow {
     let Some((TablePieces { first, second }, scratch_below)) = scratch.split_first_mut() else {
         return Ok(ControlFlow::Continue(()));
     };
+    let disk = sink.disk;
     let (size_below, Range { start: position, end }) = (disk.size_below(depth), range);
-    let mut covering = Covering { disk, depth, size_below, position, end, scratch_below, sink };
+    let mut covering = Covering { depth, size_below, position, end, scratch_below, sink };
     match disk.layer(depth) {
         Some(OpenLayer::Qcow2(layer)) => layer.walk(first, second, &mut covering),
         Some(OpenLayer::Raw(layer)) => layer.walk(&mut covering),
         Some(OpenLayer::Vpc(layer)) => layer.walk(first, &mut covering),
+        Some(OpenLayer::Vhdx(layer)) => layer.walk(first, &mut covering),
+        Some(OpenLayer::Vmdk(layer)) => layer.walk(first, second, &mut covering),
         None => Ok(ControlFlow::Continue(())),
     }
 }
 
 /// The walk of one layer, as the walk of the chain sees it.
-struct Covering<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
-    disk: &'w Disk<'s, S, O>,
+struct Covering<'w, 'd, 's, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
     depth: usize,
     /// The size of the layer below, if there is one.
     size_below: Option<u64>,
@@ -149,7 +160,7 @@ struct Covering<'w, 's, 'v, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observe
     /// The window's end, at most the end of the layer.
     end: GuestOffset,
     scratch_below: &'w mut [TablePieces],
-    sink: &'w mut Sink<'v, V>,
+    sink: &'w mut Sink<'d, 's, S, V, O>,
 }
 
 impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Cover
@@ -159,7 +170,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Cover
 
     #[inline]
     fn observer(&self) -> &O {
-        &self.disk.observer
+        &self.sink.disk.observer
     }
 
     #[inline]
@@ -186,10 +197,21 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Cover
         let skipped = self.position.saturating_distance_from(start);
         let mapping = mapping.advanced(skipped).unwrap_or(mapping);
         self.position = range.end;
-        self.disk.observer.event(State::WalkL2, mapping.event());
+        self.observer().event(State::WalkL2, mapping.event());
         match self.size_below {
             Some(size) if !mapping.present => self.cover_from_below(range, mapping, size),
             _ => Ok(self.sink.take(range, at_depth(mapping, self.depth))),
+        }
+    }
+
+    fn change_file(&mut self) -> ControlFlow<()> {
+        let ends = |extent: &Extent| {
+            extent.mapping.offset.is_some()
+                && at_depth(extent.mapping, self.depth) == extent.mapping
+        };
+        match self.sink.pending.take_if(|extent| ends(extent)) {
+            Some(extent) => self.sink.emit(extent),
+            None => ControlFlow::Continue(()),
         }
     }
 
@@ -208,18 +230,18 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Covering<'_, '_, '_,
     fn cover_from_below(&mut self, range: Range<GuestOffset>, mapping: Mapping, size: u64) -> Flow {
         let edge = GuestOffset::new(size).clamp(range.start, range.end);
         if range.start < edge {
-            self.disk.observer.event(State::WalkL2, Event::Backing);
+            self.observer().event(State::WalkL2, Event::Backing);
             let there = range.start..edge;
             let (depth, scratch) = (self.depth + 1, &mut *self.scratch_below);
-            let flow = layer(self.disk, depth, there, scratch, self.sink);
+            let flow = layer(depth, there, scratch, self.sink);
             go_on!(flow.map_err(MapError::below)?);
         }
         if edge == range.end {
             return Ok(ControlFlow::Continue(()));
         }
-        self.disk.observer.event(State::WalkL2, Event::PastEnd);
+        self.observer().event(State::WalkL2, Event::PastEnd);
         if range.start < edge {
-            self.disk.observer.rare(Rare::BackingEnds);
+            self.observer().rare(Rare::BackingEnds);
         }
         let mapping =
             mapping.advanced(edge.saturating_distance_from(range.start)).unwrap_or(mapping);

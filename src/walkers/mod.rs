@@ -10,12 +10,16 @@
 pub mod chain;
 mod cover;
 mod disk;
+mod host_holes;
 mod lookup;
 mod map;
+mod pieces;
 mod qcow2;
 mod raw;
 mod read;
 mod scratch;
+mod vhdx;
+mod vmdk;
 mod vpc;
 
 pub use crate::formats::error::MapError;
@@ -24,3 +28,4 @@ pub use lookup::lookup;
 pub use map::map_extents;
 pub use read::read;
 pub use scratch::WalkScratch;
+pub use vhdx::check_vhdx;

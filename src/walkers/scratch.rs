@@ -3,12 +3,14 @@
 use crate::disk::storage::PIECE_BYTES;
 
 use super::qcow2::Inflater;
+use super::vmdk::ZlibInflater;
 
 /// The buffers of a walk, which can be reused from walk to walk.
 #[derive(Debug, Default)]
 pub struct WalkScratch {
     pub(super) layers: Vec<TablePieces>,
     pub(super) inflater: Inflater,
+    pub(super) zlib: ZlibInflater,
 }
 
 /// Pieces of the tables of one layer, of one at the first level and one at the second, each of [`PIECE_BYTES`].

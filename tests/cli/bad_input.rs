@@ -222,11 +222,9 @@ fn other_formats_and_bad_usage_exit_with_2() {
     let dir = with_image();
     let output = qcowfuzz(dir.path(), &["map", "-f", "vdi", "disk.qcow2"]);
     assert_eq!(output.status.code(), Some(2));
-    let line = "disk.qcow2: format 'vdi' is not supported, expected one of qcow2, raw, vpc";
+    let line =
+        "disk.qcow2: format 'vdi' is not supported, expected one of qcow2, raw, vpc, vhdx, vmdk";
     assert_eq!(error_line(&output), line);
-    let output = qcowfuzz(dir.path(), &["check", "-f", "raw", "disk.qcow2"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(error_line(&output), "disk.qcow2: format 'raw' is not supported, expected qcow2");
     assert!(qcowfuzz(dir.path(), &["map", "-f", "qcow2", "disk.qcow2"]).status.success());
     let bad: [&[&str]; 8] = [
         &[],

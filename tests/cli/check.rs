@@ -5,7 +5,7 @@ use std::process::Output;
 
 use qcowfuzz::programs::generate::{GenerateSettings, generate};
 
-use crate::support::{CLUSTER, Damaged, error_line, qcowfuzz, qemu_img, text, with_image};
+use crate::support::{CLUSTER, Damaged, error_line, qcowfuzz, qemu, qemu_img, text, with_image};
 
 /// A change of a sound image.
 type Damage<'a> = &'a dyn Fn(&mut Damaged);
@@ -145,5 +145,74 @@ fn check_counts_clusters_as_qemu_img_check() {
         let Some(qemu) = qemu_img(dir.path(), &arguments) else { return };
         assert_eq!(qemu.status.code(), Some(0));
         assert_eq!(text(&ours.stdout), text(&qemu.stdout), "seed {rng_seed}\n{program}");
+    }
+}
+
+#[test]
+fn formats_without_checks_have_an_exit_code_of_their_own() {
+    let dir = with_image();
+    fs::write(dir.path().join("text"), "some text").unwrap();
+    let fixed = ["create", "-q", "-f", "vpc", "-o", "subformat=fixed", "fixed.vhd", "1M"];
+    let dynamic = ["create", "-q", "-f", "vpc", "disk.vhd", "1M"];
+    for create in [&fixed[..], &dynamic] {
+        let Some(created) = qemu_img(dir.path(), create) else { return };
+        assert!(created.status.success());
+    }
+    for (arguments, code, message) in [
+        (&["-f", "raw", "disk.qcow2"][..], 63, "disk.qcow2: the format raw has no checks"),
+        (&["text"], 63, "text: the format raw has no checks"),
+        (&["disk.vhd"], 63, "disk.vhd: the format vpc has no checks"),
+        (&["-f", "vpc", "fixed.vhd"], 63, "fixed.vhd: the format vpc has no checks"),
+        (&["-f", "vpc", "text"], 1, "text: not a vpc image"),
+        (&["-f", "qcow2", "text"], 1, "text: not a qcow2 image"),
+        (&["-f", "vdi", "text"], 1, "text: format 'vdi' is not supported"),
+    ] {
+        let arguments = [&["check"], arguments].concat();
+        let ours = qcowfuzz(dir.path(), &arguments);
+        let theirs = qemu_img(dir.path(), &arguments).unwrap();
+        assert_eq!(ours.status.code(), Some(code), "{arguments:?}");
+        assert_eq!(theirs.status.code(), Some(code), "{arguments:?}: {theirs:?}");
+        assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
+        assert!(ours.stdout.is_empty() && theirs.stdout.is_empty());
+    }
+}
+
+#[test]
+fn blocks_of_a_vhdx_image_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let create = ["create", "-q", "-f", "vhdx", "-o", "block_size=1M", "disk.vhdx", "9M"];
+    let Some(created) = qemu_img(dir.path(), &create) else { return };
+    assert!(created.status.success());
+    let write = ["-f", "vhdx", "-c", "write 1M 3M", "disk.vhdx"];
+    assert!(qemu("qemu-io", dir.path(), &write).unwrap().status.success());
+    let sound = fs::read(dir.path().join("disk.vhdx")).unwrap();
+    let number = |at: usize| u64::from_le_bytes(sound[at..at + 8].try_into().unwrap());
+    // The first region of the region table is the block allocation table.
+    let table = number((192 << 10) + 32) as usize;
+    assert_eq!([0, 1, 2, 3].map(|index| number(table + index * 8) & 7), [2, 6, 6, 6]);
+    let cases: [(&[(usize, u64)], i32); 6] = [
+        (&[], 0),
+        // Past the end of the file, past 2^63, over the log.
+        (&[(1, 400 << 20 | 6)], 2),
+        (&[(1, u64::MAX << 20 | 6), (2, 400 << 20 | 6)], 2),
+        (&[(3, 1 << 20 | 6)], 2),
+        (&[(1, 1 << 20 | 6), (2, 1 << 20 | 6), (3, 0x77 << 50 | 6)], 2),
+        // A block twice, and states that cannot be read, are no fault.
+        (&[(1, number(table + 16)), (4, 4), (5, 7)], 0),
+    ];
+    for (entries, code) in cases {
+        let mut damaged = sound.clone();
+        for (index, entry) in entries {
+            damaged[table + index * 8..][..8].copy_from_slice(&entry.to_le_bytes());
+        }
+        fs::write(dir.path().join("disk.vhdx"), damaged).unwrap();
+        for form in ["--output=json", "--output=human"] {
+            let arguments = ["check", form, "disk.vhdx"];
+            let (ours, theirs) =
+                (qcowfuzz(dir.path(), &arguments), qemu_img(dir.path(), &arguments).unwrap());
+            assert_eq!(theirs.status.code(), Some(code), "{entries:x?}: {theirs:?}");
+            assert_eq!(ours.status.code(), Some(code), "{entries:x?}: {ours:?}");
+            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{entries:x?}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::skipped::skipped;
-use crate::support::{CLUSTER, Damaged, error_line, qcowfuzz, qemu_img, text, with_image};
+use crate::support::{CLUSTER, Damaged, error_line, qcowfuzz, qemu, qemu_img, text, with_image};
 
 #[test]
 fn map_prints_what_qemu_img_prints() {
@@ -159,13 +159,13 @@ fn the_format_is_probed_or_named_as_in_qemu_img() {
     let dir = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| qemu_img(dir.path(), arguments);
     let Some(_) = run(&["create", "-q", "-f", "vpc", "disk.vhd", "9M"]) else { return };
+    assert!(run(&["create", "-q", "-f", "vhdx", "disk.vhdx", "9M"]).unwrap().status.success());
     let raw = fs::File::create(dir.path().join("disk.raw")).unwrap();
     raw.write_all_at(&[7; 70_000], 128 << 10).unwrap();
     raw.set_len((1 << 20) + 100).unwrap();
     fs::write(dir.path().join("odd.raw"), [7; 1000]).unwrap();
     fs::write(dir.path().join("empty.raw"), "").unwrap();
-    for base in ["disk.vhd", "disk.raw"] {
-        let format = if base == "disk.vhd" { "vpc" } else { "raw" };
+    for (base, format) in [("disk.vhd", "vpc"), ("disk.raw", "raw"), ("disk.vhdx", "vhdx")] {
         let over = [
             "create",
             "-q",
@@ -180,15 +180,118 @@ fn the_format_is_probed_or_named_as_in_qemu_img() {
         ];
         assert!(run(&over).unwrap().status.success());
     }
-    let names = ["disk.vhd", "disk.raw", "odd.raw", "empty.raw", "over.vpc", "over.raw"];
-    for name in names {
-        for format in [&[][..], &["-f", "raw"], &["-f", "vpc"], &["-f", "qcow2"]] {
+    let disks = ["disk.vhd", "disk.vhdx", "disk.raw", "odd.raw", "empty.raw"];
+    for name in disks.iter().chain(&["over.vpc", "over.vhdx", "over.raw"]) {
+        for format in [&[][..], &["-f", "raw"], &["-f", "vpc"], &["-f", "vhdx"], &["-f", "qcow2"]] {
             for form in ["--output=json", "--output=human"] {
                 let arguments = [&["map", form], format, &[name]].concat();
                 let (ours, qemu) = (qcowfuzz(dir.path(), &arguments), run(&arguments).unwrap());
                 assert_eq!(ours.status.success(), qemu.status.success(), "{arguments:?}");
                 assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{arguments:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn the_extents_of_a_vmdk_image_have_files() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    let run = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let output = qemu_img(dir.path(), &arguments)?;
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        Some(output)
+    };
+    // One grain on each side of the edge between two files.
+    let raw = fs::File::create(dir.path().join("disk.raw")).unwrap();
+    raw.write_all_at(&[7; 128 << 10], (2 << 30) - (64 << 10)).unwrap();
+    raw.set_len(3 << 30).unwrap();
+    let convert = "convert -f raw -O vmdk -o subformat";
+    let Some(_) = run(&format!("{convert}=twoGbMaxExtentSparse disk.raw split.vmdk")) else {
+        return;
+    };
+    run(&format!("{convert}=streamOptimized disk.raw stream.vmdk"));
+    run("create -q -f qcow2 -b split.vmdk -F vmdk over.qcow2");
+    run("create -q -f vmdk -b split.vmdk -F vmdk child.vmdk");
+    for name in [
+        "split.vmdk",
+        "sub/../split.vmdk",
+        "stream.vmdk",
+        "over.qcow2",
+        "child.vmdk",
+        "./child.vmdk",
+    ] {
+        for form in ["--output=json", "--output=human"] {
+            let arguments = ["map", form, name];
+            let ours = qcowfuzz(dir.path(), &arguments);
+            let qemu = qemu_img(dir.path(), &arguments).unwrap();
+            assert_eq!(ours.status.success(), qemu.status.success(), "{arguments:?}");
+            assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{arguments:?}");
+        }
+    }
+    let output = qcowfuzz(dir.path(), &["map", "--no-follow", "split.vmdk"]);
+    assert_eq!(output.status.code(), Some(2));
+    let what = "cannot map the image with --no-follow: it needs the file of an extent";
+    assert_eq!(error_line(&output), format!("split.vmdk: {what}"));
+    assert!(qcowfuzz(dir.path(), &["map", "--no-follow", "child.vmdk"]).status.success());
+}
+
+#[test]
+fn vhdx_images_are_all_data_or_show_their_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let convert = ["convert", "-f", "raw", "-O", "vhdx", "-o", "block_size=1M", "raw", "disk.vhdx"];
+    fs::write(dir.path().join("raw"), [vec![0; 1 << 20], vec![b'y'; 2 << 20]].concat()).unwrap();
+    let Some(made) = qemu_img(dir.path(), &convert) else { return };
+    assert!(made.status.success());
+    let ours = qcowfuzz(dir.path(), &["map", "disk.vhdx"]);
+    assert_eq!(ours.status.code(), Some(2));
+    let line = "disk.vhdx: cannot print data of a VHDX image at guest offset 0 in the human format, \
+                expected --blocks or --output json";
+    assert_eq!(error_line(&ours), line);
+    let ours = qcowfuzz(dir.path(), &["map", "--blocks", "disk.vhdx"]);
+    let rows: Vec<&str> = text(&ours.stdout).lines().skip(1).collect();
+    assert!(ours.status.success() && rows.len() == 1, "{rows:?}");
+    assert!(rows[0].starts_with("0x100000        0x200000        0x"), "{rows:?}");
+}
+
+#[test]
+fn data_in_holes_of_the_file_are_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let create = [
+        "-f qcow2 -o preallocation=metadata first.qcow2 8M",
+        "-f qcow2 -o data_file=guest.raw,preallocation=metadata with_data_file.qcow2 8M",
+        "-f qcow2 -b first.qcow2 -F qcow2 overlay.qcow2 12M",
+        "-f vpc -o subformat=fixed,force_size=on fixed.vhd 8M",
+        "-f raw plain.raw 8M",
+        "-f vmdk -o subformat=monolithicFlat flat.vmdk 8M",
+    ];
+    for create in create {
+        let arguments: Vec<&str> = ["create", "-q"].into_iter().chain(create.split(' ')).collect();
+        let Some(created) = qemu_img(dir.path(), &arguments) else { return };
+        assert!(created.status.success(), "{created:?}");
+    }
+    let in_hole = "\"zero\": true, \"data\": true";
+    let images = [
+        ("qcow2", "first.qcow2", in_hole),
+        // The image file decides, and it has no holes.
+        ("qcow2", "with_data_file.qcow2", "\"zero\": false, \"data\": true"),
+        ("qcow2", "overlay.qcow2", in_hole),
+        ("vpc", "fixed.vhd", in_hole),
+        ("vmdk", "flat.vmdk", in_hole),
+        ("raw", "plain.raw", "\"zero\": true, \"data\": false"),
+    ];
+    for (format, image, shown) in images {
+        let write = ["-f", format, "-c", "write 1M 100k", "-c", "write 5000 100", image];
+        qemu("qemu-io", dir.path(), &write).unwrap();
+        for output in ["--output=json", "--output=human"] {
+            let arguments = ["map", "-f", format, output, image];
+            let ours = qcowfuzz(dir.path(), &arguments);
+            let theirs = qemu_img(dir.path(), &arguments).unwrap();
+            assert!(theirs.status.success(), "{theirs:?}");
+            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{arguments:?}");
+            let has = text(&ours.stdout).contains(shown);
+            assert!(has || output == "--output=human", "{image}: {ours:?}");
         }
     }
 }

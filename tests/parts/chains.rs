@@ -158,6 +158,10 @@ fn sizes(trace: &Trace, wanted: fn(u64, u64) -> bool) -> bool {
 
 fn data_files(trace: &Trace, raw: bool) -> bool {
     // A layer that became a raw file has no image any more.
-    let mut images = trace.vm.builders().zip(trace.vm.journals()).filter(|(_, it)| !it.raw);
+    let mut images = trace
+        .vm
+        .builders()
+        .zip(trace.vm.journals())
+        .filter(|(_, it)| it.format == ImageFormat::Qcow2);
     images.any(|(it, _)| it.plan().data_file.is_some_and(|it| it.raw == raw))
 }

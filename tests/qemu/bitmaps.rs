@@ -5,11 +5,14 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::internal::disk::image_format::ImageFormat;
 use qcowfuzz::internal::formats::error::MapError;
 use qcowfuzz::internal::formats::qcow2::constants::AUTOCLEAR_BITMAPS;
 use qcowfuzz::internal::formats::qcow2::head::Head;
 use qcowfuzz::internal::harness::oracles::qcow2::recount::Recount;
 
+use crate::info;
+use crate::info::Compared;
 use crate::lines;
 use crate::qemu::{self, Checked, Findings};
 
@@ -173,6 +176,8 @@ fn we_refuse_of_bitmaps_what_qemu_refuses() {
             fs::write(&path, &patched.bytes).unwrap();
             let map = run("qemu-img", "map -f qcow2");
             assert_eq!(map.status.success(), mapped, "{name}: {map:?}");
+            let expected = if mapped { Compared::Same } else { Compared::Refused };
+            assert_eq!(info::compare_json(&path, ImageFormat::Qcow2), Ok(expected), "{name}");
             // The walker does not read the directory, because its answer does not depend on it.
             let our_map = run(ours, "map -f qcow2");
             let head = Head::read(&patched.bytes[..]);
@@ -188,6 +193,39 @@ fn we_refuse_of_bitmaps_what_qemu_refuses() {
                 assert_eq!(findings(theirs), findings(ours), "{name}");
             }
         }
+    }
+}
+
+/// QEMU refuses a second bitmap of the same name, unless that one is in use.
+#[test]
+fn info_refuses_two_bitmaps_of_one_name_as_qemu_does() {
+    if !qemu::tools_are_there("info_refuses_two_bitmaps_of_one_name_as_qemu_does") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image.qcow2");
+    let sound =
+        built("bitmap granularity=9 flags=auto name=3\nbitmap granularity=16 flags=auto name=3\n");
+    let directory = Head::read(&sound[..]).unwrap().bitmaps.unwrap().directory_offset;
+    let directory = directory.get() as usize;
+    let (auto, both) = (2, 3);
+    for (flags, same, expected) in [
+        ([auto, auto], false, Compared::Same),
+        ([both, both], false, Compared::Same),
+        ([auto, auto], true, Compared::Refused),
+        ([both, auto], true, Compared::Refused),
+        ([auto, both], true, Compared::Same),
+        ([both, both], true, Compared::Same),
+    ] {
+        let mut bytes = sound.clone();
+        [bytes[directory + 15], bytes[directory + SECOND + 15]] = flags;
+        let name = directory + 24;
+        if same {
+            bytes.copy_within(name..name + 3, name + SECOND);
+        }
+        fs::write(&path, bytes).unwrap();
+        let compared = info::compare_json(&path, ImageFormat::Qcow2);
+        assert_eq!(compared, Ok(expected), "{flags:?}, {same}");
     }
 }
 

@@ -1,7 +1,6 @@
 //! Finds and runs qemu-img and qemu-io, and parses their answers.
 
 pub mod compare;
-pub mod differences;
 #[path = "../skipped/mod.rs"]
 pub mod skipped;
 
@@ -70,8 +69,13 @@ pub fn img(arguments: &[&OsStr]) -> Checked<Vec<u8>> {
 
 /// Runs qemu-io's `commands` on the image at `path` in one process, and returns its output. All must succeed.
 pub fn io(path: &Path, options: &[&str], commands: &[String]) -> Checked<String> {
-    let mut arguments = vec![OsStr::new("-f"), OsStr::new("qcow2")];
-    arguments.extend(options.iter().map(OsStr::new));
+    let options: Vec<&str> = ["-f", "qcow2"].iter().chain(options).copied().collect();
+    io_with(path, &options, commands)
+}
+
+/// Runs qemu-io as [`io`] does, with these options, which name the format.
+pub fn io_with(path: &Path, options: &[&str], commands: &[String]) -> Checked<String> {
+    let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
     for command in commands {
         arguments.extend([OsStr::new("-c"), OsStr::new(command)]);
     }
@@ -97,7 +101,8 @@ struct MapRecord {
     offset: Option<u64>,
 }
 
-/// Returns the extents that `qemu-img map` prints for `window`.
+/// Returns the extents that `qemu-img map` prints for `window`, without the record of length 0 that it prints for an
+/// empty window.
 pub fn map(path: &Path, window: Window) -> Checked<Vec<Extent>> {
     let mut arguments = ["map", "--output=json", "-f", "qcow2"].map(OsStr::new).to_vec();
     let start = format!("--start-offset={}", window.start);
@@ -108,7 +113,10 @@ pub fn map(path: &Path, window: Window) -> Checked<Vec<Extent>> {
     arguments.push(path.as_os_str());
     let output = run("qemu-img", &arguments)?;
     match beginning(&output)? {
-        extents if output.status.success() && output.stdout.ends_with(b"]\n") => Ok(extents),
+        mut extents if output.status.success() && output.stdout.ends_with(b"]\n") => {
+            extents.retain(|extent| extent.length_bytes > 0);
+            Ok(extents)
+        }
         _ => Err(failure("qemu-img", &arguments, &output)),
     }
 }

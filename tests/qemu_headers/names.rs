@@ -18,6 +18,7 @@ use qcowfuzz::internal::images::qcow2::{
 };
 use qcowfuzz::programs::text::assemble;
 
+use crate::info::{Compared, compare_json};
 use crate::{image_line, qemu};
 
 /// Returns a builder with a disk of 1 MiB, its other files, and a header of `style`.
@@ -129,6 +130,11 @@ fn qemu_reads_the_names_of_backing_files() {
                     let word = if format == ImageFormat::Raw { "raw" } else { "qcow2" };
                     let word = names_format.then_some(word);
                     assert_eq!(said["backing-filename-format"].as_str(), word, "{case}");
+                    assert_eq!(
+                        compare_json(&path, ImageFormat::Qcow2),
+                        Ok(Compared::Same),
+                        "{case}"
+                    );
                     if length == 101 {
                         let mapped = qemu::map(&path, Window::ALL);
                         mapped.unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -169,6 +175,7 @@ fn qemu_reads_the_names_of_data_files() {
                 let said = &info(&path)["format-specific"]["data"];
                 assert_eq!(said["data-file"], name, "{case}");
                 assert_eq!(said["data-file-raw"].as_bool(), Some(raw), "{case}");
+                assert_eq!(compare_json(&path, ImageFormat::Qcow2), Ok(Compared::Same), "{case}");
                 qemu::map(&path, Window::ALL).unwrap_or_else(|error| panic!("{case}: {error}"));
                 let storage = FileStorage::open(&path).unwrap();
                 let head = Head::read(&storage).unwrap();

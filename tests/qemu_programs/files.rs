@@ -1,5 +1,6 @@
 //! The files of a program: writes them and checks each.
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use std::fs;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -37,7 +38,7 @@ const MAX_COUNTED_CLUSTERS: u64 = 1 << 22;
 /// report.
 pub fn too_long(images: &Images, most_bytes: u64) -> Option<(u64, u64)> {
     let mut lengths = images.layers().flat_map(|files| {
-        let most = if files.raw { MAX_FILLED_BYTES } else { most_bytes };
+        let most = if files.format == ImageFormat::Raw { MAX_FILLED_BYTES } else { most_bytes };
         [(files.image.length_bytes(), most), (files.data_file.length_bytes(), most_bytes)]
     });
     lengths.find(|(length, most)| length > most)
@@ -49,7 +50,7 @@ fn most_clusters(images: &Images) -> Checked<u64> {
         let head = Head::read(&files.image).map_err(|error| error.to_string())?;
         Ok(head.header.geometry.cluster_size.clusters_for(files.image.length_bytes()))
     };
-    images.layers().filter(|files| !files.raw).try_fold(0, |most, files| {
+    images.layers().filter(|files| files.format == ImageFormat::Qcow2).try_fold(0, |most, files| {
         let clusters: Checked<u64> = clusters(files);
         Ok(most.max(clusters?))
     })
@@ -98,10 +99,16 @@ fn written_layers<'i>(
 ) -> impl Iterator<Item = (PathBuf, &'i LayerFiles)> {
     let (names, top) = (FileNames::default(), images.layers().len() - 1);
     let directory = directory.to_path_buf();
-    images.layers().enumerate().filter(|(_, files)| !files.raw).map(move |(depth, files)| {
-        let name = if depth == 0 { "layer.qcow2" } else { names.image(top - depth, false) };
-        (directory.join(name), &**files)
-    })
+    images.layers().enumerate().filter(|(_, files)| files.format == ImageFormat::Qcow2).map(
+        move |(depth, files)| {
+            let name = if depth == 0 {
+                "layer.qcow2"
+            } else {
+                names.image(top - depth, ImageFormat::Qcow2)
+            };
+            (directory.join(name), &**files)
+        },
+    )
 }
 
 /// Two of three short chains are written without holes, so that the flag `zero` of data is compared too. Raw layers

@@ -25,11 +25,10 @@ use qcowfuzz::internal::programs::interpreter::Vm;
 use qcowfuzz::walkers::chain::FileChain;
 
 use crate::Case;
-use crate::exported::{Exported, WITHOUT_HOLES};
+use crate::exported::Exported;
 use crate::files::{
     MAX_FILE_BYTES, are_mappable, check_layers, export_to, is_checkable, too_long, write_to,
 };
-use crate::qemu::differences::DIFFERENCES;
 use crate::qemu::skipped::skipped;
 use crate::qemu::{self, Checked, WHOLE_DISK_BYTES, compare};
 use crate::snapshots::{self, Listed};
@@ -95,7 +94,6 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
         in_memory: &images.layers().map(|files| files.layer().erased()).collect::<Vec<_>>(),
         model,
         l2_span_bytes: l2_span_bytes(harness.vm()),
-        allowed: if holes == Holes::Fill { WITHOUT_HOLES } else { &DIFFERENCES },
     };
     tally.add("programs", 1);
     tally.add("chains", u64::from(on_disk.len() > 1));
@@ -185,7 +183,6 @@ fn compare_snapshots(
                 in_memory: &on_disk,
                 model,
                 l2_span_bytes: l2_span_bytes(harness.vm()),
-                allowed: &DIFFERENCES,
             };
             applied.compare_maps(entropy, tally).map_err(described)?;
             applied.compare_data(entropy, tally).map_err(described)?;

@@ -2,6 +2,7 @@
 //! and memory show a bug: no oracle judges the answers. `scripts/campaign` measures it beside the other targets.
 #![no_main]
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::{self, PanicHookInfo};
@@ -38,7 +39,7 @@ fn print_once(info: &PanicHookInfo) {
 /// Opens a file, and reads the disk up to a bound. Any answer is right.
 fn read_everything(file: &[u8]) {
     let mut images = Images::default();
-    images.become_file(file);
+    images.become_file(ImageFormat::Qcow2, file);
     let chain = Chain::new(&images);
     let mut engine = UnderTest::default();
     let Ok(mut disk) = engine.open(&chain) else { return };

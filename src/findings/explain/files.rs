@@ -1,5 +1,6 @@
 //! The layout of the files that a program builds.
 
+use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 
 use crate::disk::clusters::ClusterSize;
@@ -72,7 +73,7 @@ pub(super) fn view(images: &Images, vm: &Vm, provenance: &[Provenance]) -> Vec<F
     let (mut files, mut anatomy) = (Vec::new(), Anatomy::default());
     let layers = images.layers().zip(vm.journals()).zip(provenance);
     for (depth, ((layer, journal), provenance)) in layers.enumerate() {
-        if layer.raw {
+        if layer.format == ImageFormat::Raw {
             let cluster_bytes = journal.cluster_size.bytes();
             let provenance = provenance.in_place(layer.image.length_bytes());
             files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &provenance));

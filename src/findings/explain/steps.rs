@@ -1,5 +1,6 @@
 //! The operations of an input and their effects.
 
+use crate::disk::image_format::ImageFormat;
 use std::fmt;
 use std::ops::Range;
 
@@ -114,7 +115,7 @@ pub(super) fn run(
         steps.push(Step { counter, bytes: *bytes, operation, effect, height, changes });
     }
     // A raw file has no mapping: a guest offset is also the host offset.
-    let raw: Vec<bool> = vm.journals().map(|journal| journal.raw).collect();
+    let raw: Vec<bool> = vm.journals().map(|journal| journal.format == ImageFormat::Raw).collect();
     for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
         step.changes.iter_mut().for_each(StepChange::in_place);
     }
@@ -269,7 +270,11 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
         let (Attack::Patch { spot, .. } | Attack::Trap { spot, .. }) = attack else { continue };
         let Spot { part, depth, nth } = *spot;
         let depth = usize::from(depth) % images.layers().len().max(1);
-        let Some(files) = images.layers().nth(depth).filter(|files| !files.raw) else { continue };
+        let Some(files) =
+            images.layers().nth(depth).filter(|files| files.format == ImageFormat::Qcow2)
+        else {
+            continue;
+        };
         // The image that a program builds is valid before an attack.
         if anatomy.read(&files.image).is_ok()
             && let Some(element) = anatomy.element(part, nth)

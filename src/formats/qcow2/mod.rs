@@ -4,6 +4,7 @@
 pub mod anatomy;
 pub mod bitmap;
 pub mod bitmap_directory;
+pub mod bitmap_list;
 pub mod constants;
 pub mod entry;
 pub mod extension;

@@ -11,7 +11,8 @@ use super::{OracleResult, violation};
 pub fn check(extents: &[Extent]) -> OracleResult {
     for extent in extents {
         let detail = || format!("{extent}");
-        if extent.mapping.status() == MappingStatus::Impossible {
+        // No engine is asked for host holes.
+        if matches!(extent.mapping.status(), MappingStatus::Impossible | MappingStatus::HostHole) {
             let Mapping { present, zero, data, compressed, .. } = extent.mapping;
             let field = match (present, zero, data, compressed) {
                 (_, true, true, _) | (_, false, false, _) => "zero and data",

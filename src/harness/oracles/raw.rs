@@ -7,6 +7,7 @@
 //! (`partition`).
 
 use crate::disk::extent::{Extent, Window};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
@@ -52,23 +53,24 @@ pub struct RawJudge {
 }
 
 impl RawJudge {
-    /// Judges the engine's answers about a file with the bytes of `input`.
+    /// Judges the engine's answers about a file of a format.
     ///
     /// # Errors
     /// The oracle found a violation.
     pub fn judge<E: Engine>(
         &mut self,
         engine: &mut E,
-        input: &[u8],
+        (format, input): (ImageFormat, &[u8]),
         verdicts: &mut Verdicts,
     ) -> Result<RawOutcome, Box<Violation>> {
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
         let fuel = Fuel::of_file(input.len() as u64);
         let Self { whole, other, .. } = self;
         let answers = Answers { whole, other, fuel, verdicts };
-        self.file.become_file(input);
+        self.file.become_file(format, input);
         let chain = Chain::new(&self.file);
-        match broken_at_open(&self.file.top().image) {
+        let rules_are_known = format == ImageFormat::Qcow2;
+        match rules_are_known.then(|| broken_at_open(&self.file.top().image)).flatten() {
             Some(rule) => answers.judge_refused(engine, &chain, rule),
             None => answers.judge(engine, &chain, entropy),
         }

@@ -1,6 +1,8 @@
 //! The target `raw_image`: image files of any content.
 
+use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::Observer;
+use crate::formats::probe::probe;
 use crate::harness::engine::Engine;
 use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::qcow2::recount::Recount;
@@ -52,20 +54,33 @@ impl<E: Engine> RawImage<E> {
     }
 }
 
+/// Returns the format of a file among those that the engine opens. A file of any other format is given to the engine as
+/// a qcow2 image, which it must refuse.
+fn format_of(file: &[u8], known: &[ImageFormat]) -> ImageFormat {
+    match probe(file) {
+        // Every file is a raw image.
+        Ok(format) if format != ImageFormat::Raw && known.contains(&format) => format,
+        _ => ImageFormat::Qcow2,
+    }
+}
+
 impl<E: Engine> Target for RawImage<E> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
-        // The recount must end without a panic. Any result is correct for a file of any content.
-        let _ = self.recount.recount(&input);
-        let Self { engine, judge, verdicts, .. } = self;
+        let Self { engine, recount, judge, verdicts } = self;
+        let format = format_of(input, engine.formats());
+        if format == ImageFormat::Qcow2 {
+            // The recount must end without a panic. Any result is correct for a file of any content.
+            let _ = recount.recount(&input);
+        }
         engine.begin_run();
         verdicts.begin_run();
         if engine.begin_rehearsal() {
             // Only the questions count.
-            let _ = judge.judge(engine, input, &mut Verdicts::default());
+            let _ = judge.judge(engine, (format, input), &mut Verdicts::default());
             engine.end_rehearsal();
         }
         let memory = MemoryMeter::begin();
-        let judged = judge.judge(engine, input, verdicts);
+        let judged = judge.judge(engine, (format, input), verdicts);
         let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed);
         let judged = judged.and_then(|outcome| {
             verdicts.judge(memory.check(engine.policy().memory))?;

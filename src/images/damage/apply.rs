@@ -4,6 +4,7 @@
 //! The value of an attacked field wraps, so that a field near its largest value can become a small one. An offset past
 //! the end of the file is held at the last cluster boundary of 64 bits, and a file is cut to no less than 0 bytes.
 
+use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 
 use crate::disk::clusters::ClusterSize;
@@ -46,7 +47,7 @@ impl Damage {
             return;
         }
         for (anatomy, files) in self.anatomies.iter_mut().zip(images.layers()) {
-            if files.raw {
+            if files.format != ImageFormat::Qcow2 {
                 *anatomy = Anatomy::default();
                 continue;
             }
@@ -145,7 +146,7 @@ impl Damage {
     fn truncate(&mut self, images: &mut Images, depth: usize, bytes: u64) {
         let files = images.at_depth_mut(depth);
         let length = files.image.length_bytes().saturating_sub(bytes);
-        if files.raw {
+        if files.format != ImageFormat::Qcow2 {
             // A raw file is as long as the disk that it holds.
             self.touched.push(EVERYTHING);
         }

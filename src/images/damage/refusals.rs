@@ -1,5 +1,6 @@
 //! The places of damaged images at which every reader must refuse.
 
+use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 
 use crate::formats::qcow2::anatomy::{EVERYTHING, Element, Part};
@@ -36,7 +37,9 @@ impl Damage {
         if self.is_trapped() || self.changed().is_empty() {
             return;
         }
-        for (depth, files) in images.layers().enumerate().take_while(|(_, files)| !files.raw) {
+        for (depth, files) in
+            images.layers().enumerate().take_while(|(_, files)| files.format == ImageFormat::Qcow2)
+        {
             let image = &files.image;
             match broken_at_open(image) {
                 // QEMU may probe the format of a layer below, and take a file without the magic number for a raw one.

@@ -1,5 +1,6 @@
 //! The lowest layer of a chain as a raw file: the bytes that a guest reads.
 
+use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{WriteNumber, stamp};
 use crate::images::files::LayerFiles;
@@ -13,7 +14,8 @@ use super::tables::{ClusterMapping, Compressed, Extended};
 impl Builder {
     /// Writes the bytes that a guest reads. The file is exactly as long as the disk.
     pub fn build_raw(&self, files: &mut LayerFiles) {
-        (files.raw, files.has_data_file, files.data_file_is_raw) = (true, false, false);
+        (files.format, files.has_data_file, files.data_file_is_raw) =
+            (ImageFormat::Raw, false, false);
         files.data_file.clear();
         files.out_of_date.clear();
         let image = &mut files.image;

@@ -7,6 +7,7 @@ use bytes::BufMut;
 
 use super::encoding::entries::{self, Subclusters};
 use crate::disk::clusters::SUBCLUSTERS;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
@@ -66,7 +67,7 @@ impl Builder {
         placement.lift_limit();
         let geometry = &self.plan.geometry;
         scratch.refcounts.allocate(placement, geometry, self.plan.refcounts, observer);
-        files.raw = false;
+        files.format = ImageFormat::Qcow2;
         files.has_data_file = self.plan.data_file.is_some();
         files.data_file_is_raw = self.plan.has_raw_data_file();
         files.data_file.clear();

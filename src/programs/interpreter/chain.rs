@@ -25,14 +25,15 @@ impl Vm {
     /// Returns the features that an engine needs to read the chain.
     pub fn features(&self) -> FeatureSet {
         // A raw layer has no structures: an engine reads only its bytes.
-        let images = self.layers().filter(|(_, journal)| !journal.raw);
+        let images = self.layers().filter(|(_, journal)| journal.format == ImageFormat::Qcow2);
         let mut features =
             images.fold(FeatureSet::EMPTY, |all, (builder, _)| all.with(builder.features()));
         let is_odd = |builder: &Builder| {
             let plan = builder.plan();
             plan.size_bytes != plan.virtual_size_bytes()
         };
-        let mut below = self.layers().skip(1).filter(|(_, journal)| !journal.raw);
+        let mut below =
+            self.layers().skip(1).filter(|(_, journal)| journal.format == ImageFormat::Qcow2);
         let any_is_odd = below.any(|(builder, _)| is_odd(builder));
         features.add_if(any_is_odd, Feature::OddBackingSize);
         features
@@ -74,10 +75,10 @@ impl Vm {
         images.set_unchanged(unchanged);
         for (height, layer) in self.below[..self.layers_below].iter().enumerate().skip(unchanged) {
             let files = images.layer_mut(height);
-            files.set_names(names, height, layer.journal.raw);
-            match layer.journal.raw {
-                true => layer.builder.build_raw(files),
-                false => {
+            files.set_names(names, height, layer.journal.format);
+            match layer.journal.format {
+                ImageFormat::Raw => layer.builder.build_raw(files),
+                _ => {
                     let names = self.names(names, height);
                     layer.builder.build(&names, &mut scratch, files, observer);
                 }
@@ -85,7 +86,7 @@ impl Vm {
         }
         let height = self.layers_below;
         let files = images.layer_mut(height);
-        files.set_names(names, height, false);
+        files.set_names(names, height, self.journal.format);
         let names = self.names(names, height);
         self.builder.build(&names, &mut scratch, files, observer);
         self.builder.report_vitals(&scratch, observer);
@@ -97,7 +98,11 @@ impl Vm {
     /// # Errors
     /// Returns the height of the lowest image without room, counted from 0, and the room that its names need.
     pub fn check_names(&self, names: &FileNames) -> Result<(), (usize, NamesTooLong)> {
-        let layers = self.layers().rev().enumerate().filter(|(_, (_, journal))| !journal.raw);
+        let layers = self
+            .layers()
+            .rev()
+            .enumerate()
+            .filter(|(_, (_, journal))| journal.format == ImageFormat::Qcow2);
         for (height, (builder, _)) in layers {
             builder.check_names(&self.names(names, height)).map_err(|error| (height, error))?;
         }
@@ -107,7 +112,7 @@ impl Vm {
     /// Returns the names by which the image at `height` refers to other files.
     fn names<'n>(&self, names: &'n FileNames, height: usize) -> Names<'n> {
         let backing = match height.checked_sub(1) {
-            Some(below) => names.image(below, self.below[below].journal.raw),
+            Some(below) => names.image(below, self.below[below].journal.format),
             None => "",
         };
         Names { backing: backing.as_bytes(), data_file: names.data_file(height).as_bytes() }
@@ -127,7 +132,7 @@ impl Vm {
         let layer = &mut self.below[self.layers_below];
         std::mem::swap(&mut self.builder, &mut layer.builder);
         std::mem::swap(&mut self.journal, &mut layer.journal);
-        layer.journal.raw = raw;
+        layer.journal.format = format;
         self.layers_below += 1;
         self.last = 0;
         self.begin_layer(plan);

@@ -1,5 +1,6 @@
 //! The walker of qcow2 images.
 
+mod host_holes;
 mod inflate;
 mod latest;
 mod lookup;

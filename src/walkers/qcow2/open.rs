@@ -22,6 +22,8 @@ pub(in crate::walkers) struct Qcow2<'s, S: Storage + ?Sized> {
     /// available.
     pub(in crate::walkers) data: Option<&'s S>,
     pub(in crate::walkers) header: Header,
+    /// See [`Qcow2::decide_host_holes`].
+    pub(super) has_host_holes: bool,
     /// The last table entries that were read through `header`. They must be reset when `header` changes.
     pub(super) latest: LatestEntries,
 }
@@ -73,7 +75,8 @@ impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
                 layer.data_file
             }
         };
-        Ok((Self { image: layer.image, data, header, latest: LatestEntries::default() }, named))
+        let (image, latest) = (layer.image, LatestEntries::default());
+        Ok((Self { image, data, header, has_host_holes: false, latest }, named))
     }
 
     /// Changes to the disk as it was when the snapshot at `index` of the snapshot table was taken.

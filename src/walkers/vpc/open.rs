@@ -23,7 +23,7 @@ pub(in crate::walkers) struct Vpc<'s, S: Storage + ?Sized> {
     pub(super) image: &'s S,
     size_bytes: u64,
     /// The blocks; `None` if every byte lies at its guest offset.
-    pub(super) blocks: Option<DynamicHeader>,
+    pub(in crate::walkers) blocks: Option<DynamicHeader>,
 }
 
 impl<'s, S: Storage + ?Sized> Vpc<'s, S> {
@@ -46,6 +46,11 @@ impl<'s, S: Storage + ?Sized> Vpc<'s, S> {
             }
         };
         Ok(Self { image, size_bytes, blocks })
+    }
+
+    /// Returns the file, if every byte lies at its guest offset.
+    pub(in crate::walkers) fn file_in_place(&self) -> Option<&'s S> {
+        self.blocks.is_none().then_some(self.image)
     }
 
     /// Returns the size of the disk that a guest sees, a multiple of 512.

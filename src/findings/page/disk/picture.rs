@@ -10,13 +10,14 @@ use crate::findings::records::MapRecord;
 use super::answer::ReaderExtents;
 
 /// All statuses, in the order of the legend.
-const KINDS: [MappingStatus; 7] = [
+const KINDS: [MappingStatus; 8] = [
     MappingStatus::Unallocated,
     MappingStatus::UnallocatedSubcluster,
     MappingStatus::ZeroPlain,
     MappingStatus::ZeroAllocated,
     MappingStatus::Normal,
     MappingStatus::Compressed,
+    MappingStatus::HostHole,
     MappingStatus::Impossible,
 ];
 
@@ -29,6 +30,7 @@ fn drawn(status: MappingStatus) -> (&'static str, &'static str) {
         MappingStatus::ZeroAllocated => ("0A", "zero-allocated"),
         MappingStatus::Normal => ("D", "data"),
         MappingStatus::Compressed => ("C", "compressed"),
+        MappingStatus::HostHole => ("D0", "zero"),
         MappingStatus::Impossible => ("?", "leak"),
     }
 }

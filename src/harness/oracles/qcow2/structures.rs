@@ -1,6 +1,7 @@
 //! The structures of all images of a chain, judged without an engine: refcounts, declarations, raw data files. Does not
 //! check the content of the tables: the model does.
 
+use crate::disk::image_format::ImageFormat;
 use smallvec::SmallVec;
 
 use crate::disk::limits::MAX_LAYERS;
@@ -58,7 +59,7 @@ impl Structures {
         self.table_bytes.of_a_snapshot = 0;
         for files in images.layers().rev().skip(images.unchanged()) {
             let mut layer = RecountedLayer::default();
-            if !files.raw {
+            if files.format == ImageFormat::Qcow2 {
                 refcounts::check(&mut self.recount, &files.image, &files.out_of_date)?;
                 layer.head = self.recount.take_head();
                 layer.table_bytes = self.recount.active_table_bytes();

@@ -1,0 +1,99 @@
+//! Numbers of the format.
+
+/// The first bytes of a file.
+pub const FILE_SIGNATURE: [u8; 8] = *b"vhdxfile";
+/// The unit of offsets in the block allocation table, of the log's offset and of its length, in bytes.
+pub const OFFSET_UNIT_BYTES: u64 = 1 << 20;
+/// The offset of the checksum in headers, in the region table and in log entries.
+pub const CHECKSUM_AT: usize = 4;
+
+/// The host offsets of the two headers.
+pub const VHDX_HEADER_OFFSETS: [u64; 2] = [64 << 10, 128 << 10];
+/// The number of bytes of a header that its checksum covers.
+pub const VHDX_HEADER_BYTES: usize = 4 << 10;
+/// The number of bytes of a header that have a meaning.
+pub const VHDX_HEADER_FIELD_BYTES: usize = 80;
+/// The first bytes of a header.
+pub const HEADER_SIGNATURE: [u8; 4] = *b"head";
+/// The only version of the format.
+pub const VHDX_VERSION: u16 = 1;
+
+/// The host offset of the first region table. QEMU does not read the second one.
+pub const REGION_TABLE_OFFSET: u64 = 192 << 10;
+/// The length of a region table in bytes.
+pub const REGION_TABLE_BYTES: usize = 64 << 10;
+/// The first bytes of a region table.
+pub const REGION_TABLE_SIGNATURE: [u8; 4] = *b"regi";
+/// The offset of the first entry in a region table.
+pub const REGION_ENTRIES_AT: usize = 16;
+/// The length of an entry of a region table in bytes.
+pub const REGION_ENTRY_BYTES: usize = 32;
+/// The largest number of entries in a region table.
+pub const MAX_REGIONS: u32 = 2047;
+/// The bit of a region's flags that is set if readers must know the region.
+pub const REGION_REQUIRED: u32 = 1;
+
+/// A GUID as stored.
+pub type Guid = [u8; 16];
+/// The region of the block allocation table.
+pub const BAT_REGION: Guid = 0x6677_c22d_23f6_0042_9d64_115e_9bfd_4a08_u128.to_be_bytes();
+/// The region of the metadata.
+pub const METADATA_REGION: Guid = 0x06a2_7c8b_9047_9a4b_b8fe_575f_050f_886e_u128.to_be_bytes();
+
+/// The number of bytes of a metadata region that hold its table.
+pub const METADATA_TABLE_BYTES: usize = 64 << 10;
+/// The first bytes of a metadata region.
+pub const METADATA_SIGNATURE: [u8; 8] = *b"metadata";
+/// The offset of the first entry in a metadata table.
+pub const METADATA_ENTRIES_AT: usize = 32;
+/// The length of an entry of a metadata table in bytes.
+pub const METADATA_ENTRY_BYTES: usize = 32;
+/// The largest number of entries in a metadata table.
+pub const MAX_METADATA_ENTRIES: u16 = 2047;
+/// The bit of a metadata entry's flags that is set if readers must know the item.
+pub const METADATA_REQUIRED: u32 = 4;
+
+/// The metadata item with the size of a block, and whether the disk has a parent.
+pub const FILE_PARAMETERS: Guid = 0x3767_a1ca_36fa_434d_b3b6_33f0_aa44_e76b_u128.to_be_bytes();
+/// The metadata item with the size of the disk.
+pub const VIRTUAL_DISK_SIZE: Guid = 0x2442_a52f_1bcd_7648_b211_5dbe_d83b_f4b8_u128.to_be_bytes();
+/// The metadata item with the SCSI identity of the disk.
+pub const PAGE_83: Guid = 0xab12_cabe_e6b2_2345_93ef_c309_e000_c746_u128.to_be_bytes();
+/// The metadata item with the size of a guest's sector.
+pub const LOGICAL_SECTOR_SIZE: Guid = 0x1dbf_4181_6fa9_0947_ba47_f233_a8fa_ab5f_u128.to_be_bytes();
+/// The metadata item with the size of a physical sector.
+pub const PHYSICAL_SECTOR_SIZE: Guid = 0xc748_a3cd_5d44_7144_9cc9_e988_5251_c556_u128.to_be_bytes();
+/// The metadata item that names the parent.
+pub const PARENT_LOCATOR: Guid = 0x2d5f_d3a8_0bb3_4d45_abf7_d3d8_4834_ab0c_u128.to_be_bytes();
+/// The bit of the file parameters that is set if the disk has a parent.
+pub const HAS_PARENT: u32 = 2;
+
+/// The smallest block in bytes.
+pub const MIN_VHDX_BLOCK_BYTES: u32 = 1 << 20;
+/// The largest block in bytes.
+pub const MAX_VHDX_BLOCK_BYTES: u32 = 256 << 20;
+/// The only size of a guest's sector that QEMU opens, in bytes.
+pub const GUEST_SECTOR_BYTES: u32 = 512;
+/// The number of guest bytes whose blocks are followed by one entry for a sector bitmap: 2^23 sectors.
+pub const CHUNK_BYTES: u64 = 1 << 32;
+/// The length of an entry of the block allocation table in bytes.
+pub const BAT_ENTRY_BYTES: usize = 8;
+
+/// The length of a sector of the log in bytes.
+pub const LOG_SECTOR_BYTES: u64 = 4 << 10;
+/// The length of the header of a log entry in bytes.
+pub const LOG_HEADER_BYTES: usize = 64;
+/// The first bytes of a log entry.
+pub const LOG_ENTRY_SIGNATURE: [u8; 4] = *b"loge";
+/// The length of a descriptor in bytes.
+pub const LOG_DESCRIPTOR_BYTES: usize = 32;
+/// The first bytes of a descriptor of a sector with data.
+pub const DATA_DESCRIPTOR: [u8; 4] = *b"desc";
+/// The first bytes of a descriptor of zeros.
+pub const ZERO_DESCRIPTOR: [u8; 4] = *b"zero";
+
+/// The largest length of disks and files in QEMU (`include/block/block_int-common.h`, `BDRV_MAX_LENGTH`), in bytes.
+pub const MAX_LENGTH_BYTES: u64 = (1 << 63) - (1 << 30);
+/// The largest number of bytes that QEMU reads at once (`BDRV_REQUEST_MAX_BYTES`), as it reads the block allocation
+/// table.
+pub const MAX_REQUEST_BYTES: u32 = i32::MAX as u32 & !511;

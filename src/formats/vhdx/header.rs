@@ -1,0 +1,156 @@
+//! The header: which of the two counts, and where the log lies.
+
+use bytes::Buf;
+
+use super::checksum::Checksum;
+use super::constants::{
+    Guid, HEADER_SIGNATURE, MAX_LENGTH_BYTES, OFFSET_UNIT_BYTES, VHDX_HEADER_BYTES,
+    VHDX_HEADER_FIELD_BYTES, VHDX_VERSION,
+};
+use super::log::ReplayLog;
+use crate::disk::offsets::HostOffset;
+use crate::formats::error::MapError;
+
+/// The fields of a header that a reader needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VhdxHeader {
+    /// The header with the larger number counts.
+    pub sequence: u64,
+    /// The identity of the entries of the log; zeros if the log is empty.
+    pub log_guid: Guid,
+    /// The version of the log.
+    pub log_version: u16,
+    /// The length of the log in bytes.
+    pub log_length_bytes: u32,
+    /// The host offset of the log.
+    pub log_offset: HostOffset,
+}
+
+impl VhdxHeader {
+    /// Returns the header that counts of `first` and `second`, as QEMU chooses it (`block/vhdx.c`,
+    /// `vhdx_parse_header`).
+    ///
+    /// # Errors
+    /// Neither is valid, or two different ones have the same sequence number.
+    pub fn current(
+        first: &[u8; VHDX_HEADER_BYTES],
+        second: &[u8; VHDX_HEADER_BYTES],
+    ) -> Result<Self, MapError> {
+        let not_vhdx = |what| Err(MapError::NotImage { format: "vhdx", what });
+        match (Self::parse(first), Self::parse(second)) {
+            (None, None) => not_vhdx("neither header is valid"),
+            (Some(one), None) | (None, Some(one)) => Ok(one),
+            (Some(first), Some(second)) if first.sequence > second.sequence => Ok(first),
+            (Some(first), Some(second)) if first.sequence < second.sequence => Ok(second),
+            (Some(header), Some(_)) => {
+                // Some tools write the same header twice.
+                let fields = |bytes: &[u8; VHDX_HEADER_BYTES]| {
+                    bytes.first_chunk::<VHDX_HEADER_FIELD_BYTES>().copied()
+                };
+                match fields(first) == fields(second) {
+                    true => Ok(header),
+                    false => not_vhdx("two different headers have the same sequence number"),
+                }
+            }
+        }
+    }
+
+    /// Parses a header; `None` if it is not valid.
+    fn parse(bytes: &[u8; VHDX_HEADER_BYTES]) -> Option<Self> {
+        if !bytes.starts_with(&HEADER_SIGNATURE) || !Checksum::is_valid(bytes) {
+            return None;
+        }
+        let mut rest = bytes.as_slice();
+        // Signature, checksum.
+        rest.advance(8);
+        let sequence = rest.get_u64_le();
+        // The identities of the file and of its data.
+        rest.advance(32);
+        let mut log_guid = [0; 16];
+        rest.copy_to_slice(&mut log_guid);
+        let (log_version, version) = (rest.get_u16_le(), rest.get_u16_le());
+        let log_length_bytes = rest.get_u32_le();
+        let log_offset = HostOffset::new(rest.get_u64_le());
+        let header = Self { sequence, log_guid, log_version, log_length_bytes, log_offset };
+        (version == VHDX_VERSION).then_some(header)
+    }
+
+    /// Returns the log, if there is one, after the checks that QEMU makes (`block/vhdx-log.c`, `vhdx_parse_log`).
+    ///
+    /// # Errors
+    /// The log's offset, version or length is not allowed.
+    pub fn log(&self) -> Result<Option<ReplayLog>, MapError> {
+        let fault = |field, found, expected| Err(MapError::Header { field, found, expected });
+        let (offset, length) = (self.log_offset.get(), u64::from(self.log_length_bytes));
+        if offset < OFFSET_UNIT_BYTES || !offset.is_multiple_of(OFFSET_UNIT_BYTES) {
+            return fault("log offset", offset, "a multiple of 1 MiB other than 0");
+        }
+        if self.log_version != 0 {
+            return fault("log version", self.log_version.into(), "0");
+        }
+        if self.log_guid == [0; 16] || length == 0 {
+            return Ok(None);
+        }
+        if !length.is_multiple_of(OFFSET_UNIT_BYTES) {
+            return fault("log length", length, "a multiple of 1 MiB");
+        }
+        // QEMU reads every sector of the log.
+        if offset.checked_add(length).is_none_or(|end| end > MAX_LENGTH_BYTES) {
+            return fault("log offset", offset, "an offset that QEMU can read");
+        }
+        Ok(Some(ReplayLog {
+            offset: self.log_offset,
+            length_bytes: self.log_length_bytes,
+            guid: self.log_guid,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(sequence: u64, file_guid: u8) -> [u8; VHDX_HEADER_BYTES] {
+        let mut bytes = [0; VHDX_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&HEADER_SIGNATURE);
+        bytes[8..16].copy_from_slice(&sequence.to_le_bytes());
+        bytes[16] = file_guid;
+        bytes[66] = 1;
+        bytes[68..72].copy_from_slice(&(1u32 << 20).to_le_bytes());
+        bytes[72..80].copy_from_slice(&(1u64 << 20).to_le_bytes());
+        let checksum = Checksum::of_structure(&bytes).get();
+        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_valid_header_with_the_larger_number_counts() {
+        let sequence = |first: &[u8; VHDX_HEADER_BYTES], second: &[u8; VHDX_HEADER_BYTES]| {
+            VhdxHeader::current(first, second).ok().map(|header| header.sequence)
+        };
+        let mut spoiled = header(9, 0);
+        spoiled[4095] ^= 1;
+        assert_eq!(sequence(&header(1, 0), &header(2, 0)), Some(2));
+        assert_eq!(sequence(&header(3, 0), &header(2, 0)), Some(3));
+        assert_eq!(sequence(&header(3, 0), &spoiled), Some(3));
+        assert_eq!(sequence(&spoiled, &header(2, 0)), Some(2));
+        assert_eq!(sequence(&spoiled, &spoiled), None);
+        assert_eq!(sequence(&header(2, 5), &header(2, 5)), Some(2));
+        assert_eq!(sequence(&header(2, 5), &header(2, 6)), None);
+    }
+
+    #[test]
+    fn a_log_without_identity_is_empty() {
+        let bytes = header(1, 0);
+        let mut header = VhdxHeader::current(&bytes, &bytes).unwrap();
+        assert_eq!(header.log(), Ok(None));
+        header.log_guid[3] = 1;
+        assert!(header.log().unwrap().is_some());
+        header.log_length_bytes += 1;
+        assert!(header.log().is_err());
+        header.log_length_bytes = 0;
+        assert_eq!(header.log(), Ok(None));
+        header.log_offset = HostOffset::new(4096);
+        assert!(header.log().is_err());
+    }
+}

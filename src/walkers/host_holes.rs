@@ -1,0 +1,98 @@
+//! Host holes: data that lie in holes of the file that stores them. The image says that there are data; the file system
+//! knows that they are zeros.
+//!
+//! # Arithmetic
+//! An extent of data lies at host offsets of at most 56 bits, so that neither they nor its guest offsets saturate.
+
+use std::ops::ControlFlow;
+
+use crate::disk::extent::{Extent, Mapping, MappingStatus, Visitor};
+use crate::disk::observer::Observer;
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::Storage;
+
+use super::disk::{Disk, OpenLayer};
+
+impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
+    /// Makes walks and look-ups report data in holes of the host file, and past its end, as zeros, too. Extents are cut
+    /// at the edges of these holes.
+    ///
+    /// `qemu-img map` does so for fixed VHD images, for flat VMDK extents, and for qcow2 images whose files take far
+    /// less space than their counts say, such as those with `preallocation=metadata` (QEMU
+    /// `block/qcow2-refcount.c`, `qcow2_detect_metadata_preallocation`). This asks the storages
+    /// ([`Storage::stored`] and [`Storage::allocated_bytes`]), so that the answers do not depend on the bytes of the
+    /// images alone.
+    pub fn with_host_holes(mut self) -> Self {
+        self.host_holes = true;
+        for layer in self.layers_mut() {
+            if let OpenLayer::Qcow2(layer) = layer {
+                layer.decide_host_holes();
+            }
+        }
+        self
+    }
+
+    /// Adds the zero flag to the mapping of a guest byte in a host hole.
+    pub(super) fn with_zero_flag(&self, guest: GuestOffset, mapping: Mapping) -> Mapping {
+        let stored = |(file, from): (&S, HostOffset)| {
+            file.stored(from, from.saturating_add(1)).map(|stored| stored.stored)
+        };
+        match self.asked(guest, &mapping).map(stored) {
+            Some(Ok(false)) => Mapping { zero: true, ..mapping },
+            _ => mapping,
+        }
+    }
+
+    /// Emits an extent in parts, cut at the edges of host holes.
+    #[inline(never)]
+    pub(super) fn emit_parts<V: Visitor + ?Sized>(
+        &self,
+        extent: Extent,
+        visitor: &mut V,
+    ) -> ControlFlow<()> {
+        let Some((file, from)) = self.asked(extent.start, &extent.mapping) else {
+            return visitor.extent(extent);
+        };
+        let mut done = 0;
+        while done < extent.length_bytes {
+            let (at, end) = (from.saturating_add(done), from.saturating_add(extent.length_bytes));
+            let Ok(stored) = file.stored(at, end) else {
+                // Like QEMU, this ignores errors.
+                return visitor.extent(part(&extent, done, extent.length_bytes, true));
+            };
+            // Each step covers at least one byte, for any answer of the storage.
+            let next = stored.end.clamp(at.saturating_add(1), end).saturating_distance_from(from);
+            if visitor.extent(part(&extent, done, next, stored.stored)).is_break() {
+                return ControlFlow::Break(());
+            }
+            done = next;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Returns the file that QEMU asks for holes under a guest byte, and the byte's host offset there.
+    fn asked(&self, guest: GuestOffset, mapping: &Mapping) -> Option<(&'s S, HostOffset)> {
+        let layer = match mapping.status() {
+            MappingStatus::Normal => self.layer(usize::try_from(mapping.depth).ok()?)?,
+            _ => return None,
+        };
+        let file = match layer {
+            OpenLayer::Qcow2(layer) => layer.file_with_host_holes(),
+            OpenLayer::Vpc(layer) => layer.file_in_place(),
+            OpenLayer::Vmdk(layer) => layer.flat_file_at(guest),
+            // A walk of a raw layer asks the file in any case. QEMU's driver for VHDX does not ask.
+            OpenLayer::Raw(_) | OpenLayer::Vhdx(_) => None,
+        };
+        file.zip(mapping.offset)
+    }
+}
+
+/// Returns the bytes `from..end` of an extent, both counted from its start.
+fn part(extent: &Extent, from: u64, end: u64, stored: bool) -> Extent {
+    let mapping = extent.mapping.advanced(from).unwrap_or(extent.mapping);
+    Extent {
+        start: extent.start.saturating_add(from),
+        length_bytes: end.saturating_sub(from),
+        mapping: Mapping { zero: !stored, ..mapping },
+    }
+}

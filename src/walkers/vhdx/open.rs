@@ -1,0 +1,118 @@
+//! Opens an image, with the checks that QEMU makes at an open for reading only (`block/vhdx.c`, `vhdx_open`).
+//!
+//! # Arithmetic
+//! An item of the metadata that lies past 2^64 lies past the end of every file, where there are zeros.
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{PIECE_BYTES, Storage};
+use crate::formats::error::MapError;
+use crate::formats::vhdx::block_table::BlockTable;
+use crate::formats::vhdx::constants::{
+    FILE_SIGNATURE, METADATA_TABLE_BYTES, REGION_TABLE_BYTES, REGION_TABLE_OFFSET,
+    VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
+};
+use crate::formats::vhdx::header::VhdxHeader;
+use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
+use crate::formats::vhdx::region_table::RegionTable;
+use crate::formats::vhdx::regions::Region;
+
+use super::blocks::each_fault;
+use super::log::check_log;
+
+/// An open VHDX image.
+#[derive(Debug)]
+pub(in crate::walkers) struct Vhdx<'s, S: Storage + ?Sized> {
+    pub(super) image: &'s S,
+    pub(in crate::walkers) table: BlockTable,
+    /// If false, walks and look-ups report the whole disk as data, as QEMU's driver does.
+    pub(in crate::walkers) reports_blocks: bool,
+}
+
+impl<'s, S: Storage + ?Sized> Vhdx<'s, S> {
+    /// Opens the image.
+    ///
+    /// # Errors
+    /// QEMU refuses the image, or a read failed.
+    pub(in crate::walkers) fn open(image: &'s S) -> Result<Self, MapError> {
+        Self::open_reporting(image, Err)
+    }
+
+    /// Opens the image, and calls `take` with each fault of a stored block.
+    fn open_reporting(
+        image: &'s S,
+        take: impl FnMut(MapError) -> Result<(), MapError>,
+    ) -> Result<Self, MapError> {
+        if read(image, HostOffset::ZERO)? != FILE_SIGNATURE {
+            let what = "the file does not begin with 'vhdxfile'";
+            return Err(MapError::NotImage { format: "vhdx", what });
+        }
+        let header = header(image)?;
+        let mut scratch = vec![0; PIECE_BYTES];
+        if let Some(log) = header.log()? {
+            check_log(image, &log, &mut scratch)?;
+        }
+        let log = Region::new(header.log_offset, header.log_length_bytes);
+        let RegionTable { bat: (table, length_bytes), metadata_offset, regions } =
+            region_table(image, log)?;
+        let metadata = metadata(image, metadata_offset)?;
+        let table = BlockTable::new(table, length_bytes, &metadata)?;
+        each_fault(image, &table, &regions, &mut scratch, take)?;
+        Ok(Self { image, table, reports_blocks: true })
+    }
+
+    /// Returns the size of the disk that a guest sees, a multiple of 512.
+    pub(in crate::walkers) fn size_bytes(&self) -> u64 {
+        self.table.size_bytes
+    }
+}
+
+/// Calls `report` with each fault that `qemu-img check` finds in a VHDX image: stored blocks that do not lie in the
+/// file, or that overlap another part of it (QEMU `block/vhdx.c`, `vhdx_co_check`).
+///
+/// # Errors
+/// QEMU refuses the image for another reason, or a read failed.
+pub fn check_vhdx<S: Storage + ?Sized>(
+    image: &S,
+    mut report: impl FnMut(&MapError),
+) -> Result<(), MapError> {
+    let opened = Vhdx::open_reporting(image, |fault| {
+        report(&fault);
+        Ok(())
+    });
+    opened.map(drop)
+}
+
+/// Returns the header that counts.
+fn header<S: Storage + ?Sized>(image: &S) -> Result<VhdxHeader, MapError> {
+    let [first, second] = VHDX_HEADER_OFFSETS;
+    let first: [u8; VHDX_HEADER_BYTES] = read(image, HostOffset::new(first))?;
+    VhdxHeader::current(&first, &read(image, HostOffset::new(second))?)
+}
+
+/// Reads and checks the region table.
+fn region_table<S: Storage + ?Sized>(image: &S, log: Region) -> Result<RegionTable, MapError> {
+    let bytes: [u8; REGION_TABLE_BYTES] = read(image, HostOffset::new(REGION_TABLE_OFFSET))?;
+    RegionTable::parse(&bytes, log)
+}
+
+/// Reads and checks the metadata in the region at `region`.
+fn metadata<S: Storage + ?Sized>(image: &S, region: HostOffset) -> Result<Metadata, MapError> {
+    let table: [u8; METADATA_TABLE_BYTES] = read(image, region)?;
+    let table = MetadataTable::parse(&table)?;
+    let item = |offset: u32| region.saturating_add(offset.into());
+    Metadata::parse(
+        read(image, item(table.file_parameters))?,
+        read(image, item(table.virtual_disk_size))?,
+        read(image, item(table.logical_sector_size))?,
+    )
+}
+
+/// Reads `N` bytes.
+fn read<const N: usize, S: Storage + ?Sized>(
+    image: &S,
+    offset: HostOffset,
+) -> Result<[u8; N], MapError> {
+    let mut bytes = [0; N];
+    image.read_at(offset, &mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,124 @@
+//! Walks and looks up the blocks of an image.
+//!
+//! # Arithmetic
+//! A disk has less than 2^63 bytes, and a table in a region less than 2^28 entries of at most 2^28 guest bytes, so that
+//! no guest offset saturates.
+
+use std::ops::ControlFlow;
+
+use crate::disk::extent::Mapping;
+use crate::disk::observer::{Event, Observer, State};
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::Storage;
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
+use crate::formats::vhdx::block_table::{BlockState, BlockTable};
+use crate::walkers::cover::{Cover, entries_of, go_on};
+
+use super::open::Vhdx;
+
+/// The mapping of the whole disk in QEMU, whose driver does not report blocks.
+const ALL_DATA: Mapping = Mapping { present: true, zero: false, data: true, ..Mapping::HOLE };
+
+impl<S: Storage + ?Sized> Vhdx<'_, S> {
+    /// Walks the window. `scratch` holds a piece of the block allocation table.
+    pub(in crate::walkers) fn walk(&self, scratch: &mut [u8], cover: &mut impl Cover) -> Flow {
+        cover.observer().begin(State::WalkL1);
+        if !self.reports_blocks {
+            go_on!(cover.step());
+            return Ok(cover.put(cover.end(), ALL_DATA));
+        }
+        let (table, position) = (&self.table, cover.position().get());
+        let blocks = entries_of(position, cover.end().get(), table.block_bytes.trailing_zeros());
+        // A window has at least one byte. The table may have no entry for some of its blocks.
+        let last = table.index_of(blocks.end.saturating_sub(1)).saturating_add(1);
+        let indices = table.index_of(blocks.start)..last.min(table.room_entries);
+        go_on!(each_entries(self.image, table.offset, indices, scratch, |entries| -> Flow {
+            go_on!(cover.step());
+            cover.observer().event(State::WalkL1, Event::Piece);
+            match entries {
+                Entries::Read(first, entries) => {
+                    for (index, entry) in (first..).zip(entries) {
+                        go_on!(block(table, index, u64::from_le_bytes(*entry), cover)?);
+                    }
+                }
+                Entries::Zeros(indices) => {
+                    let [start, end] = [indices.start, indices.end].map(|at| start_of(table, at));
+                    go_on!(cover.cover(start, end, mapping_of(None))?);
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?);
+        match cover.position() < cover.end() {
+            true => Err(past_table(table.room_entries)),
+            false => Ok(ControlFlow::Continue(())),
+        }
+    }
+
+    /// Returns the mapping of a guest byte.
+    pub(in crate::walkers) fn lookup(&self, guest: GuestOffset) -> Result<Mapping, MapError> {
+        match self.reports_blocks {
+            true => Ok(mapping_of(self.host_of(guest)?)),
+            false => Ok(ALL_DATA),
+        }
+    }
+
+    /// Returns the host offset of a guest byte, or `None` if the byte is zero and the file does not store its block.
+    pub(super) fn host_of(&self, guest: GuestOffset) -> Result<Option<HostOffset>, MapError> {
+        let table = &self.table;
+        let block = u64::from(table.block_bytes);
+        let index = table.index_of(guest.get() / block);
+        if index >= table.room_entries {
+            return Err(past_table(index));
+        }
+        let mut entry = [0; 8];
+        self.image.read_at(table.offset.saturating_add(index.saturating_mul(8)), &mut entry)?;
+        let start = start_of_data(table, index, u64::from_le_bytes(entry))?;
+        Ok(start.map(|start| start.saturating_add(guest.get() % block)))
+    }
+}
+
+/// Returns the error of a block without an entry: QEMU opens a disk of more than 2^32 blocks with a table that is too
+/// short for it, and reads past the table.
+fn past_table(index: u64) -> MapError {
+    MapError::BlockEntry { index, what: "the entry lies past the end of the table" }
+}
+
+/// Returns the first guest byte that no entry before the one at `index` maps.
+fn start_of(table: &BlockTable, index: u64) -> GuestOffset {
+    GuestOffset::new(table.blocks_before(index).saturating_mul(table.block_bytes.into()))
+}
+
+/// Covers the block with the entry at `index`, unless that stands for a sector bitmap.
+fn block(table: &BlockTable, index: u64, entry: u64, cover: &mut impl Cover) -> Flow {
+    if table.is_bitmap(index) {
+        return Ok(ControlFlow::Continue(()));
+    }
+    let start = start_of(table, index);
+    let mapping = mapping_of(start_of_data(table, index, entry)?);
+    cover.cover(start, start.saturating_add(table.block_bytes.into()), mapping)
+}
+
+/// Returns the host offset of a block, or `None` if the file does not store it.
+fn start_of_data(
+    table: &BlockTable,
+    index: u64,
+    entry: u64,
+) -> Result<Option<HostOffset>, MapError> {
+    let fault = |what| Err(MapError::BlockEntry { index, what });
+    match BlockState::of_entry(entry) {
+        BlockState::Zeros => Ok(None),
+        BlockState::Unreadable(what) => fault(what),
+        // Only of entries that are not checked at open: those past the disk's number of blocks modulo 2^32.
+        BlockState::Stored(start) if start.checked_add(table.block_bytes.into()).is_none() => {
+            fault("the block ends past 2^64")
+        }
+        BlockState::Stored(start) => Ok(Some(start)),
+    }
+}
+
+/// Returns the mapping of bytes at `host`. Blocks that the file does not store are zeros of this image.
+fn mapping_of(host: Option<HostOffset>) -> Mapping {
+    let (data, zero) = (host.is_some(), host.is_none());
+    Mapping { present: true, zero, data, offset: host, ..Mapping::HOLE }
+}

@@ -1,0 +1,135 @@
+//! Opens an image, with the checks that QEMU makes (`block/vmdk.c`, `vmdk_open`).
+//!
+//! # Arithmetic
+//! A file has less than 2^63 bytes, so that the length of an image does not saturate.
+
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::{Layer, Storage};
+use crate::formats::error::MapError;
+use crate::formats::vmdk::constants::{
+    COWD_MAGIC, DIRECTORY_AT_END, HEADER_BYTES, MAX_LENGTH_BYTES, SECTOR_BYTES, SPARSE_MAGIC,
+    STREAM_FOOTER_BYTES,
+};
+use crate::formats::vmdk::cowd_header::CowdHeader;
+use crate::formats::vmdk::descriptor::ExtentKind;
+use crate::formats::vmdk::footer;
+use crate::formats::vmdk::head::{Identity, ImageLayout, first_sector, sectors_of};
+use crate::formats::vmdk::sesparse::{ConstHeader, check_volatile};
+use crate::formats::vmdk::sparse_header::SparseHeader;
+
+use super::extent::{ExtentData, OpenExtent};
+
+/// An open VMDK image.
+#[derive(Debug)]
+pub(in crate::walkers) struct Vmdk<'s, S: Storage + ?Sized> {
+    pub(super) extents: Vec<OpenExtent<'s, S>>,
+    /// The identity of the content.
+    content: u32,
+    /// The identity that the content of the parent must have.
+    parent_content: u32,
+}
+
+impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
+    /// Opens the image. Reports whether it has a parent, too.
+    ///
+    /// # Errors
+    /// QEMU refuses the image, `layer` lacks the file of an extent, or a read failed.
+    pub(in crate::walkers) fn open(layer: &Layer<'s, S>) -> Result<(Self, bool), MapError> {
+        let layout = ImageLayout::read(layer.image)?;
+        let image_sectors = sectors_of(layer.image);
+        let mut extents = Vec::with_capacity(layout.extents().len());
+        if layout == ImageLayout::Sparse {
+            add(&mut extents, layer.image, sparse(layer.image, image_sectors)?)?;
+        }
+        if layer.extents.len() < layout.extents().len() {
+            return Err(MapError::Missing("file of an extent"));
+        }
+        for (line, file) in layout.extents().iter().zip(layer.extents) {
+            let opened = match line.kind {
+                ExtentKind::Flat(offset) => (line.sectors, ExtentData::Flat(offset)),
+                // QEMU looks for a footer at the end of the descriptor, not of the extent.
+                ExtentKind::Sparse => sparse(&**file, image_sectors)?,
+                ExtentKind::SeSparse => sesparse(&**file)?,
+            };
+            add(&mut extents, file, opened)?;
+        }
+        let Identity { content, parent_content, parent_name } =
+            Identity::read(layer.image, &layout)?;
+        Ok((Self { extents, content, parent_content }, parent_name.is_some()))
+    }
+
+    /// Returns the size of the disk that a guest sees, a multiple of 512.
+    pub(in crate::walkers) fn size_bytes(&self) -> u64 {
+        self.extents.last().map_or(0, |extent| extent.end.get())
+    }
+
+    /// Checks that `parent` has the content on which this image is based.
+    ///
+    /// # Errors
+    /// It has another content.
+    pub(in crate::walkers) fn check_parent(&self, parent: &Self) -> Result<(), MapError> {
+        match self.parent_content == parent.content {
+            true => Ok(()),
+            false => Err(MapError::Header {
+                field: "parentCID",
+                found: self.parent_content.into(),
+                expected: "the CID of the parent",
+            }),
+        }
+    }
+}
+
+/// Adds an extent of the given number of sectors at the end of the disk.
+fn add<'s, S: Storage + ?Sized>(
+    extents: &mut Vec<OpenExtent<'s, S>>,
+    file: &'s S,
+    (sectors, data): (u64, ExtentData),
+) -> Result<(), MapError> {
+    let start = extents.last().map_or(GuestOffset::ZERO, |extent| extent.end);
+    let end = sectors.checked_mul(SECTOR_BYTES).and_then(|length| start.checked_add(length));
+    let end = end.filter(|end| end.get() <= MAX_LENGTH_BYTES).ok_or(MapError::Header {
+        field: "sectors of an extent",
+        found: sectors,
+        expected: "a number with which the disk is smaller than 2^63 bytes",
+    })?;
+    extents.push(OpenExtent { file, start, end, data });
+    Ok(())
+}
+
+/// Returns the number of sectors and the tables of a sparse extent.
+fn sparse<S: Storage + ?Sized>(
+    file: &S,
+    image_sectors: u64,
+) -> Result<(u64, ExtentData), MapError> {
+    let first = first_sector(file)?;
+    if first.starts_with(&COWD_MAGIC) {
+        let header = CowdHeader::read(&first);
+        let data = header.tables()?.map_or(ExtentData::Indivisible, ExtentData::Sparse);
+        return Ok((header.capacity_sectors.into(), data));
+    }
+    if !first.starts_with(&SPARSE_MAGIC) {
+        return Err(MapError::NotImage { format: "vmdk", what: "no header of a sparse extent" });
+    }
+    let mut header = SparseHeader::read(&first);
+    if header.is_descriptor() {
+        return Err(MapError::Unsupported("VMDK descriptor in the file of an extent"));
+    }
+    if header.directory_sector == DIRECTORY_AT_END {
+        let end = image_sectors.saturating_mul(SECTOR_BYTES);
+        let at = end.checked_sub(STREAM_FOOTER_BYTES as u64).ok_or(footer::no_footer())?;
+        let mut bytes = [0; STREAM_FOOTER_BYTES];
+        file.read_at(HostOffset::new(at), &mut bytes)?;
+        header = footer::header(&bytes)?;
+    }
+    Ok((header.capacity_sectors, ExtentData::Sparse(header.tables(sectors_of(file))?)))
+}
+
+/// Returns the number of sectors and the tables of an seSparse extent.
+fn sesparse<S: Storage + ?Sized>(file: &S) -> Result<(u64, ExtentData), MapError> {
+    let mut bytes = [0; HEADER_BYTES];
+    file.read_at(HostOffset::ZERO, &mut bytes)?;
+    let header = ConstHeader::parse(&bytes)?;
+    file.read_at(header.volatile_offset()?, &mut bytes)?;
+    check_volatile(&bytes)?;
+    Ok((header.capacity_sectors, ExtentData::Sparse(header.tables()?)))
+}

@@ -1,0 +1,158 @@
+//! Walks the extents of an image: the pieces of the grain directory, and of each grain table.
+//!
+//! # Arithmetic
+//! QEMU refuses disks of 2^63 bytes, and a grain table maps less than 2^43 bytes, so that no guest offset of an entry
+//! saturates. Distances are those from an earlier offset to a later one.
+
+use std::ops::ControlFlow;
+
+use crate::disk::observer::{Event, Observer, State};
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::Storage;
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
+use crate::formats::vmdk::grain::Grain;
+use crate::formats::vmdk::tables::{GrainKind, Tables};
+use crate::walkers::cover::{Cover, go_on};
+
+use super::extent::{ExtentData, NO_DIRECTORY_ENTRY, OpenExtent};
+use super::open::Vmdk;
+
+impl<S: Storage + ?Sized> Vmdk<'_, S> {
+    /// Walks the window. `first` and `second` hold pieces of tables.
+    pub(in crate::walkers) fn walk(
+        &self,
+        first: &mut [u8],
+        second: &mut [u8],
+        cover: &mut impl Cover,
+    ) -> Flow {
+        cover.observer().begin(State::WalkL1);
+        let mut last: Option<&OpenExtent<S>> = None;
+        while cover.position() < cover.end() {
+            let Some(extent) = self.extent_at(cover.position()) else { break };
+            if last.is_some_and(|last| !last.is_in_file_of(extent)) {
+                go_on!(cover.change_file());
+            }
+            last = Some(extent);
+            match &extent.data {
+                ExtentData::Flat(_) | ExtentData::Indivisible => {
+                    go_on!(cover.step());
+                    let mapping = self.lookup(cover.position())?;
+                    let end = extent.end.min(cover.end());
+                    cover.observer().event(State::WalkL1, mapping.event());
+                    go_on!(cover.put(end, mapping));
+                }
+                ExtentData::Sparse(tables) => {
+                    let mut walk = ExtentWalk { extent, tables, cover: &mut *cover };
+                    go_on!(match tables.kind {
+                        GrainKind::SeSparse(_) => walk.directory(first, second, u64::from_le_bytes),
+                        GrainKind::Plain | GrainKind::Compressed { .. } => {
+                            walk.directory(first, second, |it| u32::from_le_bytes(it).into())
+                        }
+                    }?);
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// The walk of a sparse extent.
+struct ExtentWalk<'w, 's, S: Storage + ?Sized, C: Cover> {
+    extent: &'w OpenExtent<'s, S>,
+    tables: &'w Tables,
+    cover: &'w mut C,
+}
+
+impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
+    /// Covers the rest of the window in the extent. `number` returns the number in an entry of `N` bytes.
+    fn directory<const N: usize>(
+        &mut self,
+        first: &mut [u8],
+        second: &mut [u8],
+        number: impl Fn([u8; N]) -> u64,
+    ) -> Flow {
+        let (start, span) = (self.extent.start, self.tables.span_bytes());
+        // The last grain of the extent is whole.
+        let length = self.extent.end.saturating_distance_from(start);
+        let end = start.saturating_add(length.next_multiple_of(self.tables.grain_bytes()));
+        let end = end.min(self.cover.end());
+        let from = self.cover.position().saturating_distance_from(start) / span;
+        let until = end.saturating_distance_from(start).div_ceil(span);
+        let entries = u64::from(self.tables.directory_entries);
+        let indices = from..until.min(entries);
+        let (file, directory) = (self.extent.file, self.tables.directory);
+        go_on!(each_entries(file, directory, indices, first, |entries| -> Flow {
+            go_on!(self.cover.step());
+            self.cover.observer().event(State::WalkL1, Event::Piece);
+            // `hole_until` covers holes once an entry follows them.
+            let Entries::Read(index, entries) = entries else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            for (index, entry) in (index..).zip(entries) {
+                let at = start.saturating_add(index.saturating_mul(span));
+                let table = self.checked(at, |tables| tables.table_of(number(*entry)))?;
+                if let Some(table) = table {
+                    go_on!(self.cover.hole_until(at)?);
+                    self.cover.observer().event(State::WalkL1, Event::Table);
+                    let end = end.min(at.saturating_add(span));
+                    go_on!(self.table(table, at, end, second, &number)?);
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?);
+        if until > entries {
+            let at = start.saturating_add(entries.saturating_mul(span));
+            self.checked(at, |_| Err(NO_DIRECTORY_ENTRY))?;
+        }
+        self.cover.hole_until(end)
+    }
+
+    /// Covers the window up to `end` in the grain table at `table`, which maps the disk from `start`.
+    fn table<const N: usize>(
+        &mut self,
+        table: HostOffset,
+        start: GuestOffset,
+        end: GuestOffset,
+        scratch: &mut [u8],
+        number: impl Fn([u8; N]) -> u64,
+    ) -> Flow {
+        let grain_bytes = self.tables.grain_bytes();
+        let from = self.cover.position().saturating_distance_from(start) / grain_bytes;
+        let until = end.saturating_distance_from(start).div_ceil(grain_bytes);
+        self.cover.observer().begin(State::WalkL2);
+        each_entries(self.extent.file, table, from..until, scratch, |entries| -> Flow {
+            go_on!(self.cover.step());
+            self.cover.observer().event(State::WalkL2, Event::Piece);
+            let Entries::Read(index, entries) = entries else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            for (index, entry) in (index..).zip(entries) {
+                let at = start.saturating_add(index.saturating_mul(grain_bytes));
+                let grain = self.checked(at, |tables| tables.grain_of(number(*entry)))?;
+                if grain != Grain::Unallocated {
+                    go_on!(self.cover.hole_until(at)?);
+                    let mapping = self.extent.mapping_of(grain);
+                    go_on!(self.cover.cover(at, at.saturating_add(grain_bytes), mapping)?);
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Decodes the entry for the guest bytes from `at` on. If it is malformed, covers the hole before it.
+    fn checked<T>(
+        &mut self,
+        at: GuestOffset,
+        decode: impl FnOnce(&Tables) -> Result<T, &'static str>,
+    ) -> Result<T, MapError> {
+        match decode(self.tables) {
+            Ok(decoded) => Ok(decoded),
+            Err(what) => {
+                // The walk ends here, even if the receiver has ended it before.
+                let _ = self.cover.hole_until(at)?;
+                Err(MapError::Grain { guest: self.cover.position(), what })
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `info`: the record of an image, as qemu-img prints it.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::{Damaged, error_line, qcowfuzz, qemu_img, text, with_image};
+
+/// The commands that make the images.
+const MAKING: &[&str] = &[
+    "create -q -f qcow2 base.qcow2 64M",
+    "create -q -f qcow2 -b base.qcow2 -F qcow2 over.qcow2 65000k",
+    "create -q -f qcow2 -u -b ../base.qcow2 -F raw sub/below.qcow2 1G",
+    "create -q -f qcow2 -u -b nbd://host/disk -F raw remote.qcow2 1000",
+    "create -q -f qcow2 -o compat=0.10 old.qcow2 3M",
+    "snapshot -c first old.qcow2",
+    "snapshot -c n\u{e4}me old.qcow2",
+    "create -q -f qcow2 -o cluster_size=512,refcount_bits=1,lazy_refcounts=on small.qcow2 1000M",
+    "create -q -f qcow2 -o extended_l2=on,data_file=data.raw,data_file_raw=on apart.qcow2 1023488",
+    "bitmap --add -g 4096 apart.qcow2 one",
+    "bitmap --add --disable apart.qcow2 two",
+    "create -q -f qcow2 -o compression_type=zstd empty.qcow2 0",
+    "create -q -f qcow2 -o cluster_size=2M huge.qcow2 1P",
+    "create -q -f vpc disk.vhd 5M",
+    "create -q -f vpc -o subformat=fixed fixed.vhd 3M",
+    "create -q -f vhdx disk.vhdx 5M",
+    "create -q -f raw plain.raw 1000k",
+];
+
+const IMAGES: &[(&str, &str)] = &[
+    ("qcow2", "over.qcow2"),
+    ("qcow2", "./over.qcow2"),
+    ("qcow2", "sub/below.qcow2"),
+    ("qcow2", "remote.qcow2"),
+    ("qcow2", "old.qcow2"),
+    ("qcow2", "odd.qcow2"),
+    ("qcow2", "small.qcow2"),
+    ("qcow2", "apart.qcow2"),
+    ("qcow2", "empty.qcow2"),
+    ("qcow2", "huge.qcow2"),
+    ("vpc", "disk.vhd"),
+    ("vpc", "fixed.vhd"),
+    ("vhdx", "disk.vhdx"),
+    ("raw", "plain.raw"),
+    ("raw", "over.qcow2"),
+];
+
+/// Makes the images in `dir`. Returns `None` if qemu-img is not installed.
+fn make(dir: &Path) -> Option<()> {
+    fs::create_dir(dir.join("sub")).unwrap();
+    for command in MAKING {
+        let made = qemu_img(dir, &command.split(' ').collect::<Vec<_>>())?;
+        assert!(made.status.success(), "{command}: {made:?}");
+    }
+    // The data file is not opened, and need not exist.
+    fs::remove_file(dir.join("data.raw")).unwrap();
+    // The extra data of a snapshot: the length of the VM state, the size of the disk, and no instruction count.
+    let mut bytes = fs::read(dir.join("old.qcow2")).unwrap();
+    let table = u64::from_be_bytes(bytes[64..72].try_into().unwrap()) as usize;
+    bytes[table + 40..][..8].copy_from_slice(&(1_u64 << 63 | 5).to_be_bytes());
+    bytes[table + 56..][..8].fill(0xFF);
+    fs::write(dir.join("odd.qcow2"), bytes).unwrap();
+    Some(())
+}
+
+/// Returns the output of a tool for `info` with these arguments. qemu-img prints its dates in UTC.
+fn info(tool: &str, dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(tool);
+    command.arg("info").args(arguments).current_dir(dir).env("TZ", "UTC").output().unwrap()
+}
+
+#[test]
+fn info_prints_what_qemu_img_prints() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = make(dir.path()) else { return };
+    let ours = env!("CARGO_BIN_EXE_qcowfuzz");
+    for (format, image) in IMAGES {
+        let arguments = ["-f", format, image];
+        let [ours, theirs] = [ours, "qemu-img"].map(|tool| info(tool, dir.path(), &arguments));
+        assert!(ours.status.success() && ours.stderr.is_empty(), "{image}: {ours:?}");
+        assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{image}");
+    }
+    for (format, image) in IMAGES {
+        // The format is probed, except for a file that has a reason to be something else.
+        let probed = &["--output=json", image][..];
+        let named = &["--output=json", "-f", format, image][..];
+        let is_named = *image == "fixed.vhd" || *format == "raw";
+        let arguments = if is_named { named } else { probed };
+        let [ours, theirs] = [ours, "qemu-img"].map(|tool| {
+            let output = info(tool, dir.path(), arguments);
+            assert!(output.status.success(), "{image}: {output:?}");
+            serde_json::from_slice::<Value>(&output.stdout).unwrap()
+        });
+        assert_eq!(ours, theirs, "{image}");
+    }
+}
+
+/// The record of an image without qemu-img.
+#[test]
+fn info_describes_the_image() {
+    let dir = with_image();
+    let output = qcowfuzz(dir.path(), &["info", "--output", "json", "disk.qcow2"]);
+    assert!(output.status.success(), "{output:?}");
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(info["virtual-size"], 16 << 16);
+    assert_eq!(info["format-specific"]["data"]["refcount-bits"], 16);
+    assert_eq!(info["children"][0]["info"]["format"], "file");
+    let output = qcowfuzz(dir.path(), &["info", "disk.qcow2"]);
+    let printed = text(&output.stdout);
+    assert!(printed.contains("\nvirtual size: 1 MiB (1048576 bytes)\n"), "{printed}");
+    assert!(printed.contains("\n    compat: 1.1\n"), "{printed}");
+}
+
+#[test]
+fn names_that_are_not_text_are_printed_as_qemu_img_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = b"a\xff\xe4b\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80\xef\xbf\xbe\x7f\x01\xe2\x82";
+    let name = std::ffi::OsStr::from_bytes(name);
+    let words = ["create", "-q", "-f", "qcow2", "-u", "-F", "raw", "-b"];
+    let mut create = Command::new("qemu-img");
+    create.args(words).arg(name).args(["named.qcow2", "1M"]).current_dir(dir.path());
+    let Some(_) = qemu_img(dir.path(), &["--version"]) else { return };
+    assert!(create.output().unwrap().status.success());
+    let ours = env!("CARGO_BIN_EXE_qcowfuzz");
+    let run = |form: &str| {
+        [ours, "qemu-img"].map(|tool| info(tool, dir.path(), &["--output", form, "named.qcow2"]))
+    };
+    let [ours, theirs] = run("human");
+    assert_eq!(ours.stdout, theirs.stdout);
+    let [ours, theirs] =
+        run("json").map(|output| serde_json::from_slice::<Value>(&output.stdout).unwrap());
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn an_image_that_cannot_be_opened_exits_with_1() {
+    let dir = with_image();
+    let mut image = Damaged::new(dir.path());
+    image.put(4, &9u32.to_be_bytes());
+    image.save(dir.path(), "damaged.qcow2");
+    fs::write(dir.path().join("short.qcow2"), b"QFI\xfb\0\0\0\x03").unwrap();
+    for (arguments, message) in [
+        (&["none.qcow2"][..], "none.qcow2: No such file"),
+        (&["."], ".: not a regular file"),
+        (&["damaged.qcow2"], "damaged.qcow2: header: version is 9, expected 2 or 3"),
+        (&["short.qcow2"], "(the file ends after 8 bytes)"),
+        (&["-f", "vpc", "disk.qcow2"], "disk.qcow2: not a vpc image"),
+        (&["-f", "qed", "disk.qcow2"], "format 'qed' is not supported, expected one of qcow2"),
+    ] {
+        let output = qcowfuzz(dir.path(), &[&["info"], arguments].concat());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(error_line(&output).contains(message), "{}", error_line(&output));
+    }
+}

@@ -1,0 +1,48 @@
+//! Images of every format but qcow2, judged by qemu: valid ones of every shape, damaged ones, and those that qemu
+//! makes. The installed qemu-img opens the same images as our walkers, with the same extents and the same data.
+
+#[path = "qemu_formats/comparison.rs"]
+mod comparison;
+#[allow(dead_code)]
+#[path = "qemu/info.rs"]
+mod info;
+#[path = "qemu_formats/maker.rs"]
+mod maker;
+#[allow(dead_code)]
+mod qemu;
+mod tally;
+#[path = "qemu_formats/vhdx.rs"]
+mod vhdx;
+#[path = "qemu_formats/vhdx_damage.rs"]
+mod vhdx_damage;
+#[path = "qemu_formats/vhdx_writer.rs"]
+mod vhdx_writer;
+#[path = "qemu_formats/vmdk.rs"]
+mod vmdk;
+#[path = "qemu_formats/vmdk_damage.rs"]
+mod vmdk_damage;
+#[path = "qemu_formats/vmdk_extents.rs"]
+mod vmdk_extents;
+#[path = "qemu_formats/vmdk_writer.rs"]
+mod vmdk_writer;
+#[path = "qemu_formats/vpc.rs"]
+mod vpc;
+#[path = "qemu_formats/vpc_writer.rs"]
+mod vpc_writer;
+
+use comparison::judge_format;
+
+#[test]
+fn qemu_agrees_about_vpc_images() {
+    judge_format::<vpc::Vpc>("qemu_agrees_about_vpc_images");
+}
+
+#[test]
+fn qemu_agrees_about_vhdx_images() {
+    judge_format::<vhdx::Vhdx>("qemu_agrees_about_vhdx_images");
+}
+
+#[test]
+fn qemu_agrees_about_vmdk_images() {
+    judge_format::<vmdk::Vmdk>("qemu_agrees_about_vmdk_images");
+}

@@ -1,0 +1,152 @@
+//! VHDX images.
+
+use std::path::Path;
+
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::walkers::{self, Disk, WalkScratch};
+
+use crate::comparison::{Kind, TestedFormat, one_of, walk};
+use crate::qemu::{self, Checked, compare};
+use crate::tally::Tally;
+use crate::{maker, vhdx_damage, vhdx_writer};
+
+pub struct Vhdx;
+
+impl TestedFormat for Vhdx {
+    const FORMAT: ImageFormat = ImageFormat::Vhdx;
+    const VALID: u64 = 510;
+    const DAMAGED: u64 = 480;
+    const MADE_BY_QEMU: u64 = 155;
+    const BOUNDS: &[(&str, u64)] = &[
+        ("valid images", 500),
+        ("damaged images that open", 100),
+        ("damaged images that are refused", 100),
+        ("images that qemu makes", 150),
+        ("records of info", 600),
+        ("extents", 700),
+        ("windows", 150),
+        ("whole disks", 150),
+        ("disks that cannot be read", 10),
+        ("extents of zeros by the table", 700),
+        ("extents of data by the table", 1000),
+        ("walks that meet a block that cannot be read", 30),
+        ("parts of disks", 100),
+    ];
+    const WINDOWS_OF: u64 = 4;
+    const DATA_OF: u64 = 3;
+
+    fn write(path: &Path, kind: Kind, entropy: &mut Entropy) -> Checked<()> {
+        if kind == Kind::MadeByQemu {
+            return make(path, entropy);
+        }
+        let mut written = vhdx_writer::write(entropy);
+        if kind == Kind::Damaged {
+            (0..=entropy.below(2)).for_each(|_| vhdx_damage::damage(&mut written, entropy));
+        }
+        written.save(path).map_err(|error| error.to_string())
+    }
+
+    fn check_more(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
+        let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
+        let disk = Disk::open_as(ImageFormat::Vhdx, &[Layer::alone(&storage)]);
+        let disk = disk.map_err(|error| error.to_string())?;
+        let (extents, error) = walk(&disk, Window::ALL);
+        for extent in &extents {
+            check_extent(&storage, &disk, extent)?;
+            let content = if extent.mapping.data { "data" } else { "zeros" };
+            tally.add(format!("extents of {content} by the table"), 1);
+        }
+        let end = extents.last().and_then(Extent::end).unwrap_or(GuestOffset::ZERO);
+        match error {
+            None if end.get() == disk.virtual_size_bytes() => {}
+            None => return Err(format!("the walk ends at {end}")),
+            Some(error) => {
+                let mut byte = [0];
+                let read = walkers::read(&disk, end, &mut byte, &mut WalkScratch::new());
+                let found = walkers::lookup(&disk, end);
+                if read.as_ref().err() != Some(&error) || found.err() != Some(error) {
+                    return Err(format!("the walk fails at {end}, and the read: {read:?}"));
+                }
+                tally.add("walks that meet a block that cannot be read", 1);
+            }
+        }
+        if end.get() > MAX_READ_BYTES && entropy.one_in(2) {
+            let commands = reads(entropy, &disk, &extents)?;
+            qemu::io_with(path, &["-f", "vhdx", "-r"], &commands)?;
+            tally.add("parts of disks", commands.len() as u64);
+        }
+        Ok(())
+    }
+}
+
+/// The length from which on a disk is compared in parts.
+const MAX_READ_BYTES: u64 = 16 << 20;
+/// The length of a part.
+const PART_BYTES: u64 = 512;
+
+/// Returns commands of qemu-io that fail unless parts of the disk, at the ends of extents, have the bytes that we read.
+fn reads(
+    entropy: &mut Entropy,
+    disk: &Disk<FileStorage>,
+    extents: &[Extent],
+) -> Checked<Vec<String>> {
+    let mut commands = Vec::new();
+    for _ in 0..6 {
+        let extent = &extents[entropy.below(extents.len() as u64) as usize];
+        let delta = one_of(entropy, [0, extent.length_bytes - PART_BYTES]);
+        let start = extent.start.saturating_add(delta);
+        let ours = read(disk, start, PART_BYTES as usize)?;
+        // qemu-io compares with one byte, which blocks on regions do not repeat.
+        if ours.iter().all(|byte| *byte == ours[0]) {
+            commands.push(format!("read -P {} {start} {PART_BYTES}", ours[0]));
+        }
+    }
+    Ok(commands)
+}
+
+/// Checks that an extent of our walk says where the data are.
+fn check_extent(storage: &FileStorage, disk: &Disk<FileStorage>, extent: &Extent) -> Checked<()> {
+    let length = extent.length_bytes.min(PART_BYTES);
+    for delta in [0, (extent.length_bytes - length) / 2, extent.length_bytes - length] {
+        let start = extent.start.saturating_add(delta);
+        let ours = read(disk, start, length as usize)?;
+        let mut there = vec![0; length as usize];
+        let mapping = extent.mapping.advanced(delta).ok_or("an offset")?;
+        if let Some(offset) = mapping.offset {
+            storage.read_at(offset, &mut there).map_err(|error| error.to_string())?;
+        }
+        compare::same_bytes(&format!("{extent}"), start.get(), &ours, &there)?;
+        let found = walkers::lookup(disk, start);
+        let has_flags = mapping.present && mapping.zero != mapping.data;
+        if found.as_ref() != Ok(&mapping) || !has_flags || mapping.zero == mapping.offset.is_some()
+        {
+            return Err(format!("look-up of byte {delta} of {extent}: {found:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn read(disk: &Disk<FileStorage>, start: GuestOffset, length: usize) -> Checked<Vec<u8>> {
+    let mut bytes = vec![0xA5; length];
+    walkers::read(disk, start, &mut bytes, &mut WalkScratch::new())
+        .map_err(|error| format!("our read at {start}: {error}"))?;
+    Ok(bytes)
+}
+
+/// Makes an image with qemu-img, and changes it with qemu-io.
+fn make(path: &Path, entropy: &mut Entropy) -> Checked<()> {
+    let bits = 1 + entropy.below(15);
+    let size = 512 * (1 + entropy.below(1 << bits));
+    let subformat = one_of(entropy, ["dynamic", "dynamic", "dynamic", "fixed"]);
+    let block = one_of(entropy, ["0", "1M", "1M", "1M", "2M", "16M", "256M", "1000"]);
+    let log = one_of(entropy, ["1", "1M", "2M", "3000000"]);
+    let zero = one_of(entropy, ["on", "off"]);
+    let options =
+        format!("subformat={subformat},block_size={block},log_size={log},block_state_zero={zero}");
+    maker::create(path, ImageFormat::Vhdx, &options, size, &[])?;
+    maker::change(path, ImageFormat::Vhdx, size, entropy)
+}

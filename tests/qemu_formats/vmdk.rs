@@ -1,0 +1,114 @@
+//! VMDK images.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::internal::images::entropy::Entropy;
+
+use crate::comparison::{Kind, TestedFormat, one_of};
+use crate::qemu::{self, Checked};
+use crate::{maker, vmdk_damage, vmdk_writer};
+
+pub struct Vmdk;
+
+impl TestedFormat for Vmdk {
+    const FORMAT: ImageFormat = ImageFormat::Vmdk;
+    const VALID: u64 = 520;
+    const DAMAGED: u64 = 540;
+    const MADE_BY_QEMU: u64 = 160;
+    const BOUNDS: &[(&str, u64)] = &[
+        ("valid images", 500),
+        ("damaged images that open", 100),
+        ("damaged images that are refused", 100),
+        ("images that qemu makes", 150),
+        ("extents", 20_000),
+        ("windows", 1500),
+        ("whole disks", 600),
+        ("disks that cannot be read", 30),
+        ("walks that fail", 10),
+        ("disks that only qemu-img convert can read", 1),
+        ("look-ups behind the last grain of an extent", 10),
+        ("walks on which qemu-img divides by zero", 1),
+    ];
+
+    fn write(path: &Path, kind: Kind, entropy: &mut Entropy) -> Checked<()> {
+        if kind == Kind::MadeByQemu {
+            return make(path, entropy);
+        }
+        let mut files = vmdk_writer::write(entropy, "image");
+        if kind == Kind::Damaged {
+            (0..=entropy.below(2)).for_each(|_| vmdk_damage::damage(&mut files, entropy));
+        }
+        for file in files {
+            fs::write(path.with_file_name(file.name), file.bytes)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes an image with qemu-img, perhaps one with a parent, and changes it with qemu-io.
+fn make(path: &Path, entropy: &mut Entropy) -> Checked<()> {
+    let bits = 1 + entropy.below(14);
+    let size = 512 * (1 + entropy.below(1 << bits));
+    let subformat = one_of(
+        entropy,
+        [
+            "monolithicSparse",
+            "monolithicFlat",
+            "twoGbMaxExtentSparse",
+            "twoGbMaxExtentFlat",
+            "streamOptimized",
+        ],
+    );
+    let is_flat = subformat.ends_with("Flat");
+    let adapter = one_of(entropy, ["ide", "lsilogic", "buslogic", "legacyESX"]);
+    let mut options = format!("subformat={subformat},adapter_type={adapter}");
+    if !is_flat && entropy.one_in(2) {
+        options += ",zeroed_grain=on";
+    }
+    options += one_of(entropy, ["", ",hwversion=7", ",compat6=on", ",toolsversion=1"]);
+    let parent = path.with_extension("parent");
+    if !is_flat && entropy.one_in(3) {
+        create(&parent, "subformat=monolithicSparse,zeroed_grain=on", size, &[])?;
+        change(&parent, size, entropy, 1 + entropy.clone().below(4))?;
+        let backing = [OsStr::new("-F"), OsStr::new("vmdk"), OsStr::new("-b"), parent.as_os_str()];
+        create(path, &options, size, &backing)?;
+    } else {
+        create(path, &options, size, &[])?;
+    }
+    match subformat {
+        "streamOptimized" => {
+            // Compressed grains are written once.
+            let at = 65_536 * entropy.below(size.div_ceil(65_536));
+            let length = (65_536 * (1 + entropy.below(3))).min(size - at);
+            let command = format!("write -P {} {at} {length}", entropy.below(256));
+            qemu::io_with(path, &["-f", "vmdk"], &[command]).map(drop)
+        }
+        _ => change(path, size, entropy, entropy.clone().below(5)),
+    }
+}
+
+fn create(path: &Path, options: &str, size: u64, backing: &[&OsStr]) -> Checked<()> {
+    maker::create(path, ImageFormat::Vmdk, options, size, backing)
+}
+
+/// Writes data and zeros.
+fn change(path: &Path, size: u64, entropy: &mut Entropy, count: u64) -> Checked<()> {
+    let commands: Vec<String> = (0..count)
+        .map(|_| {
+            let (at, pattern) = (entropy.below(size / 512) * 512, entropy.below(256));
+            let length = (512 * (1 + entropy.below(300))).min(size - at);
+            let grain = at / 65_536 * 65_536;
+            let kinds = [
+                format!("write -P {pattern} {at} {length}"),
+                format!("write -z {at} {length}"),
+                format!("write -z {grain} {}", (size - grain).min(65_536)),
+            ];
+            one_of(entropy, kinds)
+        })
+        .collect();
+    qemu::io_with(path, &["-f", "vmdk"], &commands).map(drop)
+}

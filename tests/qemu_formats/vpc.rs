@@ -1,0 +1,52 @@
+//! VHD images.
+
+use std::fs;
+use std::path::Path;
+
+use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::internal::images::entropy::Entropy;
+
+use crate::comparison::{Kind, TestedFormat, one_of};
+use crate::qemu::Checked;
+use crate::{maker, vpc_writer};
+
+pub struct Vpc;
+
+impl TestedFormat for Vpc {
+    const FORMAT: ImageFormat = ImageFormat::Vpc;
+    const VALID: u64 = 520;
+    const DAMAGED: u64 = 480;
+    const MADE_BY_QEMU: u64 = 160;
+    const BOUNDS: &[(&str, u64)] = &[
+        ("valid images", 500),
+        ("damaged images that open", 100),
+        ("damaged images that are refused", 100),
+        ("images that qemu makes", 150),
+        ("records of info", 700),
+        ("extents", 4000),
+        ("windows", 1500),
+        ("whole disks", 600),
+    ];
+
+    fn write(path: &Path, kind: Kind, entropy: &mut Entropy) -> Checked<()> {
+        if kind == Kind::MadeByQemu {
+            return make(path, entropy);
+        }
+        let mut written = vpc_writer::write(entropy);
+        if kind == Kind::Damaged {
+            (0..=entropy.below(2)).for_each(|_| vpc_writer::damage(&mut written, entropy));
+        }
+        fs::write(path, &written.bytes).map_err(|error| error.to_string())
+    }
+}
+
+/// Makes an image with qemu-img, and changes it with qemu-io.
+fn make(path: &Path, entropy: &mut Entropy) -> Checked<()> {
+    let bits = 1 + entropy.below(15);
+    let size = 512 * (1 + entropy.below(1 << bits));
+    let subformat = one_of(entropy, ["dynamic", "dynamic", "dynamic", "fixed"]);
+    let force = one_of(entropy, ["on", "off"]);
+    let options = format!("subformat={subformat},force_size={force}");
+    maker::create(path, ImageFormat::Vpc, &options, size, &[])?;
+    maker::change(path, ImageFormat::Vpc, size, entropy)
+}
