@@ -18,6 +18,7 @@ const APART: &[(&str, &[&str], &str)] = &[
     ("images", &["walkers"], "the build does not ask the walker"),
     ("programs", &["walkers"], "the build does not ask the walker"),
     ("images::qcow2", &["formats"], "the build encodes with functions of its own"),
+    ("images::vpc", &["formats"], "the build encodes with functions of its own"),
     ("images::damage::open_rules", &["formats"], "the rules do not share the checks of readers"),
     ("images::damage::entry_rules", &["formats"], "the rules do not share the checks of readers"),
     (
@@ -54,6 +55,7 @@ const APART: &[(&str, &[&str], &str)] = &[
 const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("harness::model", &["images::content", "programs::journal"]),
     ("harness::oracles::qcow2", &["formats"]),
+    ("harness::oracles::layout", &["formats"]),
     // Constants, offset types, and types that only hold values.
     ("images::qcow2", &["formats::qcow2::constants", "formats::qcow2::geometry"]),
     ("images::damage::open_rules", &["formats::qcow2::constants"]),

@@ -8,6 +8,8 @@ mod comparison;
 mod info;
 #[path = "qemu_formats/maker.rs"]
 mod maker;
+#[path = "qemu_formats/program.rs"]
+mod program;
 #[allow(dead_code)]
 mod qemu;
 mod tally;

@@ -55,8 +55,9 @@ def check_coverage(out, llvm, tree):
     foreign = [name for name in covered if not name.startswith(f"{tree}/")]
     if foreign:
         raise Failed(f"the coverage report contains {foreign[0]}, expected files of this crate only")
-    # A mod.rs has no code.
-    walker = sorted(set(tree.glob("src/walkers/qcow2/*.rs")) - set(tree.glob("**/mod.rs")))
+    # A mod.rs has no code, and the files of fuzz targets are in memory, where they have no holes.
+    left_out = [*tree.glob("**/mod.rs"), tree / "src/walkers/qcow2/host_holes.rs"]
+    walker = sorted(set(tree.glob("src/walkers/qcow2/*.rs")) - set(left_out))
     if not walker:
         raise Unable("no source of the walker in src/walkers/qcow2")
     for path in walker:

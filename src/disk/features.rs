@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::clusters::ClusterSize;
+use super::image_format::ImageFormat;
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
@@ -112,12 +113,32 @@ features! {
     /// A qcow2 backing file whose size is no whole number of sectors. Readers that round such a size in different ways
     /// read different bytes through the layers above. The length of a raw backing file needs no rounding.
     OddBackingSize = "a backing file of an odd size",
+    /// An image in the format qcow2.
+    Qcow2 = "qcow2 images",
+    /// An image in the format VHD.
+    Vpc = "vpc images",
+    /// An image in the format VHDX.
+    Vhdx = "vhdx images",
+    /// An image in the format VMDK.
+    Vmdk = "vmdk images",
 }
 
 impl Feature {
     /// Returns the feature with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|feature| feature.name() == name)
+    }
+
+    /// Returns the feature of images of a format; of a raw file, which is one only below another image, the feature of
+    /// raw backing files.
+    pub(crate) const fn images_of(format: ImageFormat) -> Self {
+        match format {
+            ImageFormat::Qcow2 => Self::Qcow2,
+            ImageFormat::Raw => Self::RawBacking,
+            ImageFormat::Vpc => Self::Vpc,
+            ImageFormat::Vhdx => Self::Vhdx,
+            ImageFormat::Vmdk => Self::Vmdk,
+        }
     }
 
     /// Returns the feature of clusters of this size.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::disk::features::{Feature, FeatureSet};
+use crate::disk::image_format::ImageFormat;
 use crate::programs::{Program, fold};
 
 /// A claim of an engine about a feature.
@@ -16,25 +17,46 @@ pub enum Claim {
     No,
 }
 
+impl Default for Claims {
+    /// Returns [`Claims::QCOW2`].
+    fn default() -> Self {
+        Self::QCOW2
+    }
+}
+
 /// One program of this many keeps the features that the engine may refuse.
 const REFUSED_SHARE: u16 = 8;
 
-/// The claims of an engine about all features. A feature that no claim mentions is claimed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The claims of an engine about all features. Claims begin with [`Claims::QCOW2`] or [`Claims::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
     no: FeatureSet,
     refuse_or_be_right: FeatureSet,
 }
 
 impl Claims {
-    /// All features are claimed.
+    /// All features are claimed, and images of all formats.
     pub const ALL: Self = Self { no: FeatureSet::EMPTY, refuse_or_be_right: FeatureSet::EMPTY };
+    /// All features of qcow2 images are claimed, and no image of another format, except raw backing files.
+    pub const QCOW2: Self = Self::ALL.no(&[Feature::Vpc, Feature::Vhdx, Feature::Vmdk]);
 
     /// Returns these claims, except that the engine does not know `features`.
     pub const fn no(self, features: &[Feature]) -> Self {
         let features = FeatureSet::of(features);
         let refuse_or_be_right = self.refuse_or_be_right.without(features);
         Self { no: self.no.with(features), refuse_or_be_right }
+    }
+
+    /// Returns these claims, except that the engine knows `features`.
+    pub const fn yes(self, features: &[Feature]) -> Self {
+        let features = FeatureSet::of(features);
+        let refuse_or_be_right = self.refuse_or_be_right.without(features);
+        Self { no: self.no.without(features), refuse_or_be_right }
+    }
+
+    /// Reports whether the engine may get images of a format.
+    pub fn knows(&self, format: ImageFormat) -> bool {
+        !self.no.meets(FeatureSet::of(&[Feature::images_of(format)]))
     }
 
     /// Returns these claims, except that the engine refuses images with `features` or reads them correctly.

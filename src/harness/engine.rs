@@ -5,7 +5,6 @@ use std::error::Error;
 
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
-use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
 
 use super::chain::Chain;
@@ -24,16 +23,10 @@ pub trait Engine {
     /// Returns the name of the implementation, for reports.
     fn name(&self) -> &str;
 
-    /// Returns the features that the engine claims to support: by default, all of them. A violation on a valid image
-    /// with these features is a bug of the engine.
+    /// Returns the features that the engine claims to support: by default, all those of qcow2 images. A violation on a
+    /// valid image with these features is a bug of the engine.
     fn claims(&self) -> Claims {
-        Claims::ALL
-    }
-
-    /// Returns the formats of images that the engine opens: by default, qcow2. The claims name the formats of backing
-    /// files.
-    fn formats(&self) -> &'static [ImageFormat] {
-        &[ImageFormat::Qcow2]
+        Claims::QCOW2
     }
 
     /// Returns the answers of the engine that are excused: by default, none.
@@ -255,10 +248,6 @@ macro_rules! pass_on_to_engine {
 
         fn policy(&self) -> $crate::harness::claims::EnginePolicy {
             self.engine.policy()
-        }
-
-        fn formats(&self) -> &'static [$crate::disk::image_format::ImageFormat] {
-            self.engine.formats()
         }
 
         fn begin_rehearsal(&mut self) -> bool {

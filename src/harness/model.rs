@@ -95,8 +95,10 @@ struct ModelSnapshot {
 struct ModelLayer {
     cluster_size: ClusterSize,
     size_bytes: u64,
-    /// The format of the layer. In a raw file, every byte is data at its own offset.
+    /// The format of the layer.
     format: ImageFormat,
+    /// Every byte of the disk is data at its own offset, as in a raw file.
+    is_flat: bool,
     /// Never empty; the first starts at 0, the last has no end.
     pieces: Vec<ModelPiece>,
     snapshots: Vec<ModelSnapshot>,
@@ -136,24 +138,32 @@ pub struct Visible {
     pub size_bytes: u64,
     /// The format of that layer.
     pub format: ImageFormat,
+    /// Every byte of that layer is data at its own offset.
+    pub is_flat: bool,
 }
 
 impl Visible {
     /// Returns the state of the part.
     pub fn state(&self) -> PieceState {
-        self.piece.state.advanced(self.start - self.piece.start)
+        match self.piece.state {
+            // These formats have no backing files: what the file does not store are zeros.
+            PieceState::Unallocated
+                if matches!(self.format, ImageFormat::Vpc | ImageFormat::Vhdx) =>
+            {
+                PieceState::ZeroPlain
+            }
+            state => state.advanced(self.start - self.piece.start),
+        }
     }
 
     /// Returns the mapping that `qemu-img map` prints for the part.
     fn mapping(&self) -> Mapping {
         let here = HostOffset::new(self.start);
-        let state = match self.format {
-            ImageFormat::Raw if self.start < self.size_bytes => {
-                PieceState::Normal(here, WriteNumber(0))
-            }
-            // The part of the last sector past the end of the file.
-            ImageFormat::Raw => PieceState::ZeroAllocated(here),
-            _ => self.state(),
+        let state = match self.is_flat {
+            true if self.start < self.size_bytes => PieceState::Normal(here, WriteNumber(0)),
+            // The part of a raw file's last sector past its end.
+            true => PieceState::ZeroAllocated(here),
+            false => self.state(),
         };
         Mapping { depth: self.depth, ..state.mapping() }
     }
@@ -253,7 +263,7 @@ impl Model {
             let layer = &layers[depth];
             let (piece, piece_end) = layer.piece_at(guest, &mut found[depth]);
             end = end.min(piece_end);
-            if layer.is_raw() && guest < layer.size_bytes {
+            if layer.is_flat && guest < layer.size_bytes {
                 end = end.min(layer.size_bytes);
             }
             match layers.get(depth + 1).map(ModelLayer::virtual_size_bytes) {
@@ -262,7 +272,7 @@ impl Model {
                     depth += 1;
                 }
                 _ => {
-                    let ModelLayer { cluster_size, size_bytes, format, .. } = *layer;
+                    let ModelLayer { cluster_size, size_bytes, format, is_flat, .. } = *layer;
                     return Visible {
                         start: guest,
                         end,
@@ -272,6 +282,7 @@ impl Model {
                         cluster_size,
                         size_bytes,
                         format,
+                        is_flat,
                     };
                 }
             }
@@ -303,6 +314,7 @@ impl ModelLayer {
             cluster_size: ClusterSize::SMALLEST,
             size_bytes: 0,
             format: ImageFormat::Qcow2,
+            is_flat: false,
             pieces: vec![nothing],
             snapshots: Vec::new(),
             spare: Vec::new(),
@@ -313,6 +325,7 @@ impl ModelLayer {
         self.cluster_size = journal.cluster_size;
         self.size_bytes = journal.size_bytes;
         self.format = journal.format;
+        self.is_flat = journal.is_flat || journal.format == ImageFormat::Raw;
         self.spare.append(&mut self.snapshots);
         self.pieces.clear();
         self.pieces.push(ModelPiece { start: 0, state: PieceState::Unallocated });
@@ -325,19 +338,17 @@ impl ModelLayer {
     /// Returns the size that the layers above see: whole sectors. An image's last sector must be complete; a raw file's
     /// is filled up.
     fn virtual_size_bytes(&self) -> u64 {
-        match self.is_raw() {
-            false => self.size_bytes / 512 * 512,
-            true => self.size_bytes.next_multiple_of(512),
+        match self.format {
+            ImageFormat::Raw => self.size_bytes.next_multiple_of(512),
+            _ => self.size_bytes / 512 * 512,
         }
-    }
-
-    fn is_raw(&self) -> bool {
-        self.format == ImageFormat::Raw
     }
 
     /// Reports whether the layer below decides about ranges in this state.
     fn leaves(&self, state: PieceState) -> bool {
-        !self.is_raw()
+        let has_backing_files = matches!(self.format, ImageFormat::Qcow2 | ImageFormat::Vmdk);
+        !self.is_flat
+            && has_backing_files
             && matches!(state, PieceState::Unallocated | PieceState::UnallocatedInside(_))
     }
 

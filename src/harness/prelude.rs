@@ -19,6 +19,7 @@ pub use crate::harness::stream::ChainStream;
 macro_rules! __describe {
     (
         $name:literal
+        $(, yes: [$($known_too:ident),* $(,)?])?
         $(, no: [$($no:ident),* $(,)?])?
         $(, refuses: [$($refused:ident),* $(,)?])?
         $(, size: $size:ident)?
@@ -31,7 +32,8 @@ macro_rules! __describe {
         }
 
         fn claims(&self) -> $crate::harness::claims::Claims {
-            let claims = $crate::harness::claims::Claims::ALL;
+            let claims = $crate::harness::claims::Claims::QCOW2;
+            $(let claims = claims.yes(&[$($crate::disk::features::Feature::$known_too),*]);)?
             $(let claims = claims.refuse_or_be_right(&[
                 $($crate::disk::features::Feature::$refused),*
             ]);)?
@@ -55,7 +57,7 @@ macro_rules! __describe {
 }
 
 /// Defines the functions of [`Engine`] that describe an implementation, in an `impl` of that trait: its name, the
-/// features that it does not know, those that it refuses, its policy, and the text of the file with its known findings.
+/// features that it knows beside those of qcow2 images, those that it does not know, those that it refuses, its policy, and the text of the file with its known findings.
 /// Everything but the name may be left out. A wrong file of known findings panics with the line that is wrong.
 ///
 /// ```
@@ -86,7 +88,7 @@ macro_rules! __describe {
 ///     }
 /// }
 ///
-/// assert_eq!(MyEngine.claims(), Claims::ALL.refuse_or_be_right(&[Feature::Zstd, Feature::ExtendedL2])
+/// assert_eq!(MyEngine.claims(), Claims::QCOW2.refuse_or_be_right(&[Feature::Zstd, Feature::ExtendedL2])
 ///     .no(&[Feature::Clusters512]));
 /// assert_eq!(MyEngine.policy().size, SizePolicy::Near);
 /// assert!(MyEngine.known_findings().contains("model: kind, normal → zero-plain"));

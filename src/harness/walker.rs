@@ -3,7 +3,6 @@
 use smallvec::SmallVec;
 
 use crate::disk::extent::{Visitor, Window};
-use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
@@ -12,6 +11,7 @@ use crate::walkers;
 use crate::walkers::{MapError, WalkScratch};
 
 use super::chain::{Chain, ChainFile, ChainLayer};
+use super::claims::Claims;
 use super::engine::{Engine, EngineError, OpenDisk};
 use super::status::GuestRun;
 
@@ -46,8 +46,8 @@ impl<O: Observer> Engine for Walker<O> {
         "map_extents"
     }
 
-    fn formats(&self) -> &'static [ImageFormat] {
-        &ImageFormat::ALL
+    fn claims(&self) -> Claims {
+        Claims::ALL
     }
 
     fn begin_run(&mut self) {

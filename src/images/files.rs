@@ -100,6 +100,14 @@ impl LayerFiles {
         }
     }
 
+    /// Begins an image of `format` in one file, without any content.
+    pub fn begin(&mut self, format: ImageFormat) {
+        (self.format, self.has_data_file, self.data_file_is_raw) = (format, false, false);
+        self.image.clear();
+        self.data_file.clear();
+        self.out_of_date.clear();
+    }
+
     /// Returns the files as a layer that our walker opens.
     pub fn layer(&self) -> Layer<'_, Image> {
         let data_file = self.has_data_file.then_some(&self.data_file);
@@ -123,8 +131,7 @@ impl Images {
         self.set_unchanged(0);
         let layer = self.layer_mut(0);
         layer.set_names(&FileNames::default(), 0, format);
-        (layer.has_data_file, layer.data_file_is_raw, layer.format) = (false, false, format);
-        layer.image.clear();
+        layer.begin(format);
         layer.image.write(HostOffset::ZERO, file);
         layer.image.seal(file.len() as u64);
     }

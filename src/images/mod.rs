@@ -6,10 +6,12 @@ pub(crate) mod damage;
 pub(crate) mod declarations;
 pub(crate) mod entropy;
 pub(crate) mod export;
+pub(crate) mod file_plan;
 pub(crate) mod files;
 pub(crate) mod image;
 pub(crate) mod limits;
 pub(crate) mod qcow2;
+pub(crate) mod vpc;
 
 pub use files::{FileNames, Images};
 pub use image::Image;

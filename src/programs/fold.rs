@@ -10,8 +10,8 @@ use crate::formats::qcow2::geometry::Version;
 use crate::images::qcow2::{HeaderFlags, HeaderLength, MAX_SIZE_BYTES};
 
 use super::operand::{
-    Base, ClusterBits, Count, DataIn, Gap, Hidden, ImageFeatures, Number, RefcountOrder, Relative,
-    Size,
+    Base, ClusterBits, Count, DataIn, Gap, Hidden, ImageFeatures, ImageForm, Number, RefcountOrder,
+    Relative, Size,
 };
 use super::{Operation, Program, Prologue};
 
@@ -138,13 +138,27 @@ impl Folding {
     /// Returns true if that changed the prologue.
     fn fold_prologue(&self, prologue: &mut Prologue) -> bool {
         let before = *prologue;
-        if prologue.base == Base::Raw && self.lacks(Feature::RawBacking) {
-            prologue.base = Base::Qcow2;
+        prologue.base = self.base(prologue.base);
+        if matches!(prologue.base, Base::Qcow2 | Base::Raw) {
+            prologue.form = ImageForm::default();
         }
         let Prologue { version, cluster_bits, refcount_order, features, data_in, .. } = prologue;
         self.fold_image(version, cluster_bits, refcount_order, features, data_in);
         prologue.size = self.size(prologue.size);
         *prologue != before
+    }
+
+    /// Returns the format of the lowest image. An engine that does not know qcow2 knows another format.
+    fn base(&self, base: Base) -> Base {
+        let others = [(Base::Vpc, Feature::Vpc)];
+        let known =
+            |wanted| others.iter().any(|(base, feature)| *base == wanted && !self.lacks(*feature));
+        match base {
+            Base::Raw if !self.lacks(Feature::RawBacking) && !self.lacks(Feature::Qcow2) => base,
+            base if known(base) => base,
+            _ if !self.lacks(Feature::Qcow2) => Base::Qcow2,
+            _ => others.into_iter().find(|(base, _)| known(*base)).map_or(Base::Qcow2, |it| it.0),
+        }
     }
 
     /// Folds the operands that describe an image, of the prologue or of an overlay.
@@ -166,8 +180,9 @@ impl Folding {
     /// Returns the number of overlays that a program may lay.
     fn overlays(&self, base: Base) -> usize {
         match base {
-            // A raw base has an overlay above it before any qcow2 image has one.
-            Base::Raw if self.lacks(Feature::Qcow2Backing) => 1,
+            _ if self.lacks(Feature::Qcow2) => 0,
+            // A base of another format has an overlay above it before any qcow2 image has one.
+            Base::Raw | Base::Vpc if self.lacks(Feature::Qcow2Backing) => 1,
             Base::Qcow2 if self.lacks(Feature::Qcow2Backing) => 0,
             _ => usize::MAX,
         }

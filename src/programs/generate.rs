@@ -6,7 +6,7 @@
 
 use crate::images::entropy::Entropy;
 
-use super::operand::{ImageFeatures, Operand, OperandKind};
+use super::operand::{Base, ImageFeatures, ImageForm, Operand, OperandKind};
 use super::operation::{Class, OPERATION_BYTES, Operation};
 use super::program::Program;
 use super::prologue::PROLOGUE_BYTES;
@@ -62,6 +62,9 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     let mut program = Program::decode(&bytes);
     if !entropy.one_in(4) {
         (program.prologue.data_in, program.prologue.base) = Default::default();
+    }
+    if matches!(program.prologue.base, Base::Qcow2 | Base::Raw) {
+        program.prologue.form = ImageForm::default();
     }
     let far = Operation::OPCODES.iter().position(|(_, name)| *name == FAR).unwrap_or_default();
     while program.operations.len() < operations {

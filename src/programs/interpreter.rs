@@ -7,6 +7,7 @@ mod chain;
 mod clamped;
 mod disk;
 mod files;
+mod formats;
 mod payloads;
 mod question;
 mod questions;
@@ -104,7 +105,8 @@ impl Vm {
     fn begin_layer(&mut self, plan: ImagePlan) {
         self.builder.begin(plan, self.limits);
         let plan = self.builder.plan();
-        self.journal.begin(plan.geometry.cluster_size, plan.size_bytes);
+        let disk = (plan.geometry.cluster_size, plan.size_bytes);
+        self.journal.begin(disk, (plan.file.format, plan.file.is_flat));
     }
 
     /// Returns the builder of the current image; of a chain, the one at the top.
@@ -120,6 +122,9 @@ impl Vm {
     /// Runs one operation.
     pub fn step(&mut self, operation: Operation) -> Effect {
         use Operation::*;
+        if !formats::has_effect(self.builder.plan().file.format, operation) {
+            return Effect::None;
+        }
         match operation {
             Write { at, clusters } => self.write(at, clusters),
             Compress { at, clusters, shape, skew } => self.compress(at, clusters, shape, skew),

@@ -86,6 +86,8 @@ pub struct Journal {
     pub size_bytes: u64,
     /// The format of the layer's image. A raw file keeps only the data that a guest reads.
     pub format: ImageFormat,
+    /// The image has no table: guest data lies at the guest offset, and host offsets in the records mean nothing.
+    pub is_flat: bool,
     /// The records, in order.
     pub records: Vec<JournalRecord>,
 }
@@ -130,14 +132,19 @@ impl Journal {
     /// Creates an empty journal.
     pub const fn new() -> Self {
         let cluster_size = ClusterSize::SMALLEST;
-        Self { cluster_size, size_bytes: 0, format: ImageFormat::Qcow2, records: Vec::new() }
+        let format = ImageFormat::Qcow2;
+        Self { cluster_size, size_bytes: 0, format, is_flat: false, records: Vec::new() }
     }
 
     /// Begins again, and reuses the buffer.
-    pub fn begin(&mut self, cluster_size: ClusterSize, size_bytes: u64) {
+    pub fn begin(
+        &mut self,
+        (cluster_size, size_bytes): (ClusterSize, u64),
+        (format, is_flat): (ImageFormat, bool),
+    ) {
         self.cluster_size = cluster_size;
         self.size_bytes = size_bytes;
-        self.format = ImageFormat::Qcow2;
+        (self.format, self.is_flat) = (format, is_flat);
         self.records.clear();
     }
 

@@ -6,17 +6,19 @@ use std::fmt;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
+use crate::images::file_plan::FilePlan;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES};
+use crate::images::vpc;
 
 use super::operand::{
-    Base, ClusterBits, DataIn, ImageFeatures, Number, Operand, OperandPlace, RefcountOrder,
-    Relative, Size,
+    Base, ClusterBits, DataIn, ImageFeatures, ImageForm, Number, Operand, OperandPlace,
+    RefcountOrder, Relative, Size,
 };
 use super::text::{TextError, TextOperands, print_operand};
 
-/// The length of a prologue in bytes. The last bytes are reserved for later fields.
+/// The length of a prologue in bytes.
 pub const PROLOGUE_BYTES: usize = 20;
 
 macro_rules! prologue {
@@ -112,8 +114,10 @@ prologue! {
     // The text may omit the fields from here on.
     /// The location of the guest data: by default and in a version 2 image, the image itself.
     data_in: DataIn = DataIn::Image,
-    /// The form of the lowest layer of a chain.
+    /// The format of the lowest image of a chain.
     base: Base = Base::Qcow2,
+    /// The variety of that image, if its format is neither qcow2 nor raw.
+    form: ImageForm = ImageForm(0),
 }
 
 impl Prologue {
@@ -121,7 +125,10 @@ impl Prologue {
     pub fn plan(&self) -> ImagePlan {
         let Self { version, cluster_bits, refcount_order, features, data_in, .. } = *self;
         let image = ImageOperands { version, cluster_bits, refcount_order, features, data_in };
+        let image = if self.is_qcow2() { image } else { image.without_features() };
+        let plan = image.plan(self.size.bytes(MAX_SIZE_BYTES), None);
         ImagePlan {
+            file: self.file(plan.geometry.cluster_size),
             refcounts: RefcountPlacement {
                 blocks: self.blocks,
                 table: self.table,
@@ -129,7 +136,20 @@ impl Prologue {
                 spare: 0,
             },
             rng_seed: u64::from(self.rng_seed),
-            ..image.plan(self.size.bytes(MAX_SIZE_BYTES), None)
+            ..plan
+        }
+    }
+
+    /// Reports whether the lowest image is built as a qcow2 image. A raw file comes from one.
+    fn is_qcow2(&self) -> bool {
+        matches!(self.base, Base::Qcow2 | Base::Raw)
+    }
+
+    /// Returns the plan of the lowest file.
+    fn file(&self, cluster_size: ClusterSize) -> FilePlan {
+        match self.base {
+            Base::Qcow2 | Base::Raw => FilePlan::default(),
+            Base::Vpc => vpc::Form::new(self.form.0).plan(cluster_size),
         }
     }
 }
@@ -145,6 +165,13 @@ pub(super) struct ImageOperands {
 }
 
 impl ImageOperands {
+    /// Returns the same operands without the features of qcow2. Images of other formats need version 3 for zero
+    /// clusters.
+    fn without_features(self) -> Self {
+        let (features, data_in) = Default::default();
+        Self { version: Version::V3, features, data_in, ..self }
+    }
+
     /// Returns the plan of an overlay on the image of `below`, with the same placement of refcount structures. The
     /// image below becomes a file in `format`.
     pub(super) fn plan_over(
@@ -154,10 +181,12 @@ impl ImageOperands {
         size: Relative,
     ) -> ImagePlan {
         let size_bytes = size.bytes(below.size_bytes).min(MAX_SIZE_BYTES);
+        // The format of a disk without a table shows at its end, where no reader looks.
+        let can_be_probed = !below.file.is_flat;
         ImagePlan {
             refcounts: below.refcounts,
             rng_seed: below.rng_seed.wrapping_add(1),
-            ..self.plan(size_bytes, Some(BackingPlan { format, names_format: true }))
+            ..self.plan(size_bytes, Some(BackingPlan { format, can_be_probed }))
         }
     }
 

@@ -12,11 +12,13 @@ use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::FileStorage;
 use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::walkers::chain::FileChain;
 use qcowfuzz::walkers::{self, Disk, MapError, WalkScratch};
 
 use crate::info;
 use crate::info::Compared;
+use crate::program;
 use crate::qemu::{self, Checked, compare};
 use crate::tally::Tally;
 
@@ -33,6 +35,8 @@ pub trait TestedFormat: Sync {
     const VALID: u64;
     const DAMAGED: u64;
     const MADE_BY_QEMU: u64;
+    /// The number of programs, with the base that gives them the format.
+    const PROGRAMS: (u64, Base) = (0, Base::Qcow2);
     /// The lowest count of each comparison.
     const BOUNDS: &[(&str, u64)];
     /// One image in this many is compared in windows, too.
@@ -54,6 +58,7 @@ pub enum Kind {
     Valid,
     Damaged,
     MadeByQemu,
+    OfProgram,
 }
 
 /// One image of a format.
@@ -80,8 +85,12 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
     if !qemu::tools_are_there(test) {
         return;
     }
-    let counts =
-        [(Kind::Valid, F::VALID), (Kind::Damaged, F::DAMAGED), (Kind::MadeByQemu, F::MADE_BY_QEMU)];
+    let counts = [
+        (Kind::Valid, F::VALID),
+        (Kind::Damaged, F::DAMAGED),
+        (Kind::MadeByQemu, F::MADE_BY_QEMU),
+        (Kind::OfProgram, F::PROGRAMS.0),
+    ];
     let cases: Vec<Case<F>> = counts
         .into_iter()
         .flat_map(|(kind, count)| (0..count).map(move |rng_seed| (kind, rng_seed)))
@@ -95,7 +104,10 @@ fn judge<F: TestedFormat>(case: &Case<F>) -> Checked<Tally> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let path = dir.path().join("image");
     let mut entropy = Entropy::new(case.rng_seed);
-    F::write(&path, case.kind, &mut entropy)?;
+    match case.kind {
+        Kind::OfProgram => program::write(&path, F::PROGRAMS.1, case.rng_seed)?,
+        kind => F::write(&path, kind, &mut entropy)?,
+    }
     let mut tally = Tally::default();
     let refused = compare_image::<F>(&path, &mut entropy, &mut tally)?;
     let what = match (case.kind, refused) {
@@ -103,6 +115,7 @@ fn judge<F: TestedFormat>(case: &Case<F>) -> Checked<Tally> {
         (Kind::Damaged, Some(_)) => "damaged images that are refused",
         (Kind::Valid, None) => "valid images",
         (Kind::MadeByQemu, None) => "images that qemu makes",
+        (Kind::OfProgram, None) => "images of programs",
         (_, Some(error)) => return Err(format!("an image that must open is refused: {error}")),
     };
     tally.add(what, 1);

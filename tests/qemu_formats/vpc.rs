@@ -5,6 +5,7 @@ use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::operand::Base;
 
 use crate::comparison::{Kind, TestedFormat, one_of};
 use crate::qemu::Checked;
@@ -17,11 +18,13 @@ impl TestedFormat for Vpc {
     const VALID: u64 = 520;
     const DAMAGED: u64 = 480;
     const MADE_BY_QEMU: u64 = 160;
+    const PROGRAMS: (u64, Base) = (520, Base::Vpc);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
+        ("images of programs", 500),
         ("records of info", 700),
         ("extents", 4000),
         ("windows", 1500),

@@ -50,13 +50,14 @@ impl HelloParser {
         let (key, value) = line.split_once(' ').unwrap_or((line, ""));
         match key {
             "name" if !value.is_empty() => self.name = Some(value.to_string()),
+            "yes" => self.claims = self.claims.yes(&[feature(value)?]),
             "no" => self.claims = self.claims.no(&[feature(value)?]),
             "refuse" => self.claims = self.claims.refuse_or_be_right(&[feature(value)?]),
             "size" => self.size = size(value)?,
             "answers" => self.verbs = Some(verbs(value)?),
             "ready" if value.is_empty() => return self.ready().map(Some),
             _ => {
-                let keys = "'name', 'no', 'refuse', 'size', 'answers' or 'ready'";
+                let keys = "'name', 'yes', 'no', 'refuse', 'size', 'answers' or 'ready'";
                 return Err(format!("expected a line with {keys}, found '{line}'"));
             }
         }

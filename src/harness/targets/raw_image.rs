@@ -3,6 +3,7 @@
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::Observer;
 use crate::formats::probe::probe;
+use crate::harness::claims::Claims;
 use crate::harness::engine::Engine;
 use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::qcow2::recount::Recount;
@@ -56,10 +57,10 @@ impl<E: Engine> RawImage<E> {
 
 /// Returns the format of a file among those that the engine opens. A file of any other format is given to the engine as
 /// a qcow2 image, which it must refuse.
-fn format_of(file: &[u8], known: &[ImageFormat]) -> ImageFormat {
+fn format_of(file: &[u8], claims: &Claims) -> ImageFormat {
     match probe(file) {
         // Every file is a raw image.
-        Ok(format) if format != ImageFormat::Raw && known.contains(&format) => format,
+        Ok(format) if format != ImageFormat::Raw && claims.knows(format) => format,
         _ => ImageFormat::Qcow2,
     }
 }
@@ -67,7 +68,7 @@ fn format_of(file: &[u8], known: &[ImageFormat]) -> ImageFormat {
 impl<E: Engine> Target for RawImage<E> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { engine, recount, judge, verdicts } = self;
-        let format = format_of(input, engine.formats());
+        let format = format_of(input, &engine.claims());
         if format == ImageFormat::Qcow2 {
             // The recount must end without a panic. Any result is correct for a file of any content.
             let _ = recount.recount(&input);

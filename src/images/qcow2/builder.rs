@@ -90,7 +90,19 @@ impl Builder {
         let entries = self.limits.l1_entries(geometry);
         let largest = u128::from(entries) * u128::from(geometry.l2_span_bytes());
         let bound = if geometry.data_file { 1 << 56 } else { MAX_SIZE_BYTES };
+        let bound = bound.min(geometry.cluster_size.saturating_bytes(self.max_guest_clusters()));
         u64::try_from(largest).unwrap_or(u64::MAX).min(bound)
+    }
+
+    /// Returns the number of guest clusters for which the tables of the file's format have room.
+    pub(super) fn max_guest_clusters(&self) -> u64 {
+        self.plan.file.places.map_or(u64::MAX, |places| places.guest_clusters)
+    }
+
+    /// Returns the number of clusters that a file with a far gap may have.
+    fn far_clusters(&self) -> u64 {
+        let named = self.plan.file.places.map_or(u64::MAX, |places| places.host_clusters);
+        Limits::far_clusters(&self.plan.geometry).min(named)
     }
 
     /// Returns the plan of the image. Its size follows resizes.
@@ -118,14 +130,14 @@ impl Builder {
     pub fn leave_far_gap(&mut self, clusters: u64) -> bool {
         let gap = self.far_gap(clusters);
         if gap > 0 {
-            self.placement.leave_far_gap(gap, Limits::far_clusters(&self.plan.geometry));
+            self.placement.leave_far_gap(gap, self.far_clusters());
         }
         gap > 0
     }
 
     /// Returns the length in clusters of a far gap of `clusters`, which is cut so that the file keeps room.
     pub fn far_gap(&self, clusters: u64) -> u64 {
-        let limit = Limits::far_clusters(&self.plan.geometry);
+        let limit = self.far_clusters();
         let kept = ROOM_AFTER_FAR_GAP.min(limit / 4);
         clusters.min((limit - kept).saturating_sub(self.placement.append_at()))
     }

@@ -20,6 +20,7 @@ impl Builder {
         let mut features = FeatureSet::of(&[
             Feature::clusters(geometry.cluster_size),
             Feature::refcounts(geometry.refcount_order),
+            Feature::Qcow2,
         ]);
         let l1_entries = geometry.l1_entries_for(plan.size_bytes);
         let backing = |format| plan.backing.is_some_and(|backing| backing.format == format);

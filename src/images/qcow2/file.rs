@@ -72,8 +72,10 @@ impl Builder {
                 let table = needed + index % further;
                 Some(table * per_table..(table + 1) * per_table)
             }
-            _ => Some(in_last).filter(|room| !room.is_empty()),
+            _ => Some(in_last),
         }
+        .map(|room| room.start..room.end.min(self.max_guest_clusters()))
+        .filter(|room| !room.is_empty())
     }
 
     /// Records that clusters past the end of the disk exist. They must be discarded before the disk grows over them.

@@ -15,6 +15,7 @@ mod features;
 mod file;
 mod header;
 mod l1;
+mod mapped;
 mod out_of_date;
 pub mod payload;
 pub mod placement;
@@ -38,6 +39,7 @@ pub use header::names::{Names, NamesTooLong};
 pub use header::style::{
     BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle,
 };
+pub use mapped::MappedCluster;
 pub use plan::{ImagePlan, MAX_SIZE_BYTES};
 pub use serialise::BuildScratch;
 pub use state::{FileEnd, Fill, Leaving, NewBitmap, SnapshotDetails, VmState};

@@ -1,6 +1,7 @@
 //! The settings that a program fixes before its first operation.
 
 use crate::formats::qcow2::geometry::{Geometry, Version};
+use crate::images::file_plan::FilePlan;
 
 use super::header::style::{BackingPlan, DataFilePlan, HeaderFlags, HeaderOptions, HeaderStyle};
 use super::refcounts::RefcountPlacement;
@@ -27,6 +28,8 @@ pub struct ImagePlan {
     pub refcounts: RefcountPlacement,
     /// The seed of all random placement.
     pub rng_seed: u64,
+    /// The file: qcow2, or another format that follows the decisions of this builder.
+    pub file: FilePlan,
 }
 
 impl ImagePlan {
@@ -52,8 +55,8 @@ impl ImagePlan {
 
     /// Reports whether an extension is meant to name the format of the backing file.
     pub(super) fn names_backing_format(&self) -> bool {
-        let is_named = self.backing.is_some_and(|backing| backing.names_format);
-        is_named && !self.has(HeaderFlags::NO_FORMAT)
+        let omitted = self.has(HeaderFlags::NO_FORMAT);
+        self.backing.is_some_and(|backing| !(omitted && backing.can_be_probed))
     }
 
     /// Creates a plain image in one file. Clusters are appended to its end.
@@ -67,6 +70,7 @@ impl ImagePlan {
             data_file: None,
             refcounts: RefcountPlacement::default(),
             rng_seed: 0,
+            file: FilePlan::default(),
         }
     }
 

@@ -14,12 +14,14 @@ use super::tables::{ClusterMapping, Compressed, Extended};
 impl Builder {
     /// Writes the bytes that a guest reads. The file is exactly as long as the disk.
     pub fn build_raw(&self, files: &mut LayerFiles) {
-        (files.format, files.has_data_file, files.data_file_is_raw) =
-            (ImageFormat::Raw, false, false);
-        files.data_file.clear();
-        files.out_of_date.clear();
-        let image = &mut files.image;
-        image.clear();
+        files.begin(ImageFormat::Raw);
+        self.write_flat(&mut files.image);
+        files.image.truncate(self.plan.size_bytes);
+        files.image.seal(self.plan.size_bytes);
+    }
+
+    /// Writes the bytes that a guest reads, each at its guest offset. The last cluster may reach past the disk.
+    pub fn write_flat(&self, image: &mut Image) {
         let geometry = &self.plan.geometry;
         for (l1_index, table) in self.active.tables() {
             let first_guest = l1_index * geometry.l2_span_bytes();
@@ -30,8 +32,6 @@ impl Builder {
                 }
             }
         }
-        image.truncate(self.plan.size_bytes);
-        image.seal(self.plan.size_bytes);
     }
 
     /// Writes the bytes that a guest reads of one cluster, unless they are zeros.

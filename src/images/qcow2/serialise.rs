@@ -17,6 +17,7 @@ use crate::images::image::Image;
 use super::builder::Builder;
 use super::header::names::Names;
 use super::header::style::HeaderFlags;
+use super::mapped::MappedCluster;
 use super::out_of_date::OutOfDate;
 use super::payload::payload;
 use super::placement::Placement;
@@ -32,6 +33,8 @@ pub struct BuildScratch {
     pub(super) refcounts: RefcountStructures,
     pub(super) out_of_date: OutOfDate,
     written_tables: Vec<bool>,
+    /// The clusters that a file in another format stores.
+    pub mapped: Vec<MappedCluster>,
 }
 
 /// The destination of an image.

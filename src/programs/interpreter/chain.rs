@@ -3,8 +3,9 @@
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
-use crate::images::files::{FileNames, Images};
-use crate::images::qcow2::{Builder, Names, NamesTooLong, Sizes};
+use crate::images::files::{FileNames, Images, LayerFiles};
+use crate::images::qcow2::{BuildScratch, Builder, Names, NamesTooLong, Sizes};
+use crate::images::vpc;
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, Relative};
 use crate::programs::prologue::ImageOperands;
@@ -25,9 +26,14 @@ impl Vm {
     /// Returns the features that an engine needs to read the chain.
     pub fn features(&self) -> FeatureSet {
         // A raw layer has no structures: an engine reads only its bytes.
-        let images = self.layers().filter(|(_, journal)| journal.format == ImageFormat::Qcow2);
-        let mut features =
-            images.fold(FeatureSet::EMPTY, |all, (builder, _)| all.with(builder.features()));
+        let mut features = self
+            .layers()
+            .map(|(builder, journal)| match journal.format {
+                ImageFormat::Qcow2 => builder.features(),
+                ImageFormat::Raw => FeatureSet::EMPTY,
+                format => FeatureSet::of(&[Feature::images_of(format)]),
+            })
+            .fold(FeatureSet::EMPTY, FeatureSet::with);
         let is_odd = |builder: &Builder| {
             let plan = builder.plan();
             plan.size_bytes != plan.virtual_size_bytes()
@@ -76,19 +82,14 @@ impl Vm {
         for (height, layer) in self.below[..self.layers_below].iter().enumerate().skip(unchanged) {
             let files = images.layer_mut(height);
             files.set_names(names, height, layer.journal.format);
-            match layer.journal.format {
-                ImageFormat::Raw => layer.builder.build_raw(files),
-                _ => {
-                    let names = self.names(names, height);
-                    layer.builder.build(&names, &mut scratch, files, observer);
-                }
-            }
+            let names = self.names(names, height);
+            build(&layer.builder, layer.journal.format, &names, &mut scratch, files, observer);
         }
         let height = self.layers_below;
         let files = images.layer_mut(height);
         files.set_names(names, height, self.journal.format);
         let names = self.names(names, height);
-        self.builder.build(&names, &mut scratch, files, observer);
+        build(&self.builder, self.journal.format, &names, &mut scratch, files, observer);
         self.builder.report_vitals(&scratch, observer);
         self.scratch = scratch;
     }
@@ -124,7 +125,7 @@ impl Vm {
             return Effect::None;
         }
         let raw = self.layers_below == 0 && self.base == Base::Raw;
-        let format = if raw { ImageFormat::Raw } else { ImageFormat::Qcow2 };
+        let format = if raw { ImageFormat::Raw } else { self.journal.format };
         let plan = image.plan_over(self.builder.plan(), format, size);
         if self.below.len() == self.layers_below {
             self.below.push(BuiltLayer::default());
@@ -137,5 +138,23 @@ impl Vm {
         self.last = 0;
         self.begin_layer(plan);
         Effect::Changed
+    }
+}
+
+/// Builds the files of a layer in its format.
+fn build(
+    builder: &Builder,
+    format: ImageFormat,
+    names: &Names,
+    scratch: &mut BuildScratch,
+    files: &mut LayerFiles,
+    observer: &impl Observer,
+) {
+    match format {
+        ImageFormat::Qcow2 | ImageFormat::Vhdx | ImageFormat::Vmdk => {
+            builder.build(names, scratch, files, observer);
+        }
+        ImageFormat::Raw => builder.build_raw(files),
+        ImageFormat::Vpc => vpc::build(builder, &mut scratch.mapped, files),
     }
 }

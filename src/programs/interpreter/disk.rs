@@ -2,6 +2,8 @@
 
 use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SubclusterRange;
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
 use crate::images::content::{SubclusterChange, WriteNumber};
 use crate::images::qcow2::Sizes;
 use crate::programs::journal::JournalRecord;
@@ -15,16 +17,21 @@ impl Vm {
         self.for_clusters(at, clusters, |vm, cluster| {
             let host = vm.builder.write(cluster, write);
             if let Some(host) = host {
-                vm.journal.written(cluster, host, write);
+                vm.journal.written(cluster, vm.file_offset(host), write);
             }
             host.is_some()
         })
     }
 
     pub(super) fn zero(&mut self, at: At, clusters: Count, keep: Keep) -> Effect {
+        if self.builder.plan().file.format == ImageFormat::Vpc {
+            // The format has no zero blocks. Those that the file does not store read as zeros.
+            return self.discard(at, clusters);
+        }
         self.for_clusters(at, clusters, |vm, cluster| {
             let zeroed = vm.builder.zero(cluster, keep == Keep::Yes);
             if let Some(kept) = zeroed {
+                let kept = kept.map(|host| vm.file_offset(host));
                 vm.journal.records.push(JournalRecord::Zeroed { cluster, kept });
             }
             zeroed.is_some()
@@ -120,6 +127,13 @@ impl Vm {
             Anchor::Part => ((u128::from(disk) * u128::from(steps)) >> 16) as u64,
             Anchor::Past => disk.saturating_add(steps),
         }
+    }
+
+    /// Returns the offset in the file of what the builder placed at `host`.
+    #[inline]
+    pub(super) fn file_offset(&self, host: HostOffset) -> HostOffset {
+        let plan = self.builder.plan();
+        plan.file.file_offset(plan.geometry.cluster_size, host)
     }
 
     pub(super) fn next_write(&mut self) -> WriteNumber {

@@ -60,7 +60,7 @@ impl Vm {
         self.for_clusters(at, clusters, |vm, cluster| {
             let host = vm.builder.preallocate(cluster);
             if let Some(host) = host {
-                vm.journal.written(cluster, host, WriteNumber::NONE);
+                vm.journal.written(cluster, vm.file_offset(host), WriteNumber::NONE);
             }
             host.is_some()
         })

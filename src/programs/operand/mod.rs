@@ -1,6 +1,7 @@
 //! Operands: decoding from any bytes, encoding, printing and parsing. Every operand folds all values of its bytes into
 //! its range. The folds are frozen, because the meaning of corpus files depends on them.
 
+mod base;
 mod bitmap;
 mod encoding;
 mod features;
@@ -13,6 +14,7 @@ mod position;
 mod size;
 mod word;
 
+pub use base::{Base, ImageForm};
 pub use bitmap::BitmapFlags;
 pub use encoding::Operand;
 pub use features::ImageFeatures;
@@ -22,4 +24,4 @@ pub use number::{ClusterBits, Extra, Few, Length, Meaning, NameLength, Number, R
 pub use payload::AnyShape;
 pub use position::{Anchor, At, Count, Inside};
 pub use size::{FarGap, Gap, Magnitude, Relative, Size, Skew};
-pub use word::{Base, Change, DataIn, Keep};
+pub use word::{Change, DataIn, Keep};

@@ -82,16 +82,6 @@ pub enum DataIn {
     RawFile,
 }
 
-/// The form of the lowest layer of a chain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Base {
-    /// A qcow2 image.
-    #[default]
-    Qcow2,
-    /// If an overlay lies on it: a raw file with the data that a guest reads.
-    Raw,
-}
-
 words!(
     DataIn,
     Other,
@@ -101,7 +91,6 @@ words!(
     DataIn::File = "file",
     DataIn::RawFile = "raw_file"
 );
-words!(Base, Other, fold 4, "qcow2 or raw", Base::Qcow2 = "qcow2", Base::Raw = "raw");
 words!(
     Part,
     Other,

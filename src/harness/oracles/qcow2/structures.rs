@@ -11,15 +11,16 @@ use crate::harness::model::Model;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::TableBytes;
 
+use super::super::layout::Layout;
 use super::recount::Recount;
 use super::{declarations, raw_data_file, refcounts};
 
 /// The results of a layer's recount.
 #[derive(Debug, Default)]
 struct RecountedLayer {
-    /// `None` for a raw layer.
+    /// `None` if the layer is no qcow2 image.
     head: Option<Head>,
-    /// The bytes of the active L1 and L2 tables, holes not counted.
+    /// The bytes of the tables of the disk: of qcow2's active L1 and L2 tables, holes not counted.
     table_bytes: u64,
 }
 
@@ -27,6 +28,7 @@ struct RecountedLayer {
 #[derive(Debug, Default)]
 pub struct Structures {
     recount: Recount,
+    layout: Layout,
     declarations: declarations::DeclarationReader,
     /// The disk that a raw data file must contain.
     model: Model,
@@ -64,6 +66,8 @@ impl Structures {
                 layer.head = self.recount.take_head();
                 layer.table_bytes = self.recount.active_table_bytes();
                 self.table_bytes.of_a_snapshot = self.recount.snapshot_table_bytes();
+            } else {
+                layer.table_bytes = self.layout.check(files.format, &files.image)?;
             }
             self.layers.push(layer);
         }

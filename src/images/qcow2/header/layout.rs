@@ -109,8 +109,7 @@ impl HeaderLayout {
     fn list(&mut self, plan: &ImagePlan, bitmaps: Option<Directory>, names: &Names) {
         let style = plan.style.unwrap_or_default();
         let unknown_names = plan.has(HeaderFlags::UNKNOWN_NAMES);
-        let omitted = plan.has(HeaderFlags::NO_FORMAT);
-        if let Some(backing) = plan.backing.filter(|backing| backing.names_format && !omitted) {
+        if let Some(backing) = plan.backing.filter(|_| plan.names_backing_format()) {
             self.add(Extension::BackingFormat(backing.format));
         }
         if plan.data_file.is_some() {

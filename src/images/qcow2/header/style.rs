@@ -127,8 +127,8 @@ impl HeaderFlags {
 pub struct BackingPlan {
     /// The format of the backing file.
     pub format: ImageFormat,
-    /// An extension names the format. If none does, a reader must probe it.
-    pub names_format: bool,
+    /// A reader that probes the file finds its format, so that no extension needs to name it.
+    pub can_be_probed: bool,
 }
 
 /// The external data file of an image.

@@ -1,0 +1,72 @@
+//! The structures of images whose format is not qcow2: their checksums and their tables, read from the bytes of the
+//! file. No two structures lie in one place, and none past the end of the file. Does not check the mapping: the model
+//! does.
+
+mod vpc;
+
+use std::ops::Range;
+
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::error::MapError;
+use crate::harness::oracles::{Violation, violation};
+use crate::images::image::Image;
+
+const ORACLE: &str = "layout";
+
+/// The places of the structures of one file. The buffer is reused from file to file.
+#[derive(Debug, Default)]
+pub struct Layout {
+    places: Vec<Range<u64>>,
+}
+
+impl Layout {
+    /// Judges an image, and returns the bytes of its tables.
+    pub fn check(&mut self, format: ImageFormat, image: &Image) -> Result<u64, Box<Violation>> {
+        self.places.clear();
+        let table_bytes = match format {
+            ImageFormat::Vpc => vpc::check(image, &mut self.places)?,
+            // A raw file has no structures, and the other formats have oracles of their own.
+            ImageFormat::Raw | ImageFormat::Qcow2 | ImageFormat::Vhdx | ImageFormat::Vmdk => 0,
+        };
+        self.check_places(image.length_bytes())?;
+        Ok(table_bytes)
+    }
+
+    /// Checks that the structures do not overlap, and lie inside the file.
+    fn check_places(&mut self, file_bytes: u64) -> Result<(), Box<Violation>> {
+        self.places.sort_unstable_by_key(|place| place.start);
+        for pair in self.places.windows(2) {
+            if let [here, next] = pair
+                && next.start < here.end
+            {
+                violation(ORACLE, "two structures", ("apart", "in one place"), || {
+                    format!("{here:?} and {next:?}")
+                })?;
+            }
+        }
+        match self.places.last() {
+            Some(last) if last.end > file_bytes => {
+                violation(ORACLE, "structure", ("in the file", "past its end"), || {
+                    format!("{last:?}, and the file has {file_bytes} bytes")
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads `N` bytes of a built image. Bytes past the end are zeros.
+fn read<const N: usize>(image: &Image, at: u64) -> [u8; N] {
+    let mut bytes = [0; N];
+    // Reads from memory do not fail.
+    let _ = image.read_at(HostOffset::new(at), &mut bytes);
+    bytes
+}
+
+/// Returns the violation for a structure that a reader refuses.
+fn refused(field: &'static str, error: &MapError) -> Box<Violation> {
+    let refused = violation(ORACLE, field, ("valid", "refused"), || error.to_string());
+    refused.err().unwrap_or_else(|| unreachable!("a violation is an error"))
+}

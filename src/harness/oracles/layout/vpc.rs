@@ -1,0 +1,104 @@
+//! The structures of a VHD image: footers, dynamic header, table, blocks and their bitmaps.
+
+use std::ops::Range;
+
+use crate::disk::storage::Storage;
+use crate::formats::vpc::constants::{
+    DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
+};
+use crate::formats::vpc::dynamic_header::DynamicHeader;
+use crate::formats::vpc::footer::{Footer, checksums};
+use crate::harness::oracles::{OracleResult, Violation, violation};
+use crate::images::image::Image;
+
+use super::{ORACLE, read, refused};
+
+/// The offset of the checksum in a dynamic header.
+const HEADER_CHECKSUM_AT: usize = 36;
+/// The bytes of a table that are read at a time.
+const PIECE_BYTES: usize = 1024;
+const ENTRY_BYTES: u64 = 4;
+
+/// Checks an image, and notes the places of its structures. Returns the bytes of its table.
+pub(super) fn check(image: &Image, places: &mut Vec<Range<u64>>) -> Result<u64, Box<Violation>> {
+    let last = image.length_bytes().saturating_sub(FOOTER_BYTES as u64);
+    let at_end = read::<FOOTER_BYTES>(image, last);
+    let first = read::<FOOTER_BYTES>(image, 0);
+    let has_footer_at_end = Footer::is_at(&at_end);
+    if has_footer_at_end {
+        places.push(last..image.length_bytes());
+    }
+    if !Footer::is_at(&first) {
+        check_fixed(&at_end)?;
+        return Ok(0);
+    }
+    if has_footer_at_end && at_end != first {
+        violation(ORACLE, "footers", ("the same", "different"), String::new)?;
+    }
+    places.push(0..FOOTER_BYTES as u64);
+    let footer = Footer::parse(&first).map_err(|error| refused("footer", &error))?;
+    let header = dynamic_header(image, &footer)?;
+    places.push(footer.data_offset..footer.data_offset + DYNAMIC_HEADER_BYTES as u64);
+    check_table(image, &header, places)?;
+    Ok(u64::from(header.entries) * ENTRY_BYTES)
+}
+
+/// Checks the only footer of a fixed disk.
+fn check_fixed(footer: &[u8; FOOTER_BYTES]) -> OracleResult {
+    let parsed = Footer::parse(footer).map_err(|error| refused("footer", &error))?;
+    match parsed.disk_type == TYPE_FIXED {
+        true => Ok(()),
+        false => violation(ORACLE, "disk type", ("fixed", "another"), || format!("{parsed:?}")),
+    }
+}
+
+fn dynamic_header(image: &Image, footer: &Footer) -> Result<DynamicHeader, Box<Violation>> {
+    let bytes = read::<DYNAMIC_HEADER_BYTES>(image, footer.data_offset);
+    let (computed, stored) = checksums(&bytes, HEADER_CHECKSUM_AT);
+    if computed != stored {
+        violation(ORACLE, "dynamic header checksum", ("right", "wrong"), || {
+            format!("expected {computed:#x}, found {stored:#x}")
+        })?;
+    }
+    DynamicHeader::parse(&bytes, footer.virtual_size_bytes())
+        .map_err(|error| refused("dynamic header", &error))
+}
+
+/// Checks the bitmaps of all blocks, and notes the places of the table and the blocks.
+fn check_table(
+    image: &Image,
+    header: &DynamicHeader,
+    places: &mut Vec<Range<u64>>,
+) -> OracleResult {
+    let table = header.table_offset.get();
+    let table_bytes = u64::from(header.entries) * ENTRY_BYTES;
+    places.push(table..table.saturating_add(table_bytes));
+    for piece_at in (0..table_bytes).step_by(PIECE_BYTES) {
+        let piece = read::<PIECE_BYTES>(image, table.saturating_add(piece_at));
+        let length = table_bytes.saturating_sub(piece_at).min(PIECE_BYTES as u64) as usize;
+        if piece == [0xff; PIECE_BYTES] {
+            continue;
+        }
+        for entry in piece[..length].chunks_exact(ENTRY_BYTES as usize) {
+            let entry = entry.try_into().map_or(UNALLOCATED, u32::from_be_bytes);
+            if let Some(data) = header.data_of(entry) {
+                let start = u64::from(entry) * SECTOR_BYTES;
+                check_bitmap(image, start..data.get())?;
+                places.push(start..data.get().saturating_add(u64::from(header.block_bytes)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a bitmap says of every sector that the file stores it: the builder stores whole blocks.
+fn check_bitmap(image: &Image, place: Range<u64>) -> OracleResult {
+    for at in place.step_by(SECTOR_BYTES as usize) {
+        if read::<{ SECTOR_BYTES as usize }>(image, at).iter().any(|byte| *byte != 0xff) {
+            return violation(ORACLE, "sector bitmap", ("all sectors", "fewer"), || {
+                format!("at {at:#x}")
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! How a builder's decisions become a file: its format, its variety, and the places of the guest's clusters in it.
+//!
+//! The builder of qcow2 images decides which clusters are allocated, and in which order they lie in the file. A file of
+//! another format follows these decisions. Its table lies elsewhere, and something may lie between its blocks, so each
+//! host cluster has another place.
+//!
+//! # Arithmetic
+//! [`BlockPlaces::host_clusters`] bounds the clusters of a file, so that no offset saturates.
+
+use crate::disk::clusters::ClusterSize;
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
+
+/// The plan of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilePlan {
+    /// The format of the image.
+    pub format: ImageFormat,
+    /// The variety of that format, which the writer of the format interprets. 0 is the plainest; always 0 for qcow2.
+    pub form: u16,
+    /// The places of clusters; `None` for qcow2, whose builder chooses the places themselves.
+    pub places: Option<BlockPlaces>,
+    /// Guest data lies at the guest offset, without a table.
+    pub is_flat: bool,
+}
+
+/// The places of host clusters in a file: of the data of blocks, in the formats that call them so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPlaces {
+    /// The offset of host cluster 0.
+    pub first_bytes: u64,
+    /// The distance from a host cluster to the next, at least a cluster.
+    pub stride_bytes: u64,
+    /// The number of bytes of a host cluster before its data.
+    pub lead_bytes: u64,
+    /// The number of guest clusters for which the file's table has room.
+    pub guest_clusters: u64,
+    /// The number of host clusters that an entry of the table can name.
+    pub host_clusters: u64,
+}
+
+impl FilePlan {
+    /// Returns the offset of guest data in the file, from the offset that the builder of qcow2 images chose.
+    #[inline]
+    pub fn file_offset(&self, cluster_size: ClusterSize, host: HostOffset) -> HostOffset {
+        match &self.places {
+            None => host,
+            Some(places) => {
+                let start = places.start(cluster_size.host_cluster(host).get());
+                let inside = host.get() & cluster_size.mask();
+                HostOffset::new(start.saturating_add(places.lead_bytes).saturating_add(inside))
+            }
+        }
+    }
+}
+
+impl BlockPlaces {
+    /// Returns the offset of a host cluster, of its lead if it has one.
+    pub fn start(&self, host_cluster: u64) -> u64 {
+        self.first_bytes.saturating_add(host_cluster.saturating_mul(self.stride_bytes))
+    }
+}

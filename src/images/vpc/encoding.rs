@@ -1,0 +1,95 @@
+//! The bytes of VHD structures, as the build writes them (Microsoft, "Virtual Hard Disk Image Format Specification",
+//! version 1.0). All numbers are big-endian. The walker and the oracles decode them with `formats::vpc`, which shares
+//! nothing with this file.
+
+/// The length of a footer.
+pub const FOOTER_BYTES: usize = 512;
+/// The length of a dynamic header.
+pub const DYNAMIC_HEADER_BYTES: usize = 1024;
+/// The unit of entries, sizes and bitmaps.
+pub const SECTOR_BYTES: u64 = 512;
+/// The entry of a block that the file does not store.
+pub const UNALLOCATED: [u8; 4] = [0xff; 4];
+
+/// The largest numbers of cylinders, heads and sectors that a footer can state.
+const MAX_CYLINDERS: u64 = 0xffff;
+
+/// A footer.
+#[derive(Clone, Copy, Debug)]
+pub struct Footer {
+    /// The program that created the image.
+    pub creator: [u8; 4],
+    /// The size of the disk.
+    pub size_bytes: u64,
+    /// Cylinders, heads and sectors.
+    pub geometry: (u16, u8, u8),
+    /// The offset of the dynamic header; `None` for a fixed disk.
+    pub header_offset: Option<u64>,
+    /// Fills the fields that no reader needs: times, versions, the identifier, the saved state.
+    pub decoration: u8,
+}
+
+impl Footer {
+    /// Returns the bytes of the footer.
+    pub fn encode(&self) -> [u8; FOOTER_BYTES] {
+        let mut bytes = [0; FOOTER_BYTES];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, b"conectix");
+        // One reserved feature is always set.
+        put(8, &2u32.to_be_bytes());
+        put(12, &0x0001_0000u32.to_be_bytes());
+        put(16, &self.header_offset.unwrap_or(u64::MAX).to_be_bytes());
+        put(24, &[self.decoration; 4]);
+        put(28, &self.creator);
+        put(32, &0x0005_0003u32.to_be_bytes());
+        put(36, b"Wi2k");
+        put(40, &self.size_bytes.to_be_bytes());
+        put(48, &self.size_bytes.to_be_bytes());
+        let (cylinders, heads, sectors) = self.geometry;
+        put(56, &cylinders.to_be_bytes());
+        put(58, &[heads, sectors]);
+        let disk_type: u32 = if self.header_offset.is_some() { 3 } else { 2 };
+        put(60, &disk_type.to_be_bytes());
+        put(68, &[self.decoration; 16]);
+        put(84, &[self.decoration & 1]);
+        put_checksum(&mut bytes, 64);
+        bytes
+    }
+}
+
+/// Returns the bytes of a dynamic header.
+pub fn dynamic_header(
+    table_offset: u64,
+    entries: u32,
+    block_bytes: u32,
+) -> [u8; DYNAMIC_HEADER_BYTES] {
+    let mut bytes = [0; DYNAMIC_HEADER_BYTES];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    put(0, b"cxsparse");
+    put(8, &u64::MAX.to_be_bytes());
+    put(16, &table_offset.to_be_bytes());
+    put(24, &0x0001_0000u32.to_be_bytes());
+    put(28, &entries.to_be_bytes());
+    put(32, &block_bytes.to_be_bytes());
+    put_checksum(&mut bytes, 36);
+    bytes
+}
+
+/// Writes the checksum of a structure to `at`: the one's complement of the sum of its other bytes.
+fn put_checksum(structure: &mut [u8], at: usize) {
+    let sum = structure.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
+    structure[at..at + 4].copy_from_slice(&(!sum).to_be_bytes());
+}
+
+/// Returns cylinders, heads and sectors whose product is exactly `sectors`, if there are such numbers among those that
+/// this function tries.
+pub fn exact_geometry(sectors: u64) -> Option<(u16, u8, u8)> {
+    const TRACKS: [(u8, u8); 8] =
+        [(1, 1), (4, 17), (16, 63), (16, 255), (16, 31), (8, 8), (16, 16), (255, 1)];
+    TRACKS.into_iter().find_map(|(heads, track)| {
+        let track_sectors = u64::from(heads) * u64::from(track);
+        let cylinders = sectors / track_sectors;
+        let is_exact = sectors.is_multiple_of(track_sectors) && cylinders < MAX_CYLINDERS;
+        Some((u16::try_from(cylinders).ok().filter(|_| is_exact)?, heads, track))
+    })
+}

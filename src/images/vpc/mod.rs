@@ -1,0 +1,129 @@
+//! VHD images, which QEMU calls vpc: the bytes of a file that follows the decisions of the builder of qcow2 images.
+
+mod encoding;
+mod form;
+
+pub use form::Form;
+
+use crate::disk::offsets::HostOffset;
+use crate::images::files::LayerFiles;
+use crate::images::image::Image;
+use crate::images::qcow2::{Builder, MappedCluster};
+
+use encoding::{FOOTER_BYTES, Footer, SECTOR_BYTES, UNALLOCATED, dynamic_header};
+use form::MAX_ENTRIES;
+
+/// A table without a block, and a bitmap in which all sectors are allocated.
+static ONES: [u8; MAX_ENTRIES as usize * ENTRY_BYTES] = [0xff; MAX_ENTRIES as usize * ENTRY_BYTES];
+
+const ENTRY_BYTES: usize = UNALLOCATED.len();
+/// The number of entries between two blocks up to which one write covers both.
+const NEAR_ENTRIES: u64 = 32;
+
+/// Writes the image of `builder`, whose plan is that of a [`Form`]. `mapped` is a buffer.
+pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut LayerFiles) {
+    files.begin(builder.plan().file.format);
+    match Form::new(builder.plan().file.form).is_fixed() {
+        true => write_fixed(builder, &mut files.image),
+        false => {
+            builder.mapped_clusters(mapped);
+            write_dynamic(builder, mapped, &mut files.image);
+        }
+    }
+}
+
+/// Writes the guest data and a footer.
+fn write_fixed(builder: &Builder, image: &mut Image) {
+    let size_bytes = builder.plan().virtual_size_bytes();
+    builder.write_flat(image);
+    image.truncate(size_bytes);
+    // A file that begins with its footer would be that of a dynamic disk.
+    let end = size_bytes.max(SECTOR_BYTES);
+    image.write(HostOffset::new(end), &footer(builder, None));
+    image.seal(0);
+}
+
+fn write_dynamic(builder: &Builder, mapped: &[MappedCluster], image: &mut Image) {
+    let (plan, form) = (builder.plan(), Form::new(builder.plan().file.form));
+    let Some(places) = plan.file.places else { return };
+    let block = plan.geometry.cluster_size;
+    let blocks_end = places.start(builder.file_clusters());
+    let (header, table) = (form.header_offset(), form.table_offset(blocks_end));
+    let footer = footer(builder, Some(header));
+    image.write(HostOffset::ZERO, &footer);
+    let entries = entries(builder, mapped);
+    let block_bytes = u32::try_from(block.bytes()).unwrap_or(u32::MAX);
+    image.write(HostOffset::new(header), &dynamic_header(table, entries, block_bytes));
+    let start_of = |host| places.start(block.host_cluster(host).get());
+    let end = write_table(image, table, entries, mapped, |host| start_of(host) / SECTOR_BYTES);
+    let bitmap = &ONES[..form::bitmap_bytes(block.bytes()) as usize];
+    for block in mapped {
+        // The format has no other blocks.
+        let Some((host, write)) = block.data() else { continue };
+        let start = start_of(host);
+        image.write_parts(HostOffset::new(start), &[], bitmap);
+        let data = HostOffset::new(start.saturating_add(places.lead_bytes));
+        builder.write_cluster(image, block.cluster, data, write);
+    }
+    let end = end.max(blocks_end);
+    if form.has_footer_at_end() {
+        image.write(HostOffset::new(end), &footer);
+    }
+    image.seal(end);
+}
+
+/// Returns the number of entries: one for each block of the disk and for each block past its end, and the spare ones.
+fn entries(builder: &Builder, mapped: &[MappedCluster]) -> u32 {
+    let stored = mapped.last().map_or(0, |last| last.cluster.get() + 1);
+    let needed = builder.guest_clusters().max(stored);
+    let entries = needed.saturating_add(builder.spare_l1_entries()).min(MAX_ENTRIES);
+    u32::try_from(entries).unwrap_or(u32::MAX)
+}
+
+/// Writes a table with the blocks of `mapped`, sorted by their index, whose sectors `sector_of` returns. Returns the
+/// byte behind the table, which is padded to a whole sector.
+fn write_table(
+    image: &mut Image,
+    table: u64,
+    entries: u32,
+    mapped: &[MappedCluster],
+    sector_of: impl Fn(HostOffset) -> u64,
+) -> u64 {
+    let at = |index: u64| HostOffset::new(table.saturating_add(index * ENTRY_BYTES as u64));
+    let padded = u64::from(entries).next_multiple_of(SECTOR_BYTES / ENTRY_BYTES as u64);
+    let length = |from: u64, until: u64| until.saturating_sub(from) as usize * ENTRY_BYTES;
+    let mut next = 0;
+    let index_of = |mapped: &MappedCluster| mapped.cluster.get();
+    for near in mapped.chunk_by(|here, then| index_of(then) - index_of(here) <= NEAR_ENTRIES) {
+        let (first, end) = (index_of(&near[0]), index_of(&near[near.len() - 1]) + 1);
+        image.write_parts(at(next), &[], &ONES[..length(next, first)]);
+        let out = image.place(at(first), length(first, end));
+        out.fill(0xff);
+        for block in near {
+            let Some((host, _)) = block.data() else { continue };
+            let sector = u32::try_from(sector_of(host)).unwrap_or(u32::MAX).to_be_bytes();
+            out[length(first, index_of(block))..][..ENTRY_BYTES].copy_from_slice(&sector);
+        }
+        next = end;
+    }
+    image.write_parts(at(next), &[], &ONES[..length(next, padded)]);
+    at(padded).get()
+}
+
+/// Returns the footer. A creator whose geometry states the size gives way to another one if no geometry is exact.
+fn footer(builder: &Builder, header_offset: Option<u64>) -> [u8; FOOTER_BYTES] {
+    let (plan, form) = (builder.plan(), Form::new(builder.plan().file.form));
+    let exact = encoding::exact_geometry(plan.size_bytes / SECTOR_BYTES);
+    let creator = match exact {
+        None if form.states_geometry() => Form::PLAIN.creator(),
+        _ => form.creator(),
+    };
+    Footer {
+        creator,
+        size_bytes: plan.size_bytes,
+        geometry: exact.unwrap_or((u16::MAX, 16, 255)),
+        header_offset,
+        decoration: form.decoration(),
+    }
+    .encode()
+}

@@ -1,0 +1,78 @@
+//! The format of the lowest image, and its variety.
+
+use std::fmt;
+
+use bytes::{Buf, BufMut};
+
+use super::encoding::Operand;
+use super::kind::OperandKind;
+
+/// The format of the lowest image of a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Base {
+    /// A qcow2 image.
+    #[default]
+    Qcow2,
+    /// If an overlay lies on it: a raw file with the data that a guest reads.
+    Raw,
+    /// A VHD image.
+    Vpc,
+}
+
+impl Base {
+    /// All bases, with their words and their two bytes.
+    const ALL: [(Self, &'static str, [u8; 2]); 3] =
+        [(Self::Qcow2, "qcow2", [0, 0]), (Self::Raw, "raw", [1, 0]), (Self::Vpc, "vpc", [0, 1])];
+    /// The fold of the first byte. Other values than those of [`Base::ALL`] are those of 0.
+    const FIRST_FOLD: u8 = 4;
+    /// The fold of the second byte, likewise.
+    const SECOND_FOLD: u8 = 16;
+}
+
+/// The second byte decides if it has a meaning.
+impl Operand for Base {
+    const BYTES: usize = 2;
+    const EXPECTED: &'static str = "qcow2, raw or vpc";
+    const KIND: OperandKind = OperandKind::Other;
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        let first = bytes.get_u8() % Self::FIRST_FOLD;
+        let second = bytes.get_u8() % Self::SECOND_FOLD;
+        let with = |wanted| Self::ALL.into_iter().find(|(_, _, bytes)| *bytes == wanted);
+        with([0, second]).filter(|_| second > 0).or(with([first, 0])).map_or(Self::Qcow2, |it| it.0)
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        let found = Self::ALL.into_iter().find(|(base, _, _)| *base == self);
+        out.put_slice(&found.map_or([0, 0], |(_, _, bytes)| bytes));
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = Self::ALL.into_iter().find(|(base, _, _)| *base == self);
+        f.write_str(found.map_or("", |(_, word, _)| word))
+    }
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, word, _)| *word == text).map(|(base, _, _)| base)
+    }
+}
+
+/// The variety of an image in a format other than qcow2 and raw. Each format gives its bits a meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageForm(pub u16);
+
+impl Operand for ImageForm {
+    const BYTES: usize = 2;
+    const EXPECTED: &'static str = "0 to 65535";
+    const KIND: OperandKind = OperandKind::Other;
+
+    fn decode(bytes: &mut &[u8]) -> Self {
+        Self(bytes.get_u16_le())
+    }
+    fn encode(self, out: &mut impl BufMut) {
+        out.put_u16_le(self.0);
+    }
+    fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().map(Self)
+    }
+}
