@@ -35,7 +35,7 @@ fn entries() -> Vec<(String, Vec<u8>)> {
         add(&format!("MAGIC_VERSION_{version}"), &words);
     }
     let cluster_bits =
-        (ClusterSize::MIN_BITS..=ClusterSize::MAX_BITS).map(|bits| ("CLUSTER_BITS", bits));
+        (ClusterSize::MIN_BITS..=MAX_CLUSTER_BITS).map(|bits| ("CLUSTER_BITS", bits));
     let refcount_orders = (0..=MAX_REFCOUNT_ORDER).map(|order| ("REFCOUNT_ORDER", order));
     for (name, value) in cluster_bits.chain(refcount_orders) {
         add(&format!("{name}_{value}"), &value.to_be_bytes());

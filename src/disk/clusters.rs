@@ -16,27 +16,28 @@ quantity! {
     HostCluster
 }
 
-/// A cluster size: a power of two from 512 bytes to 2 MiB.
+/// A cluster size: a power of two from 512 bytes to 1 GiB. A format may allow fewer sizes. Formats other than qcow2 call
+/// their clusters blocks or grains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterSize {
     bits: u32,
 }
 
 impl ClusterSize {
-    /// The smallest `cluster_bits` that QEMU opens.
+    /// The smallest number of bits in any format.
     pub const MIN_BITS: u32 = 9;
-    /// The largest `cluster_bits` that QEMU opens.
-    pub const MAX_BITS: u32 = 21;
+    /// The largest number of bits in any format.
+    pub const MAX_BITS: u32 = 30;
 
     /// 512 bytes.
     pub const SMALLEST: Self = Self { bits: Self::MIN_BITS };
 
-    /// Creates a size from `cluster_bits`; `None` outside 9 to 21.
+    /// Creates a size from `cluster_bits`; `None` outside 9 to 30.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         if bits < Self::MIN_BITS || bits > Self::MAX_BITS { None } else { Some(Self { bits }) }
     }
 
-    /// Returns `cluster_bits`, 9 to 21.
+    /// Returns `cluster_bits`, 9 to 30.
     #[inline]
     pub const fn bits(self) -> u32 {
         self.bits
@@ -146,10 +147,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cluster_sizes_are_those_that_qemu_opens() {
+    fn cluster_sizes_are_those_of_all_formats() {
         assert!(ClusterSize::from_bits(8).is_none());
-        assert!(ClusterSize::from_bits(22).is_none());
-        for bits in 9..=21 {
+        assert!(ClusterSize::from_bits(31).is_none());
+        for bits in 9..=30 {
             let size = ClusterSize::from_bits(bits).unwrap();
             assert_eq!(size.bytes(), 1 << bits);
             assert_eq!(size.clusters_for(0), 0);

@@ -141,10 +141,14 @@ impl Feature {
         }
     }
 
-    /// Returns the feature of clusters of this size.
+    /// Returns the feature of qcow2 clusters of this size: for larger ones, which qcow2 does not have, that of the
+    /// largest.
     pub(crate) const fn clusters(size: ClusterSize) -> Self {
-        // A cluster has 9 to 21 bits.
-        Self::ALL[Self::Clusters512 as usize + (size.bits() - 9) as usize]
+        let index = Self::Clusters512 as usize + (size.bits() - ClusterSize::MIN_BITS) as usize;
+        match index > Self::Clusters2M as usize {
+            true => Self::Clusters2M,
+            false => Self::ALL[index],
+        }
     }
 
     /// Returns the feature of refcounts of `1 << order` bits; `order` is 0 to 6.
@@ -222,6 +226,7 @@ mod tests {
         let first = Feature::Clusters512 as usize;
         assert_eq!(all, Feature::ALL[first..first + 20]);
         assert_eq!(Feature::clusters(ClusterSize::from_bits(16).unwrap()), Feature::Clusters64K);
+        assert_eq!(Feature::clusters(ClusterSize::from_bits(30).unwrap()), Feature::Clusters2M);
         assert_eq!(Feature::refcounts(4), Feature::Refcounts16);
     }
 

@@ -152,6 +152,10 @@ impl Visible {
             {
                 PieceState::ZeroPlain
             }
+            // A reader does not learn where the file has room for a block of zeros.
+            PieceState::ZeroAllocated(_) if self.format == ImageFormat::Vhdx => {
+                PieceState::ZeroPlain
+            }
             state => state.advanced(self.start - self.piece.start),
         }
     }

@@ -100,10 +100,12 @@ impl Shape {
     /// Returns the bytes after the stamp of a cluster of this shape, without the zeros that fill the rest. The
     /// process makes them once: at most 64 KiB for each shape and cluster size.
     pub fn behind_stamp(self, cluster_size: ClusterSize) -> &'static [u8] {
-        const SIZES: usize = (ClusterSize::MAX_BITS - ClusterSize::MIN_BITS + 1) as usize;
+        // No shape fills more than a cluster of 64 KiB.
+        const SIZES: usize = (NOISE_BYTES.ilog2() + 1 - ClusterSize::MIN_BITS + 1) as usize;
         static MADE: [[OnceLock<Box<[u8]>>; SIZES]; Shape::ALL.len()] =
             [const { [const { OnceLock::new() }; SIZES] }; Shape::ALL.len()];
         let size = (cluster_size.bits() - ClusterSize::MIN_BITS) as usize;
+        let size = size.min(SIZES - 1);
         MADE[self as usize][size].get_or_init(|| {
             let behind = cluster_size.bytes_usize() - STAMP_BYTES;
             self.filling(self.filled_bytes(behind)).into()

@@ -22,6 +22,8 @@ pub struct FilePlan {
     pub places: Option<BlockPlaces>,
     /// Guest data lies at the guest offset, without a table.
     pub is_flat: bool,
+    /// The size of the smallest disk.
+    pub min_size_bytes: u64,
 }
 
 /// The places of host clusters in a file: of the data of blocks, in the formats that call them so.

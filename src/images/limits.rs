@@ -101,6 +101,8 @@ impl Limits {
 /// Returns the number of clusters that the largest refcount table of QEMU can count, without an eighth of them.
 fn counted_clusters(geometry: &Geometry) -> u64 {
     let table_bytes = MAX_REFCOUNT_TABLE_BYTES / 8 * 7;
-    let table_bytes = table_bytes.min(MAX_REFCOUNT_TABLE_BYTES - geometry.cluster_size.bytes());
+    // At least one cluster of the table, too. Only formats without refcounts have clusters that are longer than half of it.
+    let kept = geometry.cluster_size.bytes().min(MAX_REFCOUNT_TABLE_BYTES / 2);
+    let table_bytes = table_bytes.min(MAX_REFCOUNT_TABLE_BYTES - kept);
     (table_bytes / 8).saturating_mul(geometry.refcounts_per_block())
 }

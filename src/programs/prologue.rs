@@ -10,7 +10,7 @@ use crate::images::file_plan::FilePlan;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES};
-use crate::images::vpc;
+use crate::images::{vhdx, vpc};
 
 use super::operand::{
     Base, ClusterBits, DataIn, ImageFeatures, ImageForm, Number, Operand, OperandPlace,
@@ -126,7 +126,10 @@ impl Prologue {
         let Self { version, cluster_bits, refcount_order, features, data_in, .. } = *self;
         let image = ImageOperands { version, cluster_bits, refcount_order, features, data_in };
         let image = if self.is_qcow2() { image } else { image.without_features() };
-        let plan = image.plan(self.size.bytes(MAX_SIZE_BYTES), None);
+        let mut plan = image.plan(self.size.bytes(MAX_SIZE_BYTES), None);
+        if self.base == Base::Vhdx {
+            plan.geometry.cluster_size = vhdx::block_size(u32::from(cluster_bits.get()));
+        }
         ImagePlan {
             file: self.file(plan.geometry.cluster_size),
             refcounts: RefcountPlacement {
@@ -150,6 +153,7 @@ impl Prologue {
         match self.base {
             Base::Qcow2 | Base::Raw => FilePlan::default(),
             Base::Vpc => vpc::Form::new(self.form.0).plan(cluster_size),
+            Base::Vhdx => vhdx::Form::new(self.form.0).plan(cluster_size),
         }
     }
 }

@@ -13,6 +13,9 @@ pub const V3_LENGTH_BYTES: u32 = 104;
 /// The version 3 header with the compression type field, padded to 8.
 pub const V3_COMPRESSION_LENGTH_BYTES: u32 = 112;
 
+/// The largest `cluster_bits` that QEMU opens.
+pub const MAX_CLUSTER_BITS: u32 = 21;
+
 /// The largest L1 table that QEMU opens, in entries (`QCOW_MAX_L1_SIZE`, 32 MiB).
 pub const MAX_L1_ENTRIES: u32 = 4 << 20;
 

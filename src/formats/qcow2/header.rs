@@ -4,9 +4,9 @@ use bytes::Buf;
 
 use super::constants::{
     AUTOCLEAR_RAW_DATA_FILE, INCOMPATIBLE_COMPRESSION, INCOMPATIBLE_DATA_FILE,
-    INCOMPATIBLE_EXTENDED_L2, INCOMPATIBLE_KNOWN, MAGIC, MAX_FILE_BYTES, MAX_L1_ENTRIES,
-    MAX_REFCOUNT_ORDER, MAX_REFCOUNT_TABLE_BYTES, MAX_SNAPSHOTS, SNAPSHOT_FIXED_BYTES,
-    V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
+    INCOMPATIBLE_EXTENDED_L2, INCOMPATIBLE_KNOWN, MAGIC, MAX_CLUSTER_BITS, MAX_FILE_BYTES,
+    MAX_L1_ENTRIES, MAX_REFCOUNT_ORDER, MAX_REFCOUNT_TABLE_BYTES, MAX_SNAPSHOTS,
+    SNAPSHOT_FIXED_BYTES, V2_LENGTH_BYTES, V3_COMPRESSION_LENGTH_BYTES, V3_LENGTH_BYTES,
 };
 use super::geometry::{Compression, Geometry, Version};
 use super::layout::Layout;
@@ -161,11 +161,9 @@ impl RawHeader {
             3 => Version::V3,
             other => return Err(bad("version", u64::from(other), "2 or 3")),
         };
-        let cluster_size = ClusterSize::from_bits(self.cluster_bits).ok_or(bad(
-            "cluster_bits",
-            u64::from(self.cluster_bits),
-            "9 to 21",
-        ))?;
+        let cluster_size = ClusterSize::from_bits(self.cluster_bits)
+            .filter(|size| size.bits() <= MAX_CLUSTER_BITS)
+            .ok_or(bad("cluster_bits", u64::from(self.cluster_bits), "9 to 21"))?;
         if version == Version::V3 {
             self.check_v3_lengths(cluster_size)?;
         }

@@ -68,8 +68,9 @@ impl Builder {
     pub fn begin(&mut self, plan: ImagePlan, limits: Limits) {
         self.plan = plan;
         self.limits = limits;
-        self.plan.size_bytes = plan.size_bytes.min(self.max_size_bytes());
-        self.placement.reset(plan.rng_seed, limits.file_clusters(&plan.geometry));
+        self.plan.size_bytes = self.possible_size_bytes(plan.size_bytes);
+        let file_clusters = limits.file_clusters(&plan.geometry).min(self.named_clusters());
+        self.placement.reset(plan.rng_seed, file_clusters);
         self.tables.clear();
         self.active.clear();
         self.snapshots.clear();
@@ -94,6 +95,11 @@ impl Builder {
         u64::try_from(largest).unwrap_or(u64::MAX).min(bound)
     }
 
+    /// Returns the size that is nearest to `size_bytes` of those that a disk can have.
+    pub(super) fn possible_size_bytes(&self, size_bytes: u64) -> u64 {
+        size_bytes.min(self.max_size_bytes()).max(self.plan.file.min_size_bytes)
+    }
+
     /// Returns the number of guest clusters for which the tables of the file's format have room.
     pub(super) fn max_guest_clusters(&self) -> u64 {
         self.plan.file.places.map_or(u64::MAX, |places| places.guest_clusters)
@@ -101,8 +107,12 @@ impl Builder {
 
     /// Returns the number of clusters that a file with a far gap may have.
     fn far_clusters(&self) -> u64 {
-        let named = self.plan.file.places.map_or(u64::MAX, |places| places.host_clusters);
-        Limits::far_clusters(&self.plan.geometry).min(named)
+        Limits::far_clusters(&self.plan.geometry).min(self.named_clusters())
+    }
+
+    /// Returns the number of host clusters that the tables of the file's format can name.
+    fn named_clusters(&self) -> u64 {
+        self.plan.file.places.map_or(u64::MAX, |places| places.host_clusters)
     }
 
     /// Returns the plan of the image. Its size follows resizes.

@@ -26,7 +26,7 @@ impl Builder {
     /// Returns the new size, which the limits may have cut. Returns `None` if the file is full, a snapshot forbids
     /// it, or the limits do not allow a bitmap that long.
     pub fn resize(&mut self, size_bytes: u64) -> Option<u64> {
-        let size_bytes = size_bytes.min(self.max_size_bytes());
+        let size_bytes = self.possible_size_bytes(size_bytes);
         if !self.may_resize(size_bytes) || !self.bitmaps_allow(size_bytes) {
             return None;
         }

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_PAYLOAD_BYTES;
+use crate::formats::qcow2::constants::MAX_CLUSTER_BITS;
 use crate::formats::qcow2::geometry::{Compression, Geometry};
 use crate::images::content::{STAMP_BYTES, Shape};
 
@@ -119,4 +120,4 @@ pub fn payload(geometry: &Geometry, kind: PayloadKind) -> &'static Payload {
 
 const PAYLOADS_OF_CLUSTER: usize = Shape::ALL.len() * Coding::ALL.len();
 
-const CLUSTER_SIZES: usize = (ClusterSize::MAX_BITS - ClusterSize::MIN_BITS + 1) as usize;
+const CLUSTER_SIZES: usize = (MAX_CLUSTER_BITS - ClusterSize::MIN_BITS + 1) as usize;

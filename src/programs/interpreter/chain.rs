@@ -5,7 +5,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::images::qcow2::{BuildScratch, Builder, Names, NamesTooLong, Sizes};
-use crate::images::vpc;
+use crate::images::{vhdx, vpc};
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, Relative};
 use crate::programs::prologue::ImageOperands;
@@ -151,10 +151,11 @@ fn build(
     observer: &impl Observer,
 ) {
     match format {
-        ImageFormat::Qcow2 | ImageFormat::Vhdx | ImageFormat::Vmdk => {
+        ImageFormat::Qcow2 | ImageFormat::Vmdk => {
             builder.build(names, scratch, files, observer);
         }
         ImageFormat::Raw => builder.build_raw(files),
         ImageFormat::Vpc => vpc::build(builder, &mut scratch.mapped, files),
+        ImageFormat::Vhdx => vhdx::build(builder, &mut scratch.mapped, files),
     }
 }

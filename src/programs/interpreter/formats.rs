@@ -1,6 +1,7 @@
 //! The operations that an image of each format has.
 
 use crate::disk::image_format::ImageFormat;
+use crate::programs::operand::Hidden;
 use crate::programs::operation::Operation;
 
 /// Reports whether an operation has a meaning in an image of `format`.
@@ -22,6 +23,7 @@ pub(super) fn has_effect(format: ImageFormat, operation: Operation) -> bool {
                 | FillBitmap { .. }
                 | DeleteBitmap { .. }
                 | EndFile { .. }
+                | Beyond { kind: Hidden::Compressed, .. }
         ),
     }
 }

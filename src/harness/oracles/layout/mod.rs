@@ -2,6 +2,7 @@
 //! file. No two structures lie in one place, and none past the end of the file. Does not check the mapping: the model
 //! does.
 
+mod vhdx;
 mod vpc;
 
 use std::ops::Range;
@@ -27,8 +28,9 @@ impl Layout {
         self.places.clear();
         let table_bytes = match format {
             ImageFormat::Vpc => vpc::check(image, &mut self.places)?,
+            ImageFormat::Vhdx => vhdx::check(image, &mut self.places)?,
             // A raw file has no structures, and the other formats have oracles of their own.
-            ImageFormat::Raw | ImageFormat::Qcow2 | ImageFormat::Vhdx | ImageFormat::Vmdk => 0,
+            ImageFormat::Raw | ImageFormat::Qcow2 | ImageFormat::Vmdk => 0,
         };
         self.check_places(image.length_bytes())?;
         Ok(table_bytes)

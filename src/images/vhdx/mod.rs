@@ -1,0 +1,128 @@
+//! VHDX images: the bytes of a file that follows the decisions of the builder of qcow2 images.
+
+mod encoding;
+mod form;
+mod table;
+
+pub use form::{Form, block_size};
+
+use crate::disk::offsets::HostOffset;
+use crate::images::file_plan::BlockPlaces;
+use crate::images::files::LayerFiles;
+use crate::images::image::Image;
+use crate::images::qcow2::tables::ClusterMapping;
+use crate::images::qcow2::{Builder, MappedCluster};
+
+use encoding::{
+    FILE_IDENTIFIER, HEADERS, Header, Metadata, OLD_LOG_ID, REGION_TABLES, RegionTable,
+    SECTOR_BYTES,
+};
+use form::{MAX_REGIONS_BYTES, OtherHeader, Regions, TAIL_BYTES, table_bytes};
+use table::Table;
+
+/// The data of a block that is zeros, but has its room in the file. A reader that ignores the state finds them.
+const STALE: [u8; 64] = [0x5A; 64];
+
+/// Writes the image of `builder`, whose plan is that of a [`Form`]. `mapped` is a buffer.
+pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut LayerFiles) {
+    let plan = builder.plan();
+    files.begin(plan.file.format);
+    let (Some(places), image) = (&plan.file.places, &mut files.image) else { return };
+    builder.mapped_clusters(mapped);
+    let form = Form::new(plan.file.form);
+    let table = Table::new(builder);
+    let blocks_end = places.start(builder.file_clusters());
+    let length = table_bytes(table.entries.saturating_add(builder.spare_l1_entries()));
+    let regions = form.regions(blocks_end, length);
+    image.write(HostOffset::ZERO, FILE_IDENTIFIER);
+    write_headers(image, form, &regions);
+    write_region_tables(image, form, &regions, length);
+    write_metadata(image, form, builder, regions.metadata);
+    table.write(image, HostOffset::new(regions.table), mapped, form, places);
+    let end = write_blocks(image, builder, mapped, places).max(regions.end);
+    // A fixed disk has room for all of its blocks (specification, section 2.6.2.1).
+    let all_blocks = places.start(builder.guest_clusters()).saturating_add(MAX_REGIONS_BYTES);
+    let end = if form.is_fixed() { end.max(all_blocks) } else { end };
+    let tail_end = blocks_end.max(end).saturating_add(TAIL_BYTES);
+    image.seal(if form.has_tail() { tail_end } else { end });
+}
+
+/// Writes the header that counts and the other one, and an old entry to the log.
+fn write_headers(image: &mut Image, form: Form, regions: &Regions) {
+    let decoration = form.decoration();
+    // Most numbers have more than 32 bits.
+    let sequence = (u64::from(decoration) + 1) << 24;
+    let header = Header { sequence, decoration, log_id: 0, log_offset: regions.log };
+    let older = Header { sequence: sequence - 1, ..header };
+    let log_elsewhere = |header| Header { log_id: OLD_LOG_ID, log_offset: 1 << 52, ..header };
+    let [mut current, mut other] = HEADERS.map(HostOffset::new);
+    if form.second_header_counts() {
+        (current, other) = (other, current);
+    }
+    image.write(current, &header.encode());
+    match form.other_header() {
+        OtherHeader::Older => image.write(other, &older.encode()),
+        OtherHeader::OtherLog => image.write(other, &log_elsewhere(older).encode()),
+        OtherHeader::Broken => {
+            let newer = Header { sequence: sequence + 1, ..header };
+            let mut bytes = log_elsewhere(newer).encode();
+            bytes[4] ^= 1;
+            image.write(other, &bytes);
+        }
+        OtherHeader::Zeros => {}
+    }
+    if form.has_old_log() {
+        image.write(HostOffset::new(regions.log), &encoding::old_log_entry());
+    }
+}
+
+fn write_region_tables(image: &mut Image, form: Form, regions: &Regions, table_bytes: u64) {
+    let Regions { table, metadata, unknown, .. } = *regions;
+    let is_reversed = form.is_reversed();
+    let table = (table, table_bytes);
+    let bytes = RegionTable { table, metadata, unknown, is_reversed }.encode();
+    for offset in REGION_TABLES {
+        image.write(HostOffset::new(offset), &bytes);
+    }
+}
+
+fn write_metadata(image: &mut Image, form: Form, builder: &Builder, region: u64) {
+    let plan = builder.plan();
+    let metadata = Metadata {
+        block_bytes: u32::try_from(plan.geometry.cluster_size.bytes()).unwrap_or(u32::MAX),
+        is_fixed: form.is_fixed(),
+        size_bytes: plan.virtual_size_bytes().max(SECTOR_BYTES.into()),
+        physical_sector_bytes: form.physical_sector_bytes(),
+        decoration: form.decoration(),
+        has_unknown: form.has_unknown(),
+        is_reversed: form.is_reversed(),
+        gap_bytes: form.item_gap_bytes(),
+    };
+    metadata.encode(|offset, bytes| {
+        image.write(HostOffset::new(region.saturating_add(offset)), bytes);
+    });
+}
+
+/// Writes the blocks for which the file has room. Returns the byte behind the last one.
+fn write_blocks(
+    image: &mut Image,
+    builder: &Builder,
+    mapped: &[MappedCluster],
+    places: &BlockPlaces,
+) -> u64 {
+    let block = builder.plan().geometry.cluster_size;
+    let mut end = 0;
+    for MappedCluster { cluster, mapping } in mapped {
+        let (ClusterMapping::Normal(host, _) | ClusterMapping::Zero(Some(host))) = *mapping else {
+            continue;
+        };
+        let start = places.start(block.host_cluster(host).get());
+        let at = HostOffset::new(start);
+        match *mapping {
+            ClusterMapping::Normal(_, write) => builder.write_cluster(image, *cluster, at, write),
+            _ => image.write(at, &STALE),
+        }
+        end = end.max(start.saturating_add(block.bytes()));
+    }
+    end
+}
