@@ -200,12 +200,17 @@ pub fn convert_with(options: &[&str], path: &Path, raw: &Path) -> Checked<Vec<u8
     Ok(bytes)
 }
 
-/// Returns the bytes that a guest reads in `windows`, by one qemu-io. No window may be empty or reach past the end of
-/// the disk.
+/// Returns the bytes that a guest of a qcow2 image reads in `windows`; see [`read_with`].
 pub fn read(path: &Path, windows: &[Window]) -> Checked<Vec<Vec<u8>>> {
+    read_with(path, "qcow2", windows)
+}
+
+/// Returns the bytes that a guest of an image in this format reads in `windows`, by one qemu-io. No window may be empty
+/// or reach past the end of the disk.
+pub fn read_with(path: &Path, format: &str, windows: &[Window]) -> Checked<Vec<Vec<u8>>> {
     let command = |window: &Window| format!("read -v {} {}", window.start, window.length_bytes);
     let commands: Vec<String> = windows.iter().map(command).collect();
-    let printed = io(path, &["-r"], &commands)?;
+    let printed = io_with(path, &["-f", format, "-r"], &commands)?;
     let mut contents: Vec<Vec<u8>> = Vec::new();
     // Lines of a dump: "offset:  hex bytes  text"; a line about the whole read follows each dump.
     let mut open = false;

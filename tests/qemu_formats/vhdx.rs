@@ -7,6 +7,7 @@ use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
 use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::walkers::{self, Disk, WalkScratch};
 
 use crate::comparison::{Kind, TestedFormat, one_of, walk};
@@ -21,11 +22,13 @@ impl TestedFormat for Vhdx {
     const VALID: u64 = 510;
     const DAMAGED: u64 = 480;
     const MADE_BY_QEMU: u64 = 155;
+    const PROGRAMS: (u64, Base) = (520, Base::Vhdx);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
+        ("images of programs", 500),
         ("records of info", 600),
         ("extents", 700),
         ("windows", 150),
@@ -75,9 +78,12 @@ impl TestedFormat for Vhdx {
             }
         }
         if end.get() > MAX_READ_BYTES && entropy.one_in(2) {
-            let commands = reads(entropy, &disk, &extents)?;
-            qemu::io_with(path, &["-f", "vhdx", "-r"], &commands)?;
-            tally.add("parts of disks", commands.len() as u64);
+            let windows = windows(entropy, &extents);
+            for (window, theirs) in windows.iter().zip(qemu::read_with(path, "vhdx", &windows)?) {
+                let ours = read(&disk, window.start, window.length_bytes as usize)?;
+                compare::same_bytes("our read", window.start.get(), &ours, &theirs)?;
+            }
+            tally.add("parts of disks", windows.len() as u64);
         }
         Ok(())
     }
@@ -88,24 +94,24 @@ const MAX_READ_BYTES: u64 = 16 << 20;
 /// The length of a part.
 const PART_BYTES: u64 = 512;
 
-/// Returns commands of qemu-io that fail unless parts of the disk, at the ends of extents, have the bytes that we read.
-fn reads(
-    entropy: &mut Entropy,
-    disk: &Disk<FileStorage>,
-    extents: &[Extent],
-) -> Checked<Vec<String>> {
-    let mut commands = Vec::new();
-    for _ in 0..6 {
+/// The smallest block.
+const BLOCK_BYTES: u64 = 1 << 20;
+
+/// Returns parts of the disk to compare: at the ends of extents, and at the first blocks of long extents of zeros, whose
+/// entries have different states.
+fn windows(entropy: &mut Entropy, extents: &[Extent]) -> Vec<Window> {
+    let mut windows = Vec::new();
+    for _ in 0..8 {
         let extent = &extents[entropy.below(extents.len() as u64) as usize];
-        let delta = one_of(entropy, [0, extent.length_bytes - PART_BYTES]);
-        let start = extent.start.saturating_add(delta);
-        let ours = read(disk, start, PART_BYTES as usize)?;
-        // qemu-io compares with one byte, which blocks on regions do not repeat.
-        if ours.iter().all(|byte| *byte == ours[0]) {
-            commands.push(format!("read -P {} {start} {PART_BYTES}", ours[0]));
+        let last = extent.length_bytes - PART_BYTES.min(extent.length_bytes);
+        let block = entropy.below(16) * BLOCK_BYTES;
+        for delta in [0, last, block.min(last)] {
+            let start = extent.start.saturating_add(delta);
+            let length_bytes = PART_BYTES.min(extent.length_bytes - delta);
+            windows.push(Window { start, length_bytes });
         }
     }
-    Ok(commands)
+    windows
 }
 
 /// Checks that an extent of our walk says where the data are.
