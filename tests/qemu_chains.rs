@@ -186,7 +186,7 @@ impl Making<'_> {
         }
         let commands = self.commands(size, 1 << cluster_bits, external);
         if !commands.is_empty() {
-            qemu::io(&path, &[], &commands)?;
+            qemu::io_with(&path, &["-f", "qcow2"], &commands)?;
         }
         Ok(path)
     }

@@ -241,7 +241,7 @@ fn qemu_still_writes_compressed_data_over_other_data() {
     img("create -q -f qcow2", "1M");
     let commands = ["write -c -P 7 0 64k", "discard 0 64k", "write -P 1 64k 64k"];
     let commands = commands.into_iter().chain(["write -c -P 9 128k 64k"]).map(str::to_string);
-    qemu::io(&path, &[], &commands.collect::<Vec<_>>()).unwrap();
+    qemu::io_with(&path, &["-f", "qcow2"], &commands.collect::<Vec<_>>()).unwrap();
     img("snapshot -c now", "-q");
     assert_eq!(qemu::check(&path).unwrap().0.corruptions, 0);
     let recounted = compare::recount(&FileStorage::open(&path).unwrap()).unwrap();

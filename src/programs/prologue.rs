@@ -153,7 +153,7 @@ impl Prologue {
         match self.base {
             Base::Qcow2 | Base::Raw => FilePlan::default(),
             Base::Vpc => vpc::Form::new(self.form.0).plan(cluster_size),
-            Base::Vhdx => vhdx::Form::new(self.form.0).plan(cluster_size),
+            Base::Vhdx => vhdx::VhdxForm::new(self.form.0).plan(cluster_size),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Making {
         let count = 2 + self.entropy.below(14);
         let commands = self.commands(count);
         self.story.push(format!("qemu-io {commands:?}"));
-        qemu::io(&self.path, &["-t", "unsafe"], &commands)?;
+        qemu::io_with(&self.path, &["-f", "qcow2", "-t", "unsafe"], &commands)?;
         Ok(())
     }
 

@@ -67,13 +67,8 @@ pub fn img(arguments: &[&OsStr]) -> Checked<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Runs qemu-io's `commands` on the image at `path` in one process, and returns its output. All must succeed.
-pub fn io(path: &Path, options: &[&str], commands: &[String]) -> Checked<String> {
-    let options: Vec<&str> = ["-f", "qcow2"].iter().chain(options).copied().collect();
-    io_with(path, &options, commands)
-}
-
-/// Runs qemu-io as [`io`] does, with these options, which name the format.
+/// Runs qemu-io's `commands` on the image at `path` in one process, with these options, which name the format. Returns
+/// its output. All commands must succeed.
 pub fn io_with(path: &Path, options: &[&str], commands: &[String]) -> Checked<String> {
     let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
     for command in commands {

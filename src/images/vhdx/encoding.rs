@@ -19,24 +19,24 @@ pub const REGION_TABLES: [u64; 2] = [192 << 10, 256 << 10];
 /// The number of bytes of a header that have a meaning. Zeros follow.
 pub const HEADER_FIELD_BYTES: usize = 80;
 /// The number of bytes of a header that its checksum covers.
-const HEADER_BYTES: usize = 4 << 10;
+const VHDX_HEADER_BYTES: usize = 4 << 10;
 /// The number of bytes of a region table that its checksum covers.
 const REGION_TABLE_BYTES: usize = 64 << 10;
 /// The offset of the first metadata item in its region.
 const FIRST_ITEM: u32 = 64 << 10;
 
 /// An identifier as stored.
-type Guid = [u8; 16];
+type Identifier = [u8; 16];
 
-const TABLE_REGION: Guid = 0x6677_c22d_23f6_0042_9d64_115e_9bfd_4a08_u128.to_be_bytes();
-const METADATA_REGION: Guid = 0x06a2_7c8b_9047_9a4b_b8fe_575f_050f_886e_u128.to_be_bytes();
-const FILE_PARAMETERS: Guid = 0x3767_a1ca_36fa_434d_b3b6_33f0_aa44_e76b_u128.to_be_bytes();
-const DISK_SIZE: Guid = 0x2442_a52f_1bcd_7648_b211_5dbe_d83b_f4b8_u128.to_be_bytes();
-const DISK_ID: Guid = 0xab12_cabe_e6b2_2345_93ef_c309_e000_c746_u128.to_be_bytes();
-const LOGICAL_SECTOR: Guid = 0x1dbf_4181_6fa9_0947_ba47_f233_a8fa_ab5f_u128.to_be_bytes();
-const PHYSICAL_SECTOR: Guid = 0xc748_a3cd_5d44_7144_9cc9_e988_5251_c556_u128.to_be_bytes();
+const TABLE_REGION: Identifier = 0x6677_c22d_23f6_0042_9d64_115e_9bfd_4a08_u128.to_be_bytes();
+const METADATA_REGION: Identifier = 0x06a2_7c8b_9047_9a4b_b8fe_575f_050f_886e_u128.to_be_bytes();
+const FILE_PARAMETERS: Identifier = 0x3767_a1ca_36fa_434d_b3b6_33f0_aa44_e76b_u128.to_be_bytes();
+const DISK_SIZE: Identifier = 0x2442_a52f_1bcd_7648_b211_5dbe_d83b_f4b8_u128.to_be_bytes();
+const DISK_ID: Identifier = 0xab12_cabe_e6b2_2345_93ef_c309_e000_c746_u128.to_be_bytes();
+const LOGICAL_SECTOR: Identifier = 0x1dbf_4181_6fa9_0947_ba47_f233_a8fa_ab5f_u128.to_be_bytes();
+const PHYSICAL_SECTOR: Identifier = 0xc748_a3cd_5d44_7144_9cc9_e988_5251_c556_u128.to_be_bytes();
 /// The identifiers of a region and of metadata items that no reader knows.
-const UNKNOWN: [Guid; 3] = [[0xA1; 16], [0xB2; 16], [0xC3; 16]];
+const UNKNOWN_IDS: [Identifier; 3] = [[0xA1; 16], [0xB2; 16], [0xC3; 16]];
 
 /// The flags of metadata items: of a user, of the disk, required.
 const USER: u32 = 1;
@@ -45,7 +45,7 @@ const REQUIRED: u32 = 4;
 
 /// The state of a block in its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockState {
+pub enum EntryState {
     /// The file does not define the content.
     NotPresent = 0,
     /// The content may be anything.
@@ -60,7 +60,7 @@ pub enum BlockState {
 
 /// A header.
 #[derive(Clone, Copy, Debug)]
-pub struct Header {
+pub struct HeaderPlan {
     /// The header with the larger number counts.
     pub sequence: u64,
     /// Fills the identifiers of the file and of its data.
@@ -71,7 +71,7 @@ pub struct Header {
     pub log_offset: u64,
 }
 
-impl Header {
+impl HeaderPlan {
     /// Returns the fields of the header.
     pub fn encode(&self) -> [u8; HEADER_FIELD_BYTES] {
         let mut bytes = [0; HEADER_FIELD_BYTES];
@@ -87,14 +87,14 @@ impl Header {
         out.put_u16_le(1);
         out.put_u32_le(MIB as u32);
         out.put_u64_le(self.log_offset);
-        put_checksum(&mut bytes, HEADER_BYTES);
+        put_checksum(&mut bytes, VHDX_HEADER_BYTES);
         bytes
     }
 }
 
 /// The places of the regions.
 #[derive(Clone, Copy, Debug)]
-pub struct RegionTable {
+pub struct RegionTablePlan {
     /// The offset and the length of the block allocation table's region.
     pub table: (u64, u64),
     /// The offset of the metadata region, which has 1 MiB.
@@ -108,13 +108,13 @@ pub struct RegionTable {
 /// The longest region table.
 pub const MAX_REGION_TABLE_BYTES: usize = 16 + 3 * 32;
 
-impl RegionTable {
+impl RegionTablePlan {
     /// Returns the bytes of the table, with zeros at their end.
     pub fn encode(&self) -> [u8; MAX_REGION_TABLE_BYTES] {
         let mut regions = [
             Some((TABLE_REGION, self.table, 1)),
             Some((METADATA_REGION, (self.metadata, MIB), 1)),
-            self.unknown.map(|offset| (UNKNOWN[0], (offset, MIB), 0)),
+            self.unknown.map(|offset| (UNKNOWN_IDS[0], (offset, MIB), 0)),
         ];
         if self.is_reversed {
             regions.reverse();
@@ -137,7 +137,7 @@ impl RegionTable {
 
 /// The values of the metadata.
 #[derive(Clone, Copy, Debug)]
-pub struct Metadata {
+pub struct MetadataPlan {
     /// The size of a block in bytes.
     pub block_bytes: u32,
     /// The disk is fixed.
@@ -157,22 +157,22 @@ pub struct Metadata {
 }
 
 /// An item: its identifier, its flags, and its bytes. Only the first ones, the length, belong to the item.
-type Item = (Guid, u32, (u64, u64), u32);
+type Item = (Identifier, u32, (u64, u64), u32);
 
-impl Metadata {
+impl MetadataPlan {
     fn items(&self) -> [Option<Item>; 7] {
         let parameters = u64::from(self.block_bytes) | u64::from(self.is_fixed) << 32;
         let sector = |bytes: u32| (u64::from(bytes), 0);
         let unknown = |item| Some(item).filter(|_| self.has_unknown);
         [
             Some((FILE_PARAMETERS, REQUIRED, (parameters, 0), 8)),
-            unknown((UNKNOWN[1], USER, (u64::MAX, 0), 9)),
+            unknown((UNKNOWN_IDS[1], USER, (u64::MAX, 0), 9)),
             Some((DISK_SIZE, OF_DISK | REQUIRED, (self.size_bytes, 0), 8)),
             Some((DISK_ID, OF_DISK | REQUIRED, (u64::from(self.decoration), 1), 16)),
             Some((LOGICAL_SECTOR, OF_DISK | REQUIRED, sector(SECTOR_BYTES), 4)),
             Some((PHYSICAL_SECTOR, OF_DISK | REQUIRED, sector(self.physical_sector_bytes), 4)),
             // An item without bytes has no offset.
-            unknown((UNKNOWN[2], OF_DISK, (0, 0), 0)),
+            unknown((UNKNOWN_IDS[2], OF_DISK, (0, 0), 0)),
         ]
     }
 

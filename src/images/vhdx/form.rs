@@ -5,24 +5,24 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
 use crate::images::file_plan::{BlockPlaces, FilePlan};
 
-use super::encoding::{BlockState, MIB, SECTOR_BYTES};
+use super::encoding::{EntryState, MIB, SECTOR_BYTES};
 
 /// The variety of a VHDX image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form(u16);
+pub struct VhdxForm(u16);
 
 /// The largest number of blocks in a table. Readers check each of them when they open an image.
 const MAX_BLOCKS: u64 = 1 << 14;
 /// The longest region of the block allocation table in bytes. The table itself is shorter than 1 MiB.
-const MAX_TABLE_BYTES: u64 = 4 * MIB;
+const MAX_BAT_BYTES: u64 = 4 * MIB;
 /// The distance between two regions if there is one, in bytes.
 const GAP_BYTES: u64 = MIB;
 /// The number of bytes for the log, the regions, and a gap before each of them.
-pub const MAX_REGIONS_BYTES: u64 = MAX_TABLE_BYTES + 3 * MIB + 4 * GAP_BYTES;
+pub const MAX_REGIONS_BYTES: u64 = MAX_BAT_BYTES + 3 * MIB + 4 * GAP_BYTES;
 /// The length of the part of the file before all regions and blocks.
 const HEADER_SECTION_BYTES: u64 = MIB;
 /// The number of bytes that follow the last structure in a file that is longer than necessary.
-pub const TAIL_BYTES: u64 = 3 * MIB;
+pub const SPARE_FILE_BYTES: u64 = 3 * MIB;
 /// The first host offset of no block. The block allocation table could name larger ones, but files end before 2^63.
 const MAX_HOST_BYTES: u64 = (1 << 56) - (1 << 40);
 
@@ -32,8 +32,8 @@ const MAX_BLOCK_BITS: u32 = 28;
 const MORE_BLOCK_BITS: u32 = 11;
 
 /// The orders of the log, the block allocation table and the metadata in the file.
-const ORDERS: [[Part; 3]; 8] = {
-    use Part::{Log, Metadata, Table};
+const ORDERS: [[RegionKind; 3]; 8] = {
+    use RegionKind::{Log, Metadata, Table};
     [
         [Log, Metadata, Table],
         [Log, Table, Metadata],
@@ -48,7 +48,7 @@ const ORDERS: [[Part; 3]; 8] = {
 
 /// A part of the file that lies anywhere after the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum RegionKind {
     Log,
     Table,
     Metadata,
@@ -70,7 +70,7 @@ pub enum OtherHeader {
 
 /// The offsets of the log and of the regions, each of 1 MiB except for the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Regions {
+pub struct RegionOffsets {
     /// The log.
     pub log: u64,
     /// The block allocation table.
@@ -91,11 +91,11 @@ pub fn block_size(cluster_bits: u32) -> ClusterSize {
 
 /// Returns the length in bytes of the table's region if the table has `entries`.
 pub fn table_bytes(entries: u64) -> u64 {
-    let bytes = entries.saturating_mul(8).clamp(1, MAX_TABLE_BYTES);
+    let bytes = entries.saturating_mul(8).clamp(1, MAX_BAT_BYTES);
     bytes.next_multiple_of(MIB)
 }
 
-impl Form {
+impl VhdxForm {
     /// Returns the variety that the bits of `form` select.
     pub const fn new(form: u16) -> Self {
         Self(form)
@@ -169,13 +169,13 @@ impl Form {
 
     /// Returns the state of a block that the builder left unallocated, from the index of its entry. All of these states
     /// read as zeros in QEMU.
-    pub const fn absent_state(self, index: u64) -> BlockState {
-        const MIXED: [BlockState; 3] =
-            [BlockState::NotPresent, BlockState::Undefined, BlockState::Unmapped];
+    pub const fn absent_state(self, index: u64) -> EntryState {
+        const MIXED: [EntryState; 3] =
+            [EntryState::NotPresent, EntryState::Undefined, EntryState::Unmapped];
         match self.bits(14, 2) {
-            0 => BlockState::NotPresent,
-            1 => BlockState::Undefined,
-            2 => BlockState::Unmapped,
+            0 => EntryState::NotPresent,
+            1 => EntryState::Undefined,
+            2 => EntryState::Unmapped,
             _ => MIXED[(index % MIXED.len() as u64) as usize],
         }
     }
@@ -186,20 +186,20 @@ impl Form {
     }
 
     /// Returns the places of the regions if all blocks, used or not, end at `blocks_end`.
-    pub fn regions(self, blocks_end: u64, table_bytes: u64) -> Regions {
+    pub fn regions(self, blocks_end: u64, table_bytes: u64) -> RegionOffsets {
         let gap = if self.has_gaps() { GAP_BYTES } else { 0 };
         let behind = self.has_regions_behind_blocks();
-        let mut regions = Regions::default();
+        let mut regions = RegionOffsets::default();
         let mut at = if behind { blocks_end } else { HEADER_SECTION_BYTES };
-        let unknown = self.has_unknown().then_some(Part::Unknown);
+        let unknown = self.has_unknown().then_some(RegionKind::Unknown);
         for part in ORDERS[self.bits(3, 3) as usize].into_iter().chain(unknown) {
             let start = at.saturating_add(gap);
-            let length = if part == Part::Table { table_bytes } else { MIB };
+            let length = if part == RegionKind::Table { table_bytes } else { MIB };
             match part {
-                Part::Log => regions.log = start,
-                Part::Table => regions.table = start,
-                Part::Metadata => regions.metadata = start,
-                Part::Unknown => regions.unknown = Some(start),
+                RegionKind::Log => regions.log = start,
+                RegionKind::Table => regions.table = start,
+                RegionKind::Metadata => regions.metadata = start,
+                RegionKind::Unknown => regions.unknown = Some(start),
             }
             at = start.saturating_add(length);
         }

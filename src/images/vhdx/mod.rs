@@ -4,7 +4,7 @@ mod encoding;
 mod form;
 mod table;
 
-pub use form::{Form, block_size};
+pub use form::{VhdxForm, block_size};
 
 use crate::disk::offsets::HostOffset;
 use crate::images::file_plan::BlockPlaces;
@@ -14,23 +14,23 @@ use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
 
 use encoding::{
-    FILE_IDENTIFIER, HEADERS, Header, Metadata, OLD_LOG_ID, REGION_TABLES, RegionTable,
+    FILE_IDENTIFIER, HEADERS, HeaderPlan, MetadataPlan, OLD_LOG_ID, REGION_TABLES, RegionTablePlan,
     SECTOR_BYTES,
 };
-use form::{MAX_REGIONS_BYTES, OtherHeader, Regions, TAIL_BYTES, table_bytes};
-use table::Table;
+use form::{MAX_REGIONS_BYTES, OtherHeader, RegionOffsets, SPARE_FILE_BYTES, table_bytes};
+use table::TableShape;
 
 /// The data of a block that is zeros, but has its room in the file. A reader that ignores the state finds them.
 const STALE: [u8; 64] = [0x5A; 64];
 
-/// Writes the image of `builder`, whose plan is that of a [`Form`]. `mapped` is a buffer.
+/// Writes the image of `builder`, whose plan is that of a [`VhdxForm`]. `mapped` is a buffer.
 pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut LayerFiles) {
     let plan = builder.plan();
     files.begin(plan.file.format);
     let (Some(places), image) = (&plan.file.places, &mut files.image) else { return };
     builder.mapped_clusters(mapped);
-    let form = Form::new(plan.file.form);
-    let table = Table::new(builder);
+    let form = VhdxForm::new(plan.file.form);
+    let table = TableShape::new(builder);
     let blocks_end = places.start(builder.file_clusters());
     let length = table_bytes(table.entries.saturating_add(builder.spare_l1_entries()));
     let regions = form.regions(blocks_end, length);
@@ -43,18 +43,18 @@ pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut Lay
     // A fixed disk has room for all of its blocks (specification, section 2.6.2.1).
     let all_blocks = places.start(builder.guest_clusters()).saturating_add(MAX_REGIONS_BYTES);
     let end = if form.is_fixed() { end.max(all_blocks) } else { end };
-    let tail_end = blocks_end.max(end).saturating_add(TAIL_BYTES);
+    let tail_end = blocks_end.max(end).saturating_add(SPARE_FILE_BYTES);
     image.seal(if form.has_tail() { tail_end } else { end });
 }
 
 /// Writes the header that counts and the other one, and an old entry to the log.
-fn write_headers(image: &mut Image, form: Form, regions: &Regions) {
+fn write_headers(image: &mut Image, form: VhdxForm, regions: &RegionOffsets) {
     let decoration = form.decoration();
     // Most numbers have more than 32 bits.
     let sequence = (u64::from(decoration) + 1) << 24;
-    let header = Header { sequence, decoration, log_id: 0, log_offset: regions.log };
-    let older = Header { sequence: sequence - 1, ..header };
-    let log_elsewhere = |header| Header { log_id: OLD_LOG_ID, log_offset: 1 << 52, ..header };
+    let header = HeaderPlan { sequence, decoration, log_id: 0, log_offset: regions.log };
+    let older = HeaderPlan { sequence: sequence - 1, ..header };
+    let log_elsewhere = |header| HeaderPlan { log_id: OLD_LOG_ID, log_offset: 1 << 52, ..header };
     let [mut current, mut other] = HEADERS.map(HostOffset::new);
     if form.second_header_counts() {
         (current, other) = (other, current);
@@ -64,7 +64,7 @@ fn write_headers(image: &mut Image, form: Form, regions: &Regions) {
         OtherHeader::Older => image.write(other, &older.encode()),
         OtherHeader::OtherLog => image.write(other, &log_elsewhere(older).encode()),
         OtherHeader::Broken => {
-            let newer = Header { sequence: sequence + 1, ..header };
+            let newer = HeaderPlan { sequence: sequence + 1, ..header };
             let mut bytes = log_elsewhere(newer).encode();
             bytes[4] ^= 1;
             image.write(other, &bytes);
@@ -76,19 +76,24 @@ fn write_headers(image: &mut Image, form: Form, regions: &Regions) {
     }
 }
 
-fn write_region_tables(image: &mut Image, form: Form, regions: &Regions, table_bytes: u64) {
-    let Regions { table, metadata, unknown, .. } = *regions;
+fn write_region_tables(
+    image: &mut Image,
+    form: VhdxForm,
+    regions: &RegionOffsets,
+    table_bytes: u64,
+) {
+    let RegionOffsets { table, metadata, unknown, .. } = *regions;
     let is_reversed = form.is_reversed();
     let table = (table, table_bytes);
-    let bytes = RegionTable { table, metadata, unknown, is_reversed }.encode();
+    let bytes = RegionTablePlan { table, metadata, unknown, is_reversed }.encode();
     for offset in REGION_TABLES {
         image.write(HostOffset::new(offset), &bytes);
     }
 }
 
-fn write_metadata(image: &mut Image, form: Form, builder: &Builder, region: u64) {
+fn write_metadata(image: &mut Image, form: VhdxForm, builder: &Builder, region: u64) {
     let plan = builder.plan();
-    let metadata = Metadata {
+    let metadata = MetadataPlan {
         block_bytes: u32::try_from(plan.geometry.cluster_size.bytes()).unwrap_or(u32::MAX),
         is_fixed: form.is_fixed(),
         size_bytes: plan.virtual_size_bytes().max(SECTOR_BYTES.into()),

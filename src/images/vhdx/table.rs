@@ -7,18 +7,18 @@ use crate::images::image::Image;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
 
-use super::encoding::{BlockState, SECTOR_BYTES};
-use super::form::Form;
+use super::encoding::{EntryState, SECTOR_BYTES};
+use super::form::VhdxForm;
 
 /// The number of sectors whose blocks are followed by an entry for a sector bitmap.
 const CHUNK_SECTORS: u64 = 1 << 23;
-const ENTRY_BYTES: usize = 8;
+const BAT_ENTRY_BYTES: usize = 8;
 /// The number of entries that are written together. Pages without a block stay holes, except for the first one.
 const PAGE_ENTRIES: u64 = 16;
-const PAGE_BYTES: usize = PAGE_ENTRIES as usize * ENTRY_BYTES;
+const PAGE_BYTES: usize = PAGE_ENTRIES as usize * BAT_ENTRY_BYTES;
 
 /// The shape of a table.
-pub(super) struct Table {
+pub(super) struct TableShape {
     block: ClusterSize,
     /// The number of blocks between two entries for sector bitmaps.
     chunk_blocks: u64,
@@ -26,7 +26,7 @@ pub(super) struct Table {
     pub entries: u64,
 }
 
-impl Table {
+impl TableShape {
     /// Returns the shape of the table of a disk, which has at least one block.
     pub fn new(builder: &Builder) -> Self {
         let block = builder.plan().geometry.cluster_size;
@@ -47,7 +47,7 @@ impl Table {
         image: &mut Image,
         region: HostOffset,
         mapped: &[MappedCluster],
-        form: Form,
+        form: VhdxForm,
         places: &BlockPlaces,
     ) {
         let page_of = |mapped: &MappedCluster| self.index_of(mapped.cluster.get()) / PAGE_ENTRIES;
@@ -60,7 +60,7 @@ impl Table {
             for mapped in page {
                 let index = self.index_of(mapped.cluster.get()) - first;
                 let entry = self.entry(mapped.mapping, places);
-                out[index as usize * ENTRY_BYTES..][..ENTRY_BYTES]
+                out[index as usize * BAT_ENTRY_BYTES..][..BAT_ENTRY_BYTES]
                     .copy_from_slice(&entry.to_le_bytes());
             }
         }
@@ -72,12 +72,12 @@ impl Table {
         image: &'i mut Image,
         region: HostOffset,
         first: u64,
-        form: Form,
+        form: VhdxForm,
     ) -> &'i mut [u8] {
-        let at = region.saturating_add(first * ENTRY_BYTES as u64);
+        let at = region.saturating_add(first * BAT_ENTRY_BYTES as u64);
         let out = image.place(at, PAGE_BYTES);
         let chunk = self.chunk_blocks;
-        for (index, entry) in (first..self.entries).zip(out.chunks_exact_mut(ENTRY_BYTES)) {
+        for (index, entry) in (first..self.entries).zip(out.chunks_exact_mut(BAT_ENTRY_BYTES)) {
             // The entry of a sector bitmap, which only disks with a parent have, is 0.
             if index % (chunk + 1) != chunk {
                 entry.copy_from_slice(&(form.absent_state(index) as u64).to_le_bytes());
@@ -87,17 +87,17 @@ impl Table {
     }
 
     fn entry(&self, mapping: ClusterMapping, places: &BlockPlaces) -> u64 {
-        let with = |host, state: BlockState| {
+        let with = |host, state: EntryState| {
             places.start(self.block.host_cluster(host).get()) | state as u64
         };
         match mapping {
-            ClusterMapping::Normal(host, _) => with(host, BlockState::Present),
-            ClusterMapping::Zero(Some(host)) => with(host, BlockState::Zero),
-            ClusterMapping::Zero(None) => BlockState::Zero as u64,
+            ClusterMapping::Normal(host, _) => with(host, EntryState::Present),
+            ClusterMapping::Zero(Some(host)) => with(host, EntryState::Zero),
+            ClusterMapping::Zero(None) => EntryState::Zero as u64,
             // Images of this format have no others.
             ClusterMapping::Unallocated
             | ClusterMapping::Compressed(_)
-            | ClusterMapping::Extended(_) => BlockState::NotPresent as u64,
+            | ClusterMapping::Extended(_) => EntryState::NotPresent as u64,
         }
     }
 }

@@ -1,4 +1,7 @@
 //! The structures of a VHDX image: headers, region tables, metadata, block allocation table and blocks.
+//!
+//! # Arithmetic
+//! The end of a structure that saturates at 2^64 lies past the end of the file, which is a violation.
 
 use std::ops::{ControlFlow, Range};
 
@@ -26,7 +29,7 @@ const SECOND_REGION_TABLE_OFFSET: u64 = REGION_TABLE_OFFSET + REGION_TABLE_BYTES
 /// The length of a metadata region in bytes.
 const METADATA_REGION_BYTES: u64 = OFFSET_UNIT_BYTES;
 /// The number of bytes of a table that are read at a time.
-const PIECE_BYTES: usize = 1024;
+const BAT_PIECE_BYTES: usize = 1024;
 
 /// Bits 3 to 19 of an entry are reserved.
 const RESERVED_BITS: u64 = 0xffff8;
@@ -133,7 +136,7 @@ fn check_table(image: &Image, table: &BlockTable, places: &mut Vec<Range<u64>>) 
     let end = table.offset.saturating_add(table.room_entries * BAT_ENTRY_BYTES as u64);
     let mut verdict = Ok(());
     // Reads from memory do not fail.
-    let _ = each_data(image, table.offset..end, &mut [0; PIECE_BYTES], |data| {
+    let _ = each_data(image, table.offset..end, &mut [0; BAT_PIECE_BYTES], |data| {
         verdict = check_piece(table, &data, places);
         let is_valid = verdict.is_ok();
         Ok::<_, StorageError>(if is_valid {
