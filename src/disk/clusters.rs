@@ -16,8 +16,8 @@ quantity! {
     HostCluster
 }
 
-/// A cluster size: a power of two from 512 bytes to 1 GiB. A format may allow fewer sizes. Formats other than qcow2 call
-/// their clusters blocks or grains.
+/// A cluster size: a power of two from 512 bytes to 1 GiB. A format may allow fewer sizes. Other formats than qcow2 have
+/// blocks or grains instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterSize {
     bits: u32,

@@ -101,7 +101,7 @@ impl Limits {
 /// Returns the number of clusters that the largest refcount table of QEMU can count, without an eighth of them.
 fn counted_clusters(geometry: &Geometry) -> u64 {
     let table_bytes = MAX_REFCOUNT_TABLE_BYTES / 8 * 7;
-    // At least one cluster of the table, too. Only formats without refcounts have clusters that are longer than half of it.
+    // At least one cluster of the table, too. Only formats without refcounts have clusters of more than half of it.
     let kept = geometry.cluster_size.bytes().min(MAX_REFCOUNT_TABLE_BYTES / 2);
     let table_bytes = table_bytes.min(MAX_REFCOUNT_TABLE_BYTES - kept);
     (table_bytes / 8).saturating_mul(geometry.refcounts_per_block())

@@ -97,8 +97,8 @@ const PART_BYTES: u64 = 512;
 /// The smallest block.
 const BLOCK_BYTES: u64 = 1 << 20;
 
-/// Returns parts of the disk to compare: at the ends of extents, and at the first blocks of long extents of zeros, whose
-/// entries have different states.
+/// Returns parts of the disk to compare: at the ends of extents, and at the first blocks of long extents of zeros. The
+/// entries of these blocks have different states.
 fn windows(entropy: &mut Entropy, extents: &[Extent]) -> Vec<Window> {
     let mut windows = Vec::new();
     for _ in 0..8 {

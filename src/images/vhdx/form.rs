@@ -1,5 +1,5 @@
-//! The variety of VHDX images: what the bits of a program's `form` select. All bits of 0 are a plain dynamic disk. Every
-//! variety follows the specification, and QEMU opens it.
+//! The variety of VHDX images. The bits of a program's `form` select it; without any bit, it is a plain dynamic disk.
+//! Every variety follows the specification, and QEMU opens it.
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
