@@ -11,7 +11,7 @@ pub mod hostile;
 pub mod info;
 pub mod io;
 pub mod known;
-mod layout;
+pub mod layout;
 pub mod lookup;
 pub mod maximal;
 pub mod memory;
