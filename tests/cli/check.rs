@@ -304,3 +304,52 @@ fn check_opens_extents_but_no_parent() {
         }
     }
 }
+
+/// Returns a sparse extent of 9 sectors in grains of 8, with these two entries of its grain table.
+fn sparse_extent(entries: [u32; 2]) -> Vec<u8> {
+    let mut bytes = vec![0; 6 * 512];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    put(0, b"KDMV\x01");
+    put(12, &[9]);
+    put(20, &[8]);
+    put(44, &512u32.to_le_bytes());
+    put(56, &[1]);
+    put(512, &[2]);
+    put(1024, &entries.map(u32::to_le_bytes).concat());
+    bytes
+}
+
+#[test]
+fn grains_that_qemu_img_skips_are_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let past = 6;
+    let sparse = "RW 9 SPARSE \"first\"\nRW 9 SPARSE \"second\"\nRW 9 SPARSE \"second\"\n";
+    let flat = "RW 9 SPARSE \"first\"\nRW 3 FLAT \"second\" 0\nRW 9 SPARSE \"second\"\n";
+    for (lines, first, second, sector) in [
+        (sparse, [0, 0], [0, 0], None),
+        (sparse, [0, past], [0, 0], Some(8)),
+        // The first extent ends at sector 9, and the look-ups continue at sector 16, in the first grain of the second
+        // extent. The next one is at sector 24, in the third extent.
+        (sparse, [1, 1], [past, 0], Some(16)),
+        (sparse, [1, 1], [0, past], None),
+        // The flat extent begins at sector 9 and ends at 12, so that no look-up lies in it.
+        (flat, [1, 1], [past, 0], Some(16)),
+        (flat, [1, 1], [0, past], None),
+    ] {
+        let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\n";
+        fs::write(dir.path().join("disk.vmdk"), format!("{head}{lines}")).unwrap();
+        fs::write(dir.path().join("first"), sparse_extent(first)).unwrap();
+        fs::write(dir.path().join("second"), sparse_extent(second)).unwrap();
+        let case = format!("{lines}{first:?} {second:?}");
+        let ours = qcowfuzz(dir.path(), &["check", "disk.vmdk"]);
+        let Some(theirs) = qemu_img(dir.path(), &["check", "disk.vmdk"]) else { return };
+        assert_eq!(theirs.status.code(), Some(sector.is_some().into()), "{case}: {theirs:?}");
+        assert_eq!(ours.status.code(), theirs.status.code(), "{case}: {ours:?}");
+        if let Some(sector) = sector {
+            let line = format!("ERROR: cluster offset for sector {sector} points after EOF");
+            assert!(text(&theirs.stderr).starts_with(&line), "{case}: {theirs:?}");
+            let start = format!("disk.vmdk: grain at guest offset {}: ", sector * 512);
+            assert!(error_line(&ours).starts_with(&start), "{case}: {}", error_line(&ours));
+        }
+    }
+}

@@ -34,8 +34,8 @@ impl CowdHeader {
         }
     }
 
-    /// Reports whether a grain table maps at least one sector, and fewer than 2^32. QEMU takes the lower 32 bits of this
-    /// number and divides by it, which ends the process at the first query if they are 0.
+    /// Reports whether a grain table maps at least one sector, and fewer than 2^32. QEMU takes the lower 32 bits of
+    /// this number and divides by it, which ends the process at the first query if they are 0.
     pub fn is_divisible(&self) -> bool {
         (1..1 << 20).contains(&self.grain_sectors)
     }

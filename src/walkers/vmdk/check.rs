@@ -1,14 +1,14 @@
 //! Checks the grains that an image stores, as QEMU does (`block/vmdk.c`, `vmdk_co_check`).
 //!
 //! QEMU looks up one guest offset in each grain, from the beginning of the disk on. If an extent ends inside its last
-//! grain, the next offset lies behind the beginning of the next extent. So QEMU misses the last grain of an extent whose
-//! remaining part is shorter than this difference, and so does this check.
+//! grain, the next offset lies behind the beginning of the next extent. So QEMU may miss the beginning of that extent,
+//! and its last grain if that is cut. This check does so, too.
 //!
 //! The check reads a table only once, also if several entries name it. It keeps the offsets of [`MAX_SOUND_TABLES`].
 //!
 //! # Arithmetic
-//! A disk ends before 2^63, and a grain has at most 2^30 bytes, so that no guest offset near it saturates. An extent has
-//! less than 2^54 grains. Differences are those from an earlier grain or offset to a later one.
+//! A disk ends before 2^63, and a grain has at most 2^30 bytes, so that no guest offset near it saturates. An extent
+//! has less than 2^54 grains. Differences are those from an earlier grain or offset to a later one.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -46,9 +46,9 @@ pub fn check_vmdk<S: Storage + ?Sized>(layer: &Layer<'_, S>) -> Result<(), MapEr
             }
             ExtentData::Sparse(tables) => {
                 let file = vmdk.extents.iter().position(|other| other.is_in_file_of(extent));
-                let places = Places::new(extent, tables, position);
-                let end = places.end();
-                ExtentCheck { extent, tables, places, file, sound: &mut sound }
+                let offsets = LookupOffsets::new(extent, tables, position);
+                let end = offsets.end();
+                ExtentCheck { extent, tables, offsets, file, sound: &mut sound }
                     .check(&mut scratch)?;
                 end
             }
@@ -77,13 +77,13 @@ struct Scratch {
 }
 
 /// The guest offsets that QEMU looks up in an extent: one in each of these grains.
-struct Places {
+struct LookupOffsets {
     first: GuestOffset,
     grains: Range<u64>,
     grain_bytes: u64,
 }
 
-impl Places {
+impl LookupOffsets {
     /// Returns the offsets from `first` on, which lies in the extent.
     fn new<S: Storage + ?Sized>(
         extent: &OpenExtent<S>,
@@ -112,7 +112,7 @@ impl Places {
 struct ExtentCheck<'c, 's, S: Storage + ?Sized> {
     extent: &'c OpenExtent<'s, S>,
     tables: &'c Tables,
-    places: Places,
+    offsets: LookupOffsets,
     /// The number of the first extent in the same file.
     file: Option<usize>,
     /// Tables without a fault that were read whole: the number of the file, and the host offset. A table that the file
@@ -138,7 +138,7 @@ impl<S: Storage + ?Sized> ExtentCheck<'_, '_, S> {
     ) -> Result<(), MapError> {
         let Scratch { directory: piece, table: scratch } = scratch;
         let per_table = u64::from(self.tables.table_entries);
-        let Range { start, end } = self.places.grains;
+        let Range { start, end } = self.offsets.grains;
         let (from, until) = (start / per_table, end.div_ceil(per_table));
         let (file, directory) = (self.extent.file, self.tables.directory);
         let entries = u64::from(self.tables.directory_entries);
@@ -168,8 +168,8 @@ impl<S: Storage + ?Sized> ExtentCheck<'_, '_, S> {
         number: impl Fn([u8; N]) -> u64,
     ) -> Result<(), MapError> {
         let per_table = u64::from(self.tables.table_entries);
-        let from = self.places.grains.start.saturating_sub(first);
-        let until = self.places.grains.end.saturating_sub(first).min(per_table);
+        let from = self.offsets.grains.start.saturating_sub(first);
+        let until = self.offsets.grains.end.saturating_sub(first).min(per_table);
         let is_whole = (from, until) == (0, per_table);
         if is_whole && self.sound.contains(&(self.file, table)) {
             return Ok(());
@@ -181,7 +181,7 @@ impl<S: Storage + ?Sized> ExtentCheck<'_, '_, S> {
             is_stored = true;
             for (index, entry) in (index..).zip(entries) {
                 let what = match self.tables.grain_of(number(*entry)) {
-                    Ok(Grain::At(host)) if host.get() >= length => PAST_END,
+                    Ok(Grain::At(host)) if host.get() >= length => GRAIN_PAST_END,
                     Ok(_) => continue,
                     Err(what) => what,
                 };
@@ -197,11 +197,11 @@ impl<S: Storage + ?Sized> ExtentCheck<'_, '_, S> {
 
     /// Returns the fault that QEMU meets in a grain, or in the first one after it.
     fn fault(&self, grain: u64, what: &'static str) -> MapError {
-        MapError::Grain { guest: self.places.of(grain), what }
+        MapError::Grain { guest: self.offsets.of(grain), what }
     }
 }
 
-const PAST_END: &str = "the grain begins past the end of the file";
+const GRAIN_PAST_END: &str = "the grain begins past the end of the file";
 
 #[cfg(test)]
 mod tests {
