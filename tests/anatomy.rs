@@ -1,8 +1,9 @@
 //! The assumptions of the oracle of damaged images: every field is an element, and no two elements overlap.
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::harness::{Harness, Walker};
-use qcowfuzz::internal::formats::qcow2::anatomy::Anatomy;
-use qcowfuzz::internal::formats::qcow2::anatomy::Part;
+use qcowfuzz::internal::formats::anatomy::Anatomy;
+use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::text::assemble;
 
@@ -23,7 +24,9 @@ fn elements_do_not_overlap() {
     let mut anatomy = Anatomy::default();
     for rng_seed in 0..400 {
         let program = generate_any(rng_seed, 30);
-        anatomy.read(harness.build(&program.encode())).unwrap();
+        harness.build(&program.encode());
+        let top = harness.images().top();
+        anatomy.read(top.format, &top.image).unwrap();
         let all = ranges(&anatomy);
         for pair in all.windows(2) {
             assert!(pair[0].1 <= pair[1].0, "seed {rng_seed}: {pair:?}");
@@ -47,7 +50,7 @@ fn every_part_of_an_image_is_found_field_by_field() {
     );
     let mut harness = Harness::new(Walker::default());
     let mut anatomy = Anatomy::default();
-    anatomy.read(harness.build(&program.unwrap().encode())).unwrap();
+    anatomy.read(ImageFormat::Qcow2, harness.build(&program.unwrap().encode())).unwrap();
     let count = |part| anatomy.of(part).len();
     // All fields of the specification's tables, and the types and lengths of extensions.
     assert_eq!(count(Part::Header), 19);
@@ -70,4 +73,24 @@ fn every_part_of_an_image_is_found_field_by_field() {
     // The fields tile the header, except for the bytes that the specification reserves.
     let header = ranges(&anatomy).into_iter().filter(|it| it.2 == Part::Header);
     assert_eq!(header.map(|(start, end, _)| end - start).sum::<u64>(), 105);
+}
+
+#[test]
+fn every_structure_of_a_vhd_image_is_found_and_its_checksum_is_kept_right_if_wanted() {
+    let program = assemble(
+        "image version=3 cluster_bits=16 refcount_order=4 features=none size=64<<16+0 rng_seed=0 \
+         blocks=append table=append tolerance=0 base=vpc\nwrite at=start+3 clusters=2\n",
+    );
+    let mut harness = Harness::new(Walker::default());
+    let mut anatomy = Anatomy::default();
+    anatomy.read(ImageFormat::Vpc, harness.build(&program.unwrap().encode())).unwrap();
+    let blocks: Vec<_> = anatomy.of(Part::Table).iter().map(|it| it.guest.clone()).collect();
+    assert_eq!(blocks, [3 << 16..4 << 16, 4 << 16..5 << 16]);
+    // Footers at both ends, the dynamic header, the table, and two bitmaps.
+    assert_eq!(anatomy.structures().len(), 3 + 1 + 2);
+    let sealed = |nth| anatomy.element(Part::Header, nth).unwrap().seal.is_some();
+    assert!(!sealed(0) && sealed(1));
+    // The table entry after the last block is free.
+    let beside = anatomy.element(Part::Table, 3).unwrap();
+    assert_eq!(beside.guest, 5 << 16..6 << 16);
 }

@@ -16,7 +16,7 @@ use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::images::qcow2::{
     BackingPlan, BuildScratch, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle,
-    ImagePlan, Names,
+    ImagePlan, Names, NamesFormat,
 };
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::text::assemble;
@@ -125,7 +125,8 @@ fn structures_without_room_are_left_out_in_order() {
     // byte longer may need fewer structures to be left out.
     for (flags, order, step) in [(HeaderFlags::default(), 0, 1), (HeaderFlags::NAME_AT_END, 5, 8)] {
         let plan = *builder("version=3 cluster_bits=10 refcount_order=4 features=none").plan();
-        let backing = Some(BackingPlan { format: ImageFormat::Raw, names_format: true });
+        let backing =
+            Some(BackingPlan { format: ImageFormat::Raw, names_format: NamesFormat::Usually });
         let data_file = Some(DataFilePlan { raw: false });
         let mut builder = Builder::new();
         builder.begin(ImagePlan { backing, data_file, ..plan }, Limits::WALKED);
@@ -176,7 +177,7 @@ fn every_style_can_be_read() {
         let image =
             format!("version={version} cluster_bits={bits} refcount_order=4 features={features}");
         let plan = *builder(&image).plan();
-        let names_format = entropy.one_in(2);
+        let names_format = [NamesFormat::Never, NamesFormat::Usually][entropy.below(2) as usize];
         let backing =
             entropy.one_in(2).then_some(BackingPlan { names_format, ..BackingPlan::default() });
         let raw = entropy.one_in(2);
@@ -193,7 +194,7 @@ fn every_style_can_be_read() {
         builder.set_header(HeaderStyle { length, order, unknown, unknown_bytes, flags });
         let first = First::of(&builder, &Names::default());
         let head = &first.head;
-        let has_format = backing.is_some_and(|backing| backing.names_format)
+        let has_format = backing.is_some_and(|backing| backing.names_format != NamesFormat::Never)
             && !flags.has(HeaderFlags::NO_FORMAT);
         assert_eq!(head.backing_name.is_some(), backing.is_some(), "{round}: {line}");
         assert_eq!(head.backing_format.is_some(), has_format, "{round}: {line}");

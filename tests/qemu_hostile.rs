@@ -25,7 +25,7 @@ use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::disk::image_format::ImageFormat;
-use qcowfuzz::internal::formats::qcow2::anatomy::Part;
+use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::damage::{Transform, broken_at_open};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;

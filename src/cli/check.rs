@@ -4,6 +4,7 @@ mod printer;
 mod qcow2;
 mod summary;
 mod vhdx;
+mod vmdk;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,19 +14,22 @@ use crate::walkers::Disk;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::map::Form;
-use super::opening::open_file;
+use super::opening::ImageFile;
 use super::print::json_of_qemu_img;
 use super::terminal::complain;
 use summary::CheckSummary;
 
-/// Check an image, as 'qemu-img check' does: the refcounts of a qcow2 image, the blocks of a VHDX image
+/// Check an image, as 'qemu-img check' does: the refcounts of a qcow2 image, the blocks of a VHDX image, the grains of
+/// a VMDK image
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes (those of 'qemu-img check'): 0 nothing was found; 1 the check could not be completed; 2 the \
-image is corrupt; 3 the image has leaked clusters, but is not corrupt; 63 the format has no checks \
-(raw, vpc).
+Exit codes (those of 'qemu-img check'): 0 nothing was found; 1 the check could not be completed, or a VMDK \
+image is corrupt; 2 the image is corrupt; 3 the image has leaked clusters, but is not corrupt; 63 the format has \
+no checks (raw, vpc).
 
-The command reads only the image itself, and opens no file that the image names.
+The command opens no backing file and no data file. It opens the files of the extents that a VMDK image \
+names: only regular files, no protocols. Use --no-follow for an image that you do not trust: it could name any \
+file on this machine. The check of a VMDK image ends at its first fault.
 
 Of a qcow2 image, it reports two errors that qemu-img does not: a cluster that holds two structures, even if its refcount \
 is right, and a zero flag in a version 2 image. It prints each finding as a line on standard error.
@@ -34,12 +38,15 @@ Example: qcowfuzz check --output json disk.qcow2")]
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image: qcow2, raw, vpc or vhdx [default: by its first bytes, as in qemu-img]
+    /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
+    /// Do not open files that the image names; refuse a VMDK image whose extents are other files
+    #[arg(long)]
+    no_follow: bool,
 }
 
 /// The exit code of qemu-img for a format without checks.
@@ -53,16 +60,14 @@ pub fn run(arguments: &Arguments) -> ExitResult {
 
 fn check(arguments: &Arguments) -> ExitResult {
     let Arguments { image, .. } = arguments;
-    let (storage, format) = open_file(image, arguments.format.as_deref())?;
+    let file = ImageFile::open(image, arguments.format.as_deref(), arguments.no_follow)?;
+    let (storage, format) = (&file.storage, file.format);
     match format {
-        ImageFormat::Qcow2 => print(arguments, &qcow2::check(image, &storage)?),
-        ImageFormat::Vmdk => {
-            let what = "the check of VMDK images is not supported, expected a qcow2 image";
-            Err(CommandError::at(image, what))
-        }
-        ImageFormat::Vhdx => print(arguments, &vhdx::check(image, &storage)?),
+        ImageFormat::Qcow2 => print(arguments, &qcow2::check(image, storage)?),
+        ImageFormat::Vhdx => print(arguments, &vhdx::check(image, storage)?),
+        ImageFormat::Vmdk => print(arguments, &vmdk::check(image, &file.layer())?),
         ImageFormat::Raw | ImageFormat::Vpc => {
-            Disk::open_alone(format, &storage).map_err(|error| CommandError::at(image, error))?;
+            Disk::open_alone(format, storage).map_err(|error| CommandError::at(image, error))?;
             let (path, name) = (image.display(), format.name());
             complain(&format!("{path}: the format {name} has no checks (-f names another)"));
             Ok(Exit::Check(NO_CHECKS))

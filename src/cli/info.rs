@@ -4,18 +4,19 @@ pub mod human;
 mod qcow2;
 pub mod record;
 mod text;
+mod vmdk;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::disk::image_format::ImageFormat;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
 use crate::walkers::Disk;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::map::Form;
-use super::opening::{malformed, open_file};
+use super::opening::{ImageFile, malformed};
 use super::print::json_of_qemu_img;
 use record::{Child, Details, FormatSpecific, InfoRecord};
 use text::Text;
@@ -23,8 +24,9 @@ use text::Text;
 /// Print the format, the sizes, the features and the snapshots of an image, as 'qemu-img info' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The command reads only the image itself, and opens no file that the image names. IMAGE is always the name \
-of a file, even if it begins like a protocol ('nbd:').
+The command opens no backing file and no data file. It opens the files of the extents that a VMDK image \
+names: only regular files, no protocols. Use --no-follow for an image that you do not trust: it could name any \
+file on this machine. IMAGE is always the name of a file, even if it begins like a protocol ('nbd:').
 
 The human format prints the dates of snapshots in UTC; qemu-img prints them in local time.
 
@@ -34,12 +36,15 @@ Example: qcowfuzz info --output json disk.qcow2")]
 pub struct Arguments {
     /// The image file
     image: PathBuf,
-    /// The format of the image: qcow2, raw, vpc or vhdx [default: by its first bytes, as in qemu-img]
+    /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
     #[arg(short, long, value_name = "FMT")]
     format: Option<String>,
     /// The output format
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
+    /// Do not open files that the image names; refuse a VMDK image whose extents are other files
+    #[arg(long)]
+    no_follow: bool,
 }
 
 /// Prints the record of the image.
@@ -48,10 +53,8 @@ pub fn run(arguments: &Arguments) -> ExitResult {
 }
 
 fn info(arguments: &Arguments) -> ExitResult {
-    let image = &arguments.image;
-    let (storage, format) = open_file(image, arguments.format.as_deref())?;
-    let info =
-        info_record(image, format, &storage).map_err(|error| malformed(image, &storage, &error))?;
+    let Arguments { image, format, no_follow, .. } = arguments;
+    let info = record_of_file(image, format.as_deref(), *no_follow)?;
     let mut out = io::stdout().lock();
     let printed = match arguments.output {
         Form::Human => human::print(&info, &mut out),
@@ -63,20 +66,34 @@ fn info(arguments: &Arguments) -> ExitResult {
     }
 }
 
-/// Returns the record of the image in `storage`, which is of `format`. `path` is only its name (QEMU `block/qapi.c`,
-/// `bdrv_query_block_graph_info`).
+/// Returns the record of the image at `path`. `format` is the value of `-f`; `no_follow` refuses an image whose extents
+/// are other files.
 ///
 /// # Errors
-/// QEMU refuses the image, a feature is not supported, or a read failed.
-pub fn info_record<S: Storage + ?Sized>(
+/// A file cannot be opened, QEMU refuses the image, or a feature is not supported.
+pub fn record_of_file(
+    path: &Path,
+    format: Option<&str>,
+    no_follow: bool,
+) -> Result<InfoRecord, CommandError> {
+    let file = ImageFile::open(path, format, no_follow)?;
+    let record = record_of(path, file.format, &file.layer());
+    record.map_err(|error| malformed(path, &file.storage, &error))
+}
+
+/// Returns the record of the image in `layer`, which is of `format`, and has the files of its extents. `path` is only
+/// its name (QEMU `block/qapi.c`, `bdrv_query_block_graph_info`).
+///
+/// # Errors
+/// QEMU refuses the image, a feature is not supported, the file of an extent is missing, or a read failed.
+fn record_of<S: Storage + ?Sized>(
     path: &Path,
     format: ImageFormat,
-    storage: &S,
+    layer: &Layer<S>,
 ) -> Result<InfoRecord, MapError> {
-    let filename = Text::of_path(path);
+    let (filename, storage) = (Text::of_path(path), layer.image);
     let actual_size = storage.allocated_bytes();
-    let file = Child { name: "file", info: file_info(filename.clone(), storage)? };
-    let children = vec![file];
+    let children = vec![Child::file("file".to_string(), filename.clone(), storage)?];
     let format_name = format.name();
     let mut info = InfoRecord {
         children,
@@ -87,7 +104,7 @@ pub fn info_record<S: Storage + ?Sized>(
     };
     match format {
         ImageFormat::Qcow2 => qcow2::describe(&mut info, storage)?,
-        ImageFormat::Vmdk => return Err(MapError::Unsupported("facts about VMDK images")),
+        ImageFormat::Vmdk => vmdk::describe(&mut info, layer)?,
         // These formats have no facts of their own. QEMU prints no block size for a fixed disk (`vpc_co_get_info`).
         ImageFormat::Raw | ImageFormat::Vpc | ImageFormat::Vhdx => {
             let disk = Disk::open_alone(format, storage)?;
@@ -99,17 +116,24 @@ pub fn info_record<S: Storage + ?Sized>(
     Ok(info)
 }
 
-/// Returns the record of the file that an image lies in.
-fn file_info<S: Storage + ?Sized>(filename: Text, storage: &S) -> Result<InfoRecord, MapError> {
-    Ok(InfoRecord {
-        virtual_size: whole_sectors(storage)?,
-        filename,
-        format: "file",
-        actual_size: storage.allocated_bytes(),
-        format_specific: Some(FormatSpecific { kind: "file", data: Details::default() }),
-        dirty_flag: Some(false),
-        ..InfoRecord::default()
-    })
+impl Child {
+    /// Returns the node of a file that an image, or a part of it, lies in.
+    fn file<S: Storage + ?Sized>(
+        name: String,
+        filename: Text,
+        storage: &S,
+    ) -> Result<Self, MapError> {
+        let info = InfoRecord {
+            virtual_size: whole_sectors(storage)?,
+            filename,
+            format: "file",
+            actual_size: storage.allocated_bytes(),
+            format_specific: Some(FormatSpecific { kind: "file", data: Details::default() }),
+            dirty_flag: Some(false),
+            ..InfoRecord::default()
+        };
+        Ok(Self { name, info })
+    }
 }
 
 /// Returns the length of a file as QEMU sees it: that of a raw disk.

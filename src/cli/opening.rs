@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use crate::disk::image_format::ImageFormat;
-use crate::disk::storage::FileStorage;
+use crate::disk::storage::{FileStorage, Layer};
 use crate::formats::error::MapError;
+use crate::formats::vmdk::head::ImageLayout;
 use crate::walkers::Disk;
-use crate::walkers::chain::{ChainError, FileChain, format_of};
+use crate::walkers::chain::{ChainError, ExtentFiles, FileChain, format_of};
 
 use super::exit::CommandError;
 
@@ -35,16 +36,40 @@ pub fn open_alone(path: &Path, format: Option<&str>) -> Result<FileChain, Comman
     FileChain::alone(path, format).map_err(|error| not_opened(path, error))
 }
 
-/// Opens the file of the image at `path`, and returns its format, too. `format` is the value of `-f`.
-pub fn open_file(
-    path: &Path,
-    format: Option<&str>,
-) -> Result<(FileStorage, ImageFormat), CommandError> {
-    let format = named_format(path, format)?;
-    let storage = FileStorage::open(path)?;
-    let format =
-        format_of(path, &storage, format).map_err(|error| CommandError::at(path, error))?;
-    Ok((storage, format))
+/// The file of an image, and the files of its extents.
+pub struct ImageFile {
+    /// The image.
+    pub storage: FileStorage,
+    /// The format of the image.
+    pub format: ImageFormat,
+    extents: ExtentFiles,
+}
+
+impl ImageFile {
+    /// Opens the file of the image at `path`, and the files of its extents, which only VMDK images have. It opens no
+    /// other file that the image names. `format` is the value of `-f`; `no_follow` refuses an image with such files.
+    pub fn open(path: &Path, format: Option<&str>, no_follow: bool) -> Result<Self, CommandError> {
+        let format = named_format(path, format)?;
+        let storage = FileStorage::open(path)?;
+        let refused = |error| CommandError::at(path, error);
+        let format = format_of(path, &storage, format).map_err(refused)?;
+        let mut extents = ExtentFiles::default();
+        if format == ImageFormat::Vmdk {
+            let layout = ImageLayout::read(&storage).map_err(refused)?;
+            if no_follow && !layout.extents().is_empty() {
+                let what =
+                    "cannot open the image with --no-follow: it needs the files of its extents";
+                return Err(CommandError::at(path, what));
+            }
+            extents = ExtentFiles::open(path, &layout).map_err(|error| not_opened(path, error))?;
+        }
+        Ok(Self { storage, format, extents })
+    }
+
+    /// Returns the image and its extents as a layer.
+    pub fn layer(&self) -> Layer<'_, FileStorage> {
+        Layer { extents: &self.extents.files, ..Layer::alone(&self.storage) }
+    }
 }
 
 /// Opens the disk of the image at `path`.

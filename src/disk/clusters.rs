@@ -16,8 +16,8 @@ quantity! {
     HostCluster
 }
 
-/// A cluster size: a power of two from 512 bytes to 1 GiB. A format may allow fewer sizes. Other formats than qcow2 have
-/// blocks or grains instead.
+/// A cluster size: a power of two from 512 bytes to 1 GiB. A format may allow fewer sizes. In formats other than
+/// qcow2, a cluster is a block or a grain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterSize {
     bits: u32,

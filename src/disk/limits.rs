@@ -25,6 +25,10 @@ pub const FUEL_BASE: u64 = 4096;
 /// TiB of data in clusters of 64 KiB, and takes some GiB of memory. An image of 33 MiB can cause a thousand times as
 /// many references, because its entries can name one table again and again.
 pub const MAX_RECOUNTED: usize = 1 << 26;
+/// The largest number of grain tables whose offsets the check of a VMDK image keeps, in order to read them only once.
+/// That is enough for 32 TiB of data in the usual grains of 64 KiB, and takes some dozen MiB. The check reads further
+/// tables each time that an entry names them.
+pub const MAX_SOUND_TABLES: usize = 1 << 20;
 /// The number of bytes from the start of a compressed cluster that the loop reads. Most shapes fill no more (see
 /// `content`), and zeros follow. Inflating a cluster of 2 MiB takes a millisecond.
 pub const MAX_INFLATED_BYTES: u64 = 16 << 10;

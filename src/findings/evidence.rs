@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use crate::formats::qcow2::anatomy::Part;
+use crate::formats::anatomy::Part;
 use crate::harness::oracles::qcow2::recount::Role;
 use crate::programs::Effect;
 
@@ -199,6 +199,7 @@ fn serialise_effect<S: Serializer>(
 fn serialise_kind<S: Serializer>(kind: &FileKind, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(match kind {
         FileKind::Image => "image",
+        FileKind::OtherImage => "other_image",
         FileKind::Raw => "raw",
         FileKind::DataFile => "data_file",
     })

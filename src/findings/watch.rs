@@ -8,10 +8,11 @@ use smallvec::SmallVec;
 
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Extent, Window};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage};
-use crate::formats::qcow2::anatomy::{Anatomy, Element, Part};
+use crate::formats::anatomy::{Anatomy, Element, Part};
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
@@ -51,13 +52,17 @@ impl Watch {
     /// Runs `program`, builds its images, walks them, and returns the entries that the walker read, part by part.
     pub fn run(&mut self, program: &Program, limits: Limits) -> &[Watched] {
         self.build(program, limits);
+        self.watched.clear();
+        if self.images.top().format != ImageFormat::Qcow2 {
+            // The parts of an image are those of qcow2.
+            return &self.watched;
+        }
         self.walk();
         let Self { anatomy, reads, provenance, watched, .. } = self;
-        watched.clear();
         let reads = reads.get_mut();
         merge(reads);
         // The image that a program builds is valid.
-        let read = anatomy.read(&self.images.top().image);
+        let read = anatomy.read(ImageFormat::Qcow2, &self.images.top().image);
         debug_assert!(read.is_ok(), "{read:?}");
         for part in Part::ALL {
             for (index, element) in anatomy.of(part).iter().enumerate() {

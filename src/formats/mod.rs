@@ -1,5 +1,6 @@
 //! On-disk structures, decoded: a folder for each format, and the parts that they share.
 
+pub mod anatomy;
 pub mod entries;
 pub mod error;
 pub mod probe;

@@ -206,7 +206,7 @@ fn reported<'p>(panic: &'p PanicHookInfo) -> Option<&'p str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::qcow2::anatomy::Part;
+    use crate::formats::anatomy::Part;
     use crate::harness::{Harness, Walker};
     use crate::images::damage::Transform;
     use crate::images::entropy::Entropy;

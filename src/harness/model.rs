@@ -146,7 +146,7 @@ impl Visible {
     /// Returns the state of the part.
     pub fn state(&self) -> PieceState {
         match self.piece.state {
-            // These formats have no backing files: what the file does not store are zeros.
+            // These formats have no backing files: a block that the file does not store reads as zeros.
             PieceState::Unallocated
                 if matches!(self.format, ImageFormat::Vpc | ImageFormat::Vhdx) =>
             {

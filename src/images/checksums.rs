@@ -1,18 +1,18 @@
 //! Corrects the checksums of a file that a fuzzer has changed. Without this, nearly every change of a VHD footer or of
 //! a VHDX header ends at the checksum, and nothing behind it is tested.
 
+use crate::formats::anatomy::SealKind;
 use crate::formats::vhdx::constants::{
     CHECKSUM_AT, FILE_SIGNATURE, HEADER_SIGNATURE, LOG_ENTRY_SIGNATURE, REGION_TABLE_BYTES,
     REGION_TABLE_OFFSET, REGION_TABLE_SIGNATURE, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
 };
 use crate::formats::vpc::constants::{
-    COOKIE, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, FOOTER_CHECKSUM_AT,
+    COOKIE, DYNAMIC_CHECKSUM_AT, DYNAMIC_COOKIE, DYNAMIC_HEADER_BYTES, FOOTER_BYTES,
+    FOOTER_CHECKSUM_AT,
 };
 
 /// The offset of the dynamic header's offset in a VHD footer.
 const DATA_OFFSET_AT: usize = 16;
-/// The offset of the checksum in a dynamic header of a VHD image.
-const DYNAMIC_CHECKSUM_AT: usize = 36;
 /// The offsets of the log's offset in a VHDX header, and of the length in an entry of the log.
 const LOG_OFFSET_AT: usize = 72;
 const LOG_ENTRY_LENGTH_AT: usize = 8;
@@ -35,22 +35,22 @@ fn correct_vpc(file: &mut [u8]) {
         if !footer.starts_with(&COOKIE) {
             continue;
         }
-        seal_with_sum(footer, FOOTER_CHECKSUM_AT);
+        seal(footer, FOOTER_CHECKSUM_AT, SealKind::ComplementOfSum);
         let offset = footer.get(DATA_OFFSET_AT..).and_then(|rest| rest.first_chunk());
         let at = offset.and_then(|offset| usize::try_from(u64::from_be_bytes(*offset)).ok());
         if let Some(header) = at.and_then(|at| part(file, at, DYNAMIC_HEADER_BYTES))
             && header.starts_with(&DYNAMIC_COOKIE)
         {
-            seal_with_sum(header, DYNAMIC_CHECKSUM_AT);
+            seal(header, DYNAMIC_CHECKSUM_AT, SealKind::ComplementOfSum);
         }
     }
 }
 
-/// Writes the checksum of a VHD structure: the complement of the sum of its bytes.
-fn seal_with_sum(structure: &mut [u8], checksum_at: usize) {
+/// Writes the checksum of a structure.
+fn seal(structure: &mut [u8], checksum_at: usize, kind: SealKind) {
     put(structure, checksum_at, [0; 4]);
-    let sum = structure.iter().fold(0u32, |sum, byte| sum.wrapping_add((*byte).into()));
-    put(structure, checksum_at, (!sum).to_be_bytes());
+    let checksum = kind.of(structure);
+    put(structure, checksum_at, checksum);
 }
 
 /// Corrects both headers, both region tables, and the first entry of the log of each header.
@@ -67,7 +67,7 @@ fn correct_vhdx(file: &mut [u8]) {
             correct_log_entry(file, log);
         }
         if let Some(header) = part(file, at, VHDX_HEADER_BYTES) {
-            seal_with_crc(header);
+            seal(header, CHECKSUM_AT, SealKind::Crc32c);
         }
     }
     let table_bytes = REGION_TABLE_BYTES as u64;
@@ -76,7 +76,7 @@ fn correct_vhdx(file: &mut [u8]) {
         if let Some(table) = part(file, at, REGION_TABLE_BYTES)
             && table.starts_with(&REGION_TABLE_SIGNATURE)
         {
-            seal_with_crc(table);
+            seal(table, CHECKSUM_AT, SealKind::Crc32c);
         }
     }
 }
@@ -89,15 +89,8 @@ fn correct_log_entry(file: &mut [u8], at: usize) {
     let length = rest.get(LOG_ENTRY_LENGTH_AT..).and_then(|rest| rest.first_chunk());
     let length = length.and_then(|length| usize::try_from(u32::from_le_bytes(*length)).ok());
     if let Some(entry) = length.and_then(|length| rest.get_mut(..length)) {
-        seal_with_crc(entry);
+        seal(entry, CHECKSUM_AT, SealKind::Crc32c);
     }
-}
-
-/// Writes the checksum of a VHDX structure.
-fn seal_with_crc(structure: &mut [u8]) {
-    put(structure, CHECKSUM_AT, [0; 4]);
-    let checksum = crc32c::crc32c(structure);
-    put(structure, CHECKSUM_AT, checksum.to_le_bytes());
 }
 
 /// Returns a part of a file, if the file has all of it.

@@ -15,7 +15,7 @@ mod snapshots;
 
 use crate::images::damage::{Attack, Spot};
 use crate::images::limits::Limits;
-use crate::images::qcow2::{BuildScratch, Builder, ImagePlan, SnapshotDetails};
+use crate::images::qcow2::{BuildScratch, Builder, ImagePlan, MappedCluster, SnapshotDetails};
 
 use super::journal::Journal;
 use super::operand::Base;
@@ -53,6 +53,8 @@ pub struct Vm {
     journal: Journal,
     /// The buffers of a build.
     scratch: BuildScratch,
+    /// The clusters that a file in another format stores, while it is built.
+    mapped: Vec<MappedCluster>,
     /// The layers below the top, from the bottom up. Spare ones follow, whose buffers are reused.
     below: Vec<BuiltLayer>,
     layers_below: usize,
@@ -77,6 +79,7 @@ impl Vm {
             limits: Limits::WALKED,
             journal: Journal::new(),
             scratch: BuildScratch::default(),
+            mapped: Vec::new(),
             below: Vec::new(),
             layers_below: 0,
             base: Base::Qcow2,

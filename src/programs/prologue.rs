@@ -9,7 +9,9 @@ use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::images::file_plan::FilePlan;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::refcounts::RefcountPlacement;
-use crate::images::qcow2::{BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES};
+use crate::images::qcow2::{
+    BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES, NamesFormat,
+};
 use crate::images::{vhdx, vpc};
 
 use super::operand::{
@@ -152,7 +154,7 @@ impl Prologue {
     fn file(&self, cluster_size: ClusterSize) -> FilePlan {
         match self.base {
             Base::Qcow2 | Base::Raw => FilePlan::default(),
-            Base::Vpc => vpc::Form::new(self.form.0).plan(cluster_size),
+            Base::Vpc => vpc::VpcForm::new(self.form.0).plan(cluster_size),
             Base::Vhdx => vhdx::VhdxForm::new(self.form.0).plan(cluster_size),
         }
     }
@@ -186,11 +188,12 @@ impl ImageOperands {
     ) -> ImagePlan {
         let size_bytes = size.bytes(below.size_bytes).min(MAX_SIZE_BYTES);
         // The format of a disk without a table shows at its end, where no reader looks.
-        let can_be_probed = !below.file.is_flat;
+        let is_flat = format != ImageFormat::Raw && below.file.is_flat;
+        let names_format = if is_flat { NamesFormat::Always } else { NamesFormat::Usually };
         ImagePlan {
             refcounts: below.refcounts,
             rng_seed: below.rng_seed.wrapping_add(1),
-            ..self.plan(size_bytes, Some(BackingPlan { format, can_be_probed }))
+            ..self.plan(size_bytes, Some(BackingPlan { format, names_format }))
         }
     }
 

@@ -6,6 +6,7 @@
 //! open anything but a file of this machine.
 
 mod error;
+mod extents;
 mod layer;
 mod names;
 
@@ -17,6 +18,8 @@ use crate::disk::storage::{FileId, FileStorage, Layer};
 use crate::formats::error::MapError;
 
 pub use error::ChainError;
+#[cfg(feature = "cli")]
+pub(crate) use extents::ExtentFiles;
 #[cfg(feature = "cli")]
 pub(crate) use layer::format_of;
 use layer::{BackingReference, FileLayer, Follow};
@@ -109,7 +112,7 @@ impl FileChain {
     /// that holds the data, counted from 0.
     pub fn data_path(&self, depth: u32, extent: Option<usize>) -> Option<&Path> {
         let layer = self.layers.get(usize::try_from(depth).ok()?)?;
-        let extent = extent.and_then(|index| layer.extent_paths.get(index));
+        let extent = extent.and_then(|index| layer.extents.paths.get(index));
         let data_file = layer.data_file.as_ref().map(|file| &file.path);
         Some(extent.or(data_file).unwrap_or(&layer.path))
     }

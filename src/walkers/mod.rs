@@ -29,3 +29,6 @@ pub use map::map_extents;
 pub use read::read;
 pub use scratch::WalkScratch;
 pub use vhdx::check_vhdx;
+pub use vmdk::check_vmdk;
+#[cfg(feature = "cli")]
+pub(crate) use vmdk::{ExtentFacts, VmdkFacts, vmdk_facts};

@@ -216,3 +216,140 @@ fn blocks_of_a_vhdx_image_are_checked() {
         }
     }
 }
+
+/// Entries of a table, and their indices.
+type Entries<'a> = &'a [(usize, u32)];
+
+#[test]
+fn grains_of_a_vmdk_image_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.vmdk");
+    let create = ["create", "-q", "-f", "vmdk", "disk.vmdk", "9M"];
+    let Some(created) = qemu_img(dir.path(), &create) else { return };
+    assert!(created.status.success());
+    let write = ["-f", "vmdk", "-c", "write 1M 300k", "disk.vmdk"];
+    assert!(qemu("qemu-io", dir.path(), &write).unwrap().status.success());
+    let sound = fs::read(&path).unwrap();
+    let number = |at: usize| u32::from_le_bytes(sound[at..at + 4].try_into().unwrap());
+    let table = number(number(56) as usize * 512) as usize * 512;
+    let end = sound.len() as u32 / 512;
+    let cases: [(Entries, i32, &str); 5] = [
+        (&[], 0, ""),
+        // Grains may overlap other structures, and may end past the end of the file.
+        (&[(0, 1), (1, end - 1)], 0, ""),
+        (
+            &[(2, end)],
+            1,
+            "disk.vmdk: grain at guest offset 131072: the grain begins past the end of the file",
+        ),
+        (
+            &[(143, u32::MAX), (5, end + 9)],
+            1,
+            "disk.vmdk: grain at guest offset 327680: the grain begins",
+        ),
+        // The disk has 144 grains.
+        (&[(144, u32::MAX)], 0, ""),
+    ];
+    for (entries, code, message) in cases {
+        let mut damaged = sound.clone();
+        for (index, entry) in entries {
+            damaged[table + index * 4..][..4].copy_from_slice(&entry.to_le_bytes());
+        }
+        fs::write(&path, damaged).unwrap();
+        for form in ["--output=json", "--output=human"] {
+            let arguments = ["check", form, "--no-follow", "disk.vmdk"];
+            let ours = qcowfuzz(dir.path(), &arguments);
+            let theirs = qemu_img(dir.path(), &["check", form, "disk.vmdk"]).unwrap();
+            assert_eq!(theirs.status.code(), Some(code), "{entries:x?}: {theirs:?}");
+            assert_eq!(ours.status.code(), Some(code), "{entries:x?}: {ours:?}");
+            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{entries:x?}");
+            if code > 0 {
+                assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
+            }
+        }
+    }
+}
+
+#[test]
+fn check_opens_extents_but_no_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\n";
+    let save = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    save("flat", &"x".repeat(1000));
+    save("disk.vmdk", &format!("{head}RW 8 FLAT \"flat\" 1\n"));
+    save("past.vmdk", &format!("{head}RW 8 FLAT \"flat\" 1\nRW 8 FLAT \"flat\" 2\n"));
+    save("child.vmdk", &format!("{head}parentFileNameHint=\"none\"\nRW 8 FLAT \"flat\" 0\n"));
+    save("lost.vmdk", &format!("{head}RW 8 FLAT \"none\" 0\n"));
+    save("empty.vmdk", head);
+    for (arguments, code, message) in [
+        (&["disk.vmdk"][..], 0, ""),
+        (&["empty.vmdk"], 0, ""),
+        (&["past.vmdk"], 1, "past.vmdk: grain at guest offset 4096: the data of the extent begin"),
+        (&["child.vmdk"], 0, ""),
+        (&["lost.vmdk"], 1, "lost.vmdk: the file of an extent that it names: "),
+        (&["--no-follow", "disk.vmdk"], 1, "disk.vmdk: cannot open the image with --no-follow"),
+    ] {
+        let ours = qcowfuzz(dir.path(), &[&["check"], arguments].concat());
+        assert_eq!(ours.status.code(), Some(code), "{arguments:?}: {ours:?}");
+        if code > 0 {
+            assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
+        }
+        // qemu-img has no such option, and opens the parent.
+        if arguments.len() == 1 && !arguments.contains(&"child.vmdk") {
+            let Some(theirs) = qemu_img(dir.path(), &[&["check"], arguments].concat()) else {
+                return;
+            };
+            assert_eq!(theirs.status.code(), Some(code), "{arguments:?}: {theirs:?}");
+            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{arguments:?}");
+        }
+    }
+}
+
+/// Returns a sparse extent of 9 sectors in grains of 8, with these two entries of its grain table.
+fn sparse_extent(entries: [u32; 2]) -> Vec<u8> {
+    let mut bytes = vec![0; 6 * 512];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    put(0, b"KDMV\x01");
+    put(12, &[9]);
+    put(20, &[8]);
+    put(44, &512u32.to_le_bytes());
+    put(56, &[1]);
+    put(512, &[2]);
+    put(1024, &entries.map(u32::to_le_bytes).concat());
+    bytes
+}
+
+#[test]
+fn grains_that_qemu_img_skips_are_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let past = 6;
+    let sparse = "RW 9 SPARSE \"first\"\nRW 9 SPARSE \"second\"\nRW 9 SPARSE \"second\"\n";
+    let flat = "RW 9 SPARSE \"first\"\nRW 3 FLAT \"second\" 0\nRW 9 SPARSE \"second\"\n";
+    for (lines, first, second, sector) in [
+        (sparse, [0, 0], [0, 0], None),
+        (sparse, [0, past], [0, 0], Some(8)),
+        // The first extent ends at sector 9, and the look-ups continue at sector 16, in the first grain of the second
+        // extent. The next one is at sector 24, in the third extent.
+        (sparse, [1, 1], [past, 0], Some(16)),
+        (sparse, [1, 1], [0, past], None),
+        // The flat extent begins at sector 9 and ends at 12, so that no look-up lies in it.
+        (flat, [1, 1], [past, 0], Some(16)),
+        (flat, [1, 1], [0, past], None),
+    ] {
+        let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\n";
+        fs::write(dir.path().join("disk.vmdk"), format!("{head}{lines}")).unwrap();
+        fs::write(dir.path().join("first"), sparse_extent(first)).unwrap();
+        fs::write(dir.path().join("second"), sparse_extent(second)).unwrap();
+        let case = format!("{lines}{first:?} {second:?}");
+        let ours = qcowfuzz(dir.path(), &["check", "disk.vmdk"]);
+        let Some(theirs) = qemu_img(dir.path(), &["check", "disk.vmdk"]) else { return };
+        assert_eq!(theirs.status.code(), Some(sector.is_some().into()), "{case}: {theirs:?}");
+        assert_eq!(ours.status.code(), theirs.status.code(), "{case}: {ours:?}");
+        if let Some(sector) = sector {
+            let line = format!("ERROR: cluster offset for sector {sector} points after EOF");
+            assert!(text(&theirs.stderr).starts_with(&line), "{case}: {theirs:?}");
+            let start = format!("disk.vmdk: grain at guest offset {}: ", sector * 512);
+            assert!(error_line(&ours).starts_with(&start), "{case}: {}", error_line(&ours));
+        }
+    }
+}

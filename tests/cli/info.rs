@@ -28,6 +28,13 @@ const MAKING: &[&str] = &[
     "create -q -f vpc -o subformat=fixed fixed.vhd 3M",
     "create -q -f vhdx disk.vhdx 5M",
     "create -q -f raw plain.raw 1000k",
+    "create -q -f vmdk disk.vmdk 5M",
+    "create -q -f vmdk -o subformat=monolithicFlat,adapter_type=legacyESX sub/flat.vmdk 1000001",
+    "create -q -f vmdk -o subformat=twoGbMaxExtentSparse,zeroed_grain=on parts.vmdk 5G",
+    "create -q -f vmdk -o subformat=twoGbMaxExtentFlat,hwversion=7 flats.vmdk 3M",
+    "create -q -f vmdk -o subformat=streamOptimized,compat6=on stream.vmdk 1000k",
+    "create -q -f vmdk -b disk.vmdk -F vmdk child.vmdk 5M",
+    "create -q -f vmdk -o subformat=twoGbMaxExtentSparse -b ../disk.vmdk -F vmdk sub/child.vmdk 5M",
 ];
 
 const IMAGES: &[(&str, &str)] = &[
@@ -44,6 +51,16 @@ const IMAGES: &[(&str, &str)] = &[
     ("vpc", "disk.vhd"),
     ("vpc", "fixed.vhd"),
     ("vhdx", "disk.vhdx"),
+    ("vmdk", "disk.vmdk"),
+    ("vmdk", "sub/flat.vmdk"),
+    ("vmdk", "parts.vmdk"),
+    ("vmdk", "./flats.vmdk"),
+    ("vmdk", "stream.vmdk"),
+    ("vmdk", "child.vmdk"),
+    ("vmdk", "sub/child.vmdk"),
+    ("vmdk", "mixed.vmdk"),
+    ("vmdk", "two.vmdk"),
+    ("vmdk", "esx.vmdk"),
     ("raw", "plain.raw"),
     ("raw", "over.qcow2"),
 ];
@@ -63,7 +80,25 @@ fn make(dir: &Path) -> Option<()> {
     bytes[table + 40..][..8].copy_from_slice(&(1_u64 << 63 | 5).to_be_bytes());
     bytes[table + 56..][..8].fill(0xFF);
     fs::write(dir.join("odd.qcow2"), bytes).unwrap();
+    // Extents of different kinds; extents of one kind in one file; and an extent in the format of ESX.
+    let absolute = dir.join("stream.vmdk");
+    let stream = format!("RW 8 SPARSE \"{}\"\n", absolute.display());
+    describe(
+        dir,
+        "mixed.vmdk",
+        &format!("RW 8 FLAT \"plain.raw\" 0\n{stream}RW 8 VMFS \"./plain.raw\"\n"),
+    );
+    describe(dir, "two.vmdk", "RW 8 FLAT \"plain.raw\" 0\nRW 9 FLAT \"plain.raw\" 8\n");
+    let header = [1u32, 3, 64, 16, 4, 1].map(u32::to_le_bytes).concat();
+    let identity = [&b"COWD"[..], &header, &[0; 484], b"CID=1\nparentCID=ffffffff\n", &[0; 3000]];
+    fs::write(dir.join("esx.vmdk"), identity.concat()).unwrap();
     Some(())
+}
+
+/// Writes a VMDK descriptor with these lines of extents.
+fn describe(dir: &Path, name: &str, extents: &str) {
+    let head = "version=1\nCID=fffffffe\nparentCID=ffffffff\ncreateType=\"vmfs\"\n";
+    fs::write(dir.join(name), format!("{head}{extents}")).unwrap();
 }
 
 /// Returns the output of a tool for `info` with these arguments. qemu-img prints its dates in UTC.
@@ -142,6 +177,10 @@ fn an_image_that_cannot_be_opened_exits_with_1() {
     image.put(4, &9u32.to_be_bytes());
     image.save(dir.path(), "damaged.qcow2");
     fs::write(dir.path().join("short.qcow2"), b"QFI\xfb\0\0\0\x03").unwrap();
+    describe(dir.path(), "empty.vmdk", "");
+    describe(dir.path(), "lost.vmdk", "RW 8 FLAT \"none\" 0\n");
+    describe(dir.path(), "remote.vmdk", "RW 8 FLAT \"nbd://host/disk\" 0\n");
+    describe(dir.path(), "flat.vmdk", "RW 8 FLAT \"disk.qcow2\" 0\n");
     for (arguments, message) in [
         (&["none.qcow2"][..], "none.qcow2: No such file"),
         (&["."], ".: not a regular file"),
@@ -149,6 +188,10 @@ fn an_image_that_cannot_be_opened_exits_with_1() {
         (&["short.qcow2"], "(the file ends after 8 bytes)"),
         (&["-f", "vpc", "disk.qcow2"], "disk.qcow2: not a vpc image"),
         (&["-f", "qed", "disk.qcow2"], "format 'qed' is not supported, expected one of qcow2"),
+        (&["empty.vmdk"], "empty.vmdk: not a vmdk image: the descriptor names no extent"),
+        (&["lost.vmdk"], "lost.vmdk: the file of an extent that it names: "),
+        (&["remote.vmdk"], "the file of an extent 'nbd://host/disk' names a protocol"),
+        (&["--no-follow", "flat.vmdk"], "flat.vmdk: cannot open the image with --no-follow"),
     ] {
         let output = qcowfuzz(dir.path(), &[&["info"], arguments].concat());
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");

@@ -7,7 +7,9 @@ use std::path::Path;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::internal::images::entropy::Entropy;
 
+use crate::commands::{DIVISION, LENGTH, PARENT};
 use crate::comparison::{Kind, TestedFormat, one_of};
+use crate::info::NO_EXTENT;
 use crate::qemu::{self, Checked};
 use crate::{maker, vmdk_damage, vmdk_writer};
 
@@ -23,6 +25,15 @@ impl TestedFormat for Vmdk {
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
+        ("records of info", 900),
+        ("images that info refuses", 60),
+        (NO_EXTENT, 1),
+        ("checks that exit with 0", 700),
+        ("checks that exit with 1", 60),
+        ("checks that end at a fault", 100),
+        (PARENT, 1),
+        (DIVISION, 1),
+        (LENGTH, 1),
         ("extents", 20_000),
         ("windows", 1500),
         ("whole disks", 600),

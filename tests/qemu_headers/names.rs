@@ -14,7 +14,7 @@ use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::images::files::LayerFiles;
 use qcowfuzz::internal::images::qcow2::{
     BackingPlan, BuildScratch, Builder, DataFilePlan, HeaderFlags, HeaderLength, HeaderStyle,
-    ImagePlan, Names,
+    ImagePlan, Names, NamesFormat,
 };
 use qcowfuzz::programs::text::assemble;
 
@@ -115,7 +115,8 @@ fn qemu_reads_the_names_of_backing_files() {
         for (format, file) in [(ImageFormat::Qcow2, "base.qcow2"), (ImageFormat::Raw, "base.raw")] {
             for (style, names_format) in styles().into_iter().zip([true, false].into_iter().cycle())
             {
-                let backing = Some(BackingPlan { format, names_format });
+                let is_named = if names_format { NamesFormat::Usually } else { NamesFormat::Never };
+                let backing = Some(BackingPlan { format, names_format: is_named });
                 let mut builder = builder(&image_line(version, bits, features), backing, None);
                 builder.set_header(style);
                 let longest = longest(&builder);

@@ -46,7 +46,7 @@ pub struct InfoRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Child {
     /// Its purpose.
-    pub name: &'static str,
+    pub name: String,
     /// The node.
     pub info: InfoRecord,
 }

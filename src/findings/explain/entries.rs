@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::disk::limits::MAX_EXPLAINED_ENTRIES;
 use crate::disk::offsets::HostOffset;
-use crate::formats::qcow2::anatomy::{Anatomy, Element, Part};
+use crate::formats::anatomy::{Anatomy, Element, Part};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::images::image::Image;
 

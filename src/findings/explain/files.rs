@@ -7,12 +7,12 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_EXPLAINED_RUNS;
 use crate::disk::storage::Storage;
 use crate::findings::provenance::Provenance;
-use crate::formats::qcow2::anatomy::{Anatomy, Element, Part};
+use crate::formats::anatomy::{Anatomy, Element, Part, Structure};
 use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::head::Head;
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
-use crate::images::files::Images;
+use crate::images::files::{Images, LayerFiles};
 use crate::images::image::Image;
 use crate::programs::Vm;
 
@@ -24,6 +24,8 @@ use super::spelled::spelled;
 pub enum FileKind {
     /// A qcow2 image.
     Image,
+    /// An image in another format, which counts no clusters.
+    OtherImage,
     /// A raw file at the bottom of a chain.
     Raw,
     /// The external data file of an image.
@@ -79,6 +81,11 @@ pub(super) fn view(images: &Images, vm: &Vm, provenance: &[Provenance]) -> Vec<F
             files.push(plain(FileKind::Raw, &layer.image, depth, cluster_bytes, &provenance));
             continue;
         }
+        if layer.format != ImageFormat::Qcow2 {
+            let cluster_bytes = journal.cluster_size.bytes();
+            files.push(other_image(layer, &mut anatomy, (depth, cluster_bytes), provenance));
+            continue;
+        }
         let view = image(&layer.image, &mut anatomy, depth, provenance);
         let cluster_bytes = view.cluster_bytes;
         files.push(view);
@@ -98,7 +105,7 @@ pub(super) fn image(
     provenance: &Provenance,
 ) -> FileView {
     let mut recount = Recount::bounded(MAX_EXPLAINED_RUNS);
-    let faults = [anatomy.read(image).err(), recount.recount(image).err()];
+    let faults = [anatomy.read(ImageFormat::Qcow2, image).err(), recount.recount(image).err()];
     let fault = faults.into_iter().flatten().next().map(|error| error.to_string());
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
     let length_bytes = image.length_bytes();
@@ -134,6 +141,68 @@ pub(super) fn image(
     }
     end(&mut view);
     view
+}
+
+/// Returns the layout of an image whose format is not qcow2: its structures, and the data of its blocks.
+fn other_image(
+    layer: &LayerFiles,
+    anatomy: &mut Anatomy,
+    (depth, cluster_bytes): (usize, u64),
+    provenance: &Provenance,
+) -> FileView {
+    let image = &layer.image;
+    let fault = anatomy.read(layer.format, image).err().map(|error| error.to_string());
+    let kind = FileKind::OtherImage;
+    let flat = provenance.in_place(image.length_bytes());
+    let is_flat = anatomy.of(Part::Table).is_empty();
+    let mut view =
+        plain(kind, image, depth, cluster_bytes, if is_flat { &flat } else { provenance });
+    let mut structures = anatomy.structures().to_vec();
+    structures.sort_by_key(|structure| structure.bytes.start);
+    view.runs = with_structures(std::mem::take(&mut view.runs), &structures);
+    let operation = |guest: &Range<u64>| provenance.last_touching(guest);
+    view.entries = entries::of(image, anatomy, None, operation);
+    FileView { fault, ..view }
+}
+
+/// Returns the runs, with structures in their places. `structures` are sorted.
+fn with_structures(runs: Vec<FileRun>, structures: &[Structure]) -> Vec<FileRun> {
+    let mut edges: Vec<u64> =
+        structures.iter().flat_map(|it| [it.bytes.start, it.bytes.end]).collect();
+    edges.sort_unstable();
+    let mut cut = Vec::new();
+    for run in runs {
+        let first = edges.partition_point(|edge| *edge <= run.bytes.start);
+        let inside = edges[first..].iter().copied().take_while(|edge| *edge < run.bytes.end);
+        let mut start = run.bytes.start;
+        for end in inside.chain([run.bytes.end]).filter(|end| *end > run.bytes.start) {
+            let at = structures.partition_point(|it| it.bytes.start <= start);
+            let there = structures[..at].last().filter(|it| it.bytes.end > start);
+            let piece = FileRun { bytes: start..end, ..run.clone() };
+            add(
+                &mut cut,
+                match there {
+                    Some(structure) if piece.role.is_none() => {
+                        FileRun { role: Some(role_of(structure.part)), references: 1, ..piece }
+                    }
+                    _ => piece,
+                },
+            );
+            start = end;
+        }
+    }
+    cut
+}
+
+/// Returns the role of a structure whose format is not qcow2.
+fn role_of(part: Part) -> Role {
+    match part {
+        Part::Table => Role::BlockTable,
+        Part::Directory => Role::GrainDirectory,
+        Part::Region => Role::Region,
+        Part::BlockFront => Role::BlockFront,
+        _ => Role::Header,
+    }
 }
 
 /// Returns the layout of a file without structures.
@@ -237,7 +306,9 @@ fn hole(bytes: Range<u64>) -> FileRun {
 
 /// Records the damaged values of entries and the lengths of truncated files.
 pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
-    for view in files.iter_mut().filter(|view| view.kind == FileKind::Image) {
+    let images_of =
+        |view: &&mut FileView| matches!(view.kind, FileKind::Image | FileKind::OtherImage);
+    for view in files.iter_mut().filter(images_of) {
         let Some(layer) = images.layers().nth(view.depth) else { continue };
         let length_bytes = layer.image.length_bytes();
         view.cut_to_bytes = (length_bytes != view.length_bytes).then_some(length_bytes);

@@ -13,7 +13,7 @@ use crate::disk::extent::{Extent, Window};
 use crate::disk::limits::{EXPLAINED_FUEL, MAX_EXPLAINED_EXTENTS};
 use crate::findings::provenance::Provenance;
 use crate::findings::watch::{Watch, Watched};
-use crate::formats::qcow2::anatomy::Anatomy;
+use crate::formats::anatomy::Anatomy;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, OpenDisk};
 use crate::harness::model::Model;

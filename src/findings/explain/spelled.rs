@@ -1,7 +1,7 @@
 //! The bits of fields and entries, in words.
 
 use crate::disk::clusters::SUBCLUSTERS;
-use crate::formats::qcow2::anatomy::Part;
+use crate::formats::anatomy::Part;
 use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::findings::provenance::{Placed, Provenance};
-use crate::formats::qcow2::anatomy::{Anatomy, Part};
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::images::damage::{Attack, Spot};
 use crate::images::files::Images;
 use crate::images::limits::Limits;
@@ -115,7 +115,10 @@ pub(super) fn run(
         steps.push(Step { counter, bytes: *bytes, operation, effect, height, changes });
     }
     // A raw file has no mapping: a guest offset is also the host offset.
-    let raw: Vec<bool> = vm.journals().map(|journal| journal.format == ImageFormat::Raw).collect();
+    let raw: Vec<bool> = vm
+        .journals()
+        .map(|journal| journal.is_flat || journal.format == ImageFormat::Raw)
+        .collect();
     for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
         step.changes.iter_mut().for_each(StepChange::in_place);
     }
@@ -270,13 +273,11 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
         let (Attack::Patch { spot, .. } | Attack::Trap { spot, .. }) = attack else { continue };
         let Spot { part, depth, nth } = *spot;
         let depth = usize::from(depth) % images.layers().len().max(1);
-        let Some(files) =
-            images.layers().nth(depth).filter(|files| files.format == ImageFormat::Qcow2)
-        else {
+        let Some(files) = images.layers().nth(depth) else {
             continue;
         };
         // The image that a program builds is valid before an attack.
-        if anatomy.read(&files.image).is_ok()
+        if anatomy.read(files.format, &files.image).is_ok()
             && let Some(element) = anatomy.element(part, nth)
         {
             step.changes.push(StepChange::Aimed { depth, part, at: element.at });

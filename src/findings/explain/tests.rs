@@ -1,7 +1,7 @@
 //! Explanations of small programs with known effects.
 
 use super::*;
-use crate::formats::qcow2::anatomy::Part;
+use crate::formats::anatomy::Part;
 use crate::harness::Walker;
 use crate::harness::oracles::qcow2::recount::Role;
 use crate::programs::Effect;

@@ -13,7 +13,7 @@ use super::scale::{Scale, ScalePiece, WIDTH};
 use super::shown::{MOST_RUNS, left_out, shown};
 
 /// The roles in the order of the legend.
-const ROLES: [RunRole; 13] = [
+const ROLES: [RunRole; 17] = [
     RunRole::Used(Role::Header),
     RunRole::Used(Role::L1Table),
     RunRole::Used(Role::L2Table),
@@ -23,6 +23,10 @@ const ROLES: [RunRole; 13] = [
     RunRole::Used(Role::BitmapDirectory),
     RunRole::Used(Role::BitmapTable),
     RunRole::Used(Role::BitmapData),
+    RunRole::Used(Role::BlockTable),
+    RunRole::Used(Role::GrainDirectory),
+    RunRole::Used(Role::Region),
+    RunRole::Used(Role::BlockFront),
     RunRole::Used(Role::Data),
     RunRole::Used(Role::Compressed),
     RunRole::Hole,
@@ -44,6 +48,10 @@ fn letters_and_style(role: RunRole) -> (&'static str, &'static str) {
             Role::BitmapData => ("B", "bitmap-data"),
             Role::Data => ("D", "data"),
             Role::Compressed => ("C", "compressed"),
+            Role::BlockTable => ("T", "l2"),
+            Role::GrainDirectory => ("GD", "l1"),
+            Role::Region => ("R", "refcount-table"),
+            Role::BlockFront => ("F", "bitmap-data"),
         },
         RunRole::Hole => ("·", "hole"),
         RunRole::Leak => ("!", "leak"),
@@ -70,7 +78,7 @@ pub fn title(file: &FileJson) -> String {
     let what = match file.kind {
         FileKind::Raw => "Raw file",
         FileKind::DataFile => "Data file",
-        FileKind::Image => "Image",
+        FileKind::Image | FileKind::OtherImage => "Image",
     };
     match file.depth {
         0 => what.to_string(),
@@ -242,7 +250,7 @@ fn says(file: &FileJson, run: &RunJson) -> String {
     let clusters = clusters(file, run);
     let many = if clusters == 1 { "cluster" } else { "clusters" };
     let whose = match file.depth {
-        0 if file.kind == FileKind::Image => String::new(),
+        0 if matches!(file.kind, FileKind::Image | FileKind::OtherImage) => String::new(),
         _ => format!(" of the {}", title(file).to_lowercase()),
     };
     format!("{} at {:#x} ({clusters} {many}{whose})", run.role.name(), run.offset)

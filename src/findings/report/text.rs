@@ -113,7 +113,7 @@ fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
     let what = match kind {
         FileKind::Raw => "raw file",
         FileKind::DataFile => "data file",
-        FileKind::Image => "image",
+        FileKind::Image | FileKind::OtherImage => "image",
     };
     let layer = layer(*depth);
     writeln!(out, "\n{what}{layer}: {length_bytes} bytes, clusters of {cluster_bytes}")?;
@@ -121,7 +121,9 @@ fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
         let RunJson { offset, length, role, references, refcount, operations } = run;
         let clusters = length.div_ceil((*cluster_bytes).max(1));
         let counts = match (references, refcount, kind) {
-            (1, 1, _) | (0, 0, _) | (_, _, FileKind::Raw | FileKind::DataFile) => String::new(),
+            (1, 1, _)
+            | (0, 0, _)
+            | (_, _, FileKind::Raw | FileKind::DataFile | FileKind::OtherImage) => String::new(),
             _ => format!("  references {references}, refcount {refcount}"),
         };
         let (by, role) = (by(operations), role.name());

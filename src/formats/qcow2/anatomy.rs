@@ -1,5 +1,4 @@
-//! The anatomy of an image: the offset and the length of each field and each table entry, and the guest range that it
-//! maps. It is read from the bytes alone, so attacks can change everything that a reader reads.
+//! The anatomy of a qcow2 image.
 //!
 //! # Arithmetic
 //! An L1 table has 2^22 entries at most, and an L2 table maps 2^39 bytes at most, so that no guest offset is held.
@@ -12,10 +11,9 @@ use std::ops::{ControlFlow, Range};
 
 use super::constants::EXTENSION_END;
 use super::geometry::{Geometry, Version};
-use crate::disk::clusters::ClusterSize;
-use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
+use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, NOTHING, Part};
 use crate::formats::error::MapError;
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::extension::{HeaderExtension, each_extension};
@@ -26,140 +24,12 @@ use crate::formats::qcow2::{bitmap_directory, refcount, snapshot_table};
 
 use fields::{DIRECTORY_FIELDS, HEADER_FIELDS, HEADER_FIELDS_V2, SNAPSHOT_FIELDS, SNAPSHOT_FIXED};
 
-/// The part of an image that a field or an entry belongs to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// Entries of the active disk's L2 tables.
-    #[default]
-    L2,
-    /// Subcluster bitmaps of these entries, under extended L2.
-    Bitmap,
-    /// Entries of the active L1 table.
-    L1,
-    /// Fields of the header.
-    Header,
-    /// Header extensions: types, lengths and contents. Also the first byte of the backing file's name.
-    Extension,
-    /// Entries of the refcount table.
-    RefcountTable,
-    /// Refcounts. If these have less than eight bits, bytes of refcounts.
-    RefcountBlock,
-    /// Fields of the snapshot table.
-    Snapshot,
-    /// Entries of L2 tables that only snapshots use.
-    SnapshotTable,
-    /// Fields of the bitmap directory.
-    BitmapDirectory,
-    /// Entries of bitmap tables.
-    BitmapTable,
-    /// First bytes of compressed clusters.
-    Payload,
-}
-
-impl Part {
-    /// All parts, in order.
-    pub const ALL: [Self; 12] = [
-        Self::L2,
-        Self::Bitmap,
-        Self::L1,
-        Self::Header,
-        Self::Extension,
-        Self::RefcountTable,
-        Self::RefcountBlock,
-        Self::Snapshot,
-        Self::SnapshotTable,
-        Self::BitmapDirectory,
-        Self::BitmapTable,
-        Self::Payload,
-    ];
-
-    /// Returns the name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::L2 => "L2 table",
-            Self::Bitmap => "subcluster bitmap",
-            Self::L1 => "L1 table",
-            Self::Header => "header",
-            Self::Extension => "header extension",
-            Self::RefcountTable => "refcount table",
-            Self::RefcountBlock => "refcount block",
-            Self::Snapshot => "snapshot",
-            Self::SnapshotTable => "table of a snapshot",
-            Self::BitmapDirectory => "bitmap directory",
-            Self::BitmapTable => "bitmap table",
-            Self::Payload => "payload",
-        }
-    }
-}
-
-/// The whole disk: the guest range of a field in the header.
-pub const EVERYTHING: Range<u64> = 0..u64::MAX;
-/// An empty guest range.
-const NOTHING: Range<u64> = 0..0;
-
-/// A field or an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Element {
-    /// The part that the element belongs to.
-    pub part: Part,
-    /// The field's name in the specification. An entry has no name.
-    pub name: &'static str,
-    /// The first byte.
-    pub at: HostOffset,
-    /// The number of bytes: 1, 2, 4 or 8. They are big-endian.
-    pub width_bytes: u8,
-    /// The guest bytes whose mapping can change if the element changes and the image still opens.
-    pub guest: Range<u64>,
-    /// The distance to the next entry of the table; 0 for a field.
-    stride_bytes: u64,
-    /// The end of the table.
-    end: HostOffset,
-}
-
-impl Element {
-    fn field(
-        part: Part,
-        name: &'static str,
-        at: HostOffset,
-        width_bytes: u8,
-        guest: Range<u64>,
-    ) -> Self {
-        Self { part, name, at, width_bytes, guest, stride_bytes: 0, end: at }
-    }
-
-    /// Returns the host offsets of the element's bytes.
-    pub fn range(&self) -> Range<HostOffset> {
-        self.at..self.at.saturating_add(u64::from(self.width_bytes))
-    }
-
-    /// Returns the entry right after this one, even if it is zero. Returns `None` if the table has no such entry.
-    fn beside(&self) -> Option<Self> {
-        let at = self.at.checked_add(self.stride_bytes)?;
-        let inside = self.stride_bytes > 0 && at < self.end;
-        let span = self.guest.end.saturating_sub(self.guest.start);
-        let guest = self.guest.end..self.guest.end.saturating_add(span);
-        inside.then(|| Self { at, guest, ..self.clone() })
-    }
-}
-
-/// The fields and the entries of an image, without table entries that are zero. The buffers are reused for the next
-/// image.
-#[derive(Debug, Default)]
-pub struct Anatomy {
-    elements: Vec<Element>,
-    cluster_size: Option<ClusterSize>,
-    active: Vec<HostOffset>,
-}
-
 impl Anatomy {
-    /// Takes the image in `storage` apart, up to `MAX_ELEMENTS` elements.
-    ///
-    /// # Errors
-    /// The header, an extension or the snapshot table is malformed, or a read fails. The elements that were found
-    /// before stay.
-    pub fn read<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<(), MapError> {
-        self.elements.clear();
-        self.active.clear();
+    /// Takes a qcow2 image apart.
+    pub(in crate::formats) fn read_qcow2<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+    ) -> Result<(), MapError> {
         let head = Head::read(storage)?;
         let header = &head.header;
         self.cluster_size = Some(header.geometry.cluster_size);
@@ -172,44 +42,7 @@ impl Anatomy {
         self.disk(storage, header)?;
         self.refcounts(storage, header)?;
         self.snapshots(storage, header)?;
-        self.bitmaps(storage, &head)?;
-        // The sort is stable: the elements of a part keep the order in which they were found.
-        self.elements.sort_by_key(|element| element.part);
-        Ok(())
-    }
-
-    /// Returns the elements of a part, in the order in which a reader reads them.
-    pub fn of(&self, part: Part) -> &[Element] {
-        let first = self.elements.partition_point(|element| element.part < part);
-        let end = self.elements.partition_point(|element| element.part <= part);
-        &self.elements[first..end]
-    }
-
-    /// Returns all elements, sorted by part.
-    pub fn elements(&self) -> &[Element] {
-        &self.elements
-    }
-
-    /// Returns the size of the image's clusters, or `None` if the image has no valid header.
-    pub fn cluster_size(&self) -> Option<ClusterSize> {
-        self.cluster_size
-    }
-
-    /// Returns an element of `part`. `nth / 2` is its index, modulo the number of elements. If `nth` is odd, this
-    /// returns the entry right after it, even if that is zero; without such an entry, the element itself.
-    pub fn element(&self, part: Part, nth: u16) -> Option<Element> {
-        let all = self.of(part);
-        let one = all.get(usize::from(nth / 2).checked_rem(all.len())?)?;
-        match nth % 2 {
-            1 => Some(one.beside().unwrap_or_else(|| one.clone())),
-            _ => Some(one.clone()),
-        }
-    }
-
-    fn push(&mut self, element: Element) {
-        if self.elements.len() < MAX_ELEMENTS {
-            self.elements.push(element);
-        }
+        self.bitmaps(storage, &head)
     }
 
     fn header(&mut self, header: &Header) {
@@ -308,7 +141,8 @@ impl Anatomy {
     fn entry(&mut self, part: Part, at: HostOffset, table: &HostTable, guest: Range<u64>) {
         let (name, width_bytes, stride_bytes) = ("", 8, table.entry_bytes);
         let end = table.range().end;
-        self.push(Element { part, name, at, width_bytes, guest, stride_bytes, end });
+        let entry = Element::field(part, name, at, width_bytes, guest);
+        self.push(Element { stride_bytes, end, ..entry });
     }
 
     fn refcounts<S: Storage + ?Sized>(
@@ -343,7 +177,8 @@ impl Anatomy {
                 if count.iter().any(|byte| *byte != 0) {
                     let at = block.start.saturating_add(skipped + index * stride_bytes);
                     let guest = guest.clone();
-                    self.push(Element { part, name, at, width_bytes, guest, stride_bytes, end });
+                    let entry = Element::field(part, name, at, width_bytes, guest);
+                    self.push(Element { stride_bytes, end, ..entry });
                 }
             }
             Ok(ControlFlow::Continue(()))

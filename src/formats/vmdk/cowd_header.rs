@@ -34,18 +34,21 @@ impl CowdHeader {
         }
     }
 
+    /// Reports whether a grain table maps at least one sector, and fewer than 2^32. QEMU takes the lower 32 bits of
+    /// this number and divides by it, which ends the process at the first query if they are 0.
+    pub fn is_divisible(&self) -> bool {
+        (1..1 << 20).contains(&self.grain_sectors)
+    }
+
     /// Returns the tables of the extent, with the checks that QEMU makes (`block/vmdk.c`, `vmdk_open_vmfs_sparse`).
-    /// Returns `None` if a grain table maps no sector, or 2^32 or more: QEMU takes the lower 32 bits of this number and
-    /// divides by it, which ends the process at the first query if they are 0.
     ///
     /// # Errors
     /// QEMU refuses a field.
-    pub fn tables(&self) -> Result<Option<Tables>, MapError> {
+    pub fn tables(&self) -> Result<Tables, MapError> {
         let (grain, entries) = (self.grain_sectors.into(), self.directory_entries.into());
         let tables = Tables::new(grain, entries, ESX_TABLE_ENTRIES)?;
         let directory = table_at(self.directory_sector.into(), tables.directory_bytes())?;
-        let is_divisor = (1..1 << 20).contains(&self.grain_sectors);
-        Ok(is_divisor.then_some(Tables { directory, ..tables }))
+        Ok(Tables { directory, ..tables })
     }
 }
 
@@ -62,7 +65,7 @@ mod tests {
                 directory_sector: 4,
                 directory_entries: 1,
             };
-            header.tables().map(|tables| tables.is_some()).ok()
+            header.tables().map(|_| header.is_divisible()).ok()
         };
         assert_eq!([1, (1 << 20) - 1].map(tables), [Some(true); 2]);
         assert_eq!([0, 1 << 20, 2 << 20].map(tables), [Some(false); 3]);

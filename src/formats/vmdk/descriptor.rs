@@ -13,6 +13,8 @@ pub struct ExtentLine {
     pub sectors: u64,
     /// The kind of the extent.
     pub kind: ExtentKind,
+    /// The kind, as the line spells it.
+    pub kind_name: &'static str,
     /// The name of the file.
     pub name: Vec<u8>,
 }
@@ -29,13 +31,13 @@ pub enum ExtentKind {
 }
 
 /// The types of disks that QEMU opens by a descriptor (`block/vmdk.c`, `vmdk_open_desc_file`).
-const CREATE_TYPES: [&[u8]; 6] = [
-    b"monolithicFlat",
-    b"vmfs",
-    b"vmfsSparse",
-    b"seSparse",
-    b"twoGbMaxExtentSparse",
-    b"twoGbMaxExtentFlat",
+const CREATE_TYPES: [&str; 6] = [
+    "monolithicFlat",
+    "vmfs",
+    "vmfsSparse",
+    "seSparse",
+    "twoGbMaxExtentSparse",
+    "twoGbMaxExtentFlat",
 ];
 
 /// The longest word that QEMU reads in a line of an extent.
@@ -43,17 +45,19 @@ const LONGEST_WORD: usize = 10;
 /// The longest name of a file that QEMU reads.
 const LONGEST_NAME: usize = 511;
 
-/// Checks the type of the disk.
+/// Returns the type of the disk.
 ///
 /// # Errors
 /// The type is missing, or QEMU does not open it.
-pub fn check_type(text: &[u8]) -> Result<(), MapError> {
+pub fn create_type(text: &[u8]) -> Result<&'static str, MapError> {
     let value = scan::after(text, b"createType").and_then(|at| at.checked_add(2));
     let value = value.and_then(|at| text.get(at..)).unwrap_or_default();
     let mut parts = value.splitn(2, |byte| *byte == b'"');
     match (parts.next(), parts.next()) {
-        (Some(name), Some(_)) if CREATE_TYPES.contains(&name) => Ok(()),
-        (Some(_), Some(_)) => Err(MapError::Unsupported("type of disk in the VMDK descriptor")),
+        (Some(name), Some(_)) => {
+            let known = CREATE_TYPES.into_iter().find(|known| known.as_bytes() == name);
+            known.ok_or(MapError::Unsupported("type of disk in the VMDK descriptor"))
+        }
         _ => Err(MapError::NotImage { format: "vmdk", what: "no type of disk in the descriptor" }),
     }
 }
@@ -98,17 +102,21 @@ fn extent(text: &[u8]) -> Result<Option<ExtentLine>, MapError> {
     let sector = fields.literal(b'"').then(|| fields.integer()).flatten();
     let kind = match (kind, sector) {
         (b"FLAT", Some(sector)) => match u64::try_from(sector) {
-            Ok(sector) => Some(ExtentKind::Flat(offset_of(sector))),
+            Ok(sector) => Some((ExtentKind::Flat(offset_of(sector)), "FLAT")),
             Err(_) => return Err(invalid()),
         },
-        (b"VMFS", None) => Some(ExtentKind::Flat(HostOffset::ZERO)),
+        (b"VMFS", None) => Some((ExtentKind::Flat(HostOffset::ZERO), "VMFS")),
         (b"FLAT", None) | (_, Some(_)) => return Err(invalid()),
-        (b"SPARSE" | b"VMFSSPARSE", None) => Some(ExtentKind::Sparse),
-        (b"SESPARSE", None) => Some(ExtentKind::SeSparse),
+        (b"SPARSE", None) => Some((ExtentKind::Sparse, "SPARSE")),
+        (b"VMFSSPARSE", None) => Some((ExtentKind::Sparse, "VMFSSPARSE")),
+        (b"SESPARSE", None) => Some((ExtentKind::SeSparse, "SESPARSE")),
         _ => None,
     };
     let sectors = u64::try_from(sectors).ok().filter(|sectors| *sectors > 0);
-    let line = |(kind, sectors)| ExtentLine { sectors, kind, name: name.to_vec() };
+    let line = |((kind, kind_name), sectors)| {
+        let name = name.to_vec();
+        ExtentLine { sectors, kind, kind_name, name }
+    };
     Ok(kind.zip(sectors).map(line))
 }
 
@@ -175,9 +183,11 @@ mod tests {
 
     #[test]
     fn only_some_types_open() {
-        let opens = |text: &str| check_type(text.as_bytes()).is_ok();
-        assert!(opens("createType=\"vmfs\"") && opens("xcreateType: vmfs\" \""));
-        assert!(!opens("createType=\"monolithicSparse\"") && !opens("createType=\"vmfs"));
-        assert!(!opens("createType=") && !opens(""));
+        let opens = |text: &str| create_type(text.as_bytes()).ok();
+        assert_eq!(opens("createType=\"vmfs\""), Some("vmfs"));
+        assert_eq!(opens("xcreateType: seSparse\" \""), Some("seSparse"));
+        for refused in ["createType=\"monolithicSparse\"", "createType=\"vmfs", "createType=", ""] {
+            assert_eq!(opens(refused), None, "{refused}");
+        }
     }
 }

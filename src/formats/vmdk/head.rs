@@ -19,9 +19,14 @@ use crate::formats::error::MapError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageLayout {
     /// The image is a sparse extent.
-    Sparse,
+    Sparse {
+        /// The extent is one that ESX writes.
+        is_esx: bool,
+    },
     /// The image names the files of its extents.
     Descriptor {
+        /// The type of the disk.
+        create_type: &'static str,
         /// The extents that count, in the order of the disk.
         extents: Vec<ExtentLine>,
         /// The descriptor lies in a file that begins like a sparse extent.
@@ -37,12 +42,12 @@ impl ImageLayout {
     pub fn read<S: Storage + ?Sized>(image: &S) -> Result<Self, MapError> {
         let first = first_sector(image)?;
         if first.starts_with(&COWD_MAGIC) {
-            return Ok(Self::Sparse);
+            return Ok(Self::Sparse { is_esx: true });
         }
         let is_embedded = first.starts_with(&SPARSE_MAGIC);
         let header = SparseHeader::read(&first);
         let sector = match is_embedded {
-            true if !header.is_descriptor() => return Ok(Self::Sparse),
+            true if !header.is_descriptor() => return Ok(Self::Sparse { is_esx: false }),
             true => header.descriptor_sector,
             false => 0,
         };
@@ -51,15 +56,25 @@ impl ImageLayout {
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
         image.read_at(offset, &mut bytes)?;
         let text = text_of(&bytes);
-        descriptor::check_type(text)?;
-        Ok(Self::Descriptor { extents: descriptor::extents(text)?, is_embedded })
+        let create_type = descriptor::create_type(text)?;
+        Ok(Self::Descriptor { create_type, extents: descriptor::extents(text)?, is_embedded })
     }
 
     /// Returns the extents of a descriptor.
     pub fn extents(&self) -> &[ExtentLine] {
         match self {
-            Self::Sparse => &[],
+            Self::Sparse { .. } => &[],
             Self::Descriptor { extents, .. } => extents,
+        }
+    }
+
+    /// Returns the type of the disk; an empty text if QEMU gives it none. QEMU changes the type of a disk with
+    /// compressed extents to `streamOptimized`.
+    pub fn create_type(&self) -> &'static str {
+        match self {
+            Self::Sparse { is_esx: true } => "",
+            Self::Sparse { is_esx: false } => "monolithicSparse",
+            Self::Descriptor { create_type, .. } => create_type,
         }
     }
 }
@@ -101,7 +116,7 @@ impl Identity {
     pub fn read<S: Storage + ?Sized>(image: &S, layout: &ImageLayout) -> Result<Self, MapError> {
         let at = match layout {
             ImageLayout::Descriptor { is_embedded: false, .. } => 0,
-            ImageLayout::Descriptor { is_embedded: true, .. } | ImageLayout::Sparse => {
+            ImageLayout::Descriptor { is_embedded: true, .. } | ImageLayout::Sparse { .. } => {
                 EMBEDDED_DESCRIPTOR_AT
             }
         };
@@ -148,7 +163,8 @@ mod tests {
     use super::*;
 
     fn identity(text: &str) -> Option<Identity> {
-        let layout = ImageLayout::Descriptor { extents: Vec::new(), is_embedded: false };
+        let (create_type, extents) = ("vmfs", Vec::new());
+        let layout = ImageLayout::Descriptor { create_type, extents, is_embedded: false };
         Identity::read(text.as_bytes(), &layout).ok()
     }
 

@@ -18,7 +18,8 @@ pub struct Tables {
     pub directory_entries: u32,
     /// The number of entries of a grain table.
     pub table_entries: u32,
-    /// The number of sectors in a grain: from 1 to [`MAX_GRAIN_SECTORS`].
+    /// The number of sectors in a grain: from 1 to [`MAX_GRAIN_SECTORS`]. Some extents of ESX have 0
+    /// ([`CowdHeader::is_divisible`](super::cowd_header::CowdHeader::is_divisible)).
     pub(super) grain_sectors: u32,
     /// The storage of grains.
     pub kind: GrainKind,
@@ -80,6 +81,11 @@ impl Tables {
     pub fn span_bytes(&self) -> u64 {
         // A table has at most 4,096 entries, and a grain at most 2^30 bytes.
         self.grain_bytes().saturating_mul(self.table_entries.into())
+    }
+
+    /// Reports whether grains are compressed.
+    pub fn is_compressed(&self) -> bool {
+        matches!(self.kind, GrainKind::Compressed { .. })
     }
 
     /// Returns the number of bytes of a directory entry and of a table entry.

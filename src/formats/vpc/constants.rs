@@ -8,6 +8,8 @@ pub const FOOTER_BYTES: usize = 512;
 pub const FOOTER_CHECKSUM_AT: usize = 64;
 /// The first bytes of a dynamic header.
 pub const DYNAMIC_COOKIE: [u8; 8] = *b"cxsparse";
+/// The offset of the checksum in a dynamic header.
+pub const DYNAMIC_CHECKSUM_AT: usize = 36;
 /// The length of a dynamic header in bytes.
 pub const DYNAMIC_HEADER_BYTES: usize = 1024;
 /// The unit of entries and of the disk's size, in bytes.

@@ -1,6 +1,7 @@
 //! The VHD format (Microsoft, "Virtual Hard Disk Image Format Specification", version 1.0), which QEMU calls vpc. All
 //! numbers in a file are big-endian.
 
+pub mod anatomy;
 pub mod constants;
 pub mod dynamic_header;
 pub mod footer;

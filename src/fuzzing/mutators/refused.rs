@@ -1,7 +1,7 @@
 //! Appends an attack of known meaning: damage for which QEMU refuses an image that is sound otherwise. Random attacks
 //! rarely produce these values. If the image lacks the field, the attack changes nothing.
 
-use crate::formats::qcow2::anatomy::Part;
+use crate::formats::anatomy::Part;
 use crate::images::damage::Transform;
 use crate::programs::operand::Number;
 use crate::programs::{Operation, Program};

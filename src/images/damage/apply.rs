@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::storage::Storage;
-use crate::formats::qcow2::anatomy::{Anatomy, EVERYTHING, Element, Part};
+use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, Part, Seal};
 use crate::formats::qcow2::constants::OFFSET_MASK;
 use crate::images::files::Images;
 use crate::images::image::Image;
@@ -47,12 +47,8 @@ impl Damage {
             return;
         }
         for (anatomy, files) in self.anatomies.iter_mut().zip(images.layers()) {
-            if files.format != ImageFormat::Qcow2 {
-                *anatomy = Anatomy::default();
-                continue;
-            }
             // A program's images are sound, so reading cannot fail.
-            let read = anatomy.read(&files.image);
+            let read = anatomy.read(files.format, &files.image);
             debug_assert!(read.is_ok(), "{read:?}");
         }
         for attack in attacks {
@@ -96,7 +92,7 @@ impl Damage {
                 let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
                 let image = &images.at_depth_mut(depth).image;
                 let value = changed(anatomy, image, &element, transform, value);
-                let (range, bytes) = (element.range(), value.to_be_bytes());
+                let (range, bytes) = (element.range(), element.bytes_of(value));
                 self.traps.push(Trap { depth, range, bytes, reads });
                 self.touched.push(element.guest);
             }
@@ -130,7 +126,7 @@ impl Damage {
             return;
         }
         let Some(other) = anatomy.element(spot.part, spot.nth.wrapping_add(2)) else { return };
-        let (one, two) = (value_of(image, &element), value_of(image, &other));
+        let (one, two) = (element.value(&*image), other.value(&*image));
         put(image, &element, two);
         put(image, &other, one);
         self.record(depth, element);
@@ -147,7 +143,7 @@ impl Damage {
         let files = images.at_depth_mut(depth);
         let length = files.image.length_bytes().saturating_sub(bytes);
         if files.format != ImageFormat::Qcow2 {
-            // A raw file is as long as the disk that it holds.
+            // A raw file is as long as the disk that it holds, and a reader of VHD checks that the file has all blocks.
             self.touched.push(EVERYTHING);
         }
         let elements = self.anatomies[depth].elements().iter();
@@ -162,13 +158,18 @@ impl Damage {
     }
 }
 
-fn value_of(image: &Image, element: &Element) -> u64 {
-    image.number(element.at, element.width_bytes)
-}
-
+/// Writes a value, and then the checksum that the element asks for.
 fn put(image: &mut Image, element: &Element, value: u64) {
     let width = usize::from(element.width_bytes);
-    image.overwrite(element.at, &value.to_be_bytes()[8 - width..]);
+    image.overwrite(element.at, &element.bytes_of(value)[8 - width..]);
+    let Some(Seal { start, length_bytes, inside, kind }) = element.seal else { return };
+    let mut structure = vec![0; length_bytes];
+    // Reads from memory do not fail.
+    let _ = image.read_at(start, &mut structure);
+    if let Some(checksum) = structure.get_mut(inside..).and_then(|rest| rest.first_chunk_mut()) {
+        *checksum = [0; 4];
+    }
+    image.overwrite(start.saturating_add(inside as u64), &kind.of(&structure));
 }
 
 /// Returns the new value of an element.
@@ -180,7 +181,7 @@ fn changed(
     value: u16,
 ) -> u64 {
     let bits = u32::from(element.width_bytes) * 8;
-    let old = value_of(image, element);
+    let old = element.value(image);
     let number = u64::from(value);
     let signed = i64::from(value.cast_signed());
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);

@@ -1,6 +1,6 @@
 //! The attacks that a hostile program can make on its images.
 
-use crate::formats::qcow2::anatomy::Part;
+use crate::formats::anatomy::Part;
 
 /// An element of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct Spot {
     pub part: Part,
     /// The number of the layer, counted down from the top, modulo the number of layers.
     pub depth: u8,
-    /// The number of the element; see [`Anatomy::element`](crate::formats::qcow2::anatomy::Anatomy::element).
+    /// The number of the element; see [`Anatomy::element`](crate::formats::anatomy::Anatomy::element).
     pub nth: u16,
 }
 

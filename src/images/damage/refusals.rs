@@ -3,7 +3,7 @@
 use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 
-use crate::formats::qcow2::anatomy::{EVERYTHING, Element, Part};
+use crate::formats::anatomy::{EVERYTHING, Element, Part};
 use crate::images::files::Images;
 
 use super::apply::Damage;

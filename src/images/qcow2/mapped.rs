@@ -1,4 +1,4 @@
-//! What the builder decided, for writers of other formats.
+//! The decisions of the builder, for writers of other formats.
 
 use crate::disk::clusters::GuestCluster;
 use crate::disk::offsets::HostOffset;

@@ -37,7 +37,7 @@ pub use compressed::{CompressedPlace, CompressedWrite, Packing};
 pub use encoding::sizes::Sizes;
 pub use header::names::{Names, NamesTooLong};
 pub use header::style::{
-    BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle,
+    BackingPlan, DataFilePlan, HeaderFlags, HeaderLength, HeaderOptions, HeaderStyle, NamesFormat,
 };
 pub use mapped::MappedCluster;
 pub use plan::{ImagePlan, MAX_SIZE_BYTES};

@@ -3,7 +3,9 @@
 use crate::formats::qcow2::geometry::{Geometry, Version};
 use crate::images::file_plan::FilePlan;
 
-use super::header::style::{BackingPlan, DataFilePlan, HeaderFlags, HeaderOptions, HeaderStyle};
+use super::header::style::{
+    BackingPlan, DataFilePlan, HeaderFlags, HeaderOptions, HeaderStyle, NamesFormat,
+};
 use super::refcounts::RefcountPlacement;
 
 /// The size of the largest disk: whole sectors, less than 2^63 bytes.
@@ -55,8 +57,11 @@ impl ImagePlan {
 
     /// Reports whether an extension is meant to name the format of the backing file.
     pub(super) fn names_backing_format(&self) -> bool {
-        let omitted = self.has(HeaderFlags::NO_FORMAT);
-        self.backing.is_some_and(|backing| !(omitted && backing.can_be_probed))
+        self.backing.is_some_and(|backing| match backing.names_format {
+            NamesFormat::Never => false,
+            NamesFormat::Usually => !self.has(HeaderFlags::NO_FORMAT),
+            NamesFormat::Always => true,
+        })
     }
 
     /// Creates a plain image in one file. Clusters are appended to its end.

@@ -17,7 +17,6 @@ use crate::images::image::Image;
 use super::builder::Builder;
 use super::header::names::Names;
 use super::header::style::HeaderFlags;
-use super::mapped::MappedCluster;
 use super::out_of_date::OutOfDate;
 use super::payload::payload;
 use super::placement::Placement;
@@ -33,8 +32,6 @@ pub struct BuildScratch {
     pub(super) refcounts: RefcountStructures,
     pub(super) out_of_date: OutOfDate,
     written_tables: Vec<bool>,
-    /// The clusters that a file in another format stores.
-    pub mapped: Vec<MappedCluster>,
 }
 
 /// The destination of an image.

@@ -9,14 +9,14 @@ pub const DYNAMIC_HEADER_BYTES: usize = 1024;
 /// The unit of entries, sizes and bitmaps.
 pub const SECTOR_BYTES: u64 = 512;
 /// The entry of a block that the file does not store.
-pub const UNALLOCATED: [u8; 4] = [0xff; 4];
+pub const NO_BLOCK: [u8; 4] = [0xff; 4];
 
 /// The largest numbers of cylinders, heads and sectors that a footer can state.
 const MAX_CYLINDERS: u64 = 0xffff;
 
 /// A footer.
 #[derive(Clone, Copy, Debug)]
-pub struct Footer {
+pub struct FooterFields {
     /// The program that created the image.
     pub creator: [u8; 4],
     /// The size of the disk.
@@ -29,7 +29,7 @@ pub struct Footer {
     pub decoration: u8,
 }
 
-impl Footer {
+impl FooterFields {
     /// Returns the bytes of the footer.
     pub fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut bytes = [0; FOOTER_BYTES];

@@ -1,5 +1,5 @@
-//! The variety of VHD images: what the bits of a program's `form` select. All bits of 0 are the image that QEMU writes,
-//! except for its size, which QEMU would round up.
+//! The variety of VHD images, which the bits of a program's `form` select. If all bits are 0, the image is as QEMU writes
+//! it, except for its size, which QEMU would round up.
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
@@ -9,12 +9,12 @@ use super::encoding::{DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES};
 
 /// The variety of a VHD image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form(u16);
+pub struct VpcForm(u16);
 
 /// The largest number of entries in a table. Readers check each of them when they open an image.
-pub const MAX_ENTRIES: u64 = 1 << 14;
+pub const MAX_BLOCK_ENTRIES: u64 = 1 << 14;
 /// The longest table in bytes, a whole number of sectors.
-const MAX_TABLE_BYTES: u64 = MAX_ENTRIES * 4;
+const MAX_BLOCK_TABLE_BYTES: u64 = MAX_BLOCK_ENTRIES * 4;
 /// The largest distance of a table from the structure before it, in bytes.
 const MAX_TABLE_GAP_BYTES: u64 = 3 * SECTOR_BYTES;
 /// The largest distance of the dynamic header from the footer's copy, in bytes.
@@ -26,7 +26,7 @@ const CREATORS: [[u8; 4]; 8] =
 /// The number of creators that state the size by the geometry.
 const GEOMETRY_CREATORS: usize = 2;
 
-impl Form {
+impl VpcForm {
     /// The image that QEMU writes.
     pub const PLAIN: Self = Self(0);
 
@@ -89,12 +89,12 @@ impl Form {
         let stride_bytes = lead_bytes + block.bytes();
         let before = MAX_HEADER_GAP_BYTES + MAX_TABLE_GAP_BYTES;
         let structures = FOOTER_BYTES as u64 + DYNAMIC_HEADER_BYTES as u64 + before;
-        let table = if self.has_table_at_end() { 0 } else { MAX_TABLE_BYTES };
+        let table = if self.has_table_at_end() { 0 } else { MAX_BLOCK_TABLE_BYTES };
         let places = BlockPlaces {
             first_bytes: structures + table,
             stride_bytes,
             lead_bytes,
-            guest_clusters: MAX_ENTRIES,
+            guest_clusters: MAX_BLOCK_ENTRIES,
             // Entries count sectors in 32 bits, and the last value has a meaning of its own.
             host_clusters: (u64::from(u32::MAX) * SECTOR_BYTES - structures - table) / stride_bytes,
         };

@@ -3,27 +3,28 @@
 mod encoding;
 mod form;
 
-pub use form::Form;
+pub use form::VpcForm;
 
 use crate::disk::offsets::HostOffset;
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 use crate::images::qcow2::{Builder, MappedCluster};
 
-use encoding::{FOOTER_BYTES, Footer, SECTOR_BYTES, UNALLOCATED, dynamic_header};
-use form::MAX_ENTRIES;
+use encoding::{FOOTER_BYTES, FooterFields, NO_BLOCK, SECTOR_BYTES, dynamic_header};
+use form::MAX_BLOCK_ENTRIES;
 
 /// A table without a block, and a bitmap in which all sectors are allocated.
-static ONES: [u8; MAX_ENTRIES as usize * ENTRY_BYTES] = [0xff; MAX_ENTRIES as usize * ENTRY_BYTES];
+static ONES: [u8; MAX_BLOCK_ENTRIES as usize * BLOCK_ENTRY_BYTES] =
+    [0xff; MAX_BLOCK_ENTRIES as usize * BLOCK_ENTRY_BYTES];
 
-const ENTRY_BYTES: usize = UNALLOCATED.len();
+const BLOCK_ENTRY_BYTES: usize = NO_BLOCK.len();
 /// The number of entries between two blocks up to which one write covers both.
 const NEAR_ENTRIES: u64 = 32;
 
-/// Writes the image of `builder`, whose plan is that of a [`Form`]. `mapped` is a buffer.
+/// Writes the image of `builder`, whose plan is that of a [`VpcForm`]. `mapped` is a buffer.
 pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut LayerFiles) {
     files.begin(builder.plan().file.format);
-    match Form::new(builder.plan().file.form).is_fixed() {
+    match VpcForm::new(builder.plan().file.form).is_fixed() {
         true => write_fixed(builder, &mut files.image),
         false => {
             builder.mapped_clusters(mapped);
@@ -44,7 +45,7 @@ fn write_fixed(builder: &Builder, image: &mut Image) {
 }
 
 fn write_dynamic(builder: &Builder, mapped: &[MappedCluster], image: &mut Image) {
-    let (plan, form) = (builder.plan(), Form::new(builder.plan().file.form));
+    let (plan, form) = (builder.plan(), VpcForm::new(builder.plan().file.form));
     let Some(places) = plan.file.places else { return };
     let block = plan.geometry.cluster_size;
     let blocks_end = places.start(builder.file_clusters());
@@ -76,7 +77,7 @@ fn write_dynamic(builder: &Builder, mapped: &[MappedCluster], image: &mut Image)
 fn entries(builder: &Builder, mapped: &[MappedCluster]) -> u32 {
     let stored = mapped.last().map_or(0, |last| last.cluster.get() + 1);
     let needed = builder.guest_clusters().max(stored);
-    let entries = needed.saturating_add(builder.spare_l1_entries()).min(MAX_ENTRIES);
+    let entries = needed.saturating_add(builder.spare_l1_entries()).min(MAX_BLOCK_ENTRIES);
     u32::try_from(entries).unwrap_or(u32::MAX)
 }
 
@@ -89,9 +90,9 @@ fn write_table(
     mapped: &[MappedCluster],
     sector_of: impl Fn(HostOffset) -> u64,
 ) -> u64 {
-    let at = |index: u64| HostOffset::new(table.saturating_add(index * ENTRY_BYTES as u64));
-    let padded = u64::from(entries).next_multiple_of(SECTOR_BYTES / ENTRY_BYTES as u64);
-    let length = |from: u64, until: u64| until.saturating_sub(from) as usize * ENTRY_BYTES;
+    let at = |index: u64| HostOffset::new(table.saturating_add(index * BLOCK_ENTRY_BYTES as u64));
+    let padded = u64::from(entries).next_multiple_of(SECTOR_BYTES / BLOCK_ENTRY_BYTES as u64);
+    let length = |from: u64, until: u64| until.saturating_sub(from) as usize * BLOCK_ENTRY_BYTES;
     let mut next = 0;
     let index_of = |mapped: &MappedCluster| mapped.cluster.get();
     for near in mapped.chunk_by(|here, then| index_of(then) - index_of(here) <= NEAR_ENTRIES) {
@@ -102,7 +103,7 @@ fn write_table(
         for block in near {
             let Some((host, _)) = block.data() else { continue };
             let sector = u32::try_from(sector_of(host)).unwrap_or(u32::MAX).to_be_bytes();
-            out[length(first, index_of(block))..][..ENTRY_BYTES].copy_from_slice(&sector);
+            out[length(first, index_of(block))..][..BLOCK_ENTRY_BYTES].copy_from_slice(&sector);
         }
         next = end;
     }
@@ -112,13 +113,13 @@ fn write_table(
 
 /// Returns the footer. A creator whose geometry states the size gives way to another one if no geometry is exact.
 fn footer(builder: &Builder, header_offset: Option<u64>) -> [u8; FOOTER_BYTES] {
-    let (plan, form) = (builder.plan(), Form::new(builder.plan().file.form));
+    let (plan, form) = (builder.plan(), VpcForm::new(builder.plan().file.form));
     let exact = encoding::exact_geometry(plan.size_bytes / SECTOR_BYTES);
     let creator = match exact {
-        None if form.states_geometry() => Form::PLAIN.creator(),
+        None if form.states_geometry() => VpcForm::PLAIN.creator(),
         _ => form.creator(),
     };
-    Footer {
+    FooterFields {
         creator,
         size_bytes: plan.size_bytes,
         geometry: exact.unwrap_or((u16::MAX, 16, 255)),

@@ -4,7 +4,7 @@ use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::images::files::{FileNames, Images, LayerFiles};
-use crate::images::qcow2::{BuildScratch, Builder, Names, NamesTooLong, Sizes};
+use crate::images::qcow2::{BuildScratch, Builder, MappedCluster, Names, NamesTooLong, Sizes};
 use crate::images::{vhdx, vpc};
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, Relative};
@@ -69,7 +69,8 @@ impl Vm {
     /// from an earlier build of the same program stay in `images`.
     pub fn build(&mut self, names: &FileNames, images: &mut Images, observer: &impl Observer) {
         // The layers are borrowed while their images are built.
-        let mut scratch = std::mem::take(&mut self.scratch);
+        let (mut scratch, mut mapped) =
+            (std::mem::take(&mut self.scratch), std::mem::take(&mut self.mapped));
         let built = images.layers().len();
         observer.vital(Vital::Layers, self.layers_below as u64 + 1);
         if self.layers_below > 0 && self.layers_below + 1 == self.limits.layers {
@@ -83,15 +84,31 @@ impl Vm {
             let files = images.layer_mut(height);
             files.set_names(names, height, layer.journal.format);
             let names = self.names(names, height);
-            build(&layer.builder, layer.journal.format, &names, &mut scratch, files, observer);
+            build(
+                &layer.builder,
+                layer.journal.format,
+                &names,
+                (&mut scratch, &mut mapped),
+                files,
+                observer,
+            );
         }
         let height = self.layers_below;
         let files = images.layer_mut(height);
         files.set_names(names, height, self.journal.format);
         let names = self.names(names, height);
-        build(&self.builder, self.journal.format, &names, &mut scratch, files, observer);
-        self.builder.report_vitals(&scratch, observer);
-        self.scratch = scratch;
+        build(
+            &self.builder,
+            self.journal.format,
+            &names,
+            (&mut scratch, &mut mapped),
+            files,
+            observer,
+        );
+        if self.journal.format == ImageFormat::Qcow2 {
+            self.builder.report_vitals(&scratch, observer);
+        }
+        (self.scratch, self.mapped) = (scratch, mapped);
     }
 
     /// Checks that every image has room for the names of other files. An image without room is built without names.
@@ -146,7 +163,7 @@ fn build(
     builder: &Builder,
     format: ImageFormat,
     names: &Names,
-    scratch: &mut BuildScratch,
+    (scratch, mapped): (&mut BuildScratch, &mut Vec<MappedCluster>),
     files: &mut LayerFiles,
     observer: &impl Observer,
 ) {
@@ -155,7 +172,7 @@ fn build(
             builder.build(names, scratch, files, observer);
         }
         ImageFormat::Raw => builder.build_raw(files),
-        ImageFormat::Vpc => vpc::build(builder, &mut scratch.mapped, files),
-        ImageFormat::Vhdx => vhdx::build(builder, &mut scratch.mapped, files),
+        ImageFormat::Vpc => vpc::build(builder, mapped, files),
+        ImageFormat::Vhdx => vhdx::build(builder, mapped, files),
     }
 }

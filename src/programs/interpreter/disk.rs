@@ -129,7 +129,7 @@ impl Vm {
         }
     }
 
-    /// Returns the offset in the file of what the builder placed at `host`.
+    /// Returns the offset in the file of guest data that the builder placed at `host`.
     #[inline]
     pub(super) fn file_offset(&self, host: HostOffset) -> HostOffset {
         let plan = self.builder.plan();

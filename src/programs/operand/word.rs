@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::{Buf, BufMut};
 
-use crate::formats::qcow2::anatomy::Part;
+use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::damage::Transform;
 use crate::images::qcow2::placement::Policy;
@@ -96,7 +96,7 @@ words!(
     Other,
     fold 16,
     "l2, bitmap, l1, header, extension, refcount_table, refcount_block, snapshot, snapshot_table, \
-     bitmap_directory, bitmap_table or payload",
+     bitmap_directory, bitmap_table, payload, table, directory, region or block_front",
     Part::L2 = "l2",
     Part::Bitmap = "bitmap",
     Part::L1 = "l1",
@@ -109,6 +109,10 @@ words!(
     Part::BitmapDirectory = "bitmap_directory",
     Part::BitmapTable = "bitmap_table",
     Part::Payload = "payload",
+    Part::Table = "table",
+    Part::Directory = "directory",
+    Part::Region = "region",
+    Part::BlockFront = "block_front",
 );
 words!(
     Transform,

@@ -3,7 +3,7 @@
 //! slots in the alias table, which is frozen: later operations have only their canonical opcode.
 
 use crate::disk::observer::Event;
-use crate::formats::qcow2::anatomy::Part;
+use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::content::Shape;
 use crate::images::damage::Transform;

@@ -1,7 +1,6 @@
 //! Opens the files of one layer of a chain.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::{FileStorage, Layer};
@@ -11,7 +10,8 @@ use crate::formats::qcow2::head::Head;
 use crate::formats::vmdk::head::{Identity, ImageLayout};
 
 use super::error::ChainError;
-use super::names::{BACKING_FILE, DATA_FILE, EXTENT_FILE, beside, plain, stored_name};
+use super::extents::ExtentFiles;
+use super::names::{BACKING_FILE, DATA_FILE, beside, open_named, plain, stored_name};
 
 /// An open layer.
 #[derive(Debug)]
@@ -20,10 +20,8 @@ pub(super) struct FileLayer {
     pub(super) path: PathBuf,
     image: FileStorage,
     pub(super) data_file: Option<DataFile>,
-    /// The paths and the files of the extents, in the order of the image; both empty if names are not followed. Extents
-    /// with the same path share the file.
-    pub(super) extent_paths: Vec<PathBuf>,
-    extents: Vec<Arc<FileStorage>>,
+    /// Empty if names are not followed.
+    pub(super) extents: ExtentFiles,
 }
 
 #[derive(Debug)]
@@ -58,14 +56,7 @@ impl FileLayer {
         let BackingReference { path, format, .. } = below;
         let image_error = |error| ChainError::Image { path: path.clone(), error };
         let format = format_of(&path, &image, format).map_err(image_error)?;
-        let layer = Self {
-            format,
-            path,
-            image,
-            data_file: None,
-            extent_paths: Vec::new(),
-            extents: Vec::new(),
-        };
+        let layer = Self { format, path, image, data_file: None, extents: ExtentFiles::default() };
         match format {
             ImageFormat::Qcow2 => layer.with_files_of_qcow2(follow),
             ImageFormat::Vmdk => layer.with_files_of_vmdk(follow),
@@ -76,7 +67,7 @@ impl FileLayer {
     /// Returns the files of the layer.
     pub(super) fn files(&self) -> Layer<'_, FileStorage> {
         let data_file = self.data_file.as_ref().and_then(|file| file.storage.as_ref());
-        Layer { image: &self.image, data_file, extents: &self.extents }
+        Layer { image: &self.image, data_file, extents: &self.extents.files }
     }
 
     fn with_files_of_qcow2(
@@ -104,19 +95,7 @@ impl FileLayer {
         if follow == Follow::Nothing {
             return Ok((self, None));
         }
-        for extent in layout.extents() {
-            let name = plain(&self.path, EXTENT_FILE, &extent.name)?;
-            let path = beside(&self.path, name);
-            // Names are compared as they are: QEMU never joins data of two names.
-            let mut known = self.extent_paths.iter().zip(&self.extents);
-            let known = known.find(|known| known.0.as_os_str() == path.as_os_str());
-            let file = match known {
-                Some((_, file)) => file.clone(),
-                None => Arc::new(self.open_named(EXTENT_FILE, &path)?),
-            };
-            self.extent_paths.push(path);
-            self.extents.push(file);
-        }
+        self.extents = ExtentFiles::open(&self.path, &layout)?;
         let identity = Identity::read(&self.image, &layout).map_err(|error| self.error(error))?;
         let named = identity.parent_name.map(|name| self.backing(&name, Some(ImageFormat::Vmdk)));
         Ok((self, named.transpose()?))
@@ -141,16 +120,9 @@ impl FileLayer {
         let path = beside(&self.path, &stored_name(&self.path, &self.image, field)?);
         let storage = match follow {
             Follow::Nothing => None,
-            Follow::All => Some(self.open_named(DATA_FILE, &path)?),
+            Follow::All => Some(open_named(&self.path, DATA_FILE, &path)?),
         };
         Ok(DataFile { path, storage })
-    }
-
-    fn open_named(&self, what: &'static str, file: &Path) -> Result<FileStorage, ChainError> {
-        FileStorage::open(file).map_err(|error| {
-            let path = self.path.clone();
-            ChainError::Named { path, what, error }
-        })
     }
 
     fn error(&self, error: MapError) -> ChainError {

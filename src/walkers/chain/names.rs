@@ -52,6 +52,18 @@ pub(super) fn plain<'n>(
     }
 }
 
+/// Opens the file at `file`, which the image at `image` names.
+pub(super) fn open_named(
+    image: &Path,
+    what: &'static str,
+    file: &Path,
+) -> Result<FileStorage, ChainError> {
+    FileStorage::open(file).map_err(|error| {
+        let path = image.to_path_buf();
+        ChainError::Named { path, what, error }
+    })
+}
+
 /// Returns the path of the file that the image at `image` calls `name`.
 pub(super) fn beside(image: &Path, name: &OsStr) -> PathBuf {
     match image.parent() {

@@ -30,7 +30,7 @@ pub(super) enum ExtentData {
     /// Grains.
     Sparse(Tables),
     /// Grains whose tables map a number of sectors by which QEMU cannot divide.
-    Indivisible,
+    Indivisible(Tables),
 }
 
 /// A grain, or a flat extent.
@@ -53,7 +53,7 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
         let tables = match &self.data {
             ExtentData::Flat(offset) => return Ok(Piece { grain: Grain::At(*offset), start, end }),
             ExtentData::Sparse(tables) => tables,
-            ExtentData::Indivisible => {
+            ExtentData::Indivisible(_) => {
                 return Err(MapError::Grain { guest, what: INDIVISIBLE });
             }
         };
@@ -68,7 +68,7 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
     /// always whole: the last one of a sparse extent covers the beginning of the next extent, too.
     pub(super) fn end_of_piece(&self, guest: GuestOffset) -> GuestOffset {
         match &self.data {
-            ExtentData::Flat(_) | ExtentData::Indivisible => self.end,
+            ExtentData::Flat(_) | ExtentData::Indivisible(_) => self.end,
             ExtentData::Sparse(tables) => {
                 let inside = guest.saturating_distance_from(self.start);
                 guest.saturating_add(tables.grain_bytes() - inside % tables.grain_bytes())
@@ -112,8 +112,8 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
     /// Returns the mapping of the first byte of a grain.
     pub(super) fn mapping_of(&self, grain: Grain) -> Mapping {
         let is_compressed = match &self.data {
-            ExtentData::Sparse(tables) => matches!(tables.kind, GrainKind::Compressed { .. }),
-            ExtentData::Flat(_) | ExtentData::Indivisible => false,
+            ExtentData::Sparse(tables) => tables.is_compressed(),
+            ExtentData::Flat(_) | ExtentData::Indivisible(_) => false,
         };
         let present = Mapping { present: true, ..Mapping::HOLE };
         let stored = Mapping { zero: false, data: true, ..present };
@@ -127,6 +127,6 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
 }
 
 /// The fault of an extent with [`ExtentData::Indivisible`].
-const INDIVISIBLE: &str = "a grain table maps no sector, or 2^32 or more";
+pub(super) const INDIVISIBLE: &str = "a grain table maps no sector, or 2^32 or more";
 /// The fault of an extent whose grain directory does not reach to its end.
 pub(super) const NO_DIRECTORY_ENTRY: &str = "the grain directory has no entry for it";

@@ -23,10 +23,7 @@ use super::extent::{ExtentData, OpenExtent};
 #[derive(Debug)]
 pub(in crate::walkers) struct Vmdk<'s, S: Storage + ?Sized> {
     pub(super) extents: Vec<OpenExtent<'s, S>>,
-    /// The identity of the content.
-    content: u32,
-    /// The identity that the content of the parent must have.
-    parent_content: u32,
+    pub(super) identity: Identity,
 }
 
 impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
@@ -35,10 +32,16 @@ impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
     /// # Errors
     /// QEMU refuses the image, `layer` lacks the file of an extent, or a read failed.
     pub(in crate::walkers) fn open(layer: &Layer<'s, S>) -> Result<(Self, bool), MapError> {
-        let layout = ImageLayout::read(layer.image)?;
+        let vmdk = Self::open_with(layer, &ImageLayout::read(layer.image)?)?;
+        let has_parent = vmdk.identity.parent_name.is_some();
+        Ok((vmdk, has_parent))
+    }
+
+    /// Opens the image, which has this layout.
+    pub(super) fn open_with(layer: &Layer<'s, S>, layout: &ImageLayout) -> Result<Self, MapError> {
         let image_sectors = sectors_of(layer.image);
         let mut extents = Vec::with_capacity(layout.extents().len());
-        if layout == ImageLayout::Sparse {
+        if let ImageLayout::Sparse { .. } = layout {
             add(&mut extents, layer.image, sparse(layer.image, image_sectors)?)?;
         }
         if layer.extents.len() < layout.extents().len() {
@@ -53,9 +56,7 @@ impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
             };
             add(&mut extents, file, opened)?;
         }
-        let Identity { content, parent_content, parent_name } =
-            Identity::read(layer.image, &layout)?;
-        Ok((Self { extents, content, parent_content }, parent_name.is_some()))
+        Ok(Self { extents, identity: Identity::read(layer.image, layout)? })
     }
 
     /// Returns the size of the disk that a guest sees, a multiple of 512.
@@ -68,11 +69,12 @@ impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
     /// # Errors
     /// It has another content.
     pub(in crate::walkers) fn check_parent(&self, parent: &Self) -> Result<(), MapError> {
-        match self.parent_content == parent.content {
+        let wanted = self.identity.parent_content;
+        match wanted == parent.identity.content {
             true => Ok(()),
             false => Err(MapError::Header {
                 field: "parentCID",
-                found: self.parent_content.into(),
+                found: wanted.into(),
                 expected: "the CID of the parent",
             }),
         }
@@ -104,7 +106,11 @@ fn sparse<S: Storage + ?Sized>(
     let first = first_sector(file)?;
     if first.starts_with(&COWD_MAGIC) {
         let header = CowdHeader::read(&first);
-        let data = header.tables()?.map_or(ExtentData::Indivisible, ExtentData::Sparse);
+        let tables = header.tables()?;
+        let data = match header.is_divisible() {
+            true => ExtentData::Sparse(tables),
+            false => ExtentData::Indivisible(tables),
+        };
         return Ok((header.capacity_sectors.into(), data));
     }
     if !first.starts_with(&SPARSE_MAGIC) {

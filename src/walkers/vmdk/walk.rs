@@ -35,7 +35,7 @@ impl<S: Storage + ?Sized> Vmdk<'_, S> {
             }
             last = Some(extent);
             match &extent.data {
-                ExtentData::Flat(_) | ExtentData::Indivisible => {
+                ExtentData::Flat(_) | ExtentData::Indivisible(_) => {
                     go_on!(cover.step());
                     let mapping = self.lookup(cover.position())?;
                     let end = extent.end.min(cover.end());

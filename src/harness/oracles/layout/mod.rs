@@ -2,27 +2,26 @@
 //! file. No two structures lie in one place, and none past the end of the file. Does not check the mapping: the model
 //! does.
 
+mod reading;
 mod vhdx;
 mod vpc;
 
 use std::ops::Range;
 
 use crate::disk::image_format::ImageFormat;
-use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::error::MapError;
 use crate::harness::oracles::{Violation, violation};
 use crate::images::image::Image;
 
-const ORACLE: &str = "layout";
+use reading::ORACLE;
 
 /// The places of the structures of one file. The buffer is reused from file to file.
 #[derive(Debug, Default)]
-pub struct Layout {
+pub struct LayoutJudge {
     places: Vec<Range<u64>>,
 }
 
-impl Layout {
+impl LayoutJudge {
     /// Judges an image, and returns the bytes of its tables.
     pub fn check(&mut self, format: ImageFormat, image: &Image) -> Result<u64, Box<Violation>> {
         self.places.clear();
@@ -57,18 +56,4 @@ impl Layout {
             _ => Ok(()),
         }
     }
-}
-
-/// Reads `N` bytes of a built image. Bytes past the end are zeros.
-fn read<const N: usize>(image: &Image, at: u64) -> [u8; N] {
-    let mut bytes = [0; N];
-    // Reads from memory do not fail.
-    let _ = image.read_at(HostOffset::new(at), &mut bytes);
-    bytes
-}
-
-/// Returns the violation for a structure that a reader refuses.
-fn refused(field: &'static str, error: &MapError) -> Box<Violation> {
-    let refused = violation(ORACLE, field, ("valid", "refused"), || error.to_string());
-    refused.err().unwrap_or_else(|| unreachable!("a violation is an error"))
 }

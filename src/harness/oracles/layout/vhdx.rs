@@ -22,7 +22,7 @@ use crate::formats::vhdx::regions::Region;
 use crate::harness::oracles::{OracleResult, Violation, violation};
 use crate::images::image::Image;
 
-use super::{ORACLE, read, refused};
+use super::reading::{ORACLE, read, refused};
 
 /// The offset of the second region table.
 const SECOND_REGION_TABLE_OFFSET: u64 = REGION_TABLE_OFFSET + REGION_TABLE_BYTES as u64;

@@ -1,23 +1,24 @@
 //! The structures of a VHD image: footers, dynamic header, table, blocks and their bitmaps.
+//!
+//! # Arithmetic
+//! A builder places nothing near 2^64. A place that is held there lies past the end of the file, which is a violation.
 
 use std::ops::Range;
 
 use crate::disk::storage::Storage;
 use crate::formats::vpc::constants::{
-    DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
+    DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
 };
 use crate::formats::vpc::dynamic_header::DynamicHeader;
 use crate::formats::vpc::footer::{Footer, checksums};
 use crate::harness::oracles::{OracleResult, Violation, violation};
 use crate::images::image::Image;
 
-use super::{ORACLE, read, refused};
+use super::reading::{ORACLE, read, refused};
 
-/// The offset of the checksum in a dynamic header.
-const HEADER_CHECKSUM_AT: usize = 36;
 /// The bytes of a table that are read at a time.
-const PIECE_BYTES: usize = 1024;
-const ENTRY_BYTES: u64 = 4;
+const TABLE_PIECE_BYTES: usize = 1024;
+const TABLE_ENTRY_BYTES: u64 = 4;
 
 /// Checks an image, and notes the places of its structures. Returns the bytes of its table.
 pub(super) fn check(image: &Image, places: &mut Vec<Range<u64>>) -> Result<u64, Box<Violation>> {
@@ -40,7 +41,7 @@ pub(super) fn check(image: &Image, places: &mut Vec<Range<u64>>) -> Result<u64, 
     let header = dynamic_header(image, &footer)?;
     places.push(footer.data_offset..footer.data_offset + DYNAMIC_HEADER_BYTES as u64);
     check_table(image, &header, places)?;
-    Ok(u64::from(header.entries) * ENTRY_BYTES)
+    Ok(u64::from(header.entries) * TABLE_ENTRY_BYTES)
 }
 
 /// Checks the only footer of a fixed disk.
@@ -54,7 +55,7 @@ fn check_fixed(footer: &[u8; FOOTER_BYTES]) -> OracleResult {
 
 fn dynamic_header(image: &Image, footer: &Footer) -> Result<DynamicHeader, Box<Violation>> {
     let bytes = read::<DYNAMIC_HEADER_BYTES>(image, footer.data_offset);
-    let (computed, stored) = checksums(&bytes, HEADER_CHECKSUM_AT);
+    let (computed, stored) = checksums(&bytes, DYNAMIC_CHECKSUM_AT);
     if computed != stored {
         violation(ORACLE, "dynamic header checksum", ("right", "wrong"), || {
             format!("expected {computed:#x}, found {stored:#x}")
@@ -71,15 +72,15 @@ fn check_table(
     places: &mut Vec<Range<u64>>,
 ) -> OracleResult {
     let table = header.table_offset.get();
-    let table_bytes = u64::from(header.entries) * ENTRY_BYTES;
+    let table_bytes = u64::from(header.entries) * TABLE_ENTRY_BYTES;
     places.push(table..table.saturating_add(table_bytes));
-    for piece_at in (0..table_bytes).step_by(PIECE_BYTES) {
-        let piece = read::<PIECE_BYTES>(image, table.saturating_add(piece_at));
-        let length = table_bytes.saturating_sub(piece_at).min(PIECE_BYTES as u64) as usize;
-        if piece == [0xff; PIECE_BYTES] {
+    for piece_at in (0..table_bytes).step_by(TABLE_PIECE_BYTES) {
+        let piece = read::<TABLE_PIECE_BYTES>(image, table.saturating_add(piece_at));
+        let length = table_bytes.saturating_sub(piece_at).min(TABLE_PIECE_BYTES as u64) as usize;
+        if piece == [0xff; TABLE_PIECE_BYTES] {
             continue;
         }
-        for entry in piece[..length].chunks_exact(ENTRY_BYTES as usize) {
+        for entry in piece[..length].chunks_exact(TABLE_ENTRY_BYTES as usize) {
             let entry = entry.try_into().map_or(UNALLOCATED, u32::from_be_bytes);
             if let Some(data) = header.data_of(entry) {
                 let start = u64::from(entry) * SECTOR_BYTES;

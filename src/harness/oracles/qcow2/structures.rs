@@ -11,7 +11,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::TableBytes;
 
-use super::super::layout::Layout;
+use super::super::layout::LayoutJudge;
 use super::recount::Recount;
 use super::{declarations, raw_data_file, refcounts};
 
@@ -28,7 +28,7 @@ struct RecountedLayer {
 #[derive(Debug, Default)]
 pub struct Structures {
     recount: Recount,
-    layout: Layout,
+    layout: LayoutJudge,
     declarations: declarations::DeclarationReader,
     /// The disk that a raw data file must contain.
     model: Model,

@@ -127,8 +127,20 @@ impl HeaderFlags {
 pub struct BackingPlan {
     /// The format of the backing file.
     pub format: ImageFormat,
-    /// A reader that probes the file finds its format, so that no extension needs to name it.
-    pub can_be_probed: bool,
+    /// When an extension names the format. If none does, a reader must probe it.
+    pub names_format: NamesFormat,
+}
+
+/// When an image names the format of its backing file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NamesFormat {
+    /// Never.
+    #[default]
+    Never,
+    /// Unless the header leaves it out.
+    Usually,
+    /// Always: a reader that probes the file finds another format.
+    Always,
 }
 
 /// The external data file of an image.

@@ -48,6 +48,14 @@ pub enum Role {
     Data,
     /// Compressed guest data.
     Compressed,
+    /// The table of blocks of an image in another format.
+    BlockTable,
+    /// The directory of the tables of a VMDK image.
+    GrainDirectory,
+    /// A region of a VHDX image, or the descriptor of a VMDK image.
+    Region,
+    /// The bytes before the data of a block: VHD's bitmap, VMDK's marker.
+    BlockFront,
 }
 
 impl Role {
@@ -65,6 +73,10 @@ impl Role {
             Self::L2Table => "L2 table",
             Self::Data => "data",
             Self::Compressed => "compressed data",
+            Self::BlockTable => "block table",
+            Self::GrainDirectory => "grain directory",
+            Self::Region => "region",
+            Self::BlockFront => "front of a block",
         }
     }
 

@@ -1,0 +1,156 @@
+//! The anatomy of a VHD image: footers, dynamic header, table entries and bitmaps.
+//!
+//! # Arithmetic
+//! A table has less than 2^29 entries of blocks below 2^32 bytes, so that no guest offset is held. The table may lie at
+//! any host offset. One that passes 2^64 ends there, because no file has bytes behind that.
+
+use crate::disk::clusters::ClusterSize;
+use crate::disk::limits::MAX_ELEMENTS;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, NOTHING, Part, Seal, SealKind};
+use crate::formats::error::MapError;
+
+use super::constants::{
+    DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, FOOTER_CHECKSUM_AT, TYPE_FIXED,
+    UNALLOCATED,
+};
+use super::dynamic_header::DynamicHeader;
+use super::footer::Footer;
+
+/// The fields of a footer: name, offset, width in bytes, and whether the mapping depends on the field.
+const FOOTER_FIELDS: &[(&str, usize, u8, bool)] = &[
+    ("cookie", 0, 8, true),
+    ("features", 8, 4, false),
+    ("file_format_version", 12, 4, false),
+    ("data_offset", 16, 8, true),
+    ("creator_application", 28, 4, true),
+    ("original_size", 40, 8, false),
+    ("current_size", 48, 8, true),
+    ("cylinders", 56, 2, true),
+    ("heads", 58, 1, true),
+    ("sectors_per_track", 59, 1, true),
+    ("disk_type", 60, 4, true),
+    ("checksum", FOOTER_CHECKSUM_AT, 4, true),
+    ("saved_state", 84, 1, false),
+];
+
+/// The fields of a dynamic header.
+const DYNAMIC_HEADER_FIELDS: &[(&str, usize, u8, bool)] = &[
+    ("cookie", 0, 8, true),
+    ("data_offset", 8, 8, false),
+    ("table_offset", 16, 8, true),
+    ("header_version", 24, 4, false),
+    ("max_table_entries", 28, 4, true),
+    ("block_size", 32, 4, true),
+    ("checksum", DYNAMIC_CHECKSUM_AT, 4, false),
+];
+
+/// The length of a table entry.
+const TABLE_ENTRY_BYTES: u64 = 4;
+/// The number of entries that are read at a time.
+const PIECE_ENTRIES: usize = 128;
+
+impl Anatomy {
+    /// Takes a VHD image apart.
+    pub(in crate::formats) fn read_vpc<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+    ) -> Result<(), MapError> {
+        let last = storage.length_bytes().saturating_sub(FOOTER_BYTES as u64);
+        let first = read_footer(storage, HostOffset::ZERO)?;
+        let at_end = read_footer(storage, HostOffset::new(last))?;
+        if !Footer::is_at(&first) {
+            self.sealed(HostOffset::new(last), FOOTER_BYTES, FOOTER_CHECKSUM_AT, FOOTER_FIELDS);
+            return Footer::parse(&at_end).map(|_| ());
+        }
+        self.sealed(HostOffset::ZERO, FOOTER_BYTES, FOOTER_CHECKSUM_AT, FOOTER_FIELDS);
+        let footer = Footer::parse(&first)?;
+        let header_at = HostOffset::new(footer.data_offset);
+        let mut bytes = [0; DYNAMIC_HEADER_BYTES];
+        storage.read_at(header_at, &mut bytes)?;
+        let fields = DYNAMIC_HEADER_FIELDS;
+        self.sealed(header_at, DYNAMIC_HEADER_BYTES, DYNAMIC_CHECKSUM_AT, fields);
+        let header = DynamicHeader::parse(&bytes, footer.virtual_size_bytes())?;
+        self.cluster_size = ClusterSize::from_bits(header.block_bytes.ilog2());
+        if footer.disk_type != TYPE_FIXED {
+            self.table(storage, &header)?;
+        }
+        if Footer::is_at(&at_end) {
+            // No reader needs this copy.
+            self.add_structure(Part::Header, HostOffset::new(last), FOOTER_BYTES as u64);
+            for (name, inside, width_bytes, _) in FOOTER_FIELDS {
+                let at = HostOffset::new(last.saturating_add(*inside as u64));
+                self.push(Element::field(Part::Header, name, at, *width_bytes, NOTHING));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the fields of a structure with a checksum.
+    fn sealed(
+        &mut self,
+        start: HostOffset,
+        length_bytes: usize,
+        inside: usize,
+        fields: &'static [(&str, usize, u8, bool)],
+    ) {
+        let kind = SealKind::ComplementOfSum;
+        self.add_structure(Part::Header, start, length_bytes as u64);
+        for (name, at, width_bytes, maps) in fields {
+            let guest = if *maps { EVERYTHING } else { NOTHING };
+            let place = start.saturating_add(*at as u64);
+            let field = Element::field(Part::Header, name, place, *width_bytes, guest);
+            // A checksum that is changed must stay wrong.
+            let corrected = Seal { start, length_bytes, inside, kind };
+            self.push(Element { seal: (*at != inside).then_some(corrected), ..field });
+        }
+    }
+
+    /// Adds the entries of the table that name blocks, and the first byte of each block's bitmap.
+    fn table<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        header: &DynamicHeader,
+    ) -> Result<(), MapError> {
+        let table = header.table_offset;
+        let place = |index: u64| table.saturating_add(index.saturating_mul(TABLE_ENTRY_BYTES));
+        let (end, block_bytes) = (place(header.entries.into()), u64::from(header.block_bytes));
+        let table_bytes = u64::from(header.entries) * TABLE_ENTRY_BYTES;
+        self.add_structure(Part::Table, table, table_bytes);
+        let mut piece = [0; PIECE_ENTRIES * TABLE_ENTRY_BYTES as usize];
+        for first in (0..u64::from(header.entries)).step_by(PIECE_ENTRIES) {
+            storage.read_at(place(first), &mut piece)?;
+            for (index, entry) in (first..header.entries.into()).zip(piece.as_chunks().0) {
+                let entry = u32::from_be_bytes(*entry);
+                if entry == UNALLOCATED {
+                    continue;
+                }
+                let start = index.saturating_mul(block_bytes);
+                let guest = start..start.saturating_add(block_bytes);
+                let element = Element::field(Part::Table, "", place(index), 4, guest);
+                self.push(Element { stride_bytes: TABLE_ENTRY_BYTES, end, ..element });
+                if let Some(data) = header.data_of(entry).filter(|_| header.bitmap_bytes() > 0) {
+                    let at = HostOffset::new(data.get().saturating_sub(header.bitmap_bytes()));
+                    self.add_structure(Part::BlockFront, at, header.bitmap_bytes());
+                    // QEMU does not read bitmaps, so that the mapping does not depend on them.
+                    self.push(Element::field(Part::BlockFront, "sectors", at, 1, NOTHING));
+                }
+            }
+            if self.elements().len() >= MAX_ELEMENTS {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a sector that may be a footer. Bytes past the end of the file are zeros.
+fn read_footer<S: Storage + ?Sized>(
+    storage: &S,
+    at: HostOffset,
+) -> Result<[u8; FOOTER_BYTES], MapError> {
+    let mut bytes = [0; FOOTER_BYTES];
+    storage.read_at(at, &mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,113 @@
+//! The oracle `layout` finds wrong bits in the structures of images whose format is not qcow2: the test alters one
+//! structure of a program's image.
+
+#[path = "planted_layout/vhdx.rs"]
+mod vhdx;
+
+use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::Image;
+use qcowfuzz::internal::formats::anatomy::{Anatomy, Part};
+use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
+use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::generate::generate_any;
+
+/// A bug: its name, the start of its fingerprint, and the change. The change returns false if the image has no place
+/// for it.
+type Bug = (&'static str, &'static str, fn(&mut Image, &Anatomy) -> bool);
+
+const VPC_BUGS: [Bug; 5] = [
+    ("a footer has a wrong checksum", "layout: footer", |image, _| {
+        let last = image.length_bytes() - 512;
+        // A dynamic disk may have no footer at its end.
+        let at = if image.number(HostOffset::ZERO, 8) == CONECTIX { 0 } else { last };
+        flip(image, at + 40)
+    }),
+    ("the two footers differ", "layout: footers", |image, anatomy| {
+        let last = image.length_bytes() - 512;
+        let both = !anatomy.of(Part::Table).is_empty()
+            && image.number(HostOffset::new(last), 8) == CONECTIX;
+        both && flip(image, last + 70)
+    }),
+    ("a dynamic header has a wrong checksum", "layout: dynamic header checksum", |image, _| {
+        let header = image.number(HostOffset::new(16), 8);
+        image.number(HostOffset::ZERO, 8) == CONECTIX && flip(image, header + 600)
+    }),
+    ("two blocks lie in one place", "layout: two structures", |image, anatomy| {
+        let [one, .., other] = anatomy.of(Part::Table) else { return false };
+        let sector = image.number(one.at, 4) as u32;
+        image.overwrite(other.at, &sector.to_be_bytes());
+        true
+    }),
+    ("a bitmap says that the file lacks a sector", "layout: sector bitmap", |image, anatomy| {
+        anatomy.of(Part::BlockFront).first().is_some_and(|bitmap| flip(image, bitmap.at.get()))
+    }),
+];
+
+/// The first eight bytes of a footer.
+const CONECTIX: u64 = u64::from_be_bytes(*b"conectix");
+
+/// Changes a byte.
+fn flip(image: &mut Image, at: u64) -> bool {
+    let at = HostOffset::new(at);
+    let changed = image.number(at, 1) as u8 ^ 1;
+    image.overwrite(at, &[changed]);
+    true
+}
+
+#[test]
+fn every_bug_in_the_structures_of_vhd_images_is_found() {
+    assert_found(Base::Vpc, ImageFormat::Vpc, &VPC_BUGS);
+}
+
+#[test]
+fn every_bug_in_the_structures_of_vhdx_images_is_found() {
+    assert_found(Base::Vhdx, ImageFormat::Vhdx, &vhdx::BUGS);
+}
+
+/// The entries of sector bitmaps lie between those of blocks.
+#[test]
+fn programs_store_blocks_behind_the_first_sector_bitmap() {
+    let mut harness = Harness::new(Walker::default());
+    let images = (0..160).filter(|rng_seed| {
+        harness.build(&program(Base::Vhdx, *rng_seed).encode());
+        let lowest = harness.images().layers().last();
+        lowest.is_some_and(|files| vhdx::has_stored_behind_bitmap(&files.image))
+    });
+    let count = images.count();
+    assert!(count >= 15, "{count}");
+}
+
+/// Returns a generated program with a base.
+fn program(base: Base, rng_seed: u64) -> Program {
+    let mut program = generate_any(rng_seed, 20);
+    (program.prologue.base, program.prologue.form) =
+        (base, ImageForm((rng_seed as u16).wrapping_mul(0x9e37)));
+    program
+}
+
+/// Plants each bug in many images.
+fn assert_found(base: Base, format: ImageFormat, bugs: &[Bug]) {
+    let mut harness = Harness::new(Walker::default());
+    let (mut judge, mut anatomy) = (LayoutJudge::default(), Anatomy::default());
+    let mut planted = vec![0; bugs.len()];
+    for rng_seed in 0..160 {
+        harness.build(&program(base, rng_seed).encode());
+        let Some(files) = harness.images().layers().last() else { continue };
+        assert_eq!((files.format, judge.check(format, &files.image).err()), (format, None));
+        anatomy.read(format, &files.image).unwrap();
+        for ((name, expected, plant), count) in bugs.iter().zip(&mut planted) {
+            let mut image = files.image.clone();
+            if plant(&mut image, &anatomy) {
+                *count += 1;
+                let found = judge.check(format, &image).map_err(|it| it.fingerprint());
+                let found = found.expect_err(name);
+                assert!(found.starts_with(expected), "{rng_seed}: {name}: {found}");
+            }
+        }
+    }
+    assert!(planted.iter().all(|count| *count >= 15), "{planted:?}");
+}
