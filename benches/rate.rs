@@ -1,5 +1,5 @@
 //! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`,
-//! `-- growth` and `-- isolation` print one of them. Only ratios between the rows of a table are comparable between
+//! `-- growth`, `-- formats` and `-- isolation` print one of them. Only ratios between the rows of a table are comparable between
 //! machines.
 
 mod sets;
@@ -19,7 +19,7 @@ use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::fuzzing::campaign::slot::Slot;
 use qcowfuzz::internal::fuzzing::campaign::subject::Supervised;
 use qcowfuzz::internal::programs::operand::Number;
-use qcowfuzz::internal::programs::operand::Size;
+use qcowfuzz::internal::programs::operand::{Base, Size};
 use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::GenerateSettings;
@@ -129,6 +129,25 @@ fn growth() {
     }
 }
 
+/// Prints the rate of the same programs in other formats, divided by their rate in qcow2.
+fn formats() {
+    let programs = set(GenerateSettings { operations: OPERATIONS, compressed: false });
+    let in_format = |base| {
+        encoded(programs.iter().cloned().map(|mut program| {
+            program.prologue.base = base;
+            program
+        }))
+    };
+    let bases = [("qcow2", Base::Qcow2), ("vpc", Base::Vpc), ("vhdx", Base::Vhdx)];
+    let sets = bases.map(|(_, base)| in_format(base));
+    let times = fastest(&sets.iter().collect::<Vec<_>>());
+    println!("| format | rate, that of qcow2 = 1 |");
+    println!("|---|---|");
+    for ((name, _), time) in bases.iter().zip(&times) {
+        println!("| {name} | {:.2} |", times[0].as_secs_f64() / time.as_secs_f64());
+    }
+}
+
 /// Prints the cost of a worker process: an input is written to a file before it runs, allocations are counted, and
 /// panics are caught. The feedback is the same in both rows.
 fn isolation() {
@@ -184,6 +203,10 @@ fn main() {
     }
     if all || asked("growth") {
         growth();
+        println!();
+    }
+    if all || asked("formats") {
+        formats();
         println!();
     }
     if all || asked("isolation") {
