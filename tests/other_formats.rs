@@ -8,7 +8,7 @@ use qcowfuzz::programs::generate::generate_any;
 fn images_of_every_format_are_walked_as_the_model_says() {
     let mut harness = Harness::new(Walker::default());
     let mut effective = 0;
-    const BASES: [Base; 1] = [Base::Vpc];
+    const BASES: [Base; 2] = [Base::Vpc, Base::Vmdk];
     for rng_seed in 0..600 * BASES.len() as u64 {
         let mut program = generate_any(rng_seed, 16);
         program.prologue.base = BASES[rng_seed as usize % BASES.len()];

@@ -11,6 +11,7 @@ pub(crate) mod files;
 pub(crate) mod image;
 pub(crate) mod limits;
 pub(crate) mod qcow2;
+pub(crate) mod vmdk;
 pub(crate) mod vpc;
 
 pub use files::{FileNames, Images};

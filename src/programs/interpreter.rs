@@ -125,7 +125,7 @@ impl Vm {
     /// Runs one operation.
     pub fn step(&mut self, operation: Operation) -> Effect {
         use Operation::*;
-        if !formats::has_effect(self.builder.plan().file.format, operation) {
+        if !formats::has_effect(&self.builder.plan().file, operation) {
             return Effect::None;
         }
         match operation {

@@ -5,7 +5,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::images::qcow2::{BuildScratch, Builder, MappedCluster, Names, NamesTooLong, Sizes};
-use crate::images::vpc;
+use crate::images::{vmdk, vpc};
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, Relative};
 use crate::programs::prologue::ImageOperands;
@@ -168,10 +168,11 @@ fn build(
     observer: &impl Observer,
 ) {
     match format {
-        ImageFormat::Qcow2 | ImageFormat::Vhdx | ImageFormat::Vmdk => {
+        ImageFormat::Qcow2 | ImageFormat::Vhdx => {
             builder.build(names, scratch, files, observer);
         }
         ImageFormat::Raw => builder.build_raw(files),
         ImageFormat::Vpc => vpc::build(builder, mapped, files),
+        ImageFormat::Vmdk => vmdk::build(builder, mapped, files),
     }
 }

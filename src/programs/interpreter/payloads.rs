@@ -1,19 +1,35 @@
 //! Operations that write compressed clusters.
 
-use crate::images::content::Shape;
+use crate::images::content::{Shape, WriteNumber};
 use crate::images::qcow2::payload::{Coding, PayloadKind};
-use crate::images::qcow2::{CompressedPlace, CompressedWrite, Packing};
+use crate::images::qcow2::{CompressedPlace, CompressedWrite, Packing, PayloadFrame};
 use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{AnyShape, At, Count, Skew};
 
-use super::{Effect, Vm};
+use super::{Effect, Vm, formats};
 
 impl Vm {
     /// Writes compressed clusters, in the usual coding.
     pub(super) fn compress(&mut self, at: At, clusters: Count, shape: Shape, skew: Skew) -> Effect {
         let kind = PayloadKind { shape, coding: Coding::Usual };
         let (packing, write) = (self.packing(skew), self.next_write());
-        self.place_payloads(at, clusters, CompressedWrite { kind, packing, write })
+        let wanted = self.payload_of(kind, packing, write);
+        self.place_payloads(at, clusters, wanted)
+    }
+
+    /// Returns the request for a payload, as the format stores it.
+    pub(super) fn payload_of(
+        &self,
+        kind: PayloadKind,
+        packing: Packing,
+        write: WriteNumber,
+    ) -> CompressedWrite {
+        let plan = self.builder.plan();
+        let (kind, frame) = match formats::compressing(&plan.file) {
+            Some(form) => (form.fitting_payload(plan, kind), form.payload_frame()),
+            None => (kind, PayloadFrame::default()),
+        };
+        CompressedWrite { kind, packing, frame, write }
     }
 
     /// Returns the placement of a payload.
@@ -33,13 +49,14 @@ impl Vm {
         coding: Coding,
         skew: Skew,
     ) -> Effect {
-        let wanted = PayloadKind { shape: shape.0, coding };
-        let (kind, payload_bytes) = self.builder.fitting_payload(wanted);
+        let (packing, kind) = (self.packing(skew), PayloadKind { shape: shape.0, coding });
+        let (_, payload_bytes) = self.builder.fitting_payload(kind);
         let Some(left) = self.payload_bytes.checked_sub(payload_bytes) else {
             return Effect::None;
         };
-        let (packing, write) = (self.packing(skew), self.next_write());
-        let effect = self.place_payloads(at, Count::ONE, CompressedWrite { kind, packing, write });
+        let write = self.next_write();
+        let wanted = self.payload_of(kind, packing, write);
+        let effect = self.place_payloads(at, Count::ONE, wanted);
         if effect != Effect::None {
             self.payload_bytes = left;
         }
@@ -50,7 +67,7 @@ impl Vm {
         self.for_clusters(at, clusters, |vm, cluster| {
             let placed = vm.builder.write_compressed(cluster, wanted);
             if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
-                let write = wanted.write;
+                let (host, write) = (vm.file_offset(host), wanted.write);
                 let record =
                     JournalRecord::Compressed { cluster, host, length_bytes, shape, write };
                 vm.journal.records.push(record);

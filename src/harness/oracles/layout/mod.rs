@@ -3,6 +3,7 @@
 //! does.
 
 mod reading;
+mod vmdk;
 mod vpc;
 
 use std::ops::Range;
@@ -26,8 +27,9 @@ impl LayoutJudge {
         self.places.clear();
         let table_bytes = match format {
             ImageFormat::Vpc => vpc::check(image, &mut self.places)?,
+            ImageFormat::Vmdk => vmdk::check(image, &mut self.places)?,
             // A raw file has no structures, and the other formats have oracles of their own.
-            ImageFormat::Raw | ImageFormat::Qcow2 | ImageFormat::Vhdx | ImageFormat::Vmdk => 0,
+            ImageFormat::Raw | ImageFormat::Qcow2 | ImageFormat::Vhdx => 0,
         };
         self.check_places(image.length_bytes())?;
         Ok(table_bytes)
