@@ -1,4 +1,5 @@
-//! The variety of VMDK images: what the bits of a program's `form` select. All bits of 0 are the image that QEMU writes.
+//! The variety of VMDK images, which the bits of a program's `form` select. If all bits are 0, the image has the layout
+//! of those that QEMU writes.
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;

@@ -29,7 +29,7 @@ impl Vm {
     pub(super) fn zero(&mut self, at: At, clusters: Count, keep: Keep) -> Effect {
         let file = self.builder.plan().file;
         if !formats::has_zeros(&file) {
-            // What the file does not store reads as zeros, unless a layer below has data there.
+            // An unallocated cluster reads as zeros: no image in these formats has a backing file.
             return self.discard(at, clusters);
         }
         // Other formats have no room for an offset beside zeros.
