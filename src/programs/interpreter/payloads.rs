@@ -51,26 +51,34 @@ impl Vm {
     ) -> Effect {
         let (packing, kind) = (self.packing(skew), PayloadKind { shape: shape.0, coding });
         let (_, payload_bytes) = self.builder.fitting_payload(kind);
-        let Some(left) = self.payload_bytes.checked_sub(payload_bytes) else {
+        if payload_bytes > self.payload_bytes {
             return Effect::None;
-        };
+        }
         let write = self.next_write();
         let wanted = self.payload_of(kind, packing, write);
         let effect = self.place_payloads(at, Count::ONE, wanted);
         if effect != Effect::None {
-            self.payload_bytes = left;
+            self.payload_bytes = self.payload_bytes.saturating_sub(payload_bytes);
         }
         effect
     }
 
     fn place_payloads(&mut self, at: At, clusters: Count, wanted: CompressedWrite) -> Effect {
+        let plan = self.builder.plan();
+        // Readers inflate a qcow2 cluster up to the bytes that they need, and all of a VMDK grain.
+        let inflated_bytes = match formats::compressing(&plan.file) {
+            Some(_) => plan.geometry.cluster_size.bytes(),
+            None => 0,
+        };
         self.for_clusters(at, clusters, |vm, cluster| {
+            let Some(left) = vm.payload_bytes.checked_sub(inflated_bytes) else { return false };
             let placed = vm.builder.write_compressed(cluster, wanted);
             if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
                 let (host, write) = (vm.file_offset(host), wanted.write);
                 let record =
                     JournalRecord::Compressed { cluster, host, length_bytes, shape, write };
                 vm.journal.records.push(record);
+                vm.payload_bytes = left;
             }
             placed.is_some()
         })

@@ -37,6 +37,8 @@ impl LayoutJudge {
 
     /// Checks that the structures do not overlap, and lie inside the file.
     fn check_places(&mut self, file_bytes: u64) -> Result<(), Box<Violation>> {
+        // A table without entries may have the place of the structure behind it.
+        self.places.retain(|place| !place.is_empty());
         self.places.sort_unstable_by_key(|place| place.start);
         for pair in self.places.windows(2) {
             if let [here, next] = pair

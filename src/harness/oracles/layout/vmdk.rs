@@ -126,9 +126,9 @@ fn check_tables(
     let (directory, length) = (tables.directory.get(), tables.directory_bytes());
     let table_bytes = u64::from(tables.table_entries) * tables.entry_bytes();
     let mut bytes = length;
-    note(places, directory, length);
+    places.push(directory..directory.saturating_add(length));
     if let Some(copy) = redundant {
-        note(places, copy, length);
+        places.push(copy..copy.saturating_add(length));
         if entries(image, directory, length).count() != entries(image, copy, length).count() {
             return Err(differs("redundant directory", "the same tables", "others"));
         }
@@ -140,9 +140,9 @@ fn check_tables(
         }
         bytes += table_bytes;
         let table = offset_of(entry.into());
-        note(places, table, table_bytes);
+        places.push(table..table.saturating_add(table_bytes));
         if let Some(copy) = copy.map(|copy| offset_of(copy.into())) {
-            note(places, copy, table_bytes);
+            places.push(copy..copy.saturating_add(table_bytes));
             if !is_copy(image, table, copy, table_bytes) {
                 return Err(differs("redundant table", "the same entries", "others"));
             }
@@ -157,13 +157,6 @@ fn check_tables(
         }
     }
     Ok(bytes)
-}
-
-/// Notes the place of a structure, unless it is empty.
-fn note(places: &mut Vec<Range<u64>>, start: u64, length: u64) {
-    if length > 0 {
-        places.push(start..start.saturating_add(length));
-    }
 }
 
 /// Checks the beginning of a stored grain, and returns its place in the file. Without a marker, this is the first
