@@ -13,7 +13,7 @@ use qcowfuzz::internal::formats::vmdk::constants::{
 };
 use qcowfuzz::internal::formats::vmdk::footer;
 use qcowfuzz::internal::formats::vmdk::sparse_header::SparseHeader;
-use qcowfuzz::internal::harness::oracles::layout::Layout;
+use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::generate_any;
@@ -256,7 +256,7 @@ fn images() -> Vec<Image> {
 fn every_fault_in_the_structures_of_vmdk_images_is_found() {
     let images = images();
     let found = |image: &Image| {
-        let checked = Layout::default().check(ImageFormat::Vmdk, image);
+        let checked = LayoutJudge::default().check(ImageFormat::Vmdk, image);
         checked.err().map(|violation| violation.fingerprint())
     };
     for image in &images {
