@@ -138,7 +138,8 @@ fn formats() {
             program
         }))
     };
-    let bases = [("qcow2", Base::Qcow2), ("vpc", Base::Vpc), ("vhdx", Base::Vhdx)];
+    let bases =
+        [("qcow2", Base::Qcow2), ("vpc", Base::Vpc), ("vhdx", Base::Vhdx), ("vmdk", Base::Vmdk)];
     let sets = bases.map(|(_, base)| in_format(base));
     let times = fastest(&sets.iter().collect::<Vec<_>>());
     println!("| format | rate, that of qcow2 = 1 |");

@@ -20,6 +20,7 @@ const APART: &[(&str, &[&str], &str)] = &[
     ("images::qcow2", &["formats"], "the build encodes with functions of its own"),
     ("images::vpc", &["formats"], "the build encodes with functions of its own"),
     ("images::vhdx", &["formats"], "the build encodes with functions of its own"),
+    ("images::vmdk", &["formats"], "the build encodes with functions of its own"),
     ("images::damage::open_rules", &["formats"], "the rules do not share the checks of readers"),
     ("images::damage::entry_rules", &["formats"], "the rules do not share the checks of readers"),
     (

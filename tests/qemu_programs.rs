@@ -30,7 +30,7 @@ use qcowfuzz::images::FileNames;
 use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::Holes;
-use qcowfuzz::internal::programs::operand::Size;
+use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::generate_any;
 use qemu::skipped::skipped;
@@ -76,6 +76,7 @@ fn qemu_agrees_about_every_program() {
     cases.extend(seeds());
     cases.extend(random_bytes(3, 120));
     cases.extend(headers());
+    cases.extend(on_other_formats());
     let tally: Tally = qemu::judge_all(&cases, Bench::new, judge);
     tally.assert_at_least(&BOUNDS.map(|(what, any, _)| (what, any)));
 }
@@ -189,6 +190,30 @@ fn headers() -> Vec<Case> {
         Case { name: format!("generated from {rng_seed}, with a header"), input: program.encode() }
     };
     (0..182).map(case).collect()
+}
+
+/// Returns programs with a qcow2 image on an image of each other format.
+fn on_other_formats() -> Vec<Case> {
+    const BASES: [Base; 2] = [Base::Vpc, Base::Vmdk];
+    let case = |rng_seed: u64| {
+        let mut program = generate_any(rng_seed, 12);
+        let base = BASES[rng_seed as usize % BASES.len()];
+        (program.prologue.base, program.prologue.form) = (base, form_of(rng_seed));
+        let overlay = format!(
+            "overlay version=3 cluster_bits={} refcount_order=4 features=none data_in=image \
+             size=same",
+            9 + rng_seed % 13
+        );
+        program.operations.extend(lines::operations(&overlay));
+        program.operations.extend(generate_any(!rng_seed, 6).operations);
+        Case { name: format!("generated from {rng_seed}, on {base:?}"), input: program.encode() }
+    };
+    (0..91 * BASES.len() as u64).map(case).collect()
+}
+
+/// Returns a form in which every bit occurs with every other.
+fn form_of(rng_seed: u64) -> ImageForm {
+    ImageForm((rng_seed as u16).wrapping_mul(0x9e37))
 }
 
 /// Returns the committed seeds. Inputs that a fuzzer kept have a hash for a name, and are left out.

@@ -12,6 +12,7 @@ pub(crate) mod image;
 pub(crate) mod limits;
 pub(crate) mod qcow2;
 pub(crate) mod vhdx;
+pub(crate) mod vmdk;
 pub(crate) mod vpc;
 
 pub use files::{FileNames, Images};

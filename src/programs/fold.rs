@@ -150,7 +150,8 @@ impl Folding {
 
     /// Returns the format of the lowest image. An engine that does not know qcow2 knows another format.
     fn base(&self, base: Base) -> Base {
-        let others = [(Base::Vpc, Feature::Vpc), (Base::Vhdx, Feature::Vhdx)];
+        let others =
+            [(Base::Vpc, Feature::Vpc), (Base::Vhdx, Feature::Vhdx), (Base::Vmdk, Feature::Vmdk)];
         let known =
             |wanted| others.iter().any(|(base, feature)| *base == wanted && !self.lacks(*feature));
         match base {
@@ -182,7 +183,11 @@ impl Folding {
         match base {
             _ if self.lacks(Feature::Qcow2) => 0,
             // A base of another format has an overlay above it before any qcow2 image has one.
-            Base::Raw | Base::Vpc | Base::Vhdx if self.lacks(Feature::Qcow2Backing) => 1,
+            Base::Raw | Base::Vpc | Base::Vhdx | Base::Vmdk
+                if self.lacks(Feature::Qcow2Backing) =>
+            {
+                1
+            }
             Base::Qcow2 if self.lacks(Feature::Qcow2Backing) => 0,
             _ => usize::MAX,
         }

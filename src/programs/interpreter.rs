@@ -66,7 +66,7 @@ pub struct Vm {
     writes: u32,
     /// The number of clusters that operations may still touch.
     touchable: u64,
-    /// The bytes of payload that `compress_as` may still place.
+    /// The bytes of payload that `compress_as` may still place, and of compressed VMDK grains.
     payload_bytes: u64,
     checkpoints: u32,
 }
@@ -125,7 +125,7 @@ impl Vm {
     /// Runs one operation.
     pub fn step(&mut self, operation: Operation) -> Effect {
         use Operation::*;
-        if !formats::has_effect(self.builder.plan().file.format, operation) {
+        if !formats::has_effect(&self.builder.plan().file, operation) {
             return Effect::None;
         }
         match operation {

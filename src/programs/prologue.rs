@@ -12,7 +12,7 @@ use crate::images::qcow2::refcounts::RefcountPlacement;
 use crate::images::qcow2::{
     BackingPlan, DataFilePlan, HeaderOptions, ImagePlan, MAX_SIZE_BYTES, NamesFormat,
 };
-use crate::images::{vhdx, vpc};
+use crate::images::{vhdx, vmdk, vpc};
 
 use super::operand::{
     Base, ClusterBits, DataIn, ImageFeatures, ImageForm, Number, Operand, OperandPlace,
@@ -156,6 +156,7 @@ impl Prologue {
             Base::Qcow2 | Base::Raw => FilePlan::default(),
             Base::Vpc => vpc::VpcForm::new(self.form.0).plan(cluster_size),
             Base::Vhdx => vhdx::VhdxForm::new(self.form.0).plan(cluster_size),
+            Base::Vmdk => vmdk::VmdkForm::new(self.form.0).plan(cluster_size),
         }
     }
 }

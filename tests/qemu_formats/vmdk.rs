@@ -6,6 +6,7 @@ use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::operand::Base;
 
 use crate::commands::{DIVISION, LENGTH, PARENT};
 use crate::comparison::{Kind, TestedFormat, one_of};
@@ -20,11 +21,13 @@ impl TestedFormat for Vmdk {
     const VALID: u64 = 520;
     const DAMAGED: u64 = 540;
     const MADE_BY_QEMU: u64 = 160;
+    const PROGRAMS: (u64, Base) = (520, Base::Vmdk);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
+        ("images of programs", 500),
         ("records of info", 900),
         ("images that info refuses", 60),
         (NO_EXTENT, 1),

@@ -56,6 +56,7 @@ impl<O: Observer> Target for Refcounts<O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { pipeline, recount, observer, verdicts } = self;
         verdicts.begin_run();
+        // Other formats have no refcounts.
         pipeline.load(input, &Claims::QCOW2);
         pipeline.run(DEFINITION.limits, checks, observer, |case| {
             let top = case.images.top();

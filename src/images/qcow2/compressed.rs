@@ -24,6 +24,21 @@ pub enum Packing {
     },
 }
 
+/// The bytes around a payload in the file. The default is none, as in qcow2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PayloadFrame {
+    /// The number of bytes before and behind the payload.
+    pub around_bytes: u64,
+    /// The payload with these bytes begins at a multiple of this number, and takes a multiple of it.
+    pub unit_bytes: u64,
+}
+
+impl Default for PayloadFrame {
+    fn default() -> Self {
+        Self { around_bytes: 0, unit_bytes: 1 }
+    }
+}
+
 /// A request to write a compressed cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedWrite {
@@ -31,6 +46,8 @@ pub struct CompressedWrite {
     pub kind: PayloadKind,
     /// The placement.
     pub packing: Packing,
+    /// The bytes around the payload.
+    pub frame: PayloadFrame,
     /// The number of the write.
     pub write: WriteNumber,
 }
@@ -66,12 +83,15 @@ impl Builder {
         let (table, index) = self.table_for_change(cluster)?;
         let geometry = self.plan.geometry;
         let (kind, payload) = payload::fitting(&geometry, wanted.kind);
-        let length = payload.claimed_bytes();
-        let length_bytes = u32::try_from(length).ok()?;
+        let PayloadFrame { around_bytes, unit_bytes } = wanted.frame;
+        let framed = payload.claimed_bytes() as u64 + around_bytes;
+        let length_bytes = u32::try_from(framed.next_multiple_of(unit_bytes)).ok()?;
         let length = u64::from(length_bytes);
         let offset = match wanted.packing {
             Packing::Packed => self.pack(length).or_else(|| self.place_fresh(length, 0))?,
-            Packing::Fresh { skew_bytes } => self.place_fresh(length, skew_bytes)?,
+            Packing::Fresh { skew_bytes } => {
+                self.place_fresh(length, skew_bytes - skew_bytes % unit_bytes)?
+            }
         };
         let old = self.tables.get(table, index);
         let last = offset.saturating_add(u64::from(length_bytes) - 1);

@@ -33,7 +33,7 @@ mod vm_state;
 
 pub use builder::Builder;
 pub use census::Census;
-pub use compressed::{CompressedPlace, CompressedWrite, Packing};
+pub use compressed::{CompressedPlace, CompressedWrite, Packing, PayloadFrame};
 pub use encoding::sizes::Sizes;
 pub use header::names::{Names, NamesTooLong};
 pub use header::style::{

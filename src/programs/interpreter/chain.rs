@@ -5,7 +5,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
 use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::images::qcow2::{BuildScratch, Builder, MappedCluster, Names, NamesTooLong, Sizes};
-use crate::images::{vhdx, vpc};
+use crate::images::{vhdx, vmdk, vpc};
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, Relative};
 use crate::programs::prologue::ImageOperands;
@@ -168,11 +168,10 @@ fn build(
     observer: &impl Observer,
 ) {
     match format {
-        ImageFormat::Qcow2 | ImageFormat::Vmdk => {
-            builder.build(names, scratch, files, observer);
-        }
+        ImageFormat::Qcow2 => builder.build(names, scratch, files, observer),
         ImageFormat::Raw => builder.build_raw(files),
         ImageFormat::Vpc => vpc::build(builder, mapped, files),
         ImageFormat::Vhdx => vhdx::build(builder, mapped, files),
+        ImageFormat::Vmdk => vmdk::build(builder, mapped, files),
     }
 }

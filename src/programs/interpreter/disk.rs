@@ -4,15 +4,18 @@ use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SubclusterRange;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
-use crate::images::content::{SubclusterChange, WriteNumber};
+use crate::images::content::{Shape, SubclusterChange, WriteNumber};
 use crate::images::qcow2::Sizes;
 use crate::programs::journal::JournalRecord;
-use crate::programs::operand::{Anchor, At, Change, Count, Few, Keep, Size};
+use crate::programs::operand::{Anchor, At, Change, Count, Few, Keep, Size, Skew};
 
-use super::{Effect, Vm, effect};
+use super::{Effect, Vm, effect, formats};
 
 impl Vm {
     pub(super) fn write(&mut self, at: At, clusters: Count) -> Effect {
+        if formats::compressing(&self.builder.plan().file).is_some() {
+            return self.compress(at, clusters, Shape::Zeros, Skew::Packed);
+        }
         let write = self.next_write();
         self.for_clusters(at, clusters, |vm, cluster| {
             let host = vm.builder.write(cluster, write);
@@ -24,12 +27,15 @@ impl Vm {
     }
 
     pub(super) fn zero(&mut self, at: At, clusters: Count, keep: Keep) -> Effect {
-        if self.builder.plan().file.format == ImageFormat::Vpc {
-            // The format has no zero blocks. Those that the file does not store read as zeros.
+        let file = self.builder.plan().file;
+        if !formats::has_zeros(&file) {
+            // An unallocated cluster reads as zeros: no image in these formats has a backing file.
             return self.discard(at, clusters);
         }
+        // Other formats have no room for an offset beside zeros.
+        let keep = keep == Keep::Yes && file.format == ImageFormat::Qcow2;
         self.for_clusters(at, clusters, |vm, cluster| {
-            let zeroed = vm.builder.zero(cluster, keep == Keep::Yes);
+            let zeroed = vm.builder.zero(cluster, keep);
             if let Some(kept) = zeroed {
                 let kept = kept.map(|host| vm.file_offset(host));
                 vm.journal.records.push(JournalRecord::Zeroed { cluster, kept });

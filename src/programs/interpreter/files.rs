@@ -6,12 +6,10 @@ use crate::disk::clusters::GuestCluster;
 use crate::images::content::WriteNumber;
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::placement::Policy;
-use crate::images::qcow2::{
-    CompressedWrite, FileEnd, HeaderFlags, HeaderLength, HeaderStyle, Packing,
-};
+use crate::images::qcow2::{FileEnd, HeaderFlags, HeaderLength, HeaderStyle, Packing};
 use crate::programs::operand::{At, Count, FarGap, Gap, Hidden, Number};
 
-use super::{Effect, Vm, effect};
+use super::{Effect, Vm, effect, formats};
 
 impl Vm {
     /// Sets the placement of host clusters from now on.
@@ -80,13 +78,14 @@ impl Vm {
             return Effect::None;
         };
         self.touchable -= range.end - range.start;
+        let compresses = formats::compressing(&self.builder.plan().file).is_some();
+        let kind = if kind == Hidden::Data && compresses { Hidden::Compressed } else { kind };
         let mut changed = false;
         for cluster in range.map(GuestCluster::new) {
             changed |= match kind {
                 Hidden::Data => self.builder.write(cluster, write).is_some(),
                 Hidden::Compressed => {
-                    let (kind, packing) = (PayloadKind::default(), Packing::Packed);
-                    let wanted = CompressedWrite { kind, packing, write };
+                    let wanted = self.payload_of(PayloadKind::default(), Packing::Packed, write);
                     self.builder.write_compressed(cluster, wanted).is_some()
                 }
                 Hidden::Zeros => self.builder.zero(cluster, false).is_some(),

@@ -1,14 +1,35 @@
 //! The operations that an image of each format has.
 
 use crate::disk::image_format::ImageFormat;
+use crate::images::file_plan::FilePlan;
+use crate::images::vmdk;
 use crate::programs::operand::Hidden;
 use crate::programs::operation::Operation;
 
-/// Reports whether an operation has a meaning in an image of `format`.
-pub(super) fn has_effect(format: ImageFormat, operation: Operation) -> bool {
+/// Returns the form of a VMDK image that stores every grain compressed; `None` for other images.
+pub(super) fn compressing(file: &FilePlan) -> Option<vmdk::VmdkForm> {
+    let form = vmdk::VmdkForm::new(file.form);
+    (file.format == ImageFormat::Vmdk && form.is_compressed()).then_some(form)
+}
+
+/// Reports whether an image can state that a cluster consists of zeros.
+pub(super) fn has_zeros(file: &FilePlan) -> bool {
+    match file.format {
+        ImageFormat::Vpc => false,
+        ImageFormat::Vmdk => vmdk::VmdkForm::new(file.form).has_zero_grains(),
+        ImageFormat::Qcow2 | ImageFormat::Raw | ImageFormat::Vhdx => true,
+    }
+}
+
+/// Reports whether an operation has a meaning in an image with the plan `file`.
+pub(super) fn has_effect(file: &FilePlan, operation: Operation) -> bool {
     use Operation::*;
-    match format {
+    let compresses = compressing(file).is_some();
+    match file.format {
         ImageFormat::Qcow2 | ImageFormat::Raw => true,
+        _ if compresses && matches!(operation, Compress { .. } | CompressAs { .. }) => true,
+        // A compressed grain has no place before it has content.
+        _ if compresses && matches!(operation, Preallocate { .. }) => false,
         ImageFormat::Vpc | ImageFormat::Vhdx | ImageFormat::Vmdk => !matches!(
             operation,
             Compress { .. }

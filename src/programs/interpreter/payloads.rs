@@ -1,19 +1,35 @@
 //! Operations that write compressed clusters.
 
-use crate::images::content::Shape;
+use crate::images::content::{Shape, WriteNumber};
 use crate::images::qcow2::payload::{Coding, PayloadKind};
-use crate::images::qcow2::{CompressedPlace, CompressedWrite, Packing};
+use crate::images::qcow2::{CompressedPlace, CompressedWrite, Packing, PayloadFrame};
 use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{AnyShape, At, Count, Skew};
 
-use super::{Effect, Vm};
+use super::{Effect, Vm, formats};
 
 impl Vm {
     /// Writes compressed clusters, in the usual coding.
     pub(super) fn compress(&mut self, at: At, clusters: Count, shape: Shape, skew: Skew) -> Effect {
         let kind = PayloadKind { shape, coding: Coding::Usual };
         let (packing, write) = (self.packing(skew), self.next_write());
-        self.place_payloads(at, clusters, CompressedWrite { kind, packing, write })
+        let wanted = self.payload_of(kind, packing, write);
+        self.place_payloads(at, clusters, wanted)
+    }
+
+    /// Returns the request for a payload, as the format stores it.
+    pub(super) fn payload_of(
+        &self,
+        kind: PayloadKind,
+        packing: Packing,
+        write: WriteNumber,
+    ) -> CompressedWrite {
+        let plan = self.builder.plan();
+        let (kind, frame) = match formats::compressing(&plan.file) {
+            Some(form) => (form.fitting_payload(plan, kind), form.payload_frame()),
+            None => (kind, PayloadFrame::default()),
+        };
+        CompressedWrite { kind, packing, frame, write }
     }
 
     /// Returns the placement of a payload.
@@ -33,27 +49,36 @@ impl Vm {
         coding: Coding,
         skew: Skew,
     ) -> Effect {
-        let wanted = PayloadKind { shape: shape.0, coding };
-        let (kind, payload_bytes) = self.builder.fitting_payload(wanted);
-        let Some(left) = self.payload_bytes.checked_sub(payload_bytes) else {
+        let (packing, kind) = (self.packing(skew), PayloadKind { shape: shape.0, coding });
+        let (_, payload_bytes) = self.builder.fitting_payload(kind);
+        if payload_bytes > self.payload_bytes {
             return Effect::None;
-        };
-        let (packing, write) = (self.packing(skew), self.next_write());
-        let effect = self.place_payloads(at, Count::ONE, CompressedWrite { kind, packing, write });
+        }
+        let write = self.next_write();
+        let wanted = self.payload_of(kind, packing, write);
+        let effect = self.place_payloads(at, Count::ONE, wanted);
         if effect != Effect::None {
-            self.payload_bytes = left;
+            self.payload_bytes = self.payload_bytes.saturating_sub(payload_bytes);
         }
         effect
     }
 
     fn place_payloads(&mut self, at: At, clusters: Count, wanted: CompressedWrite) -> Effect {
+        let plan = self.builder.plan();
+        // Readers inflate a qcow2 cluster up to the bytes that they need, and all of a VMDK grain.
+        let inflated_bytes = match formats::compressing(&plan.file) {
+            Some(_) => plan.geometry.cluster_size.bytes(),
+            None => 0,
+        };
         self.for_clusters(at, clusters, |vm, cluster| {
+            let Some(left) = vm.payload_bytes.checked_sub(inflated_bytes) else { return false };
             let placed = vm.builder.write_compressed(cluster, wanted);
             if let Some(CompressedPlace { offset: host, length_bytes, shape }) = placed {
-                let write = wanted.write;
+                let (host, write) = (vm.file_offset(host), wanted.write);
                 let record =
                     JournalRecord::Compressed { cluster, host, length_bytes, shape, write };
                 vm.journal.records.push(record);
+                vm.payload_bytes = left;
             }
             placed.is_some()
         })

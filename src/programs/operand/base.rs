@@ -19,15 +19,18 @@ pub enum Base {
     Vpc,
     /// A VHDX image.
     Vhdx,
+    /// A VMDK image in one file.
+    Vmdk,
 }
 
 impl Base {
     /// All bases, with their words and their two bytes.
-    const ALL: [(Self, &'static str, [u8; 2]); 4] = [
+    const ALL: [(Self, &'static str, [u8; 2]); 5] = [
         (Self::Qcow2, "qcow2", [0, 0]),
         (Self::Raw, "raw", [1, 0]),
         (Self::Vpc, "vpc", [0, 1]),
         (Self::Vhdx, "vhdx", [0, 2]),
+        (Self::Vmdk, "vmdk", [0, 3]),
     ];
     /// The fold of the first byte. Other values than those of [`Base::ALL`] are those of 0.
     const FIRST_FOLD: u8 = 4;
@@ -38,7 +41,7 @@ impl Base {
 /// The second byte decides if it has a meaning.
 impl Operand for Base {
     const BYTES: usize = 2;
-    const EXPECTED: &'static str = "qcow2, raw, vpc or vhdx";
+    const EXPECTED: &'static str = "qcow2, raw, vpc, vhdx or vmdk";
     const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {

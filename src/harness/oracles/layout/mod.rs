@@ -4,6 +4,7 @@
 
 mod reading;
 mod vhdx;
+mod vmdk;
 mod vpc;
 
 use std::ops::Range;
@@ -28,8 +29,9 @@ impl LayoutJudge {
         let table_bytes = match format {
             ImageFormat::Vpc => vpc::check(image, &mut self.places)?,
             ImageFormat::Vhdx => vhdx::check(image, &mut self.places)?,
-            // A raw file has no structures, and the other formats have oracles of their own.
-            ImageFormat::Raw | ImageFormat::Qcow2 | ImageFormat::Vmdk => 0,
+            ImageFormat::Vmdk => vmdk::check(image, &mut self.places)?,
+            // A raw file has no structures, and the oracle `refcounts` judges qcow2 images.
+            ImageFormat::Raw | ImageFormat::Qcow2 => 0,
         };
         self.check_places(image.length_bytes())?;
         Ok(table_bytes)
@@ -37,6 +39,8 @@ impl LayoutJudge {
 
     /// Checks that the structures do not overlap, and lie inside the file.
     fn check_places(&mut self, file_bytes: u64) -> Result<(), Box<Violation>> {
+        // A table without entries may have the place of the structure behind it.
+        self.places.retain(|place| !place.is_empty());
         self.places.sort_unstable_by_key(|place| place.start);
         for pair in self.places.windows(2) {
             if let [here, next] = pair

@@ -1,0 +1,242 @@
+//! The structures of a VMDK image in one file: headers, descriptor, directories, tables, grains and their markers. Does
+//! not check markers before tables and directories: no reader that follows the directory sees them.
+//!
+//! # Arithmetic
+//! An offset that saturates lies past the end of the file, where all bytes are zeros and no structure may lie.
+
+use std::ops::Range;
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::vmdk::constants::{
+    COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_REDUNDANT_DIRECTORY,
+    GRAIN_MARKER_BYTES, HEADER_BYTES, SECTOR_BYTES, STREAM_FOOTER_BYTES,
+};
+use crate::formats::vmdk::cowd_header::CowdHeader;
+use crate::formats::vmdk::footer;
+use crate::formats::vmdk::grain::Grain;
+use crate::formats::vmdk::head::sectors_of;
+use crate::formats::vmdk::sparse_header::SparseHeader;
+use crate::formats::vmdk::tables::{GrainKind, Tables};
+use crate::harness::oracles::{OracleResult, Violation, violation};
+use crate::images::image::Image;
+
+use super::reading::{ORACLE, read, refused};
+
+/// The length of the header that ESX writes, with its unused part.
+const COWD_HEADER_BYTES: u64 = 4 * SECTOR_BYTES;
+/// The bytes of a table that are read at a time.
+const TABLE_PIECE_BYTES: usize = 512;
+const ENTRY_BYTES: u64 = 4;
+/// The bytes of a descriptor that are read: the builder writes no longer text.
+const TEXT_BYTES: usize = 1024;
+/// The parent's identity of an image without a parent, and the identity of no content.
+const NO_CONTENT: &[u8] = b"ffffffff";
+
+/// Checks an image, and notes the places of its structures. Returns the bytes of its directory and of the tables that
+/// it names.
+pub(super) fn check(image: &Image, places: &mut Vec<Range<u64>>) -> Result<u64, Box<Violation>> {
+    let first = read::<HEADER_BYTES>(image, 0);
+    if first.starts_with(&COWD_MAGIC) {
+        places.push(0..COWD_HEADER_BYTES);
+        check_identity(&read::<TEXT_BYTES>(image, EMBEDDED_DESCRIPTOR_AT))?;
+        let tables = CowdHeader::read(&first).tables();
+        let tables = tables.map_err(|error| refused("header", &error))?;
+        return check_tables(image, &tables, None, places);
+    }
+    let mut header = SparseHeader::read(&first);
+    places.push(0..EMBEDDED_DESCRIPTOR_AT);
+    if header.directory_sector == DIRECTORY_AT_END {
+        header = check_footer(image, &header, places)?;
+    }
+    check_descriptor(image, &header, places)?;
+    let tables = header.tables(sectors_of(image)).map_err(|error| refused("header", &error))?;
+    let redundant = header.flags & FLAG_REDUNDANT_DIRECTORY != 0;
+    let redundant = redundant.then(|| offset_of(header.redundant_directory_sector));
+    check_tables(image, &tables, redundant, places)
+}
+
+/// Checks that the footer has the same header, except for the place of the directory. Returns it.
+fn check_footer(
+    image: &Image,
+    first: &SparseHeader,
+    places: &mut Vec<Range<u64>>,
+) -> Result<SparseHeader, Box<Violation>> {
+    let end = image.length_bytes();
+    let at = end.saturating_sub(STREAM_FOOTER_BYTES as u64);
+    let header = footer::header(&read(image, at)).map_err(|error| refused("footer", &error))?;
+    places.push(at..end);
+    match (SparseHeader { directory_sector: DIRECTORY_AT_END, ..header }) == *first {
+        true => Ok(header),
+        false => Err(differs("headers", "the same", "different")),
+    }
+}
+
+/// Checks the text, and that it states the size of the disk and a fitting type.
+fn check_descriptor(
+    image: &Image,
+    header: &SparseHeader,
+    places: &mut Vec<Range<u64>>,
+) -> OracleResult {
+    let text = read::<TEXT_BYTES>(image, EMBEDDED_DESCRIPTOR_AT);
+    places.push(EMBEDDED_DESCRIPTOR_AT..EMBEDDED_DESCRIPTOR_AT + TEXT_BYTES as u64);
+    check_identity(&text)?;
+    let is_compressed = header.compression != 0;
+    let create_type = if is_compressed { "streamOptimized" } else { "monolithicSparse" };
+    let create_type = format!("createType=\"{create_type}\"");
+    let extent = format!("RW {} SPARSE \"", header.capacity_sectors);
+    if !lines(&text).any(|line| line == create_type.as_bytes()) {
+        return Err(differs("descriptor's type", "that of the grains", "another"));
+    }
+    let mut extents = lines(&text).filter(|line| line.starts_with(b"RW "));
+    match (extents.next(), extents.next()) {
+        (Some(line), None) if line.starts_with(extent.as_bytes()) => Ok(()),
+        _ => Err(differs("descriptor's extent", "the capacity", "another size")),
+    }
+}
+
+/// Checks the identities in a descriptor.
+fn check_identity(text: &[u8]) -> OracleResult {
+    let value = |name: &[u8]| lines(text).find_map(|line| line.strip_prefix(name));
+    let is_number = |value: &[u8]| value.len() == 8 && value.iter().all(u8::is_ascii_hexdigit);
+    let is_content = |value: &[u8]| is_number(value) && value != NO_CONTENT;
+    if !value(b"CID=").is_some_and(is_content) {
+        return Err(differs("CID", "a number of content", "another text"));
+    }
+    match value(b"parentCID=") == Some(NO_CONTENT) {
+        true => Ok(()),
+        false => Err(differs("parentCID", "that of no parent", "another text")),
+    }
+}
+
+/// Returns the lines of a text that ends at the first zero byte.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    text.split(|byte| *byte == b'\n')
+}
+
+/// Checks the directory, and that the redundant one is a true copy. Returns the bytes of the directory and its tables.
+fn check_tables(
+    image: &Image,
+    tables: &Tables,
+    redundant: Option<u64>,
+    places: &mut Vec<Range<u64>>,
+) -> Result<u64, Box<Violation>> {
+    let (directory, length) = (tables.directory.get(), tables.directory_bytes());
+    let table_bytes = u64::from(tables.table_entries) * tables.entry_bytes();
+    let mut bytes = length;
+    places.push(directory..directory.saturating_add(length));
+    if let Some(copy) = redundant {
+        places.push(copy..copy.saturating_add(length));
+        if entries(image, directory, length).count() != entries(image, copy, length).count() {
+            return Err(differs("redundant directory", "the same tables", "others"));
+        }
+    }
+    for (index, entry) in entries(image, directory, length) {
+        let copy = redundant.map(|copy| number(image, copy, index));
+        if copy == Some(0) {
+            return Err(differs("redundant directory", "the same tables", "fewer"));
+        }
+        bytes += table_bytes;
+        let table = offset_of(entry.into());
+        places.push(table..table.saturating_add(table_bytes));
+        if let Some(copy) = copy.map(|copy| offset_of(copy.into())) {
+            places.push(copy..copy.saturating_add(table_bytes));
+            if !is_copy(image, table, copy, table_bytes) {
+                return Err(differs("redundant table", "the same entries", "others"));
+            }
+        }
+        let first = index * u64::from(tables.table_entries);
+        for (index, entry) in entries(image, table, table_bytes) {
+            match tables.grain_of(entry.into()) {
+                Ok(Grain::At(at)) => places.push(check_grain(image, tables, first + index, at)?),
+                Ok(Grain::Zero | Grain::Unallocated) => {}
+                Err(what) => return Err(differs("entry", "a grain", what)),
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Checks the beginning of a stored grain, and returns its place in the file. Without a marker, this is the first
+/// sector of a compressed grain: its length is not stated.
+fn check_grain(
+    image: &Image,
+    tables: &Tables,
+    index: u64,
+    at: HostOffset,
+) -> Result<Range<u64>, Box<Violation>> {
+    let (start, grain_bytes) = (at.get(), tables.grain_bytes());
+    let marker_bytes = match tables.kind {
+        GrainKind::Compressed { has_marker: true } => GRAIN_MARKER_BYTES,
+        GrainKind::Compressed { has_marker: false } => 0,
+        GrainKind::Plain | GrainKind::SeSparse(_) => {
+            return Ok(start..start.saturating_add(grain_bytes));
+        }
+    };
+    let stream = read::<2>(image, start.saturating_add(marker_bytes));
+    // RFC 1950 §2.2: deflate, and a check of both bytes.
+    if stream[0] & 0xf != 8 || !u16::from_be_bytes(stream).is_multiple_of(31) {
+        return Err(differs("compressed grain", "a zlib stream", "other bytes"));
+    }
+    if marker_bytes == 0 {
+        return Ok(start..start.saturating_add(SECTOR_BYTES));
+    }
+    let marker = read::<{ GRAIN_MARKER_BYTES as usize }>(image, start);
+    let (sector, size) = marker.split_first_chunk().map_or((0, 0), |(sector, size)| {
+        let size = size.try_into().map_or(0, u32::from_le_bytes);
+        (u64::from_le_bytes(*sector), u64::from(size))
+    });
+    if sector != index * (grain_bytes / SECTOR_BYTES) {
+        return Err(differs("marker of a grain", "its guest sector", "another"));
+    }
+    if !(1..=2 * grain_bytes).contains(&size) {
+        return Err(differs("marker of a grain", "at most two grains", "more"));
+    }
+    let length = (marker_bytes + size).next_multiple_of(SECTOR_BYTES);
+    Ok(start..start.saturating_add(length))
+}
+
+/// Returns the entries of a table that are not 0, with their indices.
+fn entries(image: &Image, table: u64, length: u64) -> impl Iterator<Item = (u64, u32)> {
+    (0..length).step_by(TABLE_PIECE_BYTES).flat_map(move |at| {
+        let piece = read::<TABLE_PIECE_BYTES>(image, table.saturating_add(at));
+        let count = match piece == [0; TABLE_PIECE_BYTES] {
+            true => 0,
+            false => length.saturating_sub(at).div_ceil(ENTRY_BYTES),
+        };
+        (0..count).filter_map(move |nth| {
+            let entry = piece.as_chunks::<{ ENTRY_BYTES as usize }>().0.get(nth as usize)?;
+            Some((at / ENTRY_BYTES + nth, u32::from_le_bytes(*entry)))
+                .filter(|(_, entry)| *entry != 0)
+        })
+    })
+}
+
+/// Returns the entry at an index of a table.
+fn number(image: &Image, table: u64, index: u64) -> u32 {
+    u32::from_le_bytes(read(image, table.saturating_add(index * ENTRY_BYTES)))
+}
+
+/// Reports whether two tables have the same bytes.
+fn is_copy(image: &Image, table: u64, copy: u64, length: u64) -> bool {
+    (0..length).step_by(TABLE_PIECE_BYTES).all(|at| {
+        let count = length.saturating_sub(at).min(TABLE_PIECE_BYTES as u64) as usize;
+        let [one, other] = [table, copy].map(|start| {
+            let mut piece = read::<TABLE_PIECE_BYTES>(image, start.saturating_add(at));
+            piece[count..].fill(0);
+            piece
+        });
+        one == other
+    })
+}
+
+/// Returns the byte offset of a sector.
+fn offset_of(sector: u64) -> u64 {
+    sector.saturating_mul(SECTOR_BYTES)
+}
+
+fn differs(field: &'static str, expected: &'static str, actual: &'static str) -> Box<Violation> {
+    let found = violation(ORACLE, field, (expected, actual), String::new);
+    found.err().unwrap_or_else(|| unreachable!("a violation is an error"))
+}

@@ -1,0 +1,142 @@
+//! The bytes of VMDK structures, as the build writes them (VMware, "Virtual Disk Format 5.0"; for COWD, which no
+//! document of VMware describes, QEMU's `block/vmdk.c`). All numbers are little-endian, and places are in sectors. The
+//! walker and the oracles decode them with `formats::vmdk`, which shares nothing with this file.
+
+use bytes::BufMut;
+
+/// The unit of places and sizes.
+pub const SECTOR_BYTES: u64 = 512;
+/// The length of a header, and of a marker.
+pub const HEADER_BYTES: usize = 512;
+/// The entry of a grain of zeros.
+pub const ZERO_GRAIN: u32 = 1;
+/// The length of a marker before a compressed grain.
+pub const GRAIN_MARKER_BYTES: usize = 12;
+
+/// The bytes in the header that a transfer as text would change.
+const NEWLINES: &[u8] = b"\n \r\n";
+const FLAG_NEWLINES: u32 = 1 << 0;
+const FLAG_REDUNDANT_DIRECTORY: u32 = 1 << 1;
+const FLAG_ZERO_GRAINS: u32 = 1 << 2;
+const FLAG_COMPRESSED: u32 = 1 << 16;
+const FLAG_MARKERS: u32 = 1 << 17;
+/// The number of the compression by zlib streams.
+const DEFLATE: u16 = 1;
+/// The sector of the directory if the footer states it.
+const DIRECTORY_AT_END: u64 = u64::MAX;
+
+/// The header of a sparse extent. All places and sizes are in sectors.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SparseHeaderFields {
+    /// The version.
+    pub version: u32,
+    /// The size of the disk.
+    pub capacity: u64,
+    /// The size of a grain.
+    pub grain: u64,
+    /// The place of the descriptor; 0 for none.
+    pub descriptor: u64,
+    /// The size of the descriptor.
+    pub descriptor_size: u64,
+    /// The number of entries in a table.
+    pub table_entries: u32,
+    /// The place of the redundant directory, if there is one.
+    pub redundant_directory: Option<u64>,
+    /// The place of the directory; `None` if the footer states it.
+    pub directory: Option<u64>,
+    /// The size of the part of the file before the grains.
+    pub overhead: u64,
+    /// An entry can stand for a grain of zeros.
+    pub has_zero_grains: bool,
+    /// The grains are compressed.
+    pub is_compressed: bool,
+    /// Markers precede compressed grains.
+    pub has_markers: bool,
+}
+
+impl SparseHeaderFields {
+    /// Returns the bytes of the header.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut out = bytes.as_mut_slice();
+        out.put_slice(b"KDMV");
+        out.put_u32_le(self.version);
+        out.put_u32_le(self.flags());
+        out.put_u64_le(self.capacity);
+        out.put_u64_le(self.grain);
+        out.put_u64_le(self.descriptor);
+        out.put_u64_le(self.descriptor_size);
+        out.put_u32_le(self.table_entries);
+        out.put_u64_le(self.redundant_directory.unwrap_or(0));
+        out.put_u64_le(self.directory.unwrap_or(DIRECTORY_AT_END));
+        out.put_u64_le(self.overhead);
+        // The image was closed.
+        out.put_u8(0);
+        out.put_slice(NEWLINES);
+        out.put_u16_le(if self.is_compressed { DEFLATE } else { 0 });
+        bytes
+    }
+
+    fn flags(&self) -> u32 {
+        let flags = [
+            (true, FLAG_NEWLINES),
+            (self.redundant_directory.is_some(), FLAG_REDUNDANT_DIRECTORY),
+            (self.has_zero_grains, FLAG_ZERO_GRAINS),
+            (self.is_compressed, FLAG_COMPRESSED),
+            (self.has_markers, FLAG_MARKERS),
+        ];
+        flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag)
+    }
+}
+
+/// Returns the header of a sparse extent as ESX writes it. All places and sizes are in sectors; `next` is the first
+/// unused one.
+pub fn cowd_header(
+    (capacity, grain): (u32, u32),
+    (directory, directory_entries): (u32, u32),
+    next: u32,
+) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    let mut out = bytes.as_mut_slice();
+    out.put_slice(b"COWD");
+    let (version, flags) = (1, 3);
+    for field in [version, flags, capacity, grain, directory, directory_entries, next] {
+        out.put_u32_le(field);
+    }
+    bytes
+}
+
+/// The kind of a marker that is a sector of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marker {
+    /// The end of the file.
+    End = 0,
+    /// A table follows.
+    Table = 1,
+    /// A directory follows.
+    Directory = 2,
+    /// The footer follows.
+    Footer = 3,
+}
+
+impl Marker {
+    /// Returns the bytes of a marker before a structure of this many sectors.
+    pub fn encode(self, sectors: u64) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut out = bytes.as_mut_slice();
+        out.put_u64_le(sectors);
+        // A length of 0 distinguishes this marker from that of a grain.
+        out.put_u32_le(0);
+        out.put_u32_le(self as u32);
+        bytes
+    }
+}
+
+/// Returns the marker before the stream of a compressed grain.
+pub fn grain_marker(guest_sector: u64, stream_bytes: u32) -> [u8; GRAIN_MARKER_BYTES] {
+    let mut bytes = [0; GRAIN_MARKER_BYTES];
+    let mut out = bytes.as_mut_slice();
+    out.put_u64_le(guest_sector);
+    out.put_u32_le(stream_bytes);
+    bytes
+}

@@ -1,0 +1,222 @@
+//! The variety of VMDK images, which the bits of a program's `form` select. If all bits are 0, the image has the layout
+//! of those that QEMU writes.
+
+use crate::disk::clusters::ClusterSize;
+use crate::disk::image_format::ImageFormat;
+use crate::images::file_plan::{BlockPlaces, FilePlan};
+
+use super::encoding::SECTOR_BYTES;
+
+/// The variety of a VMDK image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmdkForm(u16);
+
+/// The layout of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A sparse extent with a descriptor in it.
+    Sparse {
+        /// A second header at the end of the file states the place of the directory.
+        has_footer: bool,
+        /// The storage of grains.
+        storage: GrainStorage,
+    },
+    /// A sparse extent as ESX writes it.
+    Cowd,
+}
+
+/// The storage of grains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrainStorage {
+    /// As they are.
+    Plain,
+    /// As zlib streams.
+    Compressed,
+    /// As zlib streams behind markers. Markers precede tables behind the grains, too.
+    Marked,
+}
+
+/// The largest number of grains. Cost follows the tables that an image has.
+const MAX_GRAINS: u64 = 1 << 14;
+/// The largest number of entries in a directory.
+const MOST_DIRECTORY_ENTRIES: u64 = 1 << 12;
+/// The largest grain that is stored compressed. Readers inflate a whole grain to read any byte of it.
+const MAX_COMPRESSED_BITS: u32 = 16;
+/// The sectors before the tables or the grains: the header, and as many for the descriptor as QEMU reserves.
+const HEAD_SECTORS: u64 = 1 + DESCRIPTOR_SECTORS;
+/// The sectors of a descriptor.
+pub const DESCRIPTOR_SECTORS: u64 = 20;
+/// The largest number of unused sectors before the tables, and before the grains.
+const MAX_GAP_SECTORS: u64 = 3;
+/// The sectors of a footer: its marker, the header, and the marker of the end.
+const FOOTER_SECTORS: u64 = 3;
+/// The number of entries in a table that ESX writes.
+const COWD_TABLE_ENTRIES: u64 = 4096;
+/// The bytes of an entry.
+pub const ENTRY_BYTES: u64 = 4;
+
+/// The numbers of entries in a table. In the first two forms, the directory names all tables that the disk needs, as
+/// in the images that QEMU writes. In the others it names only tables with an entry.
+const TABLE_ENTRIES: [u64; 8] = [512, 511, 512, 511, 16, 3, 1, 64];
+/// The number of forms whose directory names all tables.
+const WITH_ALL_TABLES: u64 = 2;
+/// The bits that select the kind. The highest one selects compressed grains.
+const KIND_AT: u32 = 3;
+const KIND_BITS: u32 = 3;
+
+impl VmdkForm {
+    /// Returns the variety that the bits of `form` select.
+    pub const fn new(form: u16) -> Self {
+        Self(form)
+    }
+
+    const fn bits(self, first: u32, count: u32) -> u64 {
+        (self.0 >> first & ((1 << count) - 1)) as u64
+    }
+
+    /// Returns the layout.
+    pub const fn kind(self) -> Kind {
+        let (has_footer, storage) = match self.bits(KIND_AT, KIND_BITS) {
+            0 | 1 => (false, GrainStorage::Plain),
+            2 => (true, GrainStorage::Plain),
+            3 => return Kind::Cowd,
+            4 => (true, GrainStorage::Marked),
+            5 => (false, GrainStorage::Marked),
+            6 => (true, GrainStorage::Compressed),
+            _ => (false, GrainStorage::Compressed),
+        };
+        Kind::Sparse { has_footer, storage }
+    }
+
+    /// Returns the storage of grains.
+    pub const fn storage(self) -> GrainStorage {
+        match self.kind() {
+            Kind::Sparse { storage, .. } => storage,
+            Kind::Cowd => GrainStorage::Plain,
+        }
+    }
+
+    /// Reports whether every grain is stored compressed.
+    pub const fn is_compressed(self) -> bool {
+        !matches!(self.storage(), GrainStorage::Plain)
+    }
+
+    /// Returns the number of entries in a table.
+    pub const fn table_entries(self) -> u64 {
+        match self.kind() {
+            Kind::Sparse { .. } => TABLE_ENTRIES[self.bits(0, 3) as usize],
+            Kind::Cowd => COWD_TABLE_ENTRIES,
+        }
+    }
+
+    /// Reports whether the directory names all tables that the disk needs.
+    pub const fn has_all_tables(self) -> bool {
+        self.bits(0, 3) < WITH_ALL_TABLES
+    }
+
+    /// Reports whether there is a second directory, with tables of its own.
+    pub const fn has_redundant_directory(self) -> bool {
+        matches!(self.kind(), Kind::Sparse { .. }) && self.bits(6, 1) == 0
+    }
+
+    /// Reports whether the directories and their tables lie behind the grains.
+    pub const fn has_tables_at_end(self) -> bool {
+        self.bits(7, 1) != 0
+    }
+
+    /// Returns the version in the header. Images with zero grains have version 2 or a later one.
+    pub const fn version(self) -> u32 {
+        let version = [1, 2, 3, 1][self.bits(8, 2) as usize];
+        if self.has_zero_grains() && version < 2 { 2 } else { version }
+    }
+
+    /// Reports whether an entry can stand for a grain of zeros.
+    pub const fn has_zero_grains(self) -> bool {
+        matches!(self.kind(), Kind::Sparse { .. }) && self.bits(10, 1) != 0
+    }
+
+    /// Returns the number of the disk's adapter.
+    pub const fn adapter(self) -> usize {
+        self.bits(11, 2) as usize
+    }
+
+    /// Reports whether the descriptor has lines that no reader needs, and another identity.
+    pub const fn has_long_descriptor(self) -> bool {
+        self.bits(13, 1) != 0
+    }
+
+    /// Returns the number of unused bytes before the tables, and before the grains.
+    const fn gap_bytes(self) -> u64 {
+        self.bits(14, 2) * SECTOR_BYTES
+    }
+
+    /// Returns the number of bytes of the marker before each table and each directory; 0 if they have none.
+    pub const fn table_marker_bytes(self) -> u64 {
+        match self.storage() {
+            GrainStorage::Marked if self.has_tables_at_end() => SECTOR_BYTES,
+            _ => 0,
+        }
+    }
+
+    /// Returns the distance from a table to the next: that of whole sectors.
+    pub const fn table_stride_bytes(self) -> u64 {
+        self.table_marker_bytes() + padded(self.table_entries() * ENTRY_BYTES)
+    }
+
+    /// Returns the number of bytes of a directory, with its marker.
+    pub const fn directory_bytes(self, entries: u64) -> u64 {
+        self.table_marker_bytes() + padded(entries * ENTRY_BYTES)
+    }
+
+    /// Returns the largest number of entries that a directory has.
+    pub const fn max_directory_entries(self) -> u64 {
+        self.max_grains().div_ceil(self.table_entries())
+    }
+
+    const fn max_grains(self) -> u64 {
+        let named = MOST_DIRECTORY_ENTRIES * self.table_entries();
+        if named < MAX_GRAINS { named } else { MAX_GRAINS }
+    }
+
+    /// Returns the offset of the first directory or its first table, if the grains end at `grains_end`.
+    pub const fn tables_offset(self, grains_end: u64) -> u64 {
+        match self.has_tables_at_end() {
+            true => grains_end + self.gap_bytes(),
+            false => HEAD_SECTORS * SECTOR_BYTES + self.gap_bytes(),
+        }
+    }
+
+    /// Returns the length of the largest directories with their tables.
+    const fn max_tables_bytes(self) -> u64 {
+        let entries = self.max_directory_entries();
+        let copy = self.directory_bytes(entries) + entries * self.table_stride_bytes();
+        if self.has_redundant_directory() { 2 * copy } else { copy }
+    }
+
+    /// Returns the plan of the file. Images with large grains store them as they are.
+    pub const fn plan(self, grain: ClusterSize) -> FilePlan {
+        let form = match grain.bits() > MAX_COMPRESSED_BITS && self.is_compressed() {
+            true => Self(self.0 & !(1 << (KIND_AT + KIND_BITS - 1))),
+            false => self,
+        };
+        let tables = form.max_tables_bytes();
+        let before = if form.has_tables_at_end() { 0 } else { tables + form.gap_bytes() };
+        let first_bytes = form.gap_bytes() + HEAD_SECTORS * SECTOR_BYTES + before;
+        let around = first_bytes + tables + (MAX_GAP_SECTORS + FOOTER_SECTORS) * SECTOR_BYTES;
+        let places = BlockPlaces {
+            first_bytes,
+            stride_bytes: grain.bytes(),
+            lead_bytes: 0,
+            guest_clusters: form.max_grains(),
+            // Entries count sectors in 32 bits.
+            host_clusters: (u32::MAX as u64 * SECTOR_BYTES - around) / grain.bytes(),
+        };
+        let (format, form) = (ImageFormat::Vmdk, form.0);
+        FilePlan { format, form, places: Some(places), is_flat: false, min_size_bytes: 0 }
+    }
+}
+
+/// Returns the number of bytes of whole sectors.
+pub const fn padded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(SECTOR_BYTES)
+}

@@ -1,0 +1,281 @@
+//! The oracle `layout` finds wrong bytes in the structures of VMDK images that programs build.
+
+use std::collections::BTreeSet;
+
+use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::images::Image;
+use qcowfuzz::internal::formats::vmdk::constants::{
+    DIRECTORY_AT_END, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS, HEADER_BYTES,
+    SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES,
+};
+use qcowfuzz::internal::formats::vmdk::footer;
+use qcowfuzz::internal::formats::vmdk::sparse_header::SparseHeader;
+use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
+use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::programs::Operation;
+use qcowfuzz::programs::generate::generate_any;
+
+/// The number of programs.
+const PROGRAMS: u64 = 400;
+/// The lowest number of images in which each fault is planted.
+const LEAST_PLANTED: u32 = 15;
+
+/// A built image, with the places of its structures.
+struct Built {
+    image: Image,
+    header: SparseHeader,
+    has_footer: bool,
+    /// The places of each directory entry that is not zero: in the directory, and in the redundant one.
+    directory: Vec<[u64; 2]>,
+    /// The places of each entry of a stored grain, likewise, and its sector.
+    grains: Vec<([u64; 2], u32)>,
+}
+
+impl Built {
+    /// Takes an image apart. Returns `None` for an extent as ESX writes it, which has few structures.
+    fn new(image: &Image) -> Option<Self> {
+        let first = bytes::<HEADER_BYTES>(image, 0);
+        let mut header = SparseHeader::read(&first);
+        let has_footer = header.directory_sector == DIRECTORY_AT_END;
+        if has_footer {
+            let at = image.length_bytes() - STREAM_FOOTER_BYTES as u64;
+            header = footer::header(&bytes(image, at)).unwrap();
+        }
+        let image = image.clone();
+        let mut built = Self { image, header, has_footer, directory: vec![], grains: vec![] };
+        built.read_tables();
+        first.starts_with(&SPARSE_MAGIC).then_some(built)
+    }
+
+    fn read_tables(&mut self) {
+        let Some(tables) = self.header.tables(u64::MAX).ok() else { return };
+        let redundant = match self.has_copy() {
+            true => self.header.redundant_directory_sector * SECTOR_BYTES,
+            false => tables.directory.get(),
+        };
+        for index in 0..u64::from(tables.directory_entries) {
+            let places = [tables.directory.get(), redundant].map(|start| start + index * 4);
+            let [table, copy] = places.map(|at| u64::from(self.number(at)) * SECTOR_BYTES);
+            if table == 0 {
+                continue;
+            }
+            self.directory.push(places);
+            for entry in 0..u64::from(tables.table_entries) {
+                let places = [table, copy].map(|start| start + entry * 4);
+                let sector = self.number(places[0]);
+                if sector > u32::from(self.header.flags & FLAG_ZERO_GRAINS != 0) {
+                    self.grains.push((places, sector));
+                }
+            }
+        }
+    }
+
+    fn has_copy(&self) -> bool {
+        self.header.flags & FLAG_REDUNDANT_DIRECTORY != 0
+    }
+
+    fn number(&self, at: u64) -> u32 {
+        u32::from_le_bytes(bytes(&self.image, at))
+    }
+
+    fn set(&mut self, at: u64, bytes: &[u8]) {
+        self.image.overwrite(HostOffset::new(at), bytes);
+    }
+
+    /// Changes an entry and its copy.
+    fn set_both(&mut self, places: [u64; 2], sector: u32) {
+        places.into_iter().for_each(|at| self.set(at, &sector.to_le_bytes()));
+    }
+
+    /// Replaces the first `old` in the descriptor by as many bytes.
+    fn replace_text(&mut self, old: &str, new: &str) -> Option<()> {
+        let text = bytes::<1024>(&self.image, 512);
+        let at = text.windows(old.len()).position(|there| there == old.as_bytes())?;
+        self.set(512 + at as u64, new.as_bytes());
+        Some(())
+    }
+
+    /// Returns the place of the first grain with a marker.
+    fn marker(&self) -> Option<u64> {
+        let has_markers = self.header.flags & FLAG_MARKERS != 0;
+        let (_, sector) = self.grains.first().filter(|_| has_markers)?;
+        Some(u64::from(*sector) * SECTOR_BYTES)
+    }
+}
+
+fn bytes<const N: usize>(image: &Image, at: u64) -> [u8; N] {
+    let mut bytes = [0; N];
+    image.read_at(HostOffset::new(at), &mut bytes).unwrap();
+    bytes
+}
+
+/// A fault: its name, a function that plants it and returns `None` if the image has no place for it, and the beginnings
+/// of the fingerprints with which the oracle may find it.
+type Fault = (&'static str, fn(&mut Built) -> Option<()>, &'static [&'static str]);
+
+const FAULTS: &[Fault] = &[
+    (
+        "a marker with the sector of another grain",
+        |built| {
+            let at = built.marker()?;
+            built.set(at, &[0xf7]);
+            Some(())
+        },
+        &["layout: marker of a grain, its guest sector"],
+    ),
+    (
+        "a marker with a length of 0",
+        |built| {
+            let at = built.marker()?;
+            built.set(at + 8, &[0; 4]);
+            Some(())
+        },
+        &["layout: marker of a grain, at most two grains"],
+    ),
+    (
+        "a compressed grain without the header of its stream",
+        |built| {
+            let at = built.marker()? + 12;
+            built.set(at, &[0; 2]);
+            Some(())
+        },
+        &["layout: compressed grain, a zlib stream"],
+    ),
+    (
+        "two entries with one grain",
+        |built| {
+            let [(_, sector), (places, _), ..] = built.grains[..] else { return None };
+            let is_marked = built.marker().is_some();
+            (!is_marked).then(|| built.set_both(places, sector))
+        },
+        &["layout: two structures, apart"],
+    ),
+    (
+        "a grain past the end of the file",
+        |built| {
+            let (places, _) = *built.grains.first()?;
+            let end = built.image.length_bytes().div_ceil(SECTOR_BYTES);
+            (built.header.compression == 0)
+                .then(|| built.set_both(places, u32::try_from(end + 1).unwrap()))
+        },
+        &["layout: structure, in the file"],
+    ),
+    (
+        "a grain in the descriptor",
+        |built| {
+            let (places, _) = *built.grains.first()?;
+            (built.header.compression == 0).then(|| built.set_both(places, 2))
+        },
+        &["layout: two structures, apart"],
+    ),
+    (
+        "a redundant table that differs",
+        |built| {
+            let ([_, copy], sector) = *built.grains.first()?;
+            built.has_copy().then(|| built.set(copy, &(sector ^ 1).to_le_bytes()))
+        },
+        &["layout: redundant table, the same entries"],
+    ),
+    (
+        "a redundant directory without a table",
+        |built| {
+            let [_, copy] = *built.directory.first()?;
+            built.has_copy().then(|| built.set(copy, &[0; 4]))
+        },
+        &["layout: redundant directory, the same tables"],
+    ),
+    (
+        "a redundant directory with the other's tables",
+        |built| {
+            let [own, copy] = *built.directory.first()?;
+            let table = built.number(own).to_le_bytes();
+            built.has_copy().then(|| built.set(copy, &table))
+        },
+        &["layout: two structures, apart"],
+    ),
+    (
+        "a descriptor of another size",
+        |built| built.replace_text(" SPARSE", "1SPARSE"),
+        &["layout: descriptor's extent, the capacity"],
+    ),
+    (
+        "a descriptor of another type",
+        |built| built.replace_text("createType=\"", "createType=\"x"),
+        &["layout: descriptor's type, that of the grains"],
+    ),
+    (
+        "a descriptor without an identity",
+        |built| built.replace_text("CID=", "cid="),
+        &["layout: CID, a number of content"],
+    ),
+    (
+        "a descriptor with a parent",
+        |built| built.replace_text("parentCID=f", "parentCID=e"),
+        &["layout: parentCID, that of no parent"],
+    ),
+    (
+        "a footer with another size",
+        |built| {
+            let at = built.image.length_bytes() - STREAM_FOOTER_BYTES as u64 + 512 + 12;
+            let capacity = built.header.capacity_sectors ^ 1;
+            built.has_footer.then(|| built.set(at, &capacity.to_le_bytes()))
+        },
+        &["layout: headers, the same"],
+    ),
+    (
+        "a footer without a marker",
+        |built| {
+            let at = built.image.length_bytes() - STREAM_FOOTER_BYTES as u64;
+            built.has_footer.then(|| built.set(at + 12, &[4]))
+        },
+        &["layout: footer, valid"],
+    ),
+    (
+        "a version that no reader knows",
+        |built| (!built.has_footer).then(|| built.set(4, &[9])),
+        &["layout: header, valid"],
+    ),
+];
+
+fn images() -> Vec<Image> {
+    let mut harness = Harness::new(Walker::default());
+    let programs = (0..PROGRAMS).map(|rng_seed| {
+        let mut program = generate_any(rng_seed, 24);
+        program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
+        program.prologue.base = Base::Vmdk;
+        program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
+        program
+    });
+    programs.map(|program| harness.build(&program.encode()).clone()).collect()
+}
+
+#[test]
+fn every_fault_in_the_structures_of_vmdk_images_is_found() {
+    let images = images();
+    let found = |image: &Image| {
+        let checked = LayoutJudge::default().check(ImageFormat::Vmdk, image);
+        checked.err().map(|violation| violation.fingerprint())
+    };
+    for image in &images {
+        assert_eq!(found(image), None, "unaltered");
+    }
+    for (name, plant, expected) in FAULTS {
+        let (mut planted, mut others) = (0, BTreeSet::new());
+        for image in &images {
+            let Some(mut built) = Built::new(image) else { continue };
+            if plant(&mut built).is_none() {
+                continue;
+            }
+            planted += 1;
+            let found = found(&built.image).unwrap_or_else(|| "nothing".into());
+            if !expected.iter().any(|expected| found.starts_with(expected)) {
+                others.insert(found);
+            }
+        }
+        assert!(planted >= LEAST_PLANTED, "{name}: planted {planted}");
+        assert!(others.is_empty(), "{name}: {others:?}");
+    }
+}
