@@ -237,6 +237,7 @@ fn every_oracle_is_documented_with_planted_bugs() {
         "tests/planted_declarations.rs",
         "tests/planted_files.rs",
         "tests/planted_layout.rs",
+        "tests/planted_vmdk.rs",
         "tests/planted_memory.rs",
         "tests/planted_reports.rs",
     ]
@@ -307,7 +308,7 @@ fn every_part_that_is_compared_with_qemu_is_documented() {
 #[test]
 fn the_lines_that_bring_a_feature_into_programs_assemble() {
     let default = Program::default().to_string();
-    let image = format!("{} data_in=image base=qcow2", default.trim_end());
+    let image = format!("{} data_in=image base=qcow2 form=0", default.trim_end());
     let mut phrases = 0;
     for phrase in features().iter().flat_map(|row| quoted(&row[1])) {
         phrases += 1;

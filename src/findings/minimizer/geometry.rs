@@ -5,7 +5,7 @@ use crate::formats::qcow2::geometry::Version;
 use crate::images::qcow2::placement::Policy;
 use crate::programs::Program;
 use crate::programs::operand::{
-    Base, ClusterBits, DataIn, ImageFeatures, Number, Operand, RefcountOrder, Size,
+    Base, ClusterBits, DataIn, ImageFeatures, ImageForm, Number, Operand, RefcountOrder, Size,
 };
 use crate::programs::prologue::Prologue;
 
@@ -16,10 +16,11 @@ use super::search::Search;
 const CLUSTERS: [u16; 7] = [1, 2, 4, 8, 16, 64, 256];
 
 pub(super) fn reduce(search: &mut Search) {
-    let simple: [fn(&mut Prologue); 7] = [
+    let simple: [fn(&mut Prologue); 8] = [
         |it| it.version = Version::V3,
         |it| it.data_in = DataIn::Image,
         |it| it.base = Base::Qcow2,
+        |it| it.form = ImageForm::default(),
         |it| it.blocks = Policy::Append,
         |it| it.table = Policy::Append,
         |it| it.tolerance = Number::LOWEST,
@@ -29,6 +30,7 @@ pub(super) fn reduce(search: &mut Search) {
         propose(search, change);
     }
     features(search);
+    form(search);
     let _ = ClusterBits::PLAINEST_FIRST.into_iter().any(|bits| cluster_bits(search, bits));
     let _ = RefcountOrder::PLAINEST_FIRST.into_iter().any(|order| {
         search.best().prologue.refcount_order == order
@@ -51,6 +53,16 @@ fn features(search: &mut Search) {
         bytes.iter_mut().for_each(|byte| *byte &= !(1 << bit));
         let fewer = ImageFeatures::decode(&mut bytes.as_slice());
         propose(search, |it| it.features = fewer);
+    }
+}
+
+/// Clears the bits of the form one by one.
+fn form(search: &mut Search) {
+    for bit in 0..u16::BITS {
+        let form = ImageForm(search.best().prologue.form.0 & !(1 << bit));
+        if form != search.best().prologue.form {
+            propose(search, |it| it.form = form);
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use super::reading::{ORACLE, read, refused};
 /// The length of the header that ESX writes, with its unused part.
 const COWD_HEADER_BYTES: u64 = 4 * SECTOR_BYTES;
 /// The bytes of a table that are read at a time.
-const TABLE_PIECE_BYTES: usize = 512;
+const GRAIN_TABLE_PIECE_BYTES: usize = 512;
 const ENTRY_BYTES: u64 = 4;
 /// The bytes of a descriptor that are read: the builder writes no longer text.
 const TEXT_BYTES: usize = 1024;
@@ -199,9 +199,9 @@ fn check_grain(
 
 /// Returns the entries of a table that are not 0, with their indices.
 fn entries(image: &Image, table: u64, length: u64) -> impl Iterator<Item = (u64, u32)> {
-    (0..length).step_by(TABLE_PIECE_BYTES).flat_map(move |at| {
-        let piece = read::<TABLE_PIECE_BYTES>(image, table.saturating_add(at));
-        let count = match piece == [0; TABLE_PIECE_BYTES] {
+    (0..length).step_by(GRAIN_TABLE_PIECE_BYTES).flat_map(move |at| {
+        let piece = read::<GRAIN_TABLE_PIECE_BYTES>(image, table.saturating_add(at));
+        let count = match piece == [0; GRAIN_TABLE_PIECE_BYTES] {
             true => 0,
             false => length.saturating_sub(at).div_ceil(ENTRY_BYTES),
         };
@@ -220,10 +220,10 @@ fn number(image: &Image, table: u64, index: u64) -> u32 {
 
 /// Reports whether two tables have the same bytes.
 fn is_copy(image: &Image, table: u64, copy: u64, length: u64) -> bool {
-    (0..length).step_by(TABLE_PIECE_BYTES).all(|at| {
-        let count = length.saturating_sub(at).min(TABLE_PIECE_BYTES as u64) as usize;
+    (0..length).step_by(GRAIN_TABLE_PIECE_BYTES).all(|at| {
+        let count = length.saturating_sub(at).min(GRAIN_TABLE_PIECE_BYTES as u64) as usize;
         let [one, other] = [table, copy].map(|start| {
-            let mut piece = read::<TABLE_PIECE_BYTES>(image, start.saturating_add(at));
+            let mut piece = read::<GRAIN_TABLE_PIECE_BYTES>(image, start.saturating_add(at));
             piece[count..].fill(0);
             piece
         });
