@@ -30,7 +30,7 @@ impl TableShape {
     /// Returns the shape of the table of a disk, which has at least one block.
     pub fn new(builder: &Builder) -> Self {
         let block = builder.plan().geometry.cluster_size;
-        let chunk_blocks = (CHUNK_SECTORS * u64::from(SECTOR_BYTES) >> block.bits()).max(1);
+        let chunk_blocks = ((CHUNK_SECTORS * u64::from(SECTOR_BYTES)) >> block.bits()).max(1);
         let mut table = Self { block, chunk_blocks, entries: 0 };
         table.entries = table.index_of(builder.guest_clusters().saturating_sub(1)) + 1;
         table
