@@ -195,7 +195,7 @@ fn headers() -> Vec<Case> {
 
 /// Returns programs with a qcow2 image on an image of each other format.
 fn on_other_formats() -> Vec<Case> {
-    const BASES: [Base; 2] = [Base::Vpc, Base::Vmdk];
+    const BASES: [Base; 3] = [Base::Vpc, Base::Vhdx, Base::Vmdk];
     let case = |rng_seed: u64| {
         let mut program = generate_any(rng_seed, 12);
         let base = BASES[rng_seed as usize % BASES.len()];

@@ -58,7 +58,8 @@ macro_rules! __describe {
 
 /// Defines the functions of [`Engine`] that describe an implementation, in an `impl` of that trait: its name, the
 /// features that it knows beside those of qcow2 images, those that it does not know, those that it refuses, its policy,
-/// and the text of the file with its known findings. Everything but the name may be left out. A wrong file of known findings panics with the line that is wrong.
+/// and the text of the file with its known findings. Everything but the name may be left out. A wrong file of
+/// known findings panics with the line that is wrong.
 ///
 /// ```
 /// use qcowfuzz::prelude::*;

@@ -24,8 +24,8 @@ pub struct Limits {
     /// The number of layers in a chain, the image itself included.
     pub layers: usize,
     /// The number of bytes of payload that `compress_as` may place. It has payloads of 64 KiB, which `compress` has
-    /// not, and the walker may read each of them. Compressed VMDK grains, of which the walker inflates every byte, count
-    /// with their whole length.
+    /// not, and the walker may read each of them. Compressed VMDK grains count with their whole length: the walker
+    /// inflates all of each.
     pub payload_bytes: u64,
     /// The number of snapshots at a time.
     pub snapshots: usize,

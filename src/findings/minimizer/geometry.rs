@@ -16,11 +16,10 @@ use super::search::Search;
 const CLUSTERS: [u16; 7] = [1, 2, 4, 8, 16, 64, 256];
 
 pub(super) fn reduce(search: &mut Search) {
-    let simple: [fn(&mut Prologue); 8] = [
+    let simple: [fn(&mut Prologue); 7] = [
         |it| it.version = Version::V3,
         |it| it.data_in = DataIn::Image,
-        |it| it.base = Base::Qcow2,
-        |it| it.form = ImageForm::default(),
+        |it| (it.base, it.form) = (Base::Qcow2, ImageForm::default()),
         |it| it.blocks = Policy::Append,
         |it| it.table = Policy::Append,
         |it| it.tolerance = Number::LOWEST,
@@ -29,8 +28,8 @@ pub(super) fn reduce(search: &mut Search) {
     for change in simple {
         propose(search, change);
     }
-    features(search);
     form(search);
+    features(search);
     let _ = ClusterBits::PLAINEST_FIRST.into_iter().any(|bits| cluster_bits(search, bits));
     let _ = RefcountOrder::PLAINEST_FIRST.into_iter().any(|order| {
         search.best().prologue.refcount_order == order
@@ -46,6 +45,14 @@ fn propose(search: &mut Search, change: impl FnOnce(&mut Prologue)) -> bool {
     search.propose(Program { prologue, operations })
 }
 
+/// Clears the bits of the form: all, and each by itself.
+fn form(search: &mut Search) {
+    propose(search, |it| it.form = ImageForm::default());
+    for bit in 0..u16::BITS {
+        propose(search, |it| it.form.0 &= !(1 << bit));
+    }
+}
+
 fn features(search: &mut Search) {
     propose(search, |it| it.features = ImageFeatures::default());
     for bit in 0..u8::BITS {
@@ -53,16 +60,6 @@ fn features(search: &mut Search) {
         bytes.iter_mut().for_each(|byte| *byte &= !(1 << bit));
         let fewer = ImageFeatures::decode(&mut bytes.as_slice());
         propose(search, |it| it.features = fewer);
-    }
-}
-
-/// Clears the bits of the form one by one.
-fn form(search: &mut Search) {
-    for bit in 0..u16::BITS {
-        let form = ImageForm(search.best().prologue.form.0 & !(1 << bit));
-        if form != search.best().prologue.form {
-            propose(search, |it| it.form = form);
-        }
     }
 }
 

@@ -81,7 +81,7 @@ fn place_of<T: PartialEq>(order: &[T], value: Option<&T>) -> u64 {
 fn prologue_cost(prologue: &Prologue) -> u64 {
     let Prologue { version, cluster_bits, refcount_order, features, size, rng_seed, .. } =
         *prologue;
-    let Prologue { blocks, table, tolerance, data_in, base, .. } = *prologue;
+    let Prologue { blocks, table, tolerance, data_in, base, form, .. } = *prologue;
     let default = Prologue::default();
     let odd = |is: bool| u64::from(is) * 4;
     place_of(&ClusterBits::PLAINEST_FIRST, Some(&cluster_bits))
@@ -95,6 +95,7 @@ fn prologue_cost(prologue: &Prologue) -> u64 {
         + u64::from(tolerance.get())
         + odd(data_in != DataIn::Image)
         + odd(base != default.base)
+        + u64::from(form.0.count_ones())
 }
 
 /// Returns the cost of a disk size. A disk of whole clusters is plainer than any other.

@@ -1,5 +1,5 @@
-//! The variety of VHD images, which the bits of a program's `form` select. If all bits are 0, the image is as QEMU writes
-//! it, except for its size, which QEMU would round up.
+//! The variety of VHD images, which the bits of a program's `form` select. If all bits are 0, the image is as QEMU
+//! writes it, except for its size, which QEMU would round up.
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
