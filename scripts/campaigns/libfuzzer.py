@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -122,23 +123,28 @@ class ClassicHarness(LibFuzzer):
     def fingerprints(self, folder, stderr):
         """Returns the panics that the target printed, and the end of the process."""
         panics = [(panic, None) for panic in re.findall(r"^finding: (.+)$", stderr, re.MULTILINE)]
-        ends = [(end_of_process(path.name, stderr), path) for path in folder.iterdir()]
+        ends = [(self.end_of_process(path, stderr), path) for path in folder.iterdir()]
         return panics + ends
+
+    def end_of_process(self, artifact, stderr):
+        """Returns the fingerprint of an input that ended the process, by the name that libFuzzer gave it."""
+        if artifact.name.startswith("timeout"):
+            return "process: end, an answer → none"
+        if artifact.name.startswith("oom") or NO_MEMORY.search(stderr):
+            return "memory: allocation, within the limit → beyond"
+        # libFuzzer does not name the signal that it handled, so the process runs again without the handlers.
+        handlers = [f"-handle_{name}=0" for name in ("segv", "bus", "abrt", "ill", "fpe")]
+        again = subprocess.run([self.binary, *handlers, artifact], capture_output=True, preexec_fn=limit_memory)
+        if again.returncode >= 0:
+            return UNCONFIRMED
+        number = -again.returncode
+        return f"process: end, an answer → signal: {number} ({signal.Signals(number).name})"
 
     def keep(self, fingerprint, input):
         return super().keep(fingerprint, input) if input else "-"
 
     def set_aside(self, fingerprints):
         """The target prints a panic once, and goes on."""
-
-
-def end_of_process(artifact, stderr):
-    """Returns the fingerprint of an input that ended the process, by the name that libFuzzer gave it."""
-    if artifact.startswith("timeout"):
-        return "process: end, an answer → none"
-    if artifact.startswith("oom") or NO_MEMORY.search(stderr):
-        return "memory: allocation, within the limit → beyond"
-    return "process: end, an answer → a signal"
 
 
 def limit_memory():
