@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::fuzzing::libfuzzer;
@@ -198,9 +199,11 @@ fn seeds_reach_everything() {
     let mut parts = BTreeSet::new();
     let (mut sizes, mut orders) = (BTreeSet::new(), BTreeSet::new());
     for (_, program) in texts("map_extents") {
-        let geometry = program.prologue.plan().geometry;
-        sizes.insert(geometry.cluster_size.bits());
-        orders.insert(geometry.refcount_order);
+        let plan = program.prologue.plan();
+        if plan.file.format == ImageFormat::Qcow2 {
+            sizes.insert(plan.geometry.cluster_size.bits());
+            orders.insert(plan.geometry.refcount_order);
+        }
         let mut harness = Harness::new(Walker::default());
         libfuzzer::report(harness.run(&program.encode(), Checks::AtCheckpoints));
         kinds.extend(harness.actual().iter().map(|extent| extent.mapping.kind()));

@@ -40,7 +40,7 @@ use tally::Tally;
 /// The number of images.
 const IMAGES: usize = 480;
 /// The number of pairs of a part and a transform.
-const PAIRS: usize = Part::ALL.len() * Transform::ALL.len();
+const PAIRS: usize = Part::OF_QCOW2 * Transform::ALL.len();
 /// The length of the longest file that is judged. In a longer one, a truncated refcount table takes qemu-img seconds.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// The highest number of L2 tables of a disk, because qemu-img visits each table, including empty ones.
@@ -253,9 +253,10 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
     }
     assert!(found.is_empty(), "{} disagreements\n{}", found.len(), found.join("\n\n"));
     assert_eq!(pairs.len(), PAIRS);
-    let patched = Part::ALL.map(|part| {
+    let patched = Part::ALL[..Part::OF_QCOW2].iter().map(|part| {
         [(format!("{}: accepted", part.name()), 10), (format!("{}: refused", part.name()), 2)]
     });
+    let patched: Vec<_> = patched.collect();
     let rules = [("rules: broken", 60), (LOADS_BITMAPS, 1)];
     let records = [("info: Same", 190), ("info: Refused", 50)];
     let bounds = [("images: accepted", 250), ("images: refused", 120)];

@@ -39,19 +39,18 @@ pub enum Part {
     BitmapTable,
     /// First bytes of compressed clusters.
     Payload,
-    /// Entries of the tables that name blocks: of VHD's and VHDX's block allocation table, of VMDK's grain tables.
+    /// Entries of the table that names the blocks of a VHD image.
     Table,
-    /// Entries of VMDK's grain directory.
-    Directory,
-    /// Region tables and metadata of VHDX, the descriptor of VMDK.
-    Region,
-    /// The bytes before the data of a block: the bitmap of VHD, the marker of VMDK.
+    /// The bytes before the data of a block: the bitmap of VHD.
     BlockFront,
 }
 
 impl Part {
+    /// The number of parts that a qcow2 image has. They are the first ones.
+    pub const OF_QCOW2: usize = 12;
+
     /// All parts, in order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 14] = [
         Self::L2,
         Self::Bitmap,
         Self::L1,
@@ -65,8 +64,6 @@ impl Part {
         Self::BitmapTable,
         Self::Payload,
         Self::Table,
-        Self::Directory,
-        Self::Region,
         Self::BlockFront,
     ];
 
@@ -86,8 +83,6 @@ impl Part {
             Self::BitmapTable => "bitmap table",
             Self::Payload => "payload",
             Self::Table => "block table",
-            Self::Directory => "grain directory",
-            Self::Region => "region",
             Self::BlockFront => "front of a block",
         }
     }

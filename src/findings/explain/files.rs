@@ -198,8 +198,6 @@ fn with_structures(runs: Vec<FileRun>, structures: &[Structure]) -> Vec<FileRun>
 fn role_of(part: Part) -> Role {
     match part {
         Part::Table => Role::BlockTable,
-        Part::Directory => Role::GrainDirectory,
-        Part::Region => Role::Region,
         Part::BlockFront => Role::BlockFront,
         _ => Role::Header,
     }

@@ -13,7 +13,7 @@ use super::scale::{Scale, ScalePiece, WIDTH};
 use super::shown::{MOST_RUNS, left_out, shown};
 
 /// The roles in the order of the legend.
-const ROLES: [RunRole; 17] = [
+const ROLES: [RunRole; 15] = [
     RunRole::Used(Role::Header),
     RunRole::Used(Role::L1Table),
     RunRole::Used(Role::L2Table),
@@ -24,8 +24,6 @@ const ROLES: [RunRole; 17] = [
     RunRole::Used(Role::BitmapTable),
     RunRole::Used(Role::BitmapData),
     RunRole::Used(Role::BlockTable),
-    RunRole::Used(Role::GrainDirectory),
-    RunRole::Used(Role::Region),
     RunRole::Used(Role::BlockFront),
     RunRole::Used(Role::Data),
     RunRole::Used(Role::Compressed),
@@ -49,8 +47,6 @@ fn letters_and_style(role: RunRole) -> (&'static str, &'static str) {
             Role::Data => ("D", "data"),
             Role::Compressed => ("C", "compressed"),
             Role::BlockTable => ("T", "l2"),
-            Role::GrainDirectory => ("GD", "l1"),
-            Role::Region => ("R", "refcount-table"),
             Role::BlockFront => ("F", "bitmap-data"),
         },
         RunRole::Hole => ("·", "hole"),

@@ -96,7 +96,7 @@ words!(
     Other,
     fold 16,
     "l2, bitmap, l1, header, extension, refcount_table, refcount_block, snapshot, snapshot_table, \
-     bitmap_directory, bitmap_table, payload, table, directory, region or block_front",
+     bitmap_directory, bitmap_table, payload, table or block_front",
     Part::L2 = "l2",
     Part::Bitmap = "bitmap",
     Part::L1 = "l1",
@@ -110,8 +110,6 @@ words!(
     Part::BitmapTable = "bitmap_table",
     Part::Payload = "payload",
     Part::Table = "table",
-    Part::Directory = "directory",
-    Part::Region = "region",
     Part::BlockFront = "block_front",
 );
 words!(

@@ -50,11 +50,7 @@ pub enum Role {
     Compressed,
     /// The table of blocks of an image in another format.
     BlockTable,
-    /// The directory of the tables of a VMDK image.
-    GrainDirectory,
-    /// A region of a VHDX image, or the descriptor of a VMDK image.
-    Region,
-    /// The bytes before the data of a block: VHD's bitmap, VMDK's marker.
+    /// The bytes before the data of a block: VHD's bitmap.
     BlockFront,
 }
 
@@ -74,8 +70,6 @@ impl Role {
             Self::Data => "data",
             Self::Compressed => "compressed data",
             Self::BlockTable => "block table",
-            Self::GrainDirectory => "grain directory",
-            Self::Region => "region",
             Self::BlockFront => "front of a block",
         }
     }
