@@ -80,31 +80,14 @@ impl Vm {
         // The image that was at the top in the last build may have changed since then.
         let unchanged = built.saturating_sub(1);
         images.set_unchanged(unchanged);
-        for (height, layer) in self.below[..self.layers_below].iter().enumerate().skip(unchanged) {
+        let layers = self.layers().rev().enumerate();
+        for (height, (builder, journal)) in layers.skip(unchanged.min(self.layers_below)) {
             let files = images.layer_mut(height);
-            files.set_names(names, height, layer.journal.format);
+            files.set_names(names, height, journal.format);
             let names = self.names(names, height);
-            build(
-                &layer.builder,
-                layer.journal.format,
-                &names,
-                (&mut scratch, &mut mapped),
-                files,
-                observer,
-            );
+            let buffers = (&mut scratch, &mut mapped);
+            build(builder, journal.format, &names, buffers, files, observer);
         }
-        let height = self.layers_below;
-        let files = images.layer_mut(height);
-        files.set_names(names, height, self.journal.format);
-        let names = self.names(names, height);
-        build(
-            &self.builder,
-            self.journal.format,
-            &names,
-            (&mut scratch, &mut mapped),
-            files,
-            observer,
-        );
         if self.journal.format == ImageFormat::Qcow2 {
             self.builder.report_vitals(&scratch, observer);
         }
