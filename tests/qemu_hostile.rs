@@ -253,10 +253,9 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
     }
     assert!(found.is_empty(), "{} disagreements\n{}", found.len(), found.join("\n\n"));
     assert_eq!(pairs.len(), PAIRS);
-    let patched = Part::ALL[..Part::OF_QCOW2].iter().map(|part| {
-        [(format!("{}: accepted", part.name()), 10), (format!("{}: refused", part.name()), 2)]
-    });
-    let patched: Vec<_> = patched.collect();
+    let parts = Part::ALL[..Part::OF_QCOW2].iter().map(|part| part.name());
+    let bounds_of = |part| [(format!("{part}: accepted"), 10), (format!("{part}: refused"), 2)];
+    let patched: Vec<_> = parts.map(bounds_of).collect();
     let rules = [("rules: broken", 60), (LOADS_BITMAPS, 1)];
     let records = [("info: Same", 190), ("info: Refused", 50)];
     let bounds = [("images: accepted", 250), ("images: refused", 120)];

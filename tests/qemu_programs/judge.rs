@@ -102,7 +102,11 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
     };
     tally.add("programs", 1);
     tally.add("chains", u64::from(on_disk.len() > 1));
-    exported.compare_maps(&mut entropy, &mut tally)?;
+    // QEMU does not report the blocks of VHDX images.
+    match images.layers().any(|files| files.format == ImageFormat::Vhdx) {
+        true => tally.add("chains on VHDX", 1),
+        false => exported.compare_maps(&mut entropy, &mut tally)?,
+    }
     exported.compare_data(&mut entropy, &mut tally)?;
     tally.add("raw data files", compare_raw_data_file(harness.images(), model)?);
     compare_snapshots(bench, (holes, checkable), &mut entropy, &mut tally)?;
