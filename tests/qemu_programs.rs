@@ -51,7 +51,7 @@ impl fmt::Display for Case {
 /// The counts of the test, each with its lowest value for programs of any kind and for programs with chosen parts.
 const BOUNDS: [(&str, u64, u64); 17] = [
     ("programs", 800, 300),
-    ("chains on VHDX", 30, 0),
+    ("maps on VHDX", 30, 0),
     ("programs in other formats", 5, 0),
     ("programs with too many clusters to be checked", 1, 0),
     ("programs with too many clusters to be mapped", 0, 0),
