@@ -10,6 +10,8 @@ use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
+use crate::formats::vhdx::checksum::Checksum;
+use crate::formats::vpc::footer::checksums;
 
 /// The part of an image that a field or an entry belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,28 +104,16 @@ pub struct Element {
     pub name: &'static str,
     /// The first byte.
     pub at: HostOffset,
-    /// The number of bytes: 1, 2, 4 or 8.
+    /// The number of bytes: 1, 2, 4 or 8. They are big-endian.
     pub width_bytes: u8,
     /// The guest bytes whose mapping can change if the element changes and the image still opens.
     pub guest: Range<u64>,
-    /// The order of its bytes.
-    pub order: ByteOrder,
     /// The checksum over the structure that holds the field.
     pub seal: Option<Seal>,
     /// The distance to the next entry of the table; 0 for a field.
     pub(super) stride_bytes: u64,
     /// The end of the table.
     pub(super) end: HostOffset,
-}
-
-/// The order of the bytes of a number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ByteOrder {
-    /// The highest byte first.
-    #[default]
-    Big,
-    /// The lowest byte first.
-    Little,
 }
 
 /// A checksum over a structure.
@@ -139,24 +129,21 @@ pub struct Seal {
     pub kind: SealKind,
 }
 
-/// How a checksum is computed. The checksum itself counts as zeros.
+/// How a checksum is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SealKind {
-    /// VHD: the one's complement of the sum of all bytes, big-endian.
+    /// VHD: the one's complement of the sum of all other bytes, big-endian.
     ComplementOfSum,
-    /// VHDX: CRC-32C, little-endian.
+    /// VHDX: CRC-32C, little-endian. The checksum itself counts as zeros.
     Crc32c,
 }
 
 impl SealKind {
-    /// Returns the bytes of the checksum of `structure`, in which it is zeros.
-    pub fn of(self, structure: &[u8]) -> [u8; 4] {
+    /// Returns the bytes of the checksum of `structure`, which lies at `inside`.
+    pub fn of(self, structure: &[u8], inside: usize) -> [u8; 4] {
         match self {
-            Self::ComplementOfSum => {
-                let sum = structure.iter().fold(0u32, |sum, byte| sum.wrapping_add((*byte).into()));
-                (!sum).to_be_bytes()
-            }
-            Self::Crc32c => crc32c::crc32c(structure).to_le_bytes(),
+            Self::ComplementOfSum => checksums(structure, inside).0.to_be_bytes(),
+            Self::Crc32c => Checksum::of_structure(structure).get().to_le_bytes(),
         }
     }
 }
@@ -169,37 +156,12 @@ impl Element {
         width_bytes: u8,
         guest: Range<u64>,
     ) -> Self {
-        let (order, seal) = Default::default();
-        Self { part, name, at, width_bytes, guest, order, seal, stride_bytes: 0, end: at }
+        Self { part, name, at, width_bytes, guest, seal: None, stride_bytes: 0, end: at }
     }
 
     /// Returns the host offsets of the element's bytes.
     pub fn range(&self) -> Range<HostOffset> {
         self.at..self.at.saturating_add(u64::from(self.width_bytes))
-    }
-
-    /// Returns the value of the element in an image. Bytes that cannot be read are zeros.
-    pub fn value<S: Storage + ?Sized>(&self, storage: &S) -> u64 {
-        let mut bytes = [0; 8];
-        let width = usize::from(self.width_bytes).min(8);
-        let read = match self.order {
-            ByteOrder::Big => storage.read_at(self.at, &mut bytes[8 - width..]),
-            ByteOrder::Little => storage.read_at(self.at, &mut bytes[..width]),
-        };
-        match (read, self.order) {
-            (Err(_), _) => 0,
-            (Ok(()), ByteOrder::Big) => u64::from_be_bytes(bytes),
-            (Ok(()), ByteOrder::Little) => u64::from_le_bytes(bytes),
-        }
-    }
-
-    /// Returns the bytes of the element with this value: as many of the last bytes as it has.
-    pub fn bytes_of(&self, value: u64) -> [u8; 8] {
-        let width = u32::from(self.width_bytes).min(8);
-        match self.order {
-            ByteOrder::Big => value.to_be_bytes(),
-            ByteOrder::Little => (value << (8 * (8 - width)).min(63)).to_le_bytes(),
-        }
     }
 
     /// Returns the entry right after this one, even if it is zero. Returns `None` if the table has no such entry.

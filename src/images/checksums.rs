@@ -48,8 +48,7 @@ fn correct_vpc(file: &mut [u8]) {
 
 /// Writes the checksum of a structure.
 fn seal(structure: &mut [u8], checksum_at: usize, kind: SealKind) {
-    put(structure, checksum_at, [0; 4]);
-    let checksum = kind.of(structure);
+    let checksum = kind.of(structure, checksum_at);
     put(structure, checksum_at, checksum);
 }
 

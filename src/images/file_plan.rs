@@ -48,7 +48,7 @@ impl FilePlan {
         match &self.places {
             None => host,
             Some(places) => {
-                let start = places.start(cluster_size.host_cluster(host).get());
+                let start = places.start_of(cluster_size, host);
                 let inside = host.get() & cluster_size.mask();
                 HostOffset::new(start.saturating_add(places.lead_bytes).saturating_add(inside))
             }
@@ -57,6 +57,12 @@ impl FilePlan {
 }
 
 impl BlockPlaces {
+    /// Returns the offset of the host cluster that the builder of qcow2 images placed at `host`.
+    #[inline]
+    pub fn start_of(&self, cluster_size: ClusterSize, host: HostOffset) -> u64 {
+        self.start(cluster_size.host_cluster(host).get())
+    }
+
     /// Returns the offset of a host cluster, of its lead if it has one.
     pub fn start(&self, host_cluster: u64) -> u64 {
         self.first_bytes.saturating_add(host_cluster.saturating_mul(self.stride_bytes))

@@ -182,14 +182,10 @@ impl Folding {
     fn overlays(&self, base: Base) -> usize {
         match base {
             _ if self.lacks(Feature::Qcow2) => 0,
+            _ if !self.lacks(Feature::Qcow2Backing) => usize::MAX,
+            Base::Qcow2 => 0,
             // A base of another format has an overlay above it before any qcow2 image has one.
-            Base::Raw | Base::Vpc | Base::Vhdx | Base::Vmdk
-                if self.lacks(Feature::Qcow2Backing) =>
-            {
-                1
-            }
-            Base::Qcow2 if self.lacks(Feature::Qcow2Backing) => 0,
-            _ => usize::MAX,
+            _ => 1,
         }
     }
 

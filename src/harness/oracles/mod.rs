@@ -152,16 +152,25 @@ impl fmt::Display for Violation {
 /// The result of an oracle.
 pub type OracleResult = Result<(), Box<Violation>>;
 
-/// Returns a violation in a box, because violations are rare and every oracle returns this type.
+/// Returns a violation as the verdict of an oracle.
 pub(crate) fn violation(
     oracle: impl Into<Oracle>,
     field: &'static str,
     kinds: (&'static str, &'static str),
     detail: impl FnOnce() -> String,
 ) -> OracleResult {
-    let (Oracle { name: oracle, drawn }, (expected, actual)) = (oracle.into(), kinds);
-    let (error, detail) = (None, detail());
-    Err(Box::new(Violation { oracle, drawn, field, expected, actual, error, detail }))
+    Err(disagreement(oracle, field, kinds, detail()))
+}
+
+/// Returns a violation in a box, because violations are rare and every oracle returns this type.
+pub(crate) fn disagreement(
+    oracle: impl Into<Oracle>,
+    field: &'static str,
+    (expected, actual): (&'static str, &'static str),
+    detail: String,
+) -> Box<Violation> {
+    let Oracle { name: oracle, drawn } = oracle.into();
+    Box::new(Violation { oracle, drawn, field, expected, actual, error: None, detail })
 }
 
 /// Returns the violation for an error in place of an answer.

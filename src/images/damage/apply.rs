@@ -92,7 +92,7 @@ impl Damage {
                 let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
                 let image = &images.at_depth_mut(depth).image;
                 let value = changed(anatomy, image, &element, transform, value);
-                let (range, bytes) = (element.range(), element.bytes_of(value));
+                let (range, bytes) = (element.range(), value.to_be_bytes());
                 self.traps.push(Trap { depth, range, bytes, reads });
                 self.touched.push(element.guest);
             }
@@ -126,7 +126,7 @@ impl Damage {
             return;
         }
         let Some(other) = anatomy.element(spot.part, spot.nth.wrapping_add(2)) else { return };
-        let (one, two) = (element.value(&*image), other.value(&*image));
+        let (one, two) = (value_of(image, &element), value_of(image, &other));
         put(image, &element, two);
         put(image, &other, one);
         self.record(depth, element);
@@ -158,18 +158,19 @@ impl Damage {
     }
 }
 
+fn value_of(image: &Image, element: &Element) -> u64 {
+    image.number(element.at, element.width_bytes)
+}
+
 /// Writes a value, and then the checksum that the element asks for.
 fn put(image: &mut Image, element: &Element, value: u64) {
     let width = usize::from(element.width_bytes);
-    image.overwrite(element.at, &element.bytes_of(value)[8 - width..]);
+    image.overwrite(element.at, &value.to_be_bytes()[8 - width..]);
     let Some(Seal { start, length_bytes, inside, kind }) = element.seal else { return };
     let mut structure = vec![0; length_bytes];
     // Reads from memory do not fail.
     let _ = image.read_at(start, &mut structure);
-    if let Some(checksum) = structure.get_mut(inside..).and_then(|rest| rest.first_chunk_mut()) {
-        *checksum = [0; 4];
-    }
-    image.overwrite(start.saturating_add(inside as u64), &kind.of(&structure));
+    image.overwrite(start.saturating_add(inside as u64), &kind.of(&structure, inside));
 }
 
 /// Returns the new value of an element.
@@ -181,7 +182,7 @@ fn changed(
     value: u16,
 ) -> u64 {
     let bits = u32::from(element.width_bytes) * 8;
-    let old = element.value(image);
+    let old = value_of(image, element);
     let number = u64::from(value);
     let signed = i64::from(value.cast_signed());
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);

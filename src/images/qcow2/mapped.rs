@@ -68,6 +68,13 @@ impl Builder {
         }
     }
 
+    /// Returns the number of clusters that a table must cover: those of the disk, and those of `mapped` past its end.
+    /// `mapped` has the order of the disk.
+    pub fn covered_clusters(&self, mapped: &[MappedCluster]) -> u64 {
+        let stored = mapped.last().map_or(0, |last| last.cluster.get() + 1);
+        self.guest_clusters().max(stored)
+    }
+
     /// Returns the number of clusters of the file, whose last ones may be free.
     pub fn file_clusters(&self) -> u64 {
         self.placement.append_at()

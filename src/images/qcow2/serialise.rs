@@ -67,18 +67,15 @@ impl Builder {
         placement.lift_limit();
         let geometry = &self.plan.geometry;
         scratch.refcounts.allocate(placement, geometry, self.plan.refcounts, observer);
-        files.format = ImageFormat::Qcow2;
+        files.begin(ImageFormat::Qcow2);
         files.has_data_file = self.plan.data_file.is_some();
         files.data_file_is_raw = self.plan.has_raw_data_file();
-        files.data_file.clear();
         scratch.out_of_date.clear();
         if self.plan.has(HeaderFlags::OUT_OF_DATE) {
             self.leave_out_of_date(placement, &mut scratch.out_of_date);
         }
-        files.out_of_date.clear();
         files.out_of_date.extend_from_slice(scratch.out_of_date.deviations());
         let image = &mut files.image;
-        image.clear();
         observer.begin(State::Serialise);
         let names = self.write_header(*names, image, &scratch.refcounts);
         self.declare(&names, &mut files.declarations);

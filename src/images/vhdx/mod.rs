@@ -121,7 +121,7 @@ fn write_blocks(
         let (ClusterMapping::Normal(host, _) | ClusterMapping::Zero(Some(host))) = *mapping else {
             continue;
         };
-        let start = places.start(block.host_cluster(host).get());
+        let start = places.start_of(block, host);
         let at = HostOffset::new(start);
         match *mapping {
             ClusterMapping::Normal(_, write) => builder.write_cluster(image, *cluster, at, write),

@@ -87,9 +87,7 @@ impl TableShape {
     }
 
     fn entry(&self, mapping: ClusterMapping, places: &BlockPlaces) -> u64 {
-        let with = |host, state: EntryState| {
-            places.start(self.block.host_cluster(host).get()) | state as u64
-        };
+        let with = |host, state: EntryState| places.start_of(self.block, host) | state as u64;
         match mapping {
             ClusterMapping::Normal(host, _) => with(host, EntryState::Present),
             ClusterMapping::Zero(Some(host)) => with(host, EntryState::Zero),

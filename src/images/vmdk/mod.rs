@@ -106,8 +106,7 @@ fn capacity(builder: &Builder) -> u64 {
 
 /// Returns the number of directory entries: those that the disk and the grains past its end need, and the spare ones.
 fn directory_entries(builder: &Builder, form: VmdkForm, mapped: &[MappedCluster]) -> u64 {
-    let stored = mapped.last().map_or(0, |last| last.cluster.get() + 1);
-    let needed = builder.guest_clusters().max(stored).div_ceil(form.table_entries());
+    let needed = builder.covered_clusters(mapped).div_ceil(form.table_entries());
     needed.saturating_add(builder.spare_l1_entries()).min(form.max_directory_entries())
 }
 

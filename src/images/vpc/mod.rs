@@ -55,7 +55,7 @@ fn write_dynamic(builder: &Builder, mapped: &[MappedCluster], image: &mut Image)
     let entries = entries(builder, mapped);
     let block_bytes = u32::try_from(block.bytes()).unwrap_or(u32::MAX);
     image.write(HostOffset::new(header), &dynamic_header(table, entries, block_bytes));
-    let start_of = |host| places.start(block.host_cluster(host).get());
+    let start_of = |host| places.start_of(block, host);
     let end = write_table(image, table, entries, mapped, |host| start_of(host) / SECTOR_BYTES);
     let bitmap = &ONES[..form::bitmap_bytes(block.bytes()) as usize];
     for block in mapped {
@@ -75,9 +75,10 @@ fn write_dynamic(builder: &Builder, mapped: &[MappedCluster], image: &mut Image)
 
 /// Returns the number of entries: one for each block of the disk and for each block past its end, and the spare ones.
 fn entries(builder: &Builder, mapped: &[MappedCluster]) -> u32 {
-    let stored = mapped.last().map_or(0, |last| last.cluster.get() + 1);
-    let needed = builder.guest_clusters().max(stored);
-    let entries = needed.saturating_add(builder.spare_l1_entries()).min(MAX_BLOCK_ENTRIES);
+    let entries = builder
+        .covered_clusters(mapped)
+        .saturating_add(builder.spare_l1_entries())
+        .min(MAX_BLOCK_ENTRIES);
     u32::try_from(entries).unwrap_or(u32::MAX)
 }
 

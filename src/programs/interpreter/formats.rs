@@ -24,27 +24,25 @@ pub(super) fn has_zeros(file: &FilePlan) -> bool {
 /// Reports whether an operation has a meaning in an image with the plan `file`.
 pub(super) fn has_effect(file: &FilePlan, operation: Operation) -> bool {
     use Operation::*;
+    if matches!(file.format, ImageFormat::Qcow2 | ImageFormat::Raw) {
+        return true;
+    }
     let compresses = compressing(file).is_some();
-    match file.format {
-        ImageFormat::Qcow2 | ImageFormat::Raw => true,
-        _ if compresses && matches!(operation, Compress { .. } | CompressAs { .. }) => true,
+    match operation {
+        Compress { .. } | CompressAs { .. } => compresses,
         // A compressed grain has no place before it has content.
-        _ if compresses && matches!(operation, Preallocate { .. }) => false,
-        ImageFormat::Vpc | ImageFormat::Vhdx | ImageFormat::Vmdk => !matches!(
-            operation,
-            Compress { .. }
-                | CompressAs { .. }
-                | Subclusters { .. }
-                | Snapshot { .. }
-                | SnapshotWith { .. }
-                | DeleteSnapshot { .. }
-                | ApplySnapshot { .. }
-                | Header { .. }
-                | Bitmap { .. }
-                | FillBitmap { .. }
-                | DeleteBitmap { .. }
-                | EndFile { .. }
-                | Beyond { kind: Hidden::Compressed, .. }
-        ),
+        Preallocate { .. } => !compresses,
+        Subclusters { .. }
+        | Snapshot { .. }
+        | SnapshotWith { .. }
+        | DeleteSnapshot { .. }
+        | ApplySnapshot { .. }
+        | Header { .. }
+        | Bitmap { .. }
+        | FillBitmap { .. }
+        | DeleteBitmap { .. }
+        | EndFile { .. }
+        | Beyond { kind: Hidden::Compressed, .. } => false,
+        _ => true,
     }
 }

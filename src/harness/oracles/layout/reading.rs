@@ -3,7 +3,7 @@
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
-use crate::harness::oracles::{Violation, violation};
+use crate::harness::oracles::{Violation, disagreement};
 use crate::images::image::Image;
 
 pub(super) const ORACLE: &str = "layout";
@@ -18,6 +18,5 @@ pub(super) fn read<const N: usize>(image: &Image, at: u64) -> [u8; N] {
 
 /// Returns the violation for a structure that a reader refuses.
 pub(super) fn refused(field: &'static str, error: &MapError) -> Box<Violation> {
-    let refused = violation(ORACLE, field, ("valid", "refused"), || error.to_string());
-    refused.err().unwrap_or_else(|| unreachable!("a violation is an error"))
+    disagreement(ORACLE, field, ("valid", "refused"), error.to_string())
 }
