@@ -108,8 +108,8 @@ pub trait Storage {
     /// Returns the first data in `from..until`, or `None` if the range holds only zeros. The data are borrowed from
     /// the storage or read into `scratch`. Skipped bytes are zeros; returned bytes may be zeros, too.
     ///
-    /// `from` and `until` are multiples of [`GRAIN_BYTES`], and so are the offset and the length of the answer.
-    /// `scratch` has at least [`GRAIN_BYTES`]. For more data, call this again from the end of the answer.
+    /// The distance of the answer from `from` and its length are multiples of [`GRAIN_BYTES`]; it may reach past
+    /// `until`. `scratch` has at least [`GRAIN_BYTES`]. For more data, call this again from the end of the answer.
     ///
     /// # Errors
     /// The bytes could not be read.

@@ -346,10 +346,10 @@ impl Storage for Image {
         }
         let first = segment.offset.max(from.get());
         let last = segment.end().min(until.get());
-        if (first - from.get()).is_multiple_of(GRAIN_BYTES) && (last - first) % GRAIN_BYTES == 0 {
-            let content = self.content(segment);
+        let length = (last - first) / GRAIN_BYTES * GRAIN_BYTES;
+        if (first - from.get()).is_multiple_of(GRAIN_BYTES) && length > 0 {
             let start = (first - segment.offset) as usize;
-            let bytes = &content[start..start + (last - first) as usize];
+            let bytes = &self.content(segment)[start..start + length as usize];
             return Ok(Some(Data { offset: HostOffset::new(first), bytes }));
         }
         storage::read_widened(self, from, HostOffset::new(first), until, scratch)

@@ -5,6 +5,10 @@ use crate::disk::storage::PIECE_BYTES;
 use super::qcow2::Inflater;
 use super::vmdk::ZlibInflater;
 
+/// The number of bytes of a table that an open reads at once. Its buffer is new at each open, so that it is smaller
+/// than those of a walk.
+pub(super) const OPEN_PIECE_BYTES: usize = 8 << 10;
+
 /// The buffers of a walk, which can be reused from walk to walk.
 #[derive(Debug, Default)]
 pub struct WalkScratch {

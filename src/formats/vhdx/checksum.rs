@@ -1,6 +1,64 @@
 //! CRC-32C, the checksum of headers, of the region table and of log entries.
+//!
+//! # Arithmetic
+//! A file has less than 2^63 bytes, so that no offset in it saturates.
+
+use std::ops::{ControlFlow, Range};
 
 use super::constants::CHECKSUM_AT;
+use crate::disk::error::StorageError;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{Storage, each_data};
+
+/// The polynomial of CRC-32C, its bits reversed (RFC 3720, appendix B.4).
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// A linear function of a remainder: the value for each bit alone.
+type BitValues = [u32; 32];
+
+/// The functions by which 2^0, 2^1, 2^2 … zero bytes change the remainder before them.
+static BEHIND_ZEROS: [BitValues; 64] = {
+    let mut all = [[0; 32]; 64];
+    let mut bit = 0;
+    while bit < 32 {
+        all[0][bit] = behind_zero_byte(1 << bit);
+        bit += 1;
+    }
+    let mut power = 1;
+    while power < 64 {
+        // Twice as many zeros: the same function twice.
+        let half = all[power - 1];
+        let mut bit = 0;
+        while bit < 32 {
+            all[power][bit] = transformed(&half, half[bit]);
+            bit += 1;
+        }
+        power += 1;
+    }
+    all
+};
+
+/// Returns the remainder behind a zero byte.
+const fn behind_zero_byte(mut remainder: u32) -> u32 {
+    let mut bits = 8;
+    while bits > 0 {
+        let subtracted = if remainder & 1 != 0 { POLYNOMIAL } else { 0 };
+        remainder = remainder >> 1 ^ subtracted;
+        bits -= 1;
+    }
+    remainder
+}
+
+/// Returns the value of a linear function.
+const fn transformed(transform: &BitValues, remainder: u32) -> u32 {
+    let mut sum = 0;
+    let mut left = remainder;
+    while left != 0 {
+        sum ^= transform[left.trailing_zeros() as usize];
+        left &= left - 1;
+    }
+    sum
+}
 
 /// A checksum of the bytes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,8 +70,8 @@ impl Checksum {
         let mut checksum = Self::default();
         let (before, rest) = bytes.split_at_checked(CHECKSUM_AT).unwrap_or((bytes, &[]));
         checksum.append(before);
-        if let Some((own, after)) = rest.split_first_chunk::<4>() {
-            checksum.append_zeros(own.len() as u64);
+        if let Some((_, after)) = rest.split_first_chunk::<4>() {
+            checksum.append(&[0; 4]);
             checksum.append(after);
         }
         checksum
@@ -35,12 +93,38 @@ impl Checksum {
         self.0 = crc32c::crc32c_append(self.0, bytes);
     }
 
-    /// Appends zeros, in time that grows with the logarithm of their number. A log, the longest structure, has less
-    /// than 2^32 bytes.
+    /// Appends zeros, in time that grows with the logarithm of their number.
     pub fn append_zeros(&mut self, count: u64) {
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        // A checksum is the complement of the remainder so far, and `crc32c_combine` with 0 appends zeros to that.
-        self.0 = !crc32c::crc32c_combine(!self.0, 0, count);
+        // A checksum is the complement of the remainder so far.
+        let mut remainder = !self.0;
+        for (bit, behind) in BEHIND_ZEROS.iter().enumerate() {
+            if count >> bit & 1 != 0 {
+                remainder = transformed(behind, remainder);
+            }
+        }
+        self.0 = !remainder;
+    }
+
+    /// Appends the bytes of a file in `range`. Holes of the file are not read. `scratch` has room
+    /// for a piece.
+    ///
+    /// # Errors
+    /// A read fails.
+    pub fn append_stored<S: Storage + ?Sized>(
+        &mut self,
+        file: &S,
+        range: Range<HostOffset>,
+        scratch: &mut [u8],
+    ) -> Result<(), StorageError> {
+        let mut position = range.start;
+        let _ = each_data(file, range.clone(), scratch, |data| {
+            self.append_zeros(data.offset.saturating_distance_from(position));
+            self.append(data.bytes);
+            position = data.offset.saturating_add(data.bytes.len() as u64);
+            Ok::<_, StorageError>(ControlFlow::Continue(()))
+        })?;
+        self.append_zeros(range.end.saturating_distance_from(position));
+        Ok(())
     }
 
     /// Returns the checksum.

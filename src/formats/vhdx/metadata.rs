@@ -1,16 +1,27 @@
 //! The metadata: the size of the disk and of its blocks.
+//!
+//! # Arithmetic
+//! A region that passes 2^64 lies past the end of every file, where all bytes are zeros.
+
+use std::ops::ControlFlow;
 
 use bytes::Buf;
 
 use super::constants::{
     FILE_PARAMETERS, GUEST_SECTOR_BYTES, Guid, HAS_PARENT, LOGICAL_SECTOR_SIZE,
     MAX_METADATA_ENTRIES, MAX_VHDX_BLOCK_BYTES, METADATA_ENTRIES_AT, METADATA_ENTRY_BYTES,
-    METADATA_REQUIRED, METADATA_SIGNATURE, METADATA_TABLE_BYTES, MIN_VHDX_BLOCK_BYTES, PAGE_83,
-    PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
+    METADATA_REQUIRED, METADATA_SIGNATURE, MIN_VHDX_BLOCK_BYTES, PAGE_83, PARENT_LOCATOR,
+    PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
-use crate::formats::error::MapError;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
 
-/// The items that QEMU knows, in the order of the offsets in [`MetadataTable::parse`].
+/// The number of bytes that are read at once.
+const METADATA_PIECE_BYTES: usize = 1 << 10;
+
+/// The items that QEMU knows, in the order of the offsets in [`MetadataTable::read`].
 const ITEMS: [Guid; 6] = [
     FILE_PARAMETERS,
     VIRTUAL_DISK_SIZE,
@@ -32,40 +43,33 @@ pub struct MetadataTable {
 }
 
 impl MetadataTable {
-    /// Parses the table, and checks it as QEMU does (`block/vhdx.c`, `vhdx_parse_metadata`).
+    /// Reads the table at the beginning of a region, and checks it as QEMU does (`block/vhdx.c`,
+    /// `vhdx_parse_metadata`).
     ///
     /// # Errors
-    /// The signature or the number of items is wrong, an item is missing or occurs twice, readers must know an item
-    /// that is unknown, or the disk names a parent.
-    pub fn parse(bytes: &[u8; METADATA_TABLE_BYTES]) -> Result<Self, MapError> {
-        let not_vhdx = |what| Err(MapError::NotImage { format: "vhdx", what });
-        let (head, entries) = bytes.split_at(METADATA_ENTRIES_AT);
+    /// A read fails, the signature or the number of items is wrong, an item is missing or occurs twice, readers must
+    /// know an item that is unknown, or the disk names a parent.
+    pub fn read<S: Storage + ?Sized>(file: &S, region: HostOffset) -> Result<Self, MapError> {
+        let mut head = [0; METADATA_ENTRIES_AT];
+        file.read_at(region, &mut head)?;
         if !head.starts_with(&METADATA_SIGNATURE) {
-            return not_vhdx("no metadata in their region");
+            return Err(not_vhdx("no metadata in their region"));
         }
         let count = head.get(10..).map_or(0, |mut rest| rest.get_u16_le());
-        let (entries, _) = entries.as_chunks::<METADATA_ENTRY_BYTES>();
-        let Some(entries) = entries.get(..count.into()).filter(|_| count <= MAX_METADATA_ENTRIES)
-        else {
+        if count > MAX_METADATA_ENTRIES {
             let field = "number of metadata items";
             return Err(MapError::Header { field, found: count.into(), expected: "at most 2047" });
-        };
-        let mut offsets = [None; ITEMS.len()];
-        for entry in entries {
-            let (guid, mut rest) = entry.split_at(16);
-            // Offset, length, flags.
-            let (offset, _, flags) = (rest.get_u32_le(), rest.get_u32_le(), rest.get_u32_le());
-            let known = ITEMS.iter().zip(&mut offsets).find(|(item, _)| item.as_slice() == guid);
-            match known {
-                Some((_, Some(_))) => return not_vhdx("an item of the metadata occurs twice"),
-                Some((_, place)) => *place = Some(offset),
-                None if flags & METADATA_REQUIRED != 0 => {
-                    let what = "unknown item of the metadata that a reader must know";
-                    return Err(MapError::Unsupported(what));
-                }
-                None => {}
-            }
         }
+        let mut offsets = [None; ITEMS.len()];
+        let table = region.saturating_add(head.len() as u64);
+        let mut scratch = [0; METADATA_PIECE_BYTES];
+        let _ = each_entries(file, table, 0..count.into(), &mut scratch, |entries| -> Flow {
+            // An entry of zeros is that of an unknown item.
+            if let Entries::Read(_, entries) = entries {
+                entries.iter().try_for_each(|entry| note(entry, &mut offsets))?;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
         match offsets {
             [Some(parameters), Some(size), Some(logical), Some(_), Some(_), None] => Ok(Self {
                 file_parameters: parameters,
@@ -75,6 +79,31 @@ impl MetadataTable {
             [.., Some(_)] => Err(MapError::Unsupported("disk with a parent")),
             _ => Err(MapError::Unsupported("metadata without an item that every disk has")),
         }
+    }
+}
+
+fn not_vhdx(what: &'static str) -> MapError {
+    MapError::NotImage { format: "vhdx", what }
+}
+
+/// Notes the offset of the item that an entry names.
+fn note(
+    entry: &[u8; METADATA_ENTRY_BYTES],
+    offsets: &mut [Option<u32>; ITEMS.len()],
+) -> Result<(), MapError> {
+    let (guid, mut rest) = entry.split_at(16);
+    // Offset, length, flags.
+    let (offset, _, flags) = (rest.get_u32_le(), rest.get_u32_le(), rest.get_u32_le());
+    match ITEMS.iter().zip(offsets).find(|(item, _)| item.as_slice() == guid) {
+        Some((_, Some(_))) => Err(not_vhdx("an item of the metadata occurs twice")),
+        Some((_, place)) => {
+            *place = Some(offset);
+            Ok(())
+        }
+        None if flags & METADATA_REQUIRED != 0 => {
+            Err(MapError::Unsupported("unknown item of the metadata that a reader must know"))
+        }
+        None => Ok(()),
     }
 }
 

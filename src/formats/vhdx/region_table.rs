@@ -1,4 +1,9 @@
 //! The region table: where the block allocation table and the metadata lie.
+//!
+//! # Arithmetic
+//! A table that passes 2^64 lies past the end of every file, where all bytes are zeros.
+
+use std::ops::ControlFlow;
 
 use bytes::Buf;
 
@@ -9,7 +14,12 @@ use super::constants::{
 };
 use super::regions::{Region, Regions};
 use crate::disk::offsets::HostOffset;
-use crate::formats::error::MapError;
+use crate::disk::storage::Storage;
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
+
+/// The number of bytes that are read at once.
+const REGION_PIECE_BYTES: usize = 4 << 10;
 
 /// The regions of a file.
 #[derive(Clone, Debug)]
@@ -23,57 +33,83 @@ pub struct RegionTable {
 }
 
 impl RegionTable {
-    /// Parses the table, and checks it as QEMU does (`block/vhdx.c`, `vhdx_open_region_tables`).
+    /// Reads the table at `at`, and checks it as QEMU does (`block/vhdx.c`, `vhdx_open_region_tables`).
     ///
     /// # Errors
-    /// The checksum, the signature or the number of regions is wrong; regions overlap each other or the log; a region
-    /// that every file has is missing or occurs twice; or readers must know a region that is unknown.
-    pub fn parse(bytes: &[u8; REGION_TABLE_BYTES], log: Region) -> Result<Self, MapError> {
-        let not_vhdx = |what| MapError::NotImage { format: "vhdx", what };
-        if !bytes.starts_with(&REGION_TABLE_SIGNATURE) || !Checksum::is_valid(bytes) {
+    /// A read fails; the checksum, the signature or the number of regions is wrong; regions overlap each other or the
+    /// log; a region that every file has is missing or occurs twice; or readers must know a region that is unknown.
+    pub fn read<S: Storage + ?Sized>(
+        file: &S,
+        at: HostOffset,
+        log: Region,
+    ) -> Result<Self, MapError> {
+        let mut head = [0; REGION_ENTRIES_AT];
+        file.read_at(at, &mut head)?;
+        let mut scratch = [0; REGION_PIECE_BYTES];
+        let mut checksum = Checksum::of_structure(&head);
+        let behind = at.saturating_add(head.len() as u64);
+        let end = at.saturating_add(REGION_TABLE_BYTES as u64);
+        checksum.append_stored(file, behind..end, &mut scratch)?;
+        if !head.starts_with(&REGION_TABLE_SIGNATURE) || !checksum.is_in(&head) {
             return Err(not_vhdx("the region table is not valid"));
         }
-        let (head, entries) = bytes.split_at(REGION_ENTRIES_AT);
         let count = head.get(8..).map_or(0, |mut rest| rest.get_u32_le());
-        let Some(entries) = first_entries(entries, count) else {
+        if count > MAX_REGIONS {
             let field = "number of regions";
             return Err(MapError::Header { field, found: count.into(), expected: "at most 2047" });
-        };
-        let mut regions = Vec::new();
-        regions.push(log);
-        let (mut bat, mut metadata) = (None, None);
-        for entry in entries {
-            let Entry { guid, offset, length_bytes, flags } = Entry::parse(entry);
-            let region = Region::new(offset, length_bytes);
-            // There are at most 2047 regions.
-            if regions.iter().any(|other| other.overlaps(&region)) {
-                let expected = "an offset without another region and without the log";
-                let found = offset.get();
-                return Err(MapError::Header { field: "offset of a region", found, expected });
-            }
-            regions.push(region);
-            let known = match guid {
-                BAT_REGION => &mut bat,
-                METADATA_REGION => &mut metadata,
-                _ if flags & REGION_REQUIRED != 0 => {
-                    return Err(MapError::Unsupported("unknown region that a reader must know"));
-                }
-                _ => continue,
-            };
-            if known.replace((offset, length_bytes)).is_some() {
-                return Err(not_vhdx("the region table has two regions of one kind"));
-            }
         }
-        let bat = bat.ok_or(not_vhdx("no region of a block allocation table"))?;
-        let (metadata_offset, _) = metadata.ok_or(not_vhdx("no region of metadata"))?;
-        Ok(Self { bat, metadata_offset, regions: Regions::new(regions) })
+        let mut found = FoundRegions { regions: vec![log], bat: None, metadata: None };
+        let _ = each_entries(file, behind, 0..count.into(), &mut scratch, |entries| -> Flow {
+            match entries {
+                Entries::Read(_, entries) => entries.iter().try_for_each(|it| found.add(it))?,
+                Entries::Zeros(mut indices) => {
+                    indices.try_for_each(|_| found.add(&[0; REGION_ENTRY_BYTES]))?
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let bat = found.bat.ok_or(not_vhdx("no region of a block allocation table"))?;
+        let (metadata_offset, _) = found.metadata.ok_or(not_vhdx("no region of metadata"))?;
+        Ok(Self { bat, metadata_offset, regions: Regions::new(found.regions) })
     }
 }
 
-/// Returns the first `count` entries, or `None` if there are too many.
-fn first_entries(entries: &[u8], count: u32) -> Option<&[[u8; REGION_ENTRY_BYTES]]> {
-    let count = usize::try_from(count).ok().filter(|_| count <= MAX_REGIONS)?;
-    entries.as_chunks().0.get(..count)
+fn not_vhdx(what: &'static str) -> MapError {
+    MapError::NotImage { format: "vhdx", what }
+}
+
+/// The regions of the entries so far.
+struct FoundRegions {
+    /// All regions, and the log.
+    regions: Vec<Region>,
+    bat: Option<(HostOffset, u32)>,
+    metadata: Option<(HostOffset, u32)>,
+}
+
+impl FoundRegions {
+    fn add(&mut self, entry: &[u8; REGION_ENTRY_BYTES]) -> Result<(), MapError> {
+        let Entry { guid, offset, length_bytes, flags } = Entry::parse(entry);
+        let region = Region::new(offset, length_bytes);
+        // There are at most 2047 regions.
+        if self.regions.iter().any(|other| other.overlaps(&region)) {
+            let expected = "an offset without another region and without the log";
+            let found = offset.get();
+            return Err(MapError::Header { field: "offset of a region", found, expected });
+        }
+        self.regions.push(region);
+        let known = match guid {
+            BAT_REGION => &mut self.bat,
+            METADATA_REGION => &mut self.metadata,
+            _ if flags & REGION_REQUIRED != 0 => {
+                return Err(MapError::Unsupported("unknown region that a reader must know"));
+            }
+            _ => return Ok(()),
+        };
+        match known.replace((offset, length_bytes)) {
+            Some(_) => Err(not_vhdx("the region table has two regions of one kind")),
+            None => Ok(()),
+        }
+    }
 }
 
 struct Entry {

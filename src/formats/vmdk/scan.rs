@@ -103,13 +103,13 @@ fn is_space(byte: u8) -> bool {
 
 /// Returns the text up to the first zero byte.
 pub(super) fn text_of(bytes: &[u8]) -> &[u8] {
-    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+    bytes.get(..end).unwrap_or_default()
 }
 
 /// Returns the index of the first byte behind the first `name` in a text.
 pub(super) fn after(text: &[u8], name: &[u8]) -> Option<usize> {
-    let at = text.windows(name.len()).position(|bytes| bytes == name)?;
-    at.checked_add(name.len())
+    memchr::memmem::find(text, name)?.checked_add(name.len())
 }
 
 #[cfg(test)]

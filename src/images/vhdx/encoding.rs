@@ -226,11 +226,14 @@ pub fn old_log_entry() -> [u8; 64] {
 /// Fills the identifier of the log at a time when it was not empty.
 pub const OLD_LOG_ID: u8 = 0xD4;
 
+/// The zeros behind the fields of the longest structure, and more.
+static ZEROS: [u8; REGION_TABLE_BYTES] = [0; REGION_TABLE_BYTES];
+
 /// Writes the CRC-32C of a structure of `length_bytes`, whose bytes behind `structure` are zeros, to its place.
 fn put_checksum(structure: &mut [u8], length_bytes: usize) {
     let zeros = length_bytes.saturating_sub(structure.len());
-    // Before its last complement, a CRC of more zeros is that of the structure, multiplied.
-    let checksum = !crc32c::crc32c_combine(!crc32c::crc32c(structure), 0, zeros);
+    let zeros = ZEROS.get(..zeros).unwrap_or(&ZEROS);
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(structure), zeros);
     if let Some(place) = structure.get_mut(4..8) {
         place.copy_from_slice(&checksum.to_le_bytes());
     }

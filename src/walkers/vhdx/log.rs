@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{Storage, Stored, each_data};
+use crate::disk::storage::{Storage, Stored};
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vhdx::checksum::Checksum;
@@ -113,14 +113,7 @@ impl<S: Storage + ?Sized> Ring<'_, S> {
     ) -> Result<Checksum, StorageError> {
         let mut checksum = Checksum::of_structure(header);
         for place in self.places(header.len() as u64..length_bytes) {
-            let mut position = place.start;
-            let _ = each_data(self.image, place.clone(), scratch, |data| {
-                checksum.append_zeros(data.offset.saturating_distance_from(position));
-                checksum.append(data.bytes);
-                position = data.offset.saturating_add(data.bytes.len() as u64);
-                Ok::<_, StorageError>(ControlFlow::Continue(()))
-            })?;
-            checksum.append_zeros(place.end.saturating_distance_from(position));
+            checksum.append_stored(self.image, place, scratch)?;
         }
         Ok(checksum)
     }

@@ -4,17 +4,18 @@
 //! An item of the metadata that lies past 2^64 lies past the end of every file, where there are zeros.
 
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{PIECE_BYTES, Storage};
+use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
 use crate::formats::vhdx::block_table::BlockTable;
 use crate::formats::vhdx::constants::{
-    FILE_SIGNATURE, METADATA_TABLE_BYTES, REGION_TABLE_BYTES, REGION_TABLE_OFFSET,
-    VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
+    FILE_SIGNATURE, REGION_TABLE_OFFSET, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
 };
 use crate::formats::vhdx::header::VhdxHeader;
 use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
 use crate::formats::vhdx::region_table::RegionTable;
 use crate::formats::vhdx::regions::Region;
+
+use crate::walkers::scratch::OPEN_PIECE_BYTES;
 
 use super::blocks::each_fault;
 use super::log::check_log;
@@ -47,13 +48,14 @@ impl<'s, S: Storage + ?Sized> Vhdx<'s, S> {
             return Err(MapError::NotImage { format: "vhdx", what });
         }
         let header = header(image)?;
-        let mut scratch = vec![0; PIECE_BYTES];
+        let mut scratch = [0; OPEN_PIECE_BYTES];
         if let Some(log) = header.log()? {
             check_log(image, &log, &mut scratch)?;
         }
         let log = Region::new(header.log_offset, header.log_length_bytes);
+        let place = HostOffset::new(REGION_TABLE_OFFSET);
         let RegionTable { bat: (table, length_bytes), metadata_offset, regions } =
-            region_table(image, log)?;
+            RegionTable::read(image, place, log)?;
         let metadata = metadata(image, metadata_offset)?;
         let table = BlockTable::new(table, length_bytes, &metadata)?;
         each_fault(image, &table, &regions, &mut scratch, take)?;
@@ -89,16 +91,9 @@ fn header<S: Storage + ?Sized>(image: &S) -> Result<VhdxHeader, MapError> {
     VhdxHeader::current(&first, &read(image, HostOffset::new(second))?)
 }
 
-/// Reads and checks the region table.
-fn region_table<S: Storage + ?Sized>(image: &S, log: Region) -> Result<RegionTable, MapError> {
-    let bytes: [u8; REGION_TABLE_BYTES] = read(image, HostOffset::new(REGION_TABLE_OFFSET))?;
-    RegionTable::parse(&bytes, log)
-}
-
 /// Reads and checks the metadata in the region at `region`.
 fn metadata<S: Storage + ?Sized>(image: &S, region: HostOffset) -> Result<Metadata, MapError> {
-    let table: [u8; METADATA_TABLE_BYTES] = read(image, region)?;
-    let table = MetadataTable::parse(&table)?;
+    let table = MetadataTable::read(image, region)?;
     let item = |offset: u32| region.saturating_add(offset.into());
     Metadata::parse(
         read(image, item(table.file_parameters))?,

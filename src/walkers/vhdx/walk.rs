@@ -4,13 +4,13 @@
 //! A disk has less than 2^63 bytes, and a table in a region less than 2^28 entries of at most 2^28 guest bytes, so that
 //! no guest offset saturates.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
-use crate::formats::entries::{Entries, each_entries};
+use crate::formats::entries::{EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vhdx::block_table::{BlockState, BlockTable};
 use crate::walkers::cover::{Cover, entries_of, go_on};
@@ -36,16 +36,8 @@ impl<S: Storage + ?Sized> Vhdx<'_, S> {
         go_on!(each_entries(self.image, table.offset, indices, scratch, |entries| -> Flow {
             go_on!(cover.step());
             cover.observer().event(State::WalkL1, Event::Piece);
-            match entries {
-                Entries::Read(first, entries) => {
-                    for (index, entry) in (first..).zip(entries) {
-                        go_on!(block(table, index, u64::from_le_bytes(*entry), cover)?);
-                    }
-                }
-                Entries::Zeros(indices) => {
-                    let [start, end] = [indices.start, indices.end].map(|at| start_of(table, at));
-                    go_on!(cover.cover(start, end, mapping_of(None))?);
-                }
+            for EntryRun { indices, entry } in entries.runs() {
+                go_on!(equal_blocks(table, indices, u64::from_le_bytes(entry), cover)?);
             }
             Ok(ControlFlow::Continue(()))
         })?);
@@ -87,6 +79,23 @@ fn past_table(index: u64) -> MapError {
 /// Returns the first guest byte that no entry before the one at `index` maps.
 fn start_of(table: &BlockTable, index: u64) -> GuestOffset {
     GuestOffset::new(table.blocks_before(index).saturating_mul(table.block_bytes.into()))
+}
+
+/// Covers the blocks with the entries at `indices`, which are all `entry`.
+fn equal_blocks(
+    table: &BlockTable,
+    indices: Range<u64>,
+    entry: u64,
+    cover: &mut impl Cover,
+) -> Flow {
+    if BlockState::of_entry(entry) == BlockState::Zeros {
+        let [start, end] = [indices.start, indices.end].map(|index| start_of(table, index));
+        return cover.cover(start, end, mapping_of(None));
+    }
+    for index in indices {
+        go_on!(block(table, index, entry, cover)?);
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Covers the block with the entry at `index`, unless that stands for a sector bitmap.

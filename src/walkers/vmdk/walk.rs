@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
-use crate::formats::entries::{Entries, each_entries};
+use crate::formats::entries::{Entries, EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vmdk::grain::Grain;
 use crate::formats::vmdk::tables::{GrainKind, Tables};
@@ -85,7 +85,6 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         go_on!(each_entries(file, directory, indices, first, |entries| -> Flow {
             go_on!(self.cover.step());
             self.cover.observer().event(State::WalkL1, Event::Piece);
-            // `hole_until` covers holes once an entry follows them.
             let Entries::Read(index, entries) = entries else {
                 return Ok(ControlFlow::Continue(()));
             };
@@ -93,6 +92,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
                 let at = start.saturating_add(index.saturating_mul(span));
                 let table = self.checked(at, |tables| tables.table_of(number(*entry)))?;
                 if let Some(table) = table {
+                    // The entries before this one that name no table are holes.
                     go_on!(self.cover.hole_until(at)?);
                     self.cover.observer().event(State::WalkL1, Event::Table);
                     let end = end.min(at.saturating_add(span));
@@ -124,20 +124,34 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         each_entries(self.extent.file, table, from..until, scratch, |entries| -> Flow {
             go_on!(self.cover.step());
             self.cover.observer().event(State::WalkL2, Event::Piece);
-            let Entries::Read(index, entries) = entries else {
-                return Ok(ControlFlow::Continue(()));
-            };
-            for (index, entry) in (index..).zip(entries) {
-                let at = start.saturating_add(index.saturating_mul(grain_bytes));
-                let grain = self.checked(at, |tables| tables.grain_of(number(*entry)))?;
-                if grain != Grain::Unallocated {
-                    go_on!(self.cover.hole_until(at)?);
-                    let mapping = self.extent.mapping_of(grain);
-                    go_on!(self.cover.cover(at, at.saturating_add(grain_bytes), mapping)?);
-                }
+            for EntryRun { indices, entry } in entries.runs() {
+                let at = start.saturating_add(indices.start.saturating_mul(grain_bytes));
+                let grain = self.checked(at, |tables| tables.grain_of(number(entry)))?;
+                go_on!(self.grains(at, indices.end.saturating_sub(indices.start), grain)?);
             }
             Ok(ControlFlow::Continue(()))
         })
+    }
+
+    /// Covers `count` grains from the guest byte `at` on, whose entries are equal.
+    fn grains(&mut self, at: GuestOffset, count: u64, grain: Grain) -> Flow {
+        // `hole_until` covers holes once an entry follows them.
+        if grain == Grain::Unallocated {
+            return Ok(ControlFlow::Continue(()));
+        }
+        go_on!(self.cover.hole_until(at)?);
+        let grain_bytes = self.tables.grain_bytes();
+        let mapping = self.extent.mapping_of(grain);
+        // The mapping of zeros continues over all grains. Stored grains with equal entries lie in one place.
+        let (each, count) = match grain {
+            Grain::Zero => (grain_bytes.saturating_mul(count), 1),
+            _ => (grain_bytes, count),
+        };
+        for index in 0..count {
+            let start = at.saturating_add(index.saturating_mul(each));
+            go_on!(self.cover.cover(start, start.saturating_add(each), mapping)?);
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Decodes the entry for the guest bytes from `at` on. If it is malformed, covers the hole before it.

@@ -7,8 +7,8 @@
 use std::ops::ControlFlow;
 
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{PIECE_BYTES, Storage};
-use crate::formats::entries::{Entries, each_entries};
+use crate::disk::storage::Storage;
+use crate::formats::entries::each_entries;
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vpc::constants::{
     DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
@@ -16,6 +16,7 @@ use crate::formats::vpc::constants::{
 use crate::formats::vpc::dynamic_header::DynamicHeader;
 use crate::formats::vpc::footer::Footer;
 use crate::walkers::raw::whole_sectors;
+use crate::walkers::scratch::OPEN_PIECE_BYTES;
 
 /// An open VHD image.
 #[derive(Debug)]
@@ -84,16 +85,11 @@ fn footer<S: Storage + ?Sized>(image: &S) -> Result<(Footer, bool), MapError> {
 fn check_ends<S: Storage + ?Sized>(image: &S, header: &DynamicHeader) -> Result<(), MapError> {
     let entries = u64::from(header.entries);
     let mut highest = None;
-    let mut scratch = vec![0; PIECE_BYTES];
+    let mut scratch = [0; OPEN_PIECE_BYTES];
     let table = header.table_offset;
     let _ = each_entries(image, table, 0..entries, &mut scratch, |piece| -> Flow {
-        let in_piece = match piece {
-            Entries::Zeros(_) => Some(0),
-            Entries::Read(_, entries) => {
-                let stored = entries.iter().map(|entry| u32::from_be_bytes(*entry));
-                stored.filter(|entry| *entry != UNALLOCATED).max()
-            }
-        };
+        let in_piece = piece.runs().map(|run| u32::from_be_bytes(run.entry));
+        let in_piece = in_piece.filter(|entry| *entry != UNALLOCATED).max();
         highest = highest.max(in_piece);
         Ok(ControlFlow::Continue(()))
     })?;

@@ -3,13 +3,13 @@
 //! # Arithmetic
 //! The table lies inside the file, and a disk has 2^41 bytes at most, so that no offset saturates.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use crate::disk::extent::Mapping;
 use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
-use crate::formats::entries::{Entries, each_entries};
+use crate::formats::entries::{EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vpc::dynamic_header::DynamicHeader;
 use crate::walkers::cover::{Cover, entries_of, go_on, in_place};
@@ -30,17 +30,8 @@ impl<S: Storage + ?Sized> Vpc<'_, S> {
         each_entries(self.image, header.table_offset, indices, scratch, |entries| -> Flow {
             go_on!(cover.step());
             cover.observer().event(State::WalkL1, Event::Piece);
-            match entries {
-                Entries::Read(first, entries) => {
-                    for (index, entry) in (first..).zip(entries) {
-                        go_on!(block(header, index, u32::from_be_bytes(*entry), cover)?);
-                    }
-                }
-                Entries::Zeros(indices) => {
-                    for index in indices {
-                        go_on!(block(header, index, 0, cover)?);
-                    }
-                }
+            for EntryRun { indices, entry } in entries.runs() {
+                go_on!(equal_blocks(header, indices, u32::from_be_bytes(entry), cover)?);
             }
             Ok(ControlFlow::Continue(()))
         })
@@ -63,12 +54,24 @@ impl<S: Storage + ?Sized> Vpc<'_, S> {
     }
 }
 
-/// Covers the block at `index`, whose table entry is `entry`.
-fn block(header: &DynamicHeader, index: u64, entry: u32, cover: &mut impl Cover) -> Flow {
-    let block = u64::from(header.block_bytes);
+/// Covers the blocks at `indices`, whose table entries are all `entry`.
+fn equal_blocks(
+    header: &DynamicHeader,
+    indices: Range<u64>,
+    entry: u32,
+    cover: &mut impl Cover,
+) -> Flow {
     // The table covers a disk of at most 2040 GiB, and one block more.
-    let start = GuestOffset::new(index.saturating_mul(block));
-    cover.cover(start, start.saturating_add(block), mapping_of(header.data_of(entry)))
+    let start_of =
+        |index: u64| GuestOffset::new(index.saturating_mul(u64::from(header.block_bytes)));
+    let Some(host) = header.data_of(entry) else {
+        return cover.cover(start_of(indices.start), start_of(indices.end), mapping_of(None));
+    };
+    for index in indices {
+        let end = start_of(index.saturating_add(1));
+        go_on!(cover.cover(start_of(index), end, mapping_of(Some(host)))?);
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Returns the mapping of bytes at `host`. QEMU's driver reports blocks that the file does not store as present: they

@@ -3,10 +3,9 @@
 //! # Arithmetic
 //! The end of a structure that saturates at 2^64 lies past the end of the file, which is a violation.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
-use crate::disk::error::StorageError;
-use crate::disk::storage::{Data, each_data};
+use crate::disk::offsets::HostOffset;
 use crate::formats::error::MapError;
 use crate::formats::vhdx::block_table::BlockTable;
 use crate::formats::vhdx::checksum::Checksum;
@@ -22,14 +21,13 @@ use crate::formats::vhdx::regions::Region;
 use crate::harness::oracles::{OracleResult, Violation, violation};
 use crate::images::image::Image;
 
-use super::reading::{ORACLE, read, refused};
+use super::reading::{ORACLE, each_run, read, refused};
 
-/// The offset of the second region table.
-const SECOND_REGION_TABLE_OFFSET: u64 = REGION_TABLE_OFFSET + REGION_TABLE_BYTES as u64;
+/// The offsets of both region tables.
+const REGION_TABLE_OFFSETS: [u64; 2] =
+    [REGION_TABLE_OFFSET, REGION_TABLE_OFFSET + REGION_TABLE_BYTES as u64];
 /// The length of a metadata region in bytes.
 const METADATA_REGION_BYTES: u64 = OFFSET_UNIT_BYTES;
-/// The number of bytes of a table that are read at a time.
-const BAT_PIECE_BYTES: usize = 1024;
 
 /// Bits 3 to 19 of an entry are reserved.
 const RESERVED_BITS: u64 = 0xffff8;
@@ -83,15 +81,19 @@ fn check_regions(
     log: Region,
     places: &mut Vec<Range<u64>>,
 ) -> Result<RegionTable, Box<Violation>> {
-    let bytes = read::<REGION_TABLE_BYTES>(image, REGION_TABLE_OFFSET);
-    if bytes != read::<REGION_TABLE_BYTES>(image, SECOND_REGION_TABLE_OFFSET) {
+    let [table, copy] =
+        REGION_TABLE_OFFSETS.map(|at| RegionTable::read(image, HostOffset::new(at), log));
+    let table = table.map_err(|error| refused("regions", &error))?;
+    let [head, copied] = REGION_TABLE_OFFSETS.map(|at| read::<REGION_ENTRIES_AT>(image, at));
+    // Valid tables with the same checksum have the same bytes.
+    if copy.is_err() || head != copied {
         violation(ORACLE, "region tables", ("the same", "different"), String::new)?;
     }
-    let table = RegionTable::parse(&bytes, log).map_err(|error| refused("regions", &error))?;
-    let count = number(&bytes, 8, 4) as usize;
-    let entries = bytes[REGION_ENTRIES_AT..].chunks_exact(REGION_ENTRY_BYTES).take(count);
-    for entry in entries {
-        let (start, length) = (number(entry, 16, 8), number(entry, 24, 4));
+    let count = number(&head, 8, 4);
+    let first = REGION_TABLE_OFFSET + REGION_ENTRIES_AT as u64;
+    for index in 0..count {
+        let entry = read::<REGION_ENTRY_BYTES>(image, first + index * REGION_ENTRY_BYTES as u64);
+        let (start, length) = (number(&entry, 16, 8), number(&entry, 24, 4));
         check_aligned("region", start)?;
         check_aligned("length of a region", length)?;
         places.push(start..start.saturating_add(length));
@@ -101,13 +103,15 @@ fn check_regions(
 
 /// Checks the metadata table, and that its items lie in the region behind it, each in its own place.
 fn check_metadata(image: &Image, region: u64) -> Result<Metadata, Box<Violation>> {
-    let bytes = read::<METADATA_TABLE_BYTES>(image, region);
     let refused = |error: MapError| refused("metadata", &error);
-    let table = MetadataTable::parse(&bytes).map_err(refused)?;
-    let count = number(&bytes, 10, 2) as usize;
-    let entries = bytes[METADATA_ENTRIES_AT..].chunks_exact(METADATA_ENTRY_BYTES).take(count);
+    let table = MetadataTable::read(image, HostOffset::new(region)).map_err(refused)?;
+    let head = read::<METADATA_ENTRIES_AT>(image, region);
+    let entries = (0..number(&head, 10, 2)).map(|index| {
+        let at = METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
+        read::<METADATA_ENTRY_BYTES>(image, region + at)
+    });
     let mut items: Vec<Range<u64>> = entries
-        .map(|entry| (number(entry, 16, 4), number(entry, 20, 4)))
+        .map(|entry| (number(&entry, 16, 4), number(&entry, 20, 4)))
         .filter(|place| *place != (0, 0))
         .map(|(start, length)| start..start + length)
         .collect();
@@ -133,33 +137,23 @@ fn check_metadata(image: &Image, region: u64) -> Result<Metadata, Box<Violation>
 /// Checks all entries of the table's region, also those behind the entry of the last block, and notes the places of
 /// the blocks.
 fn check_table(image: &Image, table: &BlockTable, places: &mut Vec<Range<u64>>) -> OracleResult {
-    let end = table.offset.saturating_add(table.room_entries * BAT_ENTRY_BYTES as u64);
-    let mut verdict = Ok(());
-    // Reads from memory do not fail.
-    let _ = each_data(image, table.offset..end, &mut [0; BAT_PIECE_BYTES], |data| {
-        verdict = check_piece(table, &data, places);
-        let is_valid = verdict.is_ok();
-        Ok::<_, StorageError>(if is_valid {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        })
-    });
-    verdict
-}
-
-/// Checks the entries in a piece of the table.
-fn check_piece(table: &BlockTable, piece: &Data<'_>, places: &mut Vec<Range<u64>>) -> OracleResult {
-    let first = piece.offset.saturating_distance_from(table.offset) / BAT_ENTRY_BYTES as u64;
-    for (index, entry) in (first..).zip(piece.bytes.chunks_exact(BAT_ENTRY_BYTES)) {
-        let entry = number(entry, 0, BAT_ENTRY_BYTES);
-        check_entry(table, index, entry)?;
-        let start = entry / OFFSET_UNIT_BYTES * OFFSET_UNIT_BYTES;
-        if start > 0 {
-            places.push(start..start.saturating_add(table.block_bytes.into()));
+    each_run(image, table.offset.get(), table.room_entries, |run| {
+        let entry = u64::from_le_bytes(run.entry);
+        // The file does not store most entries of the region. They are 0, those of blocks without data.
+        if entry == 0 {
+            return Ok(());
         }
-    }
-    Ok(())
+        let start = entry / OFFSET_UNIT_BYTES * OFFSET_UNIT_BYTES;
+        let block = start..start.saturating_add(table.block_bytes.into());
+        for index in run.indices {
+            check_entry(table, index, entry)?;
+            // Each entry has a place of its own: two equal entries with a place are a violation.
+            if start > 0 {
+                places.push(block.clone());
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Checks one entry: only a stored block and a block of zeros that keeps its room have an offset.

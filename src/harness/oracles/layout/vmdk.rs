@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{GRAIN_BYTES, Storage};
+use crate::formats::entries::EntryRun;
 use crate::formats::vmdk::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_REDUNDANT_DIRECTORY,
     GRAIN_MARKER_BYTES, HEADER_BYTES, SECTOR_BYTES, STREAM_FOOTER_BYTES,
@@ -21,12 +22,12 @@ use crate::formats::vmdk::tables::{GrainKind, Tables};
 use crate::harness::oracles::{OracleResult, Violation, disagreement};
 use crate::images::image::Image;
 
-use super::reading::{ORACLE, read, refused};
+use super::reading::{ORACLE, each_run, read, refused};
 
 /// The length of the header that ESX writes, with its unused part.
 const COWD_HEADER_BYTES: u64 = 4 * SECTOR_BYTES;
-/// The bytes of a table that are read at a time.
-const GRAIN_TABLE_PIECE_BYTES: usize = 512;
+/// The bytes of a table that are compared at a time.
+const COMPARED_BYTES: usize = 256;
 const ENTRY_BYTES: u64 = 4;
 /// The bytes of a descriptor that are read: the builder writes no longer text.
 const TEXT_BYTES: usize = 1024;
@@ -123,39 +124,59 @@ fn check_tables(
     places: &mut Vec<Range<u64>>,
 ) -> Result<u64, Box<Violation>> {
     let (directory, length) = (tables.directory.get(), tables.directory_bytes());
-    let table_bytes = u64::from(tables.table_entries) * tables.entry_bytes();
-    let mut bytes = length;
     places.push(directory..directory.saturating_add(length));
-    if let Some(copy) = redundant {
-        places.push(copy..copy.saturating_add(length));
-        if entries(image, directory, length).count() != entries(image, copy, length).count() {
-            return Err(differs("redundant directory", "the same tables", "others"));
-        }
-    }
-    for (index, entry) in entries(image, directory, length) {
+    let mut named = 0;
+    each_entry(image, directory, tables.directory_entries.into(), |index, entry| {
+        named += 1;
         let copy = redundant.map(|copy| number(image, copy, index));
         if copy == Some(0) {
             return Err(differs("redundant directory", "the same tables", "fewer"));
         }
-        bytes += table_bytes;
-        let table = offset_of(entry.into());
-        places.push(table..table.saturating_add(table_bytes));
-        if let Some(copy) = copy.map(|copy| offset_of(copy.into())) {
-            places.push(copy..copy.saturating_add(table_bytes));
-            if !is_copy(image, table, copy, table_bytes) {
-                return Err(differs("redundant table", "the same entries", "others"));
-            }
-        }
-        let first = index * u64::from(tables.table_entries);
-        for (index, entry) in entries(image, table, table_bytes) {
-            match tables.grain_of(entry.into()) {
-                Ok(Grain::At(at)) => places.push(check_grain(image, tables, first + index, at)?),
-                Ok(Grain::Zero | Grain::Unallocated) => {}
-                Err(what) => return Err(differs("entry", "a grain", what)),
-            }
+        let copy = copy.map(|copy| offset_of(copy.into()));
+        check_table(image, tables, (index, offset_of(entry.into()), copy), places)
+    })?;
+    if let Some(copy) = redundant {
+        places.push(copy..copy.saturating_add(length));
+        let mut copied = 0;
+        each_entry(image, copy, tables.directory_entries.into(), |_, _| {
+            copied += 1;
+            Ok(())
+        })?;
+        if copied != named {
+            return Err(differs("redundant directory", "the same tables", "others"));
         }
     }
-    Ok(bytes)
+    Ok(length + named * table_bytes(tables))
+}
+
+/// Checks a table: its index in the directory, its place, and the place of its copy.
+fn check_table(
+    image: &Image,
+    tables: &Tables,
+    (index, table, copy): (u64, u64, Option<u64>),
+    places: &mut Vec<Range<u64>>,
+) -> OracleResult {
+    let table_bytes = table_bytes(tables);
+    places.push(table..table.saturating_add(table_bytes));
+    if let Some(copy) = copy {
+        places.push(copy..copy.saturating_add(table_bytes));
+        if !is_copy(image, table, copy, table_bytes) {
+            return Err(differs("redundant table", "the same entries", "others"));
+        }
+    }
+    let first = index * u64::from(tables.table_entries);
+    each_entry(image, table, tables.table_entries.into(), |index, entry| {
+        match tables.grain_of(entry.into()) {
+            Ok(Grain::At(at)) => places.push(check_grain(image, tables, first + index, at)?),
+            Ok(Grain::Zero | Grain::Unallocated) => {}
+            Err(what) => return Err(differs("entry", "a grain", what)),
+        }
+        Ok(())
+    })
+}
+
+fn table_bytes(tables: &Tables) -> u64 {
+    u64::from(tables.table_entries) * tables.entry_bytes()
 }
 
 /// Checks the beginning of a stored grain, and returns its place in the file. Without a marker, this is the first
@@ -197,19 +218,18 @@ fn check_grain(
     Ok(start..start.saturating_add(length))
 }
 
-/// Returns the entries of a table that are not 0, with their indices.
-fn entries(image: &Image, table: u64, length: u64) -> impl Iterator<Item = (u64, u32)> {
-    (0..length).step_by(GRAIN_TABLE_PIECE_BYTES).flat_map(move |at| {
-        let piece = read::<GRAIN_TABLE_PIECE_BYTES>(image, table.saturating_add(at));
-        let count = match piece == [0; GRAIN_TABLE_PIECE_BYTES] {
-            true => 0,
-            false => length.saturating_sub(at).div_ceil(ENTRY_BYTES),
-        };
-        (0..count).filter_map(move |nth| {
-            let entry = piece.as_chunks::<{ ENTRY_BYTES as usize }>().0.get(nth as usize)?;
-            Some((at / ENTRY_BYTES + nth, u32::from_le_bytes(*entry)))
-                .filter(|(_, entry)| *entry != 0)
-        })
+/// Calls `take` with the index and the value of each entry of a table that is not 0, as far as it succeeds.
+fn each_entry(
+    image: &Image,
+    table: u64,
+    count: u64,
+    mut take: impl FnMut(u64, u32) -> OracleResult,
+) -> OracleResult {
+    each_run(image, table, count, |EntryRun { mut indices, entry }| {
+        match u32::from_le_bytes(entry) {
+            0 => Ok(()),
+            entry => indices.try_for_each(|index| take(index, entry)),
+        }
     })
 }
 
@@ -220,15 +240,32 @@ fn number(image: &Image, table: u64, index: u64) -> u32 {
 
 /// Reports whether two tables have the same bytes.
 fn is_copy(image: &Image, table: u64, copy: u64, length: u64) -> bool {
-    (0..length).step_by(GRAIN_TABLE_PIECE_BYTES).all(|at| {
-        let count = length.saturating_sub(at).min(GRAIN_TABLE_PIECE_BYTES as u64) as usize;
-        let [one, other] = [table, copy].map(|start| {
-            let mut piece = read::<GRAIN_TABLE_PIECE_BYTES>(image, start.saturating_add(at));
-            piece[count..].fill(0);
-            piece
-        });
-        one == other
-    })
+    let mut at = 0;
+    while at < length {
+        let left = length - at;
+        let places = [table, copy].map(|start| start.saturating_add(at));
+        let hole = hole_bytes(image, places[0], left).min(hole_bytes(image, places[1], left));
+        if hole > 0 {
+            at += hole;
+            continue;
+        }
+        let [one, other] = places.map(|start| read::<COMPARED_BYTES>(image, start));
+        let count = left.min(COMPARED_BYTES as u64);
+        if one[..count as usize] != other[..count as usize] {
+            return false;
+        }
+        at += count;
+    }
+    true
+}
+
+/// Returns the number of bytes from `at` on, of `length` at most, that the image does not store.
+fn hole_bytes(image: &Image, at: u64, length: u64) -> u64 {
+    let (from, until) = (HostOffset::new(at), HostOffset::new(at.saturating_add(length)));
+    let mut scratch = [0; GRAIN_BYTES as usize];
+    // Reads from memory do not fail.
+    let data = image.next_data(from, until, &mut scratch).ok().flatten();
+    data.map_or(length, |data| data.offset.saturating_distance_from(from)).min(length)
 }
 
 /// Returns the byte offset of a sector.

@@ -7,17 +7,15 @@ use std::ops::Range;
 
 use crate::disk::storage::Storage;
 use crate::formats::vpc::constants::{
-    DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED, UNALLOCATED,
+    DYNAMIC_CHECKSUM_AT, DYNAMIC_HEADER_BYTES, FOOTER_BYTES, SECTOR_BYTES, TYPE_FIXED,
 };
 use crate::formats::vpc::dynamic_header::DynamicHeader;
 use crate::formats::vpc::footer::{Footer, checksums};
 use crate::harness::oracles::{OracleResult, Violation, violation};
 use crate::images::image::Image;
 
-use super::reading::{ORACLE, read, refused};
+use super::reading::{ORACLE, each_run, read, refused};
 
-/// The bytes of a table that are read at a time.
-const TABLE_PIECE_BYTES: usize = 1024;
 const TABLE_ENTRY_BYTES: u64 = 4;
 
 /// Checks an image, and notes the places of its structures. Returns the bytes of its table.
@@ -74,22 +72,16 @@ fn check_table(
     let table = header.table_offset.get();
     let table_bytes = u64::from(header.entries) * TABLE_ENTRY_BYTES;
     places.push(table..table.saturating_add(table_bytes));
-    for piece_at in (0..table_bytes).step_by(TABLE_PIECE_BYTES) {
-        let piece = read::<TABLE_PIECE_BYTES>(image, table.saturating_add(piece_at));
-        let length = table_bytes.saturating_sub(piece_at).min(TABLE_PIECE_BYTES as u64) as usize;
-        if piece == [0xff; TABLE_PIECE_BYTES] {
-            continue;
-        }
-        for entry in piece[..length].chunks_exact(TABLE_ENTRY_BYTES as usize) {
-            let entry = entry.try_into().map_or(UNALLOCATED, u32::from_be_bytes);
-            if let Some(data) = header.data_of(entry) {
-                let start = u64::from(entry) * SECTOR_BYTES;
-                check_bitmap(image, start..data.get())?;
-                places.push(start..data.get().saturating_add(u64::from(header.block_bytes)));
-            }
-        }
-    }
-    Ok(())
+    each_run(image, table, header.entries.into(), |run| {
+        let entry = u32::from_be_bytes(run.entry);
+        let Some(data) = header.data_of(entry) else { return Ok(()) };
+        let start = u64::from(entry) * SECTOR_BYTES;
+        check_bitmap(image, start..data.get())?;
+        let block = start..data.get().saturating_add(u64::from(header.block_bytes));
+        // Each entry has a place of its own: two equal entries are a violation.
+        places.extend(run.indices.map(|_| block.clone()));
+        Ok(())
+    })
 }
 
 /// Checks that a bitmap says of every sector that the file stores it: the builder stores whole blocks.
