@@ -1,11 +1,48 @@
 //! The assumptions of the oracle of damaged images: every field is an element, and no two elements overlap.
 
+#[path = "anatomy/vhdx.rs"]
+mod vhdx;
+#[path = "anatomy/vmdk.rs"]
+mod vmdk;
+
 use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::harness::{Harness, Walker};
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::harness::target::Target;
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::images::Image;
 use qcowfuzz::internal::formats::anatomy::Anatomy;
 use qcowfuzz::internal::formats::anatomy::Part;
+use qcowfuzz::internal::images::damage::Transform;
+use qcowfuzz::internal::programs::operand::{Base, ImageForm, Number};
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::text::assemble;
+use qcowfuzz::programs::{Operation, Program};
+
+/// Returns the image of a program after an attack that writes `value` to the element `nth` of a part.
+fn attacked(program: &Program, part: Part, nth: usize, value: u16) -> Image {
+    let mut program = program.clone();
+    let (depth, transform, nth) = (Number::LOWEST, Transform::Set, nth as u16);
+    program.operations.push(Operation::Patch { part, depth, nth, transform, value });
+    let mut hostile = TargetKind::Hostile.judging(Walker::default());
+    if let Err(failure) = hostile.run(&program.encode(), Checks::AtCheckpoints) {
+        panic!("{}\n{program}", failure.violation);
+    }
+    hostile.pipeline().unwrap().images().top().image.clone()
+}
+
+/// Returns `N` bytes of an image.
+fn bytes_of<const N: usize>(image: &Image, at: u64) -> [u8; N] {
+    let mut bytes = [0; N];
+    image.read_at(HostOffset::new(at), &mut bytes).unwrap();
+    bytes
+}
+
+/// Returns the names of the fields of a part, in order.
+fn names(anatomy: &Anatomy, part: Part) -> Vec<&'static str> {
+    anatomy.of(part).iter().map(|it| it.name).collect()
+}
 
 fn ranges(anatomy: &Anatomy) -> Vec<(u64, u64, Part)> {
     let mut ranges: Vec<_> = anatomy
@@ -23,7 +60,13 @@ fn elements_do_not_overlap() {
     let mut harness = Harness::new(Walker::default());
     let mut anatomy = Anatomy::default();
     for rng_seed in 0..400 {
-        let program = generate_any(rng_seed, 30);
+        let mut program = generate_any(rng_seed, 30);
+        // Many programs have another format than qcow2, in every variety.
+        if let Some(base) = [Base::Vpc, Base::Vhdx, Base::Vmdk].get(rng_seed as usize % 6) {
+            program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
+            program.prologue.base = *base;
+            program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
+        }
         harness.build(&program.encode());
         let top = harness.images().top();
         anatomy.read(top.format, &top.image).unwrap();

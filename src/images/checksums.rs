@@ -3,7 +3,7 @@
 
 use crate::formats::anatomy::SealKind;
 use crate::formats::vhdx::constants::{
-    CHECKSUM_AT, FILE_SIGNATURE, HEADER_SIGNATURE, LOG_ENTRY_SIGNATURE, REGION_TABLE_BYTES,
+    CHECKSUM_AT, FILE_SIGNATURE, HEADER_SIGNATURE, LOG_ENTRY_LENGTH_AT, LOG_ENTRY_SIGNATURE, REGION_TABLE_BYTES,
     REGION_TABLE_OFFSET, REGION_TABLE_SIGNATURE, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
 };
 use crate::formats::vpc::constants::{
@@ -13,9 +13,8 @@ use crate::formats::vpc::constants::{
 
 /// The offset of the dynamic header's offset in a VHD footer.
 const DATA_OFFSET_AT: usize = 16;
-/// The offsets of the log's offset in a VHDX header, and of the length in an entry of the log.
+/// The offset of the log's offset in a VHDX header.
 const LOG_OFFSET_AT: usize = 72;
-const LOG_ENTRY_LENGTH_AT: usize = 8;
 
 /// Corrects the checksums of all structures of a VHD or VHDX image that lie where readers look for them. Leaves other
 /// files as they are.

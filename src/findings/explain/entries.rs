@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use crate::disk::limits::MAX_EXPLAINED_ENTRIES;
 use crate::disk::offsets::HostOffset;
-use crate::formats::anatomy::{Anatomy, Element, Part};
-use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::anatomy::{Anatomy, ByteOrder, Element, Part};
 use crate::images::image::Image;
 
-use super::spelled::spelled;
+use super::spelled::{ImageFacts, spelled};
 
 /// A field or an entry.
 #[derive(Clone, Debug)]
@@ -21,6 +20,8 @@ pub struct ExplainedEntry {
     pub at: HostOffset,
     /// Its width in bytes: 1, 2, 4 or 8.
     pub width_bytes: u8,
+    /// The order of its bytes.
+    pub order: ByteOrder,
     /// The guest range that it maps: empty if it maps nothing, the whole disk if it affects all of it.
     pub guest: Range<u64>,
     /// The value that the build wrote.
@@ -39,13 +40,14 @@ pub struct ExplainedEntry {
 pub(super) fn of(
     image: &Image,
     anatomy: &Anatomy,
-    geometry: Option<&Geometry>,
+    facts: &ImageFacts,
     operation: impl Fn(&Range<u64>) -> Option<usize>,
 ) -> Vec<ExplainedEntry> {
     let entry = |element: &Element| {
-        let Element { part, name, at, width_bytes, .. } = *element;
-        let (value, guest) = (image.number(at, width_bytes), element.guest.clone());
-        let spelled = spelled(part, name, value, geometry);
+        let Element { part, name, at, width_bytes, order, .. } = *element;
+        let value = order.in_order(image.number(at, width_bytes), width_bytes);
+        let guest = element.guest.clone();
+        let spelled = spelled(part, name, value, facts);
         let operation = operation(&guest);
         let (damaged, read) = (None, false);
         ExplainedEntry {
@@ -53,6 +55,7 @@ pub(super) fn of(
             name,
             at,
             width_bytes,
+            order,
             guest,
             value,
             damaged,

@@ -9,7 +9,6 @@ use crate::disk::storage::Storage;
 use crate::findings::provenance::Provenance;
 use crate::formats::anatomy::{Anatomy, Element, Part, Structure};
 use crate::formats::qcow2::entry::L1Entry;
-use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::head::Head;
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
 use crate::images::files::{Images, LayerFiles};
@@ -17,7 +16,7 @@ use crate::images::image::Image;
 use crate::programs::Vm;
 
 use super::entries::{self, ExplainedEntry};
-use super::spelled::spelled;
+use super::spelled::{ImageFacts, spelled};
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +42,8 @@ pub struct FileView {
     pub length_bytes: u64,
     /// The length to which a hostile program truncated it, in bytes.
     pub cut_to_bytes: Option<u64>,
-    /// The geometry of an image; `None` for any other file, and for an image without a valid header.
-    pub geometry: Option<Geometry>,
+    /// The facts that give the fields and entries their meaning.
+    pub facts: ImageFacts,
     /// The cluster size in bytes. For a raw file, the cluster size of the operations that wrote it.
     pub cluster_bytes: u64,
     /// The runs of the file, in order, without gaps.
@@ -110,17 +109,16 @@ pub(super) fn image(
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
     let length_bytes = image.length_bytes();
     let geometry = Head::read(image).ok().map(|head| head.header.geometry);
+    let facts = ImageFacts { format: ImageFormat::Qcow2, geometry, grain_tables: None };
     let mut view = FileView {
         kind: FileKind::Image,
         depth,
         length_bytes,
         cut_to_bytes: None,
-        geometry,
+        facts,
         cluster_bytes: cluster_size.bytes(),
         runs: Vec::new(),
-        entries: entries::of(image, anatomy, geometry.as_ref(), |guest| {
-            provenance.last_touching(guest)
-        }),
+        entries: entries::of(image, anatomy, &facts, |guest| provenance.last_touching(guest)),
         fault,
     };
     let spans = table_spans(image, anatomy);
@@ -161,8 +159,9 @@ fn other_image(
     structures.sort_by_key(|structure| structure.bytes.start);
     view.runs = with_structures(std::mem::take(&mut view.runs), &structures);
     let operation = |guest: &Range<u64>| provenance.last_touching(guest);
-    view.entries = entries::of(image, anatomy, None, operation);
-    FileView { fault, ..view }
+    let facts = ImageFacts::of_other(layer.format, anatomy);
+    view.entries = entries::of(image, anatomy, &facts, operation);
+    FileView { fault, facts, ..view }
 }
 
 /// Returns the runs, with structures in their places. `structures` are sorted.
@@ -199,6 +198,8 @@ fn role_of(part: Part) -> Role {
     match part {
         Part::Table => Role::BlockTable,
         Part::BlockFront => Role::BlockFront,
+        Part::Directory => Role::Directory,
+        Part::Metadata => Role::Metadata,
         _ => Role::Header,
     }
 }
@@ -222,7 +223,7 @@ fn plain(
         entries,
         fault: None,
         cut_to_bytes: None,
-        geometry: None,
+        facts: ImageFacts { format: ImageFormat::Raw, geometry: None, grain_tables: None },
     };
     let mut edges: Vec<u64> = provenance.hosts().flat_map(|host| [host.start, host.end]).collect();
     edges.extend([0, length_bytes]);
@@ -310,10 +311,11 @@ pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
         let Some(layer) = images.layers().nth(view.depth) else { continue };
         let length_bytes = layer.image.length_bytes();
         view.cut_to_bytes = (length_bytes != view.length_bytes).then_some(length_bytes);
-        let geometry = view.geometry;
+        let facts = view.facts;
         for entry in &mut view.entries {
             let now = layer.image.number(entry.at, entry.width_bytes);
-            let spelled = || spelled(entry.part, entry.name, now, geometry.as_ref());
+            let now = entry.order.in_order(now, entry.width_bytes);
+            let spelled = || spelled(entry.part, entry.name, now, &facts);
             entry.damaged = (now != entry.value).then(|| (now, spelled()));
         }
     }

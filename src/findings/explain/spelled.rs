@@ -1,11 +1,15 @@
 //! The bits of fields and entries, in words.
 
+mod other_formats;
+
 use crate::disk::clusters::SUBCLUSTERS;
-use crate::formats::anatomy::Part;
+use crate::disk::image_format::ImageFormat;
+use crate::formats::anatomy::{Anatomy, Part};
 use crate::formats::qcow2::constants::{COPIED, OFFSET_MASK};
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitmap};
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::refcount;
+use crate::formats::vmdk::tables::Tables;
 
 /// Names of the header's feature bits, from bit 0 on (specification, "Header").
 const FEATURE_BITS: [(&str, &[&str]); 3] = [
@@ -17,8 +21,39 @@ const FEATURE_BITS: [(&str, &[&str]); 3] = [
     ("autoclear_features", &["bitmaps", "raw external data"]),
 ];
 
-/// Returns the meaning of a field or an entry in words. Without a `geometry`, entries of L2 tables have none.
-pub fn spelled(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) -> String {
+/// The facts about an image that give its fields and entries their meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageFacts {
+    /// The format.
+    pub format: ImageFormat,
+    /// The geometry of a qcow2 image; `None` without a valid header.
+    pub geometry: Option<Geometry>,
+    /// The tables of a VMDK image; `None` without a valid header.
+    pub grain_tables: Option<Tables>,
+}
+
+impl ImageFacts {
+    /// Returns the facts about a file that is not a qcow2 image.
+    pub(super) fn of_other(format: ImageFormat, anatomy: &Anatomy) -> Self {
+        Self { format, geometry: None, grain_tables: anatomy.grain_tables().copied() }
+    }
+}
+
+/// Returns the meaning of a field or an entry in words.
+pub fn spelled(part: Part, name: &str, value: u64, facts: &ImageFacts) -> String {
+    match facts.format {
+        ImageFormat::Qcow2 => qcow2(part, name, value, facts.geometry.as_ref()),
+        ImageFormat::Vpc => other_formats::vpc(part, name, value),
+        ImageFormat::Vhdx => other_formats::vhdx(part, name, value),
+        ImageFormat::Vmdk => {
+            other_formats::vmdk(part, name, value, facts.grain_tables.as_ref())
+        }
+        ImageFormat::Raw => value.to_string(),
+    }
+}
+
+/// Returns the meaning of a field or an entry of a qcow2 image. Without a `geometry`, entries of L2 tables have none.
+fn qcow2(part: Part, name: &str, value: u64, geometry: Option<&Geometry>) -> String {
     match part {
         Part::L1 | Part::SnapshotTable => match L1Entry(value).table() {
             Some(table) => {

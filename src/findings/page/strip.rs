@@ -13,7 +13,7 @@ use super::scale::{Scale, ScalePiece, WIDTH};
 use super::shown::{MOST_RUNS, left_out, shown};
 
 /// The roles in the order of the legend.
-const ROLES: [RunRole; 15] = [
+const ROLES: [RunRole; 17] = [
     RunRole::Used(Role::Header),
     RunRole::Used(Role::L1Table),
     RunRole::Used(Role::L2Table),
@@ -23,6 +23,8 @@ const ROLES: [RunRole; 15] = [
     RunRole::Used(Role::BitmapDirectory),
     RunRole::Used(Role::BitmapTable),
     RunRole::Used(Role::BitmapData),
+    RunRole::Used(Role::Metadata),
+    RunRole::Used(Role::Directory),
     RunRole::Used(Role::BlockTable),
     RunRole::Used(Role::BlockFront),
     RunRole::Used(Role::Data),
@@ -48,6 +50,8 @@ fn letters_and_style(role: RunRole) -> (&'static str, &'static str) {
             Role::Compressed => ("C", "compressed"),
             Role::BlockTable => ("T", "l2"),
             Role::BlockFront => ("F", "bitmap-data"),
+            Role::Directory => ("DI", "l1"),
+            Role::Metadata => ("M", "snapshots"),
         },
         RunRole::Hole => ("·", "hole"),
         RunRole::Leak => ("!", "leak"),

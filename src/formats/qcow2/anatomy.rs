@@ -139,10 +139,8 @@ impl Anatomy {
     }
 
     fn entry(&mut self, part: Part, at: HostOffset, table: &HostTable, guest: Range<u64>) {
-        let (name, width_bytes, stride_bytes) = ("", 8, table.entry_bytes);
-        let end = table.range().end;
-        let entry = Element::field(part, name, at, width_bytes, guest);
-        self.push(Element { stride_bytes, end, ..entry });
+        let entry = Element::field(part, "", at, 8, guest);
+        self.push(entry.in_table(table.entry_bytes, table.range().end));
     }
 
     fn refcounts<S: Storage + ?Sized>(
@@ -178,7 +176,7 @@ impl Anatomy {
                     let at = block.start.saturating_add(skipped + index * stride_bytes);
                     let guest = guest.clone();
                     let entry = Element::field(part, name, at, width_bytes, guest);
-                    self.push(Element { stride_bytes, end, ..entry });
+                    self.push(entry.in_table(stride_bytes, end));
                 }
             }
             Ok(ControlFlow::Continue(()))

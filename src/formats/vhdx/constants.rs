@@ -85,6 +85,8 @@ pub const LOG_SECTOR_BYTES: u64 = 4 << 10;
 pub const LOG_HEADER_BYTES: usize = 64;
 /// The first bytes of a log entry.
 pub const LOG_ENTRY_SIGNATURE: [u8; 4] = *b"loge";
+/// The offset of the entry's length in the header of a log entry.
+pub const LOG_ENTRY_LENGTH_AT: usize = 8;
 /// The length of a descriptor in bytes.
 pub const LOG_DESCRIPTOR_BYTES: usize = 32;
 /// The first bytes of a descriptor of a sector with data.

@@ -1,5 +1,6 @@
 //! The VHDX format: headers, region table, metadata, block allocation table and log. All numbers are little-endian.
 
+pub mod anatomy;
 pub mod block_table;
 pub mod checksum;
 pub mod constants;

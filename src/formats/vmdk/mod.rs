@@ -4,6 +4,7 @@
 //! A disk consists of extents. An image is one sparse extent, or a descriptor: a text that names the files of the
 //! extents.
 
+pub mod anatomy;
 pub mod constants;
 pub mod cowd_header;
 pub mod descriptor;

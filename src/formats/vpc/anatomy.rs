@@ -8,7 +8,9 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, NOTHING, Part, Seal, SealKind};
+use crate::formats::anatomy::{
+    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal, SealKind,
+};
 use crate::formats::error::MapError;
 
 use super::constants::{
@@ -18,8 +20,8 @@ use super::constants::{
 use super::dynamic_header::DynamicHeader;
 use super::footer::Footer;
 
-/// The fields of a footer: name, offset, width in bytes, and whether the mapping depends on the field.
-const FOOTER_FIELDS: &[(&str, usize, u8, bool)] = &[
+/// The fields of a footer.
+const FOOTER_FIELDS: &[FieldLayout] = &[
     ("cookie", 0, 8, true),
     ("features", 8, 4, false),
     ("file_format_version", 12, 4, false),
@@ -31,19 +33,19 @@ const FOOTER_FIELDS: &[(&str, usize, u8, bool)] = &[
     ("heads", 58, 1, true),
     ("sectors_per_track", 59, 1, true),
     ("disk_type", 60, 4, true),
-    ("checksum", FOOTER_CHECKSUM_AT, 4, true),
+    ("checksum", FOOTER_CHECKSUM_AT as u64, 4, true),
     ("saved_state", 84, 1, false),
 ];
 
 /// The fields of a dynamic header.
-const DYNAMIC_HEADER_FIELDS: &[(&str, usize, u8, bool)] = &[
+const DYNAMIC_HEADER_FIELDS: &[FieldLayout] = &[
     ("cookie", 0, 8, true),
     ("data_offset", 8, 8, false),
     ("table_offset", 16, 8, true),
     ("header_version", 24, 4, false),
     ("max_table_entries", 28, 4, true),
     ("block_size", 32, 4, true),
-    ("checksum", DYNAMIC_CHECKSUM_AT, 4, false),
+    ("checksum", DYNAMIC_CHECKSUM_AT as u64, 4, false),
 ];
 
 /// The length of a table entry.
@@ -79,10 +81,8 @@ impl Anatomy {
         if Footer::is_at(&at_end) {
             // No reader needs this copy.
             self.add_structure(Part::Header, HostOffset::new(last), FOOTER_BYTES as u64);
-            for (name, inside, width_bytes, _) in FOOTER_FIELDS {
-                let at = HostOffset::new(last.saturating_add(*inside as u64));
-                self.push(Element::field(Part::Header, name, at, *width_bytes, NOTHING));
-            }
+            let copy = group(HostOffset::new(last)).elements(FOOTER_FIELDS);
+            copy.for_each(|field| self.push(Element { guest: NOTHING, ..field }));
         }
         Ok(())
     }
@@ -93,18 +93,11 @@ impl Anatomy {
         start: HostOffset,
         length_bytes: usize,
         inside: usize,
-        fields: &'static [(&str, usize, u8, bool)],
+        fields: &'static [FieldLayout],
     ) {
-        let kind = SealKind::ComplementOfSum;
         self.add_structure(Part::Header, start, length_bytes as u64);
-        for (name, at, width_bytes, maps) in fields {
-            let guest = if *maps { EVERYTHING } else { NOTHING };
-            let place = start.saturating_add(*at as u64);
-            let field = Element::field(Part::Header, name, place, *width_bytes, guest);
-            // A checksum that is changed must stay wrong.
-            let corrected = Seal { start, length_bytes, inside, kind };
-            self.push(Element { seal: (*at != inside).then_some(corrected), ..field });
-        }
+        let seal = Some(Seal { start, length_bytes, inside, kind: SealKind::ComplementOfSum });
+        self.add_fields(FieldGroup { seal, ..group(start) }, fields);
     }
 
     /// Adds the entries of the table that name blocks, and the first byte of each block's bitmap.
@@ -129,7 +122,7 @@ impl Anatomy {
                 let start = index.saturating_mul(block_bytes);
                 let guest = start..start.saturating_add(block_bytes);
                 let element = Element::field(Part::Table, "", place(index), 4, guest);
-                self.push(Element { stride_bytes: TABLE_ENTRY_BYTES, end, ..element });
+                self.push(element.in_table(TABLE_ENTRY_BYTES, end));
                 if let Some(data) = header.data_of(entry).filter(|_| header.bitmap_bytes() > 0) {
                     let at = HostOffset::new(data.get().saturating_sub(header.bitmap_bytes()));
                     self.add_structure(Part::BlockFront, at, header.bitmap_bytes());
@@ -143,6 +136,10 @@ impl Anatomy {
         }
         Ok(())
     }
+}
+
+fn group(start: HostOffset) -> FieldGroup {
+    FieldGroup::new(Part::Header, start, ByteOrder::BigEndian, OffsetUnit::Byte)
 }
 
 /// Reads a sector that may be a footer. Bytes past the end of the file are zeros.

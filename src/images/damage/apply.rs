@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::limits::MAX_LAYERS;
+use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, Part, Seal};
+use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, OffsetUnit, Part};
 use crate::formats::qcow2::constants::OFFSET_MASK;
 use crate::images::files::Images;
 use crate::images::image::Image;
@@ -18,11 +19,16 @@ use crate::images::image::Image;
 use super::attacks::{Attack, Spot, Transform};
 use super::traps::{Failing, Trap};
 
+/// The unit of `misalign`, and of the offsets that count sectors.
+const SECTOR_BYTES: u64 = 512;
+
 /// The damage to the files of a program. All buffers are reused from program to program.
 #[derive(Debug, Default)]
 pub struct Damage {
     anatomies: [Anatomy; MAX_LAYERS],
     touched: Vec<Range<u64>>,
+    /// A structure whose checksum is computed.
+    structure: Vec<u8>,
     changed: Vec<ChangedElement>,
     pub(super) traps: Vec<Trap>,
     pub(super) failing: Vec<Failing>,
@@ -92,6 +98,7 @@ impl Damage {
                 let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
                 let image = &images.at_depth_mut(depth).image;
                 let value = changed(anatomy, image, &element, transform, value);
+                let value = element.order.in_order(value, element.width_bytes);
                 let (range, bytes) = (element.range(), value.to_be_bytes());
                 self.traps.push(Trap { depth, range, bytes, reads });
                 self.touched.push(element.guest);
@@ -121,14 +128,14 @@ impl Damage {
         let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
         if transform != Transform::Swap {
             let changed = changed(anatomy, image, &element, transform, value);
-            put(image, &element, changed);
+            put(image, &element, changed, &mut self.structure);
             self.record(depth, element);
             return;
         }
         let Some(other) = anatomy.element(spot.part, spot.nth.wrapping_add(2)) else { return };
         let (one, two) = (value_of(image, &element), value_of(image, &other));
-        put(image, &element, two);
-        put(image, &other, one);
+        put(image, &element, two, &mut self.structure);
+        put(image, &other, one, &mut self.structure);
         self.record(depth, element);
         self.record(depth, other);
     }
@@ -159,18 +166,19 @@ impl Damage {
 }
 
 fn value_of(image: &Image, element: &Element) -> u64 {
-    image.number(element.at, element.width_bytes)
+    element.order.in_order(image.number(element.at, element.width_bytes), element.width_bytes)
 }
 
-/// Writes a value, and then the checksum that the element asks for.
-fn put(image: &mut Image, element: &Element, value: u64) {
+/// Writes a value, and then the checksum that the element asks for. `structure` is a buffer.
+fn put(image: &mut Image, element: &Element, value: u64, structure: &mut Vec<u8>) {
     let width = usize::from(element.width_bytes);
+    let value = element.order.in_order(value, element.width_bytes);
     image.overwrite(element.at, &value.to_be_bytes()[8 - width..]);
-    let Some(Seal { start, length_bytes, inside, kind }) = element.seal else { return };
-    let mut structure = vec![0; length_bytes];
+    let Some(seal) = element.seal else { return };
+    structure.resize(seal.length_bytes, 0);
     // Reads from memory do not fail.
-    let _ = image.read_at(start, &mut structure);
-    image.overwrite(start.saturating_add(inside as u64), &kind.of(&structure, inside));
+    let _ = image.read_at(seal.start, structure);
+    image.overwrite(seal.place(), &seal.kind.of(structure, seal.inside));
 }
 
 /// Returns the new value of an element.
@@ -187,26 +195,35 @@ fn changed(
     let signed = i64::from(value.cast_signed());
     let cluster_size = anatomy.cluster_size().unwrap_or(ClusterSize::SMALLEST);
     let cluster = cluster_size.bytes();
+    // The unit of offsets, and the distance between two places to which attacks point.
+    let (unit, stride) = match element.unit {
+        OffsetUnit::Byte => (1, cluster),
+        OffsetUnit::Sector => (SECTOR_BYTES, SECTOR_BYTES),
+    };
+    let place_of = |at: HostOffset| at.get() / stride * stride / unit;
     // A number that is no offset has no flags to keep.
-    let pointing = |to: u64| if bits == 64 { old & !OFFSET_MASK | to & OFFSET_MASK } else { to };
+    let pointing = |to: u64| match element.unit {
+        OffsetUnit::Byte if bits == 64 => old & !OFFSET_MASK | to & OFFSET_MASK,
+        OffsetUnit::Byte | OffsetUnit::Sector => to,
+    };
     let new = match transform {
         Transform::Flip => old ^ 1 << (u32::from(value) % bits),
         Transform::Boundary => boundary(value, bits, cluster),
         Transform::Add => old.wrapping_add_signed(signed),
         Transform::AddClusters => {
-            old.wrapping_add_signed(signed.wrapping_mul(cluster.cast_signed()))
+            old.wrapping_add_signed(signed.wrapping_mul((cluster / unit).cast_signed()))
         }
         Transform::Structure => {
             let all = anatomy.elements();
             let other = all.get(usize::from(value) % all.len().max(1));
-            pointing(other.map_or(0, |other| other.at.get() & !cluster_size.mask()))
+            pointing(other.map_or(0, |other| place_of(other.at)))
         }
-        Transform::Own => pointing(element.at.get() & !cluster_size.mask()),
+        Transform::Own => pointing(place_of(element.at)),
         Transform::PastEnd => {
             let end = cluster_size.clusters_for(image.length_bytes());
-            pointing(cluster_size.saturating_bytes(end.saturating_add(number)))
+            pointing(cluster_size.saturating_bytes(end.saturating_add(number)) / unit)
         }
-        Transform::Misalign => old.wrapping_add((number % 64 + 1) * 512),
+        Transform::Misalign => old.wrapping_add((number % 64 + 1) * (SECTOR_BYTES / unit)),
         Transform::Set | Transform::Swap => number,
     };
     if bits == 64 { new } else { new & ((1 << bits) - 1) }

@@ -96,7 +96,7 @@ words!(
     Other,
     fold 16,
     "l2, bitmap, l1, header, extension, refcount_table, refcount_block, snapshot, snapshot_table, \
-     bitmap_directory, bitmap_table, payload, table or block_front",
+     bitmap_directory, bitmap_table, payload, table, block_front, directory or metadata",
     Part::L2 = "l2",
     Part::Bitmap = "bitmap",
     Part::L1 = "l1",
@@ -111,6 +111,8 @@ words!(
     Part::Payload = "payload",
     Part::Table = "table",
     Part::BlockFront = "block_front",
+    Part::Directory = "directory",
+    Part::Metadata = "metadata",
 );
 words!(
     Transform,

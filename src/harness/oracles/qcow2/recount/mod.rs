@@ -48,10 +48,14 @@ pub enum Role {
     Data,
     /// Compressed guest data.
     Compressed,
-    /// The table of blocks of an image in another format.
+    /// A table of blocks of an image in another format.
     BlockTable,
-    /// The bytes before the data of a block: VHD's bitmap.
+    /// The bytes before the data of a block in another format.
     BlockFront,
+    /// A table of structures of an image in another format.
+    Directory,
+    /// The description of the disk in another format.
+    Metadata,
 }
 
 impl Role {
@@ -71,6 +75,8 @@ impl Role {
             Self::Compressed => "compressed data",
             Self::BlockTable => "block table",
             Self::BlockFront => "front of a block",
+            Self::Directory => "directory",
+            Self::Metadata => "metadata",
         }
     }
 

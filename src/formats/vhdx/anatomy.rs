@@ -1,0 +1,286 @@
+//! The anatomy of a VHDX image: the file identifier, both headers, the log's first entry, both region tables, the
+//! metadata, and the entries of the block allocation table.
+//!
+//! # Arithmetic
+//! A table has less than 2^28 entries of blocks of at most 2^28 bytes, so that no guest offset is held. A structure may
+//! lie at any host offset. One that passes 2^64 ends there, because no file has bytes behind that.
+
+use std::ops::{ControlFlow, Range};
+
+use crate::disk::clusters::ClusterSize;
+use crate::disk::limits::MAX_ELEMENTS;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::anatomy::{
+    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal, SealKind,
+};
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
+
+use super::block_table::BlockTable;
+use super::constants::{
+    BAT_ENTRY_BYTES, CHECKSUM_AT, FILE_PARAMETERS, LOG_ENTRY_LENGTH_AT, LOG_ENTRY_SIGNATURE,
+    LOG_HEADER_BYTES, LOGICAL_SECTOR_SIZE, MAX_METADATA_ENTRIES, MAX_REGIONS, METADATA_ENTRIES_AT,
+    METADATA_ENTRY_BYTES, METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, PAGE_83, PHYSICAL_SECTOR_SIZE,
+    REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_TABLE_BYTES, REGION_TABLE_OFFSET,
+    VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS, VIRTUAL_DISK_SIZE,
+};
+use super::header::VhdxHeader;
+use super::metadata::{Metadata, MetadataTable};
+use super::region_table::RegionTable;
+use super::regions::Region;
+
+/// The number of bytes of the file identifier: the signature, and the name of the creator.
+const IDENTIFIER_BYTES: u64 = 8 + 512;
+const IDENTIFIER_FIELDS: &[FieldLayout] = &[("signature", 0, 8, false), ("creator", 8, 8, false)];
+
+/// No mapping depends on a header: it states only where the log lies, and which of the two headers counts.
+const HEADER_FIELDS: &[FieldLayout] = &[
+    ("signature", 0, 4, false),
+    ("checksum", 4, 4, false),
+    ("sequence_number", 8, 8, false),
+    ("file_write_guid", 16, 8, false),
+    ("data_write_guid", 32, 8, false),
+    ("log_guid", 48, 8, false),
+    ("log_guid_end", 56, 8, false),
+    ("log_version", 64, 2, false),
+    ("version", 66, 2, false),
+    ("log_length", 68, 4, false),
+    ("log_offset", 72, 8, false),
+];
+
+const LOG_FIELDS: &[FieldLayout] = &[
+    ("log_signature", 0, 4, false),
+    ("log_checksum", 4, 4, false),
+    ("entry_length", 8, 4, false),
+    ("tail", 12, 4, false),
+    ("sequence_number", 16, 8, false),
+    ("descriptor_count", 24, 4, false),
+    ("log_guid", 32, 8, false),
+    ("log_guid_end", 40, 8, false),
+    ("flushed_file_offset", 48, 8, false),
+    ("last_file_offset", 56, 8, false),
+];
+
+const REGION_TABLE_FIELDS: &[FieldLayout] =
+    &[("signature", 0, 4, false), ("checksum", 4, 4, false), ("entry_count", 8, 4, false)];
+
+/// The offset of the number of entries.
+const REGION_COUNT_AT: u64 = 8;
+const REGION_FIELDS: &[FieldLayout] = &[
+    ("guid", 0, 8, true),
+    ("guid_end", 8, 8, true),
+    ("file_offset", 16, 8, true),
+    ("length", 24, 4, true),
+    ("required", 28, 4, false),
+];
+
+const METADATA_FIELDS: &[FieldLayout] =
+    &[("signature", 0, 8, false), ("entry_count", 10, 2, false)];
+
+const ITEM_FIELDS: &[FieldLayout] = &[
+    ("item_id", 0, 8, true),
+    ("item_id_end", 8, 8, true),
+    ("offset", 16, 4, true),
+    ("length", 20, 4, false),
+    ("flags", 24, 4, false),
+];
+
+/// The contents of the items that all readers know.
+const ITEMS: &[(super::constants::Guid, &[FieldLayout])] = &[
+    (FILE_PARAMETERS, &[("block_size", 0, 4, true), ("file_parameters", 4, 4, false)]),
+    (VIRTUAL_DISK_SIZE, &[("virtual_disk_size", 0, 8, true)]),
+    (PAGE_83, &[("page_83_data", 0, 8, false), ("page_83_data_end", 8, 8, false)]),
+    (LOGICAL_SECTOR_SIZE, &[("logical_sector_size", 0, 4, false)]),
+    (PHYSICAL_SECTOR_SIZE, &[("physical_sector_size", 0, 4, false)]),
+];
+
+/// The number of bytes of the block allocation table that are read at a time.
+const PIECE_BYTES: usize = 128 * BAT_ENTRY_BYTES;
+
+impl Anatomy {
+    /// Takes a VHDX image apart.
+    pub(in crate::formats) fn read_vhdx<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+    ) -> Result<(), MapError> {
+        self.add_structure(Part::Header, HostOffset::ZERO, IDENTIFIER_BYTES);
+        self.add_fields(group(Part::Header, HostOffset::ZERO), IDENTIFIER_FIELDS);
+        for at in VHDX_HEADER_OFFSETS.map(HostOffset::new) {
+            self.add_sealed(Part::Header, at, VHDX_HEADER_BYTES, HEADER_FIELDS);
+        }
+        let [first, second] = VHDX_HEADER_OFFSETS;
+        let header = VhdxHeader::current(&read(storage, first)?, &read(storage, second)?)?;
+        self.log(storage, &header)?;
+        let log = Region::new(header.log_offset, header.log_length_bytes);
+        let table = self.region_tables(storage, log)?;
+        let metadata = self.metadata(storage, table.metadata_offset)?;
+        let (offset, length_bytes) = table.bat;
+        let table = BlockTable::new(offset, length_bytes, &metadata)?;
+        self.cluster_size = ClusterSize::from_bits(table.block_bytes.ilog2());
+        self.add_structure(Part::Table, offset, length_bytes.into());
+        self.blocks(storage, &table)
+    }
+
+    /// Adds a structure with a checksum, and its fields.
+    fn add_sealed(
+        &mut self,
+        part: Part,
+        start: HostOffset,
+        length_bytes: usize,
+        fields: &'static [FieldLayout],
+    ) {
+        self.add_structure(part, start, length_bytes as u64);
+        let seal = Some(seal(start, length_bytes));
+        self.add_fields(FieldGroup { seal, ..group(part, start) }, fields);
+    }
+
+    /// Adds the log, and the header of its first entry, even if that is left over from earlier times.
+    fn log<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        header: &VhdxHeader,
+    ) -> Result<(), MapError> {
+        let start = header.log_offset;
+        self.add_structure(Part::Header, start, header.log_length_bytes.into());
+        let bytes: [u8; LOG_HEADER_BYTES] = read(storage, start.get())?;
+        if bytes.starts_with(&LOG_ENTRY_SIGNATURE) {
+            let length = bytes.get(LOG_ENTRY_LENGTH_AT..).and_then(|rest| rest.first_chunk());
+            let length = length.and_then(|it| usize::try_from(u32::from_le_bytes(*it)).ok());
+            // The checksum of a longer entry is not kept right.
+            let lengths = LOG_HEADER_BYTES..=OFFSET_UNIT_BYTES as usize;
+            let seal = length.filter(|it| lengths.contains(it)).map(|it| seal(start, it));
+            self.add_fields(FieldGroup { seal, ..group(Part::Header, start) }, LOG_FIELDS);
+        }
+        Ok(())
+    }
+
+    /// Adds both region tables. Returns the first one.
+    fn region_tables<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        log: Region,
+    ) -> Result<RegionTable, MapError> {
+        const SECOND: u64 = REGION_TABLE_OFFSET + REGION_TABLE_BYTES as u64;
+        let first: [u8; REGION_TABLE_BYTES] = read(storage, REGION_TABLE_OFFSET)?;
+        for start in [REGION_TABLE_OFFSET, SECOND] {
+            let at = HostOffset::new(start);
+            self.add_sealed(Part::Directory, at, REGION_TABLE_BYTES, REGION_TABLE_FIELDS);
+            let seal = Some(seal(at, REGION_TABLE_BYTES));
+            let count = u32::from_le_bytes(read(storage, start + REGION_COUNT_AT)?);
+            for index in 0..u64::from(count.min(MAX_REGIONS)) {
+                let inside = REGION_ENTRIES_AT as u64 + index * REGION_ENTRY_BYTES as u64;
+                let entry = group(Part::Directory, at.saturating_add(inside));
+                for field in (FieldGroup { seal, ..entry }).elements(REGION_FIELDS) {
+                    // QEMU does not read the second table.
+                    let guest = if start == SECOND { NOTHING } else { field.guest };
+                    self.push(Element { guest, ..field });
+                }
+            }
+        }
+        RegionTable::parse(&first, log)
+    }
+
+    /// Adds the metadata table and the items of the region at `region`. Returns their values.
+    fn metadata<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        region: HostOffset,
+    ) -> Result<Metadata, MapError> {
+        let bytes: [u8; METADATA_TABLE_BYTES] = read(storage, region.get())?;
+        self.add_structure(Part::Metadata, region, METADATA_TABLE_BYTES as u64);
+        self.add_fields(group(Part::Metadata, region), METADATA_FIELDS);
+        let count = bytes.get(10..).and_then(|rest| rest.first_chunk());
+        let count = count.map_or(0, |count| u16::from_le_bytes(*count).min(MAX_METADATA_ENTRIES));
+        let (_, entries) = bytes.split_at(METADATA_ENTRIES_AT);
+        let entries = entries.as_chunks::<METADATA_ENTRY_BYTES>().0;
+        for (index, entry) in (0u64..).zip(entries.iter().take(count.into())) {
+            let inside = METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
+            let at = region.saturating_add(inside);
+            self.add_fields(group(Part::Metadata, at), ITEM_FIELDS);
+            let (guid, rest) = entry.split_at(16);
+            let [offset, length, ..] = rest.as_chunks::<4>().0 else { continue };
+            let [offset, length] = [*offset, *length].map(u32::from_le_bytes);
+            let at = region.saturating_add(offset.into());
+            if length > 0 {
+                self.add_structure(Part::Metadata, at, length.into());
+            }
+            if let Some((_, fields)) = ITEMS.iter().find(|(known, _)| known.as_slice() == guid) {
+                self.add_fields(group(Part::Metadata, at), fields);
+            }
+        }
+        let table = MetadataTable::parse(&bytes)?;
+        let item = |offset: u32| region.saturating_add(offset.into()).get();
+        Metadata::parse(
+            read(storage, item(table.file_parameters))?,
+            read(storage, item(table.virtual_disk_size))?,
+            read(storage, item(table.logical_sector_size))?,
+        )
+    }
+
+    /// Adds the entries of the table: those that are not zero, and in the parts of the table that the file stores also
+    /// those of all sector bitmaps.
+    fn blocks<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        table: &BlockTable,
+    ) -> Result<(), MapError> {
+        let mut scratch = [0; PIECE_BYTES];
+        let indices = 0..table.room_entries;
+        let _ = each_entries(storage, table.offset, indices, &mut scratch, |piece| -> Flow {
+            let Entries::Read(first, entries) = piece else { return Ok(ControlFlow::Continue(())) };
+            for (index, entry) in (first..).zip(entries) {
+                let is_needed = index < table.checked_entries.into();
+                if *entry != [0; BAT_ENTRY_BYTES] || is_needed && table.is_bitmap(index) {
+                    self.push(block(table, index));
+                }
+            }
+            Ok(match self.elements().len() < MAX_ELEMENTS {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            })
+        })?;
+        Ok(())
+    }
+}
+
+/// Returns the entry of a table at `index`.
+fn block(table: &BlockTable, index: u64) -> Element {
+    let name = if table.is_bitmap(index) { "sector_bitmap" } else { "" };
+    let entry = Element::field(Part::Table, name, place_of(table, index), 8, guest_of(table, index));
+    let next = index.saturating_add(1);
+    let next = (next < table.room_entries).then(|| (place_of(table, next), guest_of(table, next)));
+    Element { next, ..entry.little_endian() }
+}
+
+fn place_of(table: &BlockTable, index: u64) -> HostOffset {
+    table.offset.saturating_add(index.saturating_mul(BAT_ENTRY_BYTES as u64))
+}
+
+/// Returns the guest bytes that the entry at `index` maps. The entry of a sector bitmap maps none.
+fn guest_of(table: &BlockTable, index: u64) -> Range<u64> {
+    if table.is_bitmap(index) {
+        return NOTHING;
+    }
+    let block_bytes = u64::from(table.block_bytes);
+    let start = table.blocks_before(index).saturating_mul(block_bytes);
+    start..start.saturating_add(block_bytes)
+}
+
+fn group(part: Part, start: HostOffset) -> FieldGroup {
+    FieldGroup::new(part, start, ByteOrder::LittleEndian, OffsetUnit::Byte)
+}
+
+fn seal(start: HostOffset, length_bytes: usize) -> Seal {
+    Seal { start, length_bytes, inside: CHECKSUM_AT, kind: SealKind::Crc32c }
+}
+
+/// Reads `N` bytes. Bytes past the end of the file are zeros.
+fn read<const N: usize, S: Storage + ?Sized>(
+    storage: &S,
+    offset: u64,
+) -> Result<[u8; N], MapError> {
+    let mut bytes = [0; N];
+    storage.read_at(HostOffset::new(offset), &mut bytes)?;
+    Ok(bytes)
+}
