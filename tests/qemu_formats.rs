@@ -1,6 +1,8 @@
 //! Images of every format but qcow2, judged by qemu: valid ones of every shape, damaged ones, and those that qemu
 //! makes. The installed qemu-img opens the same images as our walkers, with the same extents and the same data.
 
+#[path = "qemu_formats/attacks.rs"]
+mod attacks;
 #[path = "qemu_formats/commands.rs"]
 mod commands;
 #[path = "qemu_formats/comparison.rs"]
@@ -8,6 +10,8 @@ mod comparison;
 #[allow(dead_code)]
 #[path = "qemu/info.rs"]
 mod info;
+#[allow(dead_code)]
+mod lines;
 #[path = "qemu_formats/maker.rs"]
 mod maker;
 #[path = "qemu_formats/program.rs"]

@@ -30,6 +30,8 @@ pub struct Watched {
     pub nth: u16,
     /// The host offset of its first byte.
     pub at: HostOffset,
+    /// A checksum covers it.
+    pub is_sealed: bool,
     /// The last operation that changed the guest range that the entry maps. If the program applied a snapshot, only
     /// operations that the snapshot contains count. `None` if no single operation determines the entry.
     pub operation: Option<usize>,
@@ -53,8 +55,8 @@ impl Watch {
     pub fn run(&mut self, program: &Program, limits: Limits) -> &[Watched] {
         self.build(program, limits);
         self.watched.clear();
-        if self.images.top().format != ImageFormat::Qcow2 {
-            // The parts of an image are those of qcow2.
+        let format = self.images.top().format;
+        if format == ImageFormat::Raw {
             return &self.watched;
         }
         self.walk();
@@ -62,14 +64,15 @@ impl Watch {
         let reads = reads.get_mut();
         merge(reads);
         // The image that a program builds is valid.
-        let read = anatomy.read(ImageFormat::Qcow2, &self.images.top().image);
+        let read = anatomy.read(format, &self.images.top().image);
         debug_assert!(read.is_ok(), "{read:?}");
         for part in Part::ALL {
             for (index, element) in anatomy.of(part).iter().enumerate() {
                 let Ok(nth) = u16::try_from(index * 2) else { break };
                 if was_read(reads, element) {
                     let operation = provenance.last_touching(&element.guest);
-                    watched.push(Watched { part, nth, at: element.at, operation });
+                    let (at, is_sealed) = (element.at, element.seal.is_some());
+                    watched.push(Watched { part, nth, at, is_sealed, operation });
                 }
             }
         }
@@ -107,7 +110,7 @@ impl Watch {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        if let Ok(disk) = Disk::open(&chain) {
+        if let Ok(disk) = Disk::open_as(self.images.top().format, &chain) {
             // The result does not matter: the reads of a failed walk count too.
             let _ = map_extents(&disk, Window::ALL, &mut self.scratch, &mut count);
         }
@@ -198,6 +201,25 @@ mod tests {
         assert_eq!(of(Part::RefcountBlock), []);
         assert_eq!(of(Part::Snapshot).len(), 9);
         assert_eq!(of(Part::SnapshotTable), []);
+    }
+
+    #[test]
+    fn entries_of_every_format_are_watched() {
+        // All fields of the structures with a checksum, except for the checksums; QEMU reads one region table of VHDX.
+        for (base, sealed) in [("vpc", 12 + 6), ("vhdx", 2 * 10 + 2 + 2 * 5), ("vmdk", 0)] {
+            let program = assemble(&format!(
+                "image version=3 cluster_bits=16 refcount_order=4 features=none size=512<<20+0 \
+                 rng_seed=0 blocks=append table=append tolerance=0 base={base}
+                 write at=start+4 clusters=1
+                 write at=start+5 clusters=1"
+            ));
+            let mut watch = Watch::default();
+            let watched = watch.run(&program.unwrap(), Limits::WALKED);
+            let table = watched.iter().filter(|it| it.part == Part::Table);
+            let operations: Vec<_> = table.filter_map(|it| it.operation).collect();
+            assert_eq!(operations, [0, 1], "{base}");
+            assert_eq!(watched.iter().filter(|it| it.is_sealed).count(), sealed, "{base}");
+        }
     }
 
     #[test]

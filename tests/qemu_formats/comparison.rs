@@ -11,13 +11,14 @@ use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::disk::storage::FileStorage;
+use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::walkers::chain::FileChain;
 use qcowfuzz::walkers::{self, Disk, MapError, WalkScratch};
 
 use crate::commands::compare_commands;
-use crate::program;
+use crate::{attacks, program};
 use crate::qemu::{self, Checked, compare};
 use crate::tally::Tally;
 
@@ -36,6 +37,8 @@ pub trait TestedFormat: Sync {
     const MADE_BY_QEMU: u64;
     /// The number of programs, with the base that gives them the format.
     const PROGRAMS: (u64, Base) = (0, Base::Qcow2);
+    /// The number of programs that damage their images, and the parts that they attack.
+    const ATTACKED: (u64, &[Part]) = (0, &[]);
     /// The lowest count of each comparison.
     const BOUNDS: &[(&str, u64)];
     /// One image in this many is compared in windows, too.
@@ -45,6 +48,11 @@ pub trait TestedFormat: Sync {
 
     /// Writes an image to `path`, and the files that it names beside it.
     fn write(path: &Path, kind: Kind, entropy: &mut Entropy) -> Checked<()>;
+
+    /// Returns the name of an intended difference between our data and those of QEMU, if an image shows one.
+    fn data_difference(_path: &Path) -> Checked<Option<&'static str>> {
+        Ok(None)
+    }
 
     /// Checks more of an image that opens.
     fn check_more(_path: &Path, _entropy: &mut Entropy, _tally: &mut Tally) -> Checked<()> {
@@ -58,6 +66,7 @@ pub enum Kind {
     Damaged,
     MadeByQemu,
     OfProgram,
+    Attacked,
 }
 
 /// One image of a format.
@@ -89,6 +98,7 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
         (Kind::Damaged, F::DAMAGED),
         (Kind::MadeByQemu, F::MADE_BY_QEMU),
         (Kind::OfProgram, F::PROGRAMS.0),
+        (Kind::Attacked, F::ATTACKED.0),
     ];
     let cases: Vec<Case<F>> = counts
         .into_iter()
@@ -103,23 +113,52 @@ fn judge<F: TestedFormat>(case: &Case<F>) -> Checked<Tally> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let path = dir.path().join("image");
     let mut entropy = Entropy::new(case.rng_seed);
+    let mut attacked = None;
     match case.kind {
         Kind::OfProgram => program::write(&path, F::PROGRAMS.1, case.rng_seed)?,
+        Kind::Attacked => {
+            let (format, (_, parts)) = ((F::FORMAT, F::PROGRAMS.1), F::ATTACKED);
+            attacked = Some(attacks::write(&path, format, parts, case.rng_seed)?);
+        }
         kind => F::write(&path, kind, &mut entropy)?,
     }
     let mut tally = Tally::default();
-    compare_commands(&path, F::FORMAT, case.rng_seed.is_multiple_of(4), &mut tally)?;
-    let refused = compare_image::<F>(&path, &mut entropy, &mut tally)?;
+    let refused = compare_all::<F>(&path, case, &mut entropy, &mut tally);
+    let refused = refused.map_err(|what| match &attacked {
+        Some((_, program)) => format!("{what}\n{program}"),
+        None => what,
+    })?;
+    for part in attacked.into_iter().flat_map(|(parts, _)| parts) {
+        let verdict = if refused.is_none() { "open" } else { "refused" };
+        tally.add(format!("attacks on {}: {verdict}", part.name()), 1);
+    }
     let what = match (case.kind, refused) {
         (Kind::Damaged, None) => "damaged images that open",
         (Kind::Damaged, Some(_)) => "damaged images that are refused",
         (Kind::Valid, None) => "valid images",
         (Kind::MadeByQemu, None) => "images that qemu makes",
         (Kind::OfProgram, None) => "images of programs",
+        (Kind::Attacked, None) => "attacked images that open",
+        (Kind::Attacked, Some(_)) => "attacked images that are refused",
         (_, Some(error)) => return Err(format!("an image that must open is refused: {error}")),
     };
     tally.add(what, 1);
     Ok(tally)
+}
+
+/// Compares the commands and the image. Returns the error of qemu-img if neither opens it.
+fn compare_all<F: TestedFormat>(
+    path: &Path,
+    case: &Case<F>,
+    entropy: &mut Entropy,
+    tally: &mut Tally,
+) -> Checked<Option<String>> {
+    let is_fourth = case.rng_seed.is_multiple_of(4);
+    // The commands start more processes than the walk.
+    if case.kind != Kind::Attacked || is_fourth {
+        compare_commands(path, F::FORMAT, is_fourth, tally)?;
+    }
+    compare_image::<F>(path, entropy, tally)
 }
 
 /// Compares the walk, windows and the data of an image. Returns the error of qemu-img if neither opens it.
@@ -163,6 +202,10 @@ fn compare_image<F: TestedFormat>(
         tally.add("windows", 1);
     }
     compare_lookups(format, path, &disk, &extents, tally)?;
+    if let Some(name) = F::data_difference(path)? {
+        tally.add(name, 1);
+        return Ok(None);
+    }
     let is_short = (1..=MAX_COMPARED_BYTES).contains(&disk.virtual_size_bytes());
     if is_short && entropy.one_in(F::DATA_OF) {
         tally.add(compare_data(format, path, &disk)?, 1);

@@ -4,8 +4,10 @@ use std::path::Path;
 
 use qcowfuzz::disk::extent::{Extent, Window};
 use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::offsets::GuestOffset;
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
 use qcowfuzz::disk::storage::{FileStorage, Layer, Storage};
+use qcowfuzz::internal::formats::anatomy::{Anatomy, Part};
+use qcowfuzz::internal::formats::vhdx::block_table::BlockState;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::walkers::{self, Disk, WalkScratch};
@@ -19,10 +21,12 @@ pub struct Vhdx;
 
 impl TestedFormat for Vhdx {
     const FORMAT: ImageFormat = ImageFormat::Vhdx;
-    const VALID: u64 = 510;
-    const DAMAGED: u64 = 480;
-    const MADE_BY_QEMU: u64 = 155;
-    const PROGRAMS: (u64, Base) = (520, Base::Vhdx);
+    const VALID: u64 = 0;
+    const DAMAGED: u64 = 0;
+    const MADE_BY_QEMU: u64 = 0;
+    const PROGRAMS: (u64, Base) = (0, Base::Vhdx);
+    const ATTACKED: (u64, &[Part]) =
+        (320, &[Part::Header, Part::Directory, Part::Metadata, Part::Table]);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
         ("damaged images that open", 100),
@@ -55,6 +59,20 @@ impl TestedFormat for Vhdx {
             (0..=entropy.below(2)).for_each(|_| vhdx_damage::damage(&mut written, entropy));
         }
         written.save(path).map_err(|error| error.to_string())
+    }
+
+    fn data_difference(path: &Path) -> Checked<Option<&'static str>> {
+        let storage = FileStorage::open(path).map_err(|error| error.to_string())?;
+        let mut anatomy = Anatomy::default();
+        anatomy.read(ImageFormat::Vhdx, &storage).map_err(|error| error.to_string())?;
+        let mut has_block_at_start = false;
+        for entry in anatomy.of(Part::Table) {
+            let mut bytes = [0; 8];
+            storage.read_at(entry.at, &mut bytes).map_err(|error| error.to_string())?;
+            let state = BlockState::of_entry(u64::from_le_bytes(bytes));
+            has_block_at_start |= state == BlockState::Stored(HostOffset::ZERO);
+        }
+        Ok(has_block_at_start.then_some(BLOCK_AT_START))
     }
 
     fn check_more(path: &Path, entropy: &mut Entropy, tally: &mut Tally) -> Checked<()> {
@@ -92,6 +110,11 @@ impl TestedFormat for Vhdx {
         Ok(())
     }
 }
+
+/// The intended difference: QEMU takes the offset 0 for none, and does not add the distance inside the block to it
+/// (`block/vhdx.c`, `vhdx_block_translate`). Then every part of the block reads as the beginning of the file. No writer
+/// stores a block there.
+const BLOCK_AT_START: &str = "data: QEMU reads one place for all parts of a block at host offset 0";
 
 /// The length from which on a disk is compared in parts.
 const MAX_READ_BYTES: u64 = 16 << 20;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 
@@ -18,10 +19,12 @@ pub struct Vmdk;
 
 impl TestedFormat for Vmdk {
     const FORMAT: ImageFormat = ImageFormat::Vmdk;
-    const VALID: u64 = 520;
-    const DAMAGED: u64 = 540;
-    const MADE_BY_QEMU: u64 = 160;
-    const PROGRAMS: (u64, Base) = (520, Base::Vmdk);
+    const VALID: u64 = 0;
+    const DAMAGED: u64 = 0;
+    const MADE_BY_QEMU: u64 = 0;
+    const PROGRAMS: (u64, Base) = (0, Base::Vmdk);
+    const ATTACKED: (u64, &[Part]) =
+        (320, &[Part::Header, Part::Metadata, Part::Directory, Part::Table, Part::BlockFront]);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
         ("damaged images that open", 100),

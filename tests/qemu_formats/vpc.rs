@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
+use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 
@@ -15,10 +16,12 @@ pub struct Vpc;
 
 impl TestedFormat for Vpc {
     const FORMAT: ImageFormat = ImageFormat::Vpc;
-    const VALID: u64 = 520;
-    const DAMAGED: u64 = 480;
-    const MADE_BY_QEMU: u64 = 160;
-    const PROGRAMS: (u64, Base) = (520, Base::Vpc);
+    const VALID: u64 = 0;
+    const DAMAGED: u64 = 0;
+    const MADE_BY_QEMU: u64 = 0;
+    const PROGRAMS: (u64, Base) = (0, Base::Vpc);
+    const ATTACKED: (u64, &[Part]) =
+        (320, &[Part::Header, Part::Table, Part::BlockFront]);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
         ("damaged images that open", 100),

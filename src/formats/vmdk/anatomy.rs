@@ -4,7 +4,7 @@
 //! # Arithmetic
 //! Structures may lie at any host offset. One that passes 2^64 ends there, because no file has bytes behind that. A
 //! directory has less than 2^26 entries, each of which maps less than 2^43 bytes, and no disk has 2^63 bytes, so that
-//! only ranges past the end of the disk are held.
+//! only ranges past the end of the disk are held. A descriptor has less than 2^14 bytes.
 
 use std::ops::{ControlFlow, Range};
 
@@ -177,7 +177,7 @@ impl Anatomy {
         footer::header(&bytes)
     }
 
-    /// Adds the lines of the descriptor: the first byte of each, and the first bytes of its value.
+    /// Adds the lines of the descriptor: the first byte of each, and the first bytes of its value if it has one.
     fn descriptor<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<(), MapError> {
         let start = HostOffset::new(EMBEDDED_DESCRIPTOR_AT);
         let mut bytes = [0; IDENTITY_BYTES];
@@ -189,7 +189,7 @@ impl Anatomy {
             let at = start.saturating_add(line_at);
             line_at = line_at.saturating_add(line.len() as u64);
             self.push(Element::field(Part::Metadata, "line", at, 1, NOTHING));
-            let key = line.iter().position(|byte| *byte == b'=').unwrap_or(0);
+            let Some(key) = line.iter().position(|byte| *byte == b'=') else { continue };
             let value = key.saturating_add(1);
             let length = line.len().saturating_sub(value);
             if let Some(width_bytes) = [8, 4, 2, 1].into_iter().find(|it| usize::from(*it) < length)

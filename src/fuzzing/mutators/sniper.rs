@@ -60,7 +60,9 @@ fn patch(program: &mut Program, target: &Watched, context: &mut MutationContext)
         true => context.entropy.below(24) as u16,
         false => context.entropy.next_u64() as u16,
     };
-    let (part, nth, depth) = (target.part, target.nth, Number::LOWEST);
+    // An odd number keeps the checksum right.
+    let nth = target.nth | u16::from(target.is_sealed && context.entropy.one_in(2));
+    let (part, depth) = (target.part, Number::LOWEST);
     program.operations.push(Operation::Patch { part, depth, nth, transform, value });
     true
 }
