@@ -67,6 +67,9 @@ pub enum QemuError {
     /// The command failed with this line.
     #[error("{0}")]
     Complaint(String),
+    /// The command opens the disk, but QEMU's driver for VHDX reports no blocks: it says that all of the disk is data.
+    #[error("it opens the disk, and reports no blocks of VHDX images")]
+    NoBlocks,
     /// The output of the command is not a map.
     #[error("its answer could not be read: {0}")]
     Answer(serde_json::Error),
@@ -120,6 +123,9 @@ fn map(built: Built) -> Result<Map, QemuError> {
     let disk = format!("json:{}", disk(dir.path(), images, &names));
     let printed = run(dir.path(), &["map", "--output=json", &disk])?;
     let answer: Vec<QemuMapRecord> = serde_json::from_slice(&printed).map_err(QemuError::Answer)?;
+    if images.layers().any(|files| files.format == ImageFormat::Vhdx) {
+        return Err(QemuError::NoBlocks);
+    }
     Ok(Map { records: answer.into_iter().map(MapRecord::from).collect(), holes })
 }
 

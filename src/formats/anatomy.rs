@@ -18,8 +18,8 @@ use crate::formats::error::MapError;
 use crate::formats::vmdk::tables::Tables;
 
 pub(in crate::formats) use element::NOTHING;
-pub(in crate::formats) use field_group::{FieldGroup, FieldLayout};
 pub use element::{ByteOrder, EVERYTHING, Element, OffsetUnit};
+pub(in crate::formats) use field_group::{FieldGroup, FieldLayout};
 pub use part::Part;
 pub use seal::{Seal, SealKind};
 

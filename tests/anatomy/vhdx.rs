@@ -22,7 +22,8 @@ const VALUE: u16 = 0x1234;
 
 /// A disk of 20 blocks of 256 MiB, with an old entry in its log and an older header with another log.
 fn program() -> Program {
-    let text = "image version=3 cluster_bits=17 refcount_order=4 features=none size=20<<28+0 rng_seed=0 \
+    let text =
+        "image version=3 cluster_bits=17 refcount_order=4 features=none size=20<<28+0 rng_seed=0 \
                 blocks=append table=append tolerance=0 base=vhdx form=2054
                 write at=start+3 clusters=1
                 write at=start+17 clusters=1
@@ -77,7 +78,8 @@ fn every_structure_is_found() {
     // Five items of five fields, and seven fields of their contents.
     assert_eq!(names(&anatomy, Part::Metadata).len(), 2 + 5 * 5 + 7);
     // The first page of entries, which has a sector bitmap behind 16 blocks, is stored.
-    let table: Vec<_> = anatomy.of(Part::Table).iter().map(|it| (it.name, it.guest.clone())).collect();
+    let table: Vec<_> =
+        anatomy.of(Part::Table).iter().map(|it| (it.name, it.guest.clone())).collect();
     let block = |index: u64| ("", index << 28..(index + 1) << 28);
     assert_eq!(table, [block(3), block(5), ("sector_bitmap", 0..0), block(17)]);
     let beside = |index: u16| anatomy.element(Part::Table, 2 * index + 1).unwrap().guest;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::support::{error_line, qcowfuzz, qemu_img, small_program, text};
 
 /// Inputs of all targets: with chains, data files, snapshots, damage, and a plain image file.
-const SEEDS: [(&str, &str); 9] = [
+const SEEDS: [(&str, &str); 12] = [
     ("map_extents", "chain_raw"),
     ("map_extents", "snapshots"),
     ("map_extents", "data_file"),
@@ -17,6 +17,9 @@ const SEEDS: [(&str, &str); 9] = [
     ("refcounts", "order_3"),
     ("hostile", "l2_unaligned"),
     ("hostile", "header_refused"),
+    ("hostile", "vhd_header"),
+    ("hostile", "vhdx_regions"),
+    ("hostile", "vmdk_markers"),
     ("raw_image", "bitmaps"),
 ];
 

@@ -18,9 +18,9 @@ use qcowfuzz::walkers::chain::FileChain;
 use qcowfuzz::walkers::{self, Disk, MapError, WalkScratch};
 
 use crate::commands::compare_commands;
-use crate::{attacks, program};
 use crate::qemu::{self, Checked, compare};
 use crate::tally::Tally;
+use crate::{attacks, program};
 
 /// The length up to which a disk is compared byte for byte.
 const MAX_COMPARED_BYTES: u64 = 16 << 20;
@@ -158,12 +158,13 @@ fn compare_all<F: TestedFormat>(
     if case.kind != Kind::Attacked || is_fourth {
         compare_commands(path, F::FORMAT, is_fourth, tally)?;
     }
-    compare_image::<F>(path, entropy, tally)
+    compare_image::<F>(path, if case.kind == Kind::Attacked { 1 } else { 3 }, entropy, tally)
 }
 
-/// Compares the walk, windows and the data of an image. Returns the error of qemu-img if neither opens it.
+/// Compares the walk, up to `windows` windows and the data of an image. Returns the error of qemu-img if neither opens it.
 fn compare_image<F: TestedFormat>(
     path: &Path,
+    windows: usize,
     entropy: &mut Entropy,
     tally: &mut Tally,
 ) -> Checked<Option<String>> {
@@ -196,7 +197,7 @@ fn compare_image<F: TestedFormat>(
     if theirs.error.is_some() {
         tally.add("walks that fail", 1);
     }
-    let windows = if entropy.one_in(F::WINDOWS_OF) { 3 } else { 0 };
+    let windows = if entropy.one_in(F::WINDOWS_OF) { windows } else { 0 };
     for window in compare::windows(entropy, &theirs.extents, u64::MAX, windows) {
         same(&disk, window, &map(format, path, window)?)?;
         tally.add("windows", 1);

@@ -21,10 +21,10 @@ pub struct Vhdx;
 
 impl TestedFormat for Vhdx {
     const FORMAT: ImageFormat = ImageFormat::Vhdx;
-    const VALID: u64 = 0;
-    const DAMAGED: u64 = 0;
-    const MADE_BY_QEMU: u64 = 0;
-    const PROGRAMS: (u64, Base) = (0, Base::Vhdx);
+    const VALID: u64 = 510;
+    const DAMAGED: u64 = 480;
+    const MADE_BY_QEMU: u64 = 155;
+    const PROGRAMS: (u64, Base) = (520, Base::Vhdx);
     const ATTACKED: (u64, &[Part]) =
         (320, &[Part::Header, Part::Directory, Part::Metadata, Part::Table]);
     const BOUNDS: &[(&str, u64)] = &[
@@ -33,6 +33,17 @@ impl TestedFormat for Vhdx {
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
         ("images of programs", 500),
+        ("attacked images that open", 100),
+        ("attacked images that are refused", 100),
+        ("attacks on header: open", 30),
+        ("attacks on header: refused", 20),
+        ("attacks on directory: open", 30),
+        ("attacks on directory: refused", 20),
+        ("attacks on metadata: open", 30),
+        ("attacks on metadata: refused", 20),
+        ("attacks on block table: open", 30),
+        ("attacks on block table: refused", 20),
+        (BLOCK_AT_START, 1),
         ("records of info", 600),
         ("images that info refuses", 100),
         ("checks that exit with 0", 700),

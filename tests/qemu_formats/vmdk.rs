@@ -19,10 +19,10 @@ pub struct Vmdk;
 
 impl TestedFormat for Vmdk {
     const FORMAT: ImageFormat = ImageFormat::Vmdk;
-    const VALID: u64 = 0;
-    const DAMAGED: u64 = 0;
-    const MADE_BY_QEMU: u64 = 0;
-    const PROGRAMS: (u64, Base) = (0, Base::Vmdk);
+    const VALID: u64 = 520;
+    const DAMAGED: u64 = 540;
+    const MADE_BY_QEMU: u64 = 160;
+    const PROGRAMS: (u64, Base) = (520, Base::Vmdk);
     const ATTACKED: (u64, &[Part]) =
         (320, &[Part::Header, Part::Metadata, Part::Directory, Part::Table, Part::BlockFront]);
     const BOUNDS: &[(&str, u64)] = &[
@@ -31,6 +31,18 @@ impl TestedFormat for Vmdk {
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
         ("images of programs", 500),
+        ("attacked images that open", 200),
+        ("attacked images that are refused", 40),
+        ("attacks on header: open", 50),
+        ("attacks on header: refused", 10),
+        ("attacks on metadata: open", 50),
+        ("attacks on metadata: refused", 10),
+        ("attacks on directory: open", 50),
+        ("attacks on directory: refused", 10),
+        ("attacks on block table: open", 50),
+        ("attacks on block table: refused", 10),
+        ("attacks on front of a block: open", 50),
+        ("attacks on front of a block: refused", 10),
         ("records of info", 900),
         ("images that info refuses", 60),
         (NO_EXTENT, 1),

@@ -16,18 +16,25 @@ pub struct Vpc;
 
 impl TestedFormat for Vpc {
     const FORMAT: ImageFormat = ImageFormat::Vpc;
-    const VALID: u64 = 0;
-    const DAMAGED: u64 = 0;
-    const MADE_BY_QEMU: u64 = 0;
-    const PROGRAMS: (u64, Base) = (0, Base::Vpc);
-    const ATTACKED: (u64, &[Part]) =
-        (320, &[Part::Header, Part::Table, Part::BlockFront]);
+    const VALID: u64 = 520;
+    const DAMAGED: u64 = 480;
+    const MADE_BY_QEMU: u64 = 160;
+    const PROGRAMS: (u64, Base) = (520, Base::Vpc);
+    const ATTACKED: (u64, &[Part]) = (160, &[Part::Header, Part::Table, Part::BlockFront]);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
         ("images of programs", 500),
+        ("attacked images that open", 70),
+        ("attacked images that are refused", 35),
+        ("attacks on header: open", 25),
+        ("attacks on header: refused", 25),
+        ("attacks on block table: open", 25),
+        ("attacks on block table: refused", 25),
+        ("attacks on front of a block: open", 25),
+        ("attacks on front of a block: refused", 15),
         ("records of info", 700),
         ("images that info refuses", 100),
         ("checks that exit with 63", 700),

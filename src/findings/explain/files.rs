@@ -10,6 +10,7 @@ use crate::findings::provenance::Provenance;
 use crate::formats::anatomy::{Anatomy, Element, Part, Structure};
 use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::head::Head;
+use crate::formats::vmdk::tables::Tables;
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
 use crate::images::files::{Images, LayerFiles};
 use crate::images::image::Image;
@@ -158,6 +159,10 @@ fn other_image(
     let mut structures = anatomy.structures().to_vec();
     structures.sort_by_key(|structure| structure.bytes.start);
     view.runs = with_structures(std::mem::take(&mut view.runs), &structures);
+    if anatomy.grain_tables().is_some_and(Tables::is_compressed) {
+        let data = view.runs.iter_mut().filter(|run| run.role == Some(Role::Data));
+        data.for_each(|run| run.role = Some(Role::Compressed));
+    }
     let operation = |guest: &Range<u64>| provenance.last_touching(guest);
     let facts = ImageFacts::of_other(layer.format, anatomy);
     view.entries = entries::of(image, anatomy, &facts, operation);

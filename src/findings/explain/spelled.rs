@@ -45,9 +45,7 @@ pub fn spelled(part: Part, name: &str, value: u64, facts: &ImageFacts) -> String
         ImageFormat::Qcow2 => qcow2(part, name, value, facts.geometry.as_ref()),
         ImageFormat::Vpc => other_formats::vpc(part, name, value),
         ImageFormat::Vhdx => other_formats::vhdx(part, name, value),
-        ImageFormat::Vmdk => {
-            other_formats::vmdk(part, name, value, facts.grain_tables.as_ref())
-        }
+        ImageFormat::Vmdk => other_formats::vmdk(part, name, value, facts.grain_tables.as_ref()),
         ImageFormat::Raw => value.to_string(),
     }
 }

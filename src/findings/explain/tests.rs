@@ -254,6 +254,40 @@ fn every_program_is_explained() {
     }
 }
 
+/// The structures of other formats are drawn, their entries have a meaning, and so have damaged ones.
+#[test]
+fn images_of_other_formats_are_explained() {
+    let explained = |base: &str, attack: &str| {
+        let text = format!(
+            "image version=3 cluster_bits=9 refcount_order=4 features=none size=40<<20+0 rng_seed=0 \
+             blocks=append table=append tolerance=0 {base}
+             write at=start+2 clusters=1
+             compress at=start+4 clusters=1 shape=text skew=packed
+             {attack}"
+        );
+        let program = assemble(&text).unwrap();
+        let built = explain(&program.encode(), Limits::HOSTILE, 99, &FileNames::default());
+        let view = built.files.into_iter().next().unwrap();
+        assert_eq!(view.fault, None);
+        let roles: BTreeSet<_> = view.runs.iter().filter_map(|run| run.role).collect();
+        let damaged = view.entries.iter().find_map(|entry| {
+            let (_, spelled) = entry.damaged.as_ref()?;
+            Some((entry.part, entry.spelled.clone(), spelled.clone()))
+        });
+        let (_, before, after) = damaged.unwrap();
+        (roles.into_iter().map(Role::name).collect::<Vec<_>>(), before, after)
+    };
+    let (roles, before, after) =
+        explained("base=vhdx", "patch part=table depth=0 nth=0 transform=flip value=2");
+    assert_eq!(roles, ["header", "data", "block table", "directory", "metadata"]);
+    assert_eq!(after, before.replace("stored at 0x", "zeros, offset 0x"));
+    let (roles, before, after) =
+        explained("base=vmdk form=36", "patch part=table depth=0 nth=0 transform=set value=3");
+    assert_eq!(roles, ["header", "compressed data", "block table", "directory", "metadata"]);
+    assert!(before.starts_with("compressed grain at 0x"), "{before}");
+    assert_eq!(after, "compressed grain at 0x600");
+}
+
 #[test]
 fn damaged_files_are_explained() {
     use crate::disk::offsets::HostOffset;

@@ -247,7 +247,8 @@ impl Anatomy {
 /// Returns the entry of a table at `index`.
 fn block(table: &BlockTable, index: u64) -> Element {
     let name = if table.is_bitmap(index) { "sector_bitmap" } else { "" };
-    let entry = Element::field(Part::Table, name, place_of(table, index), 8, guest_of(table, index));
+    let entry =
+        Element::field(Part::Table, name, place_of(table, index), 8, guest_of(table, index));
     let next = index.saturating_add(1);
     let next = (next < table.room_entries).then(|| (place_of(table, next), guest_of(table, next)));
     Element { next, ..entry.little_endian() }

@@ -80,17 +80,13 @@ const COWD_FIELDS: &[FieldLayout] = &[
 ];
 
 /// The fields of a marker. The mapping does not depend on them.
-const MARKER_FIELDS: &[FieldLayout] = &[
-    ("marker_sectors", 0, 8, false),
-    ("marker_size", 8, 4, false),
-    ("marker_type", 12, 4, false),
-];
+const MARKER_FIELDS: &[FieldLayout] =
+    &[("marker_sectors", 0, 8, false), ("marker_size", 8, 4, false), ("marker_type", 12, 4, false)];
 
 /// The fields of the marker before a compressed grain.
 const GRAIN_MARKER_FIELDS: &[FieldLayout] = &[("lba", 0, 8, false), ("size", 8, 4, false)];
 /// The first bytes of a zlib stream: its header, and the first bytes of the deflate stream.
-const STREAM_FIELDS: &[FieldLayout] =
-    &[("zlib_header", 0, 2, false), ("deflate", 2, 4, false)];
+const STREAM_FIELDS: &[FieldLayout] = &[("zlib_header", 0, 2, false), ("deflate", 2, 4, false)];
 /// The number of bytes of these fields.
 const STREAM_FIELDS_BYTES: u64 = 6;
 
@@ -118,7 +114,10 @@ impl Anatomy {
         let first = first_sector(storage)?;
         let is_esx = first.starts_with(&COWD_MAGIC);
         if !is_esx && !first.starts_with(&SPARSE_MAGIC) {
-            return Err(MapError::NotImage { format: "vmdk", what: "no header of a sparse extent" });
+            return Err(MapError::NotImage {
+                format: "vmdk",
+                what: "no header of a sparse extent",
+            });
         }
         self.add_structure(Part::Header, HostOffset::ZERO, HEADER_BYTES as u64);
         self.descriptor(storage)?;

@@ -144,7 +144,10 @@ mod tests {
         let grain = |value, tables: &Tables| vmdk(Part::Table, "", value, Some(tables));
         assert_eq!(grain(1, &tables), "grain at 0x200");
         tables.has_zeros = true;
-        assert_eq!([0, 1, 2].map(|it| grain(it, &tables)), ["not stored", "zeros", "grain at 0x400"]);
+        assert_eq!(
+            [0, 1, 2].map(|it| grain(it, &tables)),
+            ["not stored", "zeros", "grain at 0x400"]
+        );
         assert_eq!(vmdk(Part::Directory, "", 22, None), "table at 0x2c00");
         assert_eq!(vmdk(Part::Header, "flags", 0x3_0003, None), {
             "newlines, redundant directory, compressed grains, markers"
