@@ -1,5 +1,6 @@
 //! The bits of fields and entries, in words.
 
+mod flags;
 mod other_formats;
 
 use crate::disk::clusters::SUBCLUSTERS;
@@ -10,6 +11,8 @@ use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry, SubclusterBitm
 use crate::formats::qcow2::geometry::Geometry;
 use crate::formats::qcow2::refcount;
 use crate::formats::vmdk::tables::Tables;
+
+use flags::{features, with_reserved};
 
 /// Names of the header's feature bits, from bit 0 on (specification, "Header").
 const FEATURE_BITS: [(&str, &[&str]); 3] = [
@@ -104,20 +107,6 @@ fn l2(value: u64, geometry: &Geometry) -> String {
 
 fn flag(value: u64, bit: u64, name: &'static str) -> &'static str {
     if value & bit != 0 { name } else { "" }
-}
-
-fn with_reserved(entry: String, reserved: u64) -> String {
-    if reserved == 0 { entry } else { format!("{entry}; reserved bits {reserved:#x}") }
-}
-
-fn features(value: u64, names: &[&str]) -> String {
-    if value == 0 {
-        return "none".to_string();
-    }
-    let set = (0..64).filter(|bit| value & 1 << bit != 0);
-    let name =
-        |bit: usize| names.get(bit).map_or_else(|| format!("bit {bit}"), |it| it.to_string());
-    set.map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the numbers of the bits that are set, as ranges.

@@ -35,7 +35,7 @@ const IDENTIFIER_BYTES: u64 = 8 + 512;
 const IDENTIFIER_FIELDS: &[FieldLayout] = &[("signature", 0, 8, false), ("creator", 8, 8, false)];
 
 /// No mapping depends on a header: it states only where the log lies, and which of the two headers counts.
-const HEADER_FIELDS: &[FieldLayout] = &[
+const VHDX_HEADER_FIELDS: &[FieldLayout] = &[
     ("signature", 0, 4, false),
     ("checksum", 4, 4, false),
     ("sequence_number", 8, 8, false),
@@ -75,7 +75,7 @@ const REGION_FIELDS: &[FieldLayout] = &[
     ("required", 28, 4, false),
 ];
 
-const METADATA_FIELDS: &[FieldLayout] =
+const METADATA_TABLE_FIELDS: &[FieldLayout] =
     &[("signature", 0, 8, false), ("entry_count", 10, 2, false)];
 
 const ITEM_FIELDS: &[FieldLayout] = &[
@@ -87,7 +87,7 @@ const ITEM_FIELDS: &[FieldLayout] = &[
 ];
 
 /// The contents of the items that all readers know.
-const ITEMS: &[(super::constants::Guid, &[FieldLayout])] = &[
+const ITEM_CONTENTS: &[(super::constants::Guid, &[FieldLayout])] = &[
     (FILE_PARAMETERS, &[("block_size", 0, 4, true), ("file_parameters", 4, 4, false)]),
     (VIRTUAL_DISK_SIZE, &[("virtual_disk_size", 0, 8, true)]),
     (PAGE_83, &[("page_83_data", 0, 8, false), ("page_83_data_end", 8, 8, false)]),
@@ -96,7 +96,7 @@ const ITEMS: &[(super::constants::Guid, &[FieldLayout])] = &[
 ];
 
 /// The number of bytes of the block allocation table that are read at a time.
-const PIECE_BYTES: usize = 128 * BAT_ENTRY_BYTES;
+const BAT_SCRATCH_BYTES: usize = 128 * BAT_ENTRY_BYTES;
 
 impl Anatomy {
     /// Takes a VHDX image apart.
@@ -107,7 +107,7 @@ impl Anatomy {
         self.add_structure(Part::Header, HostOffset::ZERO, IDENTIFIER_BYTES);
         self.add_fields(group(Part::Header, HostOffset::ZERO), IDENTIFIER_FIELDS);
         for at in VHDX_HEADER_OFFSETS.map(HostOffset::new) {
-            self.add_sealed(Part::Header, at, VHDX_HEADER_BYTES, HEADER_FIELDS);
+            self.add_sealed(Part::Header, at, VHDX_HEADER_BYTES, VHDX_HEADER_FIELDS);
         }
         let [first, second] = VHDX_HEADER_OFFSETS;
         let header = VhdxHeader::current(&read(storage, first)?, &read(storage, second)?)?;
@@ -189,7 +189,7 @@ impl Anatomy {
     ) -> Result<Metadata, MapError> {
         let bytes: [u8; METADATA_TABLE_BYTES] = read(storage, region.get())?;
         self.add_structure(Part::Metadata, region, METADATA_TABLE_BYTES as u64);
-        self.add_fields(group(Part::Metadata, region), METADATA_FIELDS);
+        self.add_fields(group(Part::Metadata, region), METADATA_TABLE_FIELDS);
         let count = bytes.get(10..).and_then(|rest| rest.first_chunk());
         let count = count.map_or(0, |count| u16::from_le_bytes(*count).min(MAX_METADATA_ENTRIES));
         let (_, entries) = bytes.split_at(METADATA_ENTRIES_AT);
@@ -205,7 +205,9 @@ impl Anatomy {
             if length > 0 {
                 self.add_structure(Part::Metadata, at, length.into());
             }
-            if let Some((_, fields)) = ITEMS.iter().find(|(known, _)| known.as_slice() == guid) {
+            if let Some((_, fields)) =
+                ITEM_CONTENTS.iter().find(|(known, _)| known.as_slice() == guid)
+            {
                 self.add_fields(group(Part::Metadata, at), fields);
             }
         }
@@ -225,7 +227,7 @@ impl Anatomy {
         storage: &S,
         table: &BlockTable,
     ) -> Result<(), MapError> {
-        let mut scratch = [0; PIECE_BYTES];
+        let mut scratch = [0; BAT_SCRATCH_BYTES];
         let indices = 0..table.room_entries;
         let _ = each_entries(storage, table.offset, indices, &mut scratch, |piece| -> Flow {
             let Entries::Read(first, entries) = piece else { return Ok(ControlFlow::Continue(())) };

@@ -32,7 +32,7 @@ use super::sparse_header::SparseHeader;
 use super::tables::{GrainKind, Tables};
 
 /// The fields of the header that counts.
-const HEADER_FIELDS: &[FieldLayout] = &[
+const SPARSE_HEADER_FIELDS: &[FieldLayout] = &[
     ("magic", 0, 4, true),
     ("version", 4, 4, true),
     ("flags", 8, 4, true),
@@ -93,7 +93,7 @@ const STREAM_FIELDS_BYTES: u64 = 6;
 /// The length of an entry of a directory or a table.
 const ENTRY_BYTES: u64 = 4;
 /// The number of bytes of a directory or a table that are read at a time.
-const TABLE_PIECE_BYTES: usize = 512 * ENTRY_BYTES as usize;
+const GRAIN_TABLE_SCRATCH_BYTES: usize = 512 * ENTRY_BYTES as usize;
 /// The number of bytes of a marker that have a meaning.
 const MARKER_BYTES: usize = 16;
 
@@ -160,7 +160,7 @@ impl Anatomy {
     ) -> Result<SparseHeader, MapError> {
         let at_start = group(Part::Header, HostOffset::ZERO);
         if first.directory_sector != DIRECTORY_AT_END {
-            self.add_fields(at_start, HEADER_FIELDS);
+            self.add_fields(at_start, SPARSE_HEADER_FIELDS);
             return Ok(first);
         }
         self.add_fields(at_start, FIRST_HEADER_FIELDS);
@@ -169,7 +169,7 @@ impl Anatomy {
         let sector = |number: u64| HostOffset::new(at.saturating_add(number * SECTOR_BYTES));
         self.add_structure(Part::Header, sector(0), STREAM_FOOTER_BYTES as u64);
         self.add_fields(group(Part::Header, sector(0)), MARKER_FIELDS);
-        self.add_fields(group(Part::Header, sector(1)), HEADER_FIELDS);
+        self.add_fields(group(Part::Header, sector(1)), SPARSE_HEADER_FIELDS);
         self.add_fields(group(Part::Header, sector(2)), MARKER_FIELDS);
         let mut bytes = [0; STREAM_FOOTER_BYTES];
         storage.read_at(sector(0), &mut bytes)?;
@@ -211,7 +211,7 @@ impl Anatomy {
         self.add_structure(Part::Directory, place.at, bytes);
         self.marker_before(storage, place, place.at)?;
         let table = Range { start: place.at, end: place.at.saturating_add(bytes) };
-        let mut scratch = [0; TABLE_PIECE_BYTES];
+        let mut scratch = [0; GRAIN_TABLE_SCRATCH_BYTES];
         let indices = 0..u64::from(tables.directory_entries);
         let _ = each_entries(storage, table.start, indices, &mut scratch, |piece| -> Flow {
             let Entries::Read(first, entries) = piece else { return Ok(ControlFlow::Continue(())) };
@@ -241,7 +241,8 @@ impl Anatomy {
         self.add_structure(Part::Table, at, bytes);
         self.marker_before(storage, place, at)?;
         let table = Range { start: at, end: at.saturating_add(bytes) };
-        let (indices, mut scratch) = (0..u64::from(tables.table_entries), [0; TABLE_PIECE_BYTES]);
+        let (indices, mut scratch) =
+            (0..u64::from(tables.table_entries), [0; GRAIN_TABLE_SCRATCH_BYTES]);
         let _ = each_entries(storage, at, indices, &mut scratch, |piece| -> Flow {
             let Entries::Read(first, entries) = piece else { return Ok(ControlFlow::Continue(())) };
             for (index, entry) in (first..).zip(entries) {

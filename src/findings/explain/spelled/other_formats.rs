@@ -11,7 +11,7 @@ use crate::formats::vmdk::grain::Grain;
 use crate::formats::vmdk::tables::Tables;
 use crate::formats::vpc::constants::UNALLOCATED;
 
-use super::{features, with_reserved};
+use super::flags::{features, with_reserved};
 
 /// Returns the meaning of a field or an entry of a VHD image.
 pub(super) fn vpc(part: Part, name: &str, value: u64) -> String {
@@ -106,7 +106,7 @@ fn vmdk_flags(value: u64) -> String {
     }
 }
 
-/// Returns the value of a field whose name tells how to write it.
+/// Returns the value of a field; the name decides how it is written.
 fn field(name: &str, value: u64, order: ByteOrder) -> String {
     let names = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if names(&["signature", "magic", "cookie", "creator"]) {
