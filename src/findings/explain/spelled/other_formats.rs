@@ -54,7 +54,7 @@ fn block(value: u64) -> String {
         (BlockState::Zeros, 3) => format!("unmapped{kept}"),
         (BlockState::Zeros, _) => format!("state {state}, which reads as zeros{kept}"),
     };
-    with_reserved(entry, value % OFFSET_UNIT_BYTES & !7)
+    with_reserved(entry, (value % OFFSET_UNIT_BYTES) & !7)
 }
 
 /// Returns the meaning of a field or an entry of a VMDK image. Without its `tables`, entries are sectors.
