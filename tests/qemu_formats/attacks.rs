@@ -25,8 +25,8 @@ const MAX_FILE_BYTES: u64 = 1 << 40;
 /// The largest number of grains or blocks of a disk: qemu-img visits each of them.
 const MAX_BLOCKS: u64 = 1 << 17;
 
-/// Returns a program with an image of a format, and with one to three attacks. The seeds take turns through the pairs of
-/// part and transform.
+/// Returns a program with an image of a format, and with one to three attacks. The seeds take turns through the pairs
+/// of part and transform.
 fn attacking(base: Base, parts: &[Part], rng_seed: u64, entropy: &mut Entropy) -> Program {
     let mut program = program::program(base, rng_seed);
     program.operations.retain(|one| !matches!(one, Operation::ReserveFar { .. }));

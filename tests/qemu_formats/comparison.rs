@@ -161,7 +161,8 @@ fn compare_all<F: TestedFormat>(
     compare_image::<F>(path, if case.kind == Kind::Attacked { 1 } else { 3 }, entropy, tally)
 }
 
-/// Compares the walk, up to `windows` windows and the data of an image. Returns the error of qemu-img if neither opens it.
+/// Compares the walk, up to `windows` windows, and the data of an image. Returns the error of qemu-img if neither opens
+/// it.
 fn compare_image<F: TestedFormat>(
     path: &Path,
     windows: usize,

@@ -1,5 +1,5 @@
-//! The anatomy of a VMDK image in one file: the header, the footer, the markers, the descriptor, both grain directories,
-//! their tables, and the heads of compressed grains.
+//! The anatomy of a VMDK image in one file: the header, the footer, the markers, the descriptor, both grain
+//! directories, their tables, and the heads of compressed grains.
 //!
 //! # Arithmetic
 //! Structures may lie at any host offset. One that passes 2^64 ends there, because no file has bytes behind that. A
