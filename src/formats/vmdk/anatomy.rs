@@ -94,8 +94,6 @@ const STREAM_FIELDS_BYTES: u64 = 6;
 const ENTRY_BYTES: u64 = 4;
 /// The number of bytes of a directory or a table that are read at a time.
 const GRAIN_TABLE_SCRATCH_BYTES: usize = 512 * ENTRY_BYTES as usize;
-/// The number of bytes of a marker that have a meaning.
-const MARKER_BYTES: usize = 16;
 
 /// A directory, and whether readers follow it.
 #[derive(Clone, Copy)]
@@ -288,11 +286,10 @@ impl Anatomy {
         else {
             return Ok(());
         };
-        let mut bytes = [0; MARKER_BYTES];
+        let mut bytes = [0; HEADER_BYTES];
         storage.read_at(HostOffset::new(at), &mut bytes)?;
-        // The sectors of the structure, no length, and a type that is not 0.
-        let (front, kind) = bytes.split_at(12);
-        if matches!(front, [1..=255, _, _, 0, 0, 0, 0, 0, 0, 0, 0, 0]) && kind != [0; 4] {
+        // The sectors of the structure, no length, and its type.
+        if matches!(footer::marker_fields(&bytes), (1.., 0, 1..=2)) {
             self.add_structure(Part::Header, HostOffset::new(at), SECTOR_BYTES);
             self.add_fields(group(Part::Header, HostOffset::new(at)), MARKER_FIELDS);
         }

@@ -11,16 +11,16 @@ use crate::formats::error::MapError;
 pub fn header(bytes: &[u8; STREAM_FOOTER_BYTES]) -> Result<SparseHeader, MapError> {
     let sectors = bytes.as_chunks::<HEADER_BYTES>().0;
     let [marker, header, end] = sectors else { return Err(no_footer()) };
-    let (_, size, kind) = fields(marker);
+    let (_, size, kind) = marker_fields(marker);
     let is_footer = header.starts_with(&SPARSE_MAGIC) && size == 0 && kind == MARKER_FOOTER;
-    match is_footer && fields(end) == (0, 0, 0) {
+    match is_footer && marker_fields(end) == (0, 0, 0) {
         true => Ok(SparseHeader::read(header)),
         false => Err(no_footer()),
     }
 }
 
 /// Returns the value, the size and the type of a marker.
-fn fields(marker: &[u8; HEADER_BYTES]) -> (u64, u32, u32) {
+pub(super) fn marker_fields(marker: &[u8; HEADER_BYTES]) -> (u64, u32, u32) {
     use bytes::Buf;
     let mut rest = marker.as_slice();
     (rest.get_u64_le(), rest.get_u32_le(), rest.get_u32_le())
