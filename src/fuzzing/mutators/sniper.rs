@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use crate::findings::watch::{Watch, Watched};
 use crate::images::damage::Transform;
-use crate::programs::operand::Number;
+use crate::programs::operand::{Base, Number};
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
@@ -17,7 +17,8 @@ use super::{operand, refused};
 const REFUSED_ONE_IN: u64 = 4;
 
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
-    if context.limits.attacks > 0 && context.entropy.one_in(REFUSED_ONE_IN) {
+    let has_attacks = context.limits.attacks > 0;
+    if has_attacks && has_qcow2(program) && context.entropy.one_in(REFUSED_ONE_IN) {
         return refused::change(program, context);
     }
     if !context.sound {
@@ -32,13 +33,20 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         let mut changed = false;
         for _ in 0..count {
             let Some(target) = aim(watched, context) else { break };
-            changed |= match context.limits.attacks > 0 {
+            changed |= match has_attacks {
                 true => patch(program, &target, context),
                 false => rewrite(program, &target, context),
             };
         }
         changed
     })
+}
+
+/// Reports whether a program builds a qcow2 image. The attacks of known meaning concern this format.
+fn has_qcow2(program: &Program) -> bool {
+    let is_overlay = |operation: &Operation| matches!(operation, Operation::Overlay { .. });
+    matches!(program.prologue.base, Base::Qcow2 | Base::Raw)
+        || program.operations.iter().any(is_overlay)
 }
 
 /// Chooses an entry. Each part of the image is equally likely, however many of its entries the walker reads.
