@@ -75,6 +75,8 @@ const REGION_FIELDS: &[FieldLayout] = &[
     ("required", 28, 4, false),
 ];
 
+/// The offset of the number of entries.
+const METADATA_COUNT_AT: u64 = 10;
 const METADATA_TABLE_FIELDS: &[FieldLayout] =
     &[("signature", 0, 8, false), ("entry_count", 10, 2, false)];
 
@@ -162,7 +164,6 @@ impl Anatomy {
         log: Region,
     ) -> Result<RegionTable, MapError> {
         const SECOND: u64 = REGION_TABLE_OFFSET + REGION_TABLE_BYTES as u64;
-        let first: [u8; REGION_TABLE_BYTES] = read(storage, REGION_TABLE_OFFSET)?;
         for start in [REGION_TABLE_OFFSET, SECOND] {
             let at = HostOffset::new(start);
             self.add_sealed(Part::Directory, at, REGION_TABLE_BYTES, REGION_TABLE_FIELDS);
@@ -178,7 +179,7 @@ impl Anatomy {
                 }
             }
         }
-        RegionTable::parse(&first, log)
+        RegionTable::read(storage, HostOffset::new(REGION_TABLE_OFFSET), log)
     }
 
     /// Adds the metadata table and the items of the region at `region`. Returns their values.
@@ -187,17 +188,15 @@ impl Anatomy {
         storage: &S,
         region: HostOffset,
     ) -> Result<Metadata, MapError> {
-        let bytes: [u8; METADATA_TABLE_BYTES] = read(storage, region.get())?;
         self.add_structure(Part::Metadata, region, METADATA_TABLE_BYTES as u64);
         self.add_fields(group(Part::Metadata, region), METADATA_TABLE_FIELDS);
-        let count = bytes.get(10..).and_then(|rest| rest.first_chunk());
-        let count = count.map_or(0, |count| u16::from_le_bytes(*count).min(MAX_METADATA_ENTRIES));
-        let (_, entries) = bytes.split_at(METADATA_ENTRIES_AT);
-        let entries = entries.as_chunks::<METADATA_ENTRY_BYTES>().0;
-        for (index, entry) in (0u64..).zip(entries.iter().take(count.into())) {
+        let count_at = region.saturating_add(METADATA_COUNT_AT);
+        let count = u16::from_le_bytes(read(storage, count_at.get())?).min(MAX_METADATA_ENTRIES);
+        for index in 0..u64::from(count) {
             let inside = METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
             let at = region.saturating_add(inside);
             self.add_fields(group(Part::Metadata, at), ITEM_FIELDS);
+            let entry: [u8; METADATA_ENTRY_BYTES] = read(storage, at.get())?;
             let (guid, rest) = entry.split_at(16);
             let [offset, length, ..] = rest.as_chunks::<4>().0 else { continue };
             let [offset, length] = [*offset, *length].map(u32::from_le_bytes);
@@ -211,7 +210,7 @@ impl Anatomy {
                 self.add_fields(group(Part::Metadata, at), fields);
             }
         }
-        let table = MetadataTable::parse(&bytes)?;
+        let table = MetadataTable::read(storage, region)?;
         let item = |offset: u32| region.saturating_add(offset.into()).get();
         Metadata::parse(
             read(storage, item(table.file_parameters))?,
