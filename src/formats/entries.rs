@@ -151,7 +151,8 @@ mod tests {
         });
         assert_eq!(ended, Ok(ControlFlow::Continue(())));
         let (mut begun, mut ended) = ([0; 32], [0; 32]);
-        (begun[16..].fill(7), ended[..16].fill(7));
+        begun[16..].fill(7);
+        ended[..16].fill(7);
         let read = [(3, vec![begun]), (4, vec![[7; 32]]), (5, vec![ended])];
         let expected = [&[(0, vec![])], &read[..], &[(6, vec![])]].concat();
         assert_eq!(pieces, expected);
