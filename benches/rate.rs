@@ -19,7 +19,7 @@ use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::fuzzing::campaign::slot::Slot;
 use qcowfuzz::internal::fuzzing::campaign::subject::Supervised;
 use qcowfuzz::internal::programs::operand::Number;
-use qcowfuzz::internal::programs::operand::{Base, Size};
+use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};
 use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::GenerateSettings;
@@ -91,13 +91,26 @@ fn distribution() {
     );
 }
 
-/// Returns the programs of the set on a disk with this cluster size and disk size, without operations that resize it.
-/// The programs touch the same clusters on every disk: the first sixteen, which the smallest disk has.
-fn on_disk(operations: usize, cluster_bits: u8, size: Size) -> Inputs {
-    let programs = set(GenerateSettings { operations, compressed: false });
+/// The disk of a set of programs.
+#[derive(Clone, Copy)]
+struct DiskOfSet {
+    operations: usize,
+    cluster_bits: u8,
+    size: Size,
+    base: Base,
+    /// The variety of the image's format.
+    form: u16,
+}
+
+/// Returns the programs of the set on a disk, without operations that resize it. The programs touch the same clusters
+/// on every disk: the first sixteen, which the smallest disk has.
+fn on_disk(disk: DiskOfSet) -> Inputs {
+    let programs = set(GenerateSettings { operations: disk.operations, compressed: false });
     let mut inputs = encoded(programs.into_iter().map(|mut program| {
-        program.prologue.cluster_bits = Number::new(cluster_bits).expect("a cluster size");
-        program.prologue.size = size;
+        program.prologue.cluster_bits = Number::new(disk.cluster_bits).expect("a cluster size");
+        program.prologue.size = disk.size;
+        program.prologue.base = disk.base;
+        program.prologue.form = ImageForm(disk.form);
         program.operations.retain(|operation| !matches!(operation, Operation::Resize { .. }));
         program
     }));
@@ -110,21 +123,37 @@ fn on_disk(operations: usize, cluster_bits: u8, size: Size) -> Inputs {
     inputs
 }
 
+/// Prints how the time of a run grows with the disk. A VHD image stores an entry for each block, so that its table has
+/// 64 KiB at the largest size; the tables of the other formats have the same size in the file on both disks.
 fn growth() {
     let mib = Size::new(1, 20, 0).expect("a size");
     let pib = Size::new(8, 47, 0).expect("a size");
     let gib = Size::new(1, 30, 0).expect("a size");
+    let qcow2 =
+        DiskOfSet { operations: 20, cluster_bits: 16, size: gib, base: Base::Qcow2, form: 0 };
+    let bits = |cluster_bits| DiskOfSet { cluster_bits, ..qcow2 };
+    let sizes = |base, form| [mib, pib].map(|size| DiskOfSet { size, base, form, ..qcow2 });
+    // Blocks of VHDX are larger: this disk has sixteen.
+    let [of_vhdx, largest_of_vhdx] = sizes(Base::Vhdx, 0);
+    let of_vhdx = DiskOfSet { size: Size::new(1, 31, 0).expect("a size"), ..of_vhdx };
     let pairs = [
-        ("1 MiB → 1 PiB, 64 KiB clusters", (20, 16, mib), (20, 16, pib)),
-        ("64 KiB → 2 MiB clusters, 1 GiB", (20, 16, gib), (20, 21, gib)),
-        ("64 KiB → 512-byte clusters, 1 GiB", (20, 16, gib), (20, 9, gib)),
-        ("20 → 40 operations, 64 KiB clusters, 1 GiB", (20, 16, gib), (40, 16, gib)),
+        ("1 MiB → 1 PiB, 64 KiB clusters", sizes(Base::Qcow2, 0)),
+        ("64 KiB → 2 MiB clusters, 1 GiB", [qcow2, bits(21)]),
+        ("64 KiB → 512-byte clusters, 1 GiB", [qcow2, bits(9)]),
+        (
+            "20 → 40 operations, 64 KiB clusters, 1 GiB",
+            [qcow2, DiskOfSet { operations: 40, ..qcow2 }],
+        ),
+        ("vpc, 16 → 16,384 blocks", sizes(Base::Vpc, 0)),
+        ("vhdx, 16 → 16,384 blocks", [of_vhdx, largest_of_vhdx]),
+        ("vmdk, 16 → 16,384 grains, tables where there are grains", sizes(Base::Vmdk, 2)),
+        ("vmdk, 16 → 16,384 grains, all tables", sizes(Base::Vmdk, 0)),
     ];
     println!("| from → to | time of a run |");
     println!("|---|---|");
-    for (name, from, to) in pairs {
-        let set_of = |(operations, bits, size)| on_disk(operations, bits, size);
-        let times = fastest(&[&set_of(from), &set_of(to)]);
+    for (name, disks) in pairs {
+        let [from, to] = disks.map(on_disk);
+        let times = fastest(&[&from, &to]);
         println!("| {name} | {:.2} × |", times[1].as_secs_f64() / times[0].as_secs_f64());
     }
 }
