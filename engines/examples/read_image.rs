@@ -20,7 +20,9 @@ use qcowfuzz::harness::engine::ErrorKind;
 use qcowfuzz::internal::findings::panics::PanicNote;
 use qcowfuzz::internal::images::files::Images;
 use qcowfuzz::prelude::*;
-use qcowfuzz_engines::{fstool, imago, qcow2_core, qcow2_rs, rust_img_qcow2};
+use qcowfuzz_engines::{
+    fstool, imago, qcow2_core, qcow2_rs, rust_img_qcow2, vhd_core, vhdx_core, vmdk_core,
+};
 
 /// The number of bytes of a read.
 const READ_BYTES: usize = 64 << 10;
@@ -35,6 +37,9 @@ fn main() -> ExitCode {
         Some((&"qcow2_core", words)) => run(qcow2_core::Qcow2Core, words),
         Some((&"qcow2_rs", words)) => run(qcow2_rs::Qcow2Rs, words),
         Some((&"rust_img_qcow2", words)) => run(rust_img_qcow2::RustImgQcow2::default(), words),
+        Some((&"vhd_core", words)) => run(vhd_core::VhdCore, words),
+        Some((&"vhdx_core", words)) => run(vhdx_core::VhdxCore, words),
+        Some((&"vmdk_core", words)) => run(vmdk_core::VmdkCore, words),
         _ => fail("expected a crate of engines/"),
     }
 }

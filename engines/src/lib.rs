@@ -11,3 +11,6 @@ pub mod imago;
 pub mod qcow2_core;
 pub mod qcow2_rs;
 pub mod rust_img_qcow2;
+pub mod vhd_core;
+pub mod vhdx_core;
+pub mod vmdk_core;

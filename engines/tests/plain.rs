@@ -8,6 +8,9 @@ use qcowfuzz_engines::imago::Imago;
 use qcowfuzz_engines::qcow2_core::Qcow2Core;
 use qcowfuzz_engines::qcow2_rs::Qcow2Rs;
 use qcowfuzz_engines::rust_img_qcow2::RustImgQcow2;
+use qcowfuzz_engines::vhd_core::VhdCore;
+use qcowfuzz_engines::vhdx_core::VhdxCore;
+use qcowfuzz_engines::vmdk_core::VmdkCore;
 
 /// Runs the self-test. Its wrong answers must be `wrong`, and the images that it skips `skipped`.
 fn judge<E: Engine + Default>(wrong: &[&str], skipped: &[&str]) {
@@ -65,4 +68,19 @@ fn qcow2_rs_answers() {
 #[test]
 fn rust_img_qcow2_answers() {
     judge::<RustImgQcow2>(&[], &["raw backing file", "data file", "extended L2 entries"]);
+}
+
+#[test]
+fn vhd_core_answers() {
+    judge::<VhdCore>(&[], &[]);
+}
+
+#[test]
+fn vhdx_core_answers() {
+    judge::<VhdxCore>(&[], &[]);
+}
+
+#[test]
+fn vmdk_core_answers() {
+    judge::<VmdkCore>(&[], &[]);
 }

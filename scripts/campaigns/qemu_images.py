@@ -147,6 +147,8 @@ class QemuImages:
         claims = [line.split(" ", 1) for line in claims.splitlines()]
         self.no = {feature for claim, feature in claims if claim == "no"}
         self.refuses = {feature for claim, feature in claims if claim == "refuse"}
+        if "qcow2 images" in self.no:
+            fail(f"{engine.name} reads no qcow2 images, and this loop makes no others")
 
     def set_aside(self, _fingerprints):
         """A finding does not end the loop."""

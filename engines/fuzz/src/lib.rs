@@ -20,3 +20,9 @@ pub use qcowfuzz_engines::qcow2_core::Qcow2Core as UnderTest;
 pub use qcowfuzz_engines::qcow2_rs::Qcow2Rs as UnderTest;
 #[cfg(feature = "rust_img_qcow2")]
 pub use qcowfuzz_engines::rust_img_qcow2::RustImgQcow2 as UnderTest;
+#[cfg(feature = "vhd_core")]
+pub use qcowfuzz_engines::vhd_core::VhdCore as UnderTest;
+#[cfg(feature = "vhdx_core")]
+pub use qcowfuzz_engines::vhdx_core::VhdxCore as UnderTest;
+#[cfg(feature = "vmdk_core")]
+pub use qcowfuzz_engines::vmdk_core::VmdkCore as UnderTest;

@@ -22,8 +22,8 @@ macro_rules! overlay {
     };
 }
 
-/// All plain images. Each has one property more than the images before it need.
-pub const IMAGES: [PlainImage; 17] = [
+/// All plain images. Each has one property more than the images before it need. The last ones have other formats.
+pub const IMAGES: [PlainImage; 22] = [
     PlainImage { name: "empty disk", image: "size=4<<16+0", operations: "" },
     PlainImage {
         name: "one cluster",
@@ -118,15 +118,42 @@ pub const IMAGES: [PlainImage; 17] = [
         image: "features=extended_l2 size=4<<16+0",
         operations: "write at=start+0 clusters=1\nsubclusters at=start+1 change=write first=4 count=3 stride=1",
     },
+    PlainImage { name: "dynamic VHD disk", image: "size=8<<16+0 base=vpc", operations: WRITES },
+    PlainImage {
+        name: "fixed VHD disk",
+        image: "size=8<<16+0 base=vpc form=8",
+        operations: WRITES,
+    },
+    PlainImage {
+        name: "VHDX disk",
+        image: "cluster_bits=9 size=8<<20+0 base=vhdx",
+        operations: WRITES,
+    },
+    PlainImage { name: "VMDK disk", image: "size=8<<16+0 base=vmdk", operations: WRITES },
+    PlainImage {
+        name: "compressed VMDK disk",
+        image: "size=8<<16+0 base=vmdk form=544",
+        operations: "compress at=start+6 clusters=1 shape=half skew=packed\nwrite at=start+1 clusters=1",
+    },
 ];
 
+/// Two blocks in reverse order, and holes.
+const WRITES: &str = "write at=start+6 clusters=1\nwrite at=start+1 clusters=1";
+
 impl PlainImage {
+    /// Returns the value of an operand of the prologue, if this image has one of its own.
+    fn operand(&self, name: &str) -> Option<&str> {
+        self.image.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// Reports whether the image that readers open is a qcow2 image.
+    pub fn is_qcow2(&self) -> bool {
+        self.operand("base").is_none_or(|base| base == "raw")
+    }
+
     /// Returns the text of the program.
     pub fn text(&self) -> String {
         let mut line = String::from("image");
-        let of_image = |name: &str| {
-            self.image.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
-        };
         // With this seed, folding keeps the features that an engine may refuse.
         let defaults = [
             ("version", "3"),
@@ -140,9 +167,10 @@ impl PlainImage {
             ("tolerance", "0"),
             ("data_in", "image"),
             ("base", "qcow2"),
+            ("form", "0"),
         ];
         for (name, default) in defaults {
-            let value = of_image(name).unwrap_or(default);
+            let value = self.operand(name).unwrap_or(default);
             line.push_str(&format!(" {name}={value}"));
         }
         format!("{line}\n{}\n", self.operations)
@@ -183,9 +211,22 @@ mod tests {
             ("clusters of 512 bytes", Feature::Clusters512),
             ("clusters of 2 MiB", Feature::Clusters2M),
             ("extended L2 entries", Feature::ExtendedL2),
+            ("dynamic VHD disk", Feature::Vpc),
+            ("fixed VHD disk", Feature::Vpc),
+            ("VHDX disk", Feature::Vhdx),
+            ("VMDK disk", Feature::Vmdk),
+            ("compressed VMDK disk", Feature::Vmdk),
         ] {
             let image = IMAGES.iter().find(|it| it.name == image).unwrap();
             assert!(built(image).0.meets(FeatureSet::of(&[feature])), "{}", image.text());
+        }
+    }
+
+    #[test]
+    fn an_image_of_another_format_has_no_qcow2_layer() {
+        for image in &IMAGES {
+            let has_qcow2 = built(image).0.meets(FeatureSet::of(&[Feature::Qcow2]));
+            assert_eq!(has_qcow2, image.is_qcow2(), "{}", image.text());
         }
     }
 

@@ -1,4 +1,4 @@
-//! The self-test of an adapter: the harness asks an engine about a dozen plain images, and describes each wrong answer
+//! The self-test of an adapter: the harness asks an engine about plain images of its formats, and describes each wrong answer
 //! as the mistake of an adapter that causes it, if it knows one.
 //!
 //! The oracles judge the answers. Does not notice an engine that never returns.
@@ -31,6 +31,9 @@ pub use question::SelfTestQuestion;
 use built::BuiltImage;
 use only::Only;
 
+/// The formats of images. The self-test leaves out images of a format that the engine does not know.
+const FORMATS: FeatureSet =
+    FeatureSet::of(&[Feature::Qcow2, Feature::Vpc, Feature::Vhdx, Feature::Vmdk]);
 /// The number of bytes at the end of a disk that the self-test reads at once.
 const END_BYTES: u64 = 4096;
 
@@ -102,8 +105,8 @@ impl SelfTest {
     }
 }
 
-/// Asks engines about all plain images. `create` returns a new engine for each question, so that no question suffers
-/// from a panic before it.
+/// Asks engines about all plain images of the formats that they know. `create` returns a new engine for each question,
+/// so that no question suffers from a panic before it.
 pub fn self_test<E: Engine>(create: impl Fn() -> E) -> SelfTest {
     let mut test = SelfTest::default();
     for image in &IMAGES {
@@ -119,7 +122,11 @@ pub fn self_test<E: Engine>(create: impl Fn() -> E) -> SelfTest {
         };
         let claims = engine.claims();
         if claims.about(features) == Claim::No {
-            let reason = format!("not claimed: {}", unclaimed(&claims, features));
+            let excluded = unclaimed(&claims, features);
+            if excluded.meets(FORMATS) {
+                continue;
+            }
+            let reason = format!("not claimed: {excluded}");
             add(SelfTestQuestion::Size, SelfTestAnswer::Skipped(reason));
             continue;
         }

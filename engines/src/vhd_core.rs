@@ -1,0 +1,43 @@
+//! vhd-core 0.1.4, library name `vhd`: reads VHD images, and none with a parent.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use vhd::{VhdError, VhdReader};
+
+use qcowfuzz::prelude::*;
+
+/// The crate.
+#[derive(Clone, Debug, Default)]
+pub struct VhdCore;
+
+/// An image that the crate has opened.
+pub struct VhdCoreDisk(VhdReader);
+
+impl Engine for VhdCore {
+    type Disk<'s> = VhdCoreDisk;
+
+    describe!(
+        "vhd_core",
+        yes: [Vpc],
+        no: [Qcow2],
+        size: Near, known: include_str!("../known/vhd_core.toml"));
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VhdCoreDisk> {
+        let opened = VhdReader::open_reader(Box::new(ChainStream::new(chain.image())));
+        opened.map(VhdCoreDisk).map_err(|error| match error {
+            VhdError::DifferencingNotSupported => EngineError::unsupported(error),
+            error => EngineError::untyped(error),
+        })
+    }
+}
+
+impl OpenDisk for VhdCoreDisk {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_disk_size()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.seek(SeekFrom::Start(guest.get()))?;
+        Ok(self.0.read_exact(into)?)
+    }
+}

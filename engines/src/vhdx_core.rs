@@ -1,0 +1,39 @@
+//! vhdx-core 0.4.1, library name `vhdx`: reads VHDX images.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use vhdx::{VhdxError, VhdxReader};
+
+use qcowfuzz::prelude::*;
+
+/// The crate.
+#[derive(Clone, Debug, Default)]
+pub struct VhdxCore;
+
+/// An image that the crate has opened.
+pub struct VhdxCoreDisk(VhdxReader);
+
+impl Engine for VhdxCore {
+    type Disk<'s> = VhdxCoreDisk;
+
+    describe!("vhdx_core", yes: [Vhdx], no: [Qcow2], known: include_str!("../known/vhdx_core.toml"));
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VhdxCoreDisk> {
+        let opened = VhdxReader::open_reader(Box::new(ChainStream::new(chain.image())));
+        opened.map(VhdxCoreDisk).map_err(|error| match error {
+            VhdxError::DifferencingNotSupported => EngineError::unsupported(error),
+            error => EngineError::untyped(error),
+        })
+    }
+}
+
+impl OpenDisk for VhdxCoreDisk {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_disk_size()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.seek(SeekFrom::Start(guest.get()))?;
+        Ok(self.0.read_exact(into)?)
+    }
+}

@@ -1,0 +1,46 @@
+//! vmdk-core 0.8.4, library name `vmdk`: reads VMDK images in one file.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use vmdk::{VmdkError, VmdkReader};
+
+use qcowfuzz::prelude::*;
+
+/// The crate.
+#[derive(Clone, Debug, Default)]
+pub struct VmdkCore;
+
+/// An image that the crate has opened.
+pub struct VmdkCoreDisk(VmdkReader<ChainStream>);
+
+impl Engine for VmdkCore {
+    type Disk<'s> = VmdkCoreDisk;
+
+    // The specification has no grains of less than 4 KiB, and the crate refuses them.
+    describe!(
+        "vmdk_core",
+        yes: [Vmdk],
+        no: [Qcow2, Clusters512, Clusters1K, Clusters2K],
+        known: include_str!("../known/vmdk_core.toml"));
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VmdkCoreDisk> {
+        let opened = VmdkReader::open(ChainStream::new(chain.image()));
+        opened.map(VmdkCoreDisk).map_err(|error| match error {
+            VmdkError::UnsupportedVersion(_)
+            | VmdkError::CompressedNotSupported
+            | VmdkError::UnsupportedDiskType(_) => EngineError::unsupported(error),
+            error => EngineError::untyped(error),
+        })
+    }
+}
+
+impl OpenDisk for VmdkCoreDisk {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_disk_size()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.seek(SeekFrom::Start(guest.get()))?;
+        Ok(self.0.read_exact(into)?)
+    }
+}
