@@ -6,6 +6,10 @@ use vhd::{VhdError, VhdReader};
 
 use qcowfuzz::prelude::*;
 
+/// The longest file that the crate gets. It reads all of a file into memory, holes included, and files of programs have
+/// terabytes of holes.
+const MAX_FILE_BYTES: u64 = 512 << 20;
+
 /// The crate.
 #[derive(Clone, Debug, Default)]
 pub struct VhdCore;
@@ -23,6 +27,9 @@ impl Engine for VhdCore {
         size: Near, known: include_str!("../known/vhd_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VhdCoreDisk> {
+        if chain.image().length_bytes() > MAX_FILE_BYTES {
+            return Err(EngineError::NotGiven("a file of more than 512 MiB".into()));
+        }
         let opened = VhdReader::open_reader(Box::new(ChainStream::new(chain.image())));
         opened.map(VhdCoreDisk).map_err(|error| match error {
             VhdError::DifferencingNotSupported => EngineError::unsupported(error),
