@@ -16,7 +16,7 @@ const PROGRAM: &str = "image version=3 cluster_bits=9 refcount_order=4 features=
                        blocks=append table=append tolerance=0 base=vhdx\nwrite at=start+0 clusters=1\n";
 /// The identity of the log.
 const LOG: [u8; 16] = *b"a log to replay.";
-/// The length of a sector of a log, and of what its data descriptors restore.
+/// The length of a sector of a log.
 const SECTOR: usize = 4096;
 
 /// A file in memory, with the offsets of its log and of its block allocation table.
