@@ -8,7 +8,7 @@ use qcowfuzz::prelude::*;
 
 /// The longest file that the crate gets. It reads all of a file into memory, holes included, and files of programs have
 /// terabytes of holes.
-const MAX_FILE_BYTES: u64 = 512 << 20;
+const MAX_FILE_BYTES: u64 = 192 << 20;
 
 /// The crate.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ impl Engine for VhdCore {
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VhdCoreDisk> {
         if chain.image().length_bytes() > MAX_FILE_BYTES {
-            return Err(EngineError::NotGiven("a file of more than 512 MiB".into()));
+            return Err(EngineError::NotGiven("a file of more than 192 MiB".into()));
         }
         let opened = VhdReader::open_reader(Box::new(ChainStream::new(chain.image())));
         opened.map(VhdCoreDisk).map_err(|error| match error {

@@ -1,5 +1,5 @@
-//! The self-test of an adapter: the harness asks an engine about plain images of its formats, and describes each wrong answer
-//! as the mistake of an adapter that causes it, if it knows one.
+//! The self-test of an adapter: the harness asks an engine about plain images of its formats, and describes each wrong
+//! answer as the mistake of an adapter that causes it, if it knows one.
 //!
 //! The oracles judge the answers. Does not notice an engine that never returns.
 
