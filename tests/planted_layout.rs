@@ -71,14 +71,24 @@ fn every_bug_in_the_structures_of_vhdx_images_is_found() {
 /// The entries of sector bitmaps lie between those of blocks.
 #[test]
 fn programs_store_blocks_behind_the_first_sector_bitmap() {
+    let count = vhdx_images_with(vhdx::has_stored_behind_bitmap);
+    assert!(count >= 15, "{count}");
+}
+
+#[test]
+fn programs_make_zeros_of_blocks_that_keep_their_offset() {
+    let count = vhdx_images_with(vhdx::has_zeros_with_offset);
+    assert!(count >= 15, "{count}");
+}
+
+/// Returns the number of programs whose VHDX image has something.
+fn vhdx_images_with(has_it: fn(&Image) -> bool) -> usize {
     let mut harness = Harness::new(Walker::default());
     let images = (0..160).filter(|rng_seed| {
         harness.build(&program(Base::Vhdx, *rng_seed).encode());
-        let lowest = harness.images().layers().last();
-        lowest.is_some_and(|files| vhdx::has_stored_behind_bitmap(&files.image))
+        harness.images().layers().last().is_some_and(|files| has_it(&files.image))
     });
-    let count = images.count();
-    assert!(count >= 15, "{count}");
+    images.count()
 }
 
 /// Returns a generated program with a base.

@@ -270,3 +270,8 @@ pub fn has_stored_behind_bitmap(image: &Image) -> bool {
     let end = u64::from(it.table.checked_entries);
     (chunk + 1..end).any(|index| it.number(it.bat + index * 8) & 7 == 6)
 }
+
+/// Reports whether a block of zeros has an offset.
+pub fn has_zeros_with_offset(image: &Image) -> bool {
+    Altered::new(image).find(|entry| entry & 7 == 2 && entry >= MIB).is_some()
+}

@@ -32,8 +32,8 @@ impl Vm {
             // An unallocated cluster reads as zeros: no image in these formats has a backing file.
             return self.discard(at, clusters);
         }
-        // Other formats have no room for an offset beside zeros.
-        let keep = keep == Keep::Yes && file.format == ImageFormat::Qcow2;
+        // VMDK has no room for an offset beside zeros.
+        let keep = keep == Keep::Yes && file.format != ImageFormat::Vmdk;
         self.for_clusters(at, clusters, |vm, cluster| {
             let zeroed = vm.builder.zero(cluster, keep);
             if let Some(kept) = zeroed {
