@@ -160,6 +160,8 @@ fn the_format_is_probed_or_named_as_in_qemu_img() {
     let run = |arguments: &[&str]| qemu_img(dir.path(), arguments);
     let Some(_) = run(&["create", "-q", "-f", "vpc", "disk.vhd", "9M"]) else { return };
     assert!(run(&["create", "-q", "-f", "vhdx", "disk.vhdx", "9M"]).unwrap().status.success());
+    let fixed = ["create", "-q", "-f", "vpc", "-o", "subformat=fixed", "fixed.vhd", "9M"];
+    assert!(run(&fixed).unwrap().status.success());
     let raw = fs::File::create(dir.path().join("disk.raw")).unwrap();
     raw.write_all_at(&[7; 70_000], 128 << 10).unwrap();
     raw.set_len((1 << 20) + 100).unwrap();
@@ -180,7 +182,7 @@ fn the_format_is_probed_or_named_as_in_qemu_img() {
         ];
         assert!(run(&over).unwrap().status.success());
     }
-    let disks = ["disk.vhd", "disk.vhdx", "disk.raw", "odd.raw", "empty.raw"];
+    let disks = ["disk.vhd", "fixed.vhd", "disk.vhdx", "disk.raw", "odd.raw", "empty.raw"];
     for name in disks.iter().chain(&["over.vpc", "over.vhdx", "over.raw"]) {
         for format in [&[][..], &["-f", "raw"], &["-f", "vpc"], &["-f", "vhdx"], &["-f", "qcow2"]] {
             for form in ["--output=json", "--output=human"] {
@@ -264,6 +266,8 @@ fn data_in_holes_of_the_file_are_zeros() {
         "-f qcow2 -b first.qcow2 -F qcow2 overlay.qcow2 12M",
         "-f vpc -o subformat=fixed,force_size=on fixed.vhd 8M",
         "-f raw plain.raw 8M",
+        "-f raw -o preallocation=falloc reserved.raw 8M",
+        "-f raw -o preallocation=full written.raw 8M",
         "-f vmdk -o subformat=monolithicFlat flat.vmdk 8M",
     ];
     for create in create {
@@ -280,6 +284,9 @@ fn data_in_holes_of_the_file_are_zeros() {
         ("vpc", "fixed.vhd", in_hole),
         ("vmdk", "flat.vmdk", in_hole),
         ("raw", "plain.raw", "\"zero\": true, \"data\": false"),
+        // Some file systems cannot reserve space, and qemu-img then writes zeros, which are data.
+        ("raw", "reserved.raw", "\"zero\": false, \"data\": true"),
+        ("raw", "written.raw", "\"zero\": false, \"data\": true"),
     ];
     for (format, image, shown) in images {
         let write = ["-f", format, "-c", "write 1M 100k", "-c", "write 5000 100", image];
@@ -293,5 +300,122 @@ fn data_in_holes_of_the_file_are_zeros() {
             let has = text(&ours.stdout).contains(shown);
             assert!(has || output == "--output=human", "{image}: {ours:?}");
         }
+    }
+}
+
+/// A change of the bytes of a VHD image, from a footer on.
+type VhdChange = fn(&mut [u8]);
+
+/// The footer at the beginning alone decides the kind of a dynamic disk. Neither the length of the file nor the usual
+/// size of blocks matters.
+#[test]
+fn vhd_images_of_every_kind_are_mapped_as_in_qemu_img() {
+    let dir = tempfile::tempdir().unwrap();
+    let create = "create -q -f vpc -o force_size=on,subformat=";
+    for (subformat, image) in [("dynamic", "dynamic.vhd"), ("fixed", "fixed.vhd")] {
+        let create = format!("{create}{subformat} {image} 9M");
+        let Some(made) = qemu_img(dir.path(), &create.split(' ').collect::<Vec<_>>()) else {
+            return;
+        };
+        assert!(made.status.success());
+        let write = ["-f", "vpc", "-c", "write -P 7 3M 1M", image];
+        assert!(qemu("qemu-io", dir.path(), &write).unwrap().status.success());
+    }
+    let cases: [(&str, usize, VhdChange, &str); 8] = [
+        ("dynamic.vhd", 0, |footer| footer[63] = 0, "\"present\": true, \"zero\": true"),
+        ("dynamic.vhd", 0, |footer| footer[63] = 1, "\"present\": true, \"zero\": true"),
+        ("dynamic.vhd", 0, |footer| footer[63] = 3, "\"present\": true, \"zero\": true"),
+        // A differencing disk.
+        ("dynamic.vhd", 0, |footer| footer[63] = 4, "\"present\": true, \"zero\": true"),
+        ("dynamic.vhd", 0, |footer| footer[63] = 5, "\"present\": true, \"zero\": true"),
+        // A fixed disk, which begins with the footer.
+        (
+            "dynamic.vhd",
+            0,
+            |footer| footer[63] = 2,
+            "\"data\": true, \"compressed\": false, \"offset\": 0}",
+        ),
+        // Blocks of 4 MiB, in the dynamic header behind the footer. The second block is in use.
+        (
+            "dynamic.vhd",
+            0,
+            |image| image[512 + 32..][..4].copy_from_slice(&(4u32 << 20).to_be_bytes()),
+            "\"start\": 4194304, \"length\": 4194304",
+        ),
+        // A disk of 12 MiB in a file of 9 MiB.
+        (
+            "fixed.vhd",
+            9 << 20,
+            |footer| footer[48..56].copy_from_slice(&(12u64 << 20).to_be_bytes()),
+            "\"offset\": 9437",
+        ),
+    ];
+    for (image, at, change, shown) in cases {
+        let mut bytes = fs::read(dir.path().join(image)).unwrap();
+        change(&mut bytes[at..]);
+        let footer = &mut bytes[at..at + 512];
+        footer[64..68].fill(0);
+        let sum: u32 = footer.iter().map(|byte| u32::from(*byte)).sum();
+        footer[64..68].copy_from_slice(&(!sum).to_be_bytes());
+        // A block of 4 MiB needs more room.
+        if image == "dynamic.vhd" {
+            bytes.resize(bytes.len() + (4 << 20), 0);
+        }
+        fs::write(dir.path().join("changed.vhd"), bytes).unwrap();
+        let arguments = ["map", "--output=json", "-f", "vpc", "changed.vhd"];
+        let ours = qcowfuzz(dir.path(), &arguments);
+        let theirs = qemu_img(dir.path(), &arguments).unwrap();
+        assert!(theirs.status.success(), "{theirs:?}");
+        assert_eq!(text(&ours.stdout), text(&theirs.stdout));
+        assert!(text(&ours.stdout).contains(shown), "{shown}: {}", text(&ours.stdout));
+    }
+}
+
+/// Returns a sparse extent of one grain whose header lies in a footer at sector 5.
+fn extent_with_footer() -> Vec<u8> {
+    let mut bytes = vec![0; 24 * 512];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    for (at, directory) in [(0, u64::MAX), (6 * 512, 8)] {
+        put(at, b"KDMV\x01");
+        put(at + 12, &[8]);
+        put(at + 20, &[8]);
+        put(at + 44, &512u32.to_le_bytes());
+        put(at + 56, &directory.to_le_bytes());
+    }
+    // The marker of the footer, the only directory entry, and the only entry of its table.
+    put(5 * 512 + 12, &[3]);
+    put(8 * 512, &[9]);
+    put(9 * 512, &[16]);
+    bytes
+}
+
+#[test]
+fn the_parts_of_a_vmdk_disk_are_opened_as_in_qemu_img() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\n";
+    fs::write(dir.path().join("extent"), extent_with_footer()).unwrap();
+    fs::write(dir.path().join("raw"), [7; 4096]).unwrap();
+    let sparse = format!("{head}RW 8 SPARSE \"extent\"\n");
+    let child =
+        |parent: &str| format!("{head}parentFileNameHint=\"{parent}\"\nRW 8 VMFS \"raw\"\n");
+    let cases = [
+        // The footer is that at the end of the descriptor's length.
+        ("extent.vmdk", sparse.clone(), 8 * 512, true),
+        ("longer.vmdk", sparse.clone(), 9 * 512, false),
+        ("shorter.vmdk", sparse, 200, false),
+        ("child.vmdk", child("extent.vmdk"), 0, true),
+        // A parent is a VMDK image, even if it is nothing like it.
+        ("orphan.vmdk", child("raw"), 0, false),
+    ];
+    for (name, mut descriptor, length, opens) in cases {
+        let more = length - descriptor.len().min(length);
+        descriptor += &"\0".repeat(more);
+        fs::write(dir.path().join(name), descriptor).unwrap();
+        let arguments = ["map", "--output=json", "-f", "vmdk", name];
+        let ours = qcowfuzz(dir.path(), &arguments);
+        let Some(theirs) = qemu_img(dir.path(), &arguments) else { return };
+        assert_eq!(theirs.status.success(), opens, "{name}: {theirs:?}");
+        assert_eq!(ours.status.success(), opens, "{name}: {ours:?}");
+        assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{name}");
     }
 }
