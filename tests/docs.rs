@@ -5,6 +5,8 @@ mod bytecode;
 #[path = "../examples/engine.rs"]
 #[allow(dead_code, missing_docs)]
 mod engine;
+#[path = "docs/formats.rs"]
+mod formats;
 #[allow(dead_code)]
 mod lines;
 #[path = "docs/modules.rs"]
@@ -41,7 +43,16 @@ fn text_of(path: impl AsRef<Path>) -> String {
 
 /// Returns the cells of the table rows between two headings.
 fn rows(document: &str, heading: &str) -> Vec<Vec<String>> {
-    let section = document.split(&format!("\n{heading}\n")).nth(1).expect(heading);
+    rows_of_section(document.split(&format!("\n{heading}\n")).nth(1).expect(heading))
+}
+
+/// Returns the cells of the table rows before the next heading, in a text that begins inside a heading.
+fn rows_below_heading(section: &str) -> Vec<Vec<String>> {
+    section.split_once('\n').map_or(Vec::new(), |(_, below)| rows_of_section(below))
+}
+
+/// Returns the cells of the table rows before the next heading.
+fn rows_of_section(section: &str) -> Vec<Vec<String>> {
     let lines = section.lines().take_while(|line| !line.starts_with('#'));
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_string()).collect();
     let table = lines.filter(|line| line.starts_with('|')).map(cells).collect::<Vec<Vec<_>>>();
@@ -286,18 +297,17 @@ fn every_oracle_is_documented_with_planted_bugs() {
     assert!(silent.is_empty(), "the first lines lack 'Does not check': {silent:?}");
 }
 
-/// Returns the features of the format, from all tables of their document.
-fn features() -> Vec<Vec<String>> {
-    let document = text_of("docs/format.md");
-    let headings = document.lines().filter(|line| line.starts_with("## "));
-    let features: Vec<_> = headings.flat_map(|heading| rows(&document, heading)).collect();
+/// Returns the features of formats, from all tables below the title of their document.
+fn features_of(path: &str) -> Vec<Vec<String>> {
+    let document = text_of(path);
+    let features: Vec<_> = document.split("\n#").skip(1).flat_map(rows_below_heading).collect();
     assert!(features.len() > 60 && features.iter().all(|row| row.len() == 6), "{features:?}");
     features
 }
 
 #[test]
 fn every_part_that_is_compared_with_qemu_is_documented() {
-    let features = features();
+    let features = features_of("docs/format.md");
     let documented: BTreeSet<&str> =
         features.iter().flat_map(|row| between(&row[4], '"')).collect();
     let all = parts::all();
@@ -310,7 +320,8 @@ fn the_lines_that_bring_a_feature_into_programs_assemble() {
     let default = Program::default().to_string();
     let image = format!("{} data_in=image base=qcow2 form=0", default.trim_end());
     let mut phrases = 0;
-    for phrase in features().iter().flat_map(|row| quoted(&row[1])) {
+    let documents = ["docs/format.md", "docs/formats.md"].map(features_of);
+    for phrase in documents.iter().flatten().flat_map(|row| quoted(&row[1])) {
         phrases += 1;
         let mut words = phrase.split(' ');
         let name = words.next().unwrap();
@@ -334,7 +345,7 @@ fn the_lines_that_bring_a_feature_into_programs_assemble() {
         let program = if code.is_some() { format!("{default}{line}") } else { line };
         text::assemble(&program).unwrap_or_else(|error| panic!("{phrase}: {error}"));
     }
-    assert!(phrases > 70, "{phrases}");
+    assert!(phrases > 140, "{phrases}");
 }
 
 #[test]
