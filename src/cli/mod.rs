@@ -42,7 +42,7 @@ use exit::{CommandError, Exit, ExitResult};
 use terminal::complain;
 use under_test::{KnownOption, UnderTest};
 
-/// A structure-aware fuzz harness for qcow2 disk-image code.
+/// A structure-aware fuzz harness for code that reads disk images.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_CODES)]
 struct Arguments {
