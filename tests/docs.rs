@@ -248,7 +248,6 @@ fn every_oracle_is_documented_with_planted_bugs() {
         "tests/planted_declarations.rs",
         "tests/planted_files.rs",
         "tests/planted_layout.rs",
-        "tests/planted_vmdk.rs",
         "tests/planted_memory.rs",
         "tests/planted_reports.rs",
     ]

@@ -3,6 +3,8 @@
 
 #[path = "planted_layout/vhdx.rs"]
 mod vhdx;
+#[path = "planted_layout/vmdk.rs"]
+mod vmdk;
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;

@@ -1,4 +1,4 @@
-//! The oracle `layout` finds wrong bytes in the structures of VMDK images that programs build.
+//! The faults of VMDK images.
 
 use std::collections::BTreeSet;
 
