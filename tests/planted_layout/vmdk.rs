@@ -1,4 +1,4 @@
-//! The faults of VMDK images.
+//! Bugs in the structures of VMDK images.
 
 use std::collections::BTreeSet;
 
