@@ -147,6 +147,7 @@ impl PlainImage {
     }
 
     /// Reports whether the image that readers open is a qcow2 image.
+    #[cfg(any(test, feature = "cli"))]
     pub fn is_qcow2(&self) -> bool {
         self.operand("base").is_none_or(|base| base == "raw")
     }

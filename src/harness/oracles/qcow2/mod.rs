@@ -5,4 +5,3 @@ pub mod entries;
 pub mod raw_data_file;
 pub mod recount;
 pub mod refcounts;
-pub mod structures;

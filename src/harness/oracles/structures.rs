@@ -1,9 +1,9 @@
-//! The structures of all images of a chain, judged without an engine: refcounts, declarations, raw data files. Does not
-//! check the content of the tables: the model does.
+//! The structures of all images of a chain, judged without an engine: of qcow2, refcounts, declarations and raw
+//! data files; of the other formats, their layout. Does not check the content of the tables: the model does.
 
-use crate::disk::image_format::ImageFormat;
 use smallvec::SmallVec;
 
+use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::formats::qcow2::head::Head;
 use crate::harness::case::Case;
@@ -11,9 +11,9 @@ use crate::harness::model::Model;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::TableBytes;
 
-use super::super::layout::LayoutJudge;
-use super::recount::Recount;
-use super::{declarations, raw_data_file, refcounts};
+use super::layout::LayoutJudge;
+use super::qcow2::recount::Recount;
+use super::qcow2::{declarations, raw_data_file, refcounts};
 
 /// The results of a layer's recount.
 #[derive(Debug, Default)]
