@@ -14,6 +14,10 @@ use qcowfuzz::internal::formats::qcow2::constants::{
     SNAPSHOT_KNOWN_EXTRA_BYTES, SNAPSHOT_V3_EXTRA_BYTES as V3_EXTRA_BYTES, *,
 };
 
+use qcowfuzz::internal::formats::{
+    vhdx::constants as vhdx, vmdk::constants as vmdk, vpc::constants as vpc,
+};
+
 const DICTIONARY: &str = "fuzz/dictionaries/raw_image.dict";
 /// The lowest number of seeds of a target.
 const MIN_SEEDS: usize = 10;
@@ -25,7 +29,8 @@ fn text_of(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the names and the bytes of all dictionary entries. The format is big-endian; zstd frames are little-endian.
+/// Returns the names and the bytes of all dictionary entries. qcow2 is big-endian; zstd frames are
+/// little-endian.
 fn entries() -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     let mut add = |name: &str, bytes: &[u8]| all.push((name.to_lowercase(), bytes.to_vec()));
@@ -89,13 +94,52 @@ fn entries() -> Vec<(String, Vec<u8>)> {
     }
     add("ZSTD_FRAME", &zstd_safe::MAGICNUMBER.to_le_bytes());
     add("ZSTD_SKIPPABLE_FRAME", &zstd_safe::MAGIC_SKIPPABLE_START.to_le_bytes());
+    all.extend(entries_of_other_formats());
     all
+}
+
+/// Returns the entries of VHD, which is big-endian, and of VHDX and VMDK, which are little-endian.
+fn entries_of_other_formats() -> Vec<(String, Vec<u8>)> {
+    let [vpc_creator, qemu_creator] = vpc::CHS_CREATORS;
+    let signatures: &[(&str, &[u8])] = &[
+        ("VPC_COOKIE", &vpc::COOKIE),
+        ("VPC_DYNAMIC_COOKIE", &vpc::DYNAMIC_COOKIE),
+        ("VPC_CREATOR_VPC", &vpc_creator),
+        ("VPC_CREATOR_QEMU", &qemu_creator),
+        ("VHDX_FILE_SIGNATURE", &vhdx::FILE_SIGNATURE),
+        ("VHDX_HEADER_SIGNATURE", &vhdx::HEADER_SIGNATURE),
+        ("VHDX_REGION_TABLE_SIGNATURE", &vhdx::REGION_TABLE_SIGNATURE),
+        ("VHDX_BAT_REGION", &vhdx::BAT_REGION),
+        ("VHDX_METADATA_REGION", &vhdx::METADATA_REGION),
+        ("VHDX_METADATA_SIGNATURE", &vhdx::METADATA_SIGNATURE),
+        ("VHDX_FILE_PARAMETERS", &vhdx::FILE_PARAMETERS),
+        ("VHDX_VIRTUAL_DISK_SIZE", &vhdx::VIRTUAL_DISK_SIZE),
+        ("VHDX_PAGE_83", &vhdx::PAGE_83),
+        ("VHDX_LOGICAL_SECTOR_SIZE", &vhdx::LOGICAL_SECTOR_SIZE),
+        ("VHDX_PHYSICAL_SECTOR_SIZE", &vhdx::PHYSICAL_SECTOR_SIZE),
+        ("VHDX_PARENT_LOCATOR", &vhdx::PARENT_LOCATOR),
+        ("VHDX_LOG_ENTRY_SIGNATURE", &vhdx::LOG_ENTRY_SIGNATURE),
+        ("VHDX_DATA_DESCRIPTOR", &vhdx::DATA_DESCRIPTOR),
+        ("VHDX_ZERO_DESCRIPTOR", &vhdx::ZERO_DESCRIPTOR),
+        ("VMDK_SPARSE_MAGIC", &vmdk::SPARSE_MAGIC),
+        ("VMDK_COWD_MAGIC", &vmdk::COWD_MAGIC),
+    ];
+    let numbers = [
+        ("VMDK_FLAG_REDUNDANT_DIRECTORY", vmdk::FLAG_REDUNDANT_DIRECTORY),
+        ("VMDK_FLAG_ZERO_GRAINS", vmdk::FLAG_ZERO_GRAINS),
+        ("VMDK_FLAG_MARKERS", vmdk::FLAG_MARKERS),
+        ("VMDK_MARKER_FOOTER", vmdk::MARKER_FOOTER),
+    ];
+    let numbers = numbers.map(|(name, value)| (name.to_lowercase(), value.to_le_bytes().to_vec()));
+    let disk_type = ("vpc_type_fixed".to_string(), vpc::TYPE_FIXED.to_be_bytes().to_vec());
+    let signatures = signatures.iter().map(|(name, bytes)| (name.to_lowercase(), bytes.to_vec()));
+    signatures.chain(numbers).chain([disk_type]).collect()
 }
 
 /// Returns the dictionary in libFuzzer's syntax.
 fn dictionary() -> String {
     let mut lines = String::from(
-        "# Values that readers of qcow2 files compare with; for -dict=. Generated from the constants of src/formats/qcow2:\n\
+        "# Values that readers of image files compare with; for -dict=. Generated from the constants of src/formats:\n\
          # QCOWFUZZ_BLESS=1 cargo test --test oss_fuzz\n",
     );
     for (name, bytes) in entries() {
@@ -138,6 +182,24 @@ fn the_dictionary_has_every_feature_and_extension() {
             "{name} of src/formats/qcow2/constants.rs is no entry"
         );
     }
+}
+
+#[test]
+fn the_dictionary_has_every_signature_of_the_other_formats() {
+    let names: BTreeSet<_> = entries().into_iter().map(|(name, _)| name).collect();
+    let mut found = 0;
+    for format in ["vpc", "vhdx", "vmdk"] {
+        let constants = text_of(&format!("src/formats/{format}/constants.rs"));
+        for line in constants.lines().filter_map(|line| line.strip_prefix("pub const ")) {
+            let Some((name, rest)) = line.split_once(": ") else { continue };
+            if rest.starts_with("[u8;") || rest.starts_with("Guid") {
+                found += 1;
+                let name = format!("{format}_{}", name.to_lowercase());
+                assert!(names.contains(&name), "{name} is no entry");
+            }
+        }
+    }
+    assert!(found > 15, "{found}");
 }
 
 /// Returns the fuzz targets that the fuzz crate lists.
