@@ -5,7 +5,7 @@ use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
 use crate::harness::claims::{Claim, Claims};
 use crate::harness::engine::Engine;
-use crate::harness::oracles::structures::Structures;
+use crate::harness::oracles::qcow2::structures::Structures;
 use crate::images::entropy::Entropy;
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;

@@ -21,7 +21,6 @@ pub mod qcow2;
 pub mod raw;
 mod refusal;
 pub mod snapshots;
-pub mod structures;
 pub mod window;
 
 use std::fmt;

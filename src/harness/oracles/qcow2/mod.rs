@@ -5,3 +5,4 @@ pub mod entries;
 pub mod raw_data_file;
 pub mod recount;
 pub mod refcounts;
+pub mod structures;

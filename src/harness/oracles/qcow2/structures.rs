@@ -11,9 +11,9 @@ use crate::harness::model::Model;
 use crate::harness::oracles::OracleResult;
 use crate::harness::oracles::bounds::TableBytes;
 
-use super::layout::LayoutJudge;
-use super::qcow2::recount::Recount;
-use super::qcow2::{declarations, raw_data_file, refcounts};
+use super::super::layout::LayoutJudge;
+use super::recount::Recount;
+use super::{declarations, raw_data_file, refcounts};
 
 /// The results of a layer's recount.
 #[derive(Debug, Default)]
