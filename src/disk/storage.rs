@@ -148,6 +148,19 @@ pub(crate) fn read_widened<'a>(
     Ok(Some(Data { offset, bytes }))
 }
 
+/// Reads `N` bytes. Holes, and bytes past the end, read as zeros.
+///
+/// # Errors
+/// The bytes could not be read.
+pub(crate) fn read_array<const N: usize>(
+    storage: &(impl Storage + ?Sized),
+    offset: HostOffset,
+) -> Result<[u8; N], StorageError> {
+    let mut bytes = [0; N];
+    storage.read_at(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
 /// Calls `take` with all data in `range`, in order, until it breaks. See [`Storage::next_data`].
 ///
 /// # Errors

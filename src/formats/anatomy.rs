@@ -7,7 +7,7 @@ mod field_group;
 mod part;
 mod seal;
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
@@ -122,6 +122,14 @@ impl Anatomy {
     /// Adds the fields of a structure.
     pub(super) fn add_fields(&mut self, group: FieldGroup, fields: &'static [FieldLayout]) {
         group.elements(fields).for_each(|element| self.push(element));
+    }
+
+    /// Breaks if there is no room for more elements.
+    pub(super) fn room(&self) -> ControlFlow<()> {
+        match self.elements.len() < MAX_ELEMENTS {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
     }
 
     pub(super) fn push(&mut self, element: Element) {

@@ -146,7 +146,7 @@ impl Prologue {
     }
 
     /// Reports whether the lowest image is built as a qcow2 image. A raw file comes from one.
-    fn is_qcow2(&self) -> bool {
+    pub(crate) fn is_qcow2(&self) -> bool {
         matches!(self.base, Base::Qcow2 | Base::Raw)
     }
 

@@ -8,9 +8,8 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::clusters::ClusterSize;
-use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Storage, read_array};
 use crate::formats::anatomy::{
     Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part, Seal, SealKind,
 };
@@ -23,7 +22,7 @@ use super::constants::{
     LOG_HEADER_BYTES, LOGICAL_SECTOR_SIZE, MAX_METADATA_ENTRIES, MAX_REGIONS, METADATA_ENTRIES_AT,
     METADATA_ENTRY_BYTES, METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, PAGE_83, PHYSICAL_SECTOR_SIZE,
     REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_TABLE_BYTES, REGION_TABLE_OFFSET,
-    VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS, VIRTUAL_DISK_SIZE,
+    REGION_TABLE_OFFSETS, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS, VIRTUAL_DISK_SIZE,
 };
 use super::header::VhdxHeader;
 use super::metadata::{Metadata, MetadataTable};
@@ -111,8 +110,7 @@ impl Anatomy {
         for at in VHDX_HEADER_OFFSETS.map(HostOffset::new) {
             self.add_sealed(Part::Header, at, VHDX_HEADER_BYTES, VHDX_HEADER_FIELDS);
         }
-        let [first, second] = VHDX_HEADER_OFFSETS;
-        let header = VhdxHeader::current(&read(storage, first)?, &read(storage, second)?)?;
+        let header = VhdxHeader::read(storage)?;
         self.log(storage, &header)?;
         let log = Region::new(header.log_offset, header.log_length_bytes);
         let table = self.region_tables(storage, log)?;
@@ -145,7 +143,7 @@ impl Anatomy {
     ) -> Result<(), MapError> {
         let start = header.log_offset;
         self.add_structure(Part::Header, start, header.log_length_bytes.into());
-        let bytes: [u8; LOG_HEADER_BYTES] = read(storage, start.get())?;
+        let bytes: [u8; LOG_HEADER_BYTES] = read_array(storage, start)?;
         if bytes.starts_with(&LOG_ENTRY_SIGNATURE) {
             let length = bytes.get(LOG_ENTRY_LENGTH_AT..).and_then(|rest| rest.first_chunk());
             let length = length.and_then(|it| usize::try_from(u32::from_le_bytes(*it)).ok());
@@ -163,18 +161,19 @@ impl Anatomy {
         storage: &S,
         log: Region,
     ) -> Result<RegionTable, MapError> {
-        const SECOND: u64 = REGION_TABLE_OFFSET + REGION_TABLE_BYTES as u64;
-        for start in [REGION_TABLE_OFFSET, SECOND] {
+        for start in REGION_TABLE_OFFSETS {
             let at = HostOffset::new(start);
             self.add_sealed(Part::Directory, at, REGION_TABLE_BYTES, REGION_TABLE_FIELDS);
             let seal = Some(seal(at, REGION_TABLE_BYTES));
-            let count = u32::from_le_bytes(read(storage, start + REGION_COUNT_AT)?);
+            let count =
+                u32::from_le_bytes(read_array(storage, at.saturating_add(REGION_COUNT_AT))?);
             for index in 0..u64::from(count.min(MAX_REGIONS)) {
                 let inside = REGION_ENTRIES_AT as u64 + index * REGION_ENTRY_BYTES as u64;
                 let entry = group(Part::Directory, at.saturating_add(inside));
                 for field in (FieldGroup { seal, ..entry }).elements(REGION_FIELDS) {
                     // QEMU does not read the second table.
-                    let guest = if start == SECOND { NOTHING } else { field.guest };
+                    let is_read = start == REGION_TABLE_OFFSET;
+                    let guest = if is_read { field.guest } else { NOTHING };
                     self.push(Element { guest, ..field });
                 }
             }
@@ -191,12 +190,12 @@ impl Anatomy {
         self.add_structure(Part::Metadata, region, METADATA_TABLE_BYTES as u64);
         self.add_fields(group(Part::Metadata, region), METADATA_TABLE_FIELDS);
         let count_at = region.saturating_add(METADATA_COUNT_AT);
-        let count = u16::from_le_bytes(read(storage, count_at.get())?).min(MAX_METADATA_ENTRIES);
+        let count = u16::from_le_bytes(read_array(storage, count_at)?).min(MAX_METADATA_ENTRIES);
         for index in 0..u64::from(count) {
             let inside = METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
             let at = region.saturating_add(inside);
             self.add_fields(group(Part::Metadata, at), ITEM_FIELDS);
-            let entry: [u8; METADATA_ENTRY_BYTES] = read(storage, at.get())?;
+            let entry: [u8; METADATA_ENTRY_BYTES] = read_array(storage, at)?;
             let (guid, rest) = entry.split_at(16);
             let [offset, length, ..] = rest.as_chunks::<4>().0 else { continue };
             let [offset, length] = [*offset, *length].map(u32::from_le_bytes);
@@ -210,13 +209,7 @@ impl Anatomy {
                 self.add_fields(group(Part::Metadata, at), fields);
             }
         }
-        let table = MetadataTable::read(storage, region)?;
-        let item = |offset: u32| region.saturating_add(offset.into()).get();
-        Metadata::parse(
-            read(storage, item(table.file_parameters))?,
-            read(storage, item(table.virtual_disk_size))?,
-            read(storage, item(table.logical_sector_size))?,
-        )
+        MetadataTable::read(storage, region)?.values(storage, region)
     }
 
     /// Adds the entries of the table: those that are not zero, and in the parts of the table that the file stores also
@@ -236,10 +229,7 @@ impl Anatomy {
                     self.push(block(table, index));
                 }
             }
-            Ok(match self.elements().len() < MAX_ELEMENTS {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
-            })
+            Ok(self.room())
         })?;
         Ok(())
     }
@@ -275,14 +265,4 @@ fn group(part: Part, start: HostOffset) -> FieldGroup {
 
 fn seal(start: HostOffset, length_bytes: usize) -> Seal {
     Seal { start, length_bytes, inside: CHECKSUM_AT, kind: SealKind::Crc32c }
-}
-
-/// Reads `N` bytes. Bytes past the end of the file are zeros.
-fn read<const N: usize, S: Storage + ?Sized>(
-    storage: &S,
-    offset: u64,
-) -> Result<[u8; N], MapError> {
-    let mut bytes = [0; N];
-    storage.read_at(HostOffset::new(offset), &mut bytes)?;
-    Ok(bytes)
 }

@@ -22,6 +22,9 @@ pub const VHDX_VERSION: u16 = 1;
 pub const REGION_TABLE_OFFSET: u64 = 192 << 10;
 /// The length of a region table in bytes.
 pub const REGION_TABLE_BYTES: usize = 64 << 10;
+/// The host offsets of both region tables.
+pub const REGION_TABLE_OFFSETS: [u64; 2] =
+    [REGION_TABLE_OFFSET, REGION_TABLE_OFFSET + REGION_TABLE_BYTES as u64];
 /// The first bytes of a region table.
 pub const REGION_TABLE_SIGNATURE: [u8; 4] = *b"regi";
 /// The offset of the first entry in a region table.

@@ -5,10 +5,12 @@ use bytes::Buf;
 use super::checksum::Checksum;
 use super::constants::{
     Guid, HEADER_SIGNATURE, MAX_LENGTH_BYTES, OFFSET_UNIT_BYTES, VHDX_HEADER_BYTES,
-    VHDX_HEADER_FIELD_BYTES, VHDX_VERSION,
+    VHDX_HEADER_FIELD_BYTES, VHDX_HEADER_OFFSETS, VHDX_VERSION,
 };
 use super::log::ReplayLog;
+use super::not_vhdx;
 use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{Storage, read_array};
 use crate::formats::error::MapError;
 
 /// The fields of a header that a reader needs.
@@ -27,6 +29,15 @@ pub struct VhdxHeader {
 }
 
 impl VhdxHeader {
+    /// Reads both headers, and returns the one that counts.
+    ///
+    /// # Errors
+    /// A read fails, or as for [`VhdxHeader::current`].
+    pub fn read<S: Storage + ?Sized>(file: &S) -> Result<Self, MapError> {
+        let [first, second] = VHDX_HEADER_OFFSETS.map(HostOffset::new);
+        Self::current(&read_array(file, first)?, &read_array(file, second)?)
+    }
+
     /// Returns the header that counts of `first` and `second`, as QEMU chooses it (`block/vhdx.c`,
     /// `vhdx_parse_header`).
     ///
@@ -36,9 +47,8 @@ impl VhdxHeader {
         first: &[u8; VHDX_HEADER_BYTES],
         second: &[u8; VHDX_HEADER_BYTES],
     ) -> Result<Self, MapError> {
-        let not_vhdx = |what| Err(MapError::NotImage { format: "vhdx", what });
         match (Self::parse(first), Self::parse(second)) {
-            (None, None) => not_vhdx("neither header is valid"),
+            (None, None) => Err(not_vhdx("neither header is valid")),
             (Some(one), None) | (None, Some(one)) => Ok(one),
             (Some(first), Some(second)) if first.sequence > second.sequence => Ok(first),
             (Some(first), Some(second)) if first.sequence < second.sequence => Ok(second),
@@ -49,7 +59,7 @@ impl VhdxHeader {
                 };
                 match fields(first) == fields(second) {
                     true => Ok(header),
-                    false => not_vhdx("two different headers have the same sequence number"),
+                    false => Err(not_vhdx("two different headers have the same sequence number")),
                 }
             }
         }

@@ -13,8 +13,9 @@ use super::constants::{
     METADATA_REQUIRED, METADATA_SIGNATURE, MIN_VHDX_BLOCK_BYTES, PAGE_83, PARENT_LOCATOR,
     PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
+use super::not_vhdx;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Storage, read_array};
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 
@@ -80,10 +81,23 @@ impl MetadataTable {
             _ => Err(MapError::Unsupported("metadata without an item that every disk has")),
         }
     }
-}
 
-fn not_vhdx(what: &'static str) -> MapError {
-    MapError::NotImage { format: "vhdx", what }
+    /// Reads the items of the region at `region`, which begins with this table.
+    ///
+    /// # Errors
+    /// A read fails, or as for [`Metadata::parse`].
+    pub fn values<S: Storage + ?Sized>(
+        &self,
+        file: &S,
+        region: HostOffset,
+    ) -> Result<Metadata, MapError> {
+        let item = |offset: u32| region.saturating_add(offset.into());
+        Metadata::parse(
+            read_array(file, item(self.file_parameters))?,
+            read_array(file, item(self.virtual_disk_size))?,
+            read_array(file, item(self.logical_sector_size))?,
+        )
+    }
 }
 
 /// Notes the offset of the item that an entry names.

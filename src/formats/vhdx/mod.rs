@@ -9,3 +9,10 @@ pub mod log;
 pub mod metadata;
 pub mod region_table;
 pub mod regions;
+
+use crate::formats::error::MapError;
+
+/// Returns the error of an image that breaks the format.
+fn not_vhdx(what: &'static str) -> MapError {
+    MapError::NotImage { format: "vhdx", what }
+}

@@ -12,6 +12,7 @@ use super::constants::{
     BAT_REGION, Guid, MAX_REGIONS, METADATA_REGION, REGION_ENTRIES_AT, REGION_ENTRY_BYTES,
     REGION_REQUIRED, REGION_TABLE_BYTES, REGION_TABLE_SIGNATURE,
 };
+use super::not_vhdx;
 use super::regions::{Region, Regions};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
@@ -72,10 +73,6 @@ impl RegionTable {
         let (metadata_offset, _) = found.metadata.ok_or(not_vhdx("no region of metadata"))?;
         Ok(Self { bat, metadata_offset, regions: Regions::new(found.regions) })
     }
-}
-
-fn not_vhdx(what: &'static str) -> MapError {
-    MapError::NotImage { format: "vhdx", what }
 }
 
 /// The regions of the entries so far.

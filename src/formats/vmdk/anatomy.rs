@@ -9,7 +9,6 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::clusters::ClusterSize;
-use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{
@@ -235,7 +234,7 @@ impl Anatomy {
         (place, at): (DirectoryPlace, HostOffset),
         start: u64,
     ) -> Result<(), MapError> {
-        let bytes = u64::from(tables.table_entries) * ENTRY_BYTES;
+        let bytes = tables.table_bytes();
         self.add_structure(Part::Table, at, bytes);
         self.marker_before(storage, place, at)?;
         let table = Range { start: at, end: at.saturating_add(bytes) };
@@ -294,14 +293,6 @@ impl Anatomy {
             self.add_fields(group(Part::Header, HostOffset::new(at)), MARKER_FIELDS);
         }
         Ok(())
-    }
-
-    /// Reports whether there is room for more elements.
-    fn room(&self) -> ControlFlow<()> {
-        match self.elements().len() < MAX_ELEMENTS {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
-        }
     }
 }
 

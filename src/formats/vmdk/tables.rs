@@ -101,6 +101,11 @@ impl Tables {
         u64::from(self.directory_entries) * self.entry_bytes()
     }
 
+    /// Returns the number of bytes of a grain table.
+    pub fn table_bytes(&self) -> u64 {
+        u64::from(self.table_entries) * self.entry_bytes()
+    }
+
     /// Returns the host offset of the grain table that a directory entry names; `None` if it names none.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use crate::findings::watch::{Watch, Watched};
 use crate::images::damage::Transform;
-use crate::programs::operand::{Base, Number};
+use crate::programs::operand::Number;
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
@@ -45,8 +45,7 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
 /// Reports whether a program builds a qcow2 image. The attacks of known meaning concern this format.
 fn has_qcow2(program: &Program) -> bool {
     let is_overlay = |operation: &Operation| matches!(operation, Operation::Overlay { .. });
-    matches!(program.prologue.base, Base::Qcow2 | Base::Raw)
-        || program.operations.iter().any(is_overlay)
+    program.prologue.is_qcow2() || program.operations.iter().any(is_overlay)
 }
 
 /// Chooses an entry. Each part of the image is equally likely, however many of its entries the walker reads.

@@ -4,14 +4,12 @@
 //! An item of the metadata that lies past 2^64 lies past the end of every file, where there are zeros.
 
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Storage, read_array};
 use crate::formats::error::MapError;
 use crate::formats::vhdx::block_table::BlockTable;
-use crate::formats::vhdx::constants::{
-    FILE_SIGNATURE, REGION_TABLE_OFFSET, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
-};
+use crate::formats::vhdx::constants::{FILE_SIGNATURE, REGION_TABLE_OFFSET};
 use crate::formats::vhdx::header::VhdxHeader;
-use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
+use crate::formats::vhdx::metadata::MetadataTable;
 use crate::formats::vhdx::region_table::RegionTable;
 use crate::formats::vhdx::regions::Region;
 
@@ -43,11 +41,11 @@ impl<'s, S: Storage + ?Sized> Vhdx<'s, S> {
         image: &'s S,
         take: impl FnMut(MapError) -> Result<(), MapError>,
     ) -> Result<Self, MapError> {
-        if read(image, HostOffset::ZERO)? != FILE_SIGNATURE {
+        if read_array(image, HostOffset::ZERO)? != FILE_SIGNATURE {
             let what = "the file does not begin with 'vhdxfile'";
             return Err(MapError::NotImage { format: "vhdx", what });
         }
-        let header = header(image)?;
+        let header = VhdxHeader::read(image)?;
         let mut scratch = [0; OPEN_PIECE_BYTES];
         if let Some(log) = header.log()? {
             check_log(image, &log, &mut scratch)?;
@@ -56,7 +54,8 @@ impl<'s, S: Storage + ?Sized> Vhdx<'s, S> {
         let place = HostOffset::new(REGION_TABLE_OFFSET);
         let RegionTable { bat: (table, length_bytes), metadata_offset, regions } =
             RegionTable::read(image, place, log)?;
-        let metadata = metadata(image, metadata_offset)?;
+        let metadata =
+            MetadataTable::read(image, metadata_offset)?.values(image, metadata_offset)?;
         let table = BlockTable::new(table, length_bytes, &metadata)?;
         each_fault(image, &table, &regions, &mut scratch, take)?;
         Ok(Self { image, table, reports_blocks: true })
@@ -82,32 +81,4 @@ pub fn check_vhdx<S: Storage + ?Sized>(
         Ok(())
     });
     opened.map(drop)
-}
-
-/// Returns the header that counts.
-fn header<S: Storage + ?Sized>(image: &S) -> Result<VhdxHeader, MapError> {
-    let [first, second] = VHDX_HEADER_OFFSETS;
-    let first: [u8; VHDX_HEADER_BYTES] = read(image, HostOffset::new(first))?;
-    VhdxHeader::current(&first, &read(image, HostOffset::new(second))?)
-}
-
-/// Reads and checks the metadata in the region at `region`.
-fn metadata<S: Storage + ?Sized>(image: &S, region: HostOffset) -> Result<Metadata, MapError> {
-    let table = MetadataTable::read(image, region)?;
-    let item = |offset: u32| region.saturating_add(offset.into());
-    Metadata::parse(
-        read(image, item(table.file_parameters))?,
-        read(image, item(table.virtual_disk_size))?,
-        read(image, item(table.logical_sector_size))?,
-    )
-}
-
-/// Reads `N` bytes.
-fn read<const N: usize, S: Storage + ?Sized>(
-    image: &S,
-    offset: HostOffset,
-) -> Result<[u8; N], MapError> {
-    let mut bytes = [0; N];
-    image.read_at(offset, &mut bytes)?;
-    Ok(bytes)
 }

@@ -12,7 +12,7 @@ use crate::formats::vhdx::checksum::Checksum;
 use crate::formats::vhdx::constants::{
     BAT_ENTRY_BYTES, FILE_SIGNATURE, HEADER_SIGNATURE, METADATA_ENTRIES_AT, METADATA_ENTRY_BYTES,
     METADATA_TABLE_BYTES, OFFSET_UNIT_BYTES, REGION_ENTRIES_AT, REGION_ENTRY_BYTES,
-    REGION_TABLE_BYTES, REGION_TABLE_OFFSET, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
+    REGION_TABLE_OFFSET, REGION_TABLE_OFFSETS, VHDX_HEADER_BYTES, VHDX_HEADER_OFFSETS,
 };
 use crate::formats::vhdx::header::VhdxHeader;
 use crate::formats::vhdx::metadata::{Metadata, MetadataTable};
@@ -23,9 +23,6 @@ use crate::images::image::Image;
 
 use super::reading::{ORACLE, each_run, read, refused};
 
-/// The offsets of both region tables.
-const REGION_TABLE_OFFSETS: [u64; 2] =
-    [REGION_TABLE_OFFSET, REGION_TABLE_OFFSET + REGION_TABLE_BYTES as u64];
 /// The length of a metadata region in bytes.
 const METADATA_REGION_BYTES: u64 = OFFSET_UNIT_BYTES;
 
@@ -125,13 +122,11 @@ fn check_metadata(image: &Image, region: u64) -> Result<Metadata, Box<Violation>
         }
         end = item.end;
     }
-    let at = |offset: u32| region.saturating_add(offset.into());
-    let size = read(image, at(table.virtual_disk_size));
-    if u64::from_le_bytes(size) % 512 != 0 {
+    let metadata = table.values(image, HostOffset::new(region)).map_err(refused)?;
+    if metadata.stored_size_bytes % 512 != 0 {
         violation(ORACLE, "size of the disk", ("whole sectors", "an odd size"), String::new)?;
     }
-    let sector = read(image, at(table.logical_sector_size));
-    Metadata::parse(read(image, at(table.file_parameters)), size, sector).map_err(refused)
+    Ok(metadata)
 }
 
 /// Checks all entries of the table's region, also those behind the entry of the last block, and notes the places of

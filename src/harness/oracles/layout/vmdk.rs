@@ -146,7 +146,7 @@ fn check_tables(
             return Err(differs("redundant directory", "the same tables", "others"));
         }
     }
-    Ok(length + named * table_bytes(tables))
+    Ok(length + named * tables.table_bytes())
 }
 
 /// Checks a table: its index in the directory, its place, and the place of its copy.
@@ -156,7 +156,7 @@ fn check_table(
     (index, table, copy): (u64, u64, Option<u64>),
     places: &mut Vec<Range<u64>>,
 ) -> OracleResult {
-    let table_bytes = table_bytes(tables);
+    let table_bytes = tables.table_bytes();
     places.push(table..table.saturating_add(table_bytes));
     if let Some(copy) = copy {
         places.push(copy..copy.saturating_add(table_bytes));
@@ -173,10 +173,6 @@ fn check_table(
         }
         Ok(())
     })
-}
-
-fn table_bytes(tables: &Tables) -> u64 {
-    u64::from(tables.table_entries) * tables.entry_bytes()
 }
 
 /// Checks the beginning of a stored grain, and returns its place in the file. Without a marker, this is the first
