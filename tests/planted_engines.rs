@@ -15,6 +15,7 @@ use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Failure, Harness, Outcome, Walker};
+use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::generate_any;
 
@@ -23,7 +24,7 @@ const PROGRAMS: u64 = 3 * 91;
 
 fn inputs() -> Vec<Vec<u8>> {
     // The bugs of chains have programs of their own.
-    let is_of_one_image = |operation: &Operation| !matches!(operation, Operation::Overlay { .. });
+    let is_of_one_image = |operation: &Operation| operation.class() != Class::Overlays;
     let program = |rng_seed| {
         let mut program = generate_any(rng_seed, 32);
         program.operations.retain(is_of_one_image);

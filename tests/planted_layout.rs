@@ -109,13 +109,13 @@ fn assert_found(base: Base, format: ImageFormat, bugs: &[Bug]) {
     for rng_seed in 0..160 {
         harness.build(&program(base, rng_seed).encode());
         let Some(files) = harness.images().layers().last() else { continue };
-        assert_eq!((files.format, judge.check(format, &files.image).err()), (format, None));
+        assert_eq!((files.format, judge.check(format, &files.image, None).err()), (format, None));
         anatomy.read(format, &files.image).unwrap();
         for ((name, expected, plant), count) in bugs.iter().zip(&mut planted) {
             let mut image = files.image.clone();
             if plant(&mut image, &anatomy) {
                 *count += 1;
-                let found = judge.check(format, &image).map_err(|it| it.fingerprint());
+                let found = judge.check(format, &image, None).map_err(|it| it.fingerprint());
                 let found = found.expect_err(name);
                 assert!(found.starts_with(expected), "{rng_seed}: {name}: {found}");
             }

@@ -31,6 +31,7 @@ use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::programs::operand::{DataIn, Number};
+use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz::walkers;
@@ -141,7 +142,7 @@ fn program(rng_seed: u64, entropy: &mut Entropy) -> Program {
     let mut program = generate_any(rng_seed, 10);
     // The test opens one file by itself.
     program.prologue.data_in = DataIn::Image;
-    program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
+    program.operations.retain(|one| one.class() != Class::Overlays);
     let tables = "snapshot\nbitmap granularity=12 flags=in_use name=2";
     program.operations.extend(lines::operations(tables));
     let transforms = Transform::ALL.len();

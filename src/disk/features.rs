@@ -121,6 +121,8 @@ features! {
     Vhdx = "vhdx images",
     /// An image in the format VMDK.
     Vmdk = "vmdk images",
+    /// A VMDK image whose parent is another one.
+    VmdkParent = "parents of vmdk images",
 }
 
 impl Feature {

@@ -16,7 +16,8 @@ use crate::formats::anatomy::{Anatomy, Element, Part};
 use crate::images::files::{FileNames, Images};
 use crate::images::image::Image;
 use crate::images::limits::Limits;
-use crate::programs::{Effect, Operation, Program, Vm};
+use crate::programs::operation::Class;
+use crate::programs::{Effect, Program, Vm};
 use crate::walkers::{Disk, WalkScratch, map_extents};
 
 use super::provenance::Provenance;
@@ -85,7 +86,7 @@ impl Watch {
         for (index, operation) in program.operations.iter().enumerate() {
             let before = self.vm.journal().mark();
             let effect = self.vm.step(*operation);
-            if let (Operation::Overlay { .. }, Effect::Changed) = (operation, effect) {
+            if (operation.class(), effect) == (Class::Overlays, Effect::Changed) {
                 // The layer that was the top is now below the top.
                 self.provenance.clear();
                 continue;

@@ -1,6 +1,6 @@
 //! Guest data. Each piece of data has stamps at its edges: sixteen bytes with its guest offset and the write that
 //! made it. So data that an engine reads through a mapping prove the mapping. This module also defines the shapes of
-//! data after the stamp of a compressed cluster.
+//! data after the stamp of a compressed cluster. Some data has a look instead of one stamp ([`crate::images::look`]).
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -10,6 +10,7 @@ use crc32fast::Hasher;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::GuestOffset;
 use crate::images::entropy::Entropy;
+use crate::images::look::{LOOK_BYTES, Look};
 
 /// The length of a stamp in bytes.
 pub const STAMP_BYTES: usize = 16;
@@ -21,6 +22,21 @@ pub struct WriteNumber(pub u32);
 impl WriteNumber {
     /// No write: allocated clusters without a write read as zeros.
     pub const NONE: Self = Self(0);
+
+    /// The lowest bit of the number of a look, counted from 1; 0 is none. A program has far fewer writes (`limits`).
+    const LOOK_AT: u32 = 28;
+
+    /// Returns the same write, if its clusters have this look.
+    pub fn with_look(self, look: Look) -> Self {
+        Self(self.0 | (look as u32 + 1) << Self::LOOK_AT)
+    }
+
+    /// Returns the look of the write's clusters, if they have one.
+    #[inline]
+    pub fn look(self) -> Option<Look> {
+        let number = (self.0 >> Self::LOOK_AT).checked_sub(1)?;
+        Look::ALL.get(number as usize).copied()
+    }
 }
 
 /// The start of every checksum. A new hasher inspects the processor each time; a copy does not, and stamps are short.
@@ -37,6 +53,26 @@ pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
     checksum.update(&bytes[..12]);
     bytes[12..].copy_from_slice(&checksum.finalize().to_be_bytes());
     bytes
+}
+
+/// The bytes of a whole cluster that a write with a look puts at its edges.
+#[derive(Clone, Copy, Debug)]
+pub struct LookOfCluster {
+    /// The offset in the cluster of [`Look::sector`].
+    pub sector_at: u64,
+    /// The offset in the cluster of a stamp at the other edge. A cluster of one sector has no room for it.
+    pub stamp_at: Option<u64>,
+}
+
+impl LookOfCluster {
+    /// Returns the edges of a cluster.
+    pub fn new(look: Look, cluster_size: ClusterSize) -> Self {
+        let last_sector = cluster_size.bytes() - LOOK_BYTES as u64;
+        let last_stamp = cluster_size.bytes() - STAMP_BYTES as u64;
+        let (sector_at, stamp_at) =
+            if look.is_at_end() { (last_sector, 0) } else { (0, last_stamp) };
+        Self { sector_at, stamp_at: (last_sector > 0).then_some(stamp_at) }
+    }
 }
 
 /// The number of bytes of a compressed cluster that most shapes fill; zeros follow. Data that cannot be compressed

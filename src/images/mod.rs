@@ -10,6 +10,7 @@ pub(crate) mod file_plan;
 pub(crate) mod files;
 pub(crate) mod image;
 pub(crate) mod limits;
+pub(crate) mod look;
 pub(crate) mod qcow2;
 pub(crate) mod vhdx;
 pub(crate) mod vmdk;

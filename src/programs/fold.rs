@@ -85,6 +85,12 @@ fn fold_observed(
                 true
             }
             Operation::Overlay { .. } => false,
+            Operation::OverlayVmdk { .. } if folding.lacks(Feature::VmdkParent) => false,
+            Operation::OverlayVmdk { size, .. } => {
+                // It has no effect on an image in another format.
+                size_bytes = size_bytes.max(size.bytes(size_bytes));
+                true
+            }
             Operation::Resize { size } => folding.keeps_resize(*size, &mut size_bytes),
             _ => folding.keeps(operation),
         };

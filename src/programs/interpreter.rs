@@ -150,6 +150,7 @@ impl Vm {
                     ImageOperands { version, cluster_bits, refcount_order, features, data_in };
                 self.overlay(image, size)
             }
+            OverlayVmdk { cluster_bits, form, size } => self.overlay_vmdk(cluster_bits, form, size),
             Header { length, order, unknown, bytes, flags } => {
                 self.header(length, order, (unknown, bytes), flags)
             }
@@ -162,6 +163,7 @@ impl Vm {
             SnapshotWith { extra, vm, spread, id, name } => {
                 self.snapshot_with(extra, (vm, spread), (id, name))
             }
+            WriteAs { at, clusters, look } => self.write_as(at, clusters, look),
             CompressAs { at, shape, coding, skew } => self.compress_as(at, shape, coding, skew),
             EndFile { end, tail } => self.end_file(end, tail),
             Spare { table, l1 } => self.spare(table, l1),

@@ -129,6 +129,16 @@ impl Journal {
         grown.into_iter().chain(self.records.iter().skip(mark.records).copied())
     }
 
+    /// Reports whether some write gave the first cluster of the disk a look.
+    pub fn had_look_at_start(&self) -> bool {
+        self.records.iter().any(|record| match record {
+            JournalRecord::Written { cluster, write, .. } => {
+                *cluster == GuestCluster::new(0) && write.look().is_some()
+            }
+            _ => false,
+        })
+    }
+
     /// Creates an empty journal.
     pub const fn new() -> Self {
         let cluster_size = ClusterSize::SMALLEST;

@@ -4,7 +4,6 @@
 use std::fmt;
 
 use crate::disk::clusters::ClusterSize;
-use crate::disk::image_format::ImageFormat;
 use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::images::file_plan::FilePlan;
 use crate::images::qcow2::placement::Policy;
@@ -161,6 +160,26 @@ impl Prologue {
     }
 }
 
+/// Returns the plan of a VMDK image whose parent is the VMDK image of `below`.
+pub(super) fn vmdk_plan_over(
+    below: &ImagePlan,
+    (cluster_bits, form): (ClusterBits, ImageForm),
+    size: Relative,
+) -> ImagePlan {
+    let image = ImageOperands {
+        version: Version::V3,
+        cluster_bits,
+        refcount_order: Number::LOWEST,
+        features: ImageFeatures::default(),
+        data_in: DataIn::Image,
+    };
+    let names_format = NamesFormat::Always;
+    let backing = BackingPlan { format: below.file.format, names_format };
+    let plan = image.plan_over(below, backing, size);
+    let file = vmdk::VmdkForm::new(form.0).plan(plan.geometry.cluster_size);
+    ImagePlan { file, ..plan }
+}
+
 /// The operands that describe an image: the prologue has them for the first image, an overlay operation for each
 /// further one.
 pub(super) struct ImageOperands {
@@ -179,22 +198,18 @@ impl ImageOperands {
         Self { version: Version::V3, features, data_in, ..self }
     }
 
-    /// Returns the plan of an overlay on the image of `below`, with the same placement of refcount structures. The
-    /// image below becomes a file in `format`.
+    /// Returns the plan of an overlay on the image of `below`, with the same placement of refcount structures.
     pub(super) fn plan_over(
         &self,
         below: &ImagePlan,
-        format: ImageFormat,
+        backing: BackingPlan,
         size: Relative,
     ) -> ImagePlan {
         let size_bytes = size.bytes(below.size_bytes).min(MAX_SIZE_BYTES);
-        // The format of a disk without a table shows at its end, where no reader looks.
-        let is_flat = format != ImageFormat::Raw && below.file.is_flat;
-        let names_format = if is_flat { NamesFormat::Always } else { NamesFormat::Usually };
         ImagePlan {
             refcounts: below.refcounts,
             rng_seed: below.rng_seed.wrapping_add(1),
-            ..self.plan(size_bytes, Some(BackingPlan { format, names_format }))
+            ..self.plan(size_bytes, Some(backing))
         }
     }
 

@@ -17,6 +17,7 @@ use qcowfuzz::images::Limits;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::internal::programs::interpreter::Vm;
+use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::internal::programs::prologue::Prologue;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::Program;
@@ -141,7 +142,7 @@ impl Trace {
     /// Returns the operations on the image at the top.
     pub fn top_operations(&self) -> &[(Operation, Effect)] {
         let overlay = |(one, effect): &(Operation, Effect)| {
-            matches!(one, Operation::Overlay { .. }) && *effect == Effect::Changed
+            one.class() == Class::Overlays && *effect == Effect::Changed
         };
         let first = self.operations.iter().rposition(overlay).map_or(0, |at| at + 1);
         &self.operations[first..]

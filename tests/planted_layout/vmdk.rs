@@ -15,7 +15,7 @@ use qcowfuzz::internal::formats::vmdk::footer;
 use qcowfuzz::internal::formats::vmdk::sparse_header::SparseHeader;
 use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
-use qcowfuzz::programs::Operation;
+use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::generate::generate_any;
 
 /// The number of programs.
@@ -244,7 +244,7 @@ fn images() -> Vec<Image> {
     let mut harness = Harness::new(Walker::default());
     let programs = (0..PROGRAMS).map(|rng_seed| {
         let mut program = generate_any(rng_seed, 24);
-        program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
+        program.operations.retain(|one| one.class() != Class::Overlays);
         program.prologue.base = Base::Vmdk;
         program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
         program
@@ -256,7 +256,7 @@ fn images() -> Vec<Image> {
 fn every_fault_in_the_structures_of_vmdk_images_is_found() {
     let images = images();
     let found = |image: &Image| {
-        let checked = LayoutJudge::default().check(ImageFormat::Vmdk, image);
+        let checked = LayoutJudge::default().check(ImageFormat::Vmdk, image, None);
         checked.err().map(|violation| violation.fingerprint())
     };
     for image in &images {

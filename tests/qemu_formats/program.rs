@@ -7,6 +7,7 @@ use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::internal::images::export::{self, Holes};
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::{Operation, Program};
 
@@ -18,7 +19,7 @@ const MAX_FILE_BYTES: u64 = 15 << 40;
 /// Returns a program with one image, whose format is that of `base`.
 pub fn program(base: Base, rng_seed: u64) -> Program {
     let mut program = generate_any(rng_seed, 4 + (rng_seed % 40) as usize);
-    program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
+    program.operations.retain(|one| one.class() != Class::Overlays);
     program.prologue.base = base;
     // Every bit occurs with every other.
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));

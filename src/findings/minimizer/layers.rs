@@ -1,6 +1,6 @@
 //! Drops the lowest layers of a chain: an overlay becomes the first image.
 
-use crate::programs::operand::Size;
+use crate::programs::operand::{Base, Size};
 use crate::programs::prologue::Prologue;
 use crate::programs::{Operation, Program};
 
@@ -21,22 +21,19 @@ pub(super) fn reduce(search: &mut Search) {
 
 /// Returns the program whose first image is the overlay that the operation at `at` creates.
 fn without_below(program: &Program, at: usize, search: &Search) -> Option<Program> {
-    let Operation::Overlay { version, cluster_bits, refcount_order, features, data_in, .. } =
-        *program.operations.get(at)?
-    else {
-        return None;
+    let below = program.prologue;
+    let image = match *program.operations.get(at)? {
+        Operation::Overlay { version, cluster_bits, refcount_order, features, data_in, .. } => {
+            Prologue { version, cluster_bits, refcount_order, features, data_in, ..below }
+        }
+        Operation::OverlayVmdk { cluster_bits, form, .. } => {
+            Prologue { cluster_bits, form, base: Base::Vmdk, ..below }
+        }
+        _ => return None,
     };
     let vm = search.run(program, at + 1)?;
     let size = Size::of_bytes(vm.builder().plan().size_bytes)?;
-    let image = Prologue {
-        version,
-        cluster_bits,
-        refcount_order,
-        features,
-        data_in,
-        size,
-        ..program.prologue
-    };
+    let image = Prologue { size, ..image };
     let operations = program.operations.get(at + 1..)?.to_vec();
     Some(Program { prologue: image, operations })
 }

@@ -9,12 +9,12 @@
 
 use std::ops::Range;
 
-use crate::disk::clusters::SUBCLUSTERS;
+use crate::disk::clusters::{ClusterSize, SUBCLUSTERS};
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::{EngineError, OpenDisk};
 use crate::harness::model::{Model, PieceState, Visible};
-use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
+use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteNumber, stamp};
 
 use super::{OracleResult, POISON, unexpected_error, violation};
 
@@ -165,7 +165,10 @@ fn own_stamp(visible: &Visible, at: u64) -> Option<[u8; STAMP_BYTES]> {
     };
     match piece.state {
         PieceState::Normal(_, write) | PieceState::Compressed(write, _)
-            if edge && past <= size_bytes && write != WriteNumber::NONE =>
+            if edge
+                && past <= size_bytes
+                && write != WriteNumber::NONE
+                && write.look().is_none() =>
         {
             Some(stamp(GuestOffset::new(at), write))
         }
@@ -277,7 +280,8 @@ pub fn admit_inner_stamps(model: &Model, start: GuestOffset, expected: &mut [u8]
 /// Does the same in one part of the disk that contains both ranges.
 fn admit_in(visible: &Visible, start: u64, expected: &mut [u8], actual: &[u8]) {
     let PieceState::Normal(_, write) = visible.piece.state else { return };
-    if write == WriteNumber::NONE {
+    // Only images with subclusters have inner stamps, and they have no looks.
+    if write == WriteNumber::NONE || write.look().is_some() {
         return;
     }
     let cell = visible.cluster_size.bytes() / u64::from(SUBCLUSTERS);
@@ -323,6 +327,9 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
         match piece.state {
             // An allocated cluster without a write.
             PieceState::Normal(_, WriteNumber::NONE) => {}
+            PieceState::Normal(_, write) if write.look().is_some() => {
+                look_of(cluster_size, (at, write), start, into);
+            }
             PieceState::Normal(_, write) => {
                 for edge in [at, next - STAMP_BYTES as u64] {
                     if edge < end && edge + STAMP_BYTES as u64 > start {
@@ -338,6 +345,21 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
             _ => {}
         }
         at = next;
+    }
+}
+
+/// Fills `content` (which begins at `start`) with the look of the cluster at `at`, if the write has one.
+fn look_of(
+    cluster_size: ClusterSize,
+    (at, write): (u64, WriteNumber),
+    start: u64,
+    content: &mut [u8],
+) {
+    let Some(look) = write.look() else { return };
+    let edges = LookOfCluster::new(look, cluster_size);
+    overlay(content, start, at + edges.sector_at, look.sector());
+    if let Some(edge) = edges.stamp_at.map(|edge| at + edge) {
+        overlay(content, start, edge, &stamp(GuestOffset::new(edge), write));
     }
 }
 

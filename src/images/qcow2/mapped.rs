@@ -7,7 +7,7 @@ use crate::images::image::Image;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::serialise::write_stamps;
+use super::serialise::write_whole;
 use super::tables::ClusterMapping;
 
 /// A guest cluster that is not unallocated.
@@ -58,13 +58,8 @@ impl Builder {
         // An allocated cluster without a write reads as zeros.
         if write != WriteNumber::NONE {
             let cluster_size = self.plan.geometry.cluster_size;
-            write_stamps(
-                image,
-                cluster_size.guest_offset(cluster),
-                at,
-                cluster_size.bytes(),
-                write,
-            );
+            let guest = cluster_size.guest_offset(cluster);
+            write_whole(image, cluster_size, (guest, at), write);
         }
     }
 

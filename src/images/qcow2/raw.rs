@@ -8,7 +8,7 @@ use crate::images::image::Image;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::serialise::write_stamps;
+use super::serialise::write_whole;
 use super::tables::{ClusterMapping, Compressed, Extended};
 
 impl Builder {
@@ -41,7 +41,7 @@ impl Builder {
         match entry {
             ClusterMapping::Normal(_, WriteNumber::NONE) => {}
             ClusterMapping::Normal(_, write) => {
-                write_stamps(image, guest, at, geometry.cluster_size.bytes(), write);
+                write_whole(image, geometry.cluster_size, (guest, at), write);
             }
             ClusterMapping::Compressed(Compressed { write, kind, .. }) => {
                 let filling = kind.shape.behind_stamp(geometry.cluster_size);

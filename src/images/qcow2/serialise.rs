@@ -6,11 +6,12 @@ use std::ops::Range;
 use bytes::BufMut;
 
 use super::encoding::entries::{self, Subclusters};
+use crate::disk::clusters::ClusterSize;
 use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::images::content::{STAMP_BYTES, WriteNumber, stamp};
+use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteNumber, stamp};
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 
@@ -190,8 +191,7 @@ impl Builder {
             // An allocated cluster without a write.
             ClusterMapping::Normal(_, WriteNumber::NONE) => {}
             ClusterMapping::Normal(host, write) => {
-                let length = self.plan.geometry.cluster_size.bytes();
-                write_stamps(image, guest, host, length, write);
+                write_whole(image, self.plan.geometry.cluster_size, (guest, host), write);
             }
             ClusterMapping::Compressed(Compressed { offset, kind, write, .. }) => {
                 let stamp = stamp(guest, write);
@@ -249,6 +249,24 @@ fn written_runs(
         written &= u32::MAX.checked_shl(end).unwrap_or(0);
         Some(start..end)
     })
+}
+
+/// Writes the data of a whole cluster: stamps, or a look.
+#[inline]
+pub(super) fn write_whole(
+    image: &mut Image,
+    cluster_size: ClusterSize,
+    (guest, host): (GuestOffset, HostOffset),
+    write: WriteNumber,
+) {
+    let Some(look) = write.look() else {
+        return write_stamps(image, guest, host, cluster_size.bytes(), write);
+    };
+    let edges = LookOfCluster::new(look, cluster_size);
+    image.write_parts(host.saturating_add(edges.sector_at), &[], look.sector());
+    if let Some(at) = edges.stamp_at {
+        image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
+    }
 }
 
 /// Writes stamps to the first and the last bytes of a piece of data.

@@ -22,25 +22,49 @@ const TRACK_SECTORS: u64 = 63;
 // `DESCRIPTOR_SECTORS` has room for the text.
 const _: () = assert!(MAX_BYTES < DESCRIPTOR_SECTORS as usize * 512);
 
-/// Writes the descriptor of an image with the file name `name` and a disk of `capacity` sectors. `identity` is the
-/// identity of its content.
-pub fn write(image: &mut Image, form: VmdkForm, (name, capacity): (&str, u64), identity: u32) {
+/// The parent of an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent<'n> {
+    /// The name of its file.
+    pub name: &'n [u8],
+    /// The identity of its content.
+    pub identity: u32,
+}
+
+/// Writes the descriptor of an image with the file name `name` and a disk of `capacity` sectors, the identity of its
+/// content, and its parent.
+pub fn write(
+    image: &mut Image,
+    form: VmdkForm,
+    (name, capacity): (&str, u64),
+    (identity, parent): (u32, Option<Parent>),
+) {
     let mut text = [0; MAX_BYTES];
     let mut rest = text.as_mut_slice();
-    // The text is shorter than the buffer, unless the name is very long; readers need only its beginning.
+    // The buffer has room for the text, because names of files have at most 255 bytes.
     let _ = match form.kind() {
-        Kind::Cowd => write!(rest, "CID={identity:08x}\nparentCID={NO_PARENT:08x}\n"),
-        Kind::Sparse { .. } => sparse(&mut rest, form, (name, capacity), identity),
+        Kind::Cowd => identities(&mut rest, identity, parent),
+        Kind::Sparse { .. } => sparse(&mut rest, form, (name, capacity), (identity, parent)),
     };
     let left = rest.len();
     image.write(HostOffset::new(OFFSET), &text[..MAX_BYTES - left]);
+}
+
+/// Writes the lines that readers search for in every kind of descriptor.
+fn identities(out: &mut &mut [u8], identity: u32, parent: Option<Parent>) -> std::io::Result<()> {
+    let parent_identity = parent.map_or(NO_PARENT, |parent| parent.identity);
+    writeln!(out, "CID={identity:08x}\nparentCID={parent_identity:08x}")?;
+    let Some(Parent { name, .. }) = parent else { return Ok(()) };
+    out.write_all(b"parentFileNameHint=\"")?;
+    out.write_all(name)?;
+    out.write_all(b"\"\n")
 }
 
 fn sparse(
     out: &mut &mut [u8],
     form: VmdkForm,
     (name, capacity): (&str, u64),
-    identity: u32,
+    (identity, parent): (u32, Option<Parent>),
 ) -> std::io::Result<()> {
     let create_type = if form.is_compressed() { "streamOptimized" } else { "monolithicSparse" };
     let (adapter, heads) = ADAPTERS[form.adapter()];
@@ -49,7 +73,7 @@ fn sparse(
     if form.has_long_descriptor() {
         writeln!(out, "encoding=\"UTF-8\"")?;
     }
-    writeln!(out, "CID={identity:08x}\nparentCID={NO_PARENT:08x}")?;
+    identities(out, identity, parent)?;
     if form.has_long_descriptor() {
         writeln!(out, "isNativeSnapshot=\"no\"")?;
     }

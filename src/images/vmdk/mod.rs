@@ -6,6 +6,7 @@ mod form;
 mod grains;
 mod tables;
 
+pub use descriptor::Parent;
 pub use form::VmdkForm;
 
 use crate::disk::offsets::HostOffset;
@@ -32,8 +33,18 @@ impl VmdkForm {
     }
 }
 
+/// Returns the VMDK image of `builder` as a parent with the file name `name`.
+pub fn parent<'n>(name: &'n [u8], builder: &Builder) -> Parent<'n> {
+    Parent { name, identity: identity(builder, VmdkForm::new(builder.plan().file.form)) }
+}
+
 /// Writes the image of `builder`, whose plan is that of a [`VmdkForm`]. `mapped` is a buffer.
-pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut LayerFiles) {
+pub fn build(
+    builder: &Builder,
+    parent: Option<Parent>,
+    mapped: &mut Vec<MappedCluster>,
+    files: &mut LayerFiles,
+) {
     let plan = builder.plan();
     files.begin(plan.file.format);
     let form = VmdkForm::new(plan.file.form);
@@ -66,8 +77,8 @@ pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut Lay
         Kind::Cowd => write_cowd_header(builder, (tables.directory, entries), end, image),
         Kind::Sparse { .. } => write_headers(builder, form, directories, end, image),
     }
-    let identity = identity(builder, form);
-    descriptor::write(&mut files.image, form, (&files.name, capacity(builder)), identity);
+    let identities = (identity(builder, form), parent);
+    descriptor::write(&mut files.image, form, (&files.name, capacity(builder)), identities);
     files.image.seal(end);
 }
 

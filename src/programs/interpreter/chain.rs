@@ -3,12 +3,14 @@
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Observer, Rare, Vital};
-use crate::images::files::{FileNames, Images, LayerFiles};
-use crate::images::qcow2::{BuildScratch, Builder, MappedCluster, Names, NamesTooLong, Sizes};
+use crate::images::files::{FileNames, Images};
+use crate::images::qcow2::{
+    BackingPlan, Builder, ImagePlan, Names, NamesFormat, NamesTooLong, Sizes,
+};
 use crate::images::{vhdx, vmdk, vpc};
 use crate::programs::journal::Journal;
-use crate::programs::operand::{Base, Relative};
-use crate::programs::prologue::ImageOperands;
+use crate::programs::operand::{Base, ClusterBits, ImageForm, Relative};
+use crate::programs::prologue::{ImageOperands, vmdk_plan_over};
 
 use super::{BuiltLayer, Effect, Vm};
 
@@ -40,6 +42,10 @@ impl Vm {
         };
         let mut below =
             self.layers().skip(1).filter(|(_, journal)| journal.format == ImageFormat::Qcow2);
+        let is_vmdk = |(_, journal): (&Builder, &Journal)| journal.format == ImageFormat::Vmdk;
+        let vmdk_layers = self.layers().map(is_vmdk).filter(|is_vmdk| *is_vmdk).count();
+        // All of them lie below all qcow2 images.
+        features.add_if(vmdk_layers > 1, Feature::VmdkParent);
         let any_is_odd = below.any(|(builder, _)| is_odd(builder));
         features.add_if(any_is_odd, Feature::OddBackingSize);
         features
@@ -85,8 +91,15 @@ impl Vm {
             let files = images.layer_mut(height);
             files.set_names(names, height, journal.format);
             let names = self.names(names, height);
-            let buffers = (&mut scratch, &mut mapped);
-            build(builder, journal.format, &names, buffers, files, observer);
+            match journal.format {
+                ImageFormat::Qcow2 => builder.build(&names, &mut scratch, files, observer),
+                ImageFormat::Raw => builder.build_raw(files),
+                ImageFormat::Vpc => vpc::build(builder, &mut mapped, files),
+                ImageFormat::Vhdx => vhdx::build(builder, &mut mapped, files),
+                ImageFormat::Vmdk => {
+                    vmdk::build(builder, self.parent(&names, height), &mut mapped, files)
+                }
+            }
         }
         if self.journal.format == ImageFormat::Qcow2 {
             self.builder.report_vitals(&scratch, observer);
@@ -119,14 +132,36 @@ impl Vm {
         Names { backing: backing.as_bytes(), data_file: names.data_file(height).as_bytes() }
     }
 
-    /// Lays an empty image on top of the current one.
+    /// Lays an empty qcow2 image on top of the current one.
     pub(super) fn overlay(&mut self, image: ImageOperands, size: Relative) -> Effect {
+        let raw = self.layers_below == 0 && self.base == Base::Raw;
+        let format = if raw { ImageFormat::Raw } else { self.journal.format };
+        let backing = BackingPlan { format, names_format: self.names_format(format) };
+        self.lay(format, image.plan_over(self.builder.plan(), backing, size))
+    }
+
+    /// Lays an empty VMDK image on top of the current one.
+    pub(super) fn overlay_vmdk(
+        &mut self,
+        cluster_bits: ClusterBits,
+        form: ImageForm,
+        size: Relative,
+    ) -> Effect {
+        match self.journal.format {
+            ImageFormat::Vmdk => {
+                let plan = vmdk_plan_over(self.builder.plan(), (cluster_bits, form), size);
+                self.lay(ImageFormat::Vmdk, plan)
+            }
+            // A VMDK image has no parent in another format.
+            _ => Effect::None,
+        }
+    }
+
+    /// Lays an empty image on top of the current one, which becomes a file in `format`.
+    fn lay(&mut self, format: ImageFormat, plan: ImagePlan) -> Effect {
         if self.layers_below + 1 >= self.limits.layers {
             return Effect::None;
         }
-        let raw = self.layers_below == 0 && self.base == Base::Raw;
-        let format = if raw { ImageFormat::Raw } else { self.journal.format };
-        let plan = image.plan_over(self.builder.plan(), format, size);
         if self.below.len() == self.layers_below {
             self.below.push(BuiltLayer::default());
         }
@@ -139,22 +174,22 @@ impl Vm {
         self.begin_layer(plan);
         Effect::Changed
     }
-}
 
-/// Builds the files of a layer in its format.
-fn build(
-    builder: &Builder,
-    format: ImageFormat,
-    names: &Names,
-    (scratch, mapped): (&mut BuildScratch, &mut Vec<MappedCluster>),
-    files: &mut LayerFiles,
-    observer: &impl Observer,
-) {
-    match format {
-        ImageFormat::Qcow2 => builder.build(names, scratch, files, observer),
-        ImageFormat::Raw => builder.build_raw(files),
-        ImageFormat::Vpc => vpc::build(builder, mapped, files),
-        ImageFormat::Vhdx => vhdx::build(builder, mapped, files),
-        ImageFormat::Vmdk => vmdk::build(builder, mapped, files),
+    /// Returns the parent of the image at `height`, if that is a VMDK image on another one.
+    fn parent<'n>(&self, names: &Names<'n>, height: usize) -> Option<vmdk::Parent<'n>> {
+        let below = self.below.get(height.checked_sub(1)?)?;
+        let is_parent = below.journal.format == ImageFormat::Vmdk;
+        is_parent.then(|| vmdk::parent(names.backing, &below.builder))
+    }
+
+    /// Returns when an overlay must name the format of the current image, which becomes a file in `format`. A raw file
+    /// may have the look of another format, and the format of a disk without a table shows at its end, where no reader
+    /// looks.
+    fn names_format(&self, format: ImageFormat) -> NamesFormat {
+        let misleads = match format {
+            ImageFormat::Raw => self.journal.had_look_at_start(),
+            _ => self.builder.plan().file.is_flat,
+        };
+        if misleads { NamesFormat::Always } else { NamesFormat::Usually }
     }
 }

@@ -5,6 +5,7 @@ use crate::disk::clusters::SubclusterRange;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
+use crate::images::look::Look;
 use crate::images::qcow2::Sizes;
 use crate::programs::journal::JournalRecord;
 use crate::programs::operand::{Anchor, At, Change, Count, Few, Keep, Size, Skew};
@@ -17,7 +18,32 @@ impl Vm {
             return self.compress(at, clusters, Shape::Zeros, Skew::Packed);
         }
         let write = self.next_write();
+        self.write_each(at, clusters, |_, _| write)
+    }
+
+    /// Writes clusters that have a look, as far as the image allows that.
+    pub(super) fn write_as(&mut self, at: At, clusters: Count, look: Look) -> Effect {
+        if formats::compressing(&self.builder.plan().file).is_some() {
+            return self.write(at, clusters);
+        }
+        let write = self.next_write();
+        self.write_each(at, clusters, |vm, cluster| {
+            match formats::allows_look(vm.builder.plan(), cluster, look) {
+                true => write.with_look(look),
+                false => write,
+            }
+        })
+    }
+
+    /// Writes clusters, each with the number that `number` returns.
+    fn write_each(
+        &mut self,
+        at: At,
+        clusters: Count,
+        number: impl Fn(&Self, GuestCluster) -> WriteNumber,
+    ) -> Effect {
         self.for_clusters(at, clusters, |vm, cluster| {
+            let write = number(vm, cluster);
             let host = vm.builder.write(cluster, write);
             if let Some(host) = host {
                 vm.journal.written(cluster, vm.file_offset(host), write);
@@ -29,8 +55,11 @@ impl Vm {
     pub(super) fn zero(&mut self, at: At, clusters: Count, keep: Keep) -> Effect {
         let file = self.builder.plan().file;
         if !formats::has_zeros(&file) {
-            // An unallocated cluster reads as zeros: no image in these formats has a backing file.
-            return self.discard(at, clusters);
+            return match self.builder.plan().backing {
+                // An unallocated cluster reads as zeros.
+                None => self.discard(at, clusters),
+                Some(_) => Effect::None,
+            };
         }
         // VMDK has no room for an offset beside zeros.
         let keep = keep == Keep::Yes && file.format != ImageFormat::Vmdk;

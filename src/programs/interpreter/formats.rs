@@ -1,8 +1,11 @@
 //! The operations that an image of each format has.
 
+use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
 use crate::images::file_plan::FilePlan;
-use crate::images::vmdk;
+use crate::images::look::Look;
+use crate::images::qcow2::ImagePlan;
+use crate::images::{vmdk, vpc};
 use crate::programs::operand::Hidden;
 use crate::programs::operation::Operation;
 
@@ -19,6 +22,18 @@ pub(super) fn has_zeros(file: &FilePlan) -> bool {
         ImageFormat::Vmdk => vmdk::VmdkForm::new(file.form).has_zero_grains(),
         ImageFormat::Qcow2 | ImageFormat::Raw | ImageFormat::Vhdx => true,
     }
+}
+
+/// Reports whether the data of a cluster may have a look. Under extended L2, pieces of data may begin inside a cluster. A
+/// VHD image must not begin with data that looks like its footer, nor end with them if it has no footer there.
+pub(super) fn allows_look(plan: &ImagePlan, cluster: GuestCluster, look: Look) -> bool {
+    let form = vpc::VpcForm::new(plan.file.form);
+    let misleads = match (plan.file.format, form.is_fixed()) {
+        (ImageFormat::Vpc, true) => cluster == GuestCluster::new(0),
+        (ImageFormat::Vpc, false) => !form.has_footer_at_end(),
+        _ => false,
+    };
+    !plan.geometry.extended_l2 && !(misleads && look.is_footer())
 }
 
 /// Reports whether an operation has a meaning in an image with the plan `file`.

@@ -7,6 +7,7 @@ use bytes::{Buf, BufMut};
 use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::damage::Transform;
+use crate::images::look::Look;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{Fill, Leaving};
 
@@ -129,6 +130,23 @@ words!(
     Transform::Misalign = "misalign",
     Transform::Swap = "swap",
     Transform::Set = "set",
+);
+words!(
+    Look,
+    Content,
+    fold 16,
+    "mbr, qcow2, vmdk, cowd, descriptor, vpc, vpc_end, vhdx, luks, vdi or parallels",
+    Look::Mbr = "mbr",
+    Look::Qcow2 = "qcow2",
+    Look::Vmdk = "vmdk",
+    Look::Cowd = "cowd",
+    Look::Descriptor = "descriptor",
+    Look::Vpc = "vpc",
+    Look::VpcEnd = "vpc_end",
+    Look::Vhdx = "vhdx",
+    Look::Luks = "luks",
+    Look::Vdi = "vdi",
+    Look::Parallels = "parallels",
 );
 words!(Keep, Content, "no or yes", Keep::No = "no", Keep::Yes = "yes");
 words!(

@@ -7,13 +7,14 @@ use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::content::Shape;
 use crate::images::damage::Transform;
+use crate::images::look::Look;
 use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 use crate::programs::operand::{
     AnyShape, At, BitmapFlags, Change, ClusterBits, Count, DataIn, Extra, FarGap, Few, Gap, Hidden,
-    ImageFeatures, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder, Relative,
-    Size, Skew,
+    ImageFeatures, ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder,
+    Relative, Size, Skew,
 };
 
 use super::class::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays};
@@ -225,6 +226,16 @@ operations! {
         /// The number of additional entries of the L1 table.
         l1: Gap,
     } is Arranges, plainer [];
+    /// Lays an empty VMDK image on top of the current one, which becomes its parent, if that is a VMDK image, too. Later
+    /// operations change the new image.
+    24 "overlay_vmdk" OverlayVmdk {
+        /// The size of a grain.
+        cluster_bits: ClusterBits,
+        /// The variety of the image.
+        form: ImageForm,
+        /// The size of the disk.
+        size: Relative,
+    } is Overlays, plainer [];
     /// Allocates whole clusters without writing to them.
     25 "preallocate" Preallocate {
         /// The first cluster.
@@ -292,4 +303,13 @@ operations! {
         /// The number of clusters.
         gap: FarGap,
     } is Arranges, plainer [Self::Reserve { gap: gap.shortened() }];
+    /// Writes whole clusters that look like the beginning or the end of a file in another format.
+    38 "write_as" WriteAs {
+        /// The first cluster.
+        at: At,
+        /// The number of clusters.
+        clusters: Count,
+        /// The thing that each cluster looks like.
+        look: Look,
+    } is Builds(Event::Normal), plainer [Self::Write { at, clusters }];
 }

@@ -12,6 +12,7 @@ use std::ops::Range;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::storage::Storage;
 use crate::harness::oracles::{Violation, violation};
+use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 
 use reading::ORACLE;
@@ -23,13 +24,18 @@ pub struct LayoutJudge {
 }
 
 impl LayoutJudge {
-    /// Judges an image, and returns the bytes of its tables.
-    pub fn check(&mut self, format: ImageFormat, image: &Image) -> Result<u64, Box<Violation>> {
+    /// Judges an image that lies on `below`, and returns the bytes of its tables.
+    pub fn check(
+        &mut self,
+        format: ImageFormat,
+        image: &Image,
+        below: Option<&LayerFiles>,
+    ) -> Result<u64, Box<Violation>> {
         self.places.clear();
         let table_bytes = match format {
             ImageFormat::Vpc => vpc::check(image, &mut self.places)?,
             ImageFormat::Vhdx => vhdx::check(image, &mut self.places)?,
-            ImageFormat::Vmdk => vmdk::check(image, &mut self.places)?,
+            ImageFormat::Vmdk => vmdk::check(image, below, &mut self.places)?,
             // A raw file has no structures, and the oracle `refcounts` judges qcow2 images.
             ImageFormat::Raw | ImageFormat::Qcow2 => 0,
         };

@@ -20,6 +20,7 @@ use crate::formats::vmdk::head::sectors_of;
 use crate::formats::vmdk::sparse_header::SparseHeader;
 use crate::formats::vmdk::tables::{GrainKind, Tables};
 use crate::harness::oracles::{OracleResult, Violation, disagreement};
+use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 
 use super::reading::{ORACLE, each_run, read, refused};
@@ -34,13 +35,17 @@ const TEXT_BYTES: usize = 1024;
 /// The parent's identity of an image without a parent, and the identity of no content.
 const NO_CONTENT: &[u8] = b"ffffffff";
 
-/// Checks an image, and notes the places of its structures. Returns the bytes of its directory and of the tables that
-/// it names.
-pub(super) fn check(image: &Image, places: &mut Vec<Range<u64>>) -> Result<u64, Box<Violation>> {
+/// Checks an image whose parent is `parent`, and notes the places of its structures. Returns the bytes of its directory
+/// and of the tables that it names.
+pub(super) fn check(
+    image: &Image,
+    parent: Option<&LayerFiles>,
+    places: &mut Vec<Range<u64>>,
+) -> Result<u64, Box<Violation>> {
     let first = read::<HEADER_BYTES>(image, 0);
     if first.starts_with(&COWD_MAGIC) {
         places.push(0..COWD_HEADER_BYTES);
-        check_identity(&read::<TEXT_BYTES>(image, EMBEDDED_DESCRIPTOR_AT))?;
+        check_identity(&read::<TEXT_BYTES>(image, EMBEDDED_DESCRIPTOR_AT), parent)?;
         let tables = CowdHeader::read(&first).tables();
         let tables = tables.map_err(|error| refused("header", &error))?;
         return check_tables(image, &tables, None, places);
@@ -50,7 +55,7 @@ pub(super) fn check(image: &Image, places: &mut Vec<Range<u64>>) -> Result<u64, 
     if header.directory_sector == DIRECTORY_AT_END {
         header = check_footer(image, &header, places)?;
     }
-    check_descriptor(image, &header, places)?;
+    check_descriptor(image, &header, parent, places)?;
     let tables = header.tables(sectors_of(image)).map_err(|error| refused("header", &error))?;
     let redundant = header.flags & FLAG_REDUNDANT_DIRECTORY != 0;
     let redundant = redundant.then(|| offset_of(header.redundant_directory_sector));
@@ -77,11 +82,12 @@ fn check_footer(
 fn check_descriptor(
     image: &Image,
     header: &SparseHeader,
+    parent: Option<&LayerFiles>,
     places: &mut Vec<Range<u64>>,
 ) -> OracleResult {
     let text = read::<TEXT_BYTES>(image, EMBEDDED_DESCRIPTOR_AT);
     places.push(EMBEDDED_DESCRIPTOR_AT..EMBEDDED_DESCRIPTOR_AT + TEXT_BYTES as u64);
-    check_identity(&text)?;
+    check_identity(&text, parent)?;
     let is_compressed = header.compression != 0;
     let create_type = if is_compressed { "streamOptimized" } else { "monolithicSparse" };
     let create_type = format!("createType=\"{create_type}\"");
@@ -96,17 +102,24 @@ fn check_descriptor(
     }
 }
 
-/// Checks the identities in a descriptor.
-fn check_identity(text: &[u8]) -> OracleResult {
+/// Checks the identities in a descriptor, and that it names its parent.
+fn check_identity(text: &[u8], parent: Option<&LayerFiles>) -> OracleResult {
     let value = |name: &[u8]| lines(text).find_map(|line| line.strip_prefix(name));
     let is_number = |value: &[u8]| value.len() == 8 && value.iter().all(u8::is_ascii_hexdigit);
     let is_content = |value: &[u8]| is_number(value) && value != NO_CONTENT;
     if !value(b"CID=").is_some_and(is_content) {
         return Err(differs("CID", "a number of content", "another text"));
     }
-    match value(b"parentCID=") == Some(NO_CONTENT) {
+    let below = parent.map(|parent| read::<TEXT_BYTES>(&parent.image, EMBEDDED_DESCRIPTOR_AT));
+    let identity =
+        below.as_ref().map(|text| lines(text).find_map(|line| line.strip_prefix(b"CID=")));
+    if value(b"parentCID=") != identity.unwrap_or(Some(NO_CONTENT)) {
+        return Err(differs("parentCID", "the CID of the parent", "another text"));
+    }
+    let name = parent.map(|parent| format!("\"{}\"", parent.name));
+    match value(b"parentFileNameHint=") == name.as_deref().map(str::as_bytes) {
         true => Ok(()),
-        false => Err(differs("parentCID", "that of no parent", "another text")),
+        false => Err(differs("parentFileNameHint", "the name of the parent", "another text")),
     }
 }
 

@@ -59,7 +59,9 @@ impl Structures {
         let images = case.images;
         self.layers.truncate(images.unchanged());
         self.table_bytes.of_a_snapshot = 0;
-        for files in images.layers().rev().skip(images.unchanged()) {
+        let mut layers = images.layers().rev();
+        let mut below = images.unchanged().checked_sub(1).and_then(|last| layers.nth(last));
+        for files in layers {
             let mut layer = RecountedLayer::default();
             if files.format == ImageFormat::Qcow2 {
                 refcounts::check(&mut self.recount, &files.image, &files.out_of_date)?;
@@ -67,8 +69,12 @@ impl Structures {
                 layer.table_bytes = self.recount.active_table_bytes();
                 self.table_bytes.of_a_snapshot = self.recount.snapshot_table_bytes();
             } else {
-                layer.table_bytes = self.layout.check(files.format, &files.image)?;
+                layer.table_bytes = {
+                    let below = below.map(AsRef::as_ref);
+                    self.layout.check(files.format, &files.image, below)?
+                };
             }
+            below = Some(files);
             self.layers.push(layer);
         }
         let sum = |layers: &[RecountedLayer]| layers.iter().map(|layer| layer.table_bytes).sum();
