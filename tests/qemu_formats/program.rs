@@ -5,6 +5,7 @@ use std::path::Path;
 
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::images::{FileNames, Image};
 use qcowfuzz::internal::images::export::{self, Holes};
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
 use qcowfuzz::internal::programs::operation::Class;
@@ -16,30 +17,45 @@ use crate::qemu::Checked;
 /// The length of the longest file that the file systems of most machines can hold.
 const MAX_FILE_BYTES: u64 = 15 << 40;
 
-/// Returns a program with one image, whose format is that of `base`.
+/// Returns a program whose images have the format of `base`: one image, or some VMDK images with their parents.
 pub fn program(base: Base, rng_seed: u64) -> Program {
     let mut program = generate_any(rng_seed, 4 + (rng_seed % 40) as usize);
-    program.operations.retain(|one| one.class() != Class::Overlays);
     program.prologue.base = base;
     // Every bit occurs with every other.
-    program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
+    let mut form = (rng_seed as u16).wrapping_mul(0x9e37);
+    program.prologue.form = ImageForm(form);
+    for operation in &mut program.operations {
+        if let Operation::Overlay { cluster_bits, size, .. } = *operation {
+            form = form.wrapping_mul(0x9e37).wrapping_add(1);
+            *operation = Operation::OverlayVmdk { cluster_bits, form: ImageForm(form), size };
+        }
+    }
+    // An operation without an effect only lengthens the text of a difference.
+    let has_parents = base == Base::Vmdk;
+    program.operations.retain(|one| has_parents || one.class() != Class::Overlays);
     program
 }
 
-/// Writes the image of a program to `path`. All oracles must agree with it first.
+/// Writes the image of a program to `path`, and its parents beside it. All oracles must agree with them first.
 pub fn write(path: &Path, base: Base, rng_seed: u64) -> Checked<()> {
     let mut harness = Harness::new(Walker::default());
     let mut program = program(base, rng_seed);
     run(&mut harness, &program)?;
-    if harness.image().length_bytes() > MAX_FILE_BYTES {
+    let names = FileNames::default();
+    let is_too_long = |(_, file): (_, &Image)| file.length_bytes() > MAX_FILE_BYTES;
+    if harness.images().files(&names).any(is_too_long) {
         let is_gap = |one: &Operation| {
             matches!(one, Operation::Reserve { .. } | Operation::ReserveFar { .. })
         };
         program.operations.retain(|one| !is_gap(one));
         run(&mut harness, &program)?;
     }
-    let file = File::create(path).map_err(|error| error.to_string())?;
-    export::write(harness.image(), &file, Holes::Keep).map_err(|error| error.to_string())
+    for (name, image) in harness.images().files(&names) {
+        let path = name.map_or(path.to_path_buf(), |name| path.with_file_name(name));
+        let file = File::create(path).map_err(|error| error.to_string())?;
+        export::write(image, &file, Holes::Keep).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// Runs a program, with all oracles.

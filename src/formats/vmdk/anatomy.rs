@@ -12,21 +12,21 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{
-    Anatomy, ByteOrder, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part,
+    Anatomy, ByteOrder, EVERYTHING, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part,
 };
 use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 
 use super::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY,
-    GRAIN_MARKER_BYTES, HEADER_BYTES, IDENTITY_BYTES, SECTOR_BYTES, SPARSE_MAGIC,
+    GRAIN_MARKER_BYTES, HEADER_BYTES, IDENTITY_BYTES, PARENT_NAME, SECTOR_BYTES, SPARSE_MAGIC,
     STREAM_FOOTER_BYTES,
 };
 use super::cowd_header::CowdHeader;
 use super::footer;
 use super::grain::{Grain, offset_of};
 use super::head::{first_sector, sectors_of};
-use super::scan::text_of;
+use super::scan::{self, text_of};
 use super::sparse_header::SparseHeader;
 use super::tables::{GrainKind, Tables};
 
@@ -180,18 +180,21 @@ impl Anatomy {
         storage.read_at(start, &mut bytes)?;
         let text = text_of(&bytes);
         self.add_structure(Part::Metadata, start, text.len() as u64);
+        // Without its parent, an image has other data. A zero byte before the name of the parent ends the text, too.
+        let parent_ends = scan::after(text, PARENT_NAME).unwrap_or(0) as u64;
         let mut line_at = 0;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             let at = start.saturating_add(line_at);
+            let guest = if line_at < parent_ends { EVERYTHING } else { NOTHING };
             line_at = line_at.saturating_add(line.len() as u64);
-            self.push(Element::field(Part::Metadata, "line", at, 1, NOTHING));
+            self.push(Element::field(Part::Metadata, "line", at, 1, guest.clone()));
             let Some(key) = line.iter().position(|byte| *byte == b'=') else { continue };
             let value = key.saturating_add(1);
             let length = line.len().saturating_sub(value);
             if let Some(width_bytes) = [8, 4, 2, 1].into_iter().find(|it| usize::from(*it) < length)
             {
                 let at = at.saturating_add(value as u64);
-                self.push(Element::field(Part::Metadata, "value", at, width_bytes, NOTHING));
+                self.push(Element::field(Part::Metadata, "value", at, width_bytes, guest));
             }
         }
         Ok(())

@@ -47,6 +47,8 @@ pub const EMBEDDED_DESCRIPTOR_AT: u64 = 512;
 pub const MAX_DESCRIPTOR_BYTES: u64 = (1 << 20) - 1;
 /// The longest name of a parent that QEMU opens, in bytes.
 pub const MAX_PARENT_NAME_BYTES: usize = 4095;
+/// The name of the field that holds the name of the parent.
+pub const PARENT_NAME: &[u8] = b"parentFileNameHint";
 /// The largest number of extents of a descriptor. QEMU opens a file for each of them, and a process may open 1,024
 /// files in most systems. Disks of 8 TiB have 4,096 extents of the usual 2 GiB.
 pub const MAX_DESCRIPTOR_EXTENTS: usize = 4096;

@@ -5,7 +5,7 @@
 
 use super::constants::{
     COWD_MAGIC, EMBEDDED_DESCRIPTOR_AT, HEADER_BYTES, IDENTITY_BYTES, MAX_DESCRIPTOR_BYTES,
-    MAX_PARENT_NAME_BYTES, SECTOR_BYTES, SPARSE_MAGIC,
+    MAX_PARENT_NAME_BYTES, PARENT_NAME, SECTOR_BYTES, SPARSE_MAGIC,
 };
 use super::descriptor::{self, ExtentLine};
 use super::grain::table_at;
@@ -139,7 +139,7 @@ impl Identity {
 
 /// Returns the name of the parent: it begins two bytes behind the name of the field, even if the text ends before that.
 fn parent_name(bytes: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
-    let Some(at) = scan::after(text_of(bytes), b"parentFileNameHint") else { return Ok(None) };
+    let Some(at) = scan::after(text_of(bytes), PARENT_NAME) else { return Ok(None) };
     let value = at.checked_add(2).and_then(|at| bytes.get(at..)).unwrap_or_default();
     let mut parts = text_of(value).splitn(2, |byte| *byte == b'"');
     match (parts.next(), parts.next()) {
