@@ -25,7 +25,11 @@ pub const PARTS: &[Part] = &[
         },
         lines: |entropy| {
             let lines = overlay(entropy, "same");
-            format!("write at=end-0 clusters=1\nwrite at=part+20000 clusters=3\n{lines}")
+            let look = ["qcow2", "vmdk", "vpc", "mbr"][entropy.below(4) as usize];
+            format!(
+                "write_as at=start+0 clusters=1 look={look}\nwrite at=end-0 clusters=1\n\
+                 write at=part+20000 clusters=3\n{lines}"
+            )
         },
         had: |trace| backing(trace, ImageFormat::Raw),
     },

@@ -8,6 +8,10 @@ use qcowfuzz::programs::Operation;
 
 use super::{ANYWHERE, Part};
 
+/// The looks of data of which QEMU would guess another format.
+const LOOKS: [&str; 9] =
+    ["qcow2", "vmdk", "cowd", "descriptor", "vpc", "vhdx", "luks", "vdi", "parallels"];
+
 /// The parts of cluster contents.
 pub const PARTS: &[Part] = &[
     Part {
@@ -17,6 +21,18 @@ pub const PARTS: &[Part] = &[
         },
         lines: |_| "write at=start+1 clusters=3\nzero at=start+2 clusters=1 keep=yes".to_string(),
         had: |trace| trace.changed(|one| matches!(one, Operation::Zero { keep: Keep::Yes, .. })),
+    },
+    Part {
+        name: "data that look like a file",
+        prepare: |prologue| {
+            prologue.features = prologue.features.without(ImageFeatures::EXTENDED_L2);
+        },
+        lines: |entropy| {
+            let at = ["start+0", "end-0", "part+9000"][entropy.below(3) as usize];
+            let look = LOOKS[entropy.below(LOOKS.len() as u64) as usize];
+            format!("write_as at={at} clusters=1 look={look}")
+        },
+        had: |trace| trace.changed(|one| matches!(one, Operation::WriteAs { .. })),
     },
     Part {
         name: "compressed clusters",

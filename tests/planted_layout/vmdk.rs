@@ -14,9 +14,11 @@ use qcowfuzz::internal::formats::vmdk::constants::{
 use qcowfuzz::internal::formats::vmdk::footer;
 use qcowfuzz::internal::formats::vmdk::sparse_header::SparseHeader;
 use qcowfuzz::internal::harness::oracles::layout::LayoutJudge;
-use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::internal::images::files::LayerFiles;
+use qcowfuzz::internal::programs::operand::{Base, ImageForm, Number, Relative};
 use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::generate::generate_any;
+use qcowfuzz::programs::{Operation, Program};
 
 /// The number of programs.
 const PROGRAMS: u64 = 400;
@@ -214,7 +216,7 @@ const FAULTS: &[Fault] = &[
     (
         "a descriptor with a parent",
         |built| built.replace_text("parentCID=f", "parentCID=e"),
-        &["layout: parentCID, that of no parent"],
+        &["layout: parentCID, the CID of the parent"],
     ),
     (
         "a footer with another size",
@@ -277,5 +279,41 @@ fn every_fault_in_the_structures_of_vmdk_images_is_found() {
         }
         assert!(planted >= LEAST_PLANTED, "{name}: planted {planted}");
         assert!(others.is_empty(), "{name}: {others:?}");
+    }
+}
+
+/// Builds a VMDK image on another one. Returns the files of the parent, and the image.
+fn child() -> (LayerFiles, Image) {
+    let mut program = Program::default();
+    program.prologue.base = Base::Vmdk;
+    program.operations.push(Operation::OverlayVmdk {
+        cluster_bits: Number::LOWEST,
+        form: ImageForm::default(),
+        size: Relative::Same,
+    });
+    let mut harness = Harness::new(Walker::default());
+    harness.build(&program.encode());
+    let layers: Vec<_> = harness.images().layers().collect();
+    let [child, parent] = layers[..] else { panic!("{} layers", layers.len()) };
+    ((**parent).clone(), child.image.clone())
+}
+
+#[test]
+fn every_fault_in_the_reference_to_a_parent_is_found() {
+    let (parent, image) = child();
+    let found = |image: &Image| {
+        let checked = LayoutJudge::default().check(ImageFormat::Vmdk, image, Some(&parent));
+        checked.err().map(|violation| violation.fingerprint())
+    };
+    assert_eq!(found(&image), None);
+    for (from, to, expected) in [
+        ("parentCID=f", "parentCID=e", "layout: parentCID, the CID of the parent"),
+        ("parentFileNameHint=\"", "parentFileNameHint=\"x", "layout: parentFileNameHint"),
+        ("parentFileNameHint=\"", "parentFileNameHunt=\"", "layout: parentFileNameHint"),
+    ] {
+        let mut built = Built::new(&image).unwrap();
+        built.replace_text(from, to).unwrap();
+        let found = found(&built.image).unwrap_or_else(|| "nothing".into());
+        assert!(found.starts_with(expected), "{to}: {found}");
     }
 }
