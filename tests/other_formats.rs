@@ -3,27 +3,20 @@
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
-use qcowfuzz::programs::generate::generate_any;
-use qcowfuzz::programs::{Operation, Program};
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::generate::{generate_any, vary_vmdk};
 
 const BASES: [Base; 3] = [Base::Vpc, Base::Vhdx, Base::Vmdk];
 
-/// Returns a program on a base that the seed selects. Every bit of its form occurs with every other. In every second
-/// VMDK program, the overlays are VMDK images, too.
+/// Returns a program on a base that the seed selects. Every bit of its form occurs with every other.
 fn program(rng_seed: u64) -> Program {
     let mut program = generate_any(rng_seed, 16);
     program.prologue.base = BASES[rng_seed as usize % BASES.len()];
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
-    if program.prologue.base == Base::Vmdk && rng_seed.is_multiple_of(2) {
-        let mut form = rng_seed as u16;
-        for operation in &mut program.operations {
-            if let Operation::Overlay { cluster_bits, size, .. } = *operation {
-                form = form.wrapping_mul(0x9e37).wrapping_add(1);
-                let form = ImageForm(form);
-                *operation = Operation::OverlayVmdk { cluster_bits, form, size };
-            }
-        }
+    if program.prologue.base == Base::Vmdk {
+        vary_vmdk(&mut program, &mut Entropy::new(rng_seed));
     }
     program
 }

@@ -123,6 +123,8 @@ features! {
     Vmdk = "vmdk images",
     /// A VMDK image whose parent is another one.
     VmdkParent = "parents of vmdk images",
+    /// A VMDK image that is only a descriptor: its data lie in other files.
+    VmdkExtents = "vmdk images in several files",
 }
 
 impl Feature {

@@ -158,8 +158,15 @@ fn disk(dir: &Path, images: &Images, names: &FileNames) -> serde_json::Value {
             ImageFormat::Qcow2 => {
                 json!({ "driver": "qcow2", "file": file(name), "backing": below })
             }
+            ImageFormat::Vmdk => {
+                json!({ "driver": "vmdk", "file": file(name), "backing": below })
+            }
             format => json!({ "driver": format.name(), "file": file(name) }),
         };
+        for (index, (name, _)) in names.extents(height).iter().zip(files.extents.all()).enumerate()
+        {
+            below[format!("extents.{index}")] = file(name);
+        }
         if files.has_data_file {
             below["data-file"] = file(names.data_file(height));
         }

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::disk::features::FeatureSet;
 use crate::disk::limits::MAX_LAYERS;
 use crate::images::damage::Damage;
+use crate::images::file_plan::MAX_EXTENT_FILES;
 use crate::images::files::Images;
 use crate::programs::{Journal, Question};
 
@@ -29,4 +30,13 @@ pub struct Case<'c> {
     /// [`Checks::AfterEach`](super::Checks::AfterEach). At other checkpoints, they judge the changes since the last
     /// one.
     pub in_full: bool,
+}
+
+impl Case<'_> {
+    /// Returns the guest offsets at which a layer continues in another file.
+    pub fn file_edges(&self) -> SmallVec<[u64; MAX_EXTENT_FILES]> {
+        let behind_first =
+            self.journals.iter().flat_map(|journal| journal.parts.all().iter().skip(1));
+        behind_first.map(|part| part.start).collect()
+    }
 }

@@ -32,6 +32,8 @@ pub struct ChainLayer {
     pub image: ChainFile,
     /// The external data file, if the image has one.
     pub data_file: Option<ChainFile>,
+    /// The files of the extents that a VMDK image names, in its order. An image in one file has none.
+    pub extents: Vec<Arc<ChainFile>>,
     /// The format of the image.
     pub format: ImageFormat,
     /// The image declares its data file a raw image of the disk.
@@ -42,16 +44,18 @@ pub struct ChainLayer {
 #[derive(Clone, Debug)]
 pub struct ChainFile {
     files: Arc<LayerFiles>,
-    part: FilePart,
+    part: LayerFile,
     meter: Arc<Meter>,
     faults: Option<Arc<ReadFaults>>,
 }
 
 /// The file of a layer.
 #[derive(Clone, Copy, Debug)]
-enum FilePart {
+enum LayerFile {
     Image,
     DataFile,
+    /// The file of the extent with this index.
+    Extent(usize),
 }
 
 impl Chain {
@@ -88,8 +92,10 @@ impl Chain {
     pub(crate) fn unmetered(&self) -> Self {
         let (mut chain, meter) = (self.clone(), Arc::default());
         for layer in &mut chain.layers {
+            let extents = layer.extents.iter_mut().map(Arc::make_mut);
             let files = [Some(&mut layer.image), layer.data_file.as_mut()];
-            files.into_iter().flatten().for_each(|file| file.meter = Arc::clone(&meter));
+            let files = files.into_iter().flatten().chain(extents);
+            files.for_each(|file| file.meter = Arc::clone(&meter));
         }
         chain
     }
@@ -103,8 +109,9 @@ impl Chain {
     pub fn write_to(&self, folder: &mut ChainFolder) -> Result<PathBuf, ChainFolderError> {
         let layers = self.layers.iter().rev();
         let files = layers.flat_map(|layer| {
-            let data_file = layer.data_file.as_ref().map(|file| (file.name(), file));
-            [data_file, Some((layer.name(), &layer.image))].into_iter().flatten()
+            let extents = layer.extents.iter().map(AsRef::as_ref);
+            let files = layer.data_file.iter().chain(extents).chain([&layer.image]);
+            files.map(|file| (file.name(), file))
         });
         folder.hold(files)?;
         Ok(folder.path_of(self.layers[0].name()))
@@ -139,8 +146,11 @@ impl ChainLayer {
             ChainFile { files, part, meter, faults }
         };
         Self {
-            image: file(FilePart::Image, faults),
-            data_file: files.has_data_file.then(|| file(FilePart::DataFile, None)),
+            image: file(LayerFile::Image, faults),
+            data_file: files.has_data_file.then(|| file(LayerFile::DataFile, None)),
+            extents: (0..files.extents.all().len())
+                .map(|index| Arc::new(file(LayerFile::Extent(index), None)))
+                .collect(),
             format: files.format,
             data_file_is_raw: files.data_file_is_raw,
         }
@@ -153,7 +163,8 @@ impl ChainLayer {
 
     /// Returns the files as a layer that our walker opens.
     pub(crate) fn borrowed(&self) -> Layer<'_, ChainFile> {
-        Layer { data_file: self.data_file.as_ref(), ..Layer::alone(&self.image) }
+        let data_file = self.data_file.as_ref();
+        Layer { image: &self.image, data_file, extents: &self.extents }
     }
 }
 
@@ -161,16 +172,18 @@ impl ChainFile {
     /// Returns the name by which another file of the chain names this one.
     pub fn name(&self) -> &str {
         match self.part {
-            FilePart::Image => &self.files.name,
-            FilePart::DataFile => &self.files.data_file_name,
+            LayerFile::Image => &self.files.name,
+            LayerFile::DataFile => &self.files.data_file_name,
+            LayerFile::Extent(index) => &self.files.extent_names[index],
         }
     }
 
     #[inline]
     fn content(&self) -> &Image {
         match self.part {
-            FilePart::Image => &self.files.image,
-            FilePart::DataFile => &self.files.data_file,
+            LayerFile::Image => &self.files.image,
+            LayerFile::DataFile => &self.files.data_file,
+            LayerFile::Extent(index) => &self.files.extents.all()[index],
         }
     }
 }

@@ -288,7 +288,7 @@ impl Judge {
         oracles::partition::check(whole, &(0..size))?;
         oracles::flags::check(whole)?;
         // This oracle runs before the model, which would report a missed merge only as a wrong length.
-        oracles::maximal::check(whole)?;
+        oracles::maximal::check(whole, &case.file_edges())?;
         oracles::model::check(expected, whole)?;
         observer.vital(Vital::Reads, reads);
         observer.vital(Vital::ReadBytes, open_bytes + read_bytes);

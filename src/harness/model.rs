@@ -19,6 +19,7 @@ use crate::disk::extent::{Extent, Mapping};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
+use crate::images::file_plan::{FilePart, FileParts};
 use crate::programs::journal::{Journal, JournalRecord};
 
 /// The state of a piece of the disk. Host offsets are those of the piece's first byte.
@@ -97,8 +98,8 @@ struct ModelLayer {
     size_bytes: u64,
     /// The format of the layer.
     format: ImageFormat,
-    /// Every byte of the disk is data at its own offset, as in a raw file.
-    is_flat: bool,
+    /// The parts of the disk by files. In a part without a table, every byte is data, as in a raw file.
+    parts: FileParts,
     /// Never empty; the first starts at 0, the last has no end.
     pieces: Vec<ModelPiece>,
     snapshots: Vec<ModelSnapshot>,
@@ -138,8 +139,8 @@ pub struct Visible {
     pub size_bytes: u64,
     /// The format of that layer.
     pub format: ImageFormat,
-    /// Every byte of that layer is data at its own offset.
-    pub is_flat: bool,
+    /// The part of that layer by files.
+    pub part: FilePart,
 }
 
 impl Visible {
@@ -162,12 +163,12 @@ impl Visible {
 
     /// Returns the mapping that `qemu-img map` prints for the part.
     fn mapping(&self) -> Mapping {
-        let here = HostOffset::new(self.start);
-        let state = match self.is_flat {
-            true if self.start < self.size_bytes => PieceState::Normal(here, WriteNumber(0)),
+        let here = self.part.flat_at.map(|at| at.saturating_add(self.start - self.part.start));
+        let state = match here {
+            Some(here) if self.start < self.size_bytes => PieceState::Normal(here, WriteNumber(0)),
             // The part of a raw file's last sector past its end.
-            true => PieceState::ZeroAllocated(here),
-            false => self.state(),
+            Some(here) => PieceState::ZeroAllocated(here),
+            None => self.state(),
         };
         Mapping { depth: self.depth, ..state.mapping() }
     }
@@ -266,17 +267,18 @@ impl Model {
         loop {
             let layer = &layers[depth];
             let (piece, piece_end) = layer.piece_at(guest, &mut found[depth]);
-            end = end.min(piece_end);
-            if layer.is_flat && guest < layer.size_bytes {
+            let part = layer.parts.at(guest);
+            end = end.min(piece_end).min(part.end);
+            if part.flat_at.is_some() && guest < layer.size_bytes {
                 end = end.min(layer.size_bytes);
             }
             match layers.get(depth + 1).map(ModelLayer::virtual_size_bytes) {
-                Some(size) if layer.leaves(piece.state) && guest < size => {
+                Some(size) if layer.leaves(part, piece.state) && guest < size => {
                     end = end.min(size);
                     depth += 1;
                 }
                 _ => {
-                    let ModelLayer { cluster_size, size_bytes, format, is_flat, .. } = *layer;
+                    let ModelLayer { cluster_size, size_bytes, format, .. } = *layer;
                     return Visible {
                         start: guest,
                         end,
@@ -286,7 +288,7 @@ impl Model {
                         cluster_size,
                         size_bytes,
                         format,
-                        is_flat,
+                        part: *part,
                     };
                 }
             }
@@ -296,10 +298,15 @@ impl Model {
     /// Writes the extents of the whole disk to `extents`.
     pub fn extents(&self, extents: &mut Vec<Extent>) {
         extents.clear();
+        let mut file = 0;
         for visible in &self.visible {
             let mapping = visible.mapping();
             let length_bytes = visible.end - visible.start;
+            // Data of two files are two extents, even if their offsets are consecutive.
+            let is_other_file = mapping.offset.is_some() && file != visible.part.file;
+            file = visible.part.file;
             if let Some(last) = extents.last_mut()
+                && !is_other_file
                 && last.mapping.advanced(last.length_bytes) == Some(mapping)
             {
                 last.length_bytes += length_bytes;
@@ -318,7 +325,7 @@ impl ModelLayer {
             cluster_size: ClusterSize::SMALLEST,
             size_bytes: 0,
             format: ImageFormat::Qcow2,
-            is_flat: false,
+            parts: FileParts::TABLED,
             pieces: vec![nothing],
             snapshots: Vec::new(),
             spare: Vec::new(),
@@ -329,7 +336,10 @@ impl ModelLayer {
         self.cluster_size = journal.cluster_size;
         self.size_bytes = journal.size_bytes;
         self.format = journal.format;
-        self.is_flat = journal.is_flat || journal.format == ImageFormat::Raw;
+        self.parts = match journal.format {
+            ImageFormat::Raw => FileParts::FLAT,
+            _ => journal.parts,
+        };
         self.spare.append(&mut self.snapshots);
         self.pieces.clear();
         self.pieces.push(ModelPiece { start: 0, state: PieceState::Unallocated });
@@ -348,10 +358,10 @@ impl ModelLayer {
         }
     }
 
-    /// Reports whether the layer below decides about ranges in this state.
-    fn leaves(&self, state: PieceState) -> bool {
+    /// Reports whether the layer below decides about ranges of a part in this state.
+    fn leaves(&self, part: &FilePart, state: PieceState) -> bool {
         let has_backing_files = matches!(self.format, ImageFormat::Qcow2 | ImageFormat::Vmdk);
-        !self.is_flat
+        part.flat_at.is_none()
             && has_backing_files
             && matches!(state, PieceState::Unallocated | PieceState::UnallocatedInside(_))
     }

@@ -24,6 +24,131 @@ pub struct FilePlan {
     pub is_flat: bool,
     /// The size of the smallest disk.
     pub min_size_bytes: u64,
+    /// The files of a VMDK image that lie beside it. If there are none, the image has all data in its own file.
+    pub extents: ExtentPlans,
+}
+
+/// The largest number of files beside a VMDK image.
+pub const MAX_EXTENT_FILES: usize = 4;
+
+/// The kind of a file beside a VMDK image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExtentForm {
+    /// Guest data, from some sector on.
+    #[default]
+    Flat,
+    /// Guest data, from the first byte on.
+    Vmfs,
+    /// A sparse extent.
+    Sparse,
+    /// An extent as ESX writes it.
+    Cowd,
+    /// An extent as ESX writes it since 2016.
+    SeSparse,
+}
+
+impl ExtentForm {
+    /// Reports whether the file holds the guest data without a table.
+    pub fn is_flat(self) -> bool {
+        matches!(self, Self::Flat | Self::Vmfs)
+    }
+}
+
+/// The plan of a file beside a VMDK image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtentPlan {
+    /// The kind of the file.
+    pub form: ExtentForm,
+    /// The number of clusters, which the last extent ignores: it takes the rest of the disk.
+    pub clusters: u64,
+    /// The number of unused bytes before the data; 0 unless `form` is [`ExtentForm::Flat`].
+    pub lead_bytes: u64,
+}
+
+/// The plans of the files beside a VMDK image, in the order of the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtentPlans {
+    count: usize,
+    plans: [ExtentPlan; MAX_EXTENT_FILES],
+}
+
+impl ExtentPlans {
+    /// Adds a plan behind the others. Returns `None` if there are [`MAX_EXTENT_FILES`].
+    pub fn with(mut self, plan: ExtentPlan) -> Option<Self> {
+        *self.plans.get_mut(self.count)? = plan;
+        self.count += 1;
+        Some(self)
+    }
+
+    /// Returns the plans.
+    pub fn all(&self) -> &[ExtentPlan] {
+        &self.plans[..self.count]
+    }
+
+    /// Returns the parts of a disk with clusters of this size, one for each plan.
+    pub fn parts(&self, cluster_size: ClusterSize) -> FileParts {
+        let mut parts = FileParts { count: self.count.max(1), ..FileParts::TABLED };
+        let mut start = 0;
+        for (index, (part, plan)) in parts.parts.iter_mut().zip(self.all()).enumerate() {
+            let length = cluster_size.saturating_bytes(plan.clusters);
+            let is_last = index + 1 == self.count;
+            let end = if is_last { u64::MAX } else { length.saturating_add(start) };
+            let flat_at = plan.form.is_flat().then_some(HostOffset::new(plan.lead_bytes));
+            *part = FilePart { start, end, file: index, flat_at };
+            start = end;
+        }
+        parts
+    }
+}
+
+/// A part of a disk whose data lie in one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilePart {
+    /// The first guest byte.
+    pub start: u64,
+    /// The guest byte behind the part; `u64::MAX` for the last one.
+    pub end: u64,
+    /// The number of the file among those beside the image; 0 if there are none.
+    pub file: usize,
+    /// The host offset of the first guest byte, if the part has no table.
+    pub flat_at: Option<HostOffset>,
+}
+
+/// The parts of a disk, in order. They cover all guest bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileParts {
+    count: usize,
+    parts: [FilePart; MAX_EXTENT_FILES],
+}
+
+impl FileParts {
+    /// One file with a table.
+    pub const TABLED: Self = Self::one(None);
+    /// One file whose host offsets are the guest offsets.
+    pub const FLAT: Self = Self::one(Some(HostOffset::ZERO));
+
+    const fn one(flat_at: Option<HostOffset>) -> Self {
+        let part = FilePart { start: 0, end: u64::MAX, file: 0, flat_at };
+        Self { count: 1, parts: [part; MAX_EXTENT_FILES] }
+    }
+
+    /// Returns the parts.
+    pub fn all(&self) -> &[FilePart] {
+        &self.parts[..self.count]
+    }
+
+    /// Returns the part that holds a guest byte.
+    #[inline]
+    pub fn at(&self, guest: u64) -> &FilePart {
+        let all = self.all();
+        // There is at least one part, and the last one ends behind all bytes but the very last.
+        all.iter().find(|part| guest < part.end).unwrap_or(&all[all.len() - 1])
+    }
+
+    /// Reports whether all data lie at their guest offsets.
+    pub fn is_flat(&self) -> bool {
+        self.all().iter().all(|part| part.flat_at.is_some())
+    }
 }
 
 /// The places of host clusters in a file: of the data of blocks, in the formats that call them so.
@@ -42,6 +167,14 @@ pub struct BlockPlaces {
 }
 
 impl FilePlan {
+    /// Returns the parts of the disk.
+    pub fn parts(&self, cluster_size: ClusterSize) -> FileParts {
+        match self.is_flat {
+            true => FileParts::FLAT,
+            false => self.extents.parts(cluster_size),
+        }
+    }
+
     /// Returns the offset of guest data in the file, from the offset that the builder of qcow2 images chose.
     #[inline]
     pub fn file_offset(&self, cluster_size: ClusterSize, host: HostOffset) -> HostOffset {

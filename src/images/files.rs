@@ -9,6 +9,7 @@ use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Layer;
 use crate::images::declarations::Declarations;
+use crate::images::file_plan::MAX_EXTENT_FILES;
 use crate::images::image::Image;
 
 /// The names of the files of a chain. Images contain the names of the files below them, so the caller must choose the
@@ -23,6 +24,7 @@ struct HeightNames {
     /// The name of an image of each format.
     images: [String; ImageFormat::ALL.len()],
     data_file: String,
+    extents: [String; MAX_EXTENT_FILES],
 }
 
 impl FileNames {
@@ -31,6 +33,7 @@ impl FileNames {
         let heights = std::array::from_fn(|height| HeightNames {
             images: ImageFormat::ALL.map(|format| format!("{stem}.{height}.{}", format.name())),
             data_file: format!("{stem}.{height}.data"),
+            extents: std::array::from_fn(|index| format!("{stem}.{height}-s{index}.vmdk")),
         });
         Self { heights }
     }
@@ -43,6 +46,11 @@ impl FileNames {
     /// Returns the name of a layer's external data file.
     pub fn data_file(&self, height: usize) -> &str {
         &self.heights[height].data_file
+    }
+
+    /// Returns the names of the files beside a layer's VMDK image.
+    pub fn extents(&self, height: usize) -> &[String; MAX_EXTENT_FILES] {
+        &self.heights[height].extents
     }
 }
 
@@ -65,6 +73,34 @@ pub struct Deviation {
     pub flags: u64,
 }
 
+/// The files beside a VMDK image.
+#[derive(Clone, Debug, Default)]
+pub struct ExtentImages {
+    /// The files, followed by spare ones whose buffers are reused.
+    images: Vec<Arc<Image>>,
+    live: usize,
+}
+
+impl ExtentImages {
+    /// Adds an empty file.
+    pub fn add(&mut self) -> &mut Image {
+        if self.images.len() == self.live {
+            self.images.push(Arc::default());
+        }
+        let image = &mut self.images[self.live];
+        self.live += 1;
+        // Only the layer refers to it, so that this copies nothing.
+        let image = Arc::make_mut(image);
+        image.clear();
+        image
+    }
+
+    /// Returns the files, in the order of the disk.
+    pub fn all(&self) -> &[Arc<Image>] {
+        &self.images[..self.live]
+    }
+}
+
 /// The files of one layer.
 #[derive(Clone, Debug, Default)]
 pub struct LayerFiles {
@@ -76,6 +112,10 @@ pub struct LayerFiles {
     pub image: Image,
     /// The external data file; empty if the layer has none.
     pub data_file: Image,
+    /// The names by which a VMDK image names the files beside it.
+    pub extent_names: [String; MAX_EXTENT_FILES],
+    /// The files beside a VMDK image, in its order.
+    pub extents: ExtentImages,
     /// The layer has an external data file.
     pub has_data_file: bool,
     /// The data file is a raw image of the disk.
@@ -91,10 +131,10 @@ pub struct LayerFiles {
 impl LayerFiles {
     /// Records the names of the files of a layer `height` layers above the lowest one.
     pub fn set_names(&mut self, names: &FileNames, height: usize, format: ImageFormat) {
-        for (name, new) in [
-            (&mut self.name, names.image(height, format)),
-            (&mut self.data_file_name, names.data_file(height)),
-        ] {
+        let extents = names.extents(height).iter().map(String::as_str);
+        let new = [names.image(height, format), names.data_file(height)].into_iter().chain(extents);
+        let old = [&mut self.name, &mut self.data_file_name].into_iter();
+        for (name, new) in old.chain(&mut self.extent_names).zip(new) {
             name.clear();
             name.push_str(new);
         }
@@ -105,13 +145,20 @@ impl LayerFiles {
         (self.format, self.has_data_file, self.data_file_is_raw) = (format, false, false);
         self.image.clear();
         self.data_file.clear();
+        self.extents.live = 0;
         self.out_of_date.clear();
+    }
+
+    /// Returns the files beside the image, with the names by which it names them.
+    pub fn named_extents(&self) -> impl Iterator<Item = (&str, &Image)> {
+        let images = self.extents.all().iter().map(AsRef::as_ref);
+        self.extent_names.iter().map(String::as_str).zip(images)
     }
 
     /// Returns the files as a layer that our walker opens.
     pub fn layer(&self) -> Layer<'_, Image> {
         let data_file = self.has_data_file.then_some(&self.data_file);
-        Layer { data_file, ..Layer::alone(&self.image) }
+        Layer { image: &self.image, data_file, extents: self.extents.all() }
     }
 }
 
@@ -174,8 +221,9 @@ impl Images {
     /// Returns the number of written bytes in all files.
     pub fn written_bytes(&self) -> u64 {
         let written = |image: &Image| image.written().map(|it| it.bytes.len() as u64).sum::<u64>();
-        let all = self.layers().flat_map(|files| [&files.image, &files.data_file]);
-        all.map(written).sum()
+        let own = self.layers().flat_map(|files| [&files.image, &files.data_file]);
+        let beside = self.layers().flat_map(|files| files.extents.all()).map(AsRef::as_ref);
+        own.chain(beside).map(written).sum()
     }
 
     /// Returns the layers from the top down.
@@ -194,10 +242,10 @@ impl Images {
             let name = lower.then(|| names.image(height, files.format));
             let data_file =
                 files.has_data_file.then(|| (names.data_file(height), &files.data_file));
-            data_file
-                .map(|(name, file)| (Some(name), file))
-                .into_iter()
-                .chain([(name, &files.image)])
+            let extents = names.extents(height).iter().map(String::as_str);
+            let extents = extents.zip(files.extents.all().iter().map(AsRef::as_ref));
+            let named = data_file.into_iter().chain(extents);
+            named.map(|(name, file)| (Some(name), file)).chain([(name, &files.image)])
         })
     }
 

@@ -249,6 +249,7 @@ impl Folding {
             Operation::Bitmap { .. } | Operation::DeleteBitmap { .. } => {
                 !self.lacks(Feature::Bitmaps)
             }
+            Operation::Extent { .. } => !self.lacks(Feature::VmdkExtents),
             // The table of a disk that has grown since is too long for the snapshot's disk.
             Operation::ApplySnapshot { .. } => !self.lacks(Feature::SpareL1),
             _ => true,

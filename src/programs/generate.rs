@@ -5,6 +5,7 @@
 //! it has the 13 oldest operations, and only images in one file.
 
 use crate::images::entropy::Entropy;
+use crate::images::file_plan::MAX_EXTENT_FILES;
 
 use super::operand::{Base, ImageFeatures, ImageForm, Operand, OperandKind};
 use super::operation::{Class, OPERATION_BYTES, Operation};
@@ -79,6 +80,10 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
         };
         program.operations.extend(made.filter(|made| made.class() != Class::Attacks));
     }
+    if program.prologue.base == Base::Vmdk {
+        vary_vmdk(&mut program, &mut entropy);
+        program.operations.truncate(operations);
+    }
     if operations > 0 && entropy.one_in(FAR_ONE_IN) {
         let at = entropy.below(operations as u64) as usize;
         let made = operation_of(far, &mut entropy);
@@ -86,6 +91,43 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     }
     program
 }
+
+/// Gives a program with a VMDK base what only VMDK images have, where it has an effect: in half of the programs, all
+/// overlays are VMDK images; a third of the images have files beside them.
+pub fn vary_vmdk(program: &mut Program, entropy: &mut Entropy) {
+    let are_vmdk = entropy.one_in(2);
+    let mut varied = Vec::with_capacity(program.operations.len());
+    add_extents(&mut varied, entropy);
+    for operation in program.operations.drain(..) {
+        match operation {
+            Operation::Overlay { cluster_bits, size, .. } if are_vmdk => {
+                let form = ImageForm(entropy.next_u64() as u16);
+                varied.push(Operation::OverlayVmdk { cluster_bits, form, size });
+                add_extents(&mut varied, entropy);
+            }
+            operation => varied.push(operation),
+        }
+    }
+    program.operations = varied;
+}
+
+/// Adds operations that split an image which begins here, or none.
+fn add_extents(operations: &mut Vec<Operation>, entropy: &mut Entropy) {
+    if !entropy.one_in(3) {
+        return;
+    }
+    for _ in 0..1 + entropy.below(MAX_EXTENT_FILES as u64) {
+        let mut record = [0; OPERATION_BYTES];
+        record.fill_with(|| entropy.below(16) as u8);
+        record[0] = EXTENT_OPCODE;
+        // Few clusters: most disks have more.
+        record[3] = entropy.below(4) as u8;
+        operations.extend(Operation::decode(&record));
+    }
+}
+
+/// The opcode of [`Operation::Extent`].
+const EXTENT_OPCODE: u8 = 32;
 
 /// The name of the operation that few programs have, and their share: tools that read every count of a file take long
 /// after it, and file systems cannot hold most of its files.

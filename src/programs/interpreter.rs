@@ -109,7 +109,8 @@ impl Vm {
         self.builder.begin(plan, self.limits);
         let plan = self.builder.plan();
         let disk = (plan.geometry.cluster_size, plan.size_bytes);
-        self.journal.begin(disk, (plan.file.format, plan.file.is_flat));
+        let parts = plan.file.parts(plan.geometry.cluster_size);
+        self.journal.begin(disk, (plan.file.format, parts));
     }
 
     /// Returns the builder of the current image; of a chain, the one at the top.
@@ -163,6 +164,7 @@ impl Vm {
             SnapshotWith { extra, vm, spread, id, name } => {
                 self.snapshot_with(extra, (vm, spread), (id, name))
             }
+            Extent { kind, length, lead } => self.extent(kind, length, lead),
             WriteAs { at, clusters, look } => self.write_as(at, clusters, look),
             CompressAs { at, shape, coding, skew } => self.compress_as(at, shape, coding, skew),
             EndFile { end, tail } => self.end_file(end, tail),

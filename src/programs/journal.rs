@@ -7,6 +7,7 @@ use crate::disk::clusters::SubclusterRange;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
+use crate::images::file_plan::FileParts;
 
 /// The meaning of one operation, or of one cluster of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,8 +87,8 @@ pub struct Journal {
     pub size_bytes: u64,
     /// The format of the layer's image. A raw file keeps only the data that a guest reads.
     pub format: ImageFormat,
-    /// The image has no table: guest data lies at the guest offset, and host offsets in the records mean nothing.
-    pub is_flat: bool,
+    /// The parts of the disk by files. In a part without a table, host offsets in the records mean nothing.
+    pub parts: FileParts,
     /// The records, in order.
     pub records: Vec<JournalRecord>,
 }
@@ -142,19 +143,19 @@ impl Journal {
     /// Creates an empty journal.
     pub const fn new() -> Self {
         let cluster_size = ClusterSize::SMALLEST;
-        let format = ImageFormat::Qcow2;
-        Self { cluster_size, size_bytes: 0, format, is_flat: false, records: Vec::new() }
+        let (format, parts) = (ImageFormat::Qcow2, FileParts::TABLED);
+        Self { cluster_size, size_bytes: 0, format, parts, records: Vec::new() }
     }
 
     /// Begins again, and reuses the buffer.
     pub fn begin(
         &mut self,
         (cluster_size, size_bytes): (ClusterSize, u64),
-        (format, is_flat): (ImageFormat, bool),
+        (format, parts): (ImageFormat, FileParts),
     ) {
         self.cluster_size = cluster_size;
         self.size_bytes = size_bytes;
-        (self.format, self.is_flat) = (format, is_flat);
+        (self.format, self.parts) = (format, parts);
         self.records.clear();
     }
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Checks, Harness, Walker};
 use qcowfuzz::images::{FileNames, Image};
+use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::{self, Holes};
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
-use qcowfuzz::internal::programs::operation::Class;
-use qcowfuzz::programs::generate::generate_any;
+use qcowfuzz::programs::generate::{generate_any, vary_vmdk};
 use qcowfuzz::programs::{Operation, Program};
 
 use crate::qemu::Checked;
@@ -22,17 +22,11 @@ pub fn program(base: Base, rng_seed: u64) -> Program {
     let mut program = generate_any(rng_seed, 4 + (rng_seed % 40) as usize);
     program.prologue.base = base;
     // Every bit occurs with every other.
-    let mut form = (rng_seed as u16).wrapping_mul(0x9e37);
-    program.prologue.form = ImageForm(form);
-    for operation in &mut program.operations {
-        if let Operation::Overlay { cluster_bits, size, .. } = *operation {
-            form = form.wrapping_mul(0x9e37).wrapping_add(1);
-            *operation = Operation::OverlayVmdk { cluster_bits, form: ImageForm(form), size };
-        }
+    program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
+    if base == Base::Vmdk {
+        vary_vmdk(&mut program, &mut Entropy::new(rng_seed));
     }
-    // An operation without an effect only lengthens the text of a difference.
-    let has_parents = base == Base::Vmdk;
-    program.operations.retain(|one| has_parents || one.class() != Class::Overlays);
+    program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
     program
 }
 

@@ -117,7 +117,7 @@ pub(super) fn run(
     // A raw file has no mapping: a guest offset is also the host offset.
     let raw: Vec<bool> = vm
         .journals()
-        .map(|journal| journal.is_flat || journal.format == ImageFormat::Raw)
+        .map(|journal| journal.parts.is_flat() || journal.format == ImageFormat::Raw)
         .collect();
     for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
         step.changes.iter_mut().for_each(StepChange::in_place);

@@ -103,7 +103,7 @@ struct DirectoryPlace {
 }
 
 impl Anatomy {
-    /// Takes a VMDK image apart. It must be a sparse extent.
+    /// Takes a VMDK image apart: a sparse extent, or a descriptor.
     pub(in crate::formats) fn read_vmdk<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
@@ -111,13 +111,10 @@ impl Anatomy {
         let first = first_sector(storage)?;
         let is_esx = first.starts_with(&COWD_MAGIC);
         if !is_esx && !first.starts_with(&SPARSE_MAGIC) {
-            return Err(MapError::NotImage {
-                format: "vmdk",
-                what: "no header of a sparse extent",
-            });
+            return self.descriptor(storage, HostOffset::ZERO);
         }
         self.add_structure(Part::Header, HostOffset::ZERO, HEADER_BYTES as u64);
-        self.descriptor(storage)?;
+        self.descriptor(storage, HostOffset::new(EMBEDDED_DESCRIPTOR_AT))?;
         if is_esx {
             self.add_fields(group(Part::Header, HostOffset::ZERO), COWD_FIELDS);
             let tables = CowdHeader::read(&first).tables()?;
@@ -174,18 +171,23 @@ impl Anatomy {
     }
 
     /// Adds the lines of the descriptor: the first byte of each, and the first bytes of its value if it has one.
-    fn descriptor<S: Storage + ?Sized>(&mut self, storage: &S) -> Result<(), MapError> {
-        let start = HostOffset::new(EMBEDDED_DESCRIPTOR_AT);
+    fn descriptor<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        start: HostOffset,
+    ) -> Result<(), MapError> {
         let mut bytes = [0; IDENTITY_BYTES];
         storage.read_at(start, &mut bytes)?;
         let text = text_of(&bytes);
         self.add_structure(Part::Metadata, start, text.len() as u64);
         // Without its parent, an image has other data. A zero byte before the name of the parent ends the text, too.
         let parent_ends = scan::after(text, PARENT_NAME).unwrap_or(0) as u64;
+        // A descriptor in a file of its own also names the files of the extents.
+        let ends = if start == HostOffset::ZERO { u64::MAX } else { parent_ends };
         let mut line_at = 0;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             let at = start.saturating_add(line_at);
-            let guest = if line_at < parent_ends { EVERYTHING } else { NOTHING };
+            let guest = if line_at < ends { EVERYTHING } else { NOTHING };
             line_at = line_at.saturating_add(line.len() as u64);
             self.push(Element::field(Part::Metadata, "line", at, 1, guest.clone()));
             let Some(key) = line.iter().position(|byte| *byte == b'=') else { continue };

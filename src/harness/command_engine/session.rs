@@ -140,6 +140,9 @@ impl Session {
             if let Some(file) = &layer.data_file {
                 let _ = writeln!(self.files, "data {}", folder.path_of(file.name()).display());
             }
+            for file in &layer.extents {
+                let _ = writeln!(self.files, "extent {}", folder.path_of(file.name()).display());
+            }
         }
         Ok(())
     }

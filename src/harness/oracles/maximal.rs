@@ -1,15 +1,18 @@
-//! Extents are maximal: no two neighbours could be one extent. Does not check that merged extents belong together:
-//! the model does.
+//! Extents are maximal: no two neighbours could be one extent, unless their data lie in two files. Does not check that
+//! merged extents belong together: the model does.
 
 use crate::disk::extent::Extent;
 
 use super::{OracleResult, violation};
 
-/// Checks `extents`, which tile the disk.
-pub fn check(extents: &[Extent]) -> OracleResult {
+/// Checks `extents`, which tile the disk. Another file may begin at each of `file_edges`, which are guest offsets.
+pub fn check(extents: &[Extent], file_edges: &[u64]) -> OracleResult {
     for pair in extents.windows(2) {
         let [here, next] = pair else { continue };
-        if here.mapping.continues_as(here.length_bytes, &next.mapping) {
+        let is_one = here.mapping.continues_as(here.length_bytes, &next.mapping);
+        let is_file_edge =
+            || next.mapping.offset.is_some() && file_edges.contains(&next.start.get());
+        if is_one && !is_file_edge() {
             let kind = here.mapping.kind();
             return violation("maximal", kind, ("one extent", "two"), || {
                 format!("{here} and {next}")
@@ -33,11 +36,12 @@ mod tests {
             length_bytes: 512,
             mapping: Mapping { offset: Some(HostOffset::new(host)), ..data },
         };
-        assert!(check(&[normal(0, 4096), normal(512, 8192)]).is_ok());
-        let found = check(&[normal(0, 4096), normal(512, 4608)]).unwrap_err();
+        assert!(check(&[normal(0, 4096), normal(512, 8192)], &[]).is_ok());
+        let found = check(&[normal(0, 4096), normal(512, 4608)], &[]).unwrap_err();
         assert_eq!(found.fingerprint(), "maximal: normal, one extent → two");
         let hole = |start| Extent { mapping: Mapping::HOLE, ..normal(start, 0) };
-        assert!(check(&[hole(0), hole(512)]).is_err());
-        assert!(check(&[hole(0), normal(512, 512)]).is_ok());
+        assert!(check(&[hole(0), hole(512)], &[512]).is_err());
+        assert!(check(&[hole(0), normal(512, 512)], &[]).is_ok());
+        assert!(check(&[normal(0, 4096), normal(512, 4608)], &[512]).is_ok());
     }
 }

@@ -222,9 +222,9 @@ impl VhdxForm {
             format: ImageFormat::Vhdx,
             form: self.0,
             places: Some(places),
-            is_flat: false,
             // QEMU opens no disk without blocks, unless its table has room for 2^32 of them.
             min_size_bytes: u64::from(SECTOR_BYTES),
+            ..FilePlan::default()
         }
     }
 }

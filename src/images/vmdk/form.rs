@@ -3,9 +3,10 @@
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::{BlockPlaces, FilePlan};
+use crate::images::file_plan::{BlockPlaces, ExtentForm, ExtentPlans, FilePlan};
 
 use super::encoding::SECTOR_BYTES;
+use super::sesparse;
 
 /// The variety of a VMDK image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ const WITH_ALL_TABLES: u64 = 2;
 /// The bits that select the kind. The highest one selects compressed grains.
 const KIND_AT: u32 = 3;
 const KIND_BITS: u32 = 3;
+/// The bits of the kind [`Kind::Cowd`].
+const COWD_KIND: u16 = 3;
 
 impl VmdkForm {
     /// Returns the variety that the bits of `form` select.
@@ -79,6 +82,7 @@ impl VmdkForm {
         let (has_footer, storage) = match self.bits(KIND_AT, KIND_BITS) {
             0 | 1 => (false, GrainStorage::Plain),
             2 => (true, GrainStorage::Plain),
+            // COWD_KIND.
             3 => return Kind::Cowd,
             4 => (true, GrainStorage::Marked),
             5 => (false, GrainStorage::Marked),
@@ -193,26 +197,73 @@ impl VmdkForm {
         if self.has_redundant_directory() { 2 * copy } else { copy }
     }
 
-    /// Returns the plan of the file. Images with large grains store them as they are.
-    pub const fn plan(self, grain: ClusterSize) -> FilePlan {
+    /// Returns the variety of an extent beside a descriptor. It has no footer: readers look for one at the end of the
+    /// descriptor.
+    pub const fn of_extent(self, extent: ExtentForm) -> Self {
+        let plain = self.0 & !(((1 << KIND_BITS) - 1) << KIND_AT);
+        match extent {
+            ExtentForm::Cowd => Self(plain | COWD_KIND << KIND_AT),
+            _ => Self(plain),
+        }
+    }
+
+    /// Returns the plan of an image in one file. Images with large grains store them as they are.
+    pub fn plan(self, grain: ClusterSize) -> FilePlan {
         let form = match grain.bits() > MAX_COMPRESSED_BITS && self.is_compressed() {
             true => Self(self.0 & !(1 << (KIND_AT + KIND_BITS - 1))),
             false => self,
         };
-        let tables = form.max_tables_bytes();
-        let before = if form.has_tables_at_end() { 0 } else { tables + form.gap_bytes() };
-        let first_bytes = form.gap_bytes() + HEAD_SECTORS * SECTOR_BYTES + before;
-        let around = first_bytes + tables + (MAX_GAP_SECTORS + FOOTER_SECTORS) * SECTOR_BYTES;
-        let places = BlockPlaces {
+        FilePlan {
+            format: ImageFormat::Vmdk,
+            form: form.0,
+            places: Some(form.places(grain, form.first_grain_bytes())),
+            ..FilePlan::default()
+        }
+    }
+
+    /// Returns the plan of an image whose data lie in other files. All of them have room for the tables of every kind.
+    pub fn plan_of_extents(self, grain: ClusterSize, extents: ExtentPlans) -> FilePlan {
+        let plain = self.of_extent(ExtentForm::Sparse);
+        let cowd = self.of_extent(ExtentForm::Cowd);
+        let first_bytes = [plain.first_grain_bytes(), cowd.first_grain_bytes()]
+            .into_iter()
+            .fold(sesparse::first_grain_bytes(MAX_GRAINS, grain), u64::max);
+        let guest_clusters = plain.max_grains().min(cowd.max_grains());
+        let host_clusters = cowd.places(grain, first_bytes).host_clusters;
+        FilePlan {
+            format: ImageFormat::Vmdk,
+            form: plain.0,
+            places: Some(BlockPlaces {
+                guest_clusters,
+                host_clusters,
+                ..plain.places(grain, first_bytes)
+            }),
+            // Readers take an image without sectors for one without extents.
+            min_size_bytes: SECTOR_BYTES,
+            extents,
+            ..FilePlan::default()
+        }
+    }
+
+    /// Returns the offset of the first grain: behind the header, the descriptor and the largest tables before grains.
+    const fn first_grain_bytes(self) -> u64 {
+        let before = match self.has_tables_at_end() {
+            true => 0,
+            false => self.max_tables_bytes() + self.gap_bytes(),
+        };
+        self.gap_bytes() + HEAD_SECTORS * SECTOR_BYTES + before
+    }
+
+    const fn places(self, grain: ClusterSize, first_bytes: u64) -> BlockPlaces {
+        let behind = self.max_tables_bytes() + (MAX_GAP_SECTORS + FOOTER_SECTORS) * SECTOR_BYTES;
+        BlockPlaces {
             first_bytes,
             stride_bytes: grain.bytes(),
             lead_bytes: 0,
-            guest_clusters: form.max_grains(),
+            guest_clusters: self.max_grains(),
             // Entries count sectors in 32 bits.
-            host_clusters: (u32::MAX as u64 * SECTOR_BYTES - around) / grain.bytes(),
-        };
-        let (format, form) = (ImageFormat::Vmdk, form.0);
-        FilePlan { format, form, places: Some(places), is_flat: false, min_size_bytes: 0 }
+            host_clusters: (u32::MAX as u64 * SECTOR_BYTES - first_bytes - behind) / grain.bytes(),
+        }
     }
 }
 

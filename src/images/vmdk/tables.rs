@@ -14,6 +14,8 @@ const NEAR_ENTRIES: u64 = 32;
 #[derive(Clone, Copy, Debug)]
 pub struct PlacedTables {
     form: VmdkForm,
+    /// The first cluster of the extent.
+    first: u64,
     /// The number of entries of the directory.
     entries: u64,
     /// The number of tables that it names.
@@ -27,12 +29,18 @@ pub struct PlacedTables {
 }
 
 impl PlacedTables {
-    /// Places the tables for `mapped`, sorted by grain, from byte `start` on, with a directory of `entries`. Before the
-    /// grains, the directory comes first. Behind them it comes last, as in files that are written as a stream.
-    pub fn place(form: VmdkForm, start: u64, entries: u64, mapped: &[MappedCluster]) -> Self {
+    /// Places the tables for `mapped`, sorted by grain, from byte `start` on. The extent begins with the cluster
+    /// `first`, and its directory has `entries`. Before the grains, the directory comes first. Behind them it comes
+    /// last, as in files that are written as a stream.
+    pub fn place(
+        form: VmdkForm,
+        start: u64,
+        (first, entries): (u64, u64),
+        mapped: &[MappedCluster],
+    ) -> Self {
         let named = match form.has_all_tables() {
             true => entries,
-            false => tables_of(form, mapped).count() as u64,
+            false => tables_of((form, first), mapped).count() as u64,
         };
         let tables_bytes = named * form.table_stride_bytes();
         let (directory, tables) = match form.has_tables_at_end() {
@@ -40,7 +48,15 @@ impl PlacedTables {
             false => (start, start + form.directory_bytes(entries)),
         };
         let end = start + tables_bytes + form.directory_bytes(entries);
-        Self { form, entries, named, directory: directory + form.table_marker_bytes(), tables, end }
+        Self {
+            form,
+            first,
+            entries,
+            named,
+            directory: directory + form.table_marker_bytes(),
+            tables,
+            end,
+        }
     }
 
     /// Returns the offset of the table that the directory names as number `nth`, behind its marker.
@@ -58,7 +74,7 @@ impl PlacedTables {
     ) {
         let per_table = self.form.table_entries();
         self.write_markers(image);
-        let numbered = || (0..).zip(tables_of(self.form, mapped));
+        let numbered = || (0..).zip(tables_of((self.form, self.first), mapped));
         let names = |nth: u64| sector(self.table(nth));
         match self.form.has_all_tables() {
             true => {
@@ -75,7 +91,8 @@ impl PlacedTables {
         }
         for (nth, (index, grains)) in numbered() {
             let nth = if self.form.has_all_tables() { index } else { nth };
-            let inside = |grain: &MappedCluster| grain.cluster.get() - index * per_table;
+            let start = self.first + index * per_table;
+            let inside = |grain: &MappedCluster| grain.cluster.get() - start;
             for near in grains.chunk_by(|here, then| inside(then) - inside(here) <= NEAR_ENTRIES) {
                 let (Some(first), Some(last)) = (near.first(), near.last()) else { continue };
                 let entries = near.iter().map(|grain| (inside(grain), entry_of(grain)));
@@ -104,10 +121,10 @@ impl PlacedTables {
 
 /// Returns the tables that have a grain: the index of each in the directory, with its grains.
 fn tables_of(
-    form: VmdkForm,
+    (form, first): (VmdkForm, u64),
     mapped: &[MappedCluster],
 ) -> impl Iterator<Item = (u64, &[MappedCluster])> + Clone {
-    let index = move |grain: &MappedCluster| grain.cluster.get() / form.table_entries();
+    let index = move |grain: &MappedCluster| (grain.cluster.get() - first) / form.table_entries();
     let tables = mapped.chunk_by(move |here, then| index(here) == index(then));
     tables.map(move |grains| (grains.first().map_or(0, index), grains))
 }

@@ -99,7 +99,13 @@ impl VpcForm {
             host_clusters: (u64::from(u32::MAX) * SECTOR_BYTES - structures - table) / stride_bytes,
         };
         let (format, form) = (ImageFormat::Vpc, self.0);
-        FilePlan { format, form, places: Some(places), is_flat: self.is_fixed(), min_size_bytes: 0 }
+        FilePlan {
+            format,
+            form,
+            places: Some(places),
+            is_flat: self.is_fixed(),
+            ..FilePlan::default()
+        }
     }
 }
 

@@ -46,6 +46,8 @@ impl Vm {
         let vmdk_layers = self.layers().map(is_vmdk).filter(|is_vmdk| *is_vmdk).count();
         // All of them lie below all qcow2 images.
         features.add_if(vmdk_layers > 1, Feature::VmdkParent);
+        let has_extents = |builder: &Builder| !builder.plan().file.extents.all().is_empty();
+        features.add_if(self.builders().any(has_extents), Feature::VmdkExtents);
         let any_is_odd = below.any(|(builder, _)| is_odd(builder));
         features.add_if(any_is_odd, Feature::OddBackingSize);
         features

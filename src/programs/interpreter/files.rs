@@ -3,10 +3,13 @@
 use std::ops::Range;
 
 use crate::disk::clusters::GuestCluster;
+use crate::disk::image_format::ImageFormat;
 use crate::images::content::WriteNumber;
+use crate::images::file_plan::ExtentForm;
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::placement::Policy;
-use crate::images::qcow2::{FileEnd, HeaderFlags, HeaderLength, HeaderStyle, Packing};
+use crate::images::qcow2::{FileEnd, HeaderFlags, HeaderLength, HeaderStyle, ImagePlan, Packing};
+use crate::images::vmdk;
 use crate::programs::operand::{At, Count, FarGap, Gap, Hidden, Number};
 
 use super::{Effect, Vm, effect, formats};
@@ -27,6 +30,22 @@ impl Vm {
     /// Leaves a gap at the end of the file, and lets the file grow as long as the format allows.
     pub(super) fn reserve_far(&mut self, gap: FarGap) -> Effect {
         effect(self.builder.leave_far_gap(gap.units()))
+    }
+
+    /// Adds a file beside the current VMDK image, which begins again.
+    pub(super) fn extent(&mut self, kind: ExtentForm, length: Gap, lead: u8) -> Effect {
+        let plan = *self.builder.plan();
+        if plan.file.format != ImageFormat::Vmdk || !self.journal.records.is_empty() {
+            return Effect::None;
+        }
+        let clusters = length.units().max(1);
+        match vmdk::plan_with_extent(&plan, kind, clusters, lead) {
+            Some(file) => {
+                self.begin_layer(ImagePlan { file, ..plan });
+                Effect::Changed
+            }
+            None => Effect::None,
+        }
     }
 
     /// Sets the options of the header.

@@ -2,7 +2,7 @@
 
 use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
-use crate::images::file_plan::FilePlan;
+use crate::images::file_plan::{ExtentForm, ExtentPlan, FilePlan};
 use crate::images::look::Look;
 use crate::images::qcow2::ImagePlan;
 use crate::images::{vmdk, vpc};
@@ -19,7 +19,11 @@ pub(super) fn compressing(file: &FilePlan) -> Option<vmdk::VmdkForm> {
 pub(super) fn has_zeros(file: &FilePlan) -> bool {
     match file.format {
         ImageFormat::Vpc => false,
-        ImageFormat::Vmdk => vmdk::VmdkForm::new(file.form).has_zero_grains(),
+        ImageFormat::Vmdk => {
+            let is_cowd = |extent: &ExtentPlan| extent.form == ExtentForm::Cowd;
+            let has_cowd = file.extents.all().iter().any(is_cowd);
+            vmdk::VmdkForm::new(file.form).has_zero_grains() && !has_cowd
+        }
         ImageFormat::Qcow2 | ImageFormat::Raw | ImageFormat::Vhdx => true,
     }
 }

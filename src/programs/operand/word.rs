@@ -7,6 +7,7 @@ use bytes::{Buf, BufMut};
 use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::damage::Transform;
+use crate::images::file_plan::ExtentForm;
 use crate::images::look::Look;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{Fill, Leaving};
@@ -130,6 +131,17 @@ words!(
     Transform::Misalign = "misalign",
     Transform::Swap = "swap",
     Transform::Set = "set",
+);
+words!(
+    ExtentForm,
+    Other,
+    fold 8,
+    "flat, vmfs, sparse, vmfs_sparse or se_sparse",
+    ExtentForm::Flat = "flat",
+    ExtentForm::Vmfs = "vmfs",
+    ExtentForm::Sparse = "sparse",
+    ExtentForm::Cowd = "vmfs_sparse",
+    ExtentForm::SeSparse = "se_sparse",
 );
 words!(
     Look,

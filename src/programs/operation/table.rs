@@ -7,6 +7,7 @@ use crate::formats::anatomy::Part;
 use crate::formats::qcow2::geometry::Version;
 use crate::images::content::Shape;
 use crate::images::damage::Transform;
+use crate::images::file_plan::ExtentForm;
 use crate::images::look::Look;
 use crate::images::qcow2::payload::Coding;
 use crate::images::qcow2::placement::Policy;
@@ -303,6 +304,16 @@ operations! {
         /// The number of clusters.
         gap: FarGap,
     } is Arranges, plainer [Self::Reserve { gap: gap.shortened() }];
+    /// Begins the current VMDK image again, with one more file beside it. No effect after an operation that changed the
+    /// disk.
+    32 "extent" Extent {
+        /// The kind of the file.
+        kind: ExtentForm,
+        /// The number of clusters in it, unless it is the last one.
+        length: Gap,
+        /// The number of unused sectors before flat data.
+        lead: u8,
+    } is Arranges, plainer [];
     /// Writes whole clusters that look like the beginning or the end of a file in another format.
     38 "write_as" WriteAs {
         /// The first cluster.

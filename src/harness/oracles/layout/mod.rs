@@ -5,6 +5,7 @@
 mod reading;
 mod vhdx;
 mod vmdk;
+mod vmdk_extents;
 mod vpc;
 
 use std::ops::Range;
@@ -40,6 +41,22 @@ impl LayoutJudge {
             ImageFormat::Raw | ImageFormat::Qcow2 => 0,
         };
         self.check_places(image.length_bytes())?;
+        Ok(table_bytes)
+    }
+
+    /// Judges a VMDK image on `below` and the files beside it, and returns the bytes of their tables.
+    pub fn check_extents(
+        &mut self,
+        files: &LayerFiles,
+        below: Option<&LayerFiles>,
+    ) -> Result<u64, Box<Violation>> {
+        let lines = vmdk_extents::check_descriptor(files, below)?;
+        let mut table_bytes = 0;
+        for (line, image) in lines.iter().zip(files.extents.all()) {
+            self.places.clear();
+            table_bytes += vmdk_extents::check(line, image, &mut self.places)?;
+            self.check_places(image.length_bytes())?;
+        }
         Ok(table_bytes)
     }
 

@@ -26,7 +26,7 @@ use crate::images::image::Image;
 use super::reading::{ORACLE, each_run, read, refused};
 
 /// The length of the header that ESX writes, with its unused part.
-const COWD_HEADER_BYTES: u64 = 4 * SECTOR_BYTES;
+pub(super) const COWD_HEADER_BYTES: u64 = 4 * SECTOR_BYTES;
 /// The bytes of a table that are compared at a time.
 const COMPARED_BYTES: usize = 256;
 const ENTRY_BYTES: u64 = 4;
@@ -103,14 +103,18 @@ fn check_descriptor(
 }
 
 /// Checks the identities in a descriptor, and that it names its parent.
-fn check_identity(text: &[u8], parent: Option<&LayerFiles>) -> OracleResult {
+pub(super) fn check_identity(text: &[u8], parent: Option<&LayerFiles>) -> OracleResult {
     let value = |name: &[u8]| lines(text).find_map(|line| line.strip_prefix(name));
     let is_number = |value: &[u8]| value.len() == 8 && value.iter().all(u8::is_ascii_hexdigit);
     let is_content = |value: &[u8]| is_number(value) && value != NO_CONTENT;
     if !value(b"CID=").is_some_and(is_content) {
         return Err(differs("CID", "a number of content", "another text"));
     }
-    let below = parent.map(|parent| read::<TEXT_BYTES>(&parent.image, EMBEDDED_DESCRIPTOR_AT));
+    let descriptor_at = |files: &LayerFiles| match files.extents.all() {
+        [] => EMBEDDED_DESCRIPTOR_AT,
+        _ => 0,
+    };
+    let below = parent.map(|it| read::<TEXT_BYTES>(&it.image, descriptor_at(it)));
     let identity =
         below.as_ref().map(|text| lines(text).find_map(|line| line.strip_prefix(b"CID=")));
     if value(b"parentCID=") != identity.unwrap_or(Some(NO_CONTENT)) {
@@ -124,13 +128,13 @@ fn check_identity(text: &[u8], parent: Option<&LayerFiles>) -> OracleResult {
 }
 
 /// Returns the lines of a text that ends at the first zero byte.
-fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     text.split(|byte| *byte == b'\n')
 }
 
 /// Checks the directory, and that the redundant one is a true copy. Returns the bytes of the directory and its tables.
-fn check_tables(
+pub(super) fn check_tables(
     image: &Image,
     tables: &Tables,
     redundant: Option<u64>,
@@ -139,19 +143,22 @@ fn check_tables(
     let (directory, length) = (tables.directory.get(), tables.directory_bytes());
     places.push(directory..directory.saturating_add(length));
     let mut named = 0;
-    each_entry(image, directory, tables.directory_entries.into(), |index, entry| {
+    let entries = u64::from(tables.directory_entries);
+    each_entry(image, tables, (directory, entries), |index, entry| {
         named += 1;
+        let table = tables.table_of(entry).map_err(|what| differs("entry", "a table", what))?;
+        let Some(table) = table else { return Ok(()) };
         let copy = redundant.map(|copy| number(image, copy, index));
         if copy == Some(0) {
             return Err(differs("redundant directory", "the same tables", "fewer"));
         }
         let copy = copy.map(|copy| offset_of(copy.into()));
-        check_table(image, tables, (index, offset_of(entry.into()), copy), places)
+        check_table(image, tables, (index, table.get(), copy), places)
     })?;
     if let Some(copy) = redundant {
         places.push(copy..copy.saturating_add(length));
         let mut copied = 0;
-        each_entry(image, copy, tables.directory_entries.into(), |_, _| {
+        each_entry(image, tables, (copy, entries), |_, _| {
             copied += 1;
             Ok(())
         })?;
@@ -178,8 +185,8 @@ fn check_table(
         }
     }
     let first = index * u64::from(tables.table_entries);
-    each_entry(image, table, tables.table_entries.into(), |index, entry| {
-        match tables.grain_of(entry.into()) {
+    each_entry(image, tables, (table, tables.table_entries.into()), |index, entry| {
+        match tables.grain_of(entry) {
             Ok(Grain::At(at)) => places.push(check_grain(image, tables, first + index, at)?),
             Ok(Grain::Zero | Grain::Unallocated) => {}
             Err(what) => return Err(differs("entry", "a grain", what)),
@@ -227,19 +234,28 @@ fn check_grain(
     Ok(start..start.saturating_add(length))
 }
 
-/// Calls `take` with the index and the value of each entry of a table that is not 0, as far as it succeeds.
+/// Calls `take` with the index and the value of each of `count` entries of a directory or a table that is not 0, as far
+/// as it succeeds.
 fn each_entry(
     image: &Image,
-    table: u64,
-    count: u64,
-    mut take: impl FnMut(u64, u32) -> OracleResult,
+    tables: &Tables,
+    (table, count): (u64, u64),
+    mut take: impl FnMut(u64, u64) -> OracleResult,
 ) -> OracleResult {
-    each_run(image, table, count, |EntryRun { mut indices, entry }| {
-        match u32::from_le_bytes(entry) {
-            0 => Ok(()),
-            entry => indices.try_for_each(|index| take(index, entry)),
+    let mut take = |mut indices: Range<u64>, entry| match entry {
+        0 => Ok(()),
+        entry => indices.try_for_each(|index| take(index, entry)),
+    };
+    match tables.kind {
+        GrainKind::SeSparse(_) => each_run(image, table, count, |EntryRun { indices, entry }| {
+            take(indices, u64::from_le_bytes(entry))
+        }),
+        GrainKind::Plain | GrainKind::Compressed { .. } => {
+            each_run(image, table, count, |EntryRun { indices, entry }| {
+                take(indices, u32::from_le_bytes(entry).into())
+            })
         }
-    })
+    }
 }
 
 /// Returns the entry at an index of a table.
@@ -282,6 +298,10 @@ fn offset_of(sector: u64) -> u64 {
     sector.saturating_mul(SECTOR_BYTES)
 }
 
-fn differs(field: &'static str, expected: &'static str, actual: &'static str) -> Box<Violation> {
+pub(super) fn differs(
+    field: &'static str,
+    expected: &'static str,
+    actual: &'static str,
+) -> Box<Violation> {
     disagreement(ORACLE, field, (expected, actual), String::new())
 }

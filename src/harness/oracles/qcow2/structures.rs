@@ -71,7 +71,10 @@ impl Structures {
             } else {
                 layer.table_bytes = {
                     let below = below.map(AsRef::as_ref);
-                    self.layout.check(files.format, &files.image, below)?
+                    match files.extents.all() {
+                        [] => self.layout.check(files.format, &files.image, below)?,
+                        _ => self.layout.check_extents(files, below)?,
+                    }
                 };
             }
             below = Some(files);
