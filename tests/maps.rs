@@ -39,7 +39,7 @@ fn with_images<T>(case: &Case, judge: impl FnOnce(&Images) -> T) -> T {
 }
 
 fn layers(images: &Images) -> Vec<Layer<'_>> {
-    images.layers().map(|files| files.layer().erased()).collect()
+    images.layers().map(|files| files.layer().erased(&[])).collect()
 }
 
 /// Returns the extents of the whole disk, as an engine maps it.

@@ -57,7 +57,7 @@ fn judge(recipe: &Recipe) -> Checked<Tally> {
     let top = making.chain()?;
     let chain =
         FileChain::open(&top, Some(ImageFormat::Qcow2)).map_err(|error| error.to_string())?;
-    let layers: Vec<Layer> = chain.layers().into_iter().map(Layer::erased).collect();
+    let layers: Vec<Layer> = chain.layers().into_iter().map(|it| it.erased(&[])).collect();
     let Making { mut entropy, mut tally, .. } = making;
     tally.add("layers", layers.len() as u64);
     let extents = compare::maps(&top, &layers, Window::ALL)?;

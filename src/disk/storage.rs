@@ -33,10 +33,16 @@ impl<'s, S: Storage + ?Sized> Layer<'s, S> {
 }
 
 impl<'s, S: Storage> Layer<'s, S> {
-    /// Returns the image and the data file behind `dyn Storage`, without the files of extents.
-    pub fn erased(self) -> Layer<'s> {
+    /// Returns the layer behind `dyn Storage`. `extents` are the files of its extents, from
+    /// [`Layer::erased_extents`].
+    pub fn erased(self, extents: &'s [Arc<dyn Storage + 's>]) -> Layer<'s> {
         let data_file = self.data_file.map(|file| file as &dyn Storage);
-        Layer { image: self.image, data_file, extents: &[] }
+        Layer { image: self.image, data_file, extents }
+    }
+
+    /// Returns the files of the extents behind `dyn Storage`.
+    pub fn erased_extents(&self) -> Vec<Arc<dyn Storage + 's>> {
+        self.extents.iter().map(|file| Arc::clone(file) as Arc<dyn Storage + 's>).collect()
     }
 }
 

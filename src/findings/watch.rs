@@ -100,8 +100,11 @@ impl Watch {
     fn walk(&mut self) {
         self.reads.get_mut().clear();
         let top = Reading { image: &self.images.top().image, reads: &self.reads };
-        let layers = self.images.layers().enumerate().map(|(depth, files)| {
-            let layer = files.layer().erased();
+        let extents = self.images.layers().map(|files| files.layer().erased_extents());
+        let extents: SmallVec<[_; MAX_LAYERS]> = extents.collect();
+        let layers = self.images.layers().zip(&extents).enumerate();
+        let layers = layers.map(|(depth, (files, extents))| {
+            let layer = files.layer().erased(extents);
             let image = if depth == 0 { &top as &dyn Storage } else { layer.image };
             Layer { image, ..layer }
         });

@@ -1,6 +1,5 @@
 //! Images of our programs that the programs themselves damage.
 
-use std::fs::File;
 use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
@@ -8,11 +7,10 @@ use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::images::Image;
+use qcowfuzz::images::{FileNames, Image};
 use qcowfuzz::internal::formats::anatomy::{Anatomy, Part};
 use qcowfuzz::internal::images::damage::Transform;
 use qcowfuzz::internal::images::entropy::Entropy;
-use qcowfuzz::internal::images::export::{self, Holes};
 use qcowfuzz::internal::programs::operand::{Base, Number};
 use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz::walkers::Disk;
@@ -80,12 +78,13 @@ pub fn write(
         let program = attacking(base, parts, rng_seed + attempt * 10_000, &mut entropy);
         let run = hostile.run(&program.encode(), Checks::AtCheckpoints);
         run.map_err(|failure| format!("{:?}\n{program}", failure.violation))?;
-        let image = &hostile.pipeline().ok_or("no pipeline")?.images().top().image;
-        if image.length_bytes() > MAX_FILE_BYTES || !is_quick(format, image) {
+        let images = hostile.pipeline().ok_or("no pipeline")?.images();
+        let names = FileNames::default();
+        let is_long = |(_, file): (_, &Image)| file.length_bytes() > MAX_FILE_BYTES;
+        if images.files(&names).any(is_long) || !is_quick(format, &images.top().image) {
             continue;
         }
-        let file = File::create(path).map_err(|error| error.to_string())?;
-        export::write(image, &file, Holes::Keep).map_err(|error| error.to_string())?;
+        program::write_files(path, images)?;
         let attacked = program.operations.iter().filter_map(|one| match one {
             Operation::Patch { part, .. } => Some(*part),
             _ => None,

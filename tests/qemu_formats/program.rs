@@ -5,7 +5,7 @@ use std::path::Path;
 
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::{FileNames, Image};
+use qcowfuzz::images::{FileNames, Image, Images};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::{self, Holes};
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
@@ -44,7 +44,12 @@ pub fn write(path: &Path, base: Base, rng_seed: u64) -> Checked<()> {
         program.operations.retain(|one| !is_gap(one));
         run(&mut harness, &program)?;
     }
-    for (name, image) in harness.images().files(&names) {
+    write_files(path, harness.images())
+}
+
+/// Writes the image at the top to `path`, and all other files beside it.
+pub fn write_files(path: &Path, images: &Images) -> Checked<()> {
+    for (name, image) in images.files(&FileNames::default()) {
         let path = name.map_or(path.to_path_buf(), |name| path.with_file_name(name));
         let file = File::create(path).map_err(|error| error.to_string())?;
         export::write(image, &file, Holes::Keep).map_err(|error| error.to_string())?;

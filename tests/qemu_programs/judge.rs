@@ -91,23 +91,29 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
         return remove_files(bench).map(|()| tally);
     }
     model.replay(harness.vm().journals());
-    let on_disk = files.layers();
-    let on_disk: Vec<Layer> = on_disk.into_iter().map(Layer::erased).collect();
-    let exported = Exported {
-        path: &path,
-        on_disk: &on_disk,
-        in_memory: &images.layers().map(|files| files.layer().erased()).collect::<Vec<_>>(),
-        model,
-        l2_span_bytes: l2_span_bytes(harness.vm()),
-        has_vhdx: has_vhdx(images),
-    };
-    tally.add("programs", 1);
-    tally.add("chains", u64::from(on_disk.len() > 1));
-    exported.compare_maps(&mut entropy, &mut tally)?;
-    exported.compare_data(&mut entropy, &mut tally)?;
+    let in_memory: Vec<_> = images.layers().map(|files| files.layer()).collect();
+    with_erased(&files.layers(), |on_disk| {
+        with_erased(&in_memory, |in_memory| {
+            let l2_span_bytes = l2_span_bytes(harness.vm());
+            let (path, has_vhdx) = (path.as_path(), has_vhdx(images));
+            let exported = Exported { path, on_disk, in_memory, model, l2_span_bytes, has_vhdx };
+            tally.add("programs", 1);
+            tally.add("chains", u64::from(on_disk.len() > 1));
+            exported.compare_maps(&mut entropy, &mut tally)?;
+            exported.compare_data(&mut entropy, &mut tally)
+        })
+    })?;
     tally.add("raw data files", compare_raw_data_file(harness.images(), model)?);
     compare_snapshots(bench, (holes, checkable), &mut entropy, &mut tally)?;
     remove_files(bench).map(|()| tally)
+}
+
+/// Calls `judge` with the layers behind `dyn Storage`.
+fn with_erased<S: Storage, T>(layers: &[Layer<S>], judge: impl FnOnce(&[Layer]) -> T) -> T {
+    let extents: Vec<_> = layers.iter().map(Layer::erased_extents).collect();
+    let erased: Vec<Layer> =
+        layers.iter().zip(&extents).map(|(layer, extents)| layer.erased(extents)).collect();
+    judge(&erased)
 }
 
 /// Removes the files of the program.
@@ -182,7 +188,8 @@ fn compare_snapshots(
             }
             let files = FileChain::open(&copy, Some(ImageFormat::Qcow2))
                 .map_err(|error| error.to_string())?;
-            let on_disk: Vec<Layer> = files.layers().into_iter().map(Layer::erased).collect();
+            let on_disk = files.layers().into_iter();
+            let on_disk: Vec<Layer> = on_disk.map(|layer| layer.erased(&[])).collect();
             let applied = Exported {
                 path: &copy,
                 on_disk: &on_disk,
