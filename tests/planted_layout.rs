@@ -5,6 +5,8 @@
 mod vhdx;
 #[path = "planted_layout/vmdk.rs"]
 mod vmdk;
+#[path = "planted_layout/vmdk_extents.rs"]
+mod vmdk_extents;
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;

@@ -20,7 +20,7 @@ impl Engine for VmdkCore {
     describe!(
         "vmdk_core",
         yes: [Vmdk],
-        no: [Qcow2, Clusters512, Clusters1K, Clusters2K, VmdkParent],
+        no: [Qcow2, Clusters512, Clusters1K, Clusters2K],
         known: include_str!("../known/vmdk_core.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<VmdkCoreDisk> {

@@ -5,6 +5,7 @@ pub(crate) mod clusters;
 pub mod error;
 pub mod extent;
 pub mod features;
+pub mod file_parts;
 #[cfg(feature = "fuzzer")]
 pub(crate) mod files;
 pub mod image_format;

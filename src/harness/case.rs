@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use crate::disk::features::FeatureSet;
+use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::limits::MAX_LAYERS;
 use crate::images::damage::Damage;
-use crate::images::file_plan::MAX_EXTENT_FILES;
 use crate::images::files::Images;
 use crate::programs::{Journal, Question};
 

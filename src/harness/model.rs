@@ -16,10 +16,10 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::extent::{Extent, Mapping};
+use crate::disk::file_parts::{FilePart, FileParts};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
-use crate::images::file_plan::{FilePart, FileParts};
 use crate::programs::journal::{Journal, JournalRecord};
 
 /// The state of a piece of the disk. Host offsets are those of the piece's first byte.

@@ -8,6 +8,7 @@
 //! [`BlockPlaces::host_clusters`] bounds the clusters of a file, so that no offset saturates.
 
 use crate::disk::clusters::ClusterSize;
+use crate::disk::file_parts::{FileParts, MAX_EXTENT_FILES};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 
@@ -27,9 +28,6 @@ pub struct FilePlan {
     /// The files of a VMDK image that lie beside it. If there are none, the image has all data in its own file.
     pub extents: ExtentPlans,
 }
-
-/// The largest number of files beside a VMDK image.
-pub const MAX_EXTENT_FILES: usize = 4;
 
 /// The kind of a file beside a VMDK image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,67 +85,11 @@ impl ExtentPlans {
 
     /// Returns the parts of a disk with clusters of this size, one for each plan.
     pub fn parts(&self, cluster_size: ClusterSize) -> FileParts {
-        let mut parts = FileParts { count: self.count.max(1), ..FileParts::TABLED };
-        let mut start = 0;
-        for (index, (part, plan)) in parts.parts.iter_mut().zip(self.all()).enumerate() {
-            let length = cluster_size.saturating_bytes(plan.clusters);
-            let is_last = index + 1 == self.count;
-            let end = if is_last { u64::MAX } else { length.saturating_add(start) };
+        let files = self.all().iter().map(|plan| {
             let flat_at = plan.form.is_flat().then_some(HostOffset::new(plan.lead_bytes));
-            *part = FilePart { start, end, file: index, flat_at };
-            start = end;
-        }
-        parts
-    }
-}
-
-/// A part of a disk whose data lie in one file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilePart {
-    /// The first guest byte.
-    pub start: u64,
-    /// The guest byte behind the part; `u64::MAX` for the last one.
-    pub end: u64,
-    /// The number of the file among those beside the image; 0 if there are none.
-    pub file: usize,
-    /// The host offset of the first guest byte, if the part has no table.
-    pub flat_at: Option<HostOffset>,
-}
-
-/// The parts of a disk, in order. They cover all guest bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileParts {
-    count: usize,
-    parts: [FilePart; MAX_EXTENT_FILES],
-}
-
-impl FileParts {
-    /// One file with a table.
-    pub const TABLED: Self = Self::one(None);
-    /// One file whose host offsets are the guest offsets.
-    pub const FLAT: Self = Self::one(Some(HostOffset::ZERO));
-
-    const fn one(flat_at: Option<HostOffset>) -> Self {
-        let part = FilePart { start: 0, end: u64::MAX, file: 0, flat_at };
-        Self { count: 1, parts: [part; MAX_EXTENT_FILES] }
-    }
-
-    /// Returns the parts.
-    pub fn all(&self) -> &[FilePart] {
-        &self.parts[..self.count]
-    }
-
-    /// Returns the part that holds a guest byte.
-    #[inline]
-    pub fn at(&self, guest: u64) -> &FilePart {
-        let all = self.all();
-        // There is at least one part, and the last one ends behind all bytes but the very last.
-        all.iter().find(|part| guest < part.end).unwrap_or(&all[all.len() - 1])
-    }
-
-    /// Reports whether all data lie at their guest offsets.
-    pub fn is_flat(&self) -> bool {
-        self.all().iter().all(|part| part.flat_at.is_some())
+            (cluster_size.saturating_bytes(plan.clusters), flat_at)
+        });
+        FileParts::of_files(files)
     }
 }
 

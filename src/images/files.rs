@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use crate::disk::clusters::HostCluster;
+use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Layer;
 use crate::images::declarations::Declarations;
-use crate::images::file_plan::MAX_EXTENT_FILES;
 use crate::images::image::Image;
 
 /// The names of the files of a chain. Images contain the names of the files below them, so the caller must choose the

@@ -4,8 +4,8 @@
 //! [`generate_any`] has all operations. [`generate`] is frozen, because benchmarks compare versions with its programs:
 //! it has the 13 oldest operations, and only images in one file.
 
+use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::images::entropy::Entropy;
-use crate::images::file_plan::MAX_EXTENT_FILES;
 
 use super::operand::{Base, ImageFeatures, ImageForm, Operand, OperandKind};
 use super::operation::{Class, OPERATION_BYTES, Operation};

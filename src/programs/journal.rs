@@ -4,10 +4,10 @@
 use crate::disk::clusters::ClusterSize;
 use crate::disk::clusters::GuestCluster;
 use crate::disk::clusters::SubclusterRange;
+use crate::disk::file_parts::FileParts;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::images::content::{Shape, SubclusterChange, WriteNumber};
-use crate::images::file_plan::FileParts;
 
 /// The meaning of one operation, or of one cluster of it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -138,7 +138,7 @@ impl Answers<'_> {
         let size = disk.virtual_size_bytes();
         let (outcome, complete) = judged_walk(&mut disk, whole, fuel, verdicts)?;
         verdicts.judge(flags::check(whole))?;
-        // After damage, nobody knows where the next file begins.
+        // Damage may change the place where the next file begins.
         if chain.layers().iter().all(|layer| layer.extents.is_empty()) {
             verdicts.judge(maximal::check(whole, &[]))?;
         }

@@ -4,8 +4,9 @@ use std::io::Write;
 
 use smallvec::SmallVec;
 
+use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::offsets::HostOffset;
-use crate::images::file_plan::{ExtentForm, ExtentPlan, MAX_EXTENT_FILES};
+use crate::images::file_plan::{ExtentForm, ExtentPlan};
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 
@@ -15,9 +16,9 @@ use super::form::{DESCRIPTOR_SECTORS, Kind, VmdkForm};
 /// The offset of the descriptor, where QEMU looks for it in every sparse extent.
 pub const OFFSET: u64 = 512;
 /// The length of the longest text in an image. The end of the first kilobyte of an ESX header's unused part is behind it.
-const MAX_EMBEDDED_BYTES: usize = 1024;
+const LONGEST_EMBEDDED_BYTES: usize = 1024;
 /// The length of the longest text in a file of its own: names of files have at most 255 bytes.
-const MAX_FILE_BYTES: usize = 4096;
+const LONGEST_FILE_BYTES: usize = 4096;
 /// The parent's identity of an image without a parent.
 const NO_PARENT: u32 = u32::MAX;
 /// The adapters, with the number of heads that each gives to a disk.
@@ -27,7 +28,7 @@ const ADAPTERS: [(&str, u32); 4] =
 const TRACK_SECTORS: u64 = 63;
 
 // `DESCRIPTOR_SECTORS` has room for the text.
-const _: () = assert!(MAX_EMBEDDED_BYTES < DESCRIPTOR_SECTORS as usize * 512);
+const _: () = assert!(LONGEST_EMBEDDED_BYTES < DESCRIPTOR_SECTORS as usize * 512);
 
 /// The parent of an image.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,7 @@ pub fn write_embedded(
     (name, capacity): (&str, u64),
     (identity, parent): (u32, Option<Parent>),
 ) {
-    let mut text = [0; MAX_EMBEDDED_BYTES];
+    let mut text = [0; LONGEST_EMBEDDED_BYTES];
     let mut rest = text.as_mut_slice();
     let create_type = if form.is_compressed() { "streamOptimized" } else { "monolithicSparse" };
     let extents = [ExtentText { sectors: capacity, kind: "SPARSE", name, offset: None }];
@@ -72,7 +73,7 @@ pub fn write_embedded(
         Kind::Sparse { .. } => lines(&mut rest, form, &disk, (identity, parent)),
     };
     let left = rest.len();
-    image.write(HostOffset::new(OFFSET), &text[..MAX_EMBEDDED_BYTES - left]);
+    image.write(HostOffset::new(OFFSET), &text[..LONGEST_EMBEDDED_BYTES - left]);
 }
 
 /// Makes the image a descriptor of extents, each with its number of sectors, in the files beside it.
@@ -82,7 +83,7 @@ pub fn write_file(
     extents: &[(ExtentPlan, u64)],
     (identity, parent): (u32, Option<Parent>),
 ) {
-    let mut text = [0; MAX_FILE_BYTES];
+    let mut text = [0; LONGEST_FILE_BYTES];
     let mut rest = text.as_mut_slice();
     let named = extents.iter().zip(&files.extent_names);
     let texts: SmallVec<[ExtentText; MAX_EXTENT_FILES]> = named
@@ -96,7 +97,7 @@ pub fn write_file(
     let disk = DiskText { create_type: create_type(extents), extents: &texts };
     // As above.
     let _ = lines(&mut rest, form, &disk, (identity, parent));
-    let length = MAX_FILE_BYTES - rest.len();
+    let length = LONGEST_FILE_BYTES - rest.len();
     files.image.write(HostOffset::ZERO, &text[..length]);
     files.image.seal(length as u64);
 }

@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 
+use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::offsets::HostOffset;
-use crate::images::file_plan::{ExtentForm, ExtentPlan, MAX_EXTENT_FILES};
+use crate::images::file_plan::{ExtentForm, ExtentPlan};
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 use crate::images::qcow2::{Builder, MappedCluster};

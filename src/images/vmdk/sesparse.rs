@@ -18,11 +18,11 @@ use super::part::DiskPart;
 /// log2 of the size of a grain, which is always the same.
 const GRAIN_BITS: u32 = 12;
 /// log2 of the size of the largest cluster that grains are written for. Each grain costs an entry.
-const MAX_CLUSTER_BITS: u32 = 16;
+const LARGEST_CLUSTER_BITS: u32 = 16;
 /// The number of entries in a table.
-const TABLE_ENTRIES: u64 = 4096;
-const ENTRY_BYTES: u64 = 8;
-const TABLE_BYTES: u64 = TABLE_ENTRIES * ENTRY_BYTES;
+const GRAINS_OF_TABLE: u64 = 4096;
+const SE_ENTRY_BYTES: u64 = 8;
+const TABLE_BYTES: u64 = GRAINS_OF_TABLE * SE_ENTRY_BYTES;
 /// The place of the second header, and that of the directory.
 const VOLATILE_SECTOR: u64 = 1;
 const DIRECTORY_SECTOR: u64 = 2;
@@ -31,7 +31,7 @@ const CONST_MAGIC: u64 = 0xcafe_babe;
 const VOLATILE_MAGIC: u64 = 0xcafe_cafe;
 const VERSION: u64 = 0x2_0000_0001;
 /// The upper bits of a directory entry that names a table.
-const TABLE_ALLOCATED: u64 = 1 << 60;
+const NAMED_TABLE: u64 = 1 << 60;
 /// The upper bits of an entry for a grain that was unmapped, for one of zeros, and for one that is stored.
 const UNMAPPED: u64 = 1 << 60;
 const ZERO: u64 = 2 << 60;
@@ -39,7 +39,7 @@ const STORED: u64 = 3 << 60;
 
 /// Reports whether clusters of this size consist of grains.
 pub(super) fn has_grains_for(cluster: ClusterSize) -> bool {
-    (GRAIN_BITS..=MAX_CLUSTER_BITS).contains(&cluster.bits())
+    (GRAIN_BITS..=LARGEST_CLUSTER_BITS).contains(&cluster.bits())
 }
 
 /// Returns the offset of the first grain of an extent with room for this number of clusters; 0 if clusters of this size
@@ -48,13 +48,13 @@ pub(super) fn first_grain_bytes(clusters: u64, cluster: ClusterSize) -> u64 {
     if !has_grains_for(cluster) {
         return 0;
     }
-    let tables = (clusters << (cluster.bits() - GRAIN_BITS)).div_ceil(TABLE_ENTRIES);
+    let tables = (clusters << (cluster.bits() - GRAIN_BITS)).div_ceil(GRAINS_OF_TABLE);
     tables_sector(tables) * SECTOR_BYTES + tables * TABLE_BYTES
 }
 
 /// Returns the sector behind a directory of `tables` entries.
 fn tables_sector(tables: u64) -> u64 {
-    DIRECTORY_SECTOR + (tables * ENTRY_BYTES).div_ceil(SECTOR_BYTES)
+    DIRECTORY_SECTOR + (tables * SE_ENTRY_BYTES).div_ceil(SECTOR_BYTES)
 }
 
 /// Writes an extent that holds `part` of the disk, with the clusters `mapped`. `grains` is the offset of the first
@@ -69,7 +69,7 @@ pub(super) fn write(
     let plan = builder.plan();
     let cluster_size = plan.geometry.cluster_size;
     let per_cluster = cluster_size.bytes() >> GRAIN_BITS;
-    let per_table = TABLE_ENTRIES / per_cluster;
+    let per_table = GRAINS_OF_TABLE / per_cluster;
     let covered = part.covered(mapped).div_ceil(per_table).max(1);
     let first_table = tables_sector(covered);
     write_headers(image, part, (covered, first_table), grains / SECTOR_BYTES);
@@ -77,15 +77,15 @@ pub(super) fn write(
     let tables = mapped.chunk_by(|here, then| table_of(here) == table_of(then));
     for (nth, clusters) in (0..).zip(tables) {
         let Some(first) = clusters.first() else { continue };
-        let in_directory = DIRECTORY_SECTOR * SECTOR_BYTES + table_of(first) * ENTRY_BYTES;
-        let named = TABLE_ALLOCATED | nth;
+        let in_directory = DIRECTORY_SECTOR * SECTOR_BYTES + table_of(first) * SE_ENTRY_BYTES;
+        let named = NAMED_TABLE | nth;
         image.write(HostOffset::new(in_directory), &named.to_le_bytes());
         let table = first_table * SECTOR_BYTES + nth * TABLE_BYTES;
         for cluster in clusters {
             let inside = (cluster.cluster.get() - part.first) % per_table * per_cluster;
             let entries = image.place(
-                HostOffset::new(table + inside * ENTRY_BYTES),
-                (per_cluster * ENTRY_BYTES) as usize,
+                HostOffset::new(table + inside * SE_ENTRY_BYTES),
+                (per_cluster * SE_ENTRY_BYTES) as usize,
             );
             let file_offset = |host| plan.file.file_offset(cluster_size, host).get();
             fill(entries, cluster, |host| (file_offset(host) - grains) >> GRAIN_BITS);
@@ -99,7 +99,7 @@ pub(super) fn write(
 
 /// Fills the entries of a cluster. `index_of` returns the number of the grain that lies at a host offset.
 fn fill(entries: &mut [u8], cluster: &MappedCluster, index_of: impl Fn(HostOffset) -> u64) {
-    let (entries, _) = entries.as_chunks_mut::<{ ENTRY_BYTES as usize }>();
+    let (entries, _) = entries.as_chunks_mut::<{ SE_ENTRY_BYTES as usize }>();
     for (nth, entry) in (0..).zip(entries) {
         let number = match cluster.mapping {
             ClusterMapping::Normal(host, _) => {

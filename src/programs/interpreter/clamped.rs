@@ -1,5 +1,6 @@
 //! Operands after clamping, for operations that leave no record in the journal.
 
+use crate::images::file_plan::ExtentForm;
 use crate::programs::operand::{Count, Number};
 use crate::programs::operation::Operation;
 
@@ -32,6 +33,10 @@ impl Vm {
             }
             Operation::Beyond { table, distance, clusters, .. } => {
                 self.clamped_beyond(table, distance, clusters)
+            }
+            Operation::Extent { kind, length, lead } => {
+                let lead = if kind == ExtentForm::Flat { lead } else { 0 };
+                vec![("clusters", length.units().max(1)), ("unused sectors", lead.into())]
             }
             Operation::Truncate { cut, .. } => vec![("bytes", cut.units())],
             _ => Vec::new(),

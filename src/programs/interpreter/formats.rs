@@ -28,8 +28,8 @@ pub(super) fn has_zeros(file: &FilePlan) -> bool {
     }
 }
 
-/// Reports whether the data of a cluster may have a look. Under extended L2, pieces of data may begin inside a cluster. A
-/// VHD image must not begin with data that looks like its footer, nor end with them if it has no footer there.
+/// Reports whether the data of a cluster may have a look. Under extended L2, pieces of data may begin inside a cluster.
+/// A VHD image must not begin with data that looks like its footer, nor end with them if it has no footer there.
 pub(super) fn allows_look(plan: &ImagePlan, cluster: GuestCluster, look: Look) -> bool {
     let form = vpc::VpcForm::new(plan.file.form);
     let misleads = match (plan.file.format, form.is_fixed()) {

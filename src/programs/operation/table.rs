@@ -227,8 +227,8 @@ operations! {
         /// The number of additional entries of the L1 table.
         l1: Gap,
     } is Arranges, plainer [];
-    /// Lays an empty VMDK image on top of the current one, which becomes its parent, if that is a VMDK image, too. Later
-    /// operations change the new image.
+    /// Lays an empty VMDK image on top of the current one, which becomes its parent, if that is a VMDK image, too.
+    /// Later operations change the new image.
     24 "overlay_vmdk" OverlayVmdk {
         /// The size of a grain.
         cluster_bits: ClusterBits,

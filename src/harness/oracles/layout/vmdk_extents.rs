@@ -1,4 +1,7 @@
 //! VMDK images whose data lie in other files: the descriptor, and each of these files.
+//!
+//! # Arithmetic
+//! A length or an offset that saturates is that of no file.
 
 use std::ops::Range;
 
