@@ -19,6 +19,8 @@ use qcowfuzz::internal::findings::log::Log;
 use qcowfuzz::internal::fuzzing::feedback::layout::Counter;
 use qcowfuzz::internal::fuzzing::feedback::layout::schema_hash;
 use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::generate::generate_any;
 
 /// All targets, observed by one recorder.
@@ -56,14 +58,26 @@ fn seeds(target: TargetKind) -> Vec<Vec<u8>> {
     names.iter().map(|text| seed(text)).collect()
 }
 
-/// Returns programs of every geometry, and bytes that no encoder produces.
+/// Returns programs of every geometry and format, and bytes that no encoder produces.
 fn others() -> Vec<Vec<u8>> {
     let mut entropy = Entropy::new(17);
     let any = |rng_seed| match rng_seed % 4 {
         3 => (0..entropy.below(300)).map(|_| entropy.next_u64() as u8).collect(),
         _ => generate_any(rng_seed, 24).encode(),
     };
-    (0..100).map(any).collect()
+    (0..100).map(any).chain((0..60).map(other_format)).collect()
+}
+
+/// Returns a program in VHD, VHDX or VMDK, in any variety, alone or below qcow2 images.
+fn other_format(rng_seed: u64) -> Vec<u8> {
+    let mut program = generate_any(rng_seed, 24);
+    let bases = [Base::Vpc, Base::Vhdx, Base::Vmdk];
+    program.prologue.base = bases[rng_seed as usize % bases.len()];
+    program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
+    if rng_seed.is_multiple_of(2) {
+        program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
+    }
+    program.encode()
 }
 
 #[test]
@@ -149,11 +163,36 @@ fn the_seeds_fire_every_event_and_move_every_vital() {
     assert_eq!((still(&vitals), still(&changes)), (Vec::<&str>::new(), Vec::new()));
 }
 
+/// The walker reads the tables of each format in states of their own.
+#[test]
+fn each_format_has_walks_of_its_own() {
+    let states = |base: Base| {
+        let mut targets = Targets::new();
+        let mut walked = BTreeSet::new();
+        for rng_seed in 0..40 {
+            let mut program = generate_any(rng_seed, 24);
+            program.prologue.base = base;
+            program.operations.retain(|one| !matches!(one, Operation::Overlay { .. }));
+            let (counts, _) = targets.run(TargetKind::MapExtents, &program.encode());
+            for (index, _) in counts {
+                if let Some(Counter::Edge { state, .. }) = Counter::at(index) {
+                    walked.extend(state.is_walk().then_some(state.name()));
+                }
+            }
+        }
+        walked.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(states(Base::Qcow2), ["walk L1", "walk L2"]);
+    assert_eq!(states(Base::Vpc), ["walk VHD"]);
+    assert_eq!(states(Base::Vhdx), ["walk VHDX"]);
+    assert_eq!(states(Base::Vmdk), ["walk directory", "walk grains"]);
+}
+
 #[test]
 fn counters_keep_their_places() {
     // Corpora are selected by these counters. A new event, rare event or vital changes the hash. Record the change in
     // CHANGELOG.md, and write the new hash here.
-    assert_eq!(format!("{:08x}", schema_hash()), "e74c7986");
+    assert_eq!(format!("{:08x}", schema_hash()), "2086faa9");
 }
 
 #[test]

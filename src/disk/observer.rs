@@ -51,10 +51,18 @@ closed! {
         Serialise = "serialise",
         /// The walker opens a layer.
         Open = "open",
-        /// The walker reads an L1 table.
+        /// The walker reads an L1 table, or a raw file.
         WalkL1 = "walk L1",
         /// The walker reads an L2 table.
         WalkL2 = "walk L2",
+        /// The walker reads the block allocation table of a VHD image.
+        WalkVhd = "walk VHD",
+        /// The walker reads the block allocation table of a VHDX image.
+        WalkVhdx = "walk VHDX",
+        /// The walker reads the grain directory of a VMDK image.
+        WalkDirectory = "walk directory",
+        /// The walker reads a grain table.
+        WalkGrains = "walk grains",
         /// The whole walk emits extents.
         Emit = "emit",
         /// The oracles ask the engine.
@@ -68,7 +76,7 @@ closed! {
     Event {
         /// A chain begins. Only [`Observer::begin`] reports this event.
         Start = "start",
-        /// An unallocated cluster, or a run of these.
+        /// An unallocated cluster, block or grain, or a run of these. VHD and VHDX report those as zero-plain.
         Unallocated = "unallocated",
         /// A zero cluster without a host cluster, or a run of these.
         ZeroPlain = "zero-plain",
@@ -82,15 +90,27 @@ closed! {
         Subclusters = "subclusters",
         /// A run of subclusters without data in a cluster that has a host cluster.
         UnallocatedSubclusters = "unallocated subclusters",
-        /// An image's header.
+        /// An image's header. In a VHDX image: the first header, if it counts.
         Header = "header",
+        /// The second header of a VHDX image, if it counts.
+        SecondHeader = "second header",
+        /// The footer of a VHD image. In a VMDK image: a footer, which replaces the header.
+        Footer = "footer",
+        /// The log of a VHDX image. In the state "open": a log that the walker searches.
+        Log = "log",
+        /// The region table of a VHDX image, or the grain directory of a VMDK image.
+        Directory = "directory",
+        /// The metadata of a VHDX image, or the descriptor of a VMDK image.
+        Metadata = "metadata",
+        /// An extent of a VMDK image.
+        Extent = "extent",
         /// A part of a table that the walker reads at once.
         Piece = "piece",
-        /// An L2 table. In the state "allocate table": the refcount table.
+        /// An L2 table, a block allocation table or a grain table. In the state "allocate table": the refcount table.
         Table = "table",
-        /// A table that the run has met before.
+        /// A table that the run has met before. In the state "walk directory": the table of the entry before.
         SharedTable = "shared table",
-        /// A refcount block.
+        /// A refcount block. In other formats than qcow2: the blocks or the grains of an image.
         Block = "block",
         /// A snapshot.
         Snapshot = "snapshot",
@@ -98,12 +118,18 @@ closed! {
         SnapshotDeleted = "snapshot deleted",
         /// A snapshot is applied.
         SnapshotApplied = "snapshot applied",
-        /// A bitmap.
+        /// A bitmap. In the state "walk VHDX": an entry of a sector bitmap between those of blocks.
         Bitmap = "bitmap",
+        /// A block, or a run of these, whose entry in a VHDX image states that its content is undefined.
+        Undefined = "undefined",
+        /// A block, or a run of these, that a guest has unmapped.
+        Unmapped = "unmapped",
         /// The layer below.
         Backing = "backing",
-        /// A range past the end of the layer below, or of the disk.
+        /// A range past the end of the layer below, or of the disk. The end of the disk cuts the last block or grain.
         PastEnd = "past the end",
+        /// A grain whose first byte lies past the end of its file.
+        PastFile = "past the file",
         /// An external data file.
         DataFile = "data file",
         /// A new layer at the top of the chain.
@@ -184,7 +210,7 @@ closed! {
         BackingEnds = "a backing file ends in a hole",
         /// The disk has no bytes.
         EmptyDisk = "an empty disk",
-        /// The disk ends within a cluster.
+        /// The disk ends within a cluster, a block or a grain.
         OddTail = "the disk ends within a cluster",
         /// The disk has 2^60 bytes or more; the largest L1 table maps 2^61.
         HugeDisk = "one of the largest disks",
@@ -210,6 +236,52 @@ closed! {
         RawLayer = "a raw layer",
         /// The image keeps its data in an external data file.
         DataFile = "a data file",
+        /// The creator of a VHD image states the size of the disk by its geometry.
+        VhdGeometry = "a VHD of its geometry's size",
+        /// The dynamic header of a VHD image does not follow the first footer.
+        VhdHeaderGap = "a gap before a VHD header",
+        /// All blocks of a VHD image lie before the block allocation table.
+        VhdTableLast = "a VHD table behind the blocks",
+        /// A block of a VHD image begins 1 TiB or more after the beginning of the file.
+        VhdFarBlock = "a VHD block past 1 TiB",
+        /// The blocks of a VHD image are so small that QEMU expects no bitmaps.
+        VhdNoBitmap = "VHD blocks without bitmaps",
+        /// A VHD image stores a block past the end of the disk.
+        VhdSpareBlock = "a VHD block past the disk",
+        /// A VHD image begins with a footer that states a fixed disk.
+        VhdTypeFixed = "a VHD footer of the wrong type",
+        /// Only one of the two headers of a VHDX image is valid.
+        VhdxSingleHeader = "a VHDX with one valid header",
+        /// The second header of a VHDX image counts.
+        VhdxSecondHeader = "the second VHDX header counts",
+        /// Both headers of a VHDX image are the same.
+        VhdxEqualHeaders = "equal VHDX headers",
+        /// The walker searches the log of a VHDX image for entries that have to be replayed.
+        VhdxLog = "a VHDX log is searched",
+        /// The log of a VHDX image is empty, but holds an old entry.
+        VhdxOldLog = "an old entry in a VHDX log",
+        /// A VHDX image has a region and metadata that no reader knows.
+        VhdxUnknown = "unknown parts of a VHDX",
+        /// A walk reads past an entry of a sector bitmap.
+        VhdxBitmap = "a walk meets a VHDX sector bitmap",
+        /// A walk meets a block of a VHDX image whose state readers refuse.
+        VhdxUnreadable = "an unreadable VHDX block",
+        /// A footer of a VMDK image replaces its header.
+        VmdkFooter = "a VMDK footer counts",
+        /// A VMDK image has an extent as ESX writes it.
+        VmdkCowd = "a COWD extent",
+        /// A walk meets a grain of zeros.
+        VmdkZeroGrain = "a zero grain",
+        /// The grains of a VMDK image are compressed, and markers precede them.
+        VmdkMarked = "compressed grains with markers",
+        /// The grains of a VMDK image are compressed, without markers.
+        VmdkUnmarked = "compressed grains without markers",
+        /// The grain tables of a VMDK image are shorter than a sector.
+        VmdkShortTable = "grain tables below a sector",
+        /// Two neighbouring entries of a grain directory name the same table.
+        VmdkSharedTable = "a grain table is shared",
+        /// A grain begins past the end of its file.
+        VmdkPastFile = "a grain past the file",
     }
 }
 
@@ -266,6 +338,14 @@ closed! {
         End = "the end",
         /// No byte of the disk.
         Nothing = "nothing",
+    }
+}
+
+impl State {
+    /// Reports whether the walker reads the tables of a layer in this state.
+    pub const fn is_walk(self) -> bool {
+        use State::*;
+        matches!(self, WalkL1 | WalkL2 | WalkVhd | WalkVhdx | WalkDirectory | WalkGrains)
     }
 }
 

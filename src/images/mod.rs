@@ -12,6 +12,7 @@ pub(crate) mod image;
 pub(crate) mod limits;
 pub(crate) mod look;
 pub(crate) mod qcow2;
+pub(crate) mod structures;
 pub(crate) mod vhdx;
 pub(crate) mod vmdk;
 pub(crate) mod vpc;

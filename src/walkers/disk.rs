@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::{MAX_FILE_LAYERS, MAX_LAYERS};
-use crate::disk::observer::{Observer, Rare};
+use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
@@ -30,6 +30,25 @@ pub struct Disk<'s, S: Storage + ?Sized, O: Observer = ()> {
     pub(super) host_holes: bool,
 }
 
+/// The states in which the walker reads a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WalkStates {
+    /// The state while it reads the table that names other tables; in a format with one table, that table.
+    pub(super) outer: State,
+    /// The state while it reads the entries that name data.
+    pub(super) inner: State,
+}
+
+impl WalkStates {
+    /// Calls `report` with each state once.
+    pub(super) fn each(self, mut report: impl FnMut(State)) {
+        report(self.outer);
+        if self.inner != self.outer {
+            report(self.inner);
+        }
+    }
+}
+
 /// A layer of a chain.
 #[derive(Debug)]
 pub(super) enum OpenLayer<'s, S: Storage + ?Sized> {
@@ -51,19 +70,59 @@ impl<'s, S: Storage + ?Sized> OpenLayer<'s, S> {
             Some(format) => format,
             None => probe(layer.image)?,
         };
+        observer.begin(State::Open);
+        let opened = Self::open_as(layer, format, observer);
+        if opened.is_err() {
+            observer.event(State::Open, Event::Failed);
+            observer.rare(Rare::OpenFails);
+        }
+        opened
+    }
+
+    fn open_as(
+        layer: &Layer<'s, S>,
+        format: ImageFormat,
+        observer: &impl Observer,
+    ) -> Result<(Self, Named), MapError> {
         match format {
             ImageFormat::Qcow2 => {
                 let (qcow2, named) = Qcow2::open(layer, observer)?;
                 Ok((Self::Qcow2(qcow2), named))
             }
             ImageFormat::Raw => Ok((Self::Raw(Raw { image: layer.image }), None)),
-            ImageFormat::Vpc => Ok((Self::Vpc(Vpc::open(layer.image)?), None)),
-            ImageFormat::Vhdx => Ok((Self::Vhdx(Vhdx::open(layer.image)?), None)),
+            ImageFormat::Vpc => Ok((Self::Vpc(Vpc::open(layer.image, observer)?), None)),
+            ImageFormat::Vhdx => Ok((Self::Vhdx(Vhdx::open(layer.image, observer)?), None)),
             ImageFormat::Vmdk => {
-                let (vmdk, has_parent) = Vmdk::open(layer)?;
+                let (vmdk, has_parent) = Vmdk::open(layer, observer)?;
                 Ok((Self::Vmdk(vmdk), has_parent.then_some(Some(ImageFormat::Vmdk))))
             }
         }
+    }
+
+    /// Returns the states in which the walker reads the layer.
+    #[inline]
+    pub(super) fn walk_states(&self) -> WalkStates {
+        let (outer, inner) = match self {
+            Self::Qcow2(_) | Self::Raw(_) => (State::WalkL1, State::WalkL2),
+            Self::Vpc(_) => (State::WalkVhd, State::WalkVhd),
+            Self::Vhdx(_) => (State::WalkVhdx, State::WalkVhdx),
+            Self::Vmdk(_) => (State::WalkDirectory, State::WalkGrains),
+        };
+        WalkStates { outer, inner }
+    }
+
+    /// Reports whether the disk ends at `end`, inside a block or a grain. It is always false for qcow2.
+    pub(super) fn is_cut_at(&self, end: GuestOffset) -> bool {
+        let is_inside_block = match self {
+            Self::Qcow2(_) | Self::Raw(_) => false,
+            Self::Vpc(layer) => layer.blocks.is_some_and(|header| {
+                let block = u64::from(header.block_bytes);
+                !end.get().is_multiple_of(block)
+            }),
+            Self::Vhdx(layer) => !end.get().is_multiple_of(layer.table.block_bytes.into()),
+            Self::Vmdk(layer) => layer.is_inside_last_grain(end),
+        };
+        is_inside_block && end.get() == self.size_bytes()
     }
 
     /// Rejects a layer without a file that its image names.
@@ -76,7 +135,7 @@ impl<'s, S: Storage + ?Sized> OpenLayer<'s, S> {
 
     /// Returns the size in bytes, a multiple of 512.
     #[inline]
-    fn size_bytes(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         match self {
             Self::Qcow2(layer) => layer.header.virtual_size_bytes(),
             Self::Raw(layer) => layer.size_bytes(),
@@ -214,6 +273,11 @@ impl<'s, S: Storage + ?Sized, O: Observer> Disk<'s, S, O> {
             OpenLayer::Vmdk(layer) => layer.index_at(guest),
             _ => None,
         }
+    }
+
+    /// Returns the layer at the top.
+    pub(super) fn top(&self) -> &OpenLayer<'s, S> {
+        &self.top
     }
 
     /// Returns the layer at `depth`, 0 for the top.

@@ -41,8 +41,9 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
         disk.observer.rare(Rare::WindowOverflows);
     }
     if range.is_empty() {
-        disk.observer.begin(State::WalkL1);
-        disk.observer.event(State::WalkL1, Event::NothingThere);
+        let state = disk.top().walk_states().outer;
+        disk.observer.begin(state);
+        disk.observer.event(state, Event::NothingThere);
         if window.length_bytes == 0 {
             disk.observer.rare(Rare::EmptyWindow);
         } else if !to_end {
@@ -57,12 +58,10 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
             Ok(())
         }
         Ok(ControlFlow::Break(())) => {
-            disk.observer.event(State::WalkL1, Event::Stopped);
+            disk.observer.event(disk.top().walk_states().outer, Event::Stopped);
             Ok(())
         }
         Err(error) => {
-            disk.observer.event(State::WalkL1, Event::Failed);
-            disk.observer.event(State::WalkL2, Event::Failed);
             if sink.pending.is_some() {
                 disk.observer.rare(Rare::ErrorAfterExtent);
             }
@@ -138,16 +137,26 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
         return Ok(ControlFlow::Continue(()));
     };
     let disk = sink.disk;
+    let Some(layer) = disk.layer(depth) else { return Ok(ControlFlow::Continue(())) };
     let (size_below, Range { start: position, end }) = (disk.size_below(depth), range);
-    let mut covering = Covering { depth, size_below, position, end, scratch_below, sink };
-    match disk.layer(depth) {
-        Some(OpenLayer::Qcow2(layer)) => layer.walk(first, second, &mut covering),
-        Some(OpenLayer::Raw(layer)) => layer.walk(&mut covering),
-        Some(OpenLayer::Vpc(layer)) => layer.walk(first, &mut covering),
-        Some(OpenLayer::Vhdx(layer)) => layer.walk(first, &mut covering),
-        Some(OpenLayer::Vmdk(layer)) => layer.walk(first, second, &mut covering),
-        None => Ok(ControlFlow::Continue(())),
+    let states = layer.walk_states();
+    let entries = states.inner;
+    let mut covering = Covering { depth, size_below, position, end, entries, scratch_below, sink };
+    let flow = match layer {
+        OpenLayer::Qcow2(layer) => layer.walk(first, second, &mut covering),
+        OpenLayer::Raw(layer) => layer.walk(&mut covering),
+        OpenLayer::Vpc(layer) => layer.walk(first, &mut covering),
+        OpenLayer::Vhdx(layer) => layer.walk(first, &mut covering),
+        OpenLayer::Vmdk(layer) => layer.walk(first, second, &mut covering),
+    };
+    match flow {
+        Err(_) => states.each(|state| disk.observer.event(state, Event::Failed)),
+        Ok(ControlFlow::Continue(())) if O::OBSERVES && layer.is_cut_at(end) => {
+            disk.observer.event(entries, Event::PastEnd);
+        }
+        Ok(_) => {}
     }
+    flow
 }
 
 /// The walk of one layer, as the walk of the chain sees it.
@@ -159,6 +168,8 @@ struct Covering<'w, 'd, 's, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observe
     position: GuestOffset,
     /// The window's end, at most the end of the layer.
     end: GuestOffset,
+    /// The state of the walker while it reads the entries that name data.
+    entries: State,
     scratch_below: &'w mut [TablePieces],
     sink: &'w mut Sink<'d, 's, S, V, O>,
 }
@@ -197,7 +208,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Cover
         let skipped = self.position.saturating_distance_from(start);
         let mapping = mapping.advanced(skipped).unwrap_or(mapping);
         self.position = range.end;
-        self.observer().event(State::WalkL2, mapping.event());
+        self.observer().event(self.entries, mapping.event());
         match self.size_below {
             Some(size) if !mapping.present => self.cover_from_below(range, mapping, size),
             _ => Ok(self.sink.take(range, at_depth(mapping, self.depth))),
@@ -230,7 +241,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Covering<'_, '_, '_,
     fn cover_from_below(&mut self, range: Range<GuestOffset>, mapping: Mapping, size: u64) -> Flow {
         let edge = GuestOffset::new(size).clamp(range.start, range.end);
         if range.start < edge {
-            self.observer().event(State::WalkL2, Event::Backing);
+            self.observer().event(self.entries, Event::Backing);
             let there = range.start..edge;
             let (depth, scratch) = (self.depth + 1, &mut *self.scratch_below);
             let flow = layer(depth, there, scratch, self.sink);
@@ -239,7 +250,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Covering<'_, '_, '_,
         if edge == range.end {
             return Ok(ControlFlow::Continue(()));
         }
-        self.observer().event(State::WalkL2, Event::PastEnd);
+        self.observer().event(self.entries, Event::PastEnd);
         if range.start < edge {
             self.observer().rare(Rare::BackingEnds);
         }

@@ -89,7 +89,11 @@ impl BlockTable {
 }
 
 /// The bits of an entry that hold the state.
-const STATE_MASK: u64 = 7;
+pub const STATE_MASK: u64 = 7;
+/// The state of a block whose content is undefined. It reads as zeros in QEMU.
+pub const STATE_UNDEFINED: u64 = 1;
+/// The state of a block that the guest has unmapped. It reads as zeros in QEMU.
+pub const STATE_UNMAPPED: u64 = 3;
 
 /// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,14 +28,42 @@ pub struct VhdxHeader {
     pub log_offset: HostOffset,
 }
 
+/// The reason why a header counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderChoice {
+    /// The second header counts.
+    pub is_second: bool,
+    /// The header that does not count.
+    pub other: LesserHeader,
+}
+
+/// A header that does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LesserHeader {
+    /// It is not valid.
+    Invalid,
+    /// Its sequence number is smaller.
+    Older,
+    /// It is the same as the header that counts.
+    Equal,
+}
+
 impl VhdxHeader {
     /// Reads both headers, and returns the one that counts.
     ///
     /// # Errors
     /// A read fails, or as for [`VhdxHeader::current`].
     pub fn read<S: Storage + ?Sized>(file: &S) -> Result<Self, MapError> {
+        Ok(Self::read_chosen(file)?.0)
+    }
+
+    /// Reads both headers, and returns the one that counts, with the reason.
+    ///
+    /// # Errors
+    /// As for [`VhdxHeader::read`].
+    pub fn read_chosen<S: Storage + ?Sized>(file: &S) -> Result<(Self, HeaderChoice), MapError> {
         let [first, second] = VHDX_HEADER_OFFSETS.map(HostOffset::new);
-        Self::current(&read_array(file, first)?, &read_array(file, second)?)
+        Self::chosen(&read_array(file, first)?, &read_array(file, second)?)
     }
 
     /// Returns the header that counts of `first` and `second`, as QEMU chooses it (`block/vhdx.c`,
@@ -47,18 +75,29 @@ impl VhdxHeader {
         first: &[u8; VHDX_HEADER_BYTES],
         second: &[u8; VHDX_HEADER_BYTES],
     ) -> Result<Self, MapError> {
+        Ok(Self::chosen(first, second)?.0)
+    }
+
+    fn chosen(
+        first: &[u8; VHDX_HEADER_BYTES],
+        second: &[u8; VHDX_HEADER_BYTES],
+    ) -> Result<(Self, HeaderChoice), MapError> {
+        use LesserHeader::{Equal, Invalid, Older};
+        let first_with = |header, other| Ok((header, HeaderChoice { is_second: false, other }));
+        let second_with = |header, other| Ok((header, HeaderChoice { is_second: true, other }));
         match (Self::parse(first), Self::parse(second)) {
             (None, None) => Err(not_vhdx("neither header is valid")),
-            (Some(one), None) | (None, Some(one)) => Ok(one),
-            (Some(first), Some(second)) if first.sequence > second.sequence => Ok(first),
-            (Some(first), Some(second)) if first.sequence < second.sequence => Ok(second),
+            (Some(first), None) => first_with(first, Invalid),
+            (None, Some(second)) => second_with(second, Invalid),
+            (Some(one), Some(two)) if one.sequence > two.sequence => first_with(one, Older),
+            (Some(one), Some(two)) if one.sequence < two.sequence => second_with(two, Older),
             (Some(header), Some(_)) => {
                 // Some tools write the same header twice.
                 let fields = |bytes: &[u8; VHDX_HEADER_BYTES]| {
                     bytes.first_chunk::<VHDX_HEADER_FIELD_BYTES>().copied()
                 };
                 match fields(first) == fields(second) {
-                    true => Ok(header),
+                    true => first_with(header, Equal),
                     false => Err(not_vhdx("two different headers have the same sequence number")),
                 }
             }
@@ -147,6 +186,13 @@ mod tests {
         assert_eq!(sequence(&spoiled, &spoiled), None);
         assert_eq!(sequence(&header(2, 5), &header(2, 5)), Some(2));
         assert_eq!(sequence(&header(2, 5), &header(2, 6)), None);
+        let choice = |first: &[u8; VHDX_HEADER_BYTES], second: &[u8; VHDX_HEADER_BYTES]| {
+            let (_, HeaderChoice { is_second, other }) = VhdxHeader::chosen(first, second).unwrap();
+            (is_second, other)
+        };
+        assert_eq!(choice(&header(1, 0), &header(2, 0)), (true, LesserHeader::Older));
+        assert_eq!(choice(&header(3, 0), &spoiled), (false, LesserHeader::Invalid));
+        assert_eq!(choice(&header(2, 5), &header(2, 5)), (false, LesserHeader::Equal));
     }
 
     #[test]

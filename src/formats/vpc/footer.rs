@@ -89,10 +89,18 @@ impl Footer {
         self.sectors_of_disk().saturating_mul(SECTOR_BYTES)
     }
 
+    /// Reports whether the creator states the size of the disk by its geometry.
+    pub fn states_geometry(&self) -> bool {
+        CHS_CREATORS.contains(&self.creator) && self.geometry_sectors() != MAX_CHS_SECTORS
+    }
+
+    fn geometry_sectors(&self) -> u64 {
+        u64::from(self.cylinders) * u64::from(self.heads) * u64::from(self.sectors)
+    }
+
     fn sectors_of_disk(&self) -> u64 {
-        let chs = u64::from(self.cylinders) * u64::from(self.heads) * u64::from(self.sectors);
-        match CHS_CREATORS.contains(&self.creator) && chs != MAX_CHS_SECTORS {
-            true => chs,
+        match self.states_geometry() {
+            true => self.geometry_sectors(),
             false => self.current_size_bytes / SECTOR_BYTES,
         }
     }

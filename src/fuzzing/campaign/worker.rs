@@ -17,6 +17,7 @@ use crate::findings::isolation::{Messages, RunCounter};
 use crate::findings::panics::PanicNotes;
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings};
+use crate::fuzzing::feedback::Counter;
 use crate::harness::engine::Engine;
 use crate::harness::engine_failure;
 use crate::harness::implementation::Implementation;
@@ -151,7 +152,7 @@ fn work<I: Implementation>(
     fuzzer.subject().idle().map_err(failed)?;
     fuzzer.save(&state, places.scratch())?;
     report(messages, &Message::Progress(fuzzer.progress(), fuzzer.found().clone()))?;
-    report(messages, &Message::End(fuzzer.covered().map(|counter| counter.index()).collect()))
+    report(messages, &Message::End(fuzzer.covered().filter_map(Counter::index).collect()))
 }
 
 /// Returns the campaign from its saved state, or a new one. It is saved at once, so that the next worker begins with

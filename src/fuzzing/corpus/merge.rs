@@ -224,15 +224,17 @@ impl Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::observer::{Event, Observer, State};
+    use crate::disk::observer::{Observer, State};
+    use crate::fuzzing::feedback::layout::events_of;
     use tempfile::tempdir;
 
     /// An input reaches a feature for each of its bytes. One that begins with `!` shows a violation.
     fn run(input: &[u8]) -> (CoverageFeatures, bool) {
         let recorder = Recorder::new();
-        recorder.begin(State::Emit);
+        recorder.begin(State::Build);
+        let events = events_of(State::Build);
         for byte in input {
-            recorder.event(State::Emit, Event::ALL[usize::from(*byte) % Event::ALL.len()]);
+            recorder.event(State::Build, events[usize::from(*byte) % events.len()]);
         }
         (CoverageFeatures::of(&recorder), input.first() == Some(&b'!'))
     }

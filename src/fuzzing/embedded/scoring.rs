@@ -3,7 +3,7 @@
 use crate::disk::observer::Vital;
 use crate::fuzzing::feedback::Counter;
 use crate::fuzzing::feedback::coverage::{CoverageFeature, CoverageFeatures, FEATURES};
-use crate::fuzzing::feedback::layout::COUNTERS;
+use crate::fuzzing::feedback::layout::{COUNTERS, vital_index};
 
 /// The lowest score with which an input is kept.
 pub const INTERESTING: u32 = 10;
@@ -121,7 +121,7 @@ impl Lineage {
 /// Returns the highest magnitude of each vital.
 fn magnitudes(features: &CoverageFeatures) -> Watermarks {
     let mut highest = Watermarks::default();
-    let first = Counter::Vital { vital: Vital::ALL[0], magnitude: 0 }.index();
+    let first = vital_index(Vital::ALL[0], 0);
     for feature in features.iter().filter(|feature| feature.counter() >= first) {
         if let Some(Counter::Vital { vital, magnitude }) = Counter::at(feature.counter()) {
             let mark = &mut highest[vital.index()];
@@ -153,8 +153,8 @@ mod tests {
 
     fn features(events: &[Event], extents: u64) -> CoverageFeatures {
         let recorder = Recorder::new();
-        recorder.begin(State::Emit);
-        events.iter().for_each(|event| recorder.event(State::Emit, *event));
+        recorder.begin(State::Build);
+        events.iter().for_each(|event| recorder.event(State::Build, *event));
         recorder.vital(Vital::Extents, extents);
         recorder.measured();
         CoverageFeatures::of(&recorder)

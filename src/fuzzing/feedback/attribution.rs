@@ -42,8 +42,7 @@ impl Observer for Attributed {
 
     fn event(&self, state: State, event: Event) {
         let edge = self.recorder.count_event(state, event).and_then(Counter::at);
-        let walks = matches!(state, State::WalkL1 | State::WalkL2);
-        if let (true, Some(edge), Some(walk)) = (walks, edge, self.walk.get()) {
+        if let (true, Some(edge), Some(walk)) = (state.is_walk(), edge, self.walk.get()) {
             self.walks.borrow_mut().entry(edge).or_default().insert(walk);
         }
     }

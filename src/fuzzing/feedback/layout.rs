@@ -5,8 +5,9 @@ use std::fmt;
 
 use crate::disk::observer::{Event, Rare, State, Vital};
 
-/// The number of edges: pairs of events in each state.
-pub const EDGES: usize = State::COUNT * Event::COUNT * Event::COUNT;
+pub use super::states::{EDGES, events_of};
+use super::states::{edge, edge_at, place_of};
+
 /// The number of magnitudes of a vital: 0, 1, 2 to 3, 4 to 7, … and 2^14 and more.
 pub const MAGNITUDES: usize = 16;
 
@@ -53,15 +54,16 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// Returns the index of the counter.
-    #[inline(always)]
-    pub const fn index(self) -> usize {
-        match self {
-            Self::Edge { state, previous, event } => edge(state, previous.index(), event),
-            Self::Rare(rare) => RARE_AT + rare.index(),
-            Self::Vital { vital, magnitude } => VITALS_AT + bucket(vital, magnitude),
-            Self::Delta { vital, magnitude } => DELTAS_AT + bucket(vital, magnitude),
-        }
+    /// Returns the index of the counter; `None` for an edge of events that cannot happen in its state.
+    pub fn index(self) -> Option<usize> {
+        Some(match self {
+            Self::Edge { state, previous, event } => {
+                edge(state, place_of(state, previous)?, place_of(state, event)?)
+            }
+            Self::Rare(rare) => rare_index(rare),
+            Self::Vital { vital, magnitude } => vital_index(vital, magnitude),
+            Self::Delta { vital, magnitude } => delta_index(vital, magnitude),
+        })
     }
 
     /// Returns the counter at `index`, or `None` if there is none.
@@ -79,9 +81,7 @@ impl Counter {
         } else if index >= RARE_AT {
             Rare::ALL.get(index - RARE_AT).copied().map(Self::Rare)
         } else {
-            let event = *Event::ALL.get(index % Event::COUNT)?;
-            let previous = *Event::ALL.get(index / Event::COUNT % Event::COUNT)?;
-            let state = *State::ALL.get(index / Event::COUNT / Event::COUNT)?;
+            let (state, previous, event) = edge_at(index)?;
             Some(Self::Edge { state, previous, event })
         }
     }
@@ -96,14 +96,22 @@ pub fn tally(counters: impl Iterator<Item = Counter>) -> (usize, usize) {
     })
 }
 
-/// Returns the index of an edge's counter. `previous` is the index of an event.
+/// Returns the index of a rare event's counter.
 #[inline(always)]
-pub(super) const fn edge(state: State, previous: usize, event: Event) -> usize {
-    (state.index() * Event::COUNT + previous) * Event::COUNT + event.index()
+pub(super) const fn rare_index(rare: Rare) -> usize {
+    RARE_AT + rare.index()
 }
 
-const fn bucket(vital: Vital, magnitude: u8) -> usize {
-    vital.index() * MAGNITUDES + magnitude as usize
+/// Returns the index of the counter of a vital's magnitude.
+#[inline(always)]
+pub const fn vital_index(vital: Vital, magnitude: u8) -> usize {
+    VITALS_AT + vital.index() * MAGNITUDES + magnitude as usize
+}
+
+/// Returns the index of the counter of a magnitude by which a vital changes.
+#[inline(always)]
+pub(super) const fn delta_index(vital: Vital, magnitude: u8) -> usize {
+    DELTAS_AT + vital.index() * MAGNITUDES + magnitude as usize
 }
 
 /// Returns the magnitude of a value: 0 for 0, otherwise 1 plus the binary logarithm, up to the largest magnitude.
@@ -161,12 +169,14 @@ mod tests {
         let mut names = BTreeSet::new();
         for index in 0..COUNTERS {
             if let Some(counter) = Counter::at(index) {
-                assert_eq!(counter.index(), index);
+                assert_eq!(counter.index(), Some(index));
                 assert!(names.insert(counter.to_string()), "{counter}");
             }
         }
         assert_eq!(names.len(), EDGES + Rare::COUNT + 2 * Vital::COUNT * MAGNITUDES);
         assert_eq!(Counter::at(COUNTERS), None);
+        let (state, previous, event) = (State::Emit, Event::Start, Event::Piece);
+        assert_eq!(Counter::Edge { state, previous, event }.index(), None);
     }
 
     #[test]

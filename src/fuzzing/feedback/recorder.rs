@@ -4,16 +4,18 @@ use std::cell::Cell;
 
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 
-use super::layout::{COUNTERS, Counter, edge, magnitude};
+use super::Counter;
+use super::layout::{COUNTERS, delta_index, magnitude, rare_index, vital_index};
+use super::states::{edge, place_of};
 
-/// A marker in place of an event's index: the chain is broken, and events make no edge until a chain begins.
+/// A marker in place of an event's place: the chain is broken, and events make no edge until a chain begins.
 const BROKEN: u8 = u8::MAX;
 
 /// The counters of one run. [`Recorder::begin_run`] clears them for the next.
 #[derive(Debug)]
 pub struct Recorder {
     counters: Box<[Cell<u8>; COUNTERS]>,
-    /// The previous event in each state.
+    /// The place of the previous event in the list of each state.
     previous: [Cell<u8>; State::COUNT],
     /// The vitals of this image so far, and those of the image before it.
     vitals: [Cell<u64>; Vital::COUNT],
@@ -43,7 +45,7 @@ impl Recorder {
 
     /// Returns a counter's value, at most 255.
     pub fn count(&self, counter: Counter) -> u8 {
-        self.counters[counter.index()].get()
+        counter.index().map_or(0, |index| self.counters[index].get())
     }
 
     /// Calls `take` with the index and the value of each counter that is not 0, in order.
@@ -73,9 +75,12 @@ impl Recorder {
         if previous.get() == BROKEN {
             return None;
         }
-        let edge = edge(state, usize::from(previous.get()), event);
+        let place = place_of(state, event);
+        debug_assert!(place.is_some(), "`{}` misses `{}`", state.name(), event.name());
+        let place = place?;
+        let edge = edge(state, previous.get(), place);
         self.bump(edge);
-        previous.set(if event == Event::Failed { BROKEN } else { event.index() as u8 });
+        previous.set(if event == Event::Failed { BROKEN } else { place });
         Some(edge)
     }
 
@@ -95,7 +100,8 @@ impl Default for Recorder {
 impl Observer for Recorder {
     #[inline(always)]
     fn begin(&self, state: State) {
-        self.previous[state.index()].set(Event::Start.index() as u8);
+        // The first event of each list is the start.
+        self.previous[state.index()].set(0);
     }
 
     #[inline(always)]
@@ -105,7 +111,7 @@ impl Observer for Recorder {
 
     #[inline]
     fn rare(&self, rare: Rare) {
-        self.bump(Counter::Rare(rare).index());
+        self.bump(rare_index(rare));
     }
 
     #[inline]
@@ -118,11 +124,10 @@ impl Observer for Recorder {
         let later = self.images.replace(self.images.get().saturating_add(1)) > 0;
         for ((vital, value), before) in Vital::ALL.iter().zip(&self.vitals).zip(&self.before) {
             let (vital, value) = (*vital, value.replace(0));
-            let seen = Counter::Vital { vital, magnitude: magnitude(value) };
-            self.counters[seen.index()].set(1);
+            self.counters[vital_index(vital, magnitude(value))].set(1);
             if later {
                 let change = magnitude(value.abs_diff(before.get()));
-                self.counters[Counter::Delta { vital, magnitude: change }.index()].set(1);
+                self.counters[delta_index(vital, change)].set(1);
             }
             before.set(value);
         }

@@ -4,6 +4,7 @@ use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
+use super::clusters::Clusters;
 use super::header::style::HeaderFlags;
 use super::placement::Tally;
 use super::serialise::BuildScratch;
@@ -51,8 +52,6 @@ impl Builder {
         }
         let BuildScratch { placement, refcounts, out_of_date, .. } = scratch;
         let clusters = &placement.clusters;
-        let pairs = clusters.runs().windows(2);
-        let holes = pairs.filter(|pair| pair[0].end < pair[1].first).count();
         let deviations = out_of_date.deviations();
         let leaked = deviations.iter().filter(|one| one.on_disk > one.references).count();
         let uncounted = deviations.iter().filter(|one| one.on_disk < one.references).count();
@@ -60,14 +59,35 @@ impl Builder {
             (Vital::Tables, self.tables.count() as u64),
             (Vital::Blocks, refcounts.block_count() as u64),
             (Vital::TableClusters, refcounts.table().1),
-            (Vital::Holes, holes as u64),
-            (Vital::FileClusters, clusters.end()),
             (Vital::Snapshots, self.snapshot_count() as u64),
             (Vital::Bitmaps, self.bitmap_count() as u64),
             (Vital::Leaked, leaked as u64),
             (Vital::Uncounted, uncounted as u64),
         ] {
             observer.vital(vital, value);
+        }
+        report_clusters(clusters, observer);
+    }
+
+    /// Reports the vitals and the rare events of an image in another format than qcow2.
+    pub fn report_file<O: Observer>(&self, observer: &O) {
+        if O::OBSERVES {
+            report_clusters(&self.placement.clusters, observer);
+            self.report_disk(observer);
+        }
+    }
+
+    /// Reports the rare events of the disk that a guest sees.
+    fn report_disk(&self, observer: &impl Observer) {
+        let size = self.plan.size_bytes;
+        for (rare, fires) in [
+            (Rare::EmptyDisk, size == 0),
+            (Rare::OddTail, size & self.plan.geometry.cluster_size.mask() != 0),
+            (Rare::HugeDisk, size >= 1 << 60),
+        ] {
+            if fires {
+                observer.rare(rare);
+            }
         }
     }
 
@@ -84,9 +104,6 @@ impl Builder {
         let most = self.plan.geometry.max_refcount();
         let payload = self.payload_end.map(|end| end.cluster);
         for (rare, fires) in [
-            (Rare::EmptyDisk, size == 0),
-            (Rare::OddTail, size & self.plan.geometry.cluster_size.mask() != 0),
-            (Rare::HugeDisk, size >= 1 << 60),
             (Rare::OutOfDate, deviations > 0),
             (Rare::DataFile, self.plan.geometry.data_file),
             (Rare::SnapshotSize, sizes.into_iter().any(|other| other != size)),
@@ -100,6 +117,15 @@ impl Builder {
                 observer.rare(rare);
             }
         }
+        self.report_disk(observer);
         debug_assert!(deviations == 0 || self.plan.has(HeaderFlags::OUT_OF_DATE));
     }
+}
+
+/// Reports the vitals of the clusters of a file.
+fn report_clusters(clusters: &Clusters, observer: &impl Observer) {
+    let pairs = clusters.runs().windows(2);
+    let holes = pairs.filter(|pair| pair[0].end < pair[1].first).count();
+    observer.vital(Vital::Holes, holes as u64);
+    observer.vital(Vital::FileClusters, clusters.end());
 }

@@ -6,12 +6,14 @@ mod table;
 
 pub use form::{VhdxForm, block_size};
 
+use crate::disk::observer::{Event, Observer, Rare};
 use crate::disk::offsets::HostOffset;
 use crate::images::file_plan::BlockPlaces;
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, MappedCluster};
+use crate::images::structures::report_structures;
 
 use encoding::{
     FILE_IDENTIFIER, HEADERS, HeaderPlan, MetadataPlan, OLD_LOG_ID, REGION_TABLES, RegionTablePlan,
@@ -24,7 +26,12 @@ use table::TableShape;
 const STALE: [u8; 64] = [0x5A; 64];
 
 /// Writes the image of `builder`, whose plan is that of a [`VhdxForm`]. `mapped` is a buffer.
-pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut LayerFiles) {
+pub fn build<O: Observer>(
+    builder: &Builder,
+    mapped: &mut Vec<MappedCluster>,
+    files: &mut LayerFiles,
+    observer: &O,
+) {
     let plan = builder.plan();
     files.begin(plan.file.format);
     let (Some(places), image) = (&plan.file.places, &mut files.image) else { return };
@@ -45,6 +52,32 @@ pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut Lay
     let end = if form.is_fixed() { end.max(all_blocks) } else { end };
     let tail_end = blocks_end.max(end).saturating_add(SPARE_FILE_BYTES);
     image.seal(if form.has_tail() { tail_end } else { end });
+    if O::OBSERVES {
+        let blocks = (!mapped.is_empty()).then(|| places.start(0));
+        report(form, &regions, blocks, observer);
+    }
+}
+
+/// Reports the structures, and the rare events that no reader notices. `blocks` is the offset of the first block.
+fn report(form: VhdxForm, regions: &RegionOffsets, blocks: Option<u64>, observer: &impl Observer) {
+    let header = match form.second_header_counts() {
+        true => Event::SecondHeader,
+        false => Event::Header,
+    };
+    let structures = [
+        (Some(HEADERS[0]), header),
+        (Some(regions.log), Event::Log),
+        (Some(regions.table), Event::Table),
+        (Some(regions.metadata), Event::Metadata),
+        (blocks, Event::Block),
+    ];
+    report_structures(structures, observer);
+    if form.has_old_log() {
+        observer.rare(Rare::VhdxOldLog);
+    }
+    if form.has_unknown() {
+        observer.rare(Rare::VhdxUnknown);
+    }
 }
 
 /// Writes the header that counts and the other one, and an old entry to the log.

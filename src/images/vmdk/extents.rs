@@ -62,7 +62,7 @@ fn write_extent(
             return write_flat(builder, plan, part, mapped, image);
         }
         ExtentForm::Sparse | ExtentForm::Cowd => {
-            SparseExtent { builder, form, part, has_descriptor: false }.write(mapped, image)
+            SparseExtent { builder, form, part, has_descriptor: false }.write(mapped, image).end
         }
         ExtentForm::SeSparse => {
             let places = builder.plan().file.places;

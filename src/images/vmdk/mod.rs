@@ -13,14 +13,17 @@ mod tables;
 pub use descriptor::Parent;
 pub use form::VmdkForm;
 
+use crate::disk::observer::{Event, Observer, State};
 use crate::images::entropy::Entropy;
 use crate::images::file_plan::{ExtentForm, ExtentPlan, FilePlan};
 use crate::images::files::LayerFiles;
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, ImagePlan, MappedCluster, PayloadFrame};
+use crate::images::structures::report_structures;
 
 use encoding::SECTOR_BYTES;
+use form::Kind;
 use part::DiskPart;
 use sparse::SparseExtent;
 
@@ -60,11 +63,12 @@ pub fn parent<'n>(name: &'n [u8], builder: &Builder) -> Parent<'n> {
 }
 
 /// Writes the image of `builder`, whose plan is that of a [`VmdkForm`]. `mapped` is a buffer.
-pub fn build(
+pub fn build<O: Observer>(
     builder: &Builder,
     parent: Option<Parent>,
     mapped: &mut Vec<MappedCluster>,
     files: &mut LayerFiles,
+    observer: &O,
 ) {
     let plan = builder.plan();
     files.begin(plan.file.format);
@@ -73,14 +77,29 @@ pub fn build(
     mapped.retain(|grain| is_stored(form, grain.mapping));
     let identities = (identity(builder, form), parent);
     if !plan.file.extents.all().is_empty() {
-        return extents::write(builder, form, identities, mapped, files);
+        extents::write(builder, form, identities, mapped, files);
+        let beside = files.extents.all().iter();
+        observer.begin(State::Serialise);
+        return beside.for_each(|_| observer.event(State::Serialise, Event::Extent));
     }
     let part = DiskPart::whole(builder);
     let extent = SparseExtent { builder, form, part, has_descriptor: true };
-    let end = extent.write(mapped, &mut files.image);
+    let placed = extent.write(mapped, &mut files.image);
     let name = files.name.as_str();
     descriptor::write_embedded(&mut files.image, form, (name, part.sectors), identities);
-    files.image.seal(end);
+    files.image.seal(placed.end);
+    if O::OBSERVES {
+        let has_footer = matches!(form.kind(), Kind::Sparse { has_footer: true, .. });
+        let blocks = plan.file.places.filter(|_| !mapped.is_empty()).map(|it| it.start(0));
+        let structures = [
+            (Some(0), Event::Header),
+            (placed.redundant_directory, Event::Directory),
+            (Some(placed.directory), Event::Directory),
+            (blocks, Event::Block),
+            (has_footer.then_some(placed.end), Event::Footer),
+        ];
+        report_structures(structures, observer);
+    }
 }
 
 /// Returns the identity of the content. Readers compare it with that in the descriptor of a child.

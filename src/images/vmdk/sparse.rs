@@ -23,10 +23,21 @@ pub(super) struct SparseExtent<'b> {
     pub has_descriptor: bool,
 }
 
+/// The places of the structures of a written extent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlacedExtent {
+    /// The byte behind the grains and the tables.
+    pub end: u64,
+    /// The offset of the redundant directory.
+    pub redundant_directory: Option<u64>,
+    /// The offset of the directory.
+    pub directory: u64,
+}
+
 impl SparseExtent<'_> {
-    /// Writes the extent, without its descriptor. `mapped` are the clusters of its part. Returns the byte behind the
-    /// grains and the tables.
-    pub(super) fn write(&self, mapped: &[MappedCluster], image: &mut Image) -> u64 {
+    /// Writes the extent, without its descriptor. `mapped` are the clusters of its part. Returns the places of
+    /// its structures.
+    pub(super) fn write(&self, mapped: &[MappedCluster], image: &mut Image) -> PlacedExtent {
         let (plan, form) = (self.builder.plan(), self.form);
         let places = plan.file.places;
         let grains_end = places.map_or(0, |places| places.start(self.builder.file_clusters()));
@@ -54,7 +65,7 @@ impl SparseExtent<'_> {
             Kind::Cowd => self.write_cowd_header((tables.directory, entries), end, image),
             Kind::Sparse { .. } => self.write_headers(directories, end, image),
         }
-        end
+        PlacedExtent { end, redundant_directory: directories.0, directory: directories.1 }
     }
 
     fn write_grain(&self, grain: &MappedCluster, image: &mut Image) {

@@ -5,10 +5,12 @@ mod form;
 
 pub use form::VpcForm;
 
+use crate::disk::observer::{Event, Observer};
 use crate::disk::offsets::HostOffset;
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 use crate::images::qcow2::{Builder, MappedCluster};
+use crate::images::structures::report_structures;
 
 use encoding::{FOOTER_BYTES, FooterFields, NO_BLOCK, SECTOR_BYTES, dynamic_header};
 use form::MAX_BLOCK_ENTRIES;
@@ -22,19 +24,24 @@ const BLOCK_ENTRY_BYTES: usize = NO_BLOCK.len();
 const NEAR_ENTRIES: u64 = 32;
 
 /// Writes the image of `builder`, whose plan is that of a [`VpcForm`]. `mapped` is a buffer.
-pub fn build(builder: &Builder, mapped: &mut Vec<MappedCluster>, files: &mut LayerFiles) {
+pub fn build<O: Observer>(
+    builder: &Builder,
+    mapped: &mut Vec<MappedCluster>,
+    files: &mut LayerFiles,
+    observer: &O,
+) {
     files.begin(builder.plan().file.format);
     match VpcForm::new(builder.plan().file.form).is_fixed() {
-        true => write_fixed(builder, &mut files.image),
+        true => write_fixed(builder, &mut files.image, observer),
         false => {
             builder.mapped_clusters(mapped);
-            write_dynamic(builder, mapped, &mut files.image);
+            write_dynamic(builder, mapped, &mut files.image, observer);
         }
     }
 }
 
 /// Writes the guest data and a footer.
-fn write_fixed(builder: &Builder, image: &mut Image) {
+fn write_fixed<O: Observer>(builder: &Builder, image: &mut Image, observer: &O) {
     let size_bytes = builder.plan().virtual_size_bytes();
     builder.write_flat(image);
     image.truncate(size_bytes);
@@ -42,9 +49,17 @@ fn write_fixed(builder: &Builder, image: &mut Image) {
     let end = size_bytes.max(SECTOR_BYTES);
     image.write(HostOffset::new(end), &footer(builder, None));
     image.seal(0);
+    if O::OBSERVES {
+        report_structures([(Some(0), Event::Block), (Some(end), Event::Footer)], observer);
+    }
 }
 
-fn write_dynamic(builder: &Builder, mapped: &[MappedCluster], image: &mut Image) {
+fn write_dynamic<O: Observer>(
+    builder: &Builder,
+    mapped: &[MappedCluster],
+    image: &mut Image,
+    observer: &O,
+) {
     let (plan, form) = (builder.plan(), VpcForm::new(builder.plan().file.form));
     let Some(places) = plan.file.places else { return };
     let block = plan.geometry.cluster_size;
@@ -71,6 +86,16 @@ fn write_dynamic(builder: &Builder, mapped: &[MappedCluster], image: &mut Image)
         image.write(HostOffset::new(end), &footer);
     }
     image.seal(end);
+    if O::OBSERVES {
+        let structures = [
+            (Some(0), Event::Footer),
+            (Some(header), Event::Header),
+            (Some(table), Event::Table),
+            ((!mapped.is_empty()).then(|| places.start(0)), Event::Block),
+            (form.has_footer_at_end().then_some(end), Event::Footer),
+        ];
+        report_structures(structures, observer);
+    }
 }
 
 /// Returns the number of entries: one for each block of the disk and for each block past its end, and the spare ones.

@@ -96,15 +96,20 @@ impl Vm {
             match journal.format {
                 ImageFormat::Qcow2 => builder.build(&names, &mut scratch, files, observer),
                 ImageFormat::Raw => builder.build_raw(files),
-                ImageFormat::Vpc => vpc::build(builder, &mut mapped, files),
-                ImageFormat::Vhdx => vhdx::build(builder, &mut mapped, files),
+                ImageFormat::Vpc => vpc::build(builder, &mut mapped, files, observer),
+                ImageFormat::Vhdx => vhdx::build(builder, &mut mapped, files, observer),
                 ImageFormat::Vmdk => {
-                    vmdk::build(builder, self.parent(&names, height), &mut mapped, files)
+                    let parent = self.parent(&names, height);
+                    vmdk::build(builder, parent, &mut mapped, files, observer);
                 }
             }
         }
-        if self.journal.format == ImageFormat::Qcow2 {
-            self.builder.report_vitals(&scratch, observer);
+        match self.journal.format {
+            ImageFormat::Qcow2 => self.builder.report_vitals(&scratch, observer),
+            ImageFormat::Raw => {}
+            ImageFormat::Vpc | ImageFormat::Vhdx | ImageFormat::Vmdk => {
+                self.builder.report_file(observer);
+            }
         }
         (self.scratch, self.mapped) = (scratch, mapped);
     }

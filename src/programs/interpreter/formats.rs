@@ -37,7 +37,8 @@ pub(super) fn allows_look(plan: &ImagePlan, cluster: GuestCluster, look: Look) -
         (ImageFormat::Vpc, false) => !form.has_footer_at_end(),
         _ => false,
     };
-    !plan.geometry.extended_l2 && !(misleads && look.is_footer())
+    let is_ambiguous = misleads && look.is_footer();
+    !plan.geometry.extended_l2 && !is_ambiguous
 }
 
 /// Reports whether an operation has a meaning in an image with the plan `file`.

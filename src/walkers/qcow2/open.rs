@@ -1,7 +1,7 @@
 //! Opens a qcow2 image.
 
 use crate::disk::image_format::ImageFormat;
-use crate::disk::observer::{Event, Observer, Rare, State};
+use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
@@ -35,19 +35,6 @@ pub(in crate::walkers) type Named = Option<Option<ImageFormat>>;
 impl<'s, S: Storage + ?Sized> Qcow2<'s, S> {
     /// Opens an image, with the checks that QEMU makes. Returns its reference to the layer below, too.
     pub(in crate::walkers) fn open(
-        layer: &Layer<'s, S>,
-        observer: &impl Observer,
-    ) -> Result<(Self, Named), MapError> {
-        observer.begin(State::Open);
-        let opened = Self::open_layer(layer, observer);
-        if opened.is_err() {
-            observer.event(State::Open, Event::Failed);
-            observer.rare(Rare::OpenFails);
-        }
-        opened
-    }
-
-    fn open_layer(
         layer: &Layer<'s, S>,
         observer: &impl Observer,
     ) -> Result<(Self, Named), MapError> {

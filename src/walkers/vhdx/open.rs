@@ -3,12 +3,13 @@
 //! # Arithmetic
 //! An item of the metadata that lies past 2^64 lies past the end of every file, where there are zeros.
 
+use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Storage, read_array};
 use crate::formats::error::MapError;
 use crate::formats::vhdx::block_table::BlockTable;
 use crate::formats::vhdx::constants::{FILE_SIGNATURE, REGION_TABLE_OFFSET};
-use crate::formats::vhdx::header::VhdxHeader;
+use crate::formats::vhdx::header::{HeaderChoice, LesserHeader, VhdxHeader};
 use crate::formats::vhdx::metadata::MetadataTable;
 use crate::formats::vhdx::region_table::RegionTable;
 use crate::formats::vhdx::regions::Region;
@@ -32,38 +33,62 @@ impl<'s, S: Storage + ?Sized> Vhdx<'s, S> {
     ///
     /// # Errors
     /// QEMU refuses the image, or a read failed.
-    pub(in crate::walkers) fn open(image: &'s S) -> Result<Self, MapError> {
-        Self::open_reporting(image, Err)
+    pub(in crate::walkers) fn open(
+        image: &'s S,
+        observer: &impl Observer,
+    ) -> Result<Self, MapError> {
+        Self::open_reporting(image, observer, Err)
     }
 
     /// Opens the image, and calls `take` with each fault of a stored block.
     fn open_reporting(
         image: &'s S,
+        observer: &impl Observer,
         take: impl FnMut(MapError) -> Result<(), MapError>,
     ) -> Result<Self, MapError> {
         if read_array(image, HostOffset::ZERO)? != FILE_SIGNATURE {
             let what = "the file does not begin with 'vhdxfile'";
             return Err(MapError::NotImage { format: "vhdx", what });
         }
-        let header = VhdxHeader::read(image)?;
+        let (header, choice) = VhdxHeader::read_chosen(image)?;
+        report_choice(choice, observer);
         let mut scratch = [0; OPEN_PIECE_BYTES];
         if let Some(log) = header.log()? {
+            observer.event(State::Open, Event::Log);
+            observer.rare(Rare::VhdxLog);
             check_log(image, &log, &mut scratch)?;
         }
         let log = Region::new(header.log_offset, header.log_length_bytes);
         let place = HostOffset::new(REGION_TABLE_OFFSET);
         let RegionTable { bat: (table, length_bytes), metadata_offset, regions } =
             RegionTable::read(image, place, log)?;
+        observer.event(State::Open, Event::Directory);
         let metadata =
             MetadataTable::read(image, metadata_offset)?.values(image, metadata_offset)?;
+        observer.event(State::Open, Event::Metadata);
         let table = BlockTable::new(table, length_bytes, &metadata)?;
         each_fault(image, &table, &regions, &mut scratch, take)?;
+        observer.event(State::Open, Event::Table);
         Ok(Self { image, table, reports_blocks: true })
     }
 
     /// Returns the size of the disk that a guest sees, a multiple of 512.
     pub(in crate::walkers) fn size_bytes(&self) -> u64 {
         self.table.size_bytes
+    }
+}
+
+/// Reports which header counts.
+fn report_choice(choice: HeaderChoice, observer: &impl Observer) {
+    let event = if choice.is_second { Event::SecondHeader } else { Event::Header };
+    observer.event(State::Open, event);
+    if choice.is_second {
+        observer.rare(Rare::VhdxSecondHeader);
+    }
+    match choice.other {
+        LesserHeader::Invalid => observer.rare(Rare::VhdxSingleHeader),
+        LesserHeader::Equal => observer.rare(Rare::VhdxEqualHeaders),
+        LesserHeader::Older => {}
     }
 }
 
@@ -76,7 +101,7 @@ pub fn check_vhdx<S: Storage + ?Sized>(
     image: &S,
     mut report: impl FnMut(&MapError),
 ) -> Result<(), MapError> {
-    let opened = Vhdx::open_reporting(image, |fault| {
+    let opened = Vhdx::open_reporting(image, &(), |fault| {
         report(&fault);
         Ok(())
     });

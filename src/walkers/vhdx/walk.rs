@@ -7,12 +7,14 @@
 use std::ops::{ControlFlow, Range};
 
 use crate::disk::extent::Mapping;
-use crate::disk::observer::{Event, Observer, State};
+use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::entries::{EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
-use crate::formats::vhdx::block_table::{BlockState, BlockTable};
+use crate::formats::vhdx::block_table::{
+    BlockState, BlockTable, STATE_MASK, STATE_UNDEFINED, STATE_UNMAPPED,
+};
 use crate::walkers::cover::{Cover, entries_of, go_on};
 
 use super::open::Vhdx;
@@ -23,7 +25,7 @@ const ALL_DATA: Mapping = Mapping { present: true, zero: false, data: true, ..Ma
 impl<S: Storage + ?Sized> Vhdx<'_, S> {
     /// Walks the window. `scratch` holds a piece of the block allocation table.
     pub(in crate::walkers) fn walk(&self, scratch: &mut [u8], cover: &mut impl Cover) -> Flow {
-        cover.observer().begin(State::WalkL1);
+        cover.observer().begin(State::WalkVhdx);
         if !self.reports_blocks {
             go_on!(cover.step());
             return Ok(cover.put(cover.end(), ALL_DATA));
@@ -35,7 +37,7 @@ impl<S: Storage + ?Sized> Vhdx<'_, S> {
         let indices = table.index_of(blocks.start)..last.min(table.room_entries);
         go_on!(each_entries(self.image, table.offset, indices, scratch, |entries| -> Flow {
             go_on!(cover.step());
-            cover.observer().event(State::WalkL1, Event::Piece);
+            cover.observer().event(State::WalkVhdx, Event::Piece);
             for EntryRun { indices, entry } in entries.runs() {
                 go_on!(equal_blocks(table, indices, u64::from_le_bytes(entry), cover)?);
             }
@@ -82,13 +84,16 @@ fn start_of(table: &BlockTable, index: u64) -> GuestOffset {
 }
 
 /// Covers the blocks with the entries at `indices`, which are all `entry`.
-fn equal_blocks(
+fn equal_blocks<C: Cover>(
     table: &BlockTable,
     indices: Range<u64>,
     entry: u64,
-    cover: &mut impl Cover,
+    cover: &mut C,
 ) -> Flow {
     if BlockState::of_entry(entry) == BlockState::Zeros {
+        if C::Observer::OBSERVES {
+            report_zeros(table, &indices, entry, cover.observer());
+        }
         let [start, end] = [indices.start, indices.end].map(|index| start_of(table, index));
         return cover.cover(start, end, mapping_of(None));
     }
@@ -98,13 +103,41 @@ fn equal_blocks(
     Ok(ControlFlow::Continue(()))
 }
 
+/// Reports the state of blocks that read as zeros, and an entry of a sector bitmap among them.
+fn report_zeros(table: &BlockTable, indices: &Range<u64>, entry: u64, observer: &impl Observer) {
+    let blocks =
+        table.blocks_before(indices.end).saturating_sub(table.blocks_before(indices.start));
+    if blocks < indices.end.saturating_sub(indices.start) {
+        report_bitmap(observer);
+    }
+    let event = match entry & STATE_MASK {
+        STATE_UNDEFINED => Some(Event::Undefined),
+        STATE_UNMAPPED => Some(Event::Unmapped),
+        _ => None,
+    };
+    if let Some(event) = event.filter(|_| blocks > 0) {
+        observer.event(State::WalkVhdx, event);
+    }
+}
+
+/// Reports an entry of a sector bitmap.
+fn report_bitmap(observer: &impl Observer) {
+    observer.event(State::WalkVhdx, Event::Bitmap);
+    observer.rare(Rare::VhdxBitmap);
+}
+
 /// Covers the block with the entry at `index`, unless that stands for a sector bitmap.
 fn block(table: &BlockTable, index: u64, entry: u64, cover: &mut impl Cover) -> Flow {
     if table.is_bitmap(index) {
+        report_bitmap(cover.observer());
         return Ok(ControlFlow::Continue(()));
     }
     let start = start_of(table, index);
-    let mapping = mapping_of(start_of_data(table, index, entry)?);
+    let host = start_of_data(table, index, entry);
+    if host.is_err() {
+        cover.observer().rare(Rare::VhdxUnreadable);
+    }
+    let mapping = mapping_of(host?);
     cover.cover(start, start.saturating_add(table.block_bytes.into()), mapping)
 }
 

@@ -31,7 +31,7 @@ use super::open::Vmdk;
 /// # Errors
 /// The first fault of an entry; or QEMU refuses the image, `layer` lacks the file of an extent, or a read failed.
 pub fn check_vmdk<S: Storage + ?Sized>(layer: &Layer<'_, S>) -> Result<(), MapError> {
-    let (vmdk, _) = Vmdk::open(layer)?;
+    let (vmdk, _) = Vmdk::open(layer, &())?;
     let mut sound = BTreeSet::new();
     let mut scratch = Scratch { directory: vec![0; PIECE_BYTES], table: vec![0; PIECE_BYTES] };
     let mut position = GuestOffset::ZERO;

@@ -47,7 +47,7 @@ pub(crate) struct ExtentUnit {
 /// QEMU refuses the image, `layer` lacks the file of an extent, or a read failed.
 pub(crate) fn vmdk_facts<S: Storage + ?Sized>(layer: &Layer<'_, S>) -> Result<VmdkFacts, MapError> {
     let layout = ImageLayout::read(layer.image)?;
-    let vmdk = Vmdk::open_with(layer, &layout)?;
+    let vmdk = Vmdk::open_with(layer, &layout, &())?;
     let lines = layout.extents().iter().cloned().map(Some).chain(std::iter::repeat(None));
     let extents = vmdk.extents.iter().zip(lines).map(|(extent, line)| ExtentFacts {
         length_bytes: extent.end.saturating_distance_from(extent.start),

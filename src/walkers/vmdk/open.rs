@@ -3,6 +3,7 @@
 //! # Arithmetic
 //! A file has less than 2^63 bytes, so that the length of an image does not saturate.
 
+use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, Storage};
 use crate::formats::error::MapError;
@@ -16,6 +17,7 @@ use crate::formats::vmdk::footer;
 use crate::formats::vmdk::head::{Identity, ImageLayout, first_sector, sectors_of};
 use crate::formats::vmdk::sesparse::{ConstHeader, check_volatile};
 use crate::formats::vmdk::sparse_header::SparseHeader;
+use crate::formats::vmdk::tables::{GrainKind, Tables};
 
 use super::extent::{ExtentData, OpenExtent};
 
@@ -31,37 +33,61 @@ impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
     ///
     /// # Errors
     /// QEMU refuses the image, `layer` lacks the file of an extent, or a read failed.
-    pub(in crate::walkers) fn open(layer: &Layer<'s, S>) -> Result<(Self, bool), MapError> {
-        let vmdk = Self::open_with(layer, &ImageLayout::read(layer.image)?)?;
+    pub(in crate::walkers) fn open(
+        layer: &Layer<'s, S>,
+        observer: &impl Observer,
+    ) -> Result<(Self, bool), MapError> {
+        let vmdk = Self::open_with(layer, &ImageLayout::read(layer.image)?, observer)?;
         let has_parent = vmdk.identity.parent_name.is_some();
+        if has_parent {
+            observer.event(State::Open, Event::Backing);
+        }
         Ok((vmdk, has_parent))
     }
 
     /// Opens the image, which has this layout.
-    pub(super) fn open_with(layer: &Layer<'s, S>, layout: &ImageLayout) -> Result<Self, MapError> {
+    pub(super) fn open_with(
+        layer: &Layer<'s, S>,
+        layout: &ImageLayout,
+        observer: &impl Observer,
+    ) -> Result<Self, MapError> {
         let image_sectors = sectors_of(layer.image);
         let mut extents = Vec::with_capacity(layout.extents().len());
         if let ImageLayout::Sparse { .. } = layout {
-            add(&mut extents, layer.image, sparse(layer.image, image_sectors)?)?;
+            add(&mut extents, layer.image, sparse(layer.image, image_sectors, observer)?)?;
         }
         if layer.extents.len() < layout.extents().len() {
             return Err(MapError::Missing("file of an extent"));
         }
         for (line, file) in layout.extents().iter().zip(layer.extents) {
+            observer.event(State::Open, Event::Extent);
             let opened = match line.kind {
                 ExtentKind::Flat(offset) => (line.sectors, ExtentData::Flat(offset)),
                 // QEMU looks for a footer at the end of the descriptor, not of the extent.
-                ExtentKind::Sparse => sparse(&**file, image_sectors)?,
+                ExtentKind::Sparse => sparse(&**file, image_sectors, observer)?,
                 ExtentKind::SeSparse => sesparse(&**file)?,
             };
             add(&mut extents, file, opened)?;
         }
-        Ok(Self { extents, identity: Identity::read(layer.image, layout)? })
+        let identity = Identity::read(layer.image, layout)?;
+        observer.event(State::Open, Event::Metadata);
+        Ok(Self { extents, identity })
     }
 
     /// Returns the size of the disk that a guest sees, a multiple of 512.
     pub(in crate::walkers) fn size_bytes(&self) -> u64 {
         self.extents.last().map_or(0, |extent| extent.end.get())
+    }
+
+    /// Reports whether a guest offset lies inside the last grain of the disk. It must be the end of the disk or in it.
+    pub(in crate::walkers) fn is_inside_last_grain(&self, guest: GuestOffset) -> bool {
+        self.extents.last().is_some_and(|extent| match &extent.data {
+            ExtentData::Sparse(tables) => {
+                let inside = guest.saturating_distance_from(extent.start);
+                !inside.is_multiple_of(tables.grain_bytes())
+            }
+            ExtentData::Flat(_) | ExtentData::Indivisible(_) => false,
+        })
     }
 
     /// Checks that `parent` has the content on which this image is based.
@@ -102,9 +128,12 @@ fn add<'s, S: Storage + ?Sized>(
 fn sparse<S: Storage + ?Sized>(
     file: &S,
     image_sectors: u64,
+    observer: &impl Observer,
 ) -> Result<(u64, ExtentData), MapError> {
     let first = first_sector(file)?;
+    observer.event(State::Open, Event::Header);
     if first.starts_with(&COWD_MAGIC) {
+        observer.rare(Rare::VmdkCowd);
         let header = CowdHeader::read(&first);
         let tables = header.tables()?;
         let data = match header.is_divisible() {
@@ -126,8 +155,25 @@ fn sparse<S: Storage + ?Sized>(
         let mut bytes = [0; STREAM_FOOTER_BYTES];
         file.read_at(HostOffset::new(at), &mut bytes)?;
         header = footer::header(&bytes)?;
+        observer.event(State::Open, Event::Footer);
+        observer.rare(Rare::VmdkFooter);
     }
-    Ok((header.capacity_sectors, ExtentData::Sparse(header.tables(sectors_of(file))?)))
+    let tables = header.tables(sectors_of(file))?;
+    report_tables(&tables, observer);
+    Ok((header.capacity_sectors, ExtentData::Sparse(tables)))
+}
+
+/// Reports the rare events in the tables of an extent.
+fn report_tables(tables: &Tables, observer: &impl Observer) {
+    observer.event(State::Open, Event::Directory);
+    match tables.kind {
+        GrainKind::Compressed { has_marker: true } => observer.rare(Rare::VmdkMarked),
+        GrainKind::Compressed { has_marker: false } => observer.rare(Rare::VmdkUnmarked),
+        GrainKind::Plain | GrainKind::SeSparse(_) => {}
+    }
+    if tables.table_bytes() < SECTOR_BYTES {
+        observer.rare(Rare::VmdkShortTable);
+    }
 }
 
 /// Returns the number of sectors and the tables of an seSparse extent.

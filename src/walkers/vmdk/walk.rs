@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::disk::observer::{Event, Observer, State};
+use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::entries::{Entries, EntryRun, each_entries};
@@ -26,7 +26,8 @@ impl<S: Storage + ?Sized> Vmdk<'_, S> {
         second: &mut [u8],
         cover: &mut impl Cover,
     ) -> Flow {
-        cover.observer().begin(State::WalkL1);
+        cover.observer().begin(State::WalkDirectory);
+        cover.observer().begin(State::WalkGrains);
         let mut last: Option<&OpenExtent<S>> = None;
         while cover.position() < cover.end() {
             let Some(extent) = self.extent_at(cover.position()) else { break };
@@ -34,12 +35,13 @@ impl<S: Storage + ?Sized> Vmdk<'_, S> {
                 go_on!(cover.change_file());
             }
             last = Some(extent);
+            cover.observer().event(State::WalkDirectory, Event::Extent);
             match &extent.data {
                 ExtentData::Flat(_) | ExtentData::Indivisible(_) => {
                     go_on!(cover.step());
                     let mapping = self.lookup(cover.position())?;
                     let end = extent.end.min(cover.end());
-                    cover.observer().event(State::WalkL1, mapping.event());
+                    cover.observer().event(State::WalkDirectory, mapping.event());
                     go_on!(cover.put(end, mapping));
                 }
                 ExtentData::Sparse(tables) => {
@@ -82,9 +84,10 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         let entries = u64::from(self.tables.directory_entries);
         let indices = from..until.min(entries);
         let (file, directory) = (self.extent.file, self.tables.directory);
+        let mut previous = None;
         go_on!(each_entries(file, directory, indices, first, |entries| -> Flow {
             go_on!(self.cover.step());
-            self.cover.observer().event(State::WalkL1, Event::Piece);
+            self.cover.observer().event(State::WalkDirectory, Event::Piece);
             let Entries::Read(index, entries) = entries else {
                 return Ok(ControlFlow::Continue(()));
             };
@@ -92,9 +95,9 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
                 let at = start.saturating_add(index.saturating_mul(span));
                 let table = self.checked(at, |tables| tables.table_of(number(*entry)))?;
                 if let Some(table) = table {
+                    self.report_table(at, table, previous.replace(table));
                     // The entries before this one that name no table are holes.
                     go_on!(self.cover.hole_until(at)?);
-                    self.cover.observer().event(State::WalkL1, Event::Table);
                     let end = end.min(at.saturating_add(span));
                     go_on!(self.table(table, at, end, second, &number)?);
                 }
@@ -106,6 +109,21 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
             self.checked(at, |_| Err(NO_DIRECTORY_ENTRY))?;
         }
         self.cover.hole_until(end)
+    }
+
+    /// Reports a table that maps the disk from `at`, and the hole before it. `previous` is the table before it.
+    fn report_table(&self, at: GuestOffset, table: HostOffset, previous: Option<HostOffset>) {
+        let observer = self.cover.observer();
+        if at > self.cover.position() {
+            observer.event(State::WalkDirectory, Event::Unallocated);
+        }
+        match previous == Some(table) {
+            true => {
+                observer.event(State::WalkDirectory, Event::SharedTable);
+                observer.rare(Rare::VmdkSharedTable);
+            }
+            false => observer.event(State::WalkDirectory, Event::Table),
+        }
     }
 
     /// Covers the window up to `end` in the grain table at `table`, which maps the disk from `start`.
@@ -120,10 +138,10 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
         let grain_bytes = self.tables.grain_bytes();
         let from = self.cover.position().saturating_distance_from(start) / grain_bytes;
         let until = end.saturating_distance_from(start).div_ceil(grain_bytes);
-        self.cover.observer().begin(State::WalkL2);
+        self.cover.observer().begin(State::WalkGrains);
         each_entries(self.extent.file, table, from..until, scratch, |entries| -> Flow {
             go_on!(self.cover.step());
-            self.cover.observer().event(State::WalkL2, Event::Piece);
+            self.cover.observer().event(State::WalkGrains, Event::Piece);
             for EntryRun { indices, entry } in entries.runs() {
                 let at = start.saturating_add(indices.start.saturating_mul(grain_bytes));
                 let grain = self.checked(at, |tables| tables.grain_of(number(entry)))?;
@@ -140,6 +158,7 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
             return Ok(ControlFlow::Continue(()));
         }
         go_on!(self.cover.hole_until(at)?);
+        self.report_grain(grain);
         let grain_bytes = self.tables.grain_bytes();
         let mapping = self.extent.mapping_of(grain);
         // The mapping of zeros continues over all grains. Stored grains with equal entries lie in one place.
@@ -152,6 +171,21 @@ impl<S: Storage + ?Sized, C: Cover> ExtentWalk<'_, '_, S, C> {
             go_on!(self.cover.cover(start, start.saturating_add(each), mapping)?);
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Reports the rare events of a grain.
+    fn report_grain(&self, grain: Grain) {
+        let observer = self.cover.observer();
+        match grain {
+            Grain::Zero => observer.rare(Rare::VmdkZeroGrain),
+            Grain::At(host)
+                if C::Observer::OBSERVES && host.get() >= self.extent.file.length_bytes() =>
+            {
+                observer.event(State::WalkGrains, Event::PastFile);
+                observer.rare(Rare::VmdkPastFile);
+            }
+            Grain::At(_) | Grain::Unallocated => {}
+        }
     }
 
     /// Decodes the entry for the guest bytes from `at` on. If it is malformed, covers the hole before it.

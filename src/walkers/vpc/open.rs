@@ -6,6 +6,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::entries::each_entries;
@@ -32,8 +33,15 @@ impl<'s, S: Storage + ?Sized> Vpc<'s, S> {
     ///
     /// # Errors
     /// QEMU refuses the image, or a read failed.
-    pub(in crate::walkers) fn open(image: &'s S) -> Result<Self, MapError> {
+    pub(in crate::walkers) fn open(
+        image: &'s S,
+        observer: &impl Observer,
+    ) -> Result<Self, MapError> {
         let (footer, is_dynamic) = footer(image)?;
+        observer.event(State::Open, Event::Footer);
+        if footer.states_geometry() {
+            observer.rare(Rare::VhdGeometry);
+        }
         let size_bytes = footer.virtual_size_bytes();
         let blocks = match is_dynamic {
             false => None,
@@ -41,7 +49,11 @@ impl<'s, S: Storage + ?Sized> Vpc<'s, S> {
                 let mut bytes = [0; DYNAMIC_HEADER_BYTES];
                 image.read_at(HostOffset::new(footer.data_offset), &mut bytes)?;
                 let header = DynamicHeader::parse(&bytes, size_bytes)?;
-                check_ends(image, &header)?;
+                observer.event(State::Open, Event::Header);
+                let stored = StoredBlocks::read(image, &header, size_bytes)?;
+                check_ends(image, &header, stored.highest)?;
+                observer.event(State::Open, Event::Table);
+                stored.report(&footer, &header, observer);
                 // QEMU maps a disk of type 2 as a fixed disk, even if it begins with a footer.
                 (footer.disk_type != TYPE_FIXED).then_some(header)
             }
@@ -81,19 +93,69 @@ fn footer<S: Storage + ?Sized>(image: &S) -> Result<(Footer, bool), MapError> {
     Ok((Footer::parse(&bytes)?, false))
 }
 
-/// Checks that the table and all blocks, also those past the end of the disk, end inside the file.
-fn check_ends<S: Storage + ?Sized>(image: &S, header: &DynamicHeader) -> Result<(), MapError> {
+/// The stored blocks of an image.
+struct StoredBlocks {
+    /// The highest table entry of a block.
+    highest: Option<u32>,
+    /// A block lies past the end of the disk.
+    is_past_end: bool,
+}
+
+impl StoredBlocks {
+    /// Reads the table of a disk of `size_bytes`.
+    fn read<S: Storage + ?Sized>(
+        image: &S,
+        header: &DynamicHeader,
+        size_bytes: u64,
+    ) -> Result<Self, MapError> {
+        let blocks = size_bytes.div_ceil(header.block_bytes.into());
+        let mut stored = Self { highest: None, is_past_end: false };
+        let mut scratch = [0; OPEN_PIECE_BYTES];
+        let entries = 0..u64::from(header.entries);
+        let _ = each_entries(image, header.table_offset, entries, &mut scratch, |piece| -> Flow {
+            for run in piece.runs() {
+                let entry = u32::from_be_bytes(run.entry);
+                if entry != UNALLOCATED {
+                    stored.highest = stored.highest.max(Some(entry));
+                    stored.is_past_end |= run.indices.end > blocks;
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(stored)
+    }
+
+    /// Reports the rare events in a dynamic disk.
+    fn report(&self, footer: &Footer, header: &DynamicHeader, observer: &impl Observer) {
+        let highest = self.highest.and_then(|entry| header.data_of(entry));
+        for (rare, fires) in [
+            (Rare::VhdHeaderGap, footer.data_offset != FOOTER_BYTES as u64),
+            (Rare::VhdTableLast, highest.is_some_and(|data| data < header.table_offset)),
+            (Rare::VhdFarBlock, highest.is_some_and(|data| data.get() >= FAR_BYTES)),
+            (Rare::VhdNoBitmap, header.bitmap_bytes() == 0),
+            (Rare::VhdSpareBlock, self.is_past_end),
+            (Rare::VhdTypeFixed, footer.disk_type == TYPE_FIXED),
+        ] {
+            if fires {
+                observer.rare(rare);
+            }
+        }
+    }
+}
+
+/// The host offset from which a block is far: sectors before it have numbers that fit into a signed number of 32 bits.
+const FAR_BYTES: u64 = 1 << 40;
+
+/// Checks that the table and all blocks, also those past the end of the disk, end inside the file. `highest` is the
+/// highest entry of a block.
+fn check_ends<S: Storage + ?Sized>(
+    image: &S,
+    header: &DynamicHeader,
+    highest: Option<u32>,
+) -> Result<(), MapError> {
     let entries = u64::from(header.entries);
-    let mut highest = None;
-    let mut scratch = [0; OPEN_PIECE_BYTES];
-    let table = header.table_offset;
-    let _ = each_entries(image, table, 0..entries, &mut scratch, |piece| -> Flow {
-        let in_piece = piece.runs().map(|run| u32::from_be_bytes(run.entry));
-        let in_piece = in_piece.filter(|entry| *entry != UNALLOCATED).max();
-        highest = highest.max(in_piece);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    let end_of_table = table
+    let end_of_table = header
+        .table_offset
         .checked_add(entries * 4)
         .and_then(|end| end.get().checked_next_multiple_of(SECTOR_BYTES));
     let end_of_blocks = highest

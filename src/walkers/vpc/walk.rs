@@ -19,9 +19,10 @@ use super::open::Vpc;
 impl<S: Storage + ?Sized> Vpc<'_, S> {
     /// Walks the window. `scratch` holds a piece of the block allocation table.
     pub(in crate::walkers) fn walk(&self, scratch: &mut [u8], cover: &mut impl Cover) -> Flow {
-        cover.observer().begin(State::WalkL1);
+        cover.observer().begin(State::WalkVhd);
         let Some(header) = &self.blocks else {
             go_on!(cover.step());
+            cover.observer().event(State::WalkVhd, Event::Normal);
             let (from, end) = (in_place(cover.position()), cover.end());
             return Ok(cover.put(end, mapping_of(Some(from))));
         };
@@ -29,7 +30,7 @@ impl<S: Storage + ?Sized> Vpc<'_, S> {
         let indices = entries_of(position, end, header.block_bytes.trailing_zeros());
         each_entries(self.image, header.table_offset, indices, scratch, |entries| -> Flow {
             go_on!(cover.step());
-            cover.observer().event(State::WalkL1, Event::Piece);
+            cover.observer().event(State::WalkVhd, Event::Piece);
             for EntryRun { indices, entry } in entries.runs() {
                 go_on!(equal_blocks(header, indices, u32::from_be_bytes(entry), cover)?);
             }
