@@ -1,5 +1,7 @@
 //! The parts of images.
 
+use crate::disk::image_format::ImageFormat;
+
 /// The part of an image that a field or an entry belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
@@ -61,6 +63,19 @@ impl Part {
         Self::Directory,
         Self::Metadata,
     ];
+
+    /// Returns the parts that images of a format can have.
+    pub fn of_format(format: ImageFormat) -> &'static [Self] {
+        match format {
+            ImageFormat::Qcow2 => Self::ALL.split_at(Self::OF_QCOW2).0,
+            ImageFormat::Raw => &[],
+            ImageFormat::Vpc => &[Self::Header, Self::Table, Self::BlockFront],
+            ImageFormat::Vhdx => &[Self::Header, Self::Table, Self::Directory, Self::Metadata],
+            ImageFormat::Vmdk => {
+                &[Self::Header, Self::Table, Self::BlockFront, Self::Directory, Self::Metadata]
+            }
+        }
+    }
 
     /// Returns the name.
     pub fn name(self) -> &'static str {

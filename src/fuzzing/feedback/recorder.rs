@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 
-use super::Counter;
+use super::layout::Counter;
 use super::layout::{COUNTERS, delta_index, magnitude, rare_index, vital_index};
 use super::states::{edge, place_of};
 

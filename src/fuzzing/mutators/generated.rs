@@ -1,14 +1,14 @@
 //! New operations, for the mutations that insert some.
 
 use crate::programs::operation::Class;
-use crate::programs::{Operation, generate};
+use crate::programs::{Operation, Program, generate};
 
 use super::context::MutationContext;
 
 impl MutationContext<'_> {
-    /// Returns a random operation. If the target has attacks, one in three is an attack. Half of the others come from
-    /// the generator of programs; the rest have any opcode.
-    pub(super) fn operation(&mut self) -> Operation {
+    /// Returns a random operation for `program`. If the target has attacks, one in three is an attack, on a part that
+    /// the format of its layer has. Half of the others come from the generator of programs; the rest have any opcode.
+    pub(super) fn operation(&mut self, program: &Program) -> Operation {
         let attack = self.limits.attacks > 0 && self.entropy.one_in(3);
         let usual = !attack && self.entropy.one_in(2);
         loop {
@@ -18,7 +18,7 @@ impl MutationContext<'_> {
                     .filter(|made| (made.class() == Class::Attacks) == attack),
             };
             if let Some(operation) = made {
-                return operation;
+                return self.aimed(operation, program);
             }
         }
     }
@@ -36,7 +36,8 @@ mod tests {
     fn made(limits: Limits) -> BTreeSet<&'static str> {
         let entropy = Entropy::new(1);
         let mut context = MutationContext { entropy, limits, most: 64, other: None, sound: true };
-        (0..10_000).map(|_| context.operation().name()).collect()
+        let program = Program::default();
+        (0..10_000).map(|_| context.operation(&program).name()).collect()
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! libFuzzer's own mutations change bytes: mostly operands, seldom an opcode. The mutations of this module change whole
 //! operations: they add, remove, reorder and aim them. One of them changes the entries that the walker reads.
 
+mod aim;
 mod bytes;
 mod context;
 mod crossover;

@@ -35,7 +35,8 @@ pub(super) fn change_at(program: &mut Program, at: usize, context: &mut Mutation
         1 => step(operand, &mut context.entropy),
         _ => interesting(place.kind, operand, &geometry, &mut context.entropy),
     }
-    program.operations[at] = Operation::decode(&record).unwrap_or(before);
+    let changed = Operation::decode(&record).unwrap_or(before);
+    program.operations[at] = context.aimed(changed, program);
     program.operations[at] != before
 }
 

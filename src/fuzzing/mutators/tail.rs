@@ -9,7 +9,7 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
     program.operations.truncate(kept);
     let count = (1 + context.index(12)).min(context.room(program));
     for _ in 0..count {
-        let operation = context.operation();
+        let operation = context.operation(program);
         program.operations.push(operation);
     }
     true
