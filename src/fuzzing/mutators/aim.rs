@@ -78,7 +78,9 @@ mod tests {
     fn anatomies(program: &Program) -> Vec<Anatomy> {
         let (mut vm, mut images) = (Vm::new(), Images::default());
         vm.begin(&program.prologue, Limits::HOSTILE);
-        program.operations.iter().for_each(|operation| drop(vm.step(*operation)));
+        for operation in &program.operations {
+            vm.step(*operation);
+        }
         vm.build(&FileNames::default(), &mut images, &());
         let layers = images.layers().map(|files| {
             let mut anatomy = Anatomy::default();
