@@ -1,6 +1,9 @@
 //! Aims attacks at parts that the layer's format has. An attack on another part would change nothing.
 
+use smallvec::SmallVec;
+
 use crate::disk::image_format::ImageFormat;
+use crate::disk::limits::MAX_LAYERS;
 use crate::formats::anatomy::Part;
 use crate::programs::operand::{Base, Number};
 use crate::programs::{Operation, Program};
@@ -30,36 +33,42 @@ impl MutationContext<'_> {
     }
 }
 
-/// The layers that a program builds.
-struct Layers {
-    count: usize,
-    /// The parts that the lowest layer can have. All others are qcow2 images.
-    lowest: &'static [Part],
-}
+/// The parts of each layer that a program builds, from the lowest layer up.
+struct Layers(SmallVec<[&'static [Part]; MAX_LAYERS]>);
 
 impl Layers {
     /// Returns the layers of a program in a target that allows `most`.
     fn of(program: &Program, most: usize) -> Self {
-        let is_overlay = |operation: &&Operation| matches!(operation, Operation::Overlay { .. });
-        let overlays = program.operations.iter().filter(is_overlay).count();
-        let count = (1 + overlays).min(most.max(1));
         let file = program.prologue.plan().file;
-        let lowest = match program.prologue.base {
-            Base::Raw if count > 1 => Part::of_format(ImageFormat::Raw),
+        let lowest: &[Part] = match program.prologue.base {
             // A fixed VHD disk has a footer, and no table.
             Base::Vpc if file.is_flat => &[Part::Header],
             _ => Part::of_format(file.format),
         };
-        Self { count, lowest }
+        let [qcow2, vmdk] = [ImageFormat::Qcow2, ImageFormat::Vmdk].map(Part::of_format);
+        let (mut layers, mut top) = (SmallVec::from_slice(&[lowest]), file.format);
+        for operation in &program.operations {
+            let overlay = match operation {
+                Operation::Overlay { .. } => (qcow2, ImageFormat::Qcow2),
+                // A VMDK image has no parent in another format.
+                Operation::OverlayVmdk { .. } if top == ImageFormat::Vmdk => (vmdk, top),
+                _ => continue,
+            };
+            if layers.len() < most {
+                layers.push(overlay.0);
+                top = overlay.1;
+            }
+        }
+        if program.prologue.base == Base::Raw && layers.len() > 1 {
+            layers[0] = Part::of_format(ImageFormat::Raw);
+        }
+        Self(layers)
     }
 
     /// Returns the parts that an attack at `depth` can hit: the number of layers from the top down, modulo the number
     /// of layers.
     fn parts_at(&self, depth: u8) -> &'static [Part] {
-        match usize::from(depth) % self.count == self.count - 1 {
-            true => self.lowest,
-            false => Part::of_format(ImageFormat::Qcow2),
-        }
+        self.0[self.0.len() - 1 - usize::from(depth) % self.0.len()]
     }
 }
 
