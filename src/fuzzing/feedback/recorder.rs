@@ -162,6 +162,15 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(debug_assertions, should_panic(expected = "`emit` misses `piece`"))]
+    fn an_event_that_its_state_does_not_list_is_no_edge() {
+        let recorder = Recorder::new();
+        recorder.begin(State::Emit);
+        recorder.event(State::Emit, Event::Piece);
+        recorder.each(|index, _| panic!("{index}"));
+    }
+
+    #[test]
     fn counts_stop_at_255() {
         let recorder = Recorder::new();
         recorder.begin(State::WalkL2);
