@@ -43,7 +43,7 @@ fn the_coverage_of_seeds_is_printed() {
     // The output names an edge of the walker together with its kind of walk.
     let printed = json(dir.path(), &["show", "map_extents", "--rarest", "400"]);
     for edge in printed["rarest_edges"].as_array().unwrap() {
-        let walks = edge["edge"].as_str().unwrap().starts_with("walk L");
+        let walks = edge["edge"].as_str().unwrap().starts_with("walk ");
         assert_eq!(edge["walk"].is_string(), walks, "{edge}");
     }
     let walks: Vec<_> = printed["rarest_edges"].as_array().unwrap().iter().collect();

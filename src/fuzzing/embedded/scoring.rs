@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(known.score(&child, Some((&lineage, &marks))), expected);
         }
         // Many counters that are new to the lineage do not make an input interesting.
-        let events = [Event::Backing, Event::Piece, Event::Table, Event::Walk, Event::Moved];
+        let events = [Event::Bitmap, Event::Resized, Event::Table, Event::Walk, Event::InPlace];
         let wild = features(&[&events[..], &[Event::Read, Event::Lookup]].concat(), 1);
         known.commit(&wild);
         assert_eq!(known.score(&wild, Some((&lineage, &marks))), MOST_RELATIVE);
