@@ -21,8 +21,7 @@ const APART: &[(&str, &[&str], &str)] = &[
     ("images::vpc", &["formats"], "the build encodes with functions of its own"),
     ("images::vhdx", &["formats"], "the build encodes with functions of its own"),
     ("images::vmdk", &["formats"], "the build encodes with functions of its own"),
-    ("images::damage::open_rules", &["formats"], "the rules do not share the checks of readers"),
-    ("images::damage::entry_rules", &["formats"], "the rules do not share the checks of readers"),
+    ("images::damage::rules", &["formats"], "the rules do not share the checks of readers"),
     (
         "harness::model",
         &["disk::storage", "disk::limits", "formats", "walkers", "images", "programs"],
@@ -60,8 +59,15 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("harness::oracles::layout", &["formats"]),
     // Constants, offset types, and types that only hold values.
     ("images::qcow2", &["formats::qcow2::constants", "formats::qcow2::geometry"]),
-    ("images::damage::open_rules", &["formats::qcow2::constants"]),
-    ("images::damage::entry_rules", &["formats::qcow2::constants"]),
+    (
+        "images::damage::rules",
+        &[
+            "formats::qcow2::constants",
+            "formats::vpc::constants",
+            "formats::vhdx::constants",
+            "formats::vmdk::constants",
+        ],
+    ),
 ];
 
 /// The modules that may touch files.

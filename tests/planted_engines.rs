@@ -10,7 +10,9 @@ use std::fs;
 use std::path::Path;
 
 use planted::refusals::AsIfSound;
-use planted::{Case, Fault, Faulty, broken, chains, extents, hostile, points, snapshots, walks};
+use planted::{
+    Case, Fault, Faulty, broken, broken_formats, chains, extents, hostile, points, snapshots, walks,
+};
 use qcowfuzz::harness::engine::Engine;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
@@ -128,6 +130,49 @@ fn an_engine_that_reads_through_damage_is_found_by_refusal() {
         // The image without the damage is no finding.
         let sound = case.sound();
         planted.run(&sound.encode(), Checks::AtCheckpoints).unwrap();
+    }
+}
+
+#[test]
+fn an_engine_that_reads_through_damage_of_other_formats_is_found_by_refusal() {
+    let mut faults = Vec::new();
+    for case in broken_formats::FORMAT_CASES {
+        for program in case.programs() {
+            let mut own = TargetKind::Hostile.judging(Walker::default());
+            let outcome = own.run(&program.encode(), Checks::AtCheckpoints);
+            if let Err(found) = outcome {
+                faults.push(format!("{}: {}\n{program}", case.rule, found.violation));
+                continue;
+            }
+            let sound = broken_formats::sound(&program);
+            let mut planted = TargetKind::Hostile.judging(AsIfSound::new(&sound));
+            let found =
+                fingerprint(&program.encode(), |input| planted.run(input, Checks::AtCheckpoints));
+            let expected = format!("refusal: {}, refused → an answer", case.rule);
+            if found.as_ref() != Some(&expected) {
+                faults.push(format!("{}: {found:?}\n{program}", case.rule));
+            }
+            // The image without the damage is no finding.
+            if let Err(found) = planted.run(&sound.encode(), Checks::AtCheckpoints) {
+                faults.push(format!("{}: {}\n{sound}", case.rule, found.violation));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn an_engine_that_reads_a_file_that_breaks_a_rule_is_found_by_refusal() {
+    for case in broken_formats::BYTE_CASES {
+        for sound in case.programs() {
+            let bytes = case.changed(&sound);
+            let mut own = TargetKind::RawImage.judging(Walker::default());
+            assert_eq!(own.run(&bytes, Checks::AtCheckpoints).unwrap().refused, 1, "{sound}");
+            let mut planted = TargetKind::RawImage.judging(AsIfSound::new(&sound));
+            let found = fingerprint(&bytes, |input| planted.run(input, Checks::AtCheckpoints));
+            let expected = format!("refusal: {}, refused → an answer", case.rule);
+            assert_eq!(found, Some(expected), "{sound}");
+        }
     }
 }
 

@@ -167,7 +167,7 @@ const LOADS_BITMAPS: &str = "rules: QEMU loads the bitmaps when it opens an imag
 /// Compares the rules with the answer of qemu-img, and counts the broken rule.
 fn judge_rules(image: &Image, theirs: &Walked, tally: &mut Tally) -> Option<String> {
     let unopened = theirs.refused.as_deref().filter(|error| error.contains("Could not open '"));
-    match (broken_at_open(image), unopened) {
+    match (broken_at_open(ImageFormat::Qcow2, image), unopened) {
         (None, None) => {}
         (Some(_), Some(_)) => tally.add("rules: broken", 1),
         (None, Some(error)) if error.contains("itmap") && !error.contains("bitmaps_ext") => {

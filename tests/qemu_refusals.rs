@@ -4,8 +4,12 @@
 
 #[path = "planted/broken.rs"]
 mod broken;
+#[path = "planted/broken_formats.rs"]
+mod broken_formats;
 #[path = "qemu_headers/fields.rs"]
 mod fields;
+#[path = "qemu_refusals/formats.rs"]
+mod formats;
 #[allow(dead_code)]
 mod lines;
 #[allow(dead_code)]
@@ -20,21 +24,27 @@ use std::path::Path;
 
 use broken::CASES;
 use fields::{Case, combinations, fields};
+use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
 use qcowfuzz::images::{FileNames, Image};
-use qcowfuzz::internal::images::damage::{ENTRY_RULES, broken_at_open, open_rule_names};
+use qcowfuzz::internal::images::damage::{broken_at_open, entry_rule_names, open_rule_names};
 use qcowfuzz::internal::images::export;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::programs::Program;
 use qemu::Checked;
 use tally::Tally;
 
+/// Returns the names of all rules of a format.
+fn rule_names(format: ImageFormat) -> impl Iterator<Item = &'static str> {
+    open_rule_names(format).into_iter().chain(entry_rule_names(format).iter().copied())
+}
+
 /// Returns the error of `qemu-img map`; `None` if it succeeds.
-fn refused(path: &Path) -> Checked<Option<String>> {
-    let arguments = ["map", "--output=json", "-f", "qcow2"].map(OsStr::new);
+fn refused(format: ImageFormat, path: &Path) -> Checked<Option<String>> {
+    let arguments = ["map", "--output=json", "-f", format.name()].map(OsStr::new);
     let output = qemu::run("qemu-img", &[&arguments[..], &[path.as_os_str()]].concat())?;
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     Ok((!output.status.success()).then_some(error))
@@ -50,7 +60,7 @@ fn refused_files(program: &Program, dir: &Path) -> Checked<Option<String>> {
         let path = name.map_or(path.clone(), |name| dir.join(name));
         export::write(image, &File::create(path).unwrap(), Holes::Keep).unwrap();
     }
-    refused(&path)
+    refused(ImageFormat::Qcow2, &path)
 }
 
 #[test]
@@ -69,7 +79,7 @@ fn qemu_refuses_an_image_that_breaks_a_rule_and_accepts_its_sibling() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     let tried: BTreeSet<_> = CASES.iter().map(|case| case.rule).collect();
-    assert_eq!(tried, open_rule_names().chain(ENTRY_RULES).collect(), "rules with a case");
+    assert_eq!(tried, rule_names(ImageFormat::Qcow2).collect(), "rules with a case");
 }
 
 /// The files that an image names are no part of the rules. QEMU's errors about them, if no rule is broken.
@@ -80,12 +90,13 @@ fn judge(dir: &Path, case: &Case) -> Checked<Tally> {
     let path = dir.join("image.qcow2");
     fs::write(&path, &case.bytes).map_err(|error| error.to_string())?;
     // An image with another version or another geometry may open, and have entries with another meaning.
-    let error = refused(&path)?.filter(|error| error.contains("Could not open '"));
+    let error =
+        refused(ImageFormat::Qcow2, &path)?.filter(|error| error.contains("Could not open '"));
     let mut image = Image::default();
     image.write(HostOffset::ZERO, &case.bytes);
     image.seal(case.bytes.len() as u64);
     let mut tally = Tally::default();
-    match (broken_at_open(&image), error) {
+    match (broken_at_open(ImageFormat::Qcow2, &image), error) {
         (Some(rule), Some(_)) => tally.add(rule, 1),
         (None, None) => tally.add("accepted", 1),
         (None, Some(error)) if FILES.iter().any(|it| error.contains(it)) => tally.add("files", 1),
@@ -105,7 +116,9 @@ fn the_rules_refuse_a_header_exactly_if_qemu_refuses_it() {
     let tally = qemu::judge_all(&cases, dir, |dir, case| judge(dir.path(), case));
     // The snapshot table and the content of the bitmaps extension are no part of these headers.
     let behind = ["snapshot's extra data above 1024 bytes", "nb_bitmaps"];
-    let bounds = open_rule_names().filter(|rule| !behind.contains(rule) && !rule.contains("itmap"));
+    let bounds = open_rule_names(ImageFormat::Qcow2)
+        .into_iter()
+        .filter(|rule| !behind.contains(rule) && !rule.contains("itmap"));
     let bounds = bounds.map(|rule| (rule, 1)).chain([("accepted", 400), ("files", 1)]);
     tally.assert_at_least(&bounds.collect::<Vec<_>>());
 }

@@ -1,8 +1,10 @@
 //! Engines with one bug each: our walker, with a fault planted at the engine boundary.
 
-// Only the comparison with qemu-img reads its errors.
+// Only the comparison with qemu-img reads the errors of these two.
 #[allow(dead_code)]
 pub mod broken;
+#[allow(dead_code)]
+pub mod broken_formats;
 pub mod chains;
 pub mod extents;
 pub mod hostile;

@@ -1,6 +1,7 @@
 //! An engine that reads through damage.
 
 use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::claims::Claims;
 use qcowfuzz::harness::engine::{Engine, EngineError};
 use qcowfuzz::harness::{Harness, Walker};
 use qcowfuzz::programs::Program;
@@ -25,6 +26,10 @@ impl Engine for AsIfSound {
 
     fn name(&self) -> &str {
         "as if sound"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::ALL
     }
 
     fn open<'s>(&'s mut self, _: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {

@@ -69,8 +69,7 @@ impl RawJudge {
         let answers = Answers { whole, other, fuel, verdicts };
         self.file.become_file(format, input);
         let chain = Chain::new(&self.file);
-        let rules_are_known = format == ImageFormat::Qcow2;
-        match rules_are_known.then(|| broken_at_open(&self.file.top().image)).flatten() {
+        match broken_at_open(format, &self.file.top().image) {
             Some(rule) => answers.judge_refused(engine, &chain, rule),
             None => answers.judge(engine, &chain, entropy),
         }

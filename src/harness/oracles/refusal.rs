@@ -6,6 +6,7 @@
 //! # Arithmetic
 //! The pieces that are asked about end on the disk, so that no end of them saturates.
 
+use std::fmt::Display;
 use std::ops::Range;
 
 use crate::disk::extent::{Extent, Window};
@@ -47,7 +48,10 @@ pub(super) fn check(
     });
     let meant = |piece: &Range<u64>| !damage.is_touched_above(refusal.depth, piece);
     for piece in pieces.filter(meant).take(MAX_PIECES) {
-        check_piece(disk, refusal.rule, piece, fuel, walked)?;
+        if !refusal.is_mapped {
+            check_mapping(disk, refusal.rule, &piece, fuel, walked)?;
+        }
+        check_reads(disk, refusal.rule, &piece)?;
     }
     Ok(())
 }
@@ -60,34 +64,56 @@ pub(super) fn check_piece(
     fuel: Fuel,
     walked: &mut Vec<Extent>,
 ) -> OracleResult {
+    check_mapping(disk, rule, &piece, fuel, walked)?;
+    check_reads(disk, rule, &piece)
+}
+
+/// Returns the violation of an answer about a guest offset.
+fn answered(rule: BrokenRule, place: u64, answer: &dyn Display) -> OracleResult {
+    violation(ORACLE, rule, ("refused", "an answer"), || {
+        format!("guest offset {place}: {answer}, and QEMU refuses: {rule}")
+    })
+}
+
+/// Checks that no extent and no status of a piece says data.
+fn check_mapping(
+    disk: &mut impl OpenDisk,
+    rule: BrokenRule,
+    piece: &Range<u64>,
+    fuel: Fuel,
+    walked: &mut Vec<Extent>,
+) -> OracleResult {
     if piece.is_empty() {
         return Ok(());
     }
-    let answered = |place: u64, answer: &dyn std::fmt::Display| {
-        violation(ORACLE, rule, ("refused", "an answer"), || {
-            format!("guest offset {place}: {answer}, and QEMU refuses: {rule}")
-        })
-    };
     let length_bytes = piece.end - piece.start;
     let mut collector = Collector::new(walked, fuel.steps).stopping_after(MAX_WALKED);
     // An error is an answer that is allowed. The extents that came before it count.
     let _ = disk.map(Window { start: GuestOffset::new(piece.start), length_bytes }, &mut collector);
     bounds::check_steps(collector.exhausted() && fuel.enough, fuel.steps)?;
     if let Some(extent) = walked.iter().find(|extent| extent.mapping.data) {
-        return answered(extent.start.get(), extent);
+        return answered(rule, extent.start.get(), extent);
     }
     for place in [piece.start, piece.end - 1] {
         if let Ok(run) = disk.status(GuestOffset::new(place))
             && is_data(&run.status)
         {
-            return answered(place, &run);
+            return answered(rule, place, &run);
         }
     }
+    Ok(())
+}
+
+/// Checks that reads at both edges of a piece fail.
+fn check_reads(disk: &mut impl OpenDisk, rule: BrokenRule, piece: &Range<u64>) -> OracleResult {
+    if piece.is_empty() {
+        return Ok(());
+    }
     let mut bytes = [POISON; 64];
-    let count = length_bytes.min(bytes.len() as u64);
+    let count = (piece.end - piece.start).min(bytes.len() as u64);
     for place in [piece.start, piece.end - count] {
         if disk.read(GuestOffset::new(place), &mut bytes[..count as usize]).is_ok() {
-            return answered(place, &format_args!("{count} bytes"));
+            return answered(rule, place, &format_args!("{count} bytes"));
         }
     }
     Ok(())

@@ -4,15 +4,15 @@
 
 mod apply;
 mod attacks;
-mod entry_rules;
-mod open_rules;
 mod read_faults;
 mod refusals;
+mod rules;
 mod traps;
 
 pub use apply::Damage;
 pub use attacks::{Attack, Spot, Transform};
-pub use entry_rules::ENTRY_RULES;
-pub use open_rules::{BrokenRule, broken_at_open, open_rule_names};
 pub use read_faults::ReadFaults;
 pub use refusals::Refusal;
+pub use rules::{
+    BrokenEntry, BrokenRule, broken_at_open, broken_entries, entry_rule_names, open_rule_names,
+};

@@ -5,10 +5,15 @@ use std::ops::Range;
 
 use crate::formats::anatomy::{EVERYTHING, Element, Part};
 use crate::images::files::Images;
+use crate::images::image::Image;
 
 use super::apply::Damage;
-use super::entry_rules::EntryRules;
-use super::open_rules::{BrokenRule, broken_at_open};
+use super::rules::{
+    BrokenEntry, BrokenRule, EntryRules, broken_at_open, broken_entries, is_of_signature,
+};
+
+/// The largest number of entries of images in other formats than qcow2 that are judged.
+const MAX_REFUSALS: usize = 8;
 
 /// A guest range of a layer that no reader may answer with data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +24,8 @@ pub struct Refusal {
     pub guest: Range<u64>,
     /// The rule that the damage breaks.
     pub rule: BrokenRule,
+    /// QEMU reports a mapping of the range all the same. Only reads must fail.
+    pub is_mapped: bool,
 }
 
 impl Refusal {
@@ -34,38 +41,55 @@ impl Damage {
     pub(crate) fn refusals(&self, images: &Images, into: &mut Vec<Refusal>) {
         into.clear();
         // Bytes that change during reads have no single meaning.
-        if self.is_trapped() || self.changed().is_empty() {
+        if self.is_trapped() || self.touched().is_empty() {
             return;
         }
-        for (depth, files) in
-            images.layers().enumerate().take_while(|(_, files)| files.format == ImageFormat::Qcow2)
-        {
-            let image = &files.image;
-            match broken_at_open(image) {
-                // QEMU may probe the format of a layer below, and take a file without the magic number for a raw one.
-                Some("magic" | "version") if depth > 0 => return,
-                Some(rule) => return into.push(Refusal { depth, guest: EVERYTHING, rule }),
+        for (depth, files) in images.layers().enumerate() {
+            let (format, image) = (files.format, &files.image);
+            match broken_at_open(format, image) {
+                Some(rule) if depth > 0 && is_of_signature(rule) => return,
+                Some(rule) => {
+                    return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
+                }
                 None => {}
             }
-            let all = || self.changed().iter().filter(|changed| changed.depth == depth);
-            if all().any(|changed| changed.element.guest == EVERYTHING) {
+            let mut all = self.changed().iter().filter(|changed| changed.depth == depth);
+            if format != ImageFormat::Qcow2 {
+                broken_entries(format, image, |BrokenEntry { rule, guest, is_mapped }| {
+                    if into.len() < MAX_REFUSALS {
+                        into.push(Refusal { depth, guest, rule, is_mapped });
+                    }
+                });
+                // A damaged descriptor may name no layer below.
+                if all.next().is_some() {
+                    return;
+                }
+            } else if all.any(|changed| changed.element.guest == EVERYTHING) {
                 return;
+            } else {
+                self.refused_entries(depth, image, into);
             }
-            let rules = EntryRules::new(image);
-            for changed in all() {
-                let Element { part, at, guest, .. } = &changed.element;
-                let moved = || {
-                    let tables = all().filter(|other| other.element.part == Part::L1);
-                    tables.into_iter().any(|table| overlap(&table.element.guest, guest))
-                };
-                let broken = match part {
-                    Part::L1 => rules.broken_l1(*at),
-                    Part::L2 if !moved() => rules.broken_l2(*at, guest),
-                    Part::Bitmap if !moved() => rules.broken_bitmap(*at, guest),
-                    _ => None,
-                };
-                into.extend(broken.map(|rule| Refusal { depth, guest: guest.clone(), rule }));
-            }
+        }
+    }
+
+    /// Adds the changed entries of a qcow2 image that QEMU does not use.
+    fn refused_entries(&self, depth: usize, image: &Image, into: &mut Vec<Refusal>) {
+        let all = || self.changed().iter().filter(|changed| changed.depth == depth);
+        let rules = EntryRules::new(image);
+        for changed in all() {
+            let Element { part, at, guest, .. } = &changed.element;
+            let moved = || {
+                let tables = all().filter(|other| other.element.part == Part::L1);
+                tables.into_iter().any(|table| overlap(&table.element.guest, guest))
+            };
+            let broken = match part {
+                Part::L1 => rules.broken_l1(*at),
+                Part::L2 if !moved() => rules.broken_l2(*at, guest),
+                Part::Bitmap if !moved() => rules.broken_bitmap(*at, guest),
+                _ => None,
+            };
+            let guest = guest.clone();
+            into.extend(broken.map(|rule| Refusal { depth, guest, rule, is_mapped: false }));
         }
     }
 

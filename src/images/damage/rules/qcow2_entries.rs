@@ -1,4 +1,4 @@
-//! The rules by which QEMU refuses to use a table entry. They judge the words of an entry alone, and share only
+//! The rules by which QEMU refuses to use a table entry of a qcow2 image. They judge the words of an entry alone, and share only
 //! constants with the code that reads images.
 //!
 //! # Arithmetic
@@ -12,10 +12,11 @@ use crate::formats::qcow2::constants::{
 };
 use crate::images::image::Image;
 
-use super::open_rules::{BrokenRule, FirstBytes};
+use super::qcow2_open::FirstBytes;
+use super::rule::BrokenRule;
 
 /// The header on which the meaning of table entries depends. QEMU opens the image.
-pub(super) struct EntryRules<'i>(FirstBytes<'i>);
+pub(in crate::images::damage) struct EntryRules<'i>(FirstBytes<'i>);
 
 const L2_TABLE_OFFSET: BrokenRule = "L2 table off a cluster boundary";
 const CLUSTER_OFFSET: BrokenRule = "cluster off a cluster boundary";
@@ -30,7 +31,7 @@ pub const ENTRY_RULES: [BrokenRule; 6] =
 
 impl<'i> EntryRules<'i> {
     /// Reads the header of an image.
-    pub(super) fn new(image: &'i Image) -> Self {
+    pub(in crate::images::damage) fn new(image: &'i Image) -> Self {
         Self(FirstBytes::read(image))
     }
 
@@ -43,12 +44,12 @@ impl<'i> EntryRules<'i> {
     }
 
     /// Returns the rule that the L1 entry at `at` breaks (QEMU `block/qcow2-cluster.c`, `qcow2_get_host_offset`).
-    pub(super) fn broken_l1(&self, at: HostOffset) -> Option<BrokenRule> {
+    pub(in crate::images::damage) fn broken_l1(&self, at: HostOffset) -> Option<BrokenRule> {
         self.is_off_boundary(self.word(at) & OFFSET_MASK).then_some(L2_TABLE_OFFSET)
     }
 
     /// Returns the rule that the L2 entry breaks whose subcluster bitmap lies at `bitmap`.
-    pub(super) fn broken_bitmap(
+    pub(in crate::images::damage) fn broken_bitmap(
         &self,
         bitmap: HostOffset,
         guest: &Range<u64>,
@@ -60,7 +61,11 @@ impl<'i> EntryRules<'i> {
     /// Returns the rule that the L2 entry at `at`, for the cluster `guest`, breaks (QEMU `block/qcow2.h`,
     /// `qcow2_get_cluster_type`; `block/qcow2-cluster.c`, `qcow2_get_subcluster_range_type` and
     /// `qcow2_get_host_offset`).
-    pub(super) fn broken_l2(&self, at: HostOffset, guest: &Range<u64>) -> Option<BrokenRule> {
+    pub(in crate::images::damage) fn broken_l2(
+        &self,
+        at: HostOffset,
+        guest: &Range<u64>,
+    ) -> Option<BrokenRule> {
         let word = self.word(at);
         let data_file = self.0.has(INCOMPATIBLE_DATA_FILE);
         if word & L2_COMPRESSED != 0 {

@@ -1,6 +1,4 @@
-//! The rules by which QEMU refuses to open an image: one rule for each reason, in the order of QEMU's checks. They
-//! judge bytes alone. They share constants with the code that reads images, and nothing else, so that a check which
-//! that code lacks shows as a disagreement. `tests/qemu_refusals.rs` compares each rule with the installed qemu-img.
+//! The rules by which QEMU refuses to open a qcow2 image: one rule for each reason, in the order of QEMU's checks.
 //!
 //! Not among the rules: the files that an image names, because a caller chooses them; the bitmap directory, because the
 //! mapping does not depend on it.
@@ -18,8 +16,7 @@ use crate::formats::qcow2::constants::{
 };
 use crate::images::image::Image;
 
-/// The name of a rule that an image breaks. Fingerprints contain it.
-pub type BrokenRule = &'static str;
+use super::rule::BrokenRule;
 
 /// A reason for which QEMU refuses to open an image.
 struct OpenRule {
@@ -32,6 +29,9 @@ const fn rule(name: BrokenRule, is_broken: fn(&FirstBytes) -> bool) -> OpenRule 
     OpenRule { name, is_broken }
 }
 
+pub(super) const MAGIC_RULE: BrokenRule = "magic";
+pub(super) const VERSION_RULE: BrokenRule = "version";
+
 /// The length of the header's fields that have a meaning.
 const READ_BYTES: usize = 105;
 /// The number of snapshots whose entries are judged. Programs make fewer.
@@ -39,8 +39,8 @@ const JUDGED_SNAPSHOTS: u64 = 64;
 
 /// The fields of the header (QEMU `block/qcow2.c`, `qcow2_do_open`).
 const HEADER_RULES: &[OpenRule] = &[
-    rule("magic", |it| it.number(0, 4) != u64::from(MAGIC)),
-    rule("version", |it| !matches!(it.version(), 2 | 3)),
+    rule(MAGIC_RULE, |it| it.number(0, 4) != u64::from(MAGIC)),
+    rule(VERSION_RULE, |it| !matches!(it.version(), 2 | 3)),
     rule("cluster_bits", |it| !(9..=21).contains(&it.number(20, 4))),
     rule("header_length", |it| {
         it.is_v3() && !(104..=it.cluster_bytes()).contains(&it.header_end())

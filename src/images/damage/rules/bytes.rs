@@ -1,0 +1,92 @@
+//! The bytes of an image, as rules read them. Past the end of the file there are zeros.
+//!
+//! # Arithmetic
+//! An offset that would pass 2^64 lies past the end of every file.
+
+use std::ops::ControlFlow;
+
+use crate::disk::error::StorageError;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{Storage, each_data};
+use crate::images::image::Image;
+
+/// The unit in which QEMU counts the length of a file.
+const SECTOR_BYTES: u64 = 512;
+/// The number of bytes that are read at once.
+const PIECE_BYTES: usize = 4 << 10;
+
+/// The bytes of an image.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes<'i>(&'i Image);
+
+impl<'i> Bytes<'i> {
+    pub(super) fn new(image: &'i Image) -> Self {
+        Self(image)
+    }
+
+    /// Returns the big-endian number of `width` bytes, 1 to 8, at `at`.
+    pub(super) fn big(&self, at: u64, width: u8) -> u64 {
+        self.0.number(HostOffset::new(at), width)
+    }
+
+    /// Returns the little-endian number of `width` bytes, 1 to 8, at `at`.
+    pub(super) fn little(&self, at: u64, width: u8) -> u64 {
+        self.big(at, width).swap_bytes() >> (64 - 8 * u32::from(width.clamp(1, 8)))
+    }
+
+    /// Returns `N` bytes at `at`.
+    pub(super) fn array<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.fill(at, &mut bytes);
+        bytes
+    }
+
+    /// Fills `into` with the bytes from `at` on.
+    pub(super) fn fill(&self, at: u64, into: &mut [u8]) {
+        // Reads from memory do not fail.
+        let _ = self.0.read_at(HostOffset::new(at), into);
+    }
+
+    /// Returns the length of the file in bytes.
+    pub(super) fn length(&self) -> u64 {
+        self.0.length_bytes()
+    }
+
+    /// Returns the length of the file as QEMU sees it, in whole sectors.
+    pub(super) fn end_of_sectors(&self) -> u64 {
+        self.length().checked_next_multiple_of(SECTOR_BYTES).unwrap_or(u64::MAX)
+    }
+
+    /// Calls `take` with `length` bytes from `at` on, in pieces.
+    pub(super) fn each_piece(&self, at: u64, length: u64, mut take: impl FnMut(&[u8])) {
+        let mut piece = [0; PIECE_BYTES];
+        let mut done = 0;
+        while done < length {
+            let count = (length - done).min(PIECE_BYTES as u64) as usize;
+            self.fill(at.saturating_add(done), &mut piece[..count]);
+            take(&piece[..count]);
+            done += count as u64;
+        }
+    }
+
+    /// Calls `take` with the index and the bytes of the entries of a table at `table`, without those in holes of the
+    /// file.
+    pub(super) fn each_entry<const N: usize>(
+        &self,
+        table: u64,
+        count: u64,
+        mut take: impl FnMut(u64, [u8; N]),
+    ) {
+        let start = HostOffset::new(table);
+        let end = start.saturating_add(count.saturating_mul(N as u64));
+        let mut scratch = [0; PIECE_BYTES];
+        // Reads from memory do not fail.
+        let _ = each_data(self.0, start..end, &mut scratch, |data| {
+            let first = data.offset.saturating_distance_from(start) / N as u64;
+            for (index, entry) in (first..count).zip(data.bytes.as_chunks().0) {
+                take(index, *entry);
+            }
+            Ok::<_, StorageError>(ControlFlow::Continue(()))
+        });
+    }
+}

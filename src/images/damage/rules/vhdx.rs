@@ -1,0 +1,325 @@
+//! The rules about VHDX images, in the order of QEMU's checks (`block/vhdx.c`, `vhdx_open`).
+//!
+//! The region table has a copy, which QEMU does not read. Other readers may use it, so an image breaks a rule only if
+//! both tables, or the structures that they name, break one. Not among the rules: an image with a log, because a reader
+//! may replay it; sectors of 4 KiB and disks with a parent, which the specification allows and QEMU does not open.
+//!
+//! # Arithmetic
+//! Offsets that would pass 2^64 lie past the end of every file, where there are zeros. As in QEMU, the end of a region
+//! wraps around at 2^64, and numbers of entries at 2^32.
+
+use crate::formats::vhdx::constants::{
+    BAT_ENTRY_BYTES, BAT_REGION, CHECKSUM_AT, CHUNK_BYTES, FILE_PARAMETERS, FILE_SIGNATURE,
+    GUEST_SECTOR_BYTES, Guid, HAS_PARENT, HEADER_SIGNATURE, LOGICAL_SECTOR_SIZE, MAX_LENGTH_BYTES,
+    MAX_METADATA_ENTRIES, MAX_REGIONS, MAX_VHDX_BLOCK_BYTES, METADATA_ENTRIES_AT,
+    METADATA_ENTRY_BYTES, METADATA_REGION, METADATA_REQUIRED, METADATA_SIGNATURE,
+    MIN_VHDX_BLOCK_BYTES, OFFSET_UNIT_BYTES, PAGE_83, PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE,
+    REGION_ENTRIES_AT, REGION_ENTRY_BYTES, REGION_REQUIRED, REGION_TABLE_BYTES,
+    REGION_TABLE_OFFSETS, REGION_TABLE_SIGNATURE, VHDX_HEADER_BYTES, VHDX_HEADER_FIELD_BYTES,
+    VHDX_HEADER_OFFSETS, VHDX_VERSION, VIRTUAL_DISK_SIZE,
+};
+use crate::images::image::Image;
+
+use super::bytes::Bytes;
+use super::rule::{BrokenRule, if_no_reading_is_left};
+
+pub(super) const FILE: BrokenRule = "VHDX file signature";
+const HEADER: BrokenRule = "VHDX header signature";
+const HEADER_CHECKSUM: BrokenRule = "VHDX header checksum";
+const HEADER_VERSION: BrokenRule = "VHDX header version";
+const SEQUENCE: BrokenRule = "VHDX headers with one sequence number";
+const LOG_OFFSET: BrokenRule = "VHDX log offset";
+const LOG_VERSION: BrokenRule = "VHDX log version";
+const LOG_LENGTH: BrokenRule = "VHDX log length";
+const REGIONS: BrokenRule = "VHDX region table signature";
+const REGIONS_CHECKSUM: BrokenRule = "VHDX region table checksum";
+const REGION_COUNT: BrokenRule = "VHDX number of regions";
+const REGION_OVERLAP: BrokenRule = "VHDX overlapping regions";
+const REGION_TWICE: BrokenRule = "VHDX region that occurs twice";
+const REGION_UNKNOWN: BrokenRule = "VHDX unknown required region";
+const REGION_MISSING: BrokenRule = "VHDX missing region";
+const METADATA: BrokenRule = "VHDX metadata signature";
+const ITEM_COUNT: BrokenRule = "VHDX number of metadata items";
+const ITEM_TWICE: BrokenRule = "VHDX metadata item that occurs twice";
+const ITEM_UNKNOWN: BrokenRule = "VHDX unknown required metadata item";
+const ITEM_MISSING: BrokenRule = "VHDX missing metadata item";
+const PARENT: BrokenRule = "VHDX parent without a locator";
+const BLOCK_SIZE: BrokenRule = "VHDX block size";
+const SECTOR_SIZE: BrokenRule = "VHDX logical sector size";
+const SHORT_TABLE: BrokenRule = "VHDX table below the size";
+const LARGE: BrokenRule = "VHDX size of 2^63 or more";
+
+/// The rules about whole images.
+pub(super) const OPEN_RULES: &[BrokenRule] = &[
+    FILE,
+    HEADER,
+    HEADER_CHECKSUM,
+    HEADER_VERSION,
+    SEQUENCE,
+    LOG_OFFSET,
+    LOG_VERSION,
+    LOG_LENGTH,
+    REGIONS,
+    REGIONS_CHECKSUM,
+    REGION_COUNT,
+    REGION_OVERLAP,
+    REGION_TWICE,
+    REGION_UNKNOWN,
+    REGION_MISSING,
+    METADATA,
+    ITEM_COUNT,
+    ITEM_TWICE,
+    ITEM_UNKNOWN,
+    ITEM_MISSING,
+    PARENT,
+    BLOCK_SIZE,
+    SECTOR_SIZE,
+    SHORT_TABLE,
+    LARGE,
+];
+
+/// The items of the metadata that each disk has.
+const ITEMS: [Guid; 5] =
+    [FILE_PARAMETERS, VIRTUAL_DISK_SIZE, LOGICAL_SECTOR_SIZE, PHYSICAL_SECTOR_SIZE, PAGE_83];
+/// The size of a guest's sector that the specification also allows.
+const LONG_SECTOR_BYTES: u64 = 4096;
+/// The number of regions of which overlaps are judged. Programs make fewer.
+const JUDGED_REGIONS: usize = 16;
+
+/// Returns the rule that an image breaks.
+pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
+    let file = VhdxFile(Bytes::new(image));
+    let log = match file.log() {
+        Err(broken) => return Some(broken),
+        Ok(None) => return None,
+        Ok(Some(log)) => log,
+    };
+    let [first, second] = REGION_TABLE_OFFSETS.map(|table| move || file.disk(table, log).err());
+    // Nothing needs the copy if the table that QEMU reads is sound.
+    let broken = first()??;
+    if_no_reading_is_left(Some(broken), std::iter::once_with(|| second().flatten()))
+}
+
+/// The place of a structure: its offset and its length in bytes.
+pub(super) type Place = (u64, u64);
+
+/// The table of blocks, and the structures beside it.
+#[derive(PartialEq, Eq)]
+pub(super) struct BlockTablePlace {
+    /// The offset of the table.
+    pub(super) table: u64,
+    /// The number of entries that QEMU checks at open.
+    pub(super) entries: u64,
+    /// The length of a block in bytes.
+    pub(super) block: u64,
+    /// The size of the disk in bytes.
+    pub(super) size: u64,
+    /// The regions and the log.
+    pub(super) regions: [Place; JUDGED_REGIONS + 1],
+}
+
+/// Returns the table of blocks of an image that QEMU opens, unless it lacks entries that break a rule. `None` if a
+/// reader may find another one.
+pub(super) fn block_table(image: &Image) -> Option<BlockTablePlace> {
+    let file = VhdxFile(Bytes::new(image));
+    let log = file.log().ok()??;
+    let [first, second] = REGION_TABLE_OFFSETS.map(|table| file.disk(table, log));
+    let first = first.ok()?;
+    match second {
+        Err(None) => None,
+        Ok(second) if second != first => None,
+        _ => Some(first),
+    }
+}
+
+/// A broken rule; `None` if an image uses a feature that readers other than QEMU may support.
+type Refused = Option<BrokenRule>;
+
+/// A file.
+#[derive(Clone, Copy)]
+struct VhdxFile<'i>(Bytes<'i>);
+
+impl VhdxFile<'_> {
+    /// Returns the place of the log; `None` if it may have entries.
+    fn log(&self) -> Result<Option<Place>, BrokenRule> {
+        if self.0.array(0) != FILE_SIGNATURE {
+            return Err(FILE);
+        }
+        let header = self.header()?;
+        let number = |inside, width| self.0.little(header + inside, width);
+        let (offset, length) = (number(72, 8), number(68, 4));
+        let is_empty = self.0.array(header + 48) == [0; 16] || length == 0;
+        if offset < OFFSET_UNIT_BYTES || !offset.is_multiple_of(OFFSET_UNIT_BYTES) {
+            Err(LOG_OFFSET)
+        } else if is_empty {
+            // The version of a log without entries has no meaning, except for QEMU.
+            Ok(Some((offset, length)).filter(|_| number(64, 2) == 0))
+        } else if number(64, 2) != 0 {
+            Err(LOG_VERSION)
+        } else if !length.is_multiple_of(OFFSET_UNIT_BYTES) {
+            Err(LOG_LENGTH)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Returns the offset of the header that counts.
+    fn header(&self) -> Result<u64, BrokenRule> {
+        let [first, second] = VHDX_HEADER_OFFSETS;
+        match (self.header_fault(first), self.header_fault(second)) {
+            (None, Some(_)) => Ok(first),
+            (Some(_), None) => Ok(second),
+            (None, None) => {
+                let [one, two] = [first, second].map(|header| self.0.little(header + 8, 8));
+                let [fields, others]: [[u8; VHDX_HEADER_FIELD_BYTES]; 2] =
+                    [first, second].map(|header| self.0.array(header));
+                match one.cmp(&two) {
+                    std::cmp::Ordering::Equal if fields != others => Err(SEQUENCE),
+                    std::cmp::Ordering::Less => Ok(second),
+                    _ => Ok(first),
+                }
+            }
+            // The header that comes closest to a valid one names the rule.
+            (Some(one), Some(other)) => {
+                let all = [HEADER_VERSION, HEADER_CHECKSUM];
+                Err(all.into_iter().find(|it| [one, other].contains(it)).unwrap_or(HEADER))
+            }
+        }
+    }
+
+    fn header_fault(&self, header: u64) -> Option<BrokenRule> {
+        if self.0.array(header) != HEADER_SIGNATURE {
+            Some(HEADER)
+        } else if !self.has_checksum(header, VHDX_HEADER_BYTES as u64) {
+            Some(HEADER_CHECKSUM)
+        } else {
+            (self.0.little(header + 66, 2) != u64::from(VHDX_VERSION)).then_some(HEADER_VERSION)
+        }
+    }
+
+    /// Reports whether a structure has the right checksum. The checksum itself counts as zeros.
+    fn has_checksum(&self, at: u64, length: u64) -> bool {
+        let place = at + CHECKSUM_AT as u64;
+        let mut checksum = crc32c::crc32c(&self.0.array::<CHECKSUM_AT>(at));
+        checksum = crc32c::crc32c_append(checksum, &[0; 4]);
+        self.0.each_piece(place + 4, length - CHECKSUM_AT as u64 - 4, |piece| {
+            checksum = crc32c::crc32c_append(checksum, piece);
+        });
+        u64::from(checksum) == self.0.little(place, 4)
+    }
+
+    /// Returns the table of blocks that the region table at `table` leads to.
+    fn disk(&self, table: u64, log: Place) -> Result<BlockTablePlace, Refused> {
+        if self.0.array(table) != REGION_TABLE_SIGNATURE {
+            return Err(Some(REGIONS));
+        }
+        if !self.has_checksum(table, REGION_TABLE_BYTES as u64) {
+            return Err(Some(REGIONS_CHECKSUM));
+        }
+        let count = self.0.little(table + 8, 4);
+        if count > u64::from(MAX_REGIONS) {
+            return Err(Some(REGION_COUNT));
+        }
+        let mut regions = [(0, 0); JUDGED_REGIONS + 1];
+        regions[0] = log;
+        let (mut bat, mut metadata) = (None, None);
+        for index in 0..count {
+            let entry = table + REGION_ENTRIES_AT as u64 + index * REGION_ENTRY_BYTES as u64;
+            let region = (self.0.little(entry + 16, 8), self.0.little(entry + 24, 4));
+            let others = usize::try_from(index + 1).unwrap_or(usize::MAX).min(regions.len());
+            if regions[..others].iter().any(|other| overlap(*other, region)) {
+                return Err(Some(REGION_OVERLAP));
+            }
+            if let Some(place) = regions.get_mut(others) {
+                *place = region;
+            }
+            let known = match self.0.array(entry) {
+                BAT_REGION => &mut bat,
+                METADATA_REGION => &mut metadata,
+                _ if self.0.little(entry + 28, 4) & u64::from(REGION_REQUIRED) != 0 => {
+                    return Err(Some(REGION_UNKNOWN));
+                }
+                _ => continue,
+            };
+            if known.replace(region).is_some() {
+                return Err(Some(REGION_TWICE));
+            }
+        }
+        let (bat, (metadata, _)) = bat.zip(metadata).ok_or(Some(REGION_MISSING))?;
+        self.blocks(bat, metadata, regions)
+    }
+
+    /// Returns the table of blocks in the region `bat`, by the metadata at `metadata`.
+    fn blocks(
+        &self,
+        (table, length): Place,
+        metadata: u64,
+        regions: [Place; JUDGED_REGIONS + 1],
+    ) -> Result<BlockTablePlace, Refused> {
+        let [parameters, size, sector, ..] = self.items(metadata)?;
+        let item = |offset: u64, width| self.0.little(metadata.saturating_add(offset), width);
+        if item(parameters + 4, 4) & u64::from(HAS_PARENT) != 0 {
+            return Err(Some(PARENT));
+        }
+        let block = item(parameters, 4);
+        let sizes = u64::from(MIN_VHDX_BLOCK_BYTES)..=u64::from(MAX_VHDX_BLOCK_BYTES);
+        if !sizes.contains(&block) || !block.is_power_of_two() {
+            return Err(Some(BLOCK_SIZE));
+        }
+        match item(sector, 4) {
+            LONG_SECTOR_BYTES => return Err(None),
+            other if other != u64::from(GUEST_SECTOR_BYTES) => return Err(Some(SECTOR_SIZE)),
+            _ => {}
+        }
+        let size = item(size, 8);
+        let blocks = size.wrapping_add(block - 1) / block & 0xffff_ffff;
+        let bitmaps = (blocks.wrapping_sub(1) & 0xffff_ffff) / (CHUNK_BYTES / block);
+        let entries = (blocks + bitmaps) & 0xffff_ffff;
+        if entries > length / BAT_ENTRY_BYTES as u64 {
+            return Err(Some(SHORT_TABLE));
+        }
+        let sectors = u64::from(GUEST_SECTOR_BYTES);
+        if size / sectors * sectors > MAX_LENGTH_BYTES {
+            return Err(Some(LARGE));
+        }
+        Ok(BlockTablePlace { table, entries, block, size, regions })
+    }
+
+    /// Returns the offsets of the items that each disk has, from the beginning of the metadata.
+    fn items(&self, metadata: u64) -> Result<[u64; ITEMS.len()], Refused> {
+        if metadata > i64::MAX as u64 || self.0.array(metadata) != METADATA_SIGNATURE {
+            return Err(Some(METADATA));
+        }
+        let count = self.0.little(metadata + 10, 2);
+        if count > u64::from(MAX_METADATA_ENTRIES) {
+            return Err(Some(ITEM_COUNT));
+        }
+        let (mut offsets, mut locator) = ([None; ITEMS.len()], None);
+        for index in 0..count {
+            let entry = metadata + METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
+            let guid: Guid = self.0.array(entry);
+            let known = ITEMS.iter().position(|item| *item == guid);
+            let known = known.and_then(|item| offsets.get_mut(item));
+            let known = known.or((guid == PARENT_LOCATOR).then_some(&mut locator));
+            match known {
+                Some(place) if place.is_some() => return Err(Some(ITEM_TWICE)),
+                Some(place) => *place = Some(self.0.little(entry + 16, 4)),
+                None if self.0.little(entry + 24, 4) & u64::from(METADATA_REQUIRED) != 0 => {
+                    return Err(Some(ITEM_UNKNOWN));
+                }
+                None => {}
+            }
+        }
+        match offsets {
+            _ if locator.is_some() => Err(None),
+            [Some(a), Some(b), Some(c), Some(d), Some(e)] => Ok([a, b, c, d, e]),
+            _ => Err(Some(ITEM_MISSING)),
+        }
+    }
+}
+
+/// Reports whether two parts of a file overlap.
+pub(super) fn overlap(one: Place, other: Place) -> bool {
+    let end = |(start, length): Place| start.wrapping_add(length);
+    one.0 < end(other) && other.0 < end(one)
+}
