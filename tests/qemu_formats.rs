@@ -18,6 +18,8 @@ mod maker;
 mod program;
 #[allow(dead_code)]
 mod qemu;
+#[path = "qemu_formats/rules.rs"]
+mod rules;
 mod tally;
 #[path = "qemu_formats/vhdx.rs"]
 mod vhdx;

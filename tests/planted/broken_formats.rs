@@ -326,7 +326,6 @@ pub const FORMAT_CASES: &[BrokenFormat] = &[
     ),
     vmdk("VMDK zlib header", FOOTER, "block_front nth=4 transform=add value=1", "reading"),
     vmdk("VMDK zlib header", NO_MARKERS, "block_front nth=0 transform=set value=0", "reading"),
-    vmdk("VMDK directory below the capacity", COWD, "header nth=12 transform=set value=0", ""),
 ];
 
 /// A rule, and a change of bytes that breaks it. Programs cannot make as many attacks, or not these.

@@ -20,7 +20,7 @@ use qcowfuzz::walkers::{self, Disk, MapError, WalkScratch};
 use crate::commands::compare_commands;
 use crate::qemu::{self, Checked, compare};
 use crate::tally::Tally;
-use crate::{attacks, program};
+use crate::{attacks, program, rules};
 
 /// The length up to which a disk is compared byte for byte.
 const MAX_COMPARED_BYTES: u64 = 16 << 20;
@@ -106,7 +106,8 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
         .map(|(kind, rng_seed)| Case { rng_seed, kind, format: PhantomData })
         .collect();
     let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case));
-    tally.assert_at_least(F::BOUNDS);
+    let bounds = F::BOUNDS.iter().copied().chain(rules::bounds(F::FORMAT));
+    tally.assert_at_least(&bounds.collect::<Vec<_>>());
 }
 
 fn judge<F: TestedFormat>(case: &Case<F>) -> Checked<Tally> {
@@ -128,6 +129,7 @@ fn judge<F: TestedFormat>(case: &Case<F>) -> Checked<Tally> {
         Some((_, program)) => format!("{what}\n{program}"),
         None => what,
     })?;
+    rules::compare(&path, F::FORMAT, refused.as_deref(), &mut tally)?;
     for part in attacked.into_iter().flat_map(|(parts, _)| parts) {
         let verdict = if refused.is_none() { "open" } else { "refused" };
         tally.add(format!("attacks on {}: {verdict}", part.name()), 1);

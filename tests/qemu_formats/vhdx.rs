@@ -14,6 +14,7 @@ use qcowfuzz::walkers::{self, Disk, WalkScratch};
 
 use crate::comparison::{Kind, TestedFormat, one_of, walk};
 use crate::qemu::{self, Checked, compare};
+use crate::rules::WITH_RULE;
 use crate::tally::Tally;
 use crate::{maker, vhdx_damage, vhdx_writer};
 
@@ -29,6 +30,7 @@ impl TestedFormat for Vhdx {
         (320, &[Part::Header, Part::Directory, Part::Metadata, Part::Table]);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
+        (WITH_RULE, 300),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),

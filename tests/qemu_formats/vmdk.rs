@@ -13,6 +13,7 @@ use crate::commands::{DIVISION, LENGTH, PARENT};
 use crate::comparison::{Kind, TestedFormat, one_of};
 use crate::info::NO_EXTENT;
 use crate::qemu::{self, Checked};
+use crate::rules::WITH_RULE;
 use crate::{maker, vmdk_damage, vmdk_writer};
 
 pub struct Vmdk;
@@ -37,6 +38,7 @@ impl TestedFormat for Vmdk {
     );
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
+        (WITH_RULE, 150),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),

@@ -10,6 +10,7 @@ use qcowfuzz::internal::programs::operand::Base;
 
 use crate::comparison::{Kind, TestedFormat, one_of};
 use crate::qemu::Checked;
+use crate::rules::WITH_RULE;
 use crate::{maker, vpc_writer};
 
 pub struct Vpc;
@@ -23,6 +24,7 @@ impl TestedFormat for Vpc {
     const ATTACKED: (u64, &[Part]) = (160, &[Part::Header, Part::Table, Part::BlockFront]);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
+        (WITH_RULE, 290),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),

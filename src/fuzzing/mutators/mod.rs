@@ -14,6 +14,7 @@ mod insert;
 mod operand;
 mod payload;
 mod refused;
+mod refused_formats;
 mod repeat;
 mod sniper;
 mod splice;

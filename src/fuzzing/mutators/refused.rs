@@ -3,29 +3,31 @@
 
 use crate::formats::anatomy::Part;
 use crate::images::damage::Transform;
-use crate::programs::operand::Number;
+use crate::programs::operand::{Base, Number};
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
+use super::refused_formats;
 
-/// The change of an element: its part, its number in the part, the transform and its operand.
-type FieldChange = (Part, u16, Transform, u16);
+/// The change of an element: its part, the number that names it (`nth`), the transform and its operand.
+pub(super) type FieldChange = (Part, u16, Transform, u16);
 
 const fn header(field: u16, transform: Transform, value: u16) -> FieldChange {
-    (Part::Header, field, transform, value)
+    // Twice the index: an odd number would name the entry behind the element.
+    (Part::Header, field * 2, transform, value)
 }
 
 const fn extension(word: u16, transform: Transform, value: u16) -> FieldChange {
-    (Part::Extension, word, transform, value)
+    (Part::Extension, word * 2, transform, value)
 }
 
 const fn flip(word: u16, bit: u16) -> FieldChange {
     extension(word, Transform::Flip, bit)
 }
 
-/// The attacks. The fields of the header have the order of the specification; an extension has a type, a length and
+/// The attacks on qcow2. The fields of the header have the order of the specification; an extension has a type, a length and
 /// words of content.
-const ATTACKS: &[&[FieldChange]] = &[
+const QCOW2: &[&[FieldChange]] = &[
     &[header(1, Transform::Set, 4)],
     &[header(2, Transform::Boundary, 10)],
     // The name of a backing file.
@@ -90,13 +92,27 @@ const ATTACKS: &[&[FieldChange]] = &[
     &[extension(3, Transform::Boundary, 15)],
     &[extension(4, Transform::Misalign, 0)],
     // The length of a snapshot's extra data.
-    &[(Part::Snapshot, 8, Transform::Set, 1025)],
+    &[(Part::Snapshot, 16, Transform::Set, 1025)],
     &[(Part::L1, 0, Transform::Misalign, 0)],
     &[(Part::L2, 0, Transform::Misalign, 0)],
 ];
 
+/// Returns the attacks on the image at the top.
+fn attacks(program: &Program) -> &'static [&'static [FieldChange]] {
+    let is_overlay = |operation: &Operation| matches!(operation, Operation::Overlay { .. });
+    match program.prologue.base {
+        _ if program.operations.iter().any(is_overlay) => QCOW2,
+        // Without an overlay, a raw file is a qcow2 image.
+        Base::Qcow2 | Base::Raw => QCOW2,
+        Base::Vpc => refused_formats::VPC,
+        Base::Vhdx => refused_formats::VHDX,
+        Base::Vmdk => refused_formats::VMDK,
+    }
+}
+
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
-    let attack = ATTACKS[context.index(ATTACKS.len())];
+    let attacks = attacks(program);
+    let attack = attacks[context.index(attacks.len())];
     if context.room(program) < attack.len() {
         return false;
     }
@@ -105,9 +121,8 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
 }
 
 fn patch(change: &FieldChange) -> Operation {
-    let (part, index, transform, value) = *change;
-    // Twice the index: an odd number would name the entry behind the element.
-    Operation::Patch { part, depth: Number::LOWEST, nth: index * 2, transform, value }
+    let (part, nth, transform, value) = *change;
+    Operation::Patch { part, depth: Number::LOWEST, nth, transform, value }
 }
 
 #[cfg(test)]
@@ -119,36 +134,86 @@ mod tests {
     use crate::harness::target::Target;
     use crate::harness::targets::TargetKind;
     use crate::harness::{Checks, Walker};
-    use crate::images::damage::{broken_at_open, open_rule_names};
+    use crate::images::damage::{BrokenRule, broken_at_open, broken_entries, open_rule_names};
     use crate::programs::text::assemble;
 
-    /// Each rule about whole images is broken by some attack on one of two images.
-    #[test]
-    fn attacks_break_every_rule() {
-        let image = |bits: u32| {
-            let image = format!(
-                "image version=3 cluster_bits={bits} refcount_order=4 features=compression_field \
-                 size=300<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
-                 write at=start+1 clusters=3\nsnapshot\nbitmap granularity=16 flags=none name=5"
-            );
-            assemble(&image).unwrap()
-        };
+    /// Makes each of the `attacks` on each image. Returns the rules about whole images that they break. Each attack
+    /// makes some image unreadable.
+    fn broken_rules(
+        format: ImageFormat,
+        attacks: &[&[FieldChange]],
+        images: &[String],
+    ) -> BTreeSet<BrokenRule> {
         let mut target = TargetKind::Hostile.judging(Walker::default());
         let mut broken = BTreeSet::new();
-        for attack in ATTACKS {
+        for attack in attacks {
             let mut effects = 0;
-            for bits in [13, 16] {
-                let mut program = image(bits);
+            for image in images {
+                let mut program = assemble(image).unwrap();
                 program.operations.extend(attack.iter().map(patch));
                 let outcome = target.run(&program.encode(), Checks::AtCheckpoints).unwrap();
                 effects += outcome.refused + outcome.failed;
-                let images = target.pipeline().unwrap().images();
-                broken.extend(broken_at_open(ImageFormat::Qcow2, &images.top().image));
+                let image = &target.pipeline().unwrap().images().top().image;
+                broken.extend(broken_at_open(format, image));
+                broken_entries(format, image, |_| effects += 1);
             }
             assert!(effects > 0, "{attack:?}");
         }
+        broken
+    }
+
+    #[test]
+    fn attacks_break_every_rule() {
+        let image = |bits: u32| {
+            format!(
+                "image version=3 cluster_bits={bits} refcount_order=4 features=compression_field \
+                 size=300<<16+0 rng_seed=0 blocks=append table=append tolerance=0\n\
+                 write at=start+1 clusters=3\nsnapshot\nbitmap granularity=16 flags=none name=5"
+            )
+        };
+        let mut broken = broken_rules(ImageFormat::Qcow2, QCOW2, &[13, 16].map(image));
         // Random attacks break it most often.
         broken.insert("magic");
         assert_eq!(broken, open_rule_names(ImageFormat::Qcow2).into_iter().collect());
+    }
+
+    #[test]
+    fn attacks_on_other_formats_break_every_rule() {
+        // Random attacks break the first rule about signatures most often. The other rules need more attacks than a
+        // program may make, or other ones.
+        let cases = [
+            (ImageFormat::Vpc, refused_formats::VPC, &[0, 8, 16][..], &["VHD footer cookie"][..]),
+            (
+                ImageFormat::Vhdx,
+                refused_formats::VHDX,
+                &[0, 1],
+                &[
+                    "VHDX file signature",
+                    "VHDX region that occurs twice",
+                    "VHDX metadata item that occurs twice",
+                ],
+            ),
+            (
+                ImageFormat::Vmdk,
+                refused_formats::VMDK,
+                &[0, 0x18, 0x20, 0x40, 0x38],
+                &["VMDK magic", "VMDK parentFileNameHint"],
+            ),
+        ];
+        for (format, attacks, forms, others) in cases {
+            let image = |form: &i32| {
+                let (bits, base) =
+                    (if format == ImageFormat::Vhdx { 9 } else { 12 }, format.name());
+                format!(
+                    "image version=3 cluster_bits={bits} refcount_order=4 features=none size=16<<20+0 \
+                     rng_seed=0 blocks=append table=append tolerance=0 base={base} form={form}\n\
+                     write at=start+1 clusters=3"
+                )
+            };
+            let images: Vec<String> = forms.iter().map(image).collect();
+            let mut broken = broken_rules(format, attacks, &images);
+            broken.extend(others);
+            assert_eq!(broken, open_rule_names(format).into_iter().collect(), "{format:?}");
+        }
     }
 }

@@ -18,7 +18,7 @@ const REFUSED_ONE_IN: u64 = 4;
 
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     let has_attacks = context.limits.attacks > 0;
-    if has_attacks && has_qcow2(program) && context.entropy.one_in(REFUSED_ONE_IN) {
+    if has_attacks && context.entropy.one_in(REFUSED_ONE_IN) {
         return refused::change(program, context);
     }
     if !context.sound {
@@ -40,12 +40,6 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         }
         changed
     })
-}
-
-/// Reports whether a program builds a qcow2 image. The attacks of known meaning concern this format.
-fn has_qcow2(program: &Program) -> bool {
-    let is_overlay = |operation: &Operation| matches!(operation, Operation::Overlay { .. });
-    program.prologue.is_qcow2() || program.operations.iter().any(is_overlay)
 }
 
 /// Chooses an entry. Each part of the image is equally likely, however many of its entries the walker reads.

@@ -112,7 +112,7 @@ pub(super) struct BlockTablePlace {
     pub(super) entries: u64,
     /// The length of a block in bytes.
     pub(super) block: u64,
-    /// The size of the disk in bytes.
+    /// The size of the disk in bytes, a multiple of 512.
     pub(super) size: u64,
     /// The regions and the log.
     pub(super) regions: [Place; JUDGED_REGIONS + 1],
@@ -278,8 +278,8 @@ impl VhdxFile<'_> {
         if entries > length / BAT_ENTRY_BYTES as u64 {
             return Err(Some(SHORT_TABLE));
         }
-        let sectors = u64::from(GUEST_SECTOR_BYTES);
-        if size / sectors * sectors > MAX_LENGTH_BYTES {
+        let size = size - size % u64::from(GUEST_SECTOR_BYTES);
+        if size > MAX_LENGTH_BYTES {
             return Err(Some(LARGE));
         }
         Ok(BlockTablePlace { table, entries, block, size, regions })

@@ -8,10 +8,10 @@
 //! As in QEMU, products and sums have the lower 64 bits, and numbers of entries the lower 32.
 
 use crate::formats::vmdk::constants::{
-    COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, ESX_TABLE_ENTRIES,
-    FLAG_REDUNDANT_DIRECTORY, IDENTITY_BYTES, MARKER_FOOTER, MAX_DIRECTORY_ENTRIES,
-    MAX_GRAIN_SECTORS, MAX_GRAIN_TABLE_ENTRIES, MAX_LENGTH_BYTES, MAX_PARENT_NAME_BYTES,
-    MAX_VERSION, SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES,
+    COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_REDUNDANT_DIRECTORY, IDENTITY_BYTES,
+    MARKER_FOOTER, MAX_DIRECTORY_ENTRIES, MAX_GRAIN_SECTORS, MAX_GRAIN_TABLE_ENTRIES,
+    MAX_LENGTH_BYTES, MAX_PARENT_NAME_BYTES, MAX_VERSION, SECTOR_BYTES, SPARSE_MAGIC,
+    STREAM_FOOTER_BYTES,
 };
 use crate::images::image::Image;
 
@@ -81,14 +81,17 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
     of_headers.or_else(|| file.broken_descriptor())
 }
 
-/// Returns the offset of the header that states the fields of a sparse extent.
+/// Returns the offset of the header that counts in a sparse extent, if QEMU opens the image.
 pub(super) fn header_of(image: &Image) -> Option<u64> {
     let file = VmdkFile(Bytes::new(image));
-    match file.0.array(0) == SPARSE_MAGIC {
-        true if file.number(0, 56, 8) == DIRECTORY_AT_END => file.footer(),
-        true => Some(0),
-        false => None,
-    }
+    let at = match file.0.array(0) == SPARSE_MAGIC {
+        true if file.number(0, 56, 8) == DIRECTORY_AT_END => file.footer()?,
+        true => 0,
+        false => return None,
+    };
+    let header = Header { fields: at, directory: at };
+    let broken = file.broken_header(header).or_else(|| file.broken_descriptor());
+    broken.is_none().then_some(at)
 }
 
 /// The offsets of the headers that state the place of the directory, and all other fields.
@@ -189,15 +192,6 @@ impl VmdkFile<'_> {
         // A text that is longer may state it later.
         text.len() < JUDGED_TEXT_BYTES && !name.is_some_and(|name| TYPES.contains(&name))
     }
-}
-
-/// Returns the number of entries that the directory of an ESX extent has, and the number that its disk needs.
-pub(super) fn cowd_entries(image: &Image) -> Option<(u64, u64, u64)> {
-    let file = VmdkFile(Bytes::new(image));
-    let (capacity, grain) = (file.number(0, 12, 4), file.number(0, 16, 4));
-    let span = grain * u64::from(ESX_TABLE_ENTRIES);
-    let is_judged = file.0.array(0) == COWD_MAGIC && (1..1 << 20).contains(&grain);
-    is_judged.then(|| (file.number(0, 24, 4), span, capacity))
 }
 
 /// Returns the text up to the first zero byte.

@@ -1,8 +1,7 @@
-//! The rules about the grains of VMDK images: the front of compressed ones (`block/vmdk.c`, `vmdk_read_extent`), and
-//! directories of ESX that are too short (`get_cluster_offset`).
+//! The rules about the grains of VMDK images: the front of compressed ones (`block/vmdk.c`, `vmdk_read_extent`).
 //!
-//! Not among the rules: grains for which the redundant directory has another place, and streams behind their first two
-//! bytes.
+//! Not among the rules: grains for which the redundant directory has another place; streams behind their first two
+//! bytes; directories of ESX that are too short, where QEMU reports no mapping and reads zeros.
 //!
 //! # Arithmetic
 //! A directory has less than 2^26 entries and a table at most 512, and QEMU opens the image, so that a grain has at most
@@ -16,27 +15,19 @@ use crate::images::image::Image;
 
 use super::bytes::Bytes;
 use super::rule::{BrokenEntry, BrokenRule};
-use super::vmdk::{cowd_entries, header_of};
+use super::vmdk::header_of;
 
 const MARKER: BrokenRule = "VMDK length in a marker";
 const ZLIB: BrokenRule = "VMDK zlib header";
-const SHORT_DIRECTORY: BrokenRule = "VMDK directory below the capacity";
 
 /// The rules about entries.
-pub(super) const ENTRY_RULES: &[BrokenRule] = &[MARKER, ZLIB, SHORT_DIRECTORY];
+pub(super) const ENTRY_RULES: &[BrokenRule] = &[MARKER, ZLIB];
 
 /// The number of entries of a directory and of all tables that are judged. Programs make fewer.
 const JUDGED_ENTRIES: u64 = 1 << 15;
 
-/// Calls `take` with the entries that break a rule. QEMU opens the image.
+/// Calls `take` with the entries that break a rule, if QEMU opens the image.
 pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
-    if let Some((entries, span, capacity)) = cowd_entries(image) {
-        if entries * span < capacity {
-            let guest = entries * span * SECTOR_BYTES..capacity * SECTOR_BYTES;
-            take(BrokenEntry { rule: SHORT_DIRECTORY, guest, is_mapped: false });
-        }
-        return;
-    }
     let bytes = Bytes::new(image);
     let Some(header) = header_of(image) else { return };
     let number = |inside: u64, width| bytes.little(header + inside, width);
