@@ -14,6 +14,8 @@ mod info;
 mod lines;
 #[path = "qemu_formats/maker.rs"]
 mod maker;
+#[path = "qemu_formats/parts.rs"]
+mod parts;
 #[path = "qemu_formats/program.rs"]
 mod program;
 #[allow(dead_code)]

@@ -14,10 +14,12 @@ use qcowfuzz::disk::storage::FileStorage;
 use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
+use qcowfuzz::programs::Program;
 use qcowfuzz::walkers::chain::FileChain;
 use qcowfuzz::walkers::{self, Disk, MapError, WalkScratch};
 
 use crate::commands::compare_commands;
+use crate::parts::{self, Programs};
 use crate::qemu::{self, Checked, compare};
 use crate::tally::Tally;
 use crate::{attacks, program, rules};
@@ -35,8 +37,10 @@ pub trait TestedFormat: Sync {
     const VALID: u64;
     const DAMAGED: u64;
     const MADE_BY_QEMU: u64;
-    /// The number of programs, with the base that gives them the format.
-    const PROGRAMS: (u64, Base) = (0, Base::Qcow2);
+    /// The number of random programs, with the base that gives them the format.
+    const PROGRAMS: (u64, Base);
+    /// The lowest number of pairs of parts that programs have together.
+    const PAIRS: usize;
     /// The number of programs that damage their images, and the parts that they attack.
     const ATTACKED: (u64, &[Part]) = (0, &[]);
     /// The lowest count of each comparison.
@@ -93,11 +97,21 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
     if !qemu::tools_are_there(test) {
         return;
     }
+    let (count, base) = F::PROGRAMS;
+    let mut chosen = Programs::chosen(base, count);
+    let (missing, pairs) = chosen.missing();
+    assert!(missing.is_empty(), "allowed, and in no program:\n{}", missing.join("\n"));
+    assert!(pairs >= F::PAIRS, "{pairs} pairs of parts, expected at least {}", F::PAIRS);
+    for (at, part) in chosen.all.iter().enumerate() {
+        let programs = chosen.had[at][at];
+        assert!(programs >= parts::ENOUGH, "{part}: in {programs} programs");
+    }
+    let programs = &chosen.programs;
     let counts = [
         (Kind::Valid, F::VALID),
         (Kind::Damaged, F::DAMAGED),
         (Kind::MadeByQemu, F::MADE_BY_QEMU),
-        (Kind::OfProgram, F::PROGRAMS.0),
+        (Kind::OfProgram, programs.len() as u64),
         (Kind::Attacked, F::ATTACKED.0),
     ];
     let cases: Vec<Case<F>> = counts
@@ -105,18 +119,18 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
         .flat_map(|(kind, count)| (0..count).map(move |rng_seed| (kind, rng_seed)))
         .map(|(kind, rng_seed)| Case { rng_seed, kind, format: PhantomData })
         .collect();
-    let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case));
+    let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case, programs));
     let bounds = F::BOUNDS.iter().copied().chain(rules::bounds(F::FORMAT));
     tally.assert_at_least(&bounds.collect::<Vec<_>>());
 }
 
-fn judge<F: TestedFormat>(case: &Case<F>) -> Checked<Tally> {
+fn judge<F: TestedFormat>(case: &Case<F>, programs: &[Program]) -> Checked<Tally> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let path = dir.path().join("image");
     let mut entropy = Entropy::new(case.rng_seed);
     let mut attacked = None;
     match case.kind {
-        Kind::OfProgram => program::write(&path, F::PROGRAMS.1, case.rng_seed)?,
+        Kind::OfProgram => program::write(&path, &programs[case.rng_seed as usize])?,
         Kind::Attacked => {
             let (format, (_, parts)) = ((F::FORMAT, F::PROGRAMS.1), F::ATTACKED);
             attacked = Some(attacks::write(&path, format, parts, case.rng_seed)?);

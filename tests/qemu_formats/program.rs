@@ -3,9 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
-use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::{Checks, Harness, Walker};
-use qcowfuzz::images::{FileNames, Image, Images};
+use qcowfuzz::images::{FileNames, Images};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::{self, Holes};
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
@@ -15,7 +14,7 @@ use qcowfuzz::programs::{Operation, Program};
 use crate::qemu::Checked;
 
 /// The length of the longest file that the file systems of most machines can hold.
-const MAX_FILE_BYTES: u64 = 15 << 40;
+pub const MAX_FILE_BYTES: u64 = 15 << 40;
 
 /// Returns a program whose images have the format of `base`: one image, or some VMDK images with their parents.
 pub fn program(base: Base, rng_seed: u64) -> Program {
@@ -31,19 +30,10 @@ pub fn program(base: Base, rng_seed: u64) -> Program {
 }
 
 /// Writes the image of a program to `path`, and its parents beside it. All oracles must agree with them first.
-pub fn write(path: &Path, base: Base, rng_seed: u64) -> Checked<()> {
+pub fn write(path: &Path, program: &Program) -> Checked<()> {
     let mut harness = Harness::new(Walker::default());
-    let mut program = program(base, rng_seed);
-    run(&mut harness, &program)?;
-    let names = FileNames::default();
-    let is_too_long = |(_, file): (_, &Image)| file.length_bytes() > MAX_FILE_BYTES;
-    if harness.images().files(&names).any(is_too_long) {
-        let is_gap = |one: &Operation| {
-            matches!(one, Operation::Reserve { .. } | Operation::ReserveFar { .. })
-        };
-        program.operations.retain(|one| !is_gap(one));
-        run(&mut harness, &program)?;
-    }
+    let run = harness.run(&program.encode(), Checks::AtCheckpoints);
+    run.map_err(|failure| format!("{:?}\n{program}", failure.violation))?;
     write_files(path, harness.images())
 }
 
@@ -55,10 +45,4 @@ pub fn write_files(path: &Path, images: &Images) -> Checked<()> {
         export::write(image, &file, Holes::Keep).map_err(|error| error.to_string())?;
     }
     Ok(())
-}
-
-/// Runs a program, with all oracles.
-fn run(harness: &mut Harness<Walker>, program: &Program) -> Checked<()> {
-    let run = harness.run(&program.encode(), Checks::AtCheckpoints);
-    run.map(|_| ()).map_err(|failure| format!("{:?}\n{program}", failure.violation))
 }

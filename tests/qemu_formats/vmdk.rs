@@ -24,6 +24,7 @@ impl TestedFormat for Vmdk {
     const DAMAGED: u64 = 540;
     const MADE_BY_QEMU: u64 = 160;
     const PROGRAMS: (u64, Base) = (520, Base::Vmdk);
+    const PAIRS: usize = 2050;
     // Most of QEMU's checks are those of the header.
     const ATTACKED: (u64, &[Part]) = (
         320,

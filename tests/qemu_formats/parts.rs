@@ -1,0 +1,416 @@
+//! The parts of images in other formats than qcow2: the values of each field of the form, cluster sizes, sizes of the
+//! disk, and operations that take effect. Programs that together have every part often and every pair of parts that the
+//! format allows together.
+//!
+//! No list says which pairs are allowed. The test tries each pair in all kinds of images that the format has: the pair
+//! is allowed if some image has both parts.
+
+use std::fmt;
+
+use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::images::{FileNames, Images, Limits};
+use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::interpreter::{Effect, Vm};
+use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::programs::generate::generate_any;
+use qcowfuzz::programs::text::assemble;
+use qcowfuzz::programs::{Operation, Program};
+
+use crate::lines;
+use crate::program::{MAX_FILE_BYTES, program};
+
+/// The lowest number of programs that must have each part.
+pub const ENOUGH: u32 = 20;
+/// The number of attempts to make a program for a pair, or for a part that is too rare.
+const TRIES: u64 = 64;
+
+/// A field of the form: its name, its first bit and the number of bits, as `docs/bytecode.md` states them.
+type Field = (&'static str, u32, u32);
+
+const VPC_FIELDS: &[Field] = &[
+    ("creator", 0, 3),
+    ("fixed", 3, 1),
+    ("no footer at the end", 4, 1),
+    ("distance of the header", 5, 2),
+    ("table behind", 7, 1),
+    ("distance of the table", 8, 2),
+];
+
+const VHDX_FIELDS: &[Field] = &[
+    ("header that counts", 0, 1),
+    ("other header", 1, 2),
+    ("order", 3, 3),
+    ("behind all blocks", 6, 1),
+    ("gaps", 7, 1),
+    ("unknown structures", 8, 1),
+    ("reverse order", 9, 1),
+    ("longer file", 10, 1),
+    ("old log entry", 11, 1),
+    ("physical sector", 12, 1),
+    ("fixed", 13, 1),
+    ("state of absent blocks", 14, 2),
+];
+
+const VMDK_FIELDS: &[Field] = &[
+    ("entries of a table", 0, 3),
+    ("kind", 3, 3),
+    ("no redundant directory", 6, 1),
+    ("tables behind", 7, 1),
+    ("version", 8, 2),
+    ("zero grains", 10, 1),
+    ("adapter", 11, 2),
+    ("further lines", 13, 1),
+    ("unused sectors", 14, 2),
+];
+
+/// The operations: the name of a part, the name of the operation, and lines in which it takes effect, if it may.
+const OPERATIONS: &[(&str, &str, &str)] = &[
+    ("compress", "compress", "compress at=start+1 clusters=1 shape=half skew=packed"),
+    ("compress_as", "compress_as", "compress_as at=start+1 shape=text coding=fixed skew=packed"),
+    ("write", "write", "write at=start+1 clusters=2"),
+    ("zero", "zero", "write at=start+1 clusters=3\nzero at=start+2 clusters=1 keep=no"),
+    ("zero that keeps", "zero", "write at=start+1 clusters=3\nzero at=start+3 clusters=1 keep=yes"),
+    ("discard", "discard", "write at=start+0 clusters=4\ndiscard at=start+1 clusters=1"),
+    ("preallocate", "preallocate", "preallocate at=start+2 clusters=2"),
+    ("place", "place", "place policy=random\nwrite at=start+1 clusters=2"),
+    ("reserve", "reserve", "reserve gap=3<<1\nwrite at=start+2 clusters=1"),
+    ("reserve_far", "reserve_far", "reserve_far gap=3<<20\nwrite at=start+2 clusters=1"),
+    ("resize", "resize", "resize size=3<<23+0\nwrite at=start+1 clusters=1"),
+    ("spare", "spare", "spare table=0 l1=9<<0"),
+    ("beyond, data", "beyond", "beyond table=0 distance=1 clusters=2 kind=data"),
+    ("beyond, zeros", "beyond", "beyond table=0 distance=1 clusters=2 kind=zeros"),
+];
+
+/// The number of operations for compressed data, which are the first ones.
+const COMPRESSING: usize = 2;
+
+/// The names of the parts about the size of the disk.
+const SIZES: [&str; 6] =
+    ["no bytes", "a part of a block", "a cut block", "whole blocks", "200 blocks", "4 GiB"];
+
+/// A part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A value of a field of the form.
+    Form(Field, u16),
+    /// A number of bits of a cluster, as the prologue states it.
+    ClusterBits(u8),
+    /// A size of the disk: an index of [`SIZES`].
+    Size(usize),
+    /// An operation that takes effect: an index of [`OPERATIONS`].
+    Operation(usize),
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Form((name, ..), value) => write!(f, "{name} {value}"),
+            Self::ClusterBits(bits) => write!(f, "cluster bits {bits}"),
+            Self::Size(index) => f.write_str(SIZES[*index]),
+            Self::Operation(index) => f.write_str(OPERATIONS[*index].0),
+        }
+    }
+}
+
+fn fields(base: Base) -> &'static [Field] {
+    match base {
+        Base::Vpc => VPC_FIELDS,
+        Base::Vhdx => VHDX_FIELDS,
+        _ => VMDK_FIELDS,
+    }
+}
+
+fn value_of((_, first, bits): Field, form: u16) -> u16 {
+    form >> first & ((1 << bits) - 1)
+}
+
+fn with((_, first, bits): Field, form: u16, value: u16) -> u16 {
+    let mask = ((1 << bits) - 1) << first;
+    form & !mask | value << first
+}
+
+/// Returns all parts of a format.
+fn parts(base: Base) -> Vec<Part> {
+    let forms = fields(base).iter().flat_map(|field| {
+        let values = 0..1u16 << field.2;
+        values.map(|value| Part::Form(*field, value))
+    });
+    // VHDX has blocks of 2^28 bytes at most.
+    let bits = if base == Base::Vhdx { 9..=17 } else { 9..=21 };
+    let others = bits.map(Part::ClusterBits).chain((0..SIZES.len()).map(Part::Size));
+    // Only VMDK has compressed grains.
+    let first = if base == Base::Vmdk { 0 } else { COMPRESSING };
+    forms.chain(others).chain((first..OPERATIONS.len()).map(Part::Operation)).collect()
+}
+
+/// Reports whether a field of the form has a meaning in an image of this form.
+fn has_meaning(base: Base, (name, ..): Field, form: u16) -> bool {
+    let value = |wanted: &str| {
+        let field = fields(base).iter().find(|(name, ..)| *name == wanted);
+        field.map_or(0, |field| value_of(*field, form))
+    };
+    match base {
+        // A fixed disk is its data and a footer.
+        Base::Vpc => value("fixed") == 0 || matches!(name, "creator" | "fixed"),
+        // An extent as ESX writes it has tables of 4,096 entries, no version and a short descriptor.
+        Base::Vmdk => {
+            value("kind") != 3 || matches!(name, "kind" | "tables behind" | "unused sectors")
+        }
+        _ => true,
+    }
+}
+
+/// The run of a program.
+struct Run {
+    base: Base,
+    program: Program,
+    effects: Vec<(Operation, Effect)>,
+    /// The form of the image, and the size of the disk and of a block in bytes.
+    form: u16,
+    size: u64,
+    block: u64,
+    file_bytes: u64,
+}
+
+impl Run {
+    fn of(program: Program, images: &mut Images) -> Self {
+        let mut vm = Vm::new();
+        vm.begin(&program.prologue, Limits::WALKED);
+        let effects = program.operations.iter().map(|one| (*one, vm.step(*one))).collect();
+        vm.build(&FileNames::default(), images, &());
+        let plan = vm.builder().plan();
+        Self {
+            base: program.prologue.base,
+            form: plan.file.form,
+            size: plan.virtual_size_bytes(),
+            block: plan.geometry.cluster_size.bytes(),
+            file_bytes: images.top().image.length_bytes(),
+            effects,
+            program,
+        }
+    }
+
+    fn has(&self, part: &Part) -> bool {
+        let (rest, blocks) = (self.size % self.block, self.size / self.block);
+        match *part {
+            Part::Form(field, value) => {
+                has_meaning(self.base, field, self.form) && value_of(field, self.form) == value
+            }
+            Part::ClusterBits(bits) => self.program.prologue.cluster_bits.get() == bits,
+            Part::Size(0) => self.size <= 512 && (self.size == 0 || self.base == Base::Vhdx),
+            Part::Size(1) => blocks == 0 && rest > 512,
+            Part::Size(2) => blocks > 0 && rest > 0,
+            Part::Size(3) => blocks > 0 && rest == 0,
+            Part::Size(4) => blocks >= 200,
+            Part::Size(_) => self.size >= 1 << 32,
+            Part::Operation(index) => {
+                let (part, name, lines) = OPERATIONS[index];
+                let wanted = lines::operations(lines);
+                // The kind of zeros is an operand.
+                let is_kind = |one: &Operation| match (part, one, wanted.last()) {
+                    (_, Operation::Zero { keep, .. }, Some(Operation::Zero { keep: like, .. })) => {
+                        keep == like
+                    }
+                    (
+                        _,
+                        Operation::Beyond { kind, .. },
+                        Some(Operation::Beyond { kind: like, .. }),
+                    ) => kind == like,
+                    _ => true,
+                };
+                self.effects.iter().any(|(one, effect)| {
+                    one.name() == name && *effect == Effect::Changed && is_kind(one)
+                })
+            }
+        }
+    }
+}
+
+/// Returns a program with an image of a base, for which the operations and the size, and the parts among `wanted`, are
+/// chosen. `form` has the other fields of the form.
+fn made(base: Base, wanted: &[Part], form: u16, more: &[Operation], rng_seed: u64) -> Program {
+    let find = |is_it: fn(&Part) -> Option<u8>| wanted.iter().find_map(is_it);
+    let bits = find(|part| match part {
+        Part::ClusterBits(bits) => Some(*bits),
+        _ => None,
+    });
+    let size = find(|part| match part {
+        Part::Size(index) => Some(*index as u8),
+        _ => None,
+    });
+    let bits = bits.unwrap_or(12);
+    // VHDX has larger blocks, of 2^28 bytes at most.
+    let block = if base == Base::Vhdx { (bits + 11).min(28) } else { bits };
+    let size = match size {
+        Some(0) => "0<<0+0".to_string(),
+        Some(1) => format!("3<<{}+0", block - 2),
+        Some(2) => format!("11<<{}+0", block - 1),
+        Some(4) => format!("200<<{block}+0"),
+        Some(5) => "5000<<20+0".to_string(),
+        _ => format!("7<<{block}+0"),
+    };
+    let mut form = form;
+    for part in wanted {
+        if let Part::Form(field, value) = part {
+            form = with(*field, form, *value);
+        }
+    }
+    let image = format!(
+        "image version=3 cluster_bits={bits} refcount_order=4 features=none size={size} \
+         rng_seed={rng_seed} blocks=append table=append tolerance=0"
+    );
+    let mut program = assemble(&image).unwrap_or_else(|error| panic!("{error}\n{image}"));
+    (program.prologue.base, program.prologue.form) = (base, ImageForm(form));
+    program.operations.extend(more);
+    for part in wanted {
+        if let Part::Operation(index) = part {
+            program.operations.extend(lines::operations(OPERATIONS[*index].2));
+        }
+    }
+    program
+}
+
+/// An image that has some parts: its form, and its size and the size of its blocks.
+struct Example {
+    form: u16,
+    others: [Part; 2],
+}
+
+/// Programs, and the number of programs that have each pair of parts.
+pub struct Programs {
+    pub all: Vec<Part>,
+    pub had: Vec<Vec<u32>>,
+    pub programs: Vec<Program>,
+    base: Base,
+    images: Images,
+}
+
+impl Programs {
+    /// Returns `count` random programs, and then programs for every part that is too rare and for every pair that is
+    /// allowed and missing.
+    pub fn chosen(base: Base, count: u64) -> Self {
+        let all = parts(base);
+        let had = vec![vec![0; all.len()]; all.len()];
+        let images = Images::default();
+        let mut chosen = Self { all, had, programs: Vec::new(), base, images };
+        for rng_seed in 0..count {
+            chosen.keep(program(base, rng_seed), &[]);
+        }
+        for one in 0..chosen.all.len() {
+            for other in 0..=one {
+                let least = if one == other { ENOUGH } else { 1 };
+                let wanted = [chosen.all[one], chosen.all[other]];
+                if chosen.had[one][other] >= least {
+                    continue;
+                }
+                let wanted = if one == other { &wanted[..1] } else { &wanted };
+                let Some(example) = chosen.allowed(wanted) else { continue };
+                chosen.add(wanted, &example, (one, other), least);
+            }
+        }
+        chosen
+    }
+
+    /// Adds programs with the wanted parts, which an example has, and with random other parts and a few random operations.
+    fn add(
+        &mut self,
+        wanted: &[Part],
+        example: &Example,
+        (one, other): (usize, usize),
+        least: u32,
+    ) {
+        let mut entropy = Entropy::new((one * self.all.len() + other) as u64);
+        for attempt in 0..TRIES {
+            if self.had[one][other] >= least {
+                return;
+            }
+            // The first attempts have other parts than the example.
+            let is_example = attempt > 8;
+            let count = if is_example { 0 } else { 3 };
+            let mut more = generate_any(entropy.next_u64(), count).operations;
+            more.retain(|one| !matches!(one, Operation::Overlay { .. }));
+            let random = [
+                Part::ClusterBits(9 + entropy.below(9) as u8),
+                Part::Size(entropy.below(SIZES.len() as u64) as usize),
+            ];
+            let mut parts = wanted.to_vec();
+            // The first part of a kind counts.
+            parts.extend(if is_example { example.others } else { random });
+            let program = made(self.base, &parts, example.form, &more, entropy.below(1 << 16));
+            self.keep(program, wanted);
+        }
+    }
+
+    /// Keeps a program if it has the wanted parts and its file is not too long.
+    fn keep(&mut self, program: Program, wanted: &[Part]) {
+        let mut run = Run::of(program, &mut self.images);
+        if run.file_bytes > MAX_FILE_BYTES {
+            let is_gap = |one: &Operation| {
+                matches!(one, Operation::Reserve { .. } | Operation::ReserveFar { .. })
+            };
+            run.program.operations.retain(|one| !is_gap(one));
+            run = Run::of(run.program, &mut self.images);
+        }
+        if run.file_bytes > MAX_FILE_BYTES || !wanted.iter().all(|part| run.has(part)) {
+            return;
+        }
+        let there: Vec<usize> = (0..self.all.len()).filter(|at| run.has(&self.all[*at])).collect();
+        for one in &there {
+            there.iter().for_each(|other| self.had[*one][*other] += 1);
+        }
+        self.programs.push(run.program);
+    }
+
+    /// Tries parts together in each kind of image that a format has. Returns an image that has them; `None` if the format
+    /// does not allow them together.
+    fn allowed(&mut self, wanted: &[Part]) -> Option<Example> {
+        // The fields on which the meaning of others depends.
+        let kinds: &[Field] = match self.base {
+            Base::Vpc => &VPC_FIELDS[1..2],
+            Base::Vhdx => &[],
+            _ => &[VMDK_FIELDS[1], VMDK_FIELDS[5]],
+        };
+        let mut forms = vec![0];
+        for field in kinds {
+            let values = |form: &u16| {
+                let form = *form;
+                (0..1 << field.2).map(move |value| with(*field, form, value))
+            };
+            forms = forms.iter().flat_map(values).collect();
+        }
+        let has_size = wanted.iter().any(|part| matches!(part, Part::Size(_)));
+        let has_bits = wanted.iter().any(|part| matches!(part, Part::ClusterBits(_)));
+        let sizes = if has_size { 3..4 } else { 2..6 };
+        // Disks of 4 GiB have long blocks, because their number is limited.
+        let bits = if has_bits { 12..13 } else { 12..20 };
+        for form in forms {
+            for (size, bits) in
+                sizes.clone().flat_map(|size| bits.clone().map(move |it| (size, it)))
+            {
+                let others = [Part::Size(size), Part::ClusterBits(bits)];
+                let parts = [wanted, &others].concat();
+                let run = Run::of(made(self.base, &parts, form, &[], 1), &mut self.images);
+                if wanted.iter().all(|part| run.has(part)) {
+                    return Some(Example { form, others });
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns the pairs that the format allows and no program has, and the number of pairs that programs have.
+    pub fn missing(&mut self) -> (Vec<String>, usize) {
+        let (mut missing, mut count) = (Vec::new(), 0);
+        for one in 0..self.all.len() {
+            for other in 0..one {
+                let pair = [self.all[one], self.all[other]];
+                if self.had[one][other] > 0 {
+                    count += 1;
+                } else if self.allowed(&pair).is_some() {
+                    missing.push(format!("{} with {}", pair[0], pair[1]));
+                }
+            }
+        }
+        (missing, count)
+    }
+}
