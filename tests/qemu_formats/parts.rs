@@ -311,7 +311,7 @@ impl Programs {
         chosen
     }
 
-    /// Adds programs with the wanted parts, which an example has, and with random other parts and a few random operations.
+    /// Adds programs with the wanted parts, which an example has, with random other parts and a few random operations.
     fn add(
         &mut self,
         wanted: &[Part],
@@ -361,8 +361,8 @@ impl Programs {
         self.programs.push(run.program);
     }
 
-    /// Tries parts together in each kind of image that a format has. Returns an image that has them; `None` if the format
-    /// does not allow them together.
+    /// Tries parts together in each kind of image that a format has. Returns an image that has them; `None` if the
+    /// format does not allow them together.
     fn allowed(&mut self, wanted: &[Part]) -> Option<Example> {
         // The fields on which the meaning of others depends.
         let kinds: &[Field] = match self.base {

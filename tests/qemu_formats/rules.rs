@@ -21,8 +21,8 @@ const WITHOUT_RULE: &str = "refused images that break no rule";
 /// The number of images that break a rule.
 pub const WITH_RULE: &str = "images that break a rule";
 
-/// Returns the counts of a format, with their lowest values. Random images may miss a rule; `tests/qemu_refusals.rs` has
-/// images for each of them.
+/// Returns the counts of a format, with their lowest values. Random images may miss a rule; `tests/qemu_refusals.rs`
+/// has images for each of them.
 pub fn bounds(format: ImageFormat) -> impl Iterator<Item = (&'static str, u64)> {
     let rules = open_rule_names(format).into_iter().chain(entry_rule_names(format).iter().copied());
     rules.chain([WITHOUT_RULE]).map(|rule| (rule, 0))

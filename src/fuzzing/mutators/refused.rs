@@ -7,10 +7,7 @@ use crate::programs::operand::{Base, Number};
 use crate::programs::{Operation, Program};
 
 use super::context::MutationContext;
-use super::refused_formats;
-
-/// The change of an element: its part, the number that names it (`nth`), the transform and its operand.
-pub(super) type FieldChange = (Part, u16, Transform, u16);
+use super::refused_formats::{self, FieldChange};
 
 const fn header(field: u16, transform: Transform, value: u16) -> FieldChange {
     // Twice the index: an odd number would name the entry behind the element.
@@ -25,8 +22,8 @@ const fn flip(word: u16, bit: u16) -> FieldChange {
     extension(word, Transform::Flip, bit)
 }
 
-/// The attacks on qcow2. The fields of the header have the order of the specification; an extension has a type, a length and
-/// words of content.
+/// The attacks on qcow2. The fields of the header have the order of the specification; an extension has a type, a
+/// length and words of content.
 const QCOW2: &[&[FieldChange]] = &[
     &[header(1, Transform::Set, 4)],
     &[header(2, Transform::Boundary, 10)],

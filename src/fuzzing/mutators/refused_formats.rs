@@ -6,7 +6,8 @@
 use crate::formats::anatomy::Part;
 use crate::images::damage::Transform;
 
-use super::refused::FieldChange;
+/// The change of an element: its part, the number that names it (`nth`), the transform and its operand.
+pub(super) type FieldChange = (Part, u16, Transform, u16);
 
 const fn set(part: Part, nth: u16, value: u16) -> FieldChange {
     (part, nth, Transform::Set, value)

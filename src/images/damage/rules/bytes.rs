@@ -13,7 +13,7 @@ use crate::images::image::Image;
 /// The unit in which QEMU counts the length of a file.
 const SECTOR_BYTES: u64 = 512;
 /// The number of bytes that are read at once.
-const PIECE_BYTES: usize = 4 << 10;
+const RULE_PIECE_BYTES: usize = 4 << 10;
 
 /// The bytes of an image.
 #[derive(Clone, Copy)]
@@ -59,10 +59,10 @@ impl<'i> Bytes<'i> {
 
     /// Calls `take` with `length` bytes from `at` on, in pieces.
     pub(super) fn each_piece(&self, at: u64, length: u64, mut take: impl FnMut(&[u8])) {
-        let mut piece = [0; PIECE_BYTES];
+        let mut piece = [0; RULE_PIECE_BYTES];
         let mut done = 0;
         while done < length {
-            let count = (length - done).min(PIECE_BYTES as u64) as usize;
+            let count = (length - done).min(RULE_PIECE_BYTES as u64) as usize;
             self.fill(at.saturating_add(done), &mut piece[..count]);
             take(&piece[..count]);
             done += count as u64;
@@ -79,7 +79,7 @@ impl<'i> Bytes<'i> {
     ) {
         let start = HostOffset::new(table);
         let end = start.saturating_add(count.saturating_mul(N as u64));
-        let mut scratch = [0; PIECE_BYTES];
+        let mut scratch = [0; RULE_PIECE_BYTES];
         // Reads from memory do not fail.
         let _ = each_data(self.0, start..end, &mut scratch, |data| {
             let first = data.offset.saturating_distance_from(start) / N as u64;

@@ -49,7 +49,7 @@ pub fn broken_entries(format: ImageFormat, image: &Image, take: impl FnMut(Broke
 /// takes a file without the signature for a raw one.
 pub(super) fn is_of_signature(rule: BrokenRule) -> bool {
     let qcow2 = [qcow2_open::MAGIC_RULE, qcow2_open::VERSION_RULE];
-    let others = [vpc::FOOTER_COOKIE, vpc::FOOTER_COPY, vhdx::FILE, vmdk::MAGIC];
+    let others = [vpc::VPC_FOOTER_COOKIE, vpc::VPC_FOOTER_COPY, vhdx::VHDX_FILE, vmdk::VMDK_MAGIC];
     qcow2.contains(&rule) || others.contains(&rule)
 }
 
@@ -58,9 +58,9 @@ pub fn open_rule_names(format: ImageFormat) -> Vec<BrokenRule> {
     match format {
         ImageFormat::Qcow2 => qcow2_open::open_rule_names().collect(),
         ImageFormat::Raw => Vec::new(),
-        ImageFormat::Vpc => vpc::OPEN_RULES.to_vec(),
-        ImageFormat::Vhdx => vhdx::OPEN_RULES.to_vec(),
-        ImageFormat::Vmdk => vmdk::OPEN_RULES.to_vec(),
+        ImageFormat::Vpc => vpc::VPC_OPEN_RULES.to_vec(),
+        ImageFormat::Vhdx => vhdx::VHDX_OPEN_RULES.to_vec(),
+        ImageFormat::Vmdk => vmdk::VMDK_OPEN_RULES.to_vec(),
     }
 }
 
@@ -69,8 +69,74 @@ pub fn entry_rule_names(format: ImageFormat) -> &'static [BrokenRule] {
     match format {
         ImageFormat::Qcow2 => &qcow2_entries::ENTRY_RULES,
         ImageFormat::Raw => &[],
-        ImageFormat::Vpc => vpc::ENTRY_RULES,
-        ImageFormat::Vhdx => vhdx_blocks::ENTRY_RULES,
-        ImageFormat::Vmdk => vmdk_grains::ENTRY_RULES,
+        ImageFormat::Vpc => vpc::VPC_ENTRY_RULES,
+        ImageFormat::Vhdx => vhdx_blocks::VHDX_ENTRY_RULES,
+        ImageFormat::Vmdk => vmdk_grains::VMDK_ENTRY_RULES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::offsets::HostOffset;
+    use crate::disk::storage::Storage;
+    use crate::harness::{Harness, Walker};
+    use crate::images::entropy::Entropy;
+    use crate::programs::text::assemble;
+
+    /// The places at which the structures of an image lie: the first sectors, those of VHDX, and the last sectors.
+    fn place(format: ImageFormat, length: u64, entropy: &mut Entropy) -> u64 {
+        let near = entropy.below(200);
+        match (format, entropy.below(8)) {
+            (ImageFormat::Vhdx, choice) => {
+                let starts = [0, 64 << 10, 128 << 10, 192 << 10, 256 << 10, 2 << 20, 3 << 20];
+                starts.get(choice as usize).unwrap_or(&(2 << 20 | 64 << 10)) + near
+            }
+            (_, 0) => length - 512 - near,
+            (_, 1) => entropy.below(length),
+            (_, choice) => (choice - 2) / 2 * 512 + near,
+        }
+    }
+
+    /// Numbers of any size in any field are judged.
+    #[test]
+    fn any_bytes_are_judged() {
+        let formats = [
+            (ImageFormat::Qcow2, [0, 0]),
+            (ImageFormat::Vpc, [0, 8]),
+            (ImageFormat::Vhdx, [0, 1]),
+            (ImageFormat::Vmdk, [0, 0x20]),
+        ];
+        let mut entropy = Entropy::new(8);
+        for (format, forms) in formats {
+            let mut broken = 0;
+            let mut harness = Harness::new(Walker::default());
+            for rng_seed in 0..2000 {
+                let text = format!(
+                    "image version=3 cluster_bits=9 refcount_order=4 features=none size=3<<20+0 \
+                     rng_seed=0 blocks=append table=append tolerance=0 base={} form={}\n\
+                     write at=start+1 clusters=3",
+                    format.name(),
+                    if format == ImageFormat::Qcow2 { 0 } else { forms[rng_seed % 2] }
+                );
+                harness.build(&assemble(&text).unwrap().encode());
+                let (mut image, length) = (Image::default(), harness.image().length_bytes());
+                harness.image().written().for_each(|data| image.write(data.offset, data.bytes));
+                image.seal(length);
+                for _ in 0..=entropy.below(3) {
+                    let at = place(format, length, &mut entropy);
+                    let (number, bit) = (entropy.next_u64(), 1 << entropy.below(64));
+                    let number = [number, bit, 0, u64::MAX, 512][entropy.below(5) as usize];
+                    let width = 1 << entropy.below(4);
+                    image.overwrite(HostOffset::new(at), &number.to_le_bytes()[..width]);
+                }
+                broken += u64::from(broken_at_open(format, &image).is_some());
+                broken_entries(format, &image, |entry| {
+                    assert!(entry.guest.start < entry.guest.end);
+                    broken += 1;
+                });
+            }
+            assert!(broken > 200, "{format:?}: {broken}");
+        }
     }
 }

@@ -1,5 +1,4 @@
-//! The rules by which QEMU refuses to use a table entry of a qcow2 image. They judge the words of an entry alone, and share only
-//! constants with the code that reads images.
+//! The rules by which QEMU refuses to use a table entry of a qcow2 image. They judge the words of an entry alone.
 //!
 //! # Arithmetic
 //! The judged entries lie in the image of a program, so that no offset of them saturates.

@@ -23,63 +23,63 @@ use crate::images::image::Image;
 use super::bytes::Bytes;
 use super::rule::{BrokenRule, if_no_reading_is_left};
 
-pub(super) const FILE: BrokenRule = "VHDX file signature";
-const HEADER: BrokenRule = "VHDX header signature";
-const HEADER_CHECKSUM: BrokenRule = "VHDX header checksum";
-const HEADER_VERSION: BrokenRule = "VHDX header version";
-const SEQUENCE: BrokenRule = "VHDX headers with one sequence number";
-const LOG_OFFSET: BrokenRule = "VHDX log offset";
-const LOG_VERSION: BrokenRule = "VHDX log version";
-const LOG_LENGTH: BrokenRule = "VHDX log length";
-const REGIONS: BrokenRule = "VHDX region table signature";
-const REGIONS_CHECKSUM: BrokenRule = "VHDX region table checksum";
-const REGION_COUNT: BrokenRule = "VHDX number of regions";
-const REGION_OVERLAP: BrokenRule = "VHDX overlapping regions";
-const REGION_TWICE: BrokenRule = "VHDX region that occurs twice";
-const REGION_UNKNOWN: BrokenRule = "VHDX unknown required region";
-const REGION_MISSING: BrokenRule = "VHDX missing region";
-const METADATA: BrokenRule = "VHDX metadata signature";
-const ITEM_COUNT: BrokenRule = "VHDX number of metadata items";
-const ITEM_TWICE: BrokenRule = "VHDX metadata item that occurs twice";
-const ITEM_UNKNOWN: BrokenRule = "VHDX unknown required metadata item";
-const ITEM_MISSING: BrokenRule = "VHDX missing metadata item";
-const PARENT: BrokenRule = "VHDX parent without a locator";
-const BLOCK_SIZE: BrokenRule = "VHDX block size";
-const SECTOR_SIZE: BrokenRule = "VHDX logical sector size";
-const SHORT_TABLE: BrokenRule = "VHDX table below the size";
-const LARGE: BrokenRule = "VHDX size of 2^63 or more";
+pub(super) const VHDX_FILE: BrokenRule = "VHDX file signature";
+const VHDX_HEADER: BrokenRule = "VHDX header signature";
+const VHDX_HEADER_CHECKSUM: BrokenRule = "VHDX header checksum";
+const VHDX_HEADER_VERSION: BrokenRule = "VHDX header version";
+const VHDX_SEQUENCE: BrokenRule = "VHDX headers with one sequence number";
+const VHDX_LOG_OFFSET: BrokenRule = "VHDX log offset";
+const VHDX_LOG_VERSION: BrokenRule = "VHDX log version";
+const VHDX_LOG_LENGTH: BrokenRule = "VHDX log length";
+const VHDX_REGIONS: BrokenRule = "VHDX region table signature";
+const VHDX_REGIONS_CHECKSUM: BrokenRule = "VHDX region table checksum";
+const VHDX_REGION_COUNT: BrokenRule = "VHDX number of regions";
+const VHDX_REGION_OVERLAP: BrokenRule = "VHDX overlapping regions";
+const VHDX_REGION_TWICE: BrokenRule = "VHDX region that occurs twice";
+const VHDX_REGION_UNKNOWN: BrokenRule = "VHDX unknown required region";
+const VHDX_REGION_MISSING: BrokenRule = "VHDX missing region";
+const VHDX_METADATA: BrokenRule = "VHDX metadata signature";
+const VHDX_ITEM_COUNT: BrokenRule = "VHDX number of metadata items";
+const VHDX_ITEM_TWICE: BrokenRule = "VHDX metadata item that occurs twice";
+const VHDX_ITEM_UNKNOWN: BrokenRule = "VHDX unknown required metadata item";
+const VHDX_ITEM_MISSING: BrokenRule = "VHDX missing metadata item";
+const VHDX_PARENT: BrokenRule = "VHDX parent without a locator";
+const VHDX_BLOCK_SIZE: BrokenRule = "VHDX block size";
+const VHDX_SECTOR_SIZE: BrokenRule = "VHDX logical sector size";
+const VHDX_SHORT_TABLE: BrokenRule = "VHDX table below the size";
+const VHDX_LARGE: BrokenRule = "VHDX size of 2^63 or more";
 
 /// The rules about whole images.
-pub(super) const OPEN_RULES: &[BrokenRule] = &[
-    FILE,
-    HEADER,
-    HEADER_CHECKSUM,
-    HEADER_VERSION,
-    SEQUENCE,
-    LOG_OFFSET,
-    LOG_VERSION,
-    LOG_LENGTH,
-    REGIONS,
-    REGIONS_CHECKSUM,
-    REGION_COUNT,
-    REGION_OVERLAP,
-    REGION_TWICE,
-    REGION_UNKNOWN,
-    REGION_MISSING,
-    METADATA,
-    ITEM_COUNT,
-    ITEM_TWICE,
-    ITEM_UNKNOWN,
-    ITEM_MISSING,
-    PARENT,
-    BLOCK_SIZE,
-    SECTOR_SIZE,
-    SHORT_TABLE,
-    LARGE,
+pub(super) const VHDX_OPEN_RULES: &[BrokenRule] = &[
+    VHDX_FILE,
+    VHDX_HEADER,
+    VHDX_HEADER_CHECKSUM,
+    VHDX_HEADER_VERSION,
+    VHDX_SEQUENCE,
+    VHDX_LOG_OFFSET,
+    VHDX_LOG_VERSION,
+    VHDX_LOG_LENGTH,
+    VHDX_REGIONS,
+    VHDX_REGIONS_CHECKSUM,
+    VHDX_REGION_COUNT,
+    VHDX_REGION_OVERLAP,
+    VHDX_REGION_TWICE,
+    VHDX_REGION_UNKNOWN,
+    VHDX_REGION_MISSING,
+    VHDX_METADATA,
+    VHDX_ITEM_COUNT,
+    VHDX_ITEM_TWICE,
+    VHDX_ITEM_UNKNOWN,
+    VHDX_ITEM_MISSING,
+    VHDX_PARENT,
+    VHDX_BLOCK_SIZE,
+    VHDX_SECTOR_SIZE,
+    VHDX_SHORT_TABLE,
+    VHDX_LARGE,
 ];
 
 /// The items of the metadata that each disk has.
-const ITEMS: [Guid; 5] =
+const REQUIRED_ITEMS: [Guid; 5] =
     [FILE_PARAMETERS, VIRTUAL_DISK_SIZE, LOGICAL_SECTOR_SIZE, PHYSICAL_SECTOR_SIZE, PAGE_83];
 /// The size of a guest's sector that the specification also allows.
 const LONG_SECTOR_BYTES: u64 = 4096;
@@ -143,21 +143,21 @@ impl VhdxFile<'_> {
     /// Returns the place of the log; `None` if it may have entries.
     fn log(&self) -> Result<Option<Place>, BrokenRule> {
         if self.0.array(0) != FILE_SIGNATURE {
-            return Err(FILE);
+            return Err(VHDX_FILE);
         }
         let header = self.header()?;
         let number = |inside, width| self.0.little(header + inside, width);
         let (offset, length) = (number(72, 8), number(68, 4));
         let is_empty = self.0.array(header + 48) == [0; 16] || length == 0;
         if offset < OFFSET_UNIT_BYTES || !offset.is_multiple_of(OFFSET_UNIT_BYTES) {
-            Err(LOG_OFFSET)
+            Err(VHDX_LOG_OFFSET)
         } else if is_empty {
             // The version of a log without entries has no meaning, except for QEMU.
             Ok(Some((offset, length)).filter(|_| number(64, 2) == 0))
         } else if number(64, 2) != 0 {
-            Err(LOG_VERSION)
+            Err(VHDX_LOG_VERSION)
         } else if !length.is_multiple_of(OFFSET_UNIT_BYTES) {
-            Err(LOG_LENGTH)
+            Err(VHDX_LOG_LENGTH)
         } else {
             Ok(None)
         }
@@ -174,26 +174,27 @@ impl VhdxFile<'_> {
                 let [fields, others]: [[u8; VHDX_HEADER_FIELD_BYTES]; 2] =
                     [first, second].map(|header| self.0.array(header));
                 match one.cmp(&two) {
-                    std::cmp::Ordering::Equal if fields != others => Err(SEQUENCE),
+                    std::cmp::Ordering::Equal if fields != others => Err(VHDX_SEQUENCE),
                     std::cmp::Ordering::Less => Ok(second),
                     _ => Ok(first),
                 }
             }
             // The header that comes closest to a valid one names the rule.
             (Some(one), Some(other)) => {
-                let all = [HEADER_VERSION, HEADER_CHECKSUM];
-                Err(all.into_iter().find(|it| [one, other].contains(it)).unwrap_or(HEADER))
+                let all = [VHDX_HEADER_VERSION, VHDX_HEADER_CHECKSUM];
+                Err(all.into_iter().find(|it| [one, other].contains(it)).unwrap_or(VHDX_HEADER))
             }
         }
     }
 
     fn header_fault(&self, header: u64) -> Option<BrokenRule> {
         if self.0.array(header) != HEADER_SIGNATURE {
-            Some(HEADER)
+            Some(VHDX_HEADER)
         } else if !self.has_checksum(header, VHDX_HEADER_BYTES as u64) {
-            Some(HEADER_CHECKSUM)
+            Some(VHDX_HEADER_CHECKSUM)
         } else {
-            (self.0.little(header + 66, 2) != u64::from(VHDX_VERSION)).then_some(HEADER_VERSION)
+            (self.0.little(header + 66, 2) != u64::from(VHDX_VERSION))
+                .then_some(VHDX_HEADER_VERSION)
         }
     }
 
@@ -211,14 +212,14 @@ impl VhdxFile<'_> {
     /// Returns the table of blocks that the region table at `table` leads to.
     fn disk(&self, table: u64, log: Place) -> Result<BlockTablePlace, Refused> {
         if self.0.array(table) != REGION_TABLE_SIGNATURE {
-            return Err(Some(REGIONS));
+            return Err(Some(VHDX_REGIONS));
         }
         if !self.has_checksum(table, REGION_TABLE_BYTES as u64) {
-            return Err(Some(REGIONS_CHECKSUM));
+            return Err(Some(VHDX_REGIONS_CHECKSUM));
         }
         let count = self.0.little(table + 8, 4);
         if count > u64::from(MAX_REGIONS) {
-            return Err(Some(REGION_COUNT));
+            return Err(Some(VHDX_REGION_COUNT));
         }
         let mut regions = [(0, 0); JUDGED_REGIONS + 1];
         regions[0] = log;
@@ -228,7 +229,7 @@ impl VhdxFile<'_> {
             let region = (self.0.little(entry + 16, 8), self.0.little(entry + 24, 4));
             let others = usize::try_from(index + 1).unwrap_or(usize::MAX).min(regions.len());
             if regions[..others].iter().any(|other| overlap(*other, region)) {
-                return Err(Some(REGION_OVERLAP));
+                return Err(Some(VHDX_REGION_OVERLAP));
             }
             if let Some(place) = regions.get_mut(others) {
                 *place = region;
@@ -237,15 +238,15 @@ impl VhdxFile<'_> {
                 BAT_REGION => &mut bat,
                 METADATA_REGION => &mut metadata,
                 _ if self.0.little(entry + 28, 4) & u64::from(REGION_REQUIRED) != 0 => {
-                    return Err(Some(REGION_UNKNOWN));
+                    return Err(Some(VHDX_REGION_UNKNOWN));
                 }
                 _ => continue,
             };
             if known.replace(region).is_some() {
-                return Err(Some(REGION_TWICE));
+                return Err(Some(VHDX_REGION_TWICE));
             }
         }
-        let (bat, (metadata, _)) = bat.zip(metadata).ok_or(Some(REGION_MISSING))?;
+        let (bat, (metadata, _)) = bat.zip(metadata).ok_or(Some(VHDX_REGION_MISSING))?;
         self.blocks(bat, metadata, regions)
     }
 
@@ -259,16 +260,16 @@ impl VhdxFile<'_> {
         let [parameters, size, sector, ..] = self.items(metadata)?;
         let item = |offset: u64, width| self.0.little(metadata.saturating_add(offset), width);
         if item(parameters + 4, 4) & u64::from(HAS_PARENT) != 0 {
-            return Err(Some(PARENT));
+            return Err(Some(VHDX_PARENT));
         }
         let block = item(parameters, 4);
         let sizes = u64::from(MIN_VHDX_BLOCK_BYTES)..=u64::from(MAX_VHDX_BLOCK_BYTES);
         if !sizes.contains(&block) || !block.is_power_of_two() {
-            return Err(Some(BLOCK_SIZE));
+            return Err(Some(VHDX_BLOCK_SIZE));
         }
         match item(sector, 4) {
             LONG_SECTOR_BYTES => return Err(None),
-            other if other != u64::from(GUEST_SECTOR_BYTES) => return Err(Some(SECTOR_SIZE)),
+            other if other != u64::from(GUEST_SECTOR_BYTES) => return Err(Some(VHDX_SECTOR_SIZE)),
             _ => {}
         }
         let size = item(size, 8);
@@ -276,36 +277,36 @@ impl VhdxFile<'_> {
         let bitmaps = (blocks.wrapping_sub(1) & 0xffff_ffff) / (CHUNK_BYTES / block);
         let entries = (blocks + bitmaps) & 0xffff_ffff;
         if entries > length / BAT_ENTRY_BYTES as u64 {
-            return Err(Some(SHORT_TABLE));
+            return Err(Some(VHDX_SHORT_TABLE));
         }
         let size = size - size % u64::from(GUEST_SECTOR_BYTES);
         if size > MAX_LENGTH_BYTES {
-            return Err(Some(LARGE));
+            return Err(Some(VHDX_LARGE));
         }
         Ok(BlockTablePlace { table, entries, block, size, regions })
     }
 
     /// Returns the offsets of the items that each disk has, from the beginning of the metadata.
-    fn items(&self, metadata: u64) -> Result<[u64; ITEMS.len()], Refused> {
+    fn items(&self, metadata: u64) -> Result<[u64; REQUIRED_ITEMS.len()], Refused> {
         if metadata > i64::MAX as u64 || self.0.array(metadata) != METADATA_SIGNATURE {
-            return Err(Some(METADATA));
+            return Err(Some(VHDX_METADATA));
         }
         let count = self.0.little(metadata + 10, 2);
         if count > u64::from(MAX_METADATA_ENTRIES) {
-            return Err(Some(ITEM_COUNT));
+            return Err(Some(VHDX_ITEM_COUNT));
         }
-        let (mut offsets, mut locator) = ([None; ITEMS.len()], None);
+        let (mut offsets, mut locator) = ([None; REQUIRED_ITEMS.len()], None);
         for index in 0..count {
             let entry = metadata + METADATA_ENTRIES_AT as u64 + index * METADATA_ENTRY_BYTES as u64;
             let guid: Guid = self.0.array(entry);
-            let known = ITEMS.iter().position(|item| *item == guid);
+            let known = REQUIRED_ITEMS.iter().position(|item| *item == guid);
             let known = known.and_then(|item| offsets.get_mut(item));
             let known = known.or((guid == PARENT_LOCATOR).then_some(&mut locator));
             match known {
-                Some(place) if place.is_some() => return Err(Some(ITEM_TWICE)),
+                Some(place) if place.is_some() => return Err(Some(VHDX_ITEM_TWICE)),
                 Some(place) => *place = Some(self.0.little(entry + 16, 4)),
                 None if self.0.little(entry + 24, 4) & u64::from(METADATA_REQUIRED) != 0 => {
-                    return Err(Some(ITEM_UNKNOWN));
+                    return Err(Some(VHDX_ITEM_UNKNOWN));
                 }
                 None => {}
             }
@@ -313,7 +314,7 @@ impl VhdxFile<'_> {
         match offsets {
             _ if locator.is_some() => Err(None),
             [Some(a), Some(b), Some(c), Some(d), Some(e)] => Ok([a, b, c, d, e]),
-            _ => Err(Some(ITEM_MISSING)),
+            _ => Err(Some(VHDX_ITEM_MISSING)),
         }
     }
 }

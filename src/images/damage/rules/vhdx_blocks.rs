@@ -14,16 +14,17 @@ use super::bytes::Bytes;
 use super::rule::{BrokenEntry, BrokenRule};
 use super::vhdx::{block_table, overlap};
 
-const PAST_END: BrokenRule = "VHDX block past the end of the file";
-const OVERLAP: BrokenRule = "VHDX block over a region";
-const STATE: BrokenRule = "VHDX block of state 4";
-const IN_PARENT: BrokenRule = "VHDX block in a parent that is not there";
+const VHDX_PAST_END: BrokenRule = "VHDX block past the end of the file";
+const VHDX_OVERLAP: BrokenRule = "VHDX block over a region";
+const VHDX_STATE: BrokenRule = "VHDX block of state 4";
+const VHDX_IN_PARENT: BrokenRule = "VHDX block in a parent that is not there";
 
 /// The rules about entries.
-pub(super) const ENTRY_RULES: &[BrokenRule] = &[PAST_END, OVERLAP, STATE, IN_PARENT];
+pub(super) const VHDX_ENTRY_RULES: &[BrokenRule] =
+    &[VHDX_PAST_END, VHDX_OVERLAP, VHDX_STATE, VHDX_IN_PARENT];
 
 /// The number of entries that are judged. Programs make fewer.
-const JUDGED_ENTRIES: u64 = 1 << 15;
+const VHDX_JUDGED_ENTRIES: u64 = 1 << 15;
 
 /// Calls `take` with the entries that break a rule, if all readers find the same table.
 pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
@@ -32,7 +33,7 @@ pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
     let end = bytes.end_of_sectors();
     let chunk = CHUNK_BYTES / place.block;
     let mut stored = 0;
-    bytes.each_entry(place.table, place.entries.min(JUDGED_ENTRIES), |index, entry| {
+    bytes.each_entry(place.table, place.entries.min(VHDX_JUDGED_ENTRIES), |index, entry| {
         let entry = u64::from_le_bytes(entry);
         let (state, start) = (entry & 7, entry / OFFSET_UNIT_BYTES * OFFSET_UNIT_BYTES);
         // After each chunk of blocks, there is the entry of a sector bitmap.
@@ -45,18 +46,18 @@ pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
             }
         };
         match state {
-            4 => broken(STATE, 0),
-            7 => broken(IN_PARENT, 0),
+            4 => broken(VHDX_STATE, 0),
+            7 => broken(VHDX_IN_PARENT, 0),
             6 => {
                 // The bytes that the file has can be read.
                 let there = end.saturating_sub(start);
                 if there < place.block {
-                    broken(PAST_END, there);
+                    broken(VHDX_PAST_END, there);
                 }
                 // QEMU takes the number of stored blocks so far for the index, and leaves out those of bitmaps.
                 let over = |region: &_| overlap(*region, (start, place.block));
                 if !is_bitmap(stored) && place.regions.iter().any(over) {
-                    broken(OVERLAP, 0);
+                    broken(VHDX_OVERLAP, 0);
                 }
                 stored += 1;
             }

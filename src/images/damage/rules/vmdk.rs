@@ -18,35 +18,35 @@ use crate::images::image::Image;
 use super::bytes::Bytes;
 use super::rule::{BrokenRule, if_no_reading_is_left};
 
-pub(super) const MAGIC: BrokenRule = "VMDK magic";
-const NO_CAPACITY: BrokenRule = "VMDK capacity 0";
-const FOOTER: BrokenRule = "VMDK footer";
-const VERSION: BrokenRule = "VMDK version";
-const TABLE_SIZE: BrokenRule = "VMDK table of more than 512 entries";
-const EMPTY_TABLE: BrokenRule = "VMDK table that maps no sector";
-const TRUNCATED: BrokenRule = "VMDK overhead past the end of the file";
-const GRAIN_SIZE: BrokenRule = "VMDK grain above 1 GiB";
-const DIRECTORY_SIZE: BrokenRule = "VMDK directory above 128 MiB";
-const DIRECTORY: BrokenRule = "VMDK directory past 2^63";
-const PARENT_NAME: BrokenRule = "VMDK parentFileNameHint";
-const IDENTITY: BrokenRule = "VMDK CID";
-const PARENT_IDENTITY: BrokenRule = "VMDK parentCID";
+pub(super) const VMDK_MAGIC: BrokenRule = "VMDK magic";
+const VMDK_NO_CAPACITY: BrokenRule = "VMDK capacity 0";
+const VMDK_FOOTER: BrokenRule = "VMDK footer";
+const VMDK_VERSION: BrokenRule = "VMDK version";
+const VMDK_TABLE_SIZE: BrokenRule = "VMDK table of more than 512 entries";
+const VMDK_EMPTY_TABLE: BrokenRule = "VMDK table that maps no sector";
+const VMDK_TRUNCATED: BrokenRule = "VMDK overhead past the end of the file";
+const VMDK_GRAIN_SIZE: BrokenRule = "VMDK grain above 1 GiB";
+const VMDK_DIRECTORY_SIZE: BrokenRule = "VMDK directory above 128 MiB";
+const VMDK_DIRECTORY: BrokenRule = "VMDK directory past 2^63";
+const VMDK_PARENT_NAME: BrokenRule = "VMDK parentFileNameHint";
+const VMDK_IDENTITY: BrokenRule = "VMDK CID";
+const VMDK_PARENT_IDENTITY: BrokenRule = "VMDK parentCID";
 
 /// The rules about whole images.
-pub(super) const OPEN_RULES: &[BrokenRule] = &[
-    MAGIC,
-    NO_CAPACITY,
-    FOOTER,
-    VERSION,
-    TABLE_SIZE,
-    EMPTY_TABLE,
-    TRUNCATED,
-    GRAIN_SIZE,
-    DIRECTORY_SIZE,
-    DIRECTORY,
-    PARENT_NAME,
-    IDENTITY,
-    PARENT_IDENTITY,
+pub(super) const VMDK_OPEN_RULES: &[BrokenRule] = &[
+    VMDK_MAGIC,
+    VMDK_NO_CAPACITY,
+    VMDK_FOOTER,
+    VMDK_VERSION,
+    VMDK_TABLE_SIZE,
+    VMDK_EMPTY_TABLE,
+    VMDK_TRUNCATED,
+    VMDK_GRAIN_SIZE,
+    VMDK_DIRECTORY_SIZE,
+    VMDK_DIRECTORY,
+    VMDK_PARENT_NAME,
+    VMDK_IDENTITY,
+    VMDK_PARENT_IDENTITY,
 ];
 
 /// The number of bytes of a text in which the type of a disk is searched.
@@ -59,20 +59,20 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
         return file.broken_cowd().or_else(|| file.broken_descriptor());
     }
     if file.0.array(0) != SPARSE_MAGIC {
-        return file.lacks_type(0).then_some(MAGIC);
+        return file.lacks_type(0).then_some(VMDK_MAGIC);
     }
-    let header = Header { fields: 0, directory: 0 };
+    let header = HeaderChoice { fields: 0, directory: 0 };
     if file.number(0, 12, 8) == 0 && file.number(0, 28, 8) != 0 {
         let text = file.number(0, 28, 8).checked_mul(SECTOR_BYTES);
-        return text.is_none_or(|text| file.lacks_type(text)).then_some(NO_CAPACITY);
+        return text.is_none_or(|text| file.lacks_type(text)).then_some(VMDK_NO_CAPACITY);
     }
     let of_headers = match file.number(0, 56, 8) == DIRECTORY_AT_END {
         false => file.broken_header(header),
         true => match file.footer() {
-            None => Some(FOOTER),
+            None => Some(VMDK_FOOTER),
             Some(footer) => {
-                let mixed = Header { directory: footer, ..header };
-                let whole = Header { fields: footer, directory: footer };
+                let mixed = HeaderChoice { directory: footer, ..header };
+                let whole = HeaderChoice { fields: footer, directory: footer };
                 let other = std::iter::once_with(|| file.broken_header(mixed));
                 if_no_reading_is_left(file.broken_header(whole), other)
             }
@@ -89,14 +89,14 @@ pub(super) fn header_of(image: &Image) -> Option<u64> {
         true => 0,
         false => return None,
     };
-    let header = Header { fields: at, directory: at };
+    let header = HeaderChoice { fields: at, directory: at };
     let broken = file.broken_header(header).or_else(|| file.broken_descriptor());
     broken.is_none().then_some(at)
 }
 
 /// The offsets of the headers that state the place of the directory, and all other fields.
 #[derive(Clone, Copy)]
-struct Header {
+struct HeaderChoice {
     fields: u64,
     directory: u64,
 }
@@ -122,42 +122,43 @@ impl VmdkFile<'_> {
     }
 
     /// Returns the first rule that the fields of a header break (`vmdk_open_vmdk4`).
-    fn broken_header(&self, header: Header) -> Option<BrokenRule> {
+    fn broken_header(&self, header: HeaderChoice) -> Option<BrokenRule> {
         let number = |inside, width| self.number(header.fields, inside, width);
         let (capacity, grain, table) = (number(12, 8), number(20, 8), number(44, 4));
         let span = table.wrapping_mul(grain) & 0xffff_ffff;
         if number(4, 4) > u64::from(MAX_VERSION) {
-            return Some(VERSION);
+            return Some(VMDK_VERSION);
         }
         if table > u64::from(MAX_GRAIN_TABLE_ENTRIES) {
-            return Some(TABLE_SIZE);
+            return Some(VMDK_TABLE_SIZE);
         }
         if span == 0 {
-            return Some(EMPTY_TABLE);
+            return Some(VMDK_EMPTY_TABLE);
         }
         let entries = capacity.wrapping_add(span - 1) / span & 0xffff_ffff;
         if number(64, 8) > self.0.end_of_sectors() / SECTOR_BYTES {
-            Some(TRUNCATED)
+            Some(VMDK_TRUNCATED)
         } else if grain > MAX_GRAIN_SECTORS {
-            Some(GRAIN_SIZE)
+            Some(VMDK_GRAIN_SIZE)
         } else if entries > u64::from(MAX_DIRECTORY_ENTRIES) {
-            Some(DIRECTORY_SIZE)
+            Some(VMDK_DIRECTORY_SIZE)
         } else {
             let is_past_end = |inside| {
                 let start = self.number(header.directory, inside, 8).wrapping_mul(SECTOR_BYTES);
                 start.checked_add(entries * 4).is_none_or(|end| end > MAX_LENGTH_BYTES)
             };
             let has_copy = number(8, 4) & u64::from(FLAG_REDUNDANT_DIRECTORY) != 0;
-            (is_past_end(56) && !(has_copy && !is_past_end(48))).then_some(DIRECTORY)
+            (is_past_end(56) && !(has_copy && !is_past_end(48))).then_some(VMDK_DIRECTORY)
         }
     }
 
     /// Returns the first rule that the header of ESX breaks (`vmdk_open_vmfs_sparse`).
     fn broken_cowd(&self) -> Option<BrokenRule> {
         if self.number(0, 16, 4) > MAX_GRAIN_SECTORS {
-            Some(GRAIN_SIZE)
+            Some(VMDK_GRAIN_SIZE)
         } else {
-            (self.number(0, 24, 4) > u64::from(MAX_DIRECTORY_ENTRIES)).then_some(DIRECTORY_SIZE)
+            (self.number(0, 24, 4) > u64::from(MAX_DIRECTORY_ENTRIES))
+                .then_some(VMDK_DIRECTORY_SIZE)
         }
     }
 
@@ -165,13 +166,13 @@ impl VmdkFile<'_> {
     fn broken_descriptor(&self) -> Option<BrokenRule> {
         let mut bytes: [u8; IDENTITY_BYTES] = self.0.array(EMBEDDED_DESCRIPTOR_AT);
         if has_endless_parent_name(&bytes) {
-            return Some(PARENT_NAME);
+            return Some(VMDK_PARENT_NAME);
         }
         bytes[IDENTITY_BYTES - 1] = 0;
         if !has_number(&bytes, b"CID") {
-            Some(IDENTITY)
+            Some(VMDK_IDENTITY)
         } else {
-            (!has_number(&bytes, b"parentCID")).then_some(PARENT_IDENTITY)
+            (!has_number(&bytes, b"parentCID")).then_some(VMDK_PARENT_IDENTITY)
         }
     }
 

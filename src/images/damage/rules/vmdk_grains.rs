@@ -4,8 +4,8 @@
 //! bytes; directories of ESX that are too short, where QEMU reports no mapping and reads zeros.
 //!
 //! # Arithmetic
-//! A directory has less than 2^26 entries and a table at most 512, and QEMU opens the image, so that a grain has at most
-//! 2^30 bytes. Only the judged grains are visited. A sector has 32 bits.
+//! A directory has less than 2^26 entries and a table at most 512, and QEMU opens the image, so that a grain has at
+//! most 2^30 bytes. Only the judged grains are visited. A sector has 32 bits.
 
 use crate::formats::vmdk::constants::{
     COMPRESS_DEFLATE, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY, FLAG_ZERO_GRAINS, GRAIN_MARKER_BYTES,
@@ -17,14 +17,14 @@ use super::bytes::Bytes;
 use super::rule::{BrokenEntry, BrokenRule};
 use super::vmdk::header_of;
 
-const MARKER: BrokenRule = "VMDK length in a marker";
-const ZLIB: BrokenRule = "VMDK zlib header";
+const VMDK_MARKER: BrokenRule = "VMDK length in a marker";
+const VMDK_ZLIB: BrokenRule = "VMDK zlib header";
 
 /// The rules about entries.
-pub(super) const ENTRY_RULES: &[BrokenRule] = &[MARKER, ZLIB];
+pub(super) const VMDK_ENTRY_RULES: &[BrokenRule] = &[VMDK_MARKER, VMDK_ZLIB];
 
 /// The number of entries of a directory and of all tables that are judged. Programs make fewer.
-const JUDGED_ENTRIES: u64 = 1 << 15;
+const VMDK_JUDGED_ENTRIES: u64 = 1 << 15;
 
 /// Calls `take` with the entries that break a rule, if QEMU opens the image.
 pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
@@ -40,8 +40,8 @@ pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
     let tables = number(12, 8).div_ceil(per_table * (grain / SECTOR_BYTES));
     let place = |inside| number(inside, 8).wrapping_mul(SECTOR_BYTES);
     let (directory, copy) = (place(56), has(FLAG_REDUNDANT_DIRECTORY).then(|| place(48)));
-    let mut left = JUDGED_ENTRIES;
-    bytes.each_entry(directory, tables.min(JUDGED_ENTRIES), |index, entry| {
+    let mut left = VMDK_JUDGED_ENTRIES;
+    bytes.each_entry(directory, tables.min(VMDK_JUDGED_ENTRIES), |index, entry| {
         let table = u64::from(u32::from_le_bytes(entry)) * SECTOR_BYTES;
         let Some(next) = left.checked_sub(per_table).filter(|_| table != 0) else { return };
         left = next;
@@ -68,7 +68,7 @@ fn broken_front(bytes: &Bytes, start: u64, grain: u64, has_marker: bool) -> Opti
     let mut stream = start;
     if has_marker {
         if !(1..=2 * grain).contains(&bytes.little(start + 8, 4)) {
-            return Some(MARKER);
+            return Some(VMDK_MARKER);
         }
         stream += GRAIN_MARKER_BYTES;
     }
@@ -77,5 +77,5 @@ fn broken_front(bytes: &Bytes, start: u64, grain: u64, has_marker: bool) -> Opti
     let check = u32::from(method) * 256 + u32::from(flags);
     let is_valid =
         method & 15 == 8 && method >> 4 <= 7 && flags & 32 == 0 && check.is_multiple_of(31);
-    (!is_valid).then_some(ZLIB)
+    (!is_valid).then_some(VMDK_ZLIB)
 }

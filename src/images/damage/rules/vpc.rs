@@ -5,8 +5,8 @@
 //! rule only if none of these choices is left.
 //!
 //! # Arithmetic
-//! A table has less than 2^32 entries of blocks below 2^32 bytes, and an entry names a sector with 32 bits. A table that
-//! would end past 2^64 ends past every file.
+//! A table has less than 2^32 entries of blocks below 2^32 bytes, and an entry names a sector with 32 bits. A table
+//! that would end past 2^64 ends past every file.
 
 use crate::formats::vpc::constants::{
     CHS_CREATORS, COOKIE, DYNAMIC_COOKIE, FOOTER_BYTES, FOOTER_CHECKSUM_AT, MAX_CHS_SECTORS,
@@ -17,34 +17,34 @@ use crate::images::image::Image;
 use super::bytes::Bytes;
 use super::rule::{BrokenEntry, BrokenRule, if_no_reading_is_left};
 
-pub(super) const FOOTER_COOKIE: BrokenRule = "VHD footer cookie";
-pub(super) const FOOTER_COPY: BrokenRule = "VHD copy of the footer";
-const FOOTER_CHECKSUM: BrokenRule = "VHD footer checksum";
-const LARGE: BrokenRule = "VHD size above 2040 GiB";
-const HEADER_COOKIE: BrokenRule = "VHD dynamic header cookie";
-const BLOCK_SIZE: BrokenRule = "VHD block size";
-const SHORT_TABLE: BrokenRule = "VHD table below the size";
-const LONG_TABLE: BrokenRule = "VHD table of 2^29 entries";
-const TABLE_PAST_END: BrokenRule = "VHD table past the end of the file";
-const BLOCK_PAST_END: BrokenRule = "VHD block past the end of the file";
+pub(super) const VPC_FOOTER_COOKIE: BrokenRule = "VHD footer cookie";
+pub(super) const VPC_FOOTER_COPY: BrokenRule = "VHD copy of the footer";
+const VPC_FOOTER_CHECKSUM: BrokenRule = "VHD footer checksum";
+const VPC_LARGE: BrokenRule = "VHD size above 2040 GiB";
+const VPC_HEADER_COOKIE: BrokenRule = "VHD dynamic header cookie";
+const VPC_BLOCK_SIZE: BrokenRule = "VHD block size";
+const VPC_SHORT_TABLE: BrokenRule = "VHD table below the size";
+const VPC_LONG_TABLE: BrokenRule = "VHD table of 2^29 entries";
+const VPC_TABLE_PAST_END: BrokenRule = "VHD table past the end of the file";
+const VPC_BLOCK_PAST_END: BrokenRule = "VHD block past the end of the file";
 
 /// The rules about whole images.
-pub(super) const OPEN_RULES: &[BrokenRule] = &[
-    FOOTER_COOKIE,
-    FOOTER_COPY,
-    FOOTER_CHECKSUM,
-    LARGE,
-    HEADER_COOKIE,
-    BLOCK_SIZE,
-    SHORT_TABLE,
-    LONG_TABLE,
-    TABLE_PAST_END,
+pub(super) const VPC_OPEN_RULES: &[BrokenRule] = &[
+    VPC_FOOTER_COOKIE,
+    VPC_FOOTER_COPY,
+    VPC_FOOTER_CHECKSUM,
+    VPC_LARGE,
+    VPC_HEADER_COOKIE,
+    VPC_BLOCK_SIZE,
+    VPC_SHORT_TABLE,
+    VPC_LONG_TABLE,
+    VPC_TABLE_PAST_END,
 ];
 /// The rules about entries.
-pub(super) const ENTRY_RULES: &[BrokenRule] = &[BLOCK_PAST_END];
+pub(super) const VPC_ENTRY_RULES: &[BrokenRule] = &[VPC_BLOCK_PAST_END];
 
 /// The number of entries that are judged. Programs make fewer.
-const JUDGED_ENTRIES: u64 = 1 << 15;
+const VPC_JUDGED_ENTRIES: u64 = 1 << 15;
 
 /// The size of a disk that a reader takes.
 #[derive(Clone, Copy)]
@@ -84,14 +84,14 @@ pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
     let end = file.0.end_of_sectors();
     // Blocks below 4 KiB have no bitmap, see `formats::vpc::dynamic_header`.
     let bitmap = (block / (8 * SECTOR_BYTES)).next_multiple_of(SECTOR_BYTES);
-    file.0.each_entry(table, entries.min(JUDGED_ENTRIES), |index, entry: [u8; 4]| {
+    file.0.each_entry(table, entries.min(VPC_JUDGED_ENTRIES), |index, entry: [u8; 4]| {
         let entry = u32::from_be_bytes(entry);
         let data = u64::from(entry) * SECTOR_BYTES + bitmap;
         if entry != UNALLOCATED && data + block > end {
             // The bytes that the file has can be read.
             let there = end.saturating_sub(data);
             let guest = index * block + there..(index + 1) * block;
-            take(BrokenEntry { rule: BLOCK_PAST_END, guest, is_mapped: false });
+            take(BrokenEntry { rule: VPC_BLOCK_PAST_END, guest, is_mapped: false });
         }
     });
 }
@@ -105,16 +105,16 @@ impl File<'_> {
         if self.has_cookie(0) {
             return match self.is_valid_footer(0) {
                 true => self.disk(0, StatedSize::ByCreator),
-                false => Some(FOOTER_CHECKSUM),
+                false => Some(VPC_FOOTER_CHECKSUM),
             };
         }
         let at = self.0.end_of_sectors().saturating_sub(SECTOR_BYTES);
         if !self.has_cookie(at) {
-            Some(FOOTER_COOKIE)
+            Some(VPC_FOOTER_COOKIE)
         } else if !self.is_fixed(at) {
-            Some(FOOTER_COPY)
+            Some(VPC_FOOTER_COPY)
         } else if !self.is_valid_footer(at) {
-            Some(FOOTER_CHECKSUM)
+            Some(VPC_FOOTER_CHECKSUM)
         } else {
             self.large(at, StatedSize::ByCreator)
         }
@@ -163,7 +163,7 @@ impl File<'_> {
     }
 
     fn large(&self, footer: u64, size: StatedSize) -> Option<BrokenRule> {
-        (self.sectors(footer, size) > MAX_SECTORS).then_some(LARGE)
+        (self.sectors(footer, size) > MAX_SECTORS).then_some(VPC_LARGE)
     }
 
     /// Returns the first rule that a dynamic disk with a footer at `footer` breaks.
@@ -173,20 +173,20 @@ impl File<'_> {
         }
         let header = self.0.big(footer.saturating_add(16), 8);
         if header > i64::MAX as u64 || self.0.array(header) != DYNAMIC_COOKIE {
-            return Some(HEADER_COOKIE);
+            return Some(VPC_HEADER_COOKIE);
         }
         let (table, entries, block) = self.table(header);
         let end_of_table = table
             .checked_add(entries * 4)
             .and_then(|end| end.checked_next_multiple_of(SECTOR_BYTES));
         if !block.is_power_of_two() || block < u64::from(MIN_BLOCK_BYTES) {
-            Some(BLOCK_SIZE)
+            Some(VPC_BLOCK_SIZE)
         } else if entries * block < self.sectors(footer, size) * SECTOR_BYTES {
-            Some(SHORT_TABLE)
+            Some(VPC_SHORT_TABLE)
         } else if entries > u64::from(MAX_TABLE_ENTRIES) {
-            Some(LONG_TABLE)
+            Some(VPC_LONG_TABLE)
         } else if end_of_table.is_none_or(|end| end > self.0.end_of_sectors()) {
-            Some(TABLE_PAST_END)
+            Some(VPC_TABLE_PAST_END)
         } else {
             None
         }
