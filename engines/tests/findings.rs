@@ -28,13 +28,14 @@ const fn behind_protocol(name: &'static str) -> Implementation {
     Implementation { name, command: env!("CARGO_BIN_EXE_fstool"), is_behind_protocol: true }
 }
 
-const IMPLEMENTATIONS: [Implementation; 11] = [
+const IMPLEMENTATIONS: [Implementation; 12] = [
     linked("fstool", env!("CARGO_BIN_EXE_fstool")),
     linked("imago", env!("CARGO_BIN_EXE_imago")),
     linked("qcow2_core", env!("CARGO_BIN_EXE_qcow2_core")),
     linked("qcow2_rs", env!("CARGO_BIN_EXE_qcow2_rs")),
     linked("rust_img_qcow2", env!("CARGO_BIN_EXE_rust_img_qcow2")),
     linked("vhd_core", env!("CARGO_BIN_EXE_vhd_core")),
+    linked("vhdx_core", env!("CARGO_BIN_EXE_vhdx_core")),
     linked("vmdk_core", env!("CARGO_BIN_EXE_vmdk_core")),
     behind_protocol("dissect_hypervisor"),
     behind_protocol("libqcow"),

@@ -76,7 +76,8 @@ pub const FORMAT_CASES: &[BrokenFormat] = &[
         "header nth=0 transform=flip value=0\nheader nth=40 transform=flip value=0",
         "invalid VPC",
     ),
-    vpc("VHD copy of the footer", FIXED, "header nth=21 transform=set value=3", "invalid VPC"),
+    // The footer is that of a dynamic disk, and names no header.
+    vpc("VHD dynamic header cookie", FIXED, "header nth=21 transform=set value=3", "invalid VPC"),
     vpc(
         "VHD copy of the footer",
         TWO_FOOTERS,

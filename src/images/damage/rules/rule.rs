@@ -16,11 +16,19 @@ pub struct BrokenEntry {
     pub is_mapped: bool,
 }
 
-/// Returns the rule that QEMU breaks first, if every other way to read the image breaks a rule, too. Where a format has
-/// copies of a structure, a reader may use the copy that QEMU does not read.
+/// Returns a broken rule if QEMU, and every other way to read the image, breaks one. Where a format has copies of a
+/// structure, a reader may use the copy that QEMU does not read. Of several rules, this returns the last one in `order`:
+/// whichever way a reader takes that answers with data, it lacks the check of this rule, or one before it.
 pub(super) fn if_no_reading_is_left(
+    order: &[BrokenRule],
     of_qemu: Option<BrokenRule>,
-    mut others: impl Iterator<Item = Option<BrokenRule>>,
+    others: impl Iterator<Item = Option<BrokenRule>>,
 ) -> Option<BrokenRule> {
-    of_qemu.filter(|_| others.all(|other| other.is_some()))
+    let place = |rule: BrokenRule| order.iter().position(|other| *other == rule);
+    let mut last = of_qemu?;
+    for other in others {
+        let other = other?;
+        last = if place(other) > place(last) { other } else { last };
+    }
+    Some(last)
 }

@@ -97,7 +97,11 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
     let [first, second] = REGION_TABLE_OFFSETS.map(|table| move || file.disk(table, log).err());
     // Nothing needs the copy if the table that QEMU reads is sound.
     let broken = first()??;
-    if_no_reading_is_left(Some(broken), std::iter::once_with(|| second().flatten()))
+    if_no_reading_is_left(
+        VHDX_OPEN_RULES,
+        Some(broken),
+        std::iter::once_with(|| second().flatten()),
+    )
 }
 
 /// The place of a structure: its offset and its length in bytes.

@@ -74,7 +74,7 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
                 let mixed = HeaderChoice { directory: footer, ..header };
                 let whole = HeaderChoice { fields: footer, directory: footer };
                 let other = std::iter::once_with(|| file.broken_header(mixed));
-                if_no_reading_is_left(file.broken_header(whole), other)
+                if_no_reading_is_left(VMDK_OPEN_RULES, file.broken_header(whole), other)
             }
         },
     };

@@ -65,7 +65,11 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
             false => file.disk(at, size),
         })
     });
-    if_no_reading_is_left(file.broken_for_qemu(), at_start.into_iter().chain(at_end))
+    if_no_reading_is_left(
+        VPC_OPEN_RULES,
+        file.broken_for_qemu(),
+        at_start.into_iter().chain(at_end),
+    )
 }
 
 /// Calls `take` with the entries that break a rule, if all readers find the same table.
