@@ -277,7 +277,7 @@ impl VhdxFile<'_> {
             _ => {}
         }
         let size = item(size, 8);
-        let blocks = size.wrapping_add(block - 1) / block & 0xffff_ffff;
+        let blocks = (size.wrapping_add(block - 1) / block) & 0xffff_ffff;
         let bitmaps = (blocks.wrapping_sub(1) & 0xffff_ffff) / (CHUNK_BYTES / block);
         let entries = (blocks + bitmaps) & 0xffff_ffff;
         if entries > length / BAT_ENTRY_BYTES as u64 {

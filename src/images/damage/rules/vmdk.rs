@@ -135,7 +135,7 @@ impl VmdkFile<'_> {
         if span == 0 {
             return Some(VMDK_EMPTY_TABLE);
         }
-        let entries = capacity.wrapping_add(span - 1) / span & 0xffff_ffff;
+        let entries = (capacity.wrapping_add(span - 1) / span) & 0xffff_ffff;
         if number(64, 8) > self.0.end_of_sectors() / SECTOR_BYTES {
             Some(VMDK_TRUNCATED)
         } else if grain > MAX_GRAIN_SECTORS {
@@ -147,8 +147,8 @@ impl VmdkFile<'_> {
                 let start = self.number(header.directory, inside, 8).wrapping_mul(SECTOR_BYTES);
                 start.checked_add(entries * 4).is_none_or(|end| end > MAX_LENGTH_BYTES)
             };
-            let has_copy = number(8, 4) & u64::from(FLAG_REDUNDANT_DIRECTORY) != 0;
-            (is_past_end(56) && !(has_copy && !is_past_end(48))).then_some(VMDK_DIRECTORY)
+            let has_no_copy = number(8, 4) & u64::from(FLAG_REDUNDANT_DIRECTORY) == 0;
+            (is_past_end(56) && (has_no_copy || is_past_end(48))).then_some(VMDK_DIRECTORY)
         }
     }
 
