@@ -12,6 +12,7 @@ use qcowfuzz::images::{FileNames, Images, Limits};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::interpreter::{Effect, Vm};
 use qcowfuzz::internal::programs::operand::{Base, ImageForm};
+use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
@@ -160,15 +161,22 @@ fn has_meaning(base: Base, (name, ..): Field, form: u16) -> bool {
     }
 }
 
-/// The run of a program.
+/// Returns the number of bits of a block, from that of a cluster. VHDX has larger blocks, of 2^28 bytes at most.
+fn block_bits(base: Base, bits: u8) -> u8 {
+    if base == Base::Vhdx { (bits + 11).min(28) } else { bits }
+}
+
+/// The run of a program. Its parts are those of the image at the top.
 struct Run {
     base: Base,
     program: Program,
+    /// The operations on the image, with their effects.
     effects: Vec<(Operation, Effect)>,
     /// The form of the image, and the size of the disk and of a block in bytes.
     form: u16,
     size: u64,
     block: u64,
+    /// The length of the longest file.
     file_bytes: u64,
 }
 
@@ -176,7 +184,14 @@ impl Run {
     fn of(program: Program, images: &mut Images) -> Self {
         let mut vm = Vm::new();
         vm.begin(&program.prologue, Limits::WALKED);
-        let effects = program.operations.iter().map(|one| (*one, vm.step(*one))).collect();
+        let mut effects = Vec::new();
+        for operation in &program.operations {
+            let effect = vm.step(*operation);
+            if operation.class() == Class::Overlays && effect == Effect::Changed {
+                effects.clear();
+            }
+            effects.push((*operation, effect));
+        }
         vm.build(&FileNames::default(), images, &());
         let plan = vm.builder().plan();
         Self {
@@ -184,7 +199,11 @@ impl Run {
             form: plan.file.form,
             size: plan.virtual_size_bytes(),
             block: plan.geometry.cluster_size.bytes(),
-            file_bytes: images.top().image.length_bytes(),
+            file_bytes: images
+                .files(&FileNames::default())
+                .map(|(_, image)| image.length_bytes())
+                .max()
+                .unwrap_or(0),
             effects,
             program,
         }
@@ -196,7 +215,7 @@ impl Run {
             Part::Form(field, value) => {
                 has_meaning(self.base, field, self.form) && value_of(field, self.form) == value
             }
-            Part::ClusterBits(bits) => self.program.prologue.cluster_bits.get() == bits,
+            Part::ClusterBits(bits) => 1 << block_bits(self.base, bits) == self.block,
             Part::Size(0) => self.size <= 512 && (self.size == 0 || self.base == Base::Vhdx),
             Part::Size(1) => blocks == 0 && rest > 512,
             Part::Size(2) => blocks > 0 && rest > 0,
@@ -239,8 +258,7 @@ fn made(base: Base, wanted: &[Part], form: u16, more: &[Operation], rng_seed: u6
         _ => None,
     });
     let bits = bits.unwrap_or(12);
-    // VHDX has larger blocks, of 2^28 bytes at most.
-    let block = if base == Base::Vhdx { (bits + 11).min(28) } else { bits };
+    let block = block_bits(base, bits);
     let size = match size {
         Some(0) => "0<<0+0".to_string(),
         Some(1) => format!("3<<{}+0", block - 2),
@@ -328,7 +346,7 @@ impl Programs {
             let is_example = attempt > 8;
             let count = if is_example { 0 } else { 3 };
             let mut more = generate_any(entropy.next_u64(), count).operations;
-            more.retain(|one| !matches!(one, Operation::Overlay { .. }));
+            more.retain(|one| one.class() != Class::Overlays);
             let random = [
                 Part::ClusterBits(9 + entropy.below(9) as u8),
                 Part::Size(entropy.below(SIZES.len() as u64) as usize),
