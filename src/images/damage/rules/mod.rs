@@ -35,7 +35,7 @@ pub fn broken_at_open(format: ImageFormat, image: &Image) -> Option<BrokenRule> 
 }
 
 /// Calls `take` with the entries of an image that break a rule. The image breaks none as a whole. For qcow2, only the
-/// entries that an attack has changed are judged, see [`EntryRules`].
+/// entries that an attack has changed are judged.
 pub fn broken_entries(format: ImageFormat, image: &Image, take: impl FnMut(BrokenEntry)) {
     match format {
         ImageFormat::Qcow2 | ImageFormat::Raw => {}
