@@ -31,7 +31,7 @@ impl TestedFormat for Vhdx {
         (320, &[Part::Header, Part::Directory, Part::Metadata, Part::Table]);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
-        (WITH_RULE, 300),
+        (WITH_RULE, 270),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),

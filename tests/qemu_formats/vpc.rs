@@ -25,7 +25,7 @@ impl TestedFormat for Vpc {
     const ATTACKED: (u64, &[Part]) = (160, &[Part::Header, Part::Table, Part::BlockFront]);
     const BOUNDS: &[(&str, u64)] = &[
         ("valid images", 500),
-        (WITH_RULE, 290),
+        (WITH_RULE, 270),
         ("damaged images that open", 100),
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
