@@ -4,9 +4,11 @@
 use qcowfuzz::disk::features::{Feature, FeatureSet};
 use qcowfuzz::harness::claims::Claims;
 use qcowfuzz::harness::{Checks, Pipeline};
-use qcowfuzz::images::Limits;
+use qcowfuzz::images::{Image, Limits};
 use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::programs::Program;
+use qcowfuzz::programs::generate::vary_vmdk;
 
 /// The number of programs for each feature.
 const PROGRAMS: u64 = 300;
@@ -18,7 +20,12 @@ fn random_program(entropy: &mut Entropy) -> Vec<u8> {
     let mut bytes = bytes;
     // The encoding of this version.
     bytes[0] = 0;
-    bytes
+    let mut program = Program::decode(&bytes);
+    if program.prologue.base != Base::Vmdk {
+        return bytes;
+    }
+    vary_vmdk(&mut program, entropy);
+    program.encode()
 }
 
 /// Runs a program under `claims`. Returns the features of its last image, a checksum of the files, and the bytes of the
@@ -33,7 +40,9 @@ fn run(pipeline: &mut Pipeline, input: &[u8], claims: &Claims) -> (FeatureSet, u
     pipeline.run(Limits::WALKED, Checks::AtCheckpoints, &(), &mut judge).unwrap();
     let mut hasher = crc32fast::Hasher::new();
     for files in pipeline.images().layers() {
-        for data in [&files.image, &files.data_file].into_iter().flat_map(|file| file.written()) {
+        let beside = files.extents.all().iter().map(AsRef::as_ref);
+        let all = [&files.image, &files.data_file].into_iter().chain(beside);
+        for data in all.flat_map(Image::written) {
             hasher.update(&data.offset.get().to_le_bytes());
             hasher.update(data.bytes);
         }

@@ -36,8 +36,8 @@ impl FileParts {
         Self { count: 1, parts: [part; MAX_EXTENT_FILES] }
     }
 
-    /// Returns the parts of files, each with its length in bytes and the host offset of its first byte if it has no table.
-    /// The last one has all bytes behind the others. Without a file, there is one part with a table.
+    /// Returns the parts of files, each with its length in bytes, and with the host offset of its first byte if it has
+    /// no table. The last one has all bytes behind the others. Without a file, there is one part with a table.
     ///
     /// # Arithmetic
     /// A part that passes 2^64 ends behind every disk.

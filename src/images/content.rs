@@ -58,7 +58,7 @@ pub fn stamp(guest: GuestOffset, write: WriteNumber) -> [u8; STAMP_BYTES] {
 /// The bytes of a whole cluster that a write with a look puts at its edges.
 #[derive(Clone, Copy, Debug)]
 pub struct LookOfCluster {
-    /// The offset in the cluster of [`Look::sector`].
+    /// The offset in the cluster of the sector of the look.
     pub sector_at: u64,
     /// The offset in the cluster of a stamp at the other edge. A cluster of one sector has no room for it.
     pub stamp_at: Option<u64>,

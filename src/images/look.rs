@@ -1,6 +1,6 @@
-//! Sectors of guest data that look like the beginning or the end of a file: a partition table, or the header of an image
-//! format. A reader that guesses a format from the bytes of a raw file, of a data file or of a fixed disk takes them
-//! for structures, although they are only data.
+//! Sectors of guest data that look like the beginning or the end of a file: a partition table, or the header of an
+//! image format. A reader that guesses a format from the bytes of a raw file, of a data file or of a fixed disk takes
+//! them for structures, although they are only data.
 
 use std::sync::LazyLock;
 

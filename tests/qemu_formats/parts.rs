@@ -80,7 +80,17 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("spare", "spare", "spare table=0 l1=9<<0"),
     ("beyond, data", "beyond", "beyond table=0 distance=1 clusters=2 kind=data"),
     ("beyond, zeros", "beyond", "beyond table=0 distance=1 clusters=2 kind=zeros"),
+    ("write_as", "write_as", "write_as at=start+0 clusters=1 look=mbr"),
+    // These begin the image again, so that they come first: the later of two parts is the first in a program.
+    ("flat extent", "extent", "extent kind=flat length=1<<1 lead=3"),
+    ("VMFS extent", "extent", "extent kind=vmfs length=1<<1 lead=0"),
+    ("sparse extent", "extent", "extent kind=sparse length=1<<1 lead=0"),
+    ("COWD extent", "extent", "extent kind=vmfs_sparse length=1<<1 lead=0"),
+    ("seSparse extent", "extent", "extent kind=se_sparse length=1<<1 lead=0"),
 ];
+
+/// The number of operations for extents, which are the last ones.
+const EXTENTS: usize = 5;
 
 /// The number of operations for compressed data, which are the first ones.
 const COMPRESSING: usize = 2;
@@ -139,9 +149,12 @@ fn parts(base: Base) -> Vec<Part> {
     // VHDX has blocks of 2^28 bytes at most.
     let bits = if base == Base::Vhdx { 9..=17 } else { 9..=21 };
     let others = bits.map(Part::ClusterBits).chain((0..SIZES.len()).map(Part::Size));
-    // Only VMDK has compressed grains.
-    let first = if base == Base::Vmdk { 0 } else { COMPRESSING };
-    forms.chain(others).chain((first..OPERATIONS.len()).map(Part::Operation)).collect()
+    // Only VMDK has compressed grains, and files beside the image.
+    let operations = match base {
+        Base::Vmdk => 0..OPERATIONS.len(),
+        _ => COMPRESSING..OPERATIONS.len() - EXTENTS,
+    };
+    forms.chain(others).chain(operations.map(Part::Operation)).collect()
 }
 
 /// Reports whether a field of the form has a meaning in an image of this form.
@@ -223,17 +236,20 @@ impl Run {
             Part::Size(4) => blocks >= 200,
             Part::Size(_) => self.size >= 1 << 32,
             Part::Operation(index) => {
-                let (part, name, lines) = OPERATIONS[index];
+                let (_, name, lines) = OPERATIONS[index];
                 let wanted = lines::operations(lines);
-                // The kind of zeros is an operand.
-                let is_kind = |one: &Operation| match (part, one, wanted.last()) {
-                    (_, Operation::Zero { keep, .. }, Some(Operation::Zero { keep: like, .. })) => {
+                // The kind of zeros is an operand, and so is that of an extent.
+                let is_kind = |one: &Operation| match (one, wanted.last()) {
+                    (Operation::Zero { keep, .. }, Some(Operation::Zero { keep: like, .. })) => {
                         keep == like
                     }
                     (
-                        _,
                         Operation::Beyond { kind, .. },
                         Some(Operation::Beyond { kind: like, .. }),
+                    ) => kind == like,
+                    (
+                        Operation::Extent { kind, .. },
+                        Some(Operation::Extent { kind: like, .. }),
                     ) => kind == like,
                     _ => true,
                 };

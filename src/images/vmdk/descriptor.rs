@@ -15,7 +15,8 @@ use super::form::{DESCRIPTOR_SECTORS, Kind, VmdkForm};
 
 /// The offset of the descriptor, where QEMU looks for it in every sparse extent.
 pub const OFFSET: u64 = 512;
-/// The length of the longest text in an image. The end of the first kilobyte of an ESX header's unused part is behind it.
+/// The length of the longest text in an image. The end of the first kilobyte of an ESX header's unused part is behind
+/// it.
 const LONGEST_EMBEDDED_BYTES: usize = 1024;
 /// The length of the longest text in a file of its own: names of files have at most 255 bytes.
 const LONGEST_FILE_BYTES: usize = 4096;

@@ -39,8 +39,8 @@ impl VmdkForm {
     }
 }
 
-/// Returns the plan of the files of an image that has one more file beside it, with `clusters` clusters and `lead` unused
-/// sectors before flat data; `None` if it has the largest number.
+/// Returns the plan of the files of an image that has one more file beside it, with `clusters` clusters and `lead`
+/// unused sectors before flat data; `None` if it has the largest number.
 pub fn plan_with_extent(
     plan: &ImagePlan,
     kind: ExtentForm,

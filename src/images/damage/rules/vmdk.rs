@@ -61,7 +61,7 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
     if file.0.array(0) != SPARSE_MAGIC {
         return file.lacks_type(0).then_some(VMDK_MAGIC);
     }
-    let header = HeaderChoice { fields: 0, directory: 0 };
+    let header = HeaderOffsets { fields: 0, directory: 0 };
     if file.number(0, 12, 8) == 0 && file.number(0, 28, 8) != 0 {
         let text = file.number(0, 28, 8).checked_mul(SECTOR_BYTES);
         return text.is_none_or(|text| file.lacks_type(text)).then_some(VMDK_NO_CAPACITY);
@@ -71,8 +71,8 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
         true => match file.footer() {
             None => Some(VMDK_FOOTER),
             Some(footer) => {
-                let mixed = HeaderChoice { directory: footer, ..header };
-                let whole = HeaderChoice { fields: footer, directory: footer };
+                let mixed = HeaderOffsets { directory: footer, ..header };
+                let whole = HeaderOffsets { fields: footer, directory: footer };
                 let other = std::iter::once_with(|| file.broken_header(mixed));
                 if_no_reading_is_left(VMDK_OPEN_RULES, file.broken_header(whole), other)
             }
@@ -89,14 +89,14 @@ pub(super) fn header_of(image: &Image) -> Option<u64> {
         true => 0,
         false => return None,
     };
-    let header = HeaderChoice { fields: at, directory: at };
+    let header = HeaderOffsets { fields: at, directory: at };
     let broken = file.broken_header(header).or_else(|| file.broken_descriptor());
     broken.is_none().then_some(at)
 }
 
 /// The offsets of the headers that state the place of the directory, and all other fields.
 #[derive(Clone, Copy)]
-struct HeaderChoice {
+struct HeaderOffsets {
     fields: u64,
     directory: u64,
 }
@@ -122,7 +122,7 @@ impl VmdkFile<'_> {
     }
 
     /// Returns the first rule that the fields of a header break (`vmdk_open_vmdk4`).
-    fn broken_header(&self, header: HeaderChoice) -> Option<BrokenRule> {
+    fn broken_header(&self, header: HeaderOffsets) -> Option<BrokenRule> {
         let number = |inside, width| self.number(header.fields, inside, width);
         let (capacity, grain, table) = (number(12, 8), number(20, 8), number(44, 4));
         let span = table.wrapping_mul(grain) & 0xffff_ffff;
