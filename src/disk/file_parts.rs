@@ -68,11 +68,6 @@ impl FileParts {
         // There is at least one part, and the last one ends behind all bytes but the very last.
         all.iter().find(|part| guest < part.end).unwrap_or(&all[all.len() - 1])
     }
-
-    /// Reports whether all data lie at their guest offsets.
-    pub fn is_flat(&self) -> bool {
-        self.all().iter().all(|part| part.flat_at.is_some())
-    }
 }
 
 #[cfg(test)]
@@ -86,7 +81,6 @@ mod tests {
         let at = |guest| (parts.at(guest).file, parts.at(guest).flat_at);
         assert_eq!([0, 99, 100, 149, 150].map(at).map(|it| it.0), [0, 0, 1, 1, 2]);
         assert_eq!((at(149).1, at(u64::MAX).0), (flat, 2));
-        assert!(!parts.is_flat() && FileParts::FLAT.is_flat());
         assert_eq!(FileParts::of_files([].into_iter()), FileParts::TABLED);
     }
 }

@@ -202,6 +202,7 @@ fn serialise_kind<S: Serializer>(kind: &FileKind, serializer: S) -> Result<S::Ok
         FileKind::OtherImage => "other_image",
         FileKind::Raw => "raw",
         FileKind::DataFile => "data_file",
+        FileKind::Extent(_) => "extent",
     })
 }
 

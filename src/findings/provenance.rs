@@ -5,6 +5,8 @@
 use std::ops::Range;
 
 use crate::disk::clusters::ClusterSize;
+use crate::disk::file_parts::FilePart;
+use crate::disk::offsets::HostOffset;
 use crate::programs::JournalRecord;
 use crate::programs::journal::{Journal, Mark};
 
@@ -136,6 +138,27 @@ impl Provenance {
             Trace { host: (!host.is_empty()).then_some(host), ..trace.clone() }
         };
         Self { traces: self.traces.iter().map(place).collect(), ..self.clone() }
+    }
+
+    /// Returns the provenance of the file that holds a part of the disk.
+    pub(crate) fn of_part(&self, part: &FilePart) -> Self {
+        let traces = self.traces.iter().filter_map(|trace| {
+            let guest = trace.guest.start.max(part.start)..trace.guest.end.min(part.end);
+            let skipped =
+                guest.start.checked_sub(trace.guest.start).filter(|_| !guest.is_empty())?;
+            let start = match part.flat_at {
+                // The part begins at or before the bytes.
+                Some(first) => Some(first.saturating_add(guest.start - part.start)),
+                None => trace
+                    .host
+                    .as_ref()
+                    .map(|host| HostOffset::new(host.start).saturating_add(skipped)),
+            };
+            let length = guest.end - guest.start;
+            let host = start.map(|start| start.get()..start.saturating_add(length).get());
+            Some(Trace { guest, host, ..trace.clone() })
+        });
+        Self { traces: traces.collect(), snapshots: Vec::new() }
     }
 
     fn operations(&self, wrote: impl Fn(&Trace) -> bool) -> Vec<usize> {

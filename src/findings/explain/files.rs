@@ -4,15 +4,18 @@ use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 
 use crate::disk::clusters::ClusterSize;
+use crate::disk::file_parts::FilePart;
 use crate::disk::limits::MAX_EXPLAINED_RUNS;
+use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::findings::provenance::Provenance;
 use crate::formats::anatomy::{Anatomy, Element, Part, Structure};
 use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::head::Head;
+use crate::formats::vmdk::constants::{COWD_MAGIC, SPARSE_MAGIC};
 use crate::formats::vmdk::tables::Tables;
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
-use crate::images::files::{Images, LayerFiles};
+use crate::images::files::Images;
 use crate::images::image::Image;
 use crate::programs::Vm;
 
@@ -30,6 +33,8 @@ pub enum FileKind {
     Raw,
     /// The external data file of an image.
     DataFile,
+    /// A file beside a VMDK image: its number, counted from 0.
+    Extent(usize),
 }
 
 /// A file of a chain.
@@ -73,6 +78,7 @@ pub struct FileRun {
 /// Returns the files of all layers, from the top down. `provenance` has the same order.
 pub(super) fn view(images: &Images, vm: &Vm, provenance: &[Provenance]) -> Vec<FileView> {
     let (mut files, mut anatomy) = (Vec::new(), Anatomy::default());
+    let nothing = Provenance::default();
     let layers = images.layers().zip(vm.journals()).zip(provenance);
     for (depth, ((layer, journal), provenance)) in layers.enumerate() {
         if layer.format == ImageFormat::Raw {
@@ -82,8 +88,15 @@ pub(super) fn view(images: &Images, vm: &Vm, provenance: &[Provenance]) -> Vec<F
             continue;
         }
         if layer.format != ImageFormat::Qcow2 {
-            let cluster_bytes = journal.cluster_size.bytes();
-            files.push(other_image(layer, &mut anatomy, (depth, cluster_bytes), provenance));
+            let place = (depth, journal.cluster_size.bytes());
+            let image = (layer.format, &layer.image);
+            let kind = FileKind::OtherImage;
+            let own = if layer.extents.all().is_empty() { provenance } else { &nothing };
+            files.push(other_image(kind, image, &mut anatomy, place, own));
+            let parts = journal.parts.all().iter().zip(layer.extents.all());
+            files.extend(parts.map(|(part, file)| {
+                extent(part, file, &mut anatomy, place, &provenance.of_part(part))
+            }));
             continue;
         }
         let view = image(&layer.image, &mut anatomy, depth, provenance);
@@ -144,14 +157,13 @@ pub(super) fn image(
 
 /// Returns the layout of an image whose format is not qcow2: its structures, and the data of its blocks.
 fn other_image(
-    layer: &LayerFiles,
+    kind: FileKind,
+    (format, image): (ImageFormat, &Image),
     anatomy: &mut Anatomy,
     (depth, cluster_bytes): (usize, u64),
     provenance: &Provenance,
 ) -> FileView {
-    let image = &layer.image;
-    let fault = anatomy.read(layer.format, image).err().map(|error| error.to_string());
-    let kind = FileKind::OtherImage;
+    let fault = anatomy.read(format, image).err().map(|error| error.to_string());
     let flat = provenance.in_place(image.length_bytes());
     let is_flat = anatomy.of(Part::Table).is_empty();
     let mut view =
@@ -164,9 +176,26 @@ fn other_image(
         data.for_each(|run| run.role = Some(Role::Compressed));
     }
     let operation = |guest: &Range<u64>| provenance.last_touching(guest);
-    let facts = ImageFacts::of_other(layer.format, anatomy);
+    let facts = ImageFacts::of_other(format, anatomy);
     view.entries = entries::of(image, anatomy, &facts, operation);
     FileView { fault, facts, ..view }
+}
+
+/// Returns the layout of a file beside a VMDK image. The anatomy knows no seSparse extent.
+fn extent(
+    part: &FilePart,
+    file: &Image,
+    anatomy: &mut Anatomy,
+    place: (usize, u64),
+    provenance: &Provenance,
+) -> FileView {
+    let kind = FileKind::Extent(part.file);
+    let magic = file.number(HostOffset::ZERO, 4).to_be_bytes();
+    let is_known = [SPARSE_MAGIC, COWD_MAGIC].iter().any(|known| magic.ends_with(known));
+    match is_known && part.flat_at.is_none() {
+        true => other_image(kind, (ImageFormat::Vmdk, file), anatomy, place, provenance),
+        false => plain(kind, file, place.0, place.1, provenance),
+    }
 }
 
 /// Returns the runs, with structures in their places. `structures` are sorted.

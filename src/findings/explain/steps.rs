@@ -115,10 +115,7 @@ pub(super) fn run(
         steps.push(Step { counter, bytes: *bytes, operation, effect, height, changes });
     }
     // A raw file has no mapping: a guest offset is also the host offset.
-    let raw: Vec<bool> = vm
-        .journals()
-        .map(|journal| journal.parts.is_flat() || journal.format == ImageFormat::Raw)
-        .collect();
+    let raw: Vec<bool> = vm.journals().map(|journal| journal.format == ImageFormat::Raw).collect();
     for step in steps.iter_mut().filter(|step| raw.iter().rev().nth(step.height) == Some(&true)) {
         step.changes.iter_mut().for_each(StepChange::in_place);
     }
@@ -127,6 +124,14 @@ pub(super) fn run(
 }
 
 impl StepChange {
+    /// Returns the guest bytes that the change maps, if it maps any.
+    fn guest(&self) -> Option<&Range<u64>> {
+        match self {
+            Self::Mapped { guest, .. } => Some(guest),
+            _ => None,
+        }
+    }
+
     /// Removes the host range of a change, because the file has no mapping.
     fn in_place(&mut self) {
         if let Self::Mapped { host, .. } = self {
@@ -154,7 +159,12 @@ fn step(
     }
     let journal = vm.journal();
     for record in journal.since(before) {
-        add(&mut changes, change(&record, journal.cluster_size));
+        let mut change = change(&record, journal.cluster_size);
+        let guest = change.guest();
+        if guest.is_some_and(|guest| journal.parts.at(guest.start).flat_at.is_some()) {
+            change.in_place();
+        }
+        add(&mut changes, change);
     }
     if let Some(top) = provenance.last_mut() {
         top.follow(journal, before, index);

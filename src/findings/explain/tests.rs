@@ -289,6 +289,35 @@ fn images_of_other_formats_are_explained() {
 }
 
 #[test]
+fn files_beside_an_image_are_explained_with_their_own_operations() {
+    let text =
+        "image version=3 cluster_bits=12 refcount_order=4 features=none size=40<<12+0 rng_seed=0 \
+                blocks=append table=append tolerance=0 base=vmdk
+                extent kind=flat length=1<<3 lead=2
+                extent kind=se_sparse length=1<<3 lead=0
+                extent kind=sparse length=1<<0 lead=0
+                write at=start+6 clusters=4
+                write at=start+20 clusters=1";
+    let program = assemble(text).unwrap();
+    let built = explain(&program.encode(), Limits::WALKED, 99, &FileNames::default());
+    let runs = |kind: FileKind| {
+        let file = built.files.iter().find(|file| file.kind == kind).unwrap();
+        assert_eq!(file.fault, None);
+        let data = file.runs.iter().filter(|run| run.role == Some(Role::Data));
+        data.map(|run| (run.bytes.clone(), run.operations.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(runs(FileKind::OtherImage), []);
+    // The first two clusters of the write lie behind two unused sectors and six other clusters.
+    assert_eq!(runs(FileKind::Extent(0)), [(0x6400..0x8400, vec![3])]);
+    let [(in_sesparse, writers)] = &runs(FileKind::Extent(1))[..] else { panic!("not one run") };
+    assert_eq!((in_sesparse.end - in_sesparse.start, writers), (0x2000, &vec![3]));
+    let [(in_sparse, writers)] = &runs(FileKind::Extent(2))[..] else { panic!("not one run") };
+    assert_eq!((in_sparse.end - in_sparse.start, writers), (0x1000, &vec![4]));
+    let places: Vec<_> = changes(&built).into_iter().flatten().collect();
+    assert!(places.iter().any(|place| place == "guest 0x6000+0x4000 data"), "{places:?}");
+}
+
+#[test]
 fn damaged_files_are_explained() {
     use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;

@@ -76,12 +76,13 @@ pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Mar
 /// Returns the name of a file on the page.
 pub fn title(file: &FileJson) -> String {
     let what = match file.kind {
-        FileKind::Raw => "Raw file",
-        FileKind::DataFile => "Data file",
-        FileKind::Image | FileKind::OtherImage => "Image",
+        FileKind::Raw => "Raw file".to_string(),
+        FileKind::DataFile => "Data file".to_string(),
+        FileKind::Image | FileKind::OtherImage => "Image".to_string(),
+        FileKind::Extent(index) => format!("Extent {}", index + 1),
     };
     match file.depth {
-        0 => what.to_string(),
+        0 => what,
         1 => format!("{what}, 1 layer down"),
         depth => format!("{what}, {depth} layers down"),
     }

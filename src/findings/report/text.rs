@@ -111,9 +111,10 @@ fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
 fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
     let FileJson { kind, depth, length_bytes, cluster_bytes, runs, fault, .. } = file;
     let what = match kind {
-        FileKind::Raw => "raw file",
-        FileKind::DataFile => "data file",
-        FileKind::Image | FileKind::OtherImage => "image",
+        FileKind::Raw => "raw file".to_string(),
+        FileKind::DataFile => "data file".to_string(),
+        FileKind::Image | FileKind::OtherImage => "image".to_string(),
+        FileKind::Extent(index) => format!("extent {}", index + 1),
     };
     let layer = layer(*depth);
     writeln!(out, "\n{what}{layer}: {length_bytes} bytes, clusters of {cluster_bytes}")?;
@@ -123,7 +124,8 @@ fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
         let counts = match (references, refcount, kind) {
             (1, 1, _)
             | (0, 0, _)
-            | (_, _, FileKind::Raw | FileKind::DataFile | FileKind::OtherImage) => String::new(),
+            | (_, _, FileKind::Raw | FileKind::DataFile | FileKind::OtherImage)
+            | (_, _, FileKind::Extent(_)) => String::new(),
             _ => format!("  references {references}, refcount {refcount}"),
         };
         let (by, role) = (by(operations), role.name());
