@@ -60,7 +60,7 @@ const BOUNDS: [(&str, u64, u64); 17] = [
     ("extents", 11_000, 4000),
     ("extents in host holes", 1, 1),
     ("windows", 3500, 1200),
-    ("maps in parts", 350, 70),
+    ("maps in parts", 300, 70),
     ("whole disks", 220, 180),
     ("raw data files", 3, 5),
     ("windows that are read", 11_000, 3500),
