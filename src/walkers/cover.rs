@@ -17,6 +17,18 @@ macro_rules! go_on {
 }
 pub(super) use go_on;
 
+/// One of the files that hold the data of a layer. Data of two files are never one extent, even if their host offsets
+/// are consecutive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FileId(usize);
+
+impl FileId {
+    /// Returns the identity of an open file.
+    pub(super) fn of<S: ?Sized>(file: &S) -> Self {
+        Self(std::ptr::from_ref(file).addr())
+    }
+}
+
 /// The receiver of a layer's walk. It covers the guest bytes of a window, front to back, with mappings. Where the layer
 /// has nothing, it goes on in the layer below.
 pub(super) trait Cover {
@@ -43,9 +55,8 @@ pub(super) trait Cover {
     /// `mapping` is the mapping of the position.
     fn put(&mut self, end: GuestOffset, mapping: Mapping) -> ControlFlow<()>;
 
-    /// Ends the extent before the position if its bytes lie in a file of this layer: the host offsets of the bytes
-    /// behind it are those of another file.
-    fn change_file(&mut self) -> ControlFlow<()>;
+    /// Sets the file that holds the data of this layer from the position on. Without a call, all data lie in one file.
+    fn set_file(&mut self, file: FileId);
 
     /// Covers the guest bytes up to `until` as a hole, if they are not covered.
     #[inline]

@@ -13,7 +13,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::{Flow, MapError};
 
-use super::cover::{Cover, at_depth, go_on};
+use super::cover::{Cover, FileId, at_depth, go_on};
 use super::disk::{Disk, OpenLayer};
 use super::scratch::{TablePieces, WalkScratch};
 
@@ -51,7 +51,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
         }
         return Ok(());
     }
-    let mut sink = Sink { pending: None, disk, visitor };
+    let mut sink = Sink { pending: None, file: FileId::default(), disk, visitor };
     match layer(0, range, scratch.for_layers(disk.layers()), &mut sink) {
         Ok(ControlFlow::Continue(())) => {
             let _ = sink.flush();
@@ -87,17 +87,28 @@ struct Sink<'w, 's, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
     disk: &'w Disk<'s, S, O>,
     /// The extent that may still grow; it ends at the start of the next piece.
     pending: Option<Extent>,
+    /// The file that holds the end of that extent.
+    file: FileId,
     visitor: &'w mut V,
 }
 
 impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Sink<'_, '_, S, V, O> {
-    /// Adds the next piece. `mapping` is the mapping of its first byte.
+    /// Adds the next piece, which lies in `file`. `mapping` is the mapping of its first byte.
     #[inline]
-    fn take(&mut self, range: Range<GuestOffset>, mapping: Mapping) -> ControlFlow<()> {
+    fn take(
+        &mut self,
+        range: Range<GuestOffset>,
+        mapping: Mapping,
+        file: FileId,
+    ) -> ControlFlow<()> {
         let length_bytes = range.end.saturating_distance_from(range.start);
         let next = Extent { start: range.start, length_bytes, mapping };
+        let is_same_file = self.file == file || mapping.offset.is_none();
+        self.file = file;
         match &mut self.pending {
-            Some(pending) if pending.mapping.continues_as(pending.length_bytes, &mapping) => {
+            Some(pending)
+                if is_same_file && pending.mapping.continues_as(pending.length_bytes, &mapping) =>
+            {
                 pending.length_bytes += length_bytes;
                 ControlFlow::Continue(())
             }
@@ -141,7 +152,9 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     let (size_below, Range { start: position, end }) = (disk.size_below(depth), range);
     let states = layer.walk_states();
     let entries = states.inner;
-    let mut covering = Covering { depth, size_below, position, end, entries, scratch_below, sink };
+    let file = FileId::default();
+    let mut covering =
+        Covering { depth, size_below, position, end, file, entries, scratch_below, sink };
     let flow = match layer {
         OpenLayer::Qcow2(layer) => layer.walk(first, second, &mut covering),
         OpenLayer::Raw(layer) => layer.walk(&mut covering),
@@ -168,6 +181,8 @@ struct Covering<'w, 'd, 's, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observe
     position: GuestOffset,
     /// The window's end, at most the end of the layer.
     end: GuestOffset,
+    /// The file that holds the data of the layer at the position.
+    file: FileId,
     /// The state of the walker while it reads the entries that name data.
     entries: State,
     scratch_below: &'w mut [TablePieces],
@@ -211,26 +226,19 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Cover
         self.observer().event(self.entries, mapping.event());
         match self.size_below {
             Some(size) if !mapping.present => self.cover_from_below(range, mapping, size),
-            _ => Ok(self.sink.take(range, at_depth(mapping, self.depth))),
+            _ => Ok(self.sink.take(range, at_depth(mapping, self.depth), self.file)),
         }
     }
 
-    fn change_file(&mut self) -> ControlFlow<()> {
-        let ends = |extent: &Extent| {
-            extent.mapping.offset.is_some()
-                && at_depth(extent.mapping, self.depth) == extent.mapping
-        };
-        match self.sink.pending.take_if(|extent| ends(extent)) {
-            Some(extent) => self.sink.emit(extent),
-            None => ControlFlow::Continue(()),
-        }
+    fn set_file(&mut self, file: FileId) {
+        self.file = file;
     }
 
     #[inline]
     fn put(&mut self, end: GuestOffset, mapping: Mapping) -> ControlFlow<()> {
         let range = self.position..end;
         self.position = end;
-        self.sink.take(range, at_depth(mapping, self.depth))
+        self.sink.take(range, at_depth(mapping, self.depth), self.file)
     }
 }
 
@@ -256,6 +264,6 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Covering<'_, '_, '_,
         }
         let mapping =
             mapping.advanced(edge.saturating_distance_from(range.start)).unwrap_or(mapping);
-        Ok(self.sink.take(edge..range.end, at_depth(mapping, self.depth)))
+        Ok(self.sink.take(edge..range.end, at_depth(mapping, self.depth), self.file))
     }
 }

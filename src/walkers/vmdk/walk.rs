@@ -13,7 +13,7 @@ use crate::formats::entries::{Entries, EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vmdk::grain::Grain;
 use crate::formats::vmdk::tables::{GrainKind, Tables};
-use crate::walkers::cover::{Cover, go_on};
+use crate::walkers::cover::{Cover, FileId, go_on};
 
 use super::extent::{ExtentData, NO_DIRECTORY_ENTRY, OpenExtent};
 use super::open::Vmdk;
@@ -28,13 +28,9 @@ impl<S: Storage + ?Sized> Vmdk<'_, S> {
     ) -> Flow {
         cover.observer().begin(State::WalkDirectory);
         cover.observer().begin(State::WalkGrains);
-        let mut last: Option<&OpenExtent<S>> = None;
         while cover.position() < cover.end() {
             let Some(extent) = self.extent_at(cover.position()) else { break };
-            if last.is_some_and(|last| !last.is_in_file_of(extent)) {
-                go_on!(cover.change_file());
-            }
-            last = Some(extent);
+            cover.set_file(FileId::of(extent.file));
             cover.observer().event(State::WalkDirectory, Event::Extent);
             match &extent.data {
                 ExtentData::Flat(_) | ExtentData::Indivisible(_) => {
