@@ -23,7 +23,8 @@ impl WriteNumber {
     /// No write: allocated clusters without a write read as zeros.
     pub const NONE: Self = Self(0);
 
-    /// The lowest bit of the number of a look, counted from 1; 0 is none. A program has far fewer writes (`limits`).
+    /// The lowest of the four bits that hold the look: 0 for none, otherwise its index plus 1. Programs make fewer than
+    /// 2^28 writes (`limits`).
     const LOOK_AT: u32 = 28;
 
     /// Returns the same write, if its clusters have this look.
@@ -38,6 +39,8 @@ impl WriteNumber {
         Look::ALL.get(number as usize).copied()
     }
 }
+
+const _: () = assert!(Look::ALL.len() < 16, "the look has four bits");
 
 /// The start of every checksum. A new hasher inspects the processor each time; a copy does not, and stamps are short.
 static CHECKSUM_START: LazyLock<Hasher> = LazyLock::new(Hasher::new);

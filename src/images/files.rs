@@ -89,7 +89,10 @@ impl ExtentImages {
         }
         let image = &mut self.images[self.live];
         self.live += 1;
-        // Only the layer refers to it, so that this copies nothing.
+        if Arc::strong_count(image) > 1 {
+            *image = Arc::default();
+        }
+        // There is no other reference, so that this copies nothing.
         let image = Arc::make_mut(image);
         image.clear();
         image

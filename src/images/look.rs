@@ -60,7 +60,8 @@ impl Look {
         self == Self::VpcEnd
     }
 
-    /// Reports whether a VHD image must not begin with the sector. A reader takes it for that of a dynamic disk.
+    /// Reports whether the sector looks like the footer of a VHD image. If a fixed disk begins with it, readers take the
+    /// disk for a dynamic one.
     pub fn is_footer(self) -> bool {
         matches!(self, Self::Vpc | Self::VpcEnd)
     }

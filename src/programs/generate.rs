@@ -117,17 +117,18 @@ fn add_extents(operations: &mut Vec<Operation>, entropy: &mut Entropy) {
         return;
     }
     for _ in 0..1 + entropy.below(MAX_EXTENT_FILES as u64) {
-        let mut record = [0; OPERATION_BYTES];
-        record.fill_with(|| entropy.below(16) as u8);
-        record[0] = EXTENT_OPCODE;
+        let mut bytes = [0; 4];
+        bytes.fill_with(|| entropy.below(16) as u8);
         // Few clusters: most disks have more.
-        record[3] = entropy.below(4) as u8;
-        operations.extend(Operation::decode(&record));
+        bytes[2] %= 4;
+        let mut bytes = bytes.as_slice();
+        operations.push(Operation::Extent {
+            kind: Operand::decode(&mut bytes),
+            length: Operand::decode(&mut bytes),
+            lead: Operand::decode(&mut bytes),
+        });
     }
 }
-
-/// The opcode of [`Operation::Extent`].
-const EXTENT_OPCODE: u8 = 32;
 
 /// The name of the operation that few programs have, and their share: tools that read every count of a file take long
 /// after it, and file systems cannot hold most of its files.

@@ -1,6 +1,6 @@
 //! Drops the lowest layers of a chain: an overlay becomes the first image.
 
-use crate::programs::operand::{Base, Size};
+use crate::programs::operand::{Base, ImageForm, Size};
 use crate::programs::prologue::Prologue;
 use crate::programs::{Operation, Program};
 
@@ -24,7 +24,8 @@ fn without_below(program: &Program, at: usize, search: &Search) -> Option<Progra
     let below = program.prologue;
     let image = match *program.operations.get(at)? {
         Operation::Overlay { version, cluster_bits, refcount_order, features, data_in, .. } => {
-            Prologue { version, cluster_bits, refcount_order, features, data_in, ..below }
+            let qcow2 = Prologue { base: Base::Qcow2, form: ImageForm::default(), ..below };
+            Prologue { version, cluster_bits, refcount_order, features, data_in, ..qcow2 }
         }
         Operation::OverlayVmdk { cluster_bits, form, .. } => {
             Prologue { cluster_bits, form, base: Base::Vmdk, ..below }

@@ -67,7 +67,8 @@ pub fn check<E: Engine>(
             Err(_) => RawOutcome::Refused,
         }
     } else {
-        Answers { whole, other, fuel, verdicts }.judge(engine, &chain, entropy)?
+        let may_fail_to_read = case.damage.may_change_identities(case.images);
+        Answers { whole, other, fuel, may_fail_to_read, verdicts }.judge(engine, &chain, entropy)?
     };
     if !case.damage.is_trapped() {
         verdicts.judge(untouched(case.damage, expected, whole, clipped))?;

@@ -74,6 +74,17 @@ impl Damage {
         &self.changed
     }
 
+    /// Reports whether a VMDK image may no longer fit its parent, so that a guest cannot read what the parent has.
+    pub fn may_change_identities(&self, images: &Images) -> bool {
+        let is_vmdk = |depth: usize| {
+            images.layers().nth(depth).is_some_and(|files| files.format == ImageFormat::Vmdk)
+        };
+        let in_descriptor = |changed: &ChangedElement| {
+            changed.element.part == Part::Metadata && is_vmdk(changed.depth)
+        };
+        self.changed.iter().any(in_descriptor)
+    }
+
     /// Reports whether bytes of an image change during reads.
     pub fn is_trapped(&self) -> bool {
         !self.traps.is_empty()

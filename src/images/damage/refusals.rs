@@ -9,7 +9,7 @@ use crate::images::image::Image;
 
 use super::apply::Damage;
 use super::rules::{
-    BrokenEntry, BrokenRule, EntryRules, broken_at_open, broken_entries, is_of_signature,
+    BrokenEntry, BrokenRule, EntryRules, broken_at_open, broken_entries, has_signature,
 };
 
 /// The largest number of entries of images in other formats than qcow2 that are judged.
@@ -44,10 +44,13 @@ impl Damage {
         if self.is_trapped() || self.touched().is_empty() {
             return;
         }
+        let mut above = None;
         for (depth, files) in images.layers().enumerate() {
             let (format, image) = (files.format, &files.image);
+            // QEMU opens the parent of a VMDK image as VMDK, whatever it is.
+            let is_probed = above.replace(format).is_some_and(|above| above != ImageFormat::Vmdk);
             match broken_at_open(format, image) {
-                Some(rule) if depth > 0 && is_of_signature(rule) => return,
+                Some(rule) if is_probed && !has_signature(format, image, rule) => return,
                 Some(rule) => {
                     return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
                 }
@@ -55,8 +58,9 @@ impl Damage {
             }
             let mut all = self.changed().iter().filter(|changed| changed.depth == depth);
             if format != ImageFormat::Qcow2 {
+                let most = into.len() + MAX_REFUSALS;
                 broken_entries(format, image, |BrokenEntry { rule, guest, is_mapped }| {
-                    if into.len() < MAX_REFUSALS {
+                    if into.len() < most {
                         into.push(Refusal { depth, guest, rule, is_mapped });
                     }
                 });

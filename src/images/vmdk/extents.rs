@@ -34,7 +34,8 @@ pub(super) fn write(
         if part.sectors == 0 {
             break;
         }
-        // The last part that has sectors holds the clusters past the end of the disk, too.
+        // The last part of the disk also holds the clusters past its end. A last cluster of less than a sector belongs
+        // to no part, and no guest sees it.
         first = part.first + part.clusters;
         let has_rest = first < builder.guest_clusters();
         let own = match has_rest {

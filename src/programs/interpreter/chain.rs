@@ -182,7 +182,7 @@ impl Vm {
         Effect::Changed
     }
 
-    /// Returns the parent of the image at `height`, if that is a VMDK image on another one.
+    /// Returns the parent of the VMDK image at `height`, if it has one.
     fn parent<'n>(&self, names: &Names<'n>, height: usize) -> Option<vmdk::Parent<'n>> {
         let below = self.below.get(height.checked_sub(1)?)?;
         let is_parent = below.journal.format == ImageFormat::Vmdk;

@@ -17,6 +17,9 @@ mod vmdk_grains;
 mod vpc;
 
 use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
+use crate::formats::vhdx::constants::FILE_SIGNATURE;
+use crate::formats::vpc::constants::COOKIE;
 use crate::images::image::Image;
 
 pub(super) use qcow2_entries::EntryRules;
@@ -45,12 +48,17 @@ pub fn broken_entries(format: ImageFormat, image: &Image, take: impl FnMut(Broke
     }
 }
 
-/// Reports whether a file that breaks a rule may be one of another format. QEMU probes the format of a layer below, and
-/// takes a file without the signature for a raw one.
-pub(super) fn is_of_signature(rule: BrokenRule) -> bool {
-    let qcow2 = [qcow2_open::MAGIC_RULE, qcow2_open::VERSION_RULE];
-    let others = [vpc::VPC_FOOTER_COOKIE, vpc::VPC_FOOTER_COPY, vhdx::VHDX_FILE, vmdk::VMDK_MAGIC];
-    qcow2.contains(&rule) || others.contains(&rule)
+/// Reports whether a file that breaks `rule` still begins like an image of its format. QEMU probes the format of a layer
+/// below, and takes a file without the signature for a raw one.
+pub(super) fn has_signature(format: ImageFormat, image: &Image, rule: BrokenRule) -> bool {
+    let start = || image.number(HostOffset::ZERO, 8).to_be_bytes();
+    match format {
+        ImageFormat::Qcow2 => ![qcow2_open::MAGIC_RULE, qcow2_open::VERSION_RULE].contains(&rule),
+        ImageFormat::Vpc => start() == COOKIE,
+        ImageFormat::Vhdx => start() == FILE_SIGNATURE,
+        ImageFormat::Vmdk => rule != vmdk::VMDK_MAGIC,
+        ImageFormat::Raw => true,
+    }
 }
 
 /// Returns the names of the rules about whole images of a format.
@@ -78,7 +86,6 @@ pub fn entry_rule_names(format: ImageFormat) -> &'static [BrokenRule] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::offsets::HostOffset;
     use crate::disk::storage::Storage;
     use crate::harness::{Harness, Walker};
     use crate::images::entropy::Entropy;

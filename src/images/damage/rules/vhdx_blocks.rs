@@ -51,7 +51,10 @@ pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
             6 => {
                 // The bytes that the file has can be read.
                 let there = end.saturating_sub(start);
-                if there < place.block {
+                // QEMU takes the index for the number of the block, and the last block may be cut.
+                let before = index.wrapping_mul(place.block);
+                let required = place.size.wrapping_sub(before).min(place.block);
+                if there < required || there == 0 {
                     broken(VHDX_PAST_END, there);
                 }
                 // QEMU takes the number of stored blocks so far for the index, and leaves out those of bitmaps.
