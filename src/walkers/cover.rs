@@ -20,9 +20,9 @@ pub(super) use go_on;
 /// One of the files that hold the data of a layer. Data of two files are never one extent, even if their host offsets
 /// are consecutive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FileId(usize);
+pub(super) struct HoldingFile(usize);
 
-impl FileId {
+impl HoldingFile {
     /// Returns the identity of an open file.
     pub(super) fn of<S: ?Sized>(file: &S) -> Self {
         Self(std::ptr::from_ref(file).addr())
@@ -56,7 +56,7 @@ pub(super) trait Cover {
     fn put(&mut self, end: GuestOffset, mapping: Mapping) -> ControlFlow<()>;
 
     /// Sets the file that holds the data of this layer from the position on. Without a call, all data lie in one file.
-    fn set_file(&mut self, file: FileId);
+    fn set_file(&mut self, file: HoldingFile);
 
     /// Covers the guest bytes up to `until` as a hole, if they are not covered.
     #[inline]

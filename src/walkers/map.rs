@@ -13,7 +13,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::{Flow, MapError};
 
-use super::cover::{Cover, FileId, at_depth, go_on};
+use super::cover::{Cover, HoldingFile, at_depth, go_on};
 use super::disk::{Disk, OpenLayer};
 use super::scratch::{TablePieces, WalkScratch};
 
@@ -51,7 +51,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
         }
         return Ok(());
     }
-    let mut sink = Sink { pending: None, file: FileId::default(), disk, visitor };
+    let mut sink = Sink { pending: None, file: HoldingFile::default(), disk, visitor };
     match layer(0, range, scratch.for_layers(disk.layers()), &mut sink) {
         Ok(ControlFlow::Continue(())) => {
             let _ = sink.flush();
@@ -88,7 +88,7 @@ struct Sink<'w, 's, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> {
     /// The extent that may still grow; it ends at the start of the next piece.
     pending: Option<Extent>,
     /// The file that holds the end of that extent.
-    file: FileId,
+    file: HoldingFile,
     visitor: &'w mut V,
 }
 
@@ -99,7 +99,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Sink<'_, '_, S, V, O
         &mut self,
         range: Range<GuestOffset>,
         mapping: Mapping,
-        file: FileId,
+        file: HoldingFile,
     ) -> ControlFlow<()> {
         let length_bytes = range.end.saturating_distance_from(range.start);
         let next = Extent { start: range.start, length_bytes, mapping };
@@ -152,7 +152,7 @@ fn layer<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
     let (size_below, Range { start: position, end }) = (disk.size_below(depth), range);
     let states = layer.walk_states();
     let entries = states.inner;
-    let file = FileId::default();
+    let file = HoldingFile::default();
     let mut covering =
         Covering { depth, size_below, position, end, file, entries, scratch_below, sink };
     let flow = match layer {
@@ -182,7 +182,7 @@ struct Covering<'w, 'd, 's, S: Storage + ?Sized, V: Visitor + ?Sized, O: Observe
     /// The window's end, at most the end of the layer.
     end: GuestOffset,
     /// The file that holds the data of the layer at the position.
-    file: FileId,
+    file: HoldingFile,
     /// The state of the walker while it reads the entries that name data.
     entries: State,
     scratch_below: &'w mut [TablePieces],
@@ -230,7 +230,7 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Cover
         }
     }
 
-    fn set_file(&mut self, file: FileId) {
+    fn set_file(&mut self, file: HoldingFile) {
         self.file = file;
     }
 

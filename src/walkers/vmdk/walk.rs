@@ -13,7 +13,7 @@ use crate::formats::entries::{Entries, EntryRun, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vmdk::grain::Grain;
 use crate::formats::vmdk::tables::{GrainKind, Tables};
-use crate::walkers::cover::{Cover, FileId, go_on};
+use crate::walkers::cover::{Cover, HoldingFile, go_on};
 
 use super::extent::{ExtentData, NO_DIRECTORY_ENTRY, OpenExtent};
 use super::open::Vmdk;
@@ -30,7 +30,7 @@ impl<S: Storage + ?Sized> Vmdk<'_, S> {
         cover.observer().begin(State::WalkGrains);
         while cover.position() < cover.end() {
             let Some(extent) = self.extent_at(cover.position()) else { break };
-            cover.set_file(FileId::of(extent.file));
+            cover.set_file(HoldingFile::of(extent.file));
             cover.observer().event(State::WalkDirectory, Event::Extent);
             match &extent.data {
                 ExtentData::Flat(_) | ExtentData::Indivisible(_) => {
