@@ -60,8 +60,8 @@ impl Look {
         self == Self::VpcEnd
     }
 
-    /// Reports whether the sector looks like the footer of a VHD image. If a fixed disk begins with it, readers take the
-    /// disk for a dynamic one.
+    /// Reports whether the sector looks like the footer of a VHD image. If a fixed disk begins with it, readers take
+    /// the disk for a dynamic one.
     pub fn is_footer(self) -> bool {
         matches!(self, Self::Vpc | Self::VpcEnd)
     }

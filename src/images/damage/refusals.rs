@@ -47,7 +47,7 @@ impl Damage {
         let mut above = None;
         for (depth, files) in images.layers().enumerate() {
             let (format, image) = (files.format, &files.image);
-            // QEMU opens the parent of a VMDK image as VMDK, whatever it is.
+            // QEMU opens the parent of a VMDK image as VMDK, and does not probe it.
             let is_probed = above.replace(format).is_some_and(|above| above != ImageFormat::Vmdk);
             match broken_at_open(format, image) {
                 Some(rule) if is_probed && !has_signature(format, image, rule) => return,

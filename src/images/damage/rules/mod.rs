@@ -48,8 +48,8 @@ pub fn broken_entries(format: ImageFormat, image: &Image, take: impl FnMut(Broke
     }
 }
 
-/// Reports whether a file that breaks `rule` still begins like an image of its format. QEMU probes the format of a layer
-/// below, and takes a file without the signature for a raw one.
+/// Reports whether a file that breaks `rule` still begins like an image of its format. QEMU probes the format of a
+/// layer below, and takes a file without the signature for a raw one.
 pub(super) fn has_signature(format: ImageFormat, image: &Image, rule: BrokenRule) -> bool {
     let start = || image.number(HostOffset::ZERO, 8).to_be_bytes();
     match format {
