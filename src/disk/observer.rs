@@ -76,7 +76,7 @@ closed! {
     Event {
         /// A chain begins. Only [`Observer::begin`] reports this event.
         Start = "start",
-        /// An unallocated cluster, block or grain, or a run of these. VHD and VHDX report those as zero-plain.
+        /// An unallocated cluster, block or grain, or a run of these. In the walks of VHD and VHDX, these are zero-plain.
         Unallocated = "unallocated",
         /// A zero cluster without a host cluster, or a run of these.
         ZeroPlain = "zero-plain",
@@ -126,7 +126,8 @@ closed! {
         Unmapped = "unmapped",
         /// The layer below.
         Backing = "backing",
-        /// A range past the end of the layer below, or of the disk. The end of the disk cuts the last block or grain.
+        /// A range past the end of the layer below, or of the disk. In the walks of VHD, VHDX and VMDK: the end of the
+        /// disk cuts the last block or grain.
         PastEnd = "past the end",
         /// A grain whose first byte lies past the end of its file.
         PastFile = "past the file",
@@ -278,7 +279,7 @@ closed! {
         VmdkUnmarked = "compressed grains without markers",
         /// The grain tables of a VMDK image are shorter than a sector.
         VmdkShortTable = "grain tables below a sector",
-        /// Two neighbouring entries of a grain directory name the same table.
+        /// Two entries of a grain directory name the same table, and no entry between them names one.
         VmdkSharedTable = "a grain table is shared",
         /// A grain begins past the end of its file.
         VmdkPastFile = "a grain past the file",

@@ -34,7 +34,7 @@ pub struct Case<'c> {
 
 impl Case<'_> {
     /// Returns the guest offsets at which a layer continues in another file.
-    pub fn file_edges(&self) -> SmallVec<[u64; MAX_EXTENT_FILES]> {
+    pub fn file_edges(&self) -> SmallVec<[u64; MAX_LAYERS * MAX_EXTENT_FILES]> {
         let behind_first =
             self.journals.iter().flat_map(|journal| journal.parts.all().iter().skip(1));
         behind_first.map(|part| part.start).collect()

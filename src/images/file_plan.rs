@@ -63,6 +63,19 @@ pub struct ExtentPlan {
     pub lead_bytes: u64,
 }
 
+impl ExtentPlan {
+    /// Creates the plan of a file with at least one cluster. Only [`ExtentForm::Flat`] has unused sectors before its
+    /// data.
+    pub fn new(form: ExtentForm, clusters: u64, lead_sectors: u8) -> Self {
+        const SECTOR_BYTES: u64 = 512;
+        let lead_bytes = match form {
+            ExtentForm::Flat => u64::from(lead_sectors) * SECTOR_BYTES,
+            _ => 0,
+        };
+        Self { form, clusters: clusters.max(1), lead_bytes }
+    }
+}
+
 /// The plans of the files beside a VMDK image, in the order of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtentPlans {

@@ -31,7 +31,7 @@ use super::regions::Region;
 
 /// The number of bytes of the file identifier: the signature, and the name of the creator.
 const IDENTIFIER_BYTES: u64 = 8 + 512;
-const IDENTIFIER_FIELDS: &[FieldLayout] = &[("signature", 0, 8, false), ("creator", 8, 8, false)];
+const IDENTIFIER_FIELDS: &[FieldLayout] = &[("signature", 0, 8, true), ("creator", 8, 8, false)];
 
 /// No mapping depends on a header: it states only where the log lies, and which of the two headers counts.
 const VHDX_HEADER_FIELDS: &[FieldLayout] = &[

@@ -4,8 +4,7 @@ use std::cell::Cell;
 
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 
-use super::layout::Counter;
-use super::layout::{COUNTERS, delta_index, magnitude, rare_index, vital_index};
+use super::layout::{COUNTERS, Counter, delta_index, magnitude, rare_index, vital_index};
 use super::states::{edge, place_of};
 
 /// A marker in place of an event's place: the chain is broken, and events make no edge until a chain begins.

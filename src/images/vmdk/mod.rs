@@ -22,7 +22,6 @@ use crate::images::qcow2::tables::ClusterMapping;
 use crate::images::qcow2::{Builder, ImagePlan, MappedCluster, PayloadFrame};
 use crate::images::structures::report_structures;
 
-use encoding::SECTOR_BYTES;
 use form::Kind;
 use part::DiskPart;
 use sparse::SparseExtent;
@@ -39,21 +38,14 @@ impl VmdkForm {
     }
 }
 
-/// Returns the plan of the files of an image that has one more file beside it, with `clusters` clusters and `lead`
-/// unused sectors before flat data; `None` if it has the largest number.
-pub fn plan_with_extent(
-    plan: &ImagePlan,
-    kind: ExtentForm,
-    clusters: u64,
-    lead: u8,
-) -> Option<FilePlan> {
+/// Returns the plan of the files of an image that has one more file beside it; `None` if it has the largest number.
+pub fn plan_with_extent(plan: &ImagePlan, wanted: ExtentPlan) -> Option<FilePlan> {
     let grain = plan.geometry.cluster_size;
-    let form = match kind {
+    let form = match wanted.form {
         ExtentForm::SeSparse if !sesparse::has_grains_for(grain) => ExtentForm::Sparse,
-        kind => kind,
+        form => form,
     };
-    let lead_bytes = if form == ExtentForm::Flat { u64::from(lead) * SECTOR_BYTES } else { 0 };
-    let extents = plan.file.extents.with(ExtentPlan { form, clusters, lead_bytes })?;
+    let extents = plan.file.extents.with(ExtentPlan { form, ..wanted })?;
     Some(VmdkForm::new(plan.file.form).plan_of_extents(grain, extents))
 }
 

@@ -1,6 +1,6 @@
 //! Operands after clamping, for operations that leave no record in the journal.
 
-use crate::images::file_plan::ExtentForm;
+use crate::images::file_plan::ExtentPlan;
 use crate::programs::operand::{Count, Number};
 use crate::programs::operation::Operation;
 
@@ -35,8 +35,8 @@ impl Vm {
                 self.clamped_beyond(table, distance, clusters)
             }
             Operation::Extent { kind, length, lead } => {
-                let lead = if kind == ExtentForm::Flat { lead } else { 0 };
-                vec![("clusters", length.units().max(1)), ("unused sectors", lead.into())]
+                let plan = ExtentPlan::new(kind, length.units(), lead);
+                vec![("clusters", plan.clusters), ("unused bytes", plan.lead_bytes)]
             }
             Operation::Truncate { cut, .. } => vec![("bytes", cut.units())],
             _ => Vec::new(),

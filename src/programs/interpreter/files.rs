@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::disk::clusters::GuestCluster;
 use crate::disk::image_format::ImageFormat;
 use crate::images::content::WriteNumber;
-use crate::images::file_plan::ExtentForm;
+use crate::images::file_plan::{ExtentForm, ExtentPlan};
 use crate::images::qcow2::payload::PayloadKind;
 use crate::images::qcow2::placement::Policy;
 use crate::images::qcow2::{FileEnd, HeaderFlags, HeaderLength, HeaderStyle, ImagePlan, Packing};
@@ -38,8 +38,8 @@ impl Vm {
         if plan.file.format != ImageFormat::Vmdk || !self.journal.records.is_empty() {
             return Effect::None;
         }
-        let clusters = length.units().max(1);
-        match vmdk::plan_with_extent(&plan, kind, clusters, lead) {
+        let extent = ExtentPlan::new(kind, length.units(), lead);
+        match vmdk::plan_with_extent(&plan, extent) {
             Some(file) => {
                 self.begin_layer(ImagePlan { file, ..plan });
                 Effect::Changed
