@@ -76,7 +76,8 @@ closed! {
     Event {
         /// A chain begins. Only [`Observer::begin`] reports this event.
         Start = "start",
-        /// An unallocated cluster, block or grain, or a run of these. In the walks of VHD and VHDX, these are zero-plain.
+        /// An unallocated cluster, block or grain, or a run of these. In the walks of VHD and VHDX, these are
+        /// zero-plain.
         Unallocated = "unallocated",
         /// A zero cluster without a host cluster, or a run of these.
         ZeroPlain = "zero-plain",
