@@ -19,7 +19,7 @@ pub(super) use go_on;
 
 /// One of the files that hold the data of a layer. Data of two files are never one extent, even if their host offsets
 /// are consecutive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HoldingFile(usize);
 
 impl HoldingFile {

@@ -37,6 +37,18 @@ pub enum FileKind {
     Extent(usize),
 }
 
+impl FileKind {
+    /// Returns what people call the file. Extents count from 1.
+    pub fn name(self) -> String {
+        match self {
+            Self::Image | Self::OtherImage => "image".to_string(),
+            Self::Raw => "raw file".to_string(),
+            Self::DataFile => "data file".to_string(),
+            Self::Extent(index) => format!("extent {}", index + 1),
+        }
+    }
+}
+
 /// A file of a chain.
 #[derive(Clone, Debug)]
 pub struct FileView {

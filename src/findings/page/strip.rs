@@ -75,12 +75,9 @@ pub fn section(files: &[FileJson], links: &Links, failing: Option<usize>) -> Mar
 
 /// Returns the name of a file on the page.
 pub fn title(file: &FileJson) -> String {
-    let what = match file.kind {
-        FileKind::Raw => "Raw file".to_string(),
-        FileKind::DataFile => "Data file".to_string(),
-        FileKind::Image | FileKind::OtherImage => "Image".to_string(),
-        FileKind::Extent(index) => format!("Extent {}", index + 1),
-    };
+    let mut what = file.kind.name();
+    // A title begins with a capital letter.
+    what[..1].make_ascii_uppercase();
     match file.depth {
         0 => what,
         1 => format!("{what}, 1 layer down"),

@@ -110,12 +110,7 @@ fn differences(report: &Report, out: &mut impl Write) -> io::Result<()> {
 
 fn layout(file: &FileJson, out: &mut impl Write) -> io::Result<()> {
     let FileJson { kind, depth, length_bytes, cluster_bytes, runs, fault, .. } = file;
-    let what = match kind {
-        FileKind::Raw => "raw file".to_string(),
-        FileKind::DataFile => "data file".to_string(),
-        FileKind::Image | FileKind::OtherImage => "image".to_string(),
-        FileKind::Extent(index) => format!("extent {}", index + 1),
-    };
+    let what = kind.name();
     let layer = layer(*depth);
     writeln!(out, "\n{what}{layer}: {length_bytes} bytes, clusters of {cluster_bytes}")?;
     for run in runs.iter().take(MOST_LINES) {

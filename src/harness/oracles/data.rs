@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use crate::disk::clusters::{ClusterSize, SUBCLUSTERS};
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::{EngineError, OpenDisk};
@@ -320,6 +320,9 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
     let stored = size_bytes.saturating_sub(start).min(into.len() as u64);
     let into = &mut into[..stored as usize];
     let end = start.saturating_add(into.len() as u64);
+    let stamp_at = |edge: u64, write, into: &mut [u8]| {
+        overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
+    };
     // Go cluster by cluster, beginning with the cluster that holds the first byte.
     let mut at = (start & !cluster_size.mask()).max(piece.start);
     while at < end {
@@ -327,39 +330,27 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
         match piece.state {
             // An allocated cluster without a write.
             PieceState::Normal(_, WriteNumber::NONE) => {}
-            PieceState::Normal(_, write) if write.look().is_some() => {
-                look_of(cluster_size, (at, write), start, into);
-            }
-            PieceState::Normal(_, write) => {
-                for edge in [at, next - STAMP_BYTES as u64] {
-                    if edge < end && edge + STAMP_BYTES as u64 > start {
-                        overlay(into, start, edge, &stamp(GuestOffset::new(edge), write));
-                    }
+            PieceState::Normal(_, write) => match write.look() {
+                Some(look) => {
+                    let edges = LookOfCluster::new(look, cluster_size);
+                    overlay(into, start, at + edges.sector_at, look.sector());
+                    edges.stamp_at.into_iter().for_each(|edge| stamp_at(at + edge, write, into));
                 }
-            }
+                None => {
+                    [at, next - STAMP_BYTES as u64]
+                        .into_iter()
+                        .filter(|edge| *edge < end && edge + STAMP_BYTES as u64 > start)
+                        .for_each(|edge| stamp_at(edge, write, into));
+                }
+            },
             PieceState::Compressed(write, shape) => {
-                overlay(into, start, at, &stamp(GuestOffset::new(at), write));
+                stamp_at(at, write, into);
                 let behind = at + STAMP_BYTES as u64;
                 overlay(into, start, behind, shape.behind_stamp(cluster_size));
             }
             _ => {}
         }
         at = next;
-    }
-}
-
-/// Fills `content` (which begins at `start`) with the look of the cluster at `at`, if the write has one.
-fn look_of(
-    cluster_size: ClusterSize,
-    (at, write): (u64, WriteNumber),
-    start: u64,
-    content: &mut [u8],
-) {
-    let Some(look) = write.look() else { return };
-    let edges = LookOfCluster::new(look, cluster_size);
-    overlay(content, start, at + edges.sector_at, look.sector());
-    if let Some(edge) = edges.stamp_at.map(|edge| at + edge) {
-        overlay(content, start, edge, &stamp(GuestOffset::new(edge), write));
     }
 }
 

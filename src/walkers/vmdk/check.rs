@@ -20,6 +20,7 @@ use crate::formats::entries::{Entries, each_entries};
 use crate::formats::error::{Flow, MapError};
 use crate::formats::vmdk::grain::Grain;
 use crate::formats::vmdk::tables::{GrainKind, Tables};
+use crate::walkers::cover::HoldingFile;
 use crate::walkers::raw::whole_sectors;
 
 use super::extent::{ExtentData, INDIVISIBLE, NO_DIRECTORY_ENTRY, OpenExtent};
@@ -45,7 +46,7 @@ pub fn check_vmdk<S: Storage + ?Sized>(layer: &Layer<'_, S>) -> Result<(), MapEr
                 return Err(MapError::Grain { guest: position, what: INDIVISIBLE });
             }
             ExtentData::Sparse(tables) => {
-                let file = vmdk.extents.iter().position(|other| other.is_in_file_of(extent));
+                let file = HoldingFile::of(extent.file);
                 let offsets = LookupOffsets::new(extent, tables, position);
                 let end = offsets.end();
                 ExtentCheck { extent, tables, offsets, file, sound: &mut sound }
@@ -113,11 +114,11 @@ struct ExtentCheck<'c, 's, S: Storage + ?Sized> {
     extent: &'c OpenExtent<'s, S>,
     tables: &'c Tables,
     offsets: LookupOffsets,
-    /// The number of the first extent in the same file.
-    file: Option<usize>,
-    /// Tables without a fault that were read whole: the number of the file, and the host offset. A table that the file
+    /// The file of the extent.
+    file: HoldingFile,
+    /// Tables without a fault that were read whole: the file, and the host offset. A table that the file
     /// does not store costs little to check again, and is not kept.
-    sound: &'c mut BTreeSet<(Option<usize>, HostOffset)>,
+    sound: &'c mut BTreeSet<(HoldingFile, HostOffset)>,
 }
 
 impl<S: Storage + ?Sized> ExtentCheck<'_, '_, S> {

@@ -42,11 +42,6 @@ pub(super) struct Piece {
 }
 
 impl<S: Storage + ?Sized> OpenExtent<'_, S> {
-    /// Reports whether the data of both extents lie in the same file, by the same name.
-    pub(super) fn is_in_file_of(&self, other: &Self) -> bool {
-        std::ptr::addr_eq(self.file, other.file)
-    }
-
     /// Returns the piece that holds the byte at `guest`, which lies in the extent.
     pub(super) fn piece_at(&self, guest: GuestOffset) -> Result<Piece, MapError> {
         let (start, end) = (self.start, self.end);

@@ -46,9 +46,7 @@ pub(super) fn check(
     if first.starts_with(&COWD_MAGIC) {
         places.push(0..COWD_HEADER_BYTES);
         check_identity(&read::<TEXT_BYTES>(image, EMBEDDED_DESCRIPTOR_AT), parent)?;
-        let tables = CowdHeader::read(&first).tables();
-        let tables = tables.map_err(|error| refused("header", &error))?;
-        return check_tables(image, &tables, None, places);
+        return check_tables(image, &cowd_tables(&CowdHeader::read(&first))?, None, places);
     }
     let mut header = SparseHeader::read(&first);
     places.push(0..EMBEDDED_DESCRIPTOR_AT);
@@ -56,10 +54,23 @@ pub(super) fn check(
         header = check_footer(image, &header, places)?;
     }
     check_descriptor(image, &header, parent, places)?;
+    let (tables, redundant) = sparse_tables(image, &header)?;
+    check_tables(image, &tables, redundant, places)
+}
+
+/// Returns the tables of a sparse extent, and the offset of its redundant directory if it has one.
+pub(super) fn sparse_tables(
+    image: &Image,
+    header: &SparseHeader,
+) -> Result<(Tables, Option<u64>), Box<Violation>> {
     let tables = header.tables(sectors_of(image)).map_err(|error| refused("header", &error))?;
     let redundant = header.flags & FLAG_REDUNDANT_DIRECTORY != 0;
-    let redundant = redundant.then(|| offset_of(header.redundant_directory_sector));
-    check_tables(image, &tables, redundant, places)
+    Ok((tables, redundant.then(|| offset_of(header.redundant_directory_sector))))
+}
+
+/// Returns the tables of an extent as ESX writes it.
+pub(super) fn cowd_tables(header: &CowdHeader) -> Result<Tables, Box<Violation>> {
+    header.tables().map_err(|error| refused("header", &error))
 }
 
 /// Checks that the footer has the same header, except for the place of the directory. Returns it.

@@ -7,11 +7,8 @@ use std::ops::Range;
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::vmdk::constants::{
-    COWD_MAGIC, FLAG_REDUNDANT_DIRECTORY, HEADER_BYTES, SECTOR_BYTES, SPARSE_MAGIC,
-};
+use crate::formats::vmdk::constants::{COWD_MAGIC, HEADER_BYTES, SECTOR_BYTES, SPARSE_MAGIC};
 use crate::formats::vmdk::cowd_header::CowdHeader;
-use crate::formats::vmdk::head::sectors_of;
 use crate::formats::vmdk::sesparse::{ConstHeader, check_volatile};
 use crate::formats::vmdk::sparse_header::SparseHeader;
 use crate::formats::vmdk::tables::Tables;
@@ -20,7 +17,9 @@ use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 
 use super::reading::{read, refused};
-use super::vmdk::{COWD_HEADER_BYTES, check_identity, check_tables, differs, lines};
+use super::vmdk::{
+    COWD_HEADER_BYTES, check_identity, check_tables, cowd_tables, differs, lines, sparse_tables,
+};
 
 /// The bytes of a descriptor that are read: the builder writes no longer text.
 const DESCRIPTOR_BYTES: usize = 4096;
@@ -84,16 +83,12 @@ pub(super) fn check(
         (b"SPARSE", None) if first.starts_with(&SPARSE_MAGIC) => {
             let header = SparseHeader::read(&first);
             places.push(0..SECTOR_BYTES);
-            let tables = header.tables(sectors_of(image)).map_err(|it| refused("header", &it))?;
-            let copy = header.redundant_directory_sector.saturating_mul(SECTOR_BYTES);
-            let has_copy = header.flags & FLAG_REDUNDANT_DIRECTORY != 0;
-            (header.capacity_sectors, (tables, has_copy.then_some(copy)))
+            (header.capacity_sectors, sparse_tables(image, &header)?)
         }
         (b"VMFSSPARSE", None) if first.starts_with(&COWD_MAGIC) => {
             let header = CowdHeader::read(&first);
             places.push(0..COWD_HEADER_BYTES);
-            let tables = header.tables().map_err(|it| refused("header", &it))?;
-            (header.capacity_sectors.into(), (tables, None))
+            (header.capacity_sectors.into(), (cowd_tables(&header)?, None))
         }
         (b"SESPARSE", None) => {
             let (sectors, tables) = check_sesparse(image, &first, places)?;
