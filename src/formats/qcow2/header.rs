@@ -60,6 +60,7 @@ impl Header {
         let raw = RawHeader::read(first_bytes);
         let geometry = raw.checked_geometry()?;
         raw.check_tables(&geometry)?;
+        raw.check_encryption()?;
         Ok(Self {
             geometry,
             size_bytes: raw.size,
@@ -167,15 +168,7 @@ impl RawHeader {
         if version == Version::V3 {
             self.check_v3_lengths(cluster_size)?;
         }
-        self.check_backing_name(cluster_size)?;
-        if self.incompatible & !INCOMPATIBLE_KNOWN != 0 {
-            return Err(bad("incompatible_features", self.incompatible, "bits 0 to 4 only"));
-        }
-        let data_file = self.incompatible & INCOMPATIBLE_DATA_FILE != 0;
-        if self.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0 && !data_file {
-            let expected = "no raw external data without the external data file feature bit";
-            return Err(bad("autoclear_features", self.autoclear, expected));
-        }
+        // If several fields are wrong, QEMU names the compression type before the others.
         let zstd_bit = self.incompatible & INCOMPATIBLE_COMPRESSION != 0;
         let compression = match (self.compression_type, zstd_bit) {
             (0, false) => Compression::Deflate,
@@ -185,6 +178,15 @@ impl RawHeader {
                 return Err(bad("compression_type", u64::from(other), expected));
             }
         };
+        self.check_backing_name(cluster_size)?;
+        if self.incompatible & !INCOMPATIBLE_KNOWN != 0 {
+            return Err(bad("incompatible_features", self.incompatible, "bits 0 to 4 only"));
+        }
+        let data_file = self.incompatible & INCOMPATIBLE_DATA_FILE != 0;
+        if self.autoclear & AUTOCLEAR_RAW_DATA_FILE != 0 && !data_file {
+            let expected = "no raw external data without the external data file feature bit";
+            return Err(bad("autoclear_features", self.autoclear, expected));
+        }
         let extended_l2 = self.incompatible & INCOMPATIBLE_EXTENDED_L2 != 0;
         if extended_l2 && cluster_size.bits() < 14 {
             let expected = "14 to 21 with extended L2 entries";
@@ -192,12 +194,6 @@ impl RawHeader {
         }
         if self.refcount_order > MAX_REFCOUNT_ORDER {
             return Err(bad("refcount_order", u64::from(self.refcount_order), "0 to 6"));
-        }
-        match self.crypt_method {
-            0 => {}
-            1 => return Err(MapError::Unsupported("encryption (AES)")),
-            2 => return Err(MapError::Unsupported("encryption (LUKS)")),
-            other => return Err(bad("crypt_method", u64::from(other), "0")),
         }
         let refcount_order = self.refcount_order;
         let data_file = self.incompatible & INCOMPATIBLE_DATA_FILE != 0;
@@ -227,6 +223,16 @@ impl RawHeader {
             return Err(bad("backing_file_size", length, expected));
         }
         Ok(())
+    }
+
+    /// Refuses encrypted images. QEMU reads the tables before it sets up the encryption.
+    fn check_encryption(&self) -> Result<(), MapError> {
+        match self.crypt_method {
+            0 => Ok(()),
+            1 => Err(MapError::Unsupported("encryption (AES)")),
+            2 => Err(MapError::Unsupported("encryption (LUKS)")),
+            other => Err(bad("crypt_method", u64::from(other), "0")),
+        }
     }
 
     fn check_tables(&self, geometry: &Geometry) -> Result<(), MapError> {

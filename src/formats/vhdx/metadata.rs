@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 use bytes::Buf;
 
 use super::constants::{
-    FILE_PARAMETERS, GUEST_SECTOR_BYTES, Guid, HAS_PARENT, LOGICAL_SECTOR_SIZE,
+    FILE_PARAMETERS, GUEST_SECTOR_BYTES, Guid, HAS_PARENT, LOGICAL_SECTOR_SIZE, MAX_LENGTH_BYTES,
     MAX_METADATA_ENTRIES, MAX_VHDX_BLOCK_BYTES, METADATA_ENTRIES_AT, METADATA_ENTRY_BYTES,
-    METADATA_REQUIRED, METADATA_SIGNATURE, MIN_VHDX_BLOCK_BYTES, PAGE_83, PARENT_LOCATOR,
-    PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
+    METADATA_REQUIRED, METADATA_SIGNATURE, METADATA_TABLE_BYTES, MIN_VHDX_BLOCK_BYTES, PAGE_83,
+    PARENT_LOCATOR, PHYSICAL_SECTOR_SIZE, VIRTUAL_DISK_SIZE,
 };
 use super::not_vhdx;
 use crate::disk::offsets::HostOffset;
@@ -48,9 +48,14 @@ impl MetadataTable {
     /// `vhdx_parse_metadata`).
     ///
     /// # Errors
-    /// A read fails, the signature or the number of items is wrong, an item is missing or occurs twice, readers must
-    /// know an item that is unknown, or the disk names a parent.
+    /// The region lies past 2^63, a read fails, the signature or the number of items is wrong, an item is missing or
+    /// occurs twice, readers must know an item that is unknown, or the disk names a parent.
     pub fn read<S: Storage + ?Sized>(file: &S, region: HostOffset) -> Result<Self, MapError> {
+        let end = region.checked_add(METADATA_TABLE_BYTES as u64).map_or(u64::MAX, HostOffset::get);
+        if end > MAX_LENGTH_BYTES {
+            let (field, expected) = ("end of the metadata table", "a table that QEMU can read");
+            return Err(MapError::Header { field, found: end, expected });
+        }
         let mut head = [0; METADATA_ENTRIES_AT];
         file.read_at(region, &mut head)?;
         if !head.starts_with(&METADATA_SIGNATURE) {
@@ -135,12 +140,14 @@ impl Metadata {
     /// (`block/vhdx.c`, `vhdx_parse_metadata`).
     ///
     /// # Errors
-    /// The disk has a parent, or QEMU refuses the size of its blocks or sectors.
+    /// The parameters name a parent that no item locates, or QEMU refuses the size of the blocks or sectors.
     pub fn parse(parameters: [u8; 8], size: [u8; 8], sector: [u8; 4]) -> Result<Self, MapError> {
         let mut rest = parameters.as_slice();
         let (block_bytes, flags) = (rest.get_u32_le(), rest.get_u32_le());
         if flags & HAS_PARENT != 0 {
-            return Err(MapError::Unsupported("disk with a parent"));
+            // Items with a locator of the parent were refused before, as unsupported.
+            let expected = "0 without a parent locator";
+            return Err(MapError::Header { field: "has-parent flag", found: 1, expected });
         }
         let sizes = MIN_VHDX_BLOCK_BYTES..=MAX_VHDX_BLOCK_BYTES;
         if !sizes.contains(&block_bytes) || !block_bytes.is_power_of_two() {
