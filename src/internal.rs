@@ -7,6 +7,12 @@ pub mod cli {
         pub use crate::cli::info::*;
     }
 }
+#[cfg(feature = "cli")]
+pub mod differential {
+    pub mod reason {
+        pub use crate::differential::reason::*;
+    }
+}
 pub mod formats {
     pub use crate::formats::*;
 }

@@ -53,6 +53,8 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "cli")]
+mod differential;
 pub mod disk;
 pub mod findings;
 mod formats;

@@ -9,8 +9,18 @@ use std::collections::BTreeSet;
 use source::{Modules, Source, files};
 
 /// The rooms from the bottom up. A room imports the rooms before it, and itself.
-const ROOMS: &[&str] =
-    &["disk", "formats", "walkers", "images", "programs", "harness", "findings", "fuzzing", "cli"];
+const ROOMS: &[&str] = &[
+    "disk",
+    "formats",
+    "walkers",
+    "images",
+    "programs",
+    "harness",
+    "findings",
+    "fuzzing",
+    "differential",
+    "cli",
+];
 
 /// Imports that point downward and are forbidden all the same: the importing module, with all modules in it; the
 /// modules that it must not import; the reason.

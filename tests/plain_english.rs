@@ -17,6 +17,7 @@ const FINISHED: &[&str] = &[
     "examples",
     "fuzz/fuzz_targets",
     "src/cli",
+    "src/differential",
     "src/disk",
     "src/findings",
     "src/formats",

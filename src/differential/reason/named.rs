@@ -1,0 +1,155 @@
+//! The differences between the classes of two messages that mean the same fault, each with its reason.
+
+use super::class::ReasonClass::{
+    self, CheckFindings, Entry, Invalid, NotThisFormat, Payload, Read,
+};
+use super::search::class_of;
+
+/// A fault for which QEMU's message has another class than ours.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NamedPair {
+    /// The command in which the difference occurs; `None` for all commands.
+    pub command: Option<&'static str>,
+    /// The class of our message, and that of QEMU's; `None` for all pairs of classes.
+    pub classes: Option<(ReasonClass, ReasonClass)>,
+    /// A phrase that our message contains.
+    pub our_phrase: &'static str,
+    /// A phrase that QEMU's message contains.
+    pub their_phrase: &'static str,
+    /// The reason for the difference. No two pairs have the same.
+    pub reason: &'static str,
+}
+
+const fn pair(
+    classes: (ReasonClass, ReasonClass),
+    our_phrase: &'static str,
+    their_phrase: &'static str,
+    reason: &'static str,
+) -> NamedPair {
+    NamedPair { command: None, classes: Some(classes), our_phrase, their_phrase, reason }
+}
+
+/// The named pairs (QEMU 10.0.2). If several fit, the first one counts.
+pub const PAIRS: &[NamedPair] = &[
+    NamedPair {
+        command: Some("check"),
+        classes: None,
+        our_phrase: "",
+        their_phrase: "Could not open backing file",
+        reason: "qemu-img check opens the backing file, which we do not",
+    },
+    NamedPair {
+        command: Some("check"),
+        classes: Some((Invalid, CheckFindings)),
+        our_phrase: "header: refcount_table_clusters is 0",
+        their_phrase: "ERROR",
+        reason: "qemu-img check goes on without a refcount table",
+    },
+    NamedPair {
+        command: Some("check"),
+        classes: Some((Entry, CheckFindings)),
+        our_phrase: ": the refcount block at ",
+        their_phrase: "refcount table entry",
+        reason: "qemu-img check goes on after a bad entry of the refcount table",
+    },
+    NamedPair {
+        command: Some("check"),
+        classes: Some((Entry, Read)),
+        our_phrase: ": the refcount block at ",
+        their_phrase: "Can't get refcount for cluster",
+        reason: "qemu-img check reports a failed read of a refcount block; we name its entry",
+    },
+    NamedPair {
+        command: Some("convert"),
+        classes: Some((Payload, Read)),
+        our_phrase: "",
+        their_phrase: "error while reading at byte",
+        reason: "QEMU reports a failed read; we name the compressed payload",
+    },
+    pair(
+        (Entry, Read),
+        "grain at guest offset ",
+        "",
+        "QEMU reports a failed read; we name the entry of a VMDK table",
+    ),
+    pair(
+        (Entry, Read),
+        "block allocation table entry ",
+        "error while reading at byte",
+        "QEMU reports a failed read; we name the entry of a VHDX table",
+    ),
+    pair(
+        (Invalid, Read),
+        "header: parentCID is ",
+        "error while reading at byte",
+        "QEMU compares the parentCID of a VMDK image only when it reads data",
+    ),
+    pair(
+        (Invalid, Read),
+        "smaller than 2^63 bytes",
+        "error while reading block status",
+        "QEMU opens a VMDK disk of 2^63 bytes and more, and fails to read it",
+    ),
+    pair(
+        (Invalid, Entry),
+        "smaller than 2^63 bytes",
+        "could not get cluster_offset",
+        "QEMU opens a VMDK disk of 2^63 bytes and more, and fails at an entry",
+    ),
+    pair(
+        (Invalid, Read),
+        "expected a table that QEMU can read",
+        "Could not open '",
+        "QEMU reports a failed read of a VHDX table; we name its end",
+    ),
+    pair(
+        (NotThisFormat, Invalid),
+        "the file does not begin with 'vhdxfile'",
+        ": Invalid argument",
+        "QEMU prints only an error number if the signature of a VHDX file is wrong",
+    ),
+    pair(
+        (Entry, Invalid),
+        "the block overlaps a region or the log",
+        "overlaps with region",
+        "QEMU has one message for VHDX blocks and regions that overlap",
+    ),
+];
+
+/// The result of comparing two reasons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Both messages have this class.
+    Same(ReasonClass),
+    /// The classes differ, and the difference has a name.
+    Named(&'static NamedPair),
+    /// The classes differ, or a message has none: a finding.
+    Different {
+        /// The class of our message.
+        ours: Option<ReasonClass>,
+        /// The class of QEMU's message.
+        theirs: Option<ReasonClass>,
+    },
+}
+
+/// Compares the reasons that we and QEMU printed to standard error. Both programs must have failed at `command`:
+/// "map", "check", "info" or "convert".
+pub fn compare(command: &str, ours: &str, theirs: &str) -> Comparison {
+    let (our_class, their_class) = (class_of(ours), class_of(theirs));
+    let (Some(one), Some(other)) = (our_class, their_class) else {
+        return Comparison::Different { ours: our_class, theirs: their_class };
+    };
+    if one == other {
+        return Comparison::Same(one);
+    }
+    let is_named = |pair: &&NamedPair| {
+        pair.command.is_none_or(|name| name == command)
+            && pair.classes.is_none_or(|classes| classes == (one, other))
+            && ours.contains(pair.our_phrase)
+            && theirs.contains(pair.their_phrase)
+    };
+    match PAIRS.iter().find(is_named) {
+        Some(pair) => Comparison::Named(pair),
+        None => Comparison::Different { ours: our_class, theirs: their_class },
+    }
+}
