@@ -196,7 +196,6 @@ impl RawHeader {
             return Err(bad("refcount_order", u64::from(self.refcount_order), "0 to 6"));
         }
         let refcount_order = self.refcount_order;
-        let data_file = self.incompatible & INCOMPATIBLE_DATA_FILE != 0;
         Ok(Geometry { version, cluster_size, refcount_order, extended_l2, compression, data_file })
     }
 
