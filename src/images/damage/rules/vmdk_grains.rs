@@ -57,7 +57,10 @@ pub(super) fn broken_entries(image: &Image, mut take: impl FnMut(BrokenEntry)) {
             let start = u64::from(sector) * SECTOR_BYTES;
             if let Some(rule) = broken_front(&bytes, start, grain, has(FLAG_MARKERS)) {
                 let first = (index * per_table + at) * grain;
-                take(BrokenEntry { rule, guest: first..first + grain, is_mapped: true });
+                // Past the end of the disk, a layer above reads zeros.
+                let disk = number(12, 8).saturating_mul(SECTOR_BYTES);
+                let guest = first.min(disk)..(first + grain).min(disk);
+                take(BrokenEntry { rule, guest, is_mapped: true });
             }
         });
     });
