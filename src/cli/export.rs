@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use crate::disk::files::Existing;
-use crate::harness::Harness;
-use crate::harness::Walker;
+use crate::findings::explain::explain;
 use crate::harness::export;
+use crate::harness::targets::TargetKind;
 use crate::images::export::Holes;
 
 use super::exit::{Exit, ExitResult};
 use super::input;
+use super::target;
 
 /// Write the image that a program builds to a file, for qemu-img and other readers
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,9 @@ Example: qcowfuzz export artifacts/map_extents/crash-1f0c -o crash.qcow2 && qemu
 pub struct Arguments {
     /// The program: a file with any content; '-' for standard input
     input: PathBuf,
+    /// The fuzz target whose programs these are; programs of hostile damage their images
+    #[arg(long, value_parser = target::parser(), default_value = target::DEFAULT)]
+    target: TargetKind,
     /// Write the image to this file
     #[arg(short, long, value_name = "F.qcow2")]
     output: PathBuf,
@@ -38,12 +42,12 @@ pub struct Arguments {
 
 /// Writes the image.
 pub fn run(arguments: &Arguments) -> ExitResult {
+    let Arguments { target, output, .. } = arguments;
+    target::reject_files(*target, "--target")?;
     let input = input::read(&arguments.input)?;
-    let output = &arguments.output;
-    let mut harness = Harness::new(Walker::default()).named(export::names(output));
-    harness.build(&input);
+    let limits = target.definition().limits;
+    let explained = explain(&input, limits, usize::MAX, &export::names(output));
     let holes = if arguments.fill { Holes::Fill } else { Holes::Keep };
-    let built = (harness.vm(), harness.images());
-    export::write(output, Existing::forced(arguments.force), built, holes)?;
+    export::write(output, Existing::forced(arguments.force), explained.built(), holes)?;
     Ok(Exit::Nothing)
 }
