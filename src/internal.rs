@@ -9,9 +9,7 @@ pub mod cli {
 }
 #[cfg(feature = "cli")]
 pub mod differential {
-    pub mod reason {
-        pub use crate::differential::reason::*;
-    }
+    pub use crate::differential::*;
 }
 pub mod formats {
     pub use crate::formats::*;

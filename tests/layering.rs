@@ -94,6 +94,7 @@ const FILES: &[&str] = &[
     "fuzzing::campaign",
     "fuzzing::corpus",
     "fuzzing::known_file",
+    "differential",
     "cli",
     "main",
 ];
@@ -103,6 +104,12 @@ const CLOCKED: &[&str] = &[
     "findings::isolation",
     "fuzzing::campaign",
     "fuzzing::embedded",
+    "differential::campaign",
+    "differential::iteration",
+    "differential::process",
+    "differential::sides",
+    "differential::stamps",
+    "differential::summary",
     "cli",
     "main",
 ];
@@ -113,6 +120,7 @@ const PROCESSES: &[&str] = &[
     "findings::judges::predicate",
     "findings::qemu",
     "fuzzing::campaign",
+    "differential::process",
 ];
 
 /// The modules that may read the environment.

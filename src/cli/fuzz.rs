@@ -143,7 +143,7 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
 }
 
 /// Returns a flag that the first Ctrl-C sets. The second Ctrl-C ends this process.
-fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, CommandError> {
+pub(super) fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, CommandError> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     ctrlc::set_handler(move || {

@@ -6,6 +6,7 @@ mod bundle;
 mod check;
 mod command;
 mod convert;
+mod differential;
 mod disasm;
 mod engine;
 mod exit;
@@ -62,6 +63,7 @@ enum Verb {
     Check(check::Arguments),
     Convert(convert::Arguments),
     Fuzz(fuzz::Arguments),
+    Differential(differential::Arguments),
     #[command(hide = true)]
     FuzzWorker(fuzz::worker::Arguments),
     Triage(triage::Arguments),
@@ -149,6 +151,7 @@ fn run(
         Verb::Map(arguments) => map::run(arguments),
         Verb::Check(arguments) => check::run(arguments),
         Verb::Convert(arguments) => convert::run(arguments),
+        Verb::Differential(arguments) => differential::run(arguments),
         Verb::Fuzz(arguments) => fuzz::run(under_test, arguments),
         Verb::FuzzWorker(arguments) => fuzz::worker::run(implementation, arguments),
         Verb::Triage(arguments) => triage::run(under_test, arguments),

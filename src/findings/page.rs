@@ -27,6 +27,29 @@ pub fn render(report: &Report, result: &QemuResult) -> String {
     let evidence = &report.evidence;
     let links = Links::new(&evidence.steps);
     let failing = failing(&evidence.steps).and_then(|at| evidence.steps.get(at)?.number);
+    let body = html! {
+        (patterns())
+        (heading(report))
+        main {
+            p.hint {
+                "Point at an operation, a part of a picture or a row, or move to it with Tab and the arrow "
+                "keys: the page marks the related items. Click, or press Enter or Space, to hold the mark. "
+                "Press Escape to release it."
+            }
+            (program::section(report))
+            (strip::section(&evidence.files, &links, failing))
+            (disk::section(report, result, &links))
+            (entries::section(&evidence.files, &links, failing))
+            (vitals(report))
+        }
+        (dock())
+        script { (PreEscaped(SCRIPT)) }
+    };
+    document(report.judgement(), &body)
+}
+
+/// Returns a page with the style of reports, which loads nothing.
+pub fn document(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -36,27 +59,10 @@ pub fn render(report: &Report, result: &QemuResult) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta name="referrer" content="no-referrer";
-                title { (report.judgement()) " · qcowfuzz" }
+                title { (title) " · qcowfuzz" }
                 style { (PreEscaped(STYLE)) }
             }
-            body {
-                (patterns())
-                (heading(report))
-                main {
-                    p.hint {
-                        "Point at an operation, a part of a picture or a row, or move to it with Tab and the arrow "
-                        "keys: the page marks the related items. Click, or press Enter or Space, to hold the mark. "
-                        "Press Escape to release it."
-                    }
-                    (program::section(report))
-                    (strip::section(&evidence.files, &links, failing))
-                    (disk::section(report, result, &links))
-                    (entries::section(&evidence.files, &links, failing))
-                    (vitals(report))
-                }
-                (dock())
-                script { (PreEscaped(SCRIPT)) }
-            }
+            body { (body) }
         }
     };
     page.into_string()

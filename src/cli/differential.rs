@@ -1,0 +1,252 @@
+//! `differential`: the campaign against QEMU.
+
+use std::io::{self, Write};
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
+use crate::differential::quirks::{Cause, QUIRKS, Quirk};
+use crate::differential::recipe::DiskOperation;
+use crate::differential::reports::{ISSUE_FILE, Reports};
+use crate::differential::sides::{QemuTools, Sides, Tested, ToolError};
+use crate::differential::summary::Summary;
+use crate::differential::workdir::WorkFolder;
+use crate::disk::image_format::ImageFormat;
+
+use super::exit::{CommandError, Exit, ExitResult};
+use super::fuzz::stop_on_ctrl_c;
+use super::print::print;
+
+/// Compare the answers about disk images with those of QEMU, on images that QEMU and programs make and change
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+An iteration creates a disk, changes it by two to four operations, and asks QEMU and the program under test \
+the same questions after each: map, check, info, and the data. QEMU performs all operations. The seed and the \
+number of an iteration decide about all that it does, so '--replay SEED:ITERATION' repeats it alone.
+
+Each divergence is minimized, and its report is a folder under --report: the commands, both complete outputs \
+and the images. summary.json and index.html there describe the whole campaign. Divergences with the same \
+fingerprint are counted and written once. docs/quirks.md lists the known ones, which are counted only.
+
+A campaign works in a subfolder of --workdir, and removes it at its end. The next campaign removes the \
+subfolders of campaigns that were killed.
+
+Exit codes: 0 no divergence; 1 a divergence was found; 2 the campaign could not run.
+
+Example: qcowfuzz differential --seed 1 --iterations 200 --workdir /var/tmp/campaign")]
+pub struct Arguments {
+    /// The seed of all random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The number of iterations
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    iterations: u64,
+    /// The number of the first iteration
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    first: u64,
+    /// The folder in which the campaign works; it may need some GiB
+    #[arg(long, value_name = "DIR")]
+    workdir: PathBuf,
+    /// The folder of the reports [default: reports under --workdir]
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Carry out only iterations whose disks have these formats
+    #[arg(long, value_name = "FMT,...", value_delimiter = ',', value_parser = format_named)]
+    formats: Vec<ImageFormat>,
+    /// Carry out only iterations with these operations
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_enum)]
+    operations: Vec<DiskOperation>,
+    /// Carry out one iteration again, and print its commands
+    #[arg(long, value_name = "SEED:ITERATION", value_parser = iteration_named,
+          conflicts_with_all = ["seed", "iterations", "first", "formats", "operations"])]
+    replay: Option<(u64, u64)>,
+    /// The number of iterations at a time [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// The time limit of each process
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    timeout: u64,
+    /// Stop at the first divergence
+    #[arg(long)]
+    fail_fast: bool,
+    /// The program qemu-img; qemu-io lies beside it [default: on PATH]
+    #[arg(long, value_name = "PATH")]
+    qemu_img: Option<PathBuf>,
+    /// Compare this program, which has the command line of 'qemu-img map'; a shell runs it
+    #[arg(long, value_name = "CMD", conflicts_with = "command")]
+    map_command: Option<String>,
+    /// Compare this program, which has the verbs map, check, info and convert of qemu-img; a shell runs it
+    #[arg(long, value_name = "CMD")]
+    command: Option<String>,
+    /// Print the summary as one JSON object
+    #[arg(long, conflicts_with = "file")]
+    json: bool,
+    /// Print the text of an issue for each divergence, also for the known ones that are faults of QEMU
+    #[arg(long)]
+    file: bool,
+}
+
+impl From<DifferentialError> for CommandError {
+    fn from(error: DifferentialError) -> Self {
+        Self::Message(error.to_string())
+    }
+}
+
+impl From<ToolError> for CommandError {
+    fn from(error: ToolError) -> Self {
+        Self::Message(error.to_string())
+    }
+}
+
+fn format_named(name: &str) -> Result<ImageFormat, String> {
+    ImageFormat::named(name.as_bytes()).ok_or_else(|| {
+        let names = ImageFormat::ALL.map(ImageFormat::name).join(", ");
+        format!("expected one of {names}")
+    })
+}
+
+fn iteration_named(text: &str) -> Result<(u64, u64), String> {
+    let expected = || "expected SEED:ITERATION, two numbers".to_string();
+    let (seed, iteration) = text.split_once(':').ok_or_else(expected)?;
+    let number = |text: &str| text.parse().map_err(|_| expected());
+    Ok((number(seed)?, number(iteration)?))
+}
+
+/// Runs a campaign.
+pub fn run(arguments: &Arguments) -> ExitResult {
+    let plan = plan(arguments)?;
+    let folder = WorkFolder::create(&arguments.workdir)?;
+    let reports = arguments.report.clone().unwrap_or(arguments.workdir.join("reports"));
+    let reports = Reports::create(&reports)?;
+    if let Some((seed, iteration)) = arguments.replay {
+        recipe_lines(seed, iteration).map_err(|error| CommandError::output(&error))?;
+    }
+    let stop: Arc<AtomicBool> = stop_on_ctrl_c()?;
+    let bar = progress(plan.iterations);
+    let campaign = DifferentialCampaign::new(&plan, &folder, &reports, stop);
+    let summary = campaign.run(&|summary| {
+        bar.set_position(summary.distribution.iterations);
+        bar.set_message(format!("{} divergences", summary.found.len()));
+    });
+    bar.finish_and_clear();
+    let summary = summary?;
+    match arguments.file {
+        true => print_issues(&summary, &reports)?,
+        false => print(&summary, arguments.json, |summary, out| lines(summary, &reports, out))?,
+    }
+    Ok(Exit::after(summary.found.len()))
+}
+
+fn plan(arguments: &Arguments) -> Result<Plan, CommandError> {
+    let qemu = QemuTools::find(&arguments.qemu_img.clone().unwrap_or("qemu-img".into()))?;
+    let maps_only = arguments.map_command.is_some();
+    let tested = match arguments.map_command.as_ref().or(arguments.command.as_ref()) {
+        Some(text) => Tested::Command { text: text.clone(), maps_only },
+        None => Tested::Ours(
+            std::env::current_exe()
+                .map_err(|error| CommandError::Message(format!("this program: {error}")))?,
+        ),
+    };
+    let timeout = Duration::from_secs(arguments.timeout);
+    let jobs = match arguments.jobs {
+        Some(jobs) => usize::from(jobs),
+        None => available_parallelism().map_or(1, NonZero::get),
+    };
+    let (rng_seed, first, iterations) = match arguments.replay {
+        Some((seed, iteration)) => (seed, iteration, 1),
+        None => (arguments.seed, arguments.first, arguments.iterations),
+    };
+    let all = |formats: &[ImageFormat]| match formats {
+        [] => ImageFormat::ALL.to_vec(),
+        some => some.to_vec(),
+    };
+    let operations = match arguments.operations.as_slice() {
+        [] => DiskOperation::ALL.to_vec(),
+        some => some.to_vec(),
+    };
+    Ok(Plan {
+        rng_seed,
+        first,
+        iterations,
+        jobs: jobs.min(usize::try_from(iterations).unwrap_or(jobs)).max(1),
+        formats: all(&arguments.formats),
+        operations,
+        fail_fast: arguments.fail_fast,
+        sides: Sides { qemu, tested, timeout },
+        quirks: QUIRKS,
+    })
+}
+
+/// Prints the commands of an iteration.
+fn recipe_lines(rng_seed: u64, iteration: u64) -> io::Result<()> {
+    let mut out = io::stderr().lock();
+    for step in crate::differential::recipe_of(rng_seed, iteration).steps {
+        let questions: Vec<_> = step.questions.iter().map(|question| question.name()).collect();
+        writeln!(out, "# {}, then: {}", step.operation.name(), questions.join(", "))?;
+        step.commands.iter().try_for_each(|command| writeln!(out, "{command}"))?;
+    }
+    Ok(())
+}
+
+/// Prints the issues of all divergences.
+fn print_issues(summary: &Summary, reports: &Reports) -> Result<(), CommandError> {
+    let mut texts = Vec::with_capacity(summary.found.len());
+    for found in summary.found.values() {
+        let path = reports.dir().join(&found.folder).join(ISSUE_FILE);
+        let text = std::fs::read_to_string(&path);
+        texts.push(
+            text.map_err(|error| CommandError::Message(format!("{}: {error}", path.display())))?,
+        );
+    }
+    let known = QUIRKS.iter().filter(|quirk| summary.quirks.contains_key(quirk.id));
+    texts.extend(known.filter(|quirk| quirk.cause == Cause::Qemu).map(Quirk::issue));
+    let mut out = io::stdout().lock();
+    out.write_all(texts.join("\n").as_bytes()).map_err(|error| CommandError::output(&error))
+}
+
+/// Returns a progress bar with the rate and the time left. Only a terminal shows it.
+fn progress(iterations: u64) -> ProgressBar {
+    let template = "{pos} of {len} iterations, {per_sec}, {eta} left · {msg}";
+    let style = ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar());
+    ProgressBar::new(iterations).with_style(style)
+}
+
+fn lines(summary: &Summary, reports: &Reports, out: &mut impl Write) -> io::Result<()> {
+    let Summary { qemu_version, tested, seconds, rate, .. } = summary;
+    let all = summary.distribution.iterations;
+    writeln!(
+        out,
+        "{tested} and QEMU {qemu_version}: {all} iterations in {seconds:.1} s, {rate:.1} a second"
+    )?;
+    writeln!(out, "QEMU's processes: {:.0}% of the time", summary.qemu_share * 100.0)?;
+    for (heading, group) in summary.distribution.groups() {
+        writeln!(out, "{heading}:")?;
+        for (name, count) in group {
+            let share = *count as f64 / all.max(1) as f64 * 100.0;
+            writeln!(out, "  {share:5.1}%  {name}")?;
+        }
+    }
+    for (id, times) in &summary.quirks {
+        writeln!(out, "known: {id}, {times} times")?;
+    }
+    for (fingerprint, found) in &summary.found {
+        writeln!(
+            out,
+            "\n{fingerprint}\n  {} times; first by iteration {}",
+            found.times, found.iteration
+        )?;
+        found.detail.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
+        found.commands.iter().try_for_each(|line| writeln!(out, "    {line}"))?;
+    }
+    match summary.found.len() {
+        0 => writeln!(out, "divergences: none"),
+        count => writeln!(out, "\ndivergences: {count}; reports: {}", reports.dir().display()),
+    }
+}

@@ -1,0 +1,186 @@
+//! Compares two maps in JSON: first the numbers of extents, then each field.
+
+use serde::Deserialize;
+
+use crate::findings::records::MapRecord;
+
+use super::replies::Replies;
+use crate::differential::divergence::{Divergence, DivergenceKind};
+use crate::differential::process::Reply;
+
+/// A record in the output of any version of qemu-img, or of a program with its command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Printed {
+    start: u64,
+    length: u64,
+    depth: u32,
+    present: bool,
+    zero: bool,
+    data: bool,
+    /// The key exists since QEMU 8.2.
+    compressed: Option<bool>,
+    offset: Option<u64>,
+}
+
+/// The extents that a side printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapList {
+    /// The extents. If the side failed, the ones before its error.
+    pub records: Vec<MapRecord>,
+    /// Each record states whether data are compressed.
+    pub has_compressed: bool,
+}
+
+/// Parses the output of `map --output=json`. After a failure, the list stays open.
+///
+/// # Errors
+/// The output is no such list. The text describes the fault.
+pub fn parse(answer: &Reply) -> Result<MapList, String> {
+    let text = std::str::from_utf8(&answer.stdout).map_err(|error| error.to_string())?;
+    let text = text.trim_end();
+    let printed: Vec<Printed> = match answer.is_success() {
+        true => serde_json::from_str(text).map_err(|error| error.to_string())?,
+        false => beginning(text)?,
+    };
+    let has_compressed = printed.iter().all(|record| record.compressed.is_some());
+    let records = printed.into_iter().map(|it| MapRecord {
+        start: it.start,
+        length: it.length,
+        depth: it.depth,
+        present: it.present,
+        zero: it.zero,
+        data: it.data,
+        // Without this key, data without a host offset is compressed.
+        compressed: it.compressed.unwrap_or(it.data && it.offset.is_none()),
+        offset: it.offset,
+    });
+    Ok(MapList { records: records.collect(), has_compressed })
+}
+
+/// Parses a list that may have no end.
+fn beginning(text: &str) -> Result<Vec<Printed>, String> {
+    let text = text.trim_end().trim_end_matches(',');
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let closed = if text.ends_with(']') { text.to_string() } else { format!("{text}]") };
+    serde_json::from_str(&closed).map_err(|error| error.to_string())
+}
+
+/// Compares two maps. If both sides failed, the shorter list must be the beginning of the longer one: a side may lose
+/// the extent that was growing when it met the error.
+pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
+    let parsed = |side: &str, answer: &Reply| {
+        parse(answer)
+            .map_err(|error| Divergence::new(DivergenceKind::JsonParseFailure, side, error))
+    };
+    let (qemu, tested) = (parsed("qemu", answers.qemu)?, parsed("tested", answers.tested)?);
+    let (mut ours, mut theirs) = (tested.records, qemu.records);
+    if !answers.qemu.is_success() {
+        let common = ours.len().min(theirs.len());
+        ours.truncate(common);
+        theirs.truncate(common);
+    }
+    if ours.len() != theirs.len() {
+        return Err(counts(&theirs, &ours));
+    }
+    let has_compressed = qemu.has_compressed && tested.has_compressed;
+    for (index, (theirs, ours)) in theirs.iter().zip(&ours).enumerate() {
+        if let Some((field, one, other)) = field(theirs, ours, has_compressed) {
+            let status = status(theirs);
+            // Numbers are different in every image.
+            let values = match field {
+                "start" | "length" | "offset" => String::new(),
+                _ => format!(", {one} → {other}"),
+            };
+            let detail = format!(
+                "extent {index}, {field}: qemu {one}, tested {other}\nqemu   {theirs:?}\ntested {ours:?}"
+            );
+            let what = format!("{field} of {status}{values}");
+            return Err(Divergence::new(DivergenceKind::FieldDivergence, what, detail));
+        }
+    }
+    Ok(())
+}
+
+/// Describes another number of extents. The same bytes that are split differently are distinguished from bytes with
+/// another mapping.
+fn counts(theirs: &[MapRecord], ours: &[MapRecord]) -> Divergence {
+    let (one, other) = (merged(theirs), merged(ours));
+    let first = theirs.iter().zip(ours).take_while(|(one, other)| one == other).count();
+    let detail = format!(
+        "qemu has {} extents, tested {}; the first difference is extent {first}\nqemu   {:?}\ntested {:?}",
+        theirs.len(),
+        ours.len(),
+        theirs.get(first),
+        ours.get(first)
+    );
+    let what = match one == other {
+        true => "the same bytes, split differently".to_string(),
+        false => {
+            let at = theirs.get(first).map_or("end", status);
+            let other = ours.get(first).map_or("end", status);
+            format!("other bytes, {at} → {other}")
+        }
+    };
+    Divergence::new(DivergenceKind::ExtentCountDivergence, what, detail)
+}
+
+/// Merges records that follow each other with the same mapping.
+fn merged(records: &[MapRecord]) -> Vec<MapRecord> {
+    let mut merged: Vec<MapRecord> = Vec::with_capacity(records.len());
+    for record in records {
+        if let Some(last) = merged.last_mut() {
+            let continued = last.offset.map(|offset| offset.saturating_add(last.length));
+            let is_next = last.start.saturating_add(last.length) == record.start
+                && (last.depth, last.present, last.zero)
+                    == (record.depth, record.present, record.zero)
+                && (last.data, last.compressed) == (record.data, record.compressed)
+                && continued == record.offset;
+            if is_next {
+                last.length = last.length.saturating_add(record.length);
+                continue;
+            }
+        }
+        merged.push(*record);
+    }
+    merged
+}
+
+/// Returns the first field that differs, and its values.
+fn field(
+    qemu: &MapRecord,
+    tested: &MapRecord,
+    has_compressed: bool,
+) -> Option<(&'static str, String, String)> {
+    let number = |value: u64| value.to_string();
+    let flag = |value: bool| value.to_string();
+    let offset = |value: Option<u64>| value.map_or("none".to_string(), number);
+    let fields = [
+        ("start", number(qemu.start), number(tested.start)),
+        ("length", number(qemu.length), number(tested.length)),
+        ("present", flag(qemu.present), flag(tested.present)),
+        ("zero", flag(qemu.zero), flag(tested.zero)),
+        ("data", flag(qemu.data), flag(tested.data)),
+        ("depth", number(qemu.depth.into()), number(tested.depth.into())),
+        ("compressed", flag(qemu.compressed), flag(tested.compressed)),
+        ("offset", offset(qemu.offset), offset(tested.offset)),
+    ];
+    fields
+        .into_iter()
+        .filter(|(name, ..)| has_compressed || *name != "compressed")
+        .find(|(_, one, other)| one != other)
+}
+
+/// Returns what a record maps, in a word.
+fn status(record: &MapRecord) -> &'static str {
+    match (record.present, record.data, record.zero, record.compressed) {
+        (_, true, true, _) => "data in a hole",
+        (_, true, false, true) => "compressed data",
+        (_, true, false, false) => "data",
+        (true, false, ..) if record.offset.is_some() => "allocated zeros",
+        (true, false, ..) => "zeros",
+        (false, false, ..) => "hole",
+    }
+}

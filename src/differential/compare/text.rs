@@ -1,0 +1,73 @@
+//! Compares texts for people, byte for byte.
+
+use super::replies::Replies;
+use crate::differential::divergence::{Divergence, DivergenceKind};
+
+/// Compares two texts.
+pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
+    match answers.qemu.stdout == answers.tested.stdout {
+        true => Ok(()),
+        false => Err(difference(&answers.qemu.stdout, &answers.tested.stdout)),
+    }
+}
+
+/// Compares two maps. If both sides failed, the shorter text must be the beginning of the longer one.
+pub(super) fn compare_map(answers: Replies<'_>) -> Result<(), Divergence> {
+    if answers.qemu.is_success() {
+        return compare(answers);
+    }
+    let (mut qemu, mut tested) = (&answers.qemu.stdout[..], &answers.tested.stdout[..]);
+    let common = qemu.len().min(tested.len());
+    (qemu, tested) = (&qemu[..common], &tested[..common]);
+    match qemu == tested {
+        true => Ok(()),
+        false => Err(difference(qemu, tested)),
+    }
+}
+
+fn difference(qemu: &[u8], tested: &[u8]) -> Divergence {
+    let [one, other] = [qemu, tested].map(String::from_utf8_lossy);
+    let (mut one, mut other) = (one.lines(), other.lines());
+    let (mut number, mut pair) = (1, (one.next(), other.next()));
+    while pair.0 == pair.1 && pair.0.is_some() {
+        number += 1;
+        pair = (one.next(), other.next());
+    }
+    let what = match pair {
+        (Some(one), Some(other)) if is_row(one) && is_row(other) => column(one, other).to_string(),
+        _ => format!("{} → {}", label(pair.0), label(pair.1)),
+    };
+    let detail = format!("line {number}\nqemu   {:?}\ntested {:?}", pair.0, pair.1);
+    Divergence::new(DivergenceKind::TextDivergence, what, detail)
+}
+
+/// The columns of a map for people.
+const COLUMNS: [&str; 3] = ["start", "length", "offset"];
+
+/// Reports whether a line is a row of a map: it begins with a number.
+fn is_row(line: &str) -> bool {
+    line.starts_with(|letter: char| letter.is_ascii_digit())
+}
+
+/// Returns the first column that differs between two rows of a map.
+fn column(qemu: &str, tested: &str) -> &'static str {
+    let (mut one, mut other) = (qemu, tested);
+    for column in COLUMNS {
+        let [(value, rest), (other_value, other_rest)] =
+            [one, other].map(|row| row.split_once(' ').unwrap_or((row, "")));
+        if value != other_value {
+            return column;
+        }
+        (one, other) = (rest.trim_start(), other_rest.trim_start());
+    }
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_string();
+    if name(one) == name(other) { "folder of the file" } else { "file" }
+}
+
+/// Returns the label of a line: the text before its value.
+fn label(line: Option<&str>) -> &str {
+    match line {
+        None => "end",
+        Some(line) => line.split_once(':').map_or("row", |(label, _)| label.trim()),
+    }
+}

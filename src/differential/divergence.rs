@@ -1,0 +1,89 @@
+//! A difference between two answers, and its name.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The kinds of divergences. Each comparison has the kinds that make sense for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DivergenceKind {
+    /// One side succeeds and the other fails, or they exit with other codes.
+    ExitCodeDivergence,
+    /// The JSON of one side cannot be parsed.
+    JsonParseFailure,
+    /// The maps have another number of extents.
+    ExtentCountDivergence,
+    /// A field has another value.
+    FieldDivergence,
+    /// The text for people differs.
+    TextDivergence,
+    /// The bytes that a guest reads differ.
+    DataDivergence,
+    /// Both sides fail, for reasons of other classes.
+    ReasonDivergence,
+    /// Both sides fail, and one of the messages has no class.
+    UnknownReason,
+    /// A signal ended one side.
+    Signal,
+    /// One side did not end in time.
+    Timeout,
+    /// One side printed more than the campaign keeps.
+    TooMuchOutput,
+    /// A side that only reads changed a file.
+    FileChanged,
+    /// The image of a program violates an invariant, or QEMU's answer contradicts the model of the program.
+    ModelDivergence,
+}
+
+impl DivergenceKind {
+    /// Returns the name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ExitCodeDivergence => "exit_code_divergence",
+            Self::JsonParseFailure => "json_parse_failure",
+            Self::ExtentCountDivergence => "extent_count_divergence",
+            Self::FieldDivergence => "field_divergence",
+            Self::TextDivergence => "text_divergence",
+            Self::DataDivergence => "data_divergence",
+            Self::ReasonDivergence => "reason_divergence",
+            Self::UnknownReason => "unknown_reason",
+            Self::Signal => "signal",
+            Self::Timeout => "timeout",
+            Self::TooMuchOutput => "too_much_output",
+            Self::FileChanged => "file_changed",
+            Self::ModelDivergence => "model_divergence",
+        }
+    }
+}
+
+/// A difference between two answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// The kind.
+    pub kind: DivergenceKind,
+    /// The difference without offsets, lengths and names: the same fault has the same text in every image.
+    pub what: String,
+    /// The difference in this image.
+    pub detail: String,
+}
+
+impl Divergence {
+    /// Creates a divergence.
+    pub fn new(kind: DivergenceKind, what: impl fmt::Display, detail: impl fmt::Display) -> Self {
+        Self { kind, what: what.to_string(), detail: detail.to_string() }
+    }
+
+    /// Returns the fingerprint: the comparison and the kind, the format, and what differs.
+    pub fn fingerprint(&self, comparison: &str, format: &str) -> String {
+        format!("{comparison}_{}: {format}, {}", self.kind.name(), self.what)
+    }
+}
+
+/// The letters of a message that a fingerprint quotes.
+const MAX_QUOTED: usize = 72;
+
+/// Returns the beginning of a message without digits, so that it is the same in every image.
+pub fn without_numbers(line: &str) -> String {
+    line.chars().filter(|letter| !letter.is_ascii_digit()).take(MAX_QUOTED).collect()
+}

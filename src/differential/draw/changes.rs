@@ -1,0 +1,206 @@
+//! Draws the operations that change a disk.
+
+use crate::disk::image_format::ImageFormat;
+
+use crate::differential::recipe::{Command, DiskOperation};
+
+use super::Draft;
+use super::options::Options;
+use super::writes::Request;
+
+/// The bytes of a piece of damage.
+const DAMAGE_BYTES: usize = 8;
+/// The damage lies in the first clusters, where QEMU puts the tables of a new image.
+const DAMAGED_CLUSTERS: u64 = 5;
+/// The largest disk that an operation may write whole, in bytes.
+pub(super) const MAX_FILLED_BYTES: u64 = 64 << 20;
+/// The largest growth of a disk in bytes.
+const MAX_GROWTH_BYTES: u64 = 4 << 20;
+
+impl Draft {
+    /// Draws one operation.
+    pub(super) fn change(&mut self) {
+        let operation = self.one_of(&DiskOperation::ALL[1..]).unwrap_or(DiskOperation::Write);
+        match operation {
+            DiskOperation::Create | DiskOperation::Write => self.requests_of(Request::Data),
+            DiskOperation::Zero => self.requests_of(Request::Zeros),
+            DiskOperation::Discard => self.requests_of(Request::Discard),
+            DiskOperation::Resize => self.resize(),
+            DiskOperation::Snapshot => self.snapshot(),
+            DiskOperation::Convert => self.convert(),
+            DiskOperation::Rebase => self.rebase(),
+            DiskOperation::Commit => self.commit(),
+            DiskOperation::Amend => self.amend(),
+            DiskOperation::Bitmap => self.bitmap(),
+            DiskOperation::Repair => self.repair(),
+        }
+        self.finish(operation);
+    }
+
+    fn requests_of(&mut self, kind: Request) {
+        let count = 1 + self.entropy.below(8);
+        self.requests(count, |_| kind);
+    }
+
+    fn resize(&mut self) {
+        let size = self.top.size;
+        let shrinks = self.percent(45);
+        let size = match shrinks {
+            true => size.saturating_sub(self.entropy.below(size)).max(512),
+            false => size.saturating_add(1 + self.entropy.below(MAX_GROWTH_BYTES)),
+        };
+        let size = if self.percent(70) { size.next_multiple_of(512) } else { size };
+        let (file, format) = (self.top.file.clone(), self.top.format.name());
+        let text = size.to_string();
+        match (shrinks, self.top.format) {
+            (true, _) => self.img(["resize", "-q", "--shrink", "-f", format, &file, &text]),
+            (false, ImageFormat::Qcow2 | ImageFormat::Raw) => {
+                let value = self.word(&["off", "off", "metadata", "falloc", "full"]);
+                let value = format!("--preallocation={value}");
+                self.img(["resize", "-q", &value, "-f", format, &file, &text]);
+            }
+            (false, _) => self.img(["resize", "-q", "-f", format, &file, &text]),
+        }
+        self.top.size = size;
+    }
+
+    /// Changes an internal snapshot, or puts an overlay on top and fills it.
+    fn snapshot(&mut self) {
+        if self.top.format != ImageFormat::Qcow2 || self.percent(35) {
+            self.put_overlay();
+            return self.fill();
+        }
+        let file = self.top.file.clone();
+        let known = self.top.snapshots.clone();
+        let chosen = known.get(self.entropy.below(known.len() as u64) as usize);
+        match (chosen, self.entropy.below(4)) {
+            (Some(name), 0) => self.img(["snapshot", "-q", "-a", name, &file]),
+            (Some(name), 1) => {
+                self.img(["snapshot", "-q", "-d", name, &file]);
+                self.top.snapshots.retain(|other| other != name);
+            }
+            _ => {
+                let name = format!("snapshot{}", self.steps.len());
+                self.img(["snapshot", "-q", "-c", &name, &file]);
+                self.top.snapshots.push(name.clone());
+                // After it, a write copies clusters that are shared.
+                let count = self.entropy.below(4);
+                self.requests(count, |_| Request::Data);
+                if self.percent(15) {
+                    self.img(["snapshot", "-q", "-a", &name, &file]);
+                }
+            }
+        }
+    }
+
+    /// Copies the disk to an image of any format. The copy is the disk from now on.
+    fn convert(&mut self) {
+        let format = self.format();
+        let size = self.top.size;
+        let Options { text, image } = self.options(format, size, false);
+        let (source, source_format) = (self.top.file.clone(), self.top.format.name());
+        let target = image.file.clone();
+        let mut words = ["convert", "-q", "-t", "unsafe"].map(str::to_string).to_vec();
+        let is_made_before = self.percent(15) && !image.is_stream;
+        if is_made_before {
+            let size = size.to_string();
+            self.img(["create", "-q", "-f", format.name(), "-o", &text, &target, &size]);
+            words.push("-n".to_string());
+        }
+        if format == ImageFormat::Qcow2 && !image.has_data_file && self.percent(25) {
+            words.push("-c".to_string());
+        }
+        if self.percent(40) {
+            // With 0, qemu-img writes all zeros.
+            let unit = match size {
+                0..=MAX_FILLED_BYTES => self.word(&["0", "4k", "512", "64k"]),
+                _ => self.word(&["4k", "512", "64k"]),
+            };
+            words.extend(["-S", unit].map(str::to_string));
+        }
+        words.extend(["-O", format.name()].map(str::to_string));
+        if !is_made_before {
+            words.extend(["-o".to_string(), text]);
+        }
+        match self.percent(20) {
+            true => {
+                let source =
+                    format!("driver={source_format},file.driver=file,file.filename={source}");
+                words.extend(["--image-opts".to_string(), source]);
+                if is_made_before {
+                    // With --image-opts, an existing target needs its options, too.
+                    words.push("--target-image-opts".to_string());
+                    words.retain(|word| word != "-O" && word != format.name());
+                    let target =
+                        format!("driver={},file.driver=file,file.filename={target}", format.name());
+                    words.push(target);
+                } else {
+                    words.push(target);
+                }
+            }
+            false => words.extend(["-f", source_format, &source, &target].map(str::to_string)),
+        }
+        self.commands.push(Command::QemuImg(words));
+        self.top = image;
+        self.below.clear();
+    }
+
+    /// Changes options of a qcow2 image.
+    fn amend(&mut self) {
+        let option = match self.entropy.below(6) {
+            0 => "compat=0.10".to_string(),
+            1 => "compat=1.1".to_string(),
+            2 => format!("lazy_refcounts={}", self.word(&["on", "off"])),
+            3 => format!("refcount_bits={}", self.word(&["1", "4", "8", "16", "64"])),
+            4 => format!("size={}", self.top.size.saturating_add(65_536)),
+            _ => format!("data_file_raw={}", self.word(&["on", "off"])),
+        };
+        let (file, format) = (self.top.file.clone(), self.top.format.name());
+        self.img(["amend", "-q", "-f", format, "-o", &option, &file]);
+    }
+
+    fn bitmap(&mut self) {
+        let file = self.top.file.clone();
+        let known = self.top.bitmaps.clone();
+        let mut chosen = || known.get(self.entropy.below(known.len() as u64) as usize);
+        let (one, other) = (chosen(), chosen());
+        match (one, other, self.entropy.below(8)) {
+            (Some(one), Some(other), 0) if one != other => {
+                self.img(["bitmap", "--merge", other, &file, one]);
+            }
+            (Some(name), _, 1) => self.img(["bitmap", "--clear", &file, name]),
+            (Some(name), _, 2) => self.img(["bitmap", "--disable", &file, name]),
+            (Some(name), _, 3) => self.img(["bitmap", "--enable", &file, name]),
+            (Some(name), _, 4) => {
+                self.img(["bitmap", "--remove", &file, name]);
+                self.top.bitmaps.retain(|other| other != name);
+            }
+            _ => {
+                let name = format!("bitmap{}", self.steps.len());
+                let grain = self.word(&["512", "4096", "65536", "1M"]);
+                self.img(["bitmap", "--add", "-g", grain, &file, &name]);
+                self.top.bitmaps.push(name);
+            }
+        }
+        // Enabled bitmaps record these writes.
+        let count = self.entropy.below(4);
+        self.requests(count, |_| Request::Data);
+    }
+
+    /// Repairs an image, which is damaged before in most draws.
+    fn repair(&mut self) {
+        let file = self.top.file.clone();
+        if self.percent(70) {
+            let unit = self.top.unit.clamp(512, 2 << 20);
+            let place = self.entropy.below(unit.min(2048)) / 8 * 8;
+            let at =
+                unit.saturating_mul(1 + self.entropy.below(DAMAGED_CLUSTERS)).saturating_add(place);
+            let byte = self.entropy.below(4) as u8;
+            let bytes = hex::encode([byte; DAMAGE_BYTES]);
+            self.commands.push(Command::Damage { file: file.clone(), at, bytes });
+        }
+        let what = self.word(&["leaks", "all", "all"]);
+        let format = self.top.format.name();
+        self.img(["check", "-q", "-f", format, "-r", what, &file]);
+    }
+}

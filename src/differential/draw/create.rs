@@ -1,0 +1,123 @@
+//! Draws the disk with which an iteration begins.
+
+use crate::disk::image_format::ImageFormat;
+
+use crate::differential::pattern::Pattern;
+use crate::differential::recipe::{Command, DiskOperation, FOLDER};
+
+use super::options::Options;
+use super::{Draft, DraftImage};
+
+/// The unit of a disk with more than ten thousand extents, in bytes.
+const STRIPE_BYTES: u64 = 512;
+/// The lowest number of its pieces of data, and the number of possible ones.
+const STRIPES: (u64, u64) = (5_100, 900);
+
+impl Draft {
+    /// Draws the first step.
+    pub(super) fn create(&mut self) {
+        match self.entropy.below(100) {
+            0..=17 => self.create_by_program(),
+            18..=20 => self.create_stripes(),
+            21..=44 => self.create_chain(),
+            _ => {
+                let format = self.format();
+                self.create_one(format);
+            }
+        }
+        self.finish(DiskOperation::Create);
+    }
+
+    /// Draws a format. qcow2 has the most structures, and QEMU reports nothing of VHDX.
+    pub(super) fn format(&mut self) -> ImageFormat {
+        match self.entropy.below(20) {
+            0..=8 => ImageFormat::Qcow2,
+            9..=12 => ImageFormat::Vmdk,
+            13..=15 => ImageFormat::Vpc,
+            16 | 17 => ImageFormat::Raw,
+            _ => ImageFormat::Vhdx,
+        }
+    }
+
+    fn create_one(&mut self, format: ImageFormat) {
+        let size = self.size();
+        let Options { text, image } = self.options(format, size, false);
+        let (file, size) = (image.file.clone(), size.to_string());
+        self.img(["create", "-q", "-f", format.name(), "-o", &text, &file, &size]);
+        self.top = image;
+        self.fill();
+    }
+
+    fn create_chain(&mut self) {
+        let format = self.format();
+        self.create_one(format);
+        for _ in 0..1 + self.entropy.below(3) {
+            self.put_overlay();
+            self.fill();
+        }
+    }
+
+    /// Puts an overlay on top: VMDK on VMDK, or qcow2 on any format. Its size may differ.
+    pub(super) fn put_overlay(&mut self) {
+        let backing = self.top.clone();
+        let format = match backing.format {
+            ImageFormat::Vmdk if self.percent(60) => ImageFormat::Vmdk,
+            _ => ImageFormat::Qcow2,
+        };
+        // QEMU gives a VMDK overlay the size of its parent.
+        let size = match self.entropy.below(8) {
+            _ if format == ImageFormat::Vmdk => None,
+            0 => Some(backing.size / 2 + 512),
+            1 => Some(backing.size.saturating_add(700_000)),
+            _ => None,
+        };
+        let length = size.unwrap_or(backing.size);
+        let Options { text, image } = self.options(format, length, true);
+        let name = match self.percent(30) {
+            true => format!("{FOLDER}/{}", backing.file),
+            false => backing.file.clone(),
+        };
+        let (file, backing_format) = (image.file.clone(), backing.format.name());
+        let mut words = vec!["create", "-q", "-f", format.name(), "-o", &text, "-b", &name];
+        words.extend(["-F", backing_format, &file]);
+        let mut words: Vec<String> = words.into_iter().map(str::to_string).collect();
+        words.extend(size.map(|size| size.to_string()));
+        self.commands.push(Command::QemuImg(words));
+        let lower = std::mem::replace(&mut self.top, image);
+        self.below.insert(0, lower);
+    }
+
+    /// Copies a raw file with thousands of small pieces of data to an image with small clusters.
+    fn create_stripes(&mut self) {
+        let (least, more) = STRIPES;
+        let count = least + self.entropy.below(more);
+        let rng_seed = self.entropy.next_u64();
+        let content = Pattern::Stripes { rng_seed, unit: STRIPE_BYTES, count };
+        let source = self.pattern(content);
+        let file = self.name(ImageFormat::Qcow2);
+        let size = content.length();
+        self.img([
+            "convert",
+            "-q",
+            "-t",
+            "unsafe",
+            "-S",
+            "512",
+            "-f",
+            "raw",
+            "-O",
+            "qcow2",
+            "-o",
+            "cluster_size=512",
+            &source,
+            &file,
+        ]);
+        self.top = DraftImage {
+            file,
+            size,
+            format: ImageFormat::Qcow2,
+            unit: STRIPE_BYTES,
+            ..DraftImage::default()
+        };
+    }
+}

@@ -1,0 +1,102 @@
+//! The page of a campaign: its divergences, and what its iterations were like.
+
+use maud::{Markup, html};
+
+use super::summary::{FoundDivergence, Summary};
+use crate::findings::page::document;
+
+/// Returns the page.
+pub fn render(summary: &Summary) -> String {
+    let title = match summary.found.len() {
+        0 => "No divergence".to_string(),
+        1 => "1 divergence".to_string(),
+        count => format!("{count} divergences"),
+    };
+    let style = if summary.found.is_empty() { "fine" } else { "violation" };
+    let body = html! {
+        header {
+            h1 .(style) { (title) }
+            (facts(summary))
+            nav aria-label="Sections" {
+                a href="#divergences" { "Divergences" } " "
+                a href="#quirks" { "Known divergences" } " "
+                a href="#distribution" { "Distribution" }
+            }
+        }
+        main {
+            section #divergences aria-labelledby="divergences-h" {
+                h2 #divergences-h { "Divergences" }
+                @if summary.found.is_empty() { p { "None." } }
+                @for (fingerprint, found) in &summary.found { (divergence(fingerprint, found)) }
+            }
+            section #quirks aria-labelledby="quirks-h" {
+                h2 #quirks-h { "Known divergences" }
+                @if summary.quirks.is_empty() { p { "None occurred." } } @else {
+                    (counts("The catalogue is in docs/quirks.md", summary.quirks.iter(), summary))
+                }
+            }
+            section #distribution aria-labelledby="distribution-h" {
+                h2 #distribution-h { "Distribution" }
+                @for (heading, group) in summary.distribution.groups() {
+                    (counts(heading, group.iter(), summary))
+                }
+            }
+        }
+    };
+    document(&title, &body)
+}
+
+fn facts(summary: &Summary) -> Markup {
+    let Summary { rng_seed, qemu_version, tested, seconds, rate, is_complete, .. } = summary;
+    let iterations = summary.distribution.iterations;
+    html! {
+        dl {
+            dt { "Seed" } dd { (rng_seed) }
+            dt { "Iterations" } dd {
+                (iterations) " in " (format!("{seconds:.0} s, {rate:.1} a second"))
+                @if !is_complete { ", not complete" }
+            }
+            dt { "QEMU" } dd { (qemu_version) }
+            dt { "Tested" } dd { (tested) }
+        }
+    }
+}
+
+fn divergence(fingerprint: &str, found: &FoundDivergence) -> Markup {
+    let FoundDivergence { times, iteration, detail, commands, folder } = found;
+    html! {
+        article {
+            h3 { (fingerprint) }
+            p { "Met by " (times) " iterations, first by iteration " (iteration) "." }
+            @if !folder.is_empty() {
+                p { "Files: " a href=(folder) { (folder) } }
+            }
+            p.detail { (detail) }
+            pre { @for command in commands { (command) "\n" } }
+        }
+    }
+}
+
+/// Returns a table of counts, with their shares of all iterations.
+fn counts<'c>(
+    caption: &str,
+    counts: impl Iterator<Item = (&'c String, &'c u64)>,
+    summary: &Summary,
+) -> Markup {
+    let all = summary.distribution.iterations.max(1) as f64;
+    html! {
+        div.scroll { table {
+            caption { (caption) }
+            thead { tr { th scope="col" { "Name" } th scope="col" { "Iterations" } th scope="col" { "Share" } } }
+            tbody {
+                @for (name, count) in counts {
+                    tr {
+                        th scope="row" { (name) }
+                        td.number { (count) }
+                        td.number { (format!("{:.1}%", *count as f64 / all * 100.0)) }
+                    }
+                }
+            }
+        } }
+    }
+}

@@ -1,0 +1,144 @@
+//! The catalogue of known divergences. Each entry has a recipe that shows it, and a test that it still occurs.
+
+mod examples;
+
+use std::fmt::Write;
+
+use super::issue::{Issue, block};
+use super::recipe::{Recipe, quoted};
+
+/// The side to which a divergence is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A fault of QEMU.
+    Qemu,
+    /// Both sides may do what they do.
+    Choice,
+}
+
+impl Cause {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Qemu => "a fault of QEMU",
+            Self::Choice => "a choice",
+        }
+    }
+}
+
+/// A known divergence.
+#[derive(Clone, Copy, Debug)]
+pub struct Quirk {
+    /// A short name, which never changes.
+    pub id: &'static str,
+    /// One line about it.
+    pub title: &'static str,
+    /// The format of the disk.
+    pub format: &'static str,
+    /// The side to which it is due.
+    pub cause: Cause,
+    /// The version of QEMU with which it was seen.
+    pub qemu_version: &'static str,
+    /// The fingerprint.
+    pub fingerprint: &'static str,
+    /// Why the sides differ.
+    pub reason: &'static str,
+    /// Returns the recipe that shows it.
+    pub example: fn() -> Recipe,
+}
+
+impl Quirk {
+    /// Reports whether a divergence is this one.
+    pub fn explains(&self, fingerprint: &str) -> bool {
+        self.fingerprint == fingerprint
+    }
+
+    /// Returns the quirk as an issue that can be sent to the maintainers.
+    pub fn issue(&self) -> String {
+        Issue {
+            title: self.title,
+            body: self.reason,
+            qemu_version: self.qemu_version,
+            commands: &commands(&(self.example)()),
+            outputs: &[],
+        }
+        .text()
+    }
+}
+
+/// Returns the commands of a recipe, and its questions to QEMU.
+fn commands(recipe: &Recipe) -> Vec<String> {
+    let mut lines = Vec::new();
+    for step in &recipe.steps {
+        lines.extend(step.commands.iter().map(|command| command.to_string()));
+        lines.extend(step.questions.iter().map(|question| {
+            format!("qemu-img {}", quoted(&question.arguments(&step.disk, "out.raw")))
+        }));
+    }
+    lines
+}
+
+/// All known divergences.
+pub const QUIRKS: &[Quirk] = &[
+    Quirk {
+        id: "commit-crash",
+        title: "qemu-img commit crashes if the write marks the backing image as corrupt",
+        format: "qcow2",
+        cause: Cause::Qemu,
+        qemu_version: "10.0.2",
+        fingerprint: "commit_signal: qcow2, qemu, signal 11, after: qcow: Marking image as corrupt: \
+                      Preventing invalid write on metadata (ov",
+        reason: "The backing image has the autoclear bit of bitmaps, but no bitmaps extension. The \
+                 specification calls this an error; QEMU opens the image, and takes each write for one on the \
+                 bitmap directory, whose offset and length are 0. It marks the image as corrupt, and \
+                 `qemu-img commit` then ends with a segmentation fault instead of an error.",
+        example: examples::commit_crash,
+    },
+    Quirk {
+        id: "compressed-overwrite",
+        title: "A compressed write overwrites other data in a host cluster that was freed meanwhile",
+        format: "qcow2",
+        cause: Cause::Qemu,
+        qemu_version: "10.0.2",
+        fingerprint: "check_exit_code_divergence: qcow2, 0 → 2 (ERROR cluster  is compressed data and another \
+                      structure too)",
+        reason: "QEMU packs compressed clusters into one host cluster. If that host cluster was freed and \
+                 allocated for other data meanwhile, the next compressed write goes on in it, destroys that data, \
+                 and counts the host cluster twice (`qcow2_alloc_bytes`). After a snapshot, no entry has the flag \
+                 COPIED, and `qemu-img check` finds nothing. `qcowfuzz check` reports the cluster that holds two \
+                 structures.",
+        example: examples::compressed_overwrite,
+    },
+    Quirk {
+        id: "data-file-folder",
+        title: "QEMU looks for the data file of a backing image in the current folder",
+        format: "qcow2",
+        cause: Cause::Choice,
+        qemu_version: "10.0.2",
+        fingerprint: "map_text_divergence: qcow2, folder of the file",
+        reason: "QEMU resolves a relative name of a data file from the current folder, but a relative name of a \
+                 backing file from the folder of the image. The specification says nothing of it. For this command, \
+                 both names start at the folder of the image, so that an image means the same wherever a program \
+                 runs. If the image below has an absolute name, its data file has one, too, in the map for people.",
+        example: examples::data_file_folder,
+    },
+];
+
+/// Returns the page of the catalogue.
+pub fn page() -> String {
+    let mut text = String::from(
+        "# Known divergences\n\nThis page is generated from `src/differential/quirks.rs`: \
+         `QCOWFUZZ_BLESS=1 cargo test --test differential`.\n\nA campaign counts these divergences \
+         and goes on ([the differential campaign](differential.md)). A test carries out the commands of each, and \
+         fails if the divergence no longer occurs.\n\n| id | format | cause | QEMU |\n|---|---|---|---|\n",
+    );
+    for Quirk { id, format, cause, qemu_version, .. } in QUIRKS {
+        let _ = writeln!(text, "| [{id}](#{id}) | {format} | {} | {qemu_version} |", cause.name());
+    }
+    for quirk in QUIRKS {
+        let Quirk { id, title, reason, fingerprint, .. } = quirk;
+        let _ =
+            write!(text, "\n## {id}\n\n**{title}.** {reason}\n\nFingerprint: `{fingerprint}`\n\n");
+        text += &block("sh", commands(&(quirk.example)()).iter().map(String::as_str));
+    }
+    text
+}

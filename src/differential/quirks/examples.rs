@@ -1,0 +1,71 @@
+//! The recipes that show the known divergences.
+
+use crate::differential::recipe::{
+    AskedDisk, Command, DiskOperation, DiskQuestion, FOLDER, OutputForm, Recipe, RecipeStep,
+};
+
+/// Returns a recipe of one step.
+fn recipe(
+    operation: DiskOperation,
+    file: &str,
+    commands: Vec<Command>,
+    questions: Vec<DiskQuestion>,
+) -> Recipe {
+    let format = file.rsplit_once('.').map(|(_, format)| format.to_string());
+    let disk = AskedDisk { file: file.to_string(), format };
+    Recipe { steps: vec![RecipeStep { operation, commands, disk, questions }] }
+}
+
+fn qemu_img(line: &str) -> Command {
+    Command::QemuImg(line.split(' ').map(str::to_string).collect())
+}
+
+fn qemu_io(requests: &[&str], file: &str) -> Command {
+    Command::QemuIo {
+        options: ["-f", "qcow2"].map(str::to_string).to_vec(),
+        requests: requests.iter().map(|request| (*request).to_string()).collect(),
+        file: file.to_string(),
+    }
+}
+
+/// A commit to an image with the autoclear bit of bitmaps and without bitmaps.
+pub(super) fn commit_crash() -> Recipe {
+    let commands = vec![
+        qemu_img("create -q -f qcow2 lower.qcow2 64k"),
+        // The lowest byte of the autoclear features.
+        Command::Damage { file: "lower.qcow2".to_string(), at: 95, bytes: "01".to_string() },
+        qemu_img("create -q -f qcow2 -b lower.qcow2 -F qcow2 top.qcow2"),
+        qemu_io(&["write -q 0 64k"], "top.qcow2"),
+        qemu_img("commit -q -f qcow2 top.qcow2"),
+    ];
+    recipe(DiskOperation::Commit, "top.qcow2", commands, Vec::new())
+}
+
+/// Compressed writes around a discard.
+pub(super) fn compressed_overwrite() -> Recipe {
+    let requests = [
+        "write -q -c -P 7 0 64k",
+        "discard -q 0 64k",
+        "write -q -P 1 64k 64k",
+        "write -q -c -P 9 128k 64k",
+    ];
+    let commands = vec![
+        qemu_img("create -q -f qcow2 disk.qcow2 1M"),
+        qemu_io(&requests, "disk.qcow2"),
+        qemu_img("snapshot -q -c now disk.qcow2"),
+    ];
+    let questions = vec![DiskQuestion::Check(OutputForm::Json)];
+    recipe(DiskOperation::Snapshot, "disk.qcow2", commands, questions)
+}
+
+/// An image with a data file below another image, which names it by an absolute path.
+pub(super) fn data_file_folder() -> Recipe {
+    let overlay = format!("create -q -f qcow2 -b {FOLDER}/lower.qcow2 -F qcow2 top.qcow2");
+    let commands = vec![
+        qemu_img("create -q -f qcow2 -o data_file=lower.data lower.qcow2 64k"),
+        qemu_io(&["write -q 0 64k"], "lower.qcow2"),
+        qemu_img(&overlay),
+    ];
+    let question = DiskQuestion::Map { form: OutputForm::Human, start: None, length: None };
+    recipe(DiskOperation::Create, "top.qcow2", commands, vec![question])
+}

@@ -1,0 +1,174 @@
+//! The two sides: QEMU, which changes the images and answers, and the program under test, which only answers.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::process::{self, Reply};
+use super::recipe::{AskedDisk, DiskQuestion, quoted};
+
+/// The programs of a campaign.
+#[derive(Clone, Debug)]
+pub struct Sides {
+    /// QEMU's tools.
+    pub qemu: QemuTools,
+    /// The program under test.
+    pub tested: Tested,
+    /// The time limit of each process.
+    pub timeout: Duration,
+}
+
+/// QEMU's tools.
+#[derive(Clone, Debug)]
+pub struct QemuTools {
+    /// The program `qemu-img`.
+    pub img: PathBuf,
+    /// The program `qemu-io`.
+    pub io: PathBuf,
+    /// The version that `qemu-img --version` prints, such as `10.0.2`.
+    pub version: String,
+}
+
+/// The reason why QEMU's tools cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    /// The program does not run.
+    #[error("{}: cannot be run ({error}), expected qemu-img of the package qemu-utils, or --qemu-img", .path.display())]
+    NotRun {
+        /// The program.
+        path: PathBuf,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// The program prints no version.
+    #[error("{}: printed no version, expected 'qemu-img version N'", .path.display())]
+    NoVersion {
+        /// The program.
+        path: PathBuf,
+    },
+}
+
+/// The time limit of `--version`.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl QemuTools {
+    /// Finds the tools. qemu-io lies beside qemu-img.
+    ///
+    /// # Errors
+    /// One of the two does not run.
+    pub fn find(img: &Path) -> Result<Self, ToolError> {
+        let io = img.with_file_name("qemu-io");
+        let version = version(img, "qemu-img version ")?;
+        version_of_io(&io)?;
+        Ok(Self { img: img.to_path_buf(), io, version })
+    }
+}
+
+fn version_of_io(io: &Path) -> Result<String, ToolError> {
+    version(io, "qemu-io version ")
+}
+
+fn version(path: &Path, before: &str) -> Result<String, ToolError> {
+    let arguments = ["--version".to_string()];
+    let answer = process::run(path, &arguments, Path::new("."), VERSION_TIMEOUT)
+        .map_err(|error| ToolError::NotRun { path: path.to_path_buf(), error })?;
+    let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let version = text.strip_prefix(before).and_then(|rest| rest.split_whitespace().next());
+    version.map(str::to_string).ok_or(ToolError::NoVersion { path: path.to_path_buf() })
+}
+
+/// The program under test.
+#[derive(Clone, Debug)]
+pub enum Tested {
+    /// The verbs of this command, in processes of their own.
+    Ours(PathBuf),
+    /// A program of the user that has the command line of qemu-img. A shell runs the text.
+    Command {
+        /// The text.
+        text: String,
+        /// The program has the verb `map` only.
+        maps_only: bool,
+    },
+}
+
+impl Tested {
+    /// Returns the name in reports.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Ours(_) => format!("qcowfuzz {}", env!("CARGO_PKG_VERSION")),
+            Self::Command { text, .. } => text.clone(),
+        }
+    }
+
+    /// Reports whether the program can answer.
+    pub fn answers(&self, question: &DiskQuestion) -> bool {
+        match self {
+            Self::Command { maps_only: true, .. } => matches!(question, DiskQuestion::Map { .. }),
+            Self::Ours(_) | Self::Command { .. } => true,
+        }
+    }
+
+    /// Returns the command line as a person types it.
+    pub fn line(&self, arguments: &[String]) -> String {
+        match self {
+            Self::Ours(_) => format!("qcowfuzz {}", quoted(arguments)),
+            Self::Command { text, .. } => format!("{text} {}", quoted(arguments)),
+        }
+    }
+
+    /// Returns the program to start, and its arguments.
+    fn command(&self, arguments: Vec<String>) -> (PathBuf, Vec<String>) {
+        match self {
+            Self::Ours(path) => (path.clone(), arguments),
+            Self::Command { text, .. } => {
+                let mut words = vec!["-c".to_string(), format!("{text} \"$@\""), "sh".to_string()];
+                words.extend(arguments);
+                (PathBuf::from("sh"), words)
+            }
+        }
+    }
+}
+
+impl Sides {
+    /// Runs one of QEMU's tools in a folder.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn qemu(&self, program: &Path, arguments: &[String], folder: &Path) -> io::Result<Reply> {
+        process::run(program, arguments, folder, self.timeout)
+    }
+
+    /// Returns QEMU's answer. Data are written to `output`.
+    ///
+    /// # Errors
+    /// qemu-img cannot be started.
+    pub fn ask_qemu(
+        &self,
+        question: &DiskQuestion,
+        disk: &AskedDisk,
+        folder: &Path,
+        output: &str,
+    ) -> io::Result<Reply> {
+        let mut arguments = question.arguments(disk, output);
+        if *question == DiskQuestion::Read {
+            // The file is read once and deleted: it need not reach the disk.
+            arguments.splice(1..1, ["-t", "unsafe"].map(str::to_string));
+        }
+        process::run(&self.qemu.img, &arguments, folder, self.timeout)
+    }
+
+    /// Returns the answer of the program under test. Data are written to `output`.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn ask_tested(
+        &self,
+        question: &DiskQuestion,
+        disk: &AskedDisk,
+        folder: &Path,
+        output: &str,
+    ) -> io::Result<Reply> {
+        let (program, words) = self.tested.command(question.arguments(disk, output));
+        process::run(&program, &words, folder, self.timeout)
+    }
+}

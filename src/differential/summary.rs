@@ -1,0 +1,91 @@
+//! The summary of a campaign.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::distribution::Distribution;
+use super::iteration::Course;
+use super::reports::DivergenceReport;
+
+/// The work and the findings of a campaign.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// The seed of the campaign.
+    pub rng_seed: u64,
+    /// The version of qemu-img.
+    pub qemu_version: String,
+    /// The program under test.
+    pub tested: String,
+    /// The campaign has carried out all iterations.
+    pub is_complete: bool,
+    /// The time since the start, in seconds.
+    pub seconds: f64,
+    /// Iterations a second.
+    pub rate: f64,
+    /// The share of the time in processes that QEMU's processes took, from 0 to 1.
+    pub qemu_share: f64,
+    /// The divergences that no quirk explains, by fingerprint.
+    pub found: BTreeMap<String, FoundDivergence>,
+    /// The numbers of iterations that showed each known divergence.
+    pub quirks: BTreeMap<String, u64>,
+    /// The shares of the iterations.
+    pub distribution: Distribution,
+    /// The time in processes.
+    #[serde(skip)]
+    pub times: Times,
+}
+
+/// The time that processes took, from their start to their end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    qemu: Duration,
+    tested: Duration,
+}
+
+impl Times {
+    /// Adds the times of an iteration.
+    pub fn add(&mut self, course: &Course) {
+        self.qemu = self.qemu.saturating_add(course.qemu_time);
+        self.tested = self.tested.saturating_add(course.tested_time);
+    }
+}
+
+impl Summary {
+    /// Computes the rates, after this time.
+    pub fn measure(&mut self, elapsed: Duration) {
+        self.seconds = elapsed.as_secs_f64();
+        self.rate = self.distribution.iterations as f64 / self.seconds.max(1e-3);
+        let (qemu, tested) = (self.times.qemu.as_secs_f64(), self.times.tested.as_secs_f64());
+        self.qemu_share = qemu / (qemu + tested).max(1e-9);
+    }
+}
+
+/// A divergence of a campaign.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FoundDivergence {
+    /// The number of iterations that met it.
+    pub times: u64,
+    /// The first of them.
+    pub iteration: u64,
+    /// The difference in the minimized image.
+    pub detail: String,
+    /// The shell commands that show it.
+    pub commands: Vec<String>,
+    /// The folder of the report, inside the folder of all reports.
+    pub folder: String,
+}
+
+impl FoundDivergence {
+    /// Returns the divergence of a report, which this many iterations met.
+    pub fn of(report: &DivergenceReport, times: u64) -> Self {
+        Self {
+            times: times.saturating_add(1),
+            iteration: report.iteration,
+            detail: report.detail.clone(),
+            commands: report.commands.clone(),
+            folder: report.folder.clone(),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The folder of a campaign. Each campaign has a subfolder of its own, which it locks and removes at its end. The next
+//! campaign removes the subfolders of campaigns that were killed, and nothing else.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use crate::disk::error::Error;
+
+/// The beginning of the names of subfolders.
+const PREFIX: &str = "qcowfuzz-differential-";
+/// The file in a subfolder that the campaign locks while it runs.
+const LOCK: &str = "lock";
+
+/// The subfolder of a running campaign. Dropping it removes it.
+#[derive(Debug)]
+pub struct WorkFolder {
+    path: PathBuf,
+    /// Open and locked as long as the campaign runs.
+    _lock: File,
+}
+
+impl WorkFolder {
+    /// Creates the subfolder, after those of killed campaigns have been removed. `dir` is created if it is missing.
+    ///
+    /// # Errors
+    /// A folder cannot be created, or one that a killed campaign left cannot be removed.
+    pub fn create(dir: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(dir).map_err(|error| Error::file(dir, error))?;
+        // Commands name files by their absolute paths.
+        let dir = dir.canonicalize().map_err(|error| Error::file(dir, error))?;
+        remove_leftovers(&dir)?;
+        let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&dir);
+        let path = made.map_err(|error| Error::file(&dir, error))?.keep();
+        let lock = path.join(LOCK);
+        let file = File::create(&lock).map_err(|error| Error::file(&lock, error))?;
+        file.lock().map_err(|error| Error::file(&lock, error))?;
+        Ok(Self { path, _lock: file })
+    }
+
+    /// Returns the folder in which job number `job` works, empty.
+    ///
+    /// # Errors
+    /// The folder cannot be emptied or created.
+    pub fn job(&self, job: usize) -> Result<PathBuf, Error> {
+        let path = self.path.join(format!("job-{job}"));
+        let emptied = match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => fs::create_dir(&path),
+        };
+        emptied.map_err(|error| Error::file(&path, error))?;
+        Ok(path)
+    }
+}
+
+impl Drop for WorkFolder {
+    fn drop(&mut self) {
+        // The next campaign removes what cannot be removed now.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes the subfolders of campaigns that no longer run.
+fn remove_leftovers(dir: &Path) -> Result<(), Error> {
+    let in_dir = |error| Error::file(dir, error);
+    for entry in dir.read_dir().map_err(in_dir)? {
+        let path = entry.map_err(in_dir)?.path();
+        let is_ours =
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+        if is_ours && path.is_dir() && is_left(&path) {
+            fs::remove_dir_all(&path).map_err(|error| Error::file(&path, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reports whether the campaign of a subfolder has ended. A subfolder without a lock may have been created just now, by
+/// a campaign that has not locked it yet, so only an empty folder that is old, or a lock that is free, counts.
+fn is_left(path: &Path) -> bool {
+    match File::open(path.join(LOCK)) {
+        Ok(lock) => !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)),
+        Err(_) => fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_folders_of_killed_campaigns_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let running = WorkFolder::create(dir.path()).unwrap();
+        let killed = WorkFolder::create(dir.path()).unwrap();
+        let left = killed.path.clone();
+        fs::write(killed.job(0).unwrap().join("disk"), "data").unwrap();
+        // The lock goes with the process, and the folder stays.
+        std::mem::forget(File::open(&left).unwrap());
+        let WorkFolder { path, _lock } = &killed;
+        _lock.unlock().unwrap();
+        let mine = dir.path().join("mine");
+        fs::write(&mine, "mine").unwrap();
+        assert!(path.is_dir() && running.path.is_dir());
+        let next = WorkFolder::create(dir.path()).unwrap();
+        assert!(!left.exists() && running.path.is_dir() && next.path.is_dir() && mine.is_file());
+        drop((running, next));
+        let rest: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(rest, [mine]);
+    }
+}

@@ -1,0 +1,238 @@
+//! The differential campaign: it finds planted faults, minimizes and distinguishes them, and keeps its reports whole.
+
+#[allow(dead_code)]
+mod qemu;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use qcowfuzz::internal::differential::iteration::RecipeRunner;
+use qcowfuzz::internal::differential::quirks::{self, QUIRKS};
+use qcowfuzz::internal::differential::sides::{QemuTools, Sides, Tested};
+use serde_json::Value;
+
+const OURS: &str = env!("CARGO_BIN_EXE_qcowfuzz");
+
+/// Runs a campaign in `dir`.
+fn campaign(dir: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(OURS);
+    command.args(["differential", "--json", "--workdir"]).arg(dir).args(more);
+    command.output().unwrap()
+}
+
+/// Returns the summary that a campaign printed.
+fn summary(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+fn fingerprints(summary: &Value) -> BTreeSet<String> {
+    summary["found"].as_object().unwrap().keys().cloned().collect()
+}
+
+/// The faults that a program under test may have: a name, the verb, the edit of its output by sed, and the beginning of
+/// the fingerprint.
+const FAULTS: [(&str, &str, &str, &str); 12] = [
+    (
+        "offset",
+        "map",
+        r#"s/"offset": [1-9][0-9]*/"offset": 512/"#,
+        "map_field_divergence: qcow2, offset",
+    ),
+    ("depth", "map", r#"s/"depth": 1/"depth": 0/"#, "map_field_divergence: qcow2, depth"),
+    (
+        "present",
+        "map",
+        r#"s/"present": false/"present": true/"#,
+        "map_field_divergence: qcow2, present",
+    ),
+    ("zero", "map", r#"s/"zero": true/"zero": false/"#, "map_field_divergence: qcow2, zero"),
+    ("data", "map", r#"s/"data": true/"data": false/"#, "map_field_divergence: qcow2, data"),
+    (
+        "compressed",
+        "map",
+        r#"s/"compressed": true/"compressed": false/"#,
+        "map_field_divergence: qcow2, compressed",
+    ),
+    ("lost", "map", r#"2d"#, "map_"),
+    ("syntax", "map", r#"s/^\[/{/"#, "map_json_parse_failure: qcow2, tested"),
+    ("leaks", "check", r#"s/"leaks": [0-9]*,//"#, "check_field_divergence: qcow2, leaks"),
+    (
+        "end",
+        "check",
+        r#"s/"image-end-offset": [0-9]*/"image-end-offset": 1/"#,
+        "check_field_divergence: qcow2, image-end-offset",
+    ),
+    (
+        "size",
+        "info",
+        r#"s/"virtual-size": [0-9]*/"virtual-size": 1/"#,
+        "info_field_divergence: qcow2, ",
+    ),
+    (
+        "label",
+        "info",
+        r#"s/^cluster_size/cluster size/"#,
+        "info_text_divergence: qcow2, cluster_size → cluster size",
+    ),
+];
+
+/// Writes a program that has one fault, and otherwise answers as ours does.
+fn faulty(dir: &Path, verb: &str, edit: &str) -> PathBuf {
+    let path = dir.join("faulty");
+    let script = format!(
+        "#!/bin/sh\nverb=$1\n\"{OURS}\" \"$@\" > \"$0.$$\"; code=$?\n\
+         if [ $verb = {verb} ]; then sed '{edit}' \"$0.$$\"; else cat \"$0.$$\"; fi\nrm \"$0.$$\"; exit $code\n"
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn every_planted_fault_is_found_and_named() {
+    if !qemu::tools_are_there("every_planted_fault_is_found_and_named") {
+        return;
+    }
+    let mut missed = Vec::new();
+    for (name, verb, edit, expected) in FAULTS {
+        let dir = tempfile::tempdir().unwrap();
+        let program = faulty(dir.path(), verb, edit);
+        let work = dir.path().join("work");
+        let options = ["--iterations", "30", "--formats", "qcow2", "--fail-fast", "--command"];
+        let output = campaign(&work, &[&options[..], &[program.to_str().unwrap()]].concat());
+        let found = fingerprints(&summary(&output));
+        if output.status.code() != Some(1) || !found.iter().any(|it| it.starts_with(expected)) {
+            missed.push(format!("{name}: {found:?}"));
+            continue;
+        }
+        // The report has the commands, both outputs and the images.
+        for folder in folders(&work.join("reports")) {
+            for file in ["commands.sh", "divergence.json", "qemu.stdout", "tested.stdout", "disk"] {
+                assert!(folder.join(file).exists(), "{name}: {}", folder.join(file).display());
+            }
+            let report: Value =
+                serde_json::from_slice(&fs::read(folder.join("divergence.json")).unwrap()).unwrap();
+            // The commands that make the image, and the two that ask.
+            let commands = report["commands"].as_array().unwrap();
+            assert!(commands.len() <= 6, "{name}: {commands:#?}");
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+fn folders(dir: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.is_dir()).collect()
+}
+
+#[test]
+fn a_crash_and_a_hang_are_findings_of_their_own() {
+    if !qemu::tools_are_there("a_crash_and_a_hang_are_findings_of_their_own") {
+        return;
+    }
+    for (command, expected) in [
+        ("kill -9 $$;", "_signal: qcow2, tested, signal 9"),
+        ("exec sleep 100;", "_timeout: qcow2, tested, timeout"),
+        ("touch disk1.qcow2;", "_file_changed: qcow2, tested"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let options =
+            ["--iterations", "1", "--formats", "qcow2", "--timeout", "1", "--map-command", command];
+        let found = fingerprints(&summary(&campaign(dir.path(), &options)));
+        assert!(found.iter().any(|name| name.ends_with(expected)), "{command}: {found:?}");
+    }
+}
+
+#[test]
+fn a_killed_campaign_leaves_whole_reports_and_the_next_one_cleans_up() {
+    if !qemu::tools_are_there("a_killed_campaign_leaves_whole_reports_and_the_next_one_cleans_up") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = faulty(dir.path(), "map", FAULTS[0].2);
+    let work = dir.path().join("work");
+    fs::create_dir(&work).unwrap();
+    fs::write(work.join("mine"), "mine").unwrap();
+    for wait in [50, 400, 900, 1700] {
+        let mut command = Command::new(OURS);
+        command.args(["differential", "--iterations", "1000", "--workdir"]).arg(&work);
+        command.arg("--command").arg(&program).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut running = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(wait));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        let reports = work.join("reports");
+        if reports.exists() {
+            let named =
+                |path: &PathBuf| !path.file_name().unwrap().to_str().unwrap().starts_with('.');
+            for folder in folders(&reports).iter().filter(|path| named(path)) {
+                let json = fs::read(folder.join("divergence.json")).unwrap();
+                serde_json::from_slice::<Value>(&json).unwrap();
+            }
+            if let Ok(json) = fs::read(reports.join("summary.json")) {
+                serde_json::from_slice::<Value>(&json).unwrap();
+            }
+        }
+    }
+    let last = campaign(&work, &["--iterations", "1"]);
+    assert_eq!(last.status.code(), Some(0), "{}", String::from_utf8_lossy(&last.stderr));
+    let mut left: Vec<_> =
+        fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["mine", "reports"]);
+    let hidden = fs::read_dir(work.join("reports")).unwrap();
+    let hidden = hidden.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(hidden.filter(|name| name.starts_with('.')).count(), 0);
+}
+
+#[test]
+fn known_divergences_still_occur() {
+    let bless = std::env::var_os("QCOWFUZZ_BLESS").is_some();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quirks.md");
+    if bless {
+        fs::write(&page, quirks::page()).unwrap();
+    }
+    assert_eq!(fs::read_to_string(page).unwrap(), quirks::page(), "QCOWFUZZ_BLESS=1 writes it");
+    if !qemu::tools_are_there("known_divergences_still_occur") {
+        return;
+    }
+    let qemu = QemuTools::find("qemu-img".as_ref()).unwrap();
+    let version = qemu.version.clone();
+    let sides = Sides { qemu, tested: Tested::Ours(OURS.into()), timeout: Duration::from_secs(60) };
+    for quirk in QUIRKS.iter().filter(|quirk| quirk.qemu_version == version) {
+        let dir = tempfile::tempdir().unwrap();
+        let runner = RecipeRunner { sides: &sides, quirks: &[], folder: dir.path() };
+        let met = runner.run(&(quirk.example)()).unwrap().met;
+        let found = met.as_ref().map(|met| met.fingerprint.as_str());
+        assert_eq!(found, Some(quirk.fingerprint), "{}: {met:#?}", quirk.id);
+    }
+}
+
+#[test]
+fn an_iteration_replays_alone() {
+    if !qemu::tools_are_there("an_iteration_replays_alone") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = faulty(dir.path(), "map", FAULTS[0].2);
+    let command = ["--command", program.to_str().unwrap()];
+    let work = dir.path().join("work");
+    let output = campaign(
+        &work,
+        &[&["--seed", "7", "--iterations", "6", "--jobs", "2"], &command[..]].concat(),
+    );
+    let all = summary(&output);
+    for (fingerprint, found) in all["found"].as_object().unwrap() {
+        let alone = dir.path().join("alone");
+        let place = format!("7:{}", found["iteration"]);
+        let output = campaign(&alone, &[&["--replay", &place], &command[..]].concat());
+        let replayed = summary(&output);
+        assert_eq!(replayed["found"][fingerprint]["commands"], found["commands"], "{fingerprint}");
+        fs::remove_dir_all(&alone).unwrap();
+    }
+}
