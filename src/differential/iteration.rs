@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::compare::{self, RawFiles, Replies};
 use super::divergence::{Divergence, DivergenceKind};
+use super::guest::{self, GuestModel};
 use super::perform::{IterationError, Performed, crash_or_hang, file_error, perform};
 use super::process::Reply;
 use super::quirks::Quirk;
@@ -74,15 +75,15 @@ impl RecipeRunner<'_> {
     pub fn run(&self, recipe: &Recipe) -> Result<Course, IterationError> {
         let disk = self.disk_folder();
         fs::create_dir_all(&disk).map_err(|error| file_error(&disk, error))?;
-        let mut course = Course::default();
+        let (mut course, mut guest) = (Course::default(), GuestModel::default());
         for (index, step) in recipe.steps.iter().enumerate() {
-            self.change(index, step, &mut course)?;
+            self.change(index, step, &mut guest, &mut course)?;
             for question in &step.questions {
                 if course.met.is_some() {
                     return Ok(course);
                 }
                 if self.sides.tested.answers(question) {
-                    self.ask(index, step, question, &mut course)?;
+                    self.ask(index, step, question, &guest, &mut course)?;
                 }
             }
         }
@@ -99,6 +100,7 @@ impl RecipeRunner<'_> {
         &self,
         index: usize,
         step: &RecipeStep,
+        guest: &mut GuestModel,
         course: &mut Course,
     ) -> Result<(), IterationError> {
         let mut has_effect = false;
@@ -110,11 +112,13 @@ impl RecipeRunner<'_> {
             let start = Instant::now();
             let (message, divergence) = match perform(command, self.sides, &self.disk_folder())? {
                 Performed::Written(divergence) => {
+                    guest.wrote(command);
                     has_effect |= matches!(command, Command::Program { .. });
                     ("done".to_string(), divergence.map(|it| meet(it, index, step, None, None)))
                 }
                 Performed::Reply(reply) => {
                     course.qemu_time += start.elapsed();
+                    guest.ran(command, &reply);
                     has_effect |= reply.is_success();
                     let message = format!("{}: {}", reply.end, reply.message().trim_end());
                     let answers = Some((reply.clone(), reply.clone()));
@@ -140,6 +144,7 @@ impl RecipeRunner<'_> {
         index: usize,
         step: &RecipeStep,
         question: &DiskQuestion,
+        guest: &GuestModel,
         course: &mut Course,
     ) -> Result<(), IterationError> {
         let folder = self.disk_folder();
@@ -167,7 +172,13 @@ impl RecipeRunner<'_> {
         let files = RawFiles { qemu: &outputs[0], tested: &outputs[1] };
         let compared = unchanged("qemu", &before, &between)
             .and_then(|()| unchanged("tested", &between, &after))
-            .and_then(|()| compare::compare(question, answers, files));
+            .and_then(|()| compare::compare(question, answers, files))
+            .and_then(|()| match guest.disk(&step.disk.file) {
+                Some(data) if *question == DiskQuestion::Read && qemu.is_success() => {
+                    guest::compare(data, files.qemu, &folder)
+                }
+                _ => Ok(()),
+            });
         for output in &outputs {
             match fs::remove_file(output) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -6,6 +6,7 @@ mod compare;
 pub mod distribution;
 pub mod divergence;
 mod draw;
+mod guest;
 mod issue;
 pub mod iteration;
 pub mod minimize;

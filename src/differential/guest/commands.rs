@@ -1,0 +1,198 @@
+//! The effect of each command on the bytes that a guest reads.
+
+use crate::differential::pattern::Pattern;
+use crate::differential::process::{Reply, ReplyEnd};
+use crate::differential::recipe::{Command, FOLDER};
+
+use super::{GuestContent, GuestData, GuestModel};
+
+impl GuestModel {
+    /// Notes a command that wrote a file, and ran no tool of QEMU.
+    pub(in crate::differential) fn wrote(&mut self, command: &Command) {
+        match command {
+            Command::Pattern { content, file } => {
+                let mut data = GuestData::zeros(content.length());
+                let piece = GuestContent::File { name: file.clone(), origin: 0 };
+                data.write(0, Pattern::length(*content), piece);
+                self.disks.insert(file.clone(), data);
+            }
+            // The oracles judge the images of programs. Damage may have any effect.
+            Command::Program { file, .. }
+            | Command::Damage { file, .. }
+            | Command::Truncate { file, .. } => {
+                self.forget(file);
+            }
+            Command::QemuImg(_) | Command::QemuIo { .. } => {}
+        }
+    }
+
+    /// Notes a command of QEMU and its end.
+    pub(in crate::differential) fn ran(&mut self, command: &Command, reply: &Reply) {
+        match command {
+            Command::QemuIo { requests, file, .. } => {
+                self.requests(requests, &file_of(file), reply)
+            }
+            Command::QemuImg(words) => {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                self.image_command(&words, reply.is_success());
+            }
+            _ => {}
+        }
+    }
+
+    fn requests(&mut self, requests: &[String], file: &str, reply: &Reply) {
+        if matches!(reply.end, ReplyEnd::Exit(_)) {
+            let mut data = self.disk_or_unknown(file);
+            for request in requests {
+                // If one request fails, nobody knows which one.
+                perform(&mut data, request, reply.is_success());
+            }
+            self.disks.insert(file.to_string(), data);
+        } else {
+            self.disks.remove(file);
+        }
+        self.forget_above(file);
+    }
+
+    fn image_command(&mut self, words: &[&str], succeeded: bool) {
+        let [verb, words @ ..] = words else { return };
+        // The files, and the size of `resize`, are the last words. A new image may have a size behind its file.
+        let [.., before, last] = words else { return };
+        let is_size = |word: &str| word.parse::<u64>().is_ok();
+        match *verb {
+            "create" if is_size(last) => self.create(words, before, last.parse().ok(), succeeded),
+            "create" => self.create(words, last, None, succeeded),
+            "convert" => {
+                let data = self.disk_or_unknown(&file_of(before));
+                self.made(&file_of(last), data, succeeded);
+            }
+            "resize" => self.resize(before, last.parse().ok(), succeeded),
+            "amend" => {
+                let size = option(words, "-o").and_then(|text| text.strip_prefix("size="));
+                let known = self.disks.get(*last).map(|data| data.size);
+                self.resize(last, size.map_or(known, |size| size.parse().ok()), succeeded);
+            }
+            "snapshot" => self.snapshot(words, last, succeeded),
+            "commit" => self.commit(last, succeeded),
+            "rebase" => self.rebase(words, last, succeeded),
+            // Bitmaps are no guest data; a repair of an image without damage changes counts only.
+            "bitmap" | "check" => {}
+            _ => self.forget(&file_of(last)),
+        }
+    }
+
+    /// Notes an image that a command made, or has failed to make.
+    fn made(&mut self, file: &str, data: GuestData, succeeded: bool) {
+        self.backing.remove(file);
+        self.forget(file);
+        if succeeded {
+            self.disks.insert(file.to_string(), data);
+        }
+    }
+
+    fn resize(&mut self, file: &str, size: Option<u64>, succeeded: bool) {
+        match (self.disks.get_mut(file), size) {
+            (Some(data), Some(size)) if succeeded => data.resize(size),
+            _ => self.forget(file),
+        }
+        self.forget_above(file);
+    }
+
+    fn create(&mut self, words: &[&str], file: &str, size: Option<u64>, succeeded: bool) {
+        let lower = option(words, "-b").map(file_of);
+        let data = match (&lower, size) {
+            (Some(lower), size) => {
+                let data = self.disk_or_unknown(lower);
+                data.below(size.unwrap_or(data.size))
+            }
+            (None, Some(size)) => GuestData::zeros(size),
+            (None, None) => GuestData::unknown(),
+        };
+        self.made(file, data, succeeded);
+        if let Some(lower) = lower {
+            self.backing.insert(file.to_string(), lower);
+        }
+    }
+
+    fn snapshot(&mut self, words: &[&str], file: &str, succeeded: bool) {
+        let place = |name: &str| (file.to_string(), name.to_string());
+        if let Some(name) = option(words, "-c").filter(|_| succeeded) {
+            self.snapshots.insert(place(name), self.disk_or_unknown(file));
+        }
+        if let Some(name) = option(words, "-a") {
+            match self.snapshots.get(&place(name)).filter(|_| succeeded) {
+                Some(data) => self.disks.insert(file.to_string(), data.clone()),
+                None => self.disks.remove(file),
+            };
+            self.forget_above(file);
+        }
+        if let Some(name) = option(words, "-d") {
+            self.snapshots.remove(&place(name));
+        }
+    }
+
+    /// The lower image shows what the upper one showed. The upper one goes on to show it.
+    fn commit(&mut self, file: &str, succeeded: bool) {
+        let Some(lower) = self.backing.get(file).cloned() else { return self.forget(file) };
+        let upper = self.disks.get(file).cloned();
+        let longer = self
+            .disks
+            .get(&lower)
+            .is_some_and(|data| upper.as_ref().is_none_or(|upper| data.size > upper.size));
+        self.forget(&lower);
+        // The rest of a longer lower image is not tracked.
+        if let (Some(upper), true) = (upper, succeeded) {
+            if !longer {
+                self.disks.insert(lower, upper.clone());
+            }
+            self.disks.insert(file.to_string(), upper);
+        }
+    }
+
+    /// A safe rebase keeps what a guest reads. An unsafe one does not.
+    fn rebase(&mut self, words: &[&str], file: &str, succeeded: bool) {
+        if words.contains(&"-u") || !succeeded {
+            self.forget(file);
+        } else {
+            self.forget_above(file);
+        }
+        match option(words, "-b").map(file_of).filter(|lower| !lower.is_empty()) {
+            Some(lower) => self.backing.insert(file.to_string(), lower),
+            None => self.backing.remove(file),
+        };
+    }
+}
+
+/// Performs a request of qemu-io. Without success, its range is unknown.
+fn perform(data: &mut GuestData, request: &str, succeeded: bool) {
+    let words: Vec<&str> = request.split(' ').collect();
+    let [.., at, length] = words.as_slice() else { return };
+    let (Ok(at), Ok(length)) = (at.parse(), length.parse()) else {
+        *data = GuestData::unknown();
+        return;
+    };
+    let byte = option(&words, "-P").and_then(|byte| byte.parse().ok());
+    let content = match (words.first(), option(&words, "-s"), byte) {
+        _ if !succeeded => GuestContent::Unknown,
+        (Some(&"write"), Some(name), _) => {
+            GuestContent::File { name: name.to_string(), origin: at }
+        }
+        (Some(&"write"), None, Some(byte)) => GuestContent::Byte(byte),
+        (Some(&"write"), None, None) if words.contains(&"-z") => GuestContent::Byte(0),
+        // A discard may keep the bytes, show zeros, or show the layer below.
+        _ => GuestContent::Unknown,
+    };
+    data.write(at, length, content);
+}
+
+/// Returns the value of an option.
+fn option<'w>(words: &[&'w str], name: &str) -> Option<&'w str> {
+    let at = words.iter().position(|word| *word == name)?;
+    words.get(at.checked_add(1)?).copied()
+}
+
+/// Returns the name of a file without the folder, also from the options of an image.
+fn file_of(word: &str) -> String {
+    let name = word.rsplit_once("filename=").map_or(word, |(_, name)| name);
+    name.strip_prefix(FOLDER).map_or(name, |name| name.trim_start_matches('/')).to_string()
+}
