@@ -90,7 +90,7 @@ pub mod harness {
         };
         pub mod qcow2 {
             pub use crate::harness::oracles::qcow2::{
-                declarations, entries, raw_data_file, recount, refcounts, structures,
+                declarations, raw_data_file, recount, refcounts, structures,
             };
         }
     }

@@ -3,6 +3,9 @@
 //! oracle `refusal` name the images that qemu-img does not open.
 
 #[allow(dead_code)]
+#[path = "qemu/check.rs"]
+mod check;
+#[allow(dead_code)]
 #[path = "qemu/info.rs"]
 mod info;
 #[allow(dead_code)]
@@ -190,6 +193,25 @@ fn judge_info(path: &Path, tally: &mut Tally) -> Option<String> {
     }
 }
 
+/// Compares the check of an image with `qemu-img check`, and counts the exit codes and the named differences.
+fn judge_check(path: &Path, with_human: bool, tally: &mut Tally) -> Option<String> {
+    let mut judge = || {
+        let check::Compared { code, named } = check::compare_json(path)?;
+        tally.add(format!("check: exit code {code}"), 1);
+        for ((name, _), count) in check::NAMED.iter().zip(named) {
+            if count > 0 {
+                tally.add(*name, 1);
+            }
+        }
+        if with_human {
+            check::compare_human(path)?;
+            tally.add(format!("check: human form, exit code {code}"), 1);
+        }
+        qemu::Checked::Ok(())
+    };
+    judge().err()
+}
+
 fn save(image: &Image, path: &Path) {
     let holes = if image.length_bytes() <= MAX_FILLED_BYTES { Holes::Fill } else { Holes::Keep };
     export::write(image, &File::create(path).unwrap(), holes).unwrap();
@@ -239,6 +261,12 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
         // A further process for each image would make the test slower by a third.
         if judged % 8 < 5
             && let Some(what) = judge_info(&path, &mut tally)
+        {
+            found.push(format!("{what}\n{program}"));
+        }
+        // Two further processes for each image take a fifth of the test's time.
+        if judged % 4 != 0
+            && let Some(what) = judge_check(&path, judged % 16 == 1, &mut tally)
         {
             found.push(format!("{what}\n{program}"));
         }

@@ -18,7 +18,7 @@ fn check_answers_as_qemu_img_check() {
     let data = sound.get(l2 + 8) & !(1 << 63);
     let end = sound.bytes.len() as u64 / CLUSTER;
     let table = sound.get(48);
-    let damage: [(&str, i32, Damage); 14] = [
+    let damage: [(&str, i32, Damage); 24] = [
         ("sound", 0, &|_| {}),
         ("leaks", 3, &|image| {
             image.bytes.extend([0; 3 * CLUSTER as usize]);
@@ -53,6 +53,40 @@ fn check_answers_as_qemu_img_check() {
             let length = image.bytes.len() - 1000;
             image.bytes.truncate(length);
         }),
+        ("a refcount block past the end", 2, &|image| {
+            image.put(table, &(1u64 << 40).to_be_bytes())
+        }),
+        ("an unaligned refcount block", 1, &|image| image.put(table, &0x1_0200u64.to_be_bytes())),
+        ("a refcount block past 2^63", 1, &|image| image.put(table, &(1u64 << 63).to_be_bytes())),
+        ("a refcount block twice", 2, &|image| {
+            let block = image.get(table);
+            image.put(table + 8, &block.to_be_bytes());
+        }),
+        ("no refcount table", 2, &|image| image.put(56, &[0; 4])),
+        ("an L1 entry of reserved bits", 2, &|image| {
+            let l1 = image.get(40);
+            image.put(l1, &(1u64 << 60).to_be_bytes());
+        }),
+        ("an L2 table past the end", 2, &|image| {
+            let l1 = image.get(40);
+            image.put(l1, &(1u64 << 63 | 1 << 40).to_be_bytes());
+        }),
+        ("a compressed cluster that is copied", 2, &|image| {
+            image.bytes.extend([0; CLUSTER as usize]);
+            image.put(l2 + 16, &(3u64 << 62 | (end * CLUSTER)).to_be_bytes());
+            image.set_refcount(end, 1);
+        }),
+        ("bits behind the offset of an unaligned L2 table", 2, &|image| {
+            let l1 = image.get(40);
+            image.put(l1, &(image.get(l1) + 512).to_be_bytes());
+        }),
+        ("a snapshot without extra data", 2, &|image| {
+            let at = image.bytes.len() as u64;
+            image.bytes.extend([0; CLUSTER as usize]);
+            image.set_refcount(at / CLUSTER, 1);
+            image.put(60, &1u32.to_be_bytes());
+            image.put(64, &at.to_be_bytes());
+        }),
         ("data in a table", 2, &|image| image.put(l2 + 16, &(l2 | 1 << 63).to_be_bytes())),
     ];
     for (name, code, change) in damage {
@@ -66,12 +100,6 @@ fn check_answers_as_qemu_img_check() {
             let arguments = ["check", form, "damaged.qcow2"];
             let Some(qemu) = qemu_img(dir.path(), &arguments) else { continue };
             assert_eq!(qemu.status.code(), Some(code), "{name}: {}", text(&qemu.stderr));
-            if name.contains("refcount table entry") {
-                // QEMU does not count the block of such an entry as referenced, so it also reports a
-                // leak. The error is the same.
-                assert!(text(&qemu.stderr).contains("has reserved bits set\nLeaked cluster"));
-                continue;
-            }
             assert_eq!(text(&ours.stdout), text(&qemu.stdout), "{name}");
             let miscounts = |output: &Output| {
                 let lines = text(&output.stderr).lines().filter(|line| line.contains("reference="));
@@ -106,29 +134,6 @@ fn an_image_that_is_too_large_to_be_checked_is_reported() {
     assert_eq!(output.status.code(), Some(1));
     let expected = "hostile.qcow2: too large to be checked: too many references to clusters";
     assert_eq!(error_line(&output), expected);
-}
-
-#[test]
-fn a_check_that_cannot_be_done_exits_with_1() {
-    let dir = with_image();
-    let sound = Damaged::new(dir.path());
-    let table = sound.get(48);
-    for (block, what) in
-        [(0x1_0200u64, "is not on a cluster boundary"), (1 << 63, "lies past 2^63")]
-    {
-        let mut image = Damaged { bytes: sound.bytes.clone() };
-        image.put(table, &block.to_be_bytes());
-        image.save(dir.path(), "damaged.qcow2");
-        let ours = qcowfuzz(dir.path(), &["check", "damaged.qcow2"]);
-        assert_eq!(ours.status.code(), Some(1));
-        let expected = format!(
-            "damaged.qcow2: refcount table entry 0: the refcount block at {block:#x} {what}"
-        );
-        assert_eq!(error_line(&ours), expected);
-        assert!(ours.stdout.is_empty());
-        let Some(qemu) = qemu_img(dir.path(), &["check", "damaged.qcow2"]) else { continue };
-        assert_eq!(qemu.status.code(), Some(1));
-    }
 }
 
 #[test]

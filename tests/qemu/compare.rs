@@ -116,8 +116,8 @@ pub fn recount(storage: &dyn Storage) -> Checked<Recounted> {
     let printed = format!("{reports:?}");
     let head = Head::read(storage).map_err(|error| error.to_string())?;
     let cluster_size = head.header.geometry.cluster_size;
-    findings.image_end_offset =
-        cluster_size.host_offset(recount.end_cluster_within(u64::MAX)).get();
+    let end = recount.occupied().last().map_or(0, |occupied| occupied.end);
+    findings.image_end_offset = cluster_size.saturating_bytes(end);
     Ok(Recounted { findings, overlaps, printed })
 }
 

@@ -1,116 +1,88 @@
-//! Prints the findings of `check` to standard error, one per line, and counts them as `qemu-img check` does.
+//! Prints the findings of the check of a qcow2 image to standard error, one per line, and counts them as
+//! `qemu-img check` does.
 
+use std::fmt::Arguments;
 use std::io::{self, BufWriter, StderrLock, Write};
 use std::ops::Range;
 
-use crate::disk::clusters::HostCluster;
-use crate::harness::oracles::qcow2::entries::EntryReport;
-use crate::harness::oracles::qcow2::recount::RefcountFault;
-use crate::harness::oracles::qcow2::recount::RefcountReport;
 use crate::harness::oracles::qcow2::recount::Role;
 
 /// Prints and counts findings.
 pub struct CheckPrinter {
     /// Standard error. If it cannot be written, the counts are still right.
     out: BufWriter<StderrLock<'static>>,
-    corruptions: u64,
-    leaks: u64,
+    counts: FindingCounts,
+}
+
+/// The numbers of findings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FindingCounts {
+    /// Errors in the image.
+    pub corruptions: u64,
+    /// Clusters whose count is higher than their references.
+    pub leaks: u64,
+    /// Clusters whose count cannot be read.
+    pub check_errors: u64,
 }
 
 impl CheckPrinter {
     /// Returns counts of zero.
     pub fn new() -> Self {
-        Self { out: BufWriter::new(io::stderr().lock()), corruptions: 0, leaks: 0 }
+        Self { out: BufWriter::new(io::stderr().lock()), counts: FindingCounts::default() }
     }
 
-    /// Flushes the output and returns the numbers of corruptions and of leaks.
-    pub fn end(mut self) -> (u64, u64) {
+    /// Returns the numbers of findings so far.
+    pub fn counts(&self) -> FindingCounts {
+        self.counts
+    }
+
+    /// Flushes the output and returns the numbers of findings.
+    pub fn end(mut self) -> FindingCounts {
         let _ = self.out.flush();
-        (self.corruptions, self.leaks)
+        self.counts
     }
 
-    fn corruption(&mut self, what: std::fmt::Arguments<'_>) {
-        self.corruptions += 1;
+    /// Reports a corruption.
+    pub fn corruption(&mut self, what: Arguments<'_>) {
+        self.corruptions(1, what);
+    }
+
+    /// Reports `count` corruptions in one line.
+    ///
+    /// # Arithmetic
+    /// A file has less than 2^63 bytes, and no more than [`MAX_RECOUNTED`](crate::disk::limits::MAX_RECOUNTED) of its
+    /// references are kept. If the sum saturates all the same, the image is still corrupt.
+    pub fn corruptions(&mut self, count: u64, what: Arguments<'_>) {
+        self.counts.corruptions = self.counts.corruptions.saturating_add(count);
         let _ = writeln!(self.out, "ERROR {what}");
     }
 
-    /// Reports the findings of a recount for each cluster of a file of `file_clusters` clusters.
-    pub fn counts(&mut self, reports: &[RefcountReport], file_clusters: u64) {
-        // The refcount of a cluster with overlapping structures is usually wrong too, and both faults together are one
-        // finding.
-        let miscounted: Vec<Range<u64>> = reports
-            .iter()
-            .filter(|report| {
-                matches!(report.finding, RefcountFault::Corruption | RefcountFault::Leak)
-            })
-            .map(clusters)
-            .collect();
-        let is_miscounted = |cluster: u64| {
-            // The reports are in file order.
-            let at = miscounted.partition_point(|clusters| clusters.end <= cluster);
-            miscounted.get(at).is_some_and(|clusters| clusters.contains(&cluster))
-        };
-        for report in reports {
-            let Range { start, mut end } = clusters(report);
-            if report.finding != RefcountFault::Copied {
-                // Counts past the end of the file mean nothing. `past_end` reports references to those clusters.
-                end = end.min(file_clusters);
-            }
-            for cluster in start..end {
-                if report.finding != RefcountFault::Overlap || !is_miscounted(cluster) {
-                    self.cluster(report, cluster);
-                }
-            }
-        }
-    }
-
-    fn cluster(&mut self, report: &RefcountReport, cluster: u64) {
-        let RefcountReport { finding, references, on_disk, .. } = *report;
-        let role = report.role.map_or("unreferenced", name);
-        match finding {
-            RefcountFault::Leak => {
-                self.leaks += 1;
-                let _ = writeln!(
-                    self.out,
-                    "Leaked cluster {cluster} refcount={on_disk} reference={references}"
-                );
-            }
-            RefcountFault::Corruption => self.corruption(format_args!(
+    /// Reports a cluster with another count on disk than references.
+    pub fn miscount(&mut self, cluster: u64, on_disk: u64, references: u64) {
+        if on_disk > references {
+            self.counts.leaks += 1;
+            let _ = writeln!(
+                self.out,
+                "Leaked cluster {cluster} refcount={on_disk} reference={references}"
+            );
+        } else {
+            self.corruption(format_args!(
                 "cluster {cluster} refcount={on_disk} reference={references}"
-            )),
-            RefcountFault::Copied => {
-                let flag = if references == 1 { "set" } else { "not set" };
-                self.corruption(format_args!(
-                    "OFLAG_COPIED {role} cluster {cluster}: {flag}, refcount={on_disk}"
-                ));
-            }
-            RefcountFault::Overlap => self
-                .corruption(format_args!("cluster {cluster} is {role} and another structure too")),
+            ));
         }
     }
 
-    /// Reports a reference to clusters past the end of the file.
-    pub fn past_end(&mut self, role: Role, clusters: Range<HostCluster>) {
-        let (role, Range { start, end }) = (name(role), clusters);
-        self.corruption(format_args!(
-            "{role} clusters {start} to {end} lie past the end of the file"
-        ));
+    /// Reports clusters whose count on disk cannot be read.
+    pub fn unreadable(&mut self, clusters: Range<u64>) {
+        let Range { start, end } = clusters;
+        self.counts.check_errors += end - start;
+        let _ =
+            writeln!(self.out, "ERROR the refcounts of clusters {start} to {end} are unreadable");
     }
-
-    /// Reports a finding in an entry.
-    pub fn entry(&mut self, report: &EntryReport) {
-        let EntryReport { table, at, entry, what } = *report;
-        self.corruption(format_args!("{table} entry {entry:#x} at host offset {at}: {what}"));
-    }
-}
-
-fn clusters(report: &RefcountReport) -> Range<u64> {
-    let first = report.cluster.get();
-    first..first.saturating_add(report.clusters)
 }
 
 /// Returns the name that `qemu-img check` uses.
-fn name(role: Role) -> &'static str {
+pub fn name(role: Role) -> &'static str {
     match role {
         Role::L2Table => "L2",
         role => role.name(),

@@ -4,11 +4,13 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// The result of a completed check.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckResult {
     /// No error and no leak.
     Clean,
+    /// The check could not read all it needs.
+    Incomplete,
     /// At least one corruption.
     Corrupt,
     /// Leaked clusters, but no corruption.
@@ -20,6 +22,7 @@ impl CheckResult {
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Clean => 0,
+            Self::Incomplete => 1,
             Self::Corrupt => 2,
             Self::Leaks => 3,
         }
@@ -52,7 +55,7 @@ pub(super) struct CheckSummary {
 impl CheckSummary {
     /// Prints the text for people.
     pub(super) fn human(&self, out: &mut impl Write) -> io::Result<()> {
-        if self.corruptions == 0 && self.leaks == 0 {
+        if (self.corruptions, self.leaks, self.check_errors) == (0, 0, 0) {
             writeln!(out, "No errors were found on the image.")?;
         }
         if self.corruptions > 0 {
@@ -62,6 +65,10 @@ impl CheckSummary {
         if self.leaks > 0 {
             writeln!(out, "\n{} leaked clusters were found on the image.", self.leaks)?;
             writeln!(out, "This means waste of disk space, but no harm to data.")?;
+        }
+        if self.check_errors > 0 {
+            let errors = self.check_errors;
+            writeln!(out, "\n{errors} internal errors have occurred during the check.")?;
         }
         let (total, allocated) = (self.total_clusters, self.allocated_clusters);
         if total > 0 && allocated > 0 {
@@ -82,10 +89,11 @@ impl CheckSummary {
 
     /// Returns the result that the counts mean.
     pub(super) fn result(&self) -> CheckResult {
-        match (self.corruptions, self.leaks) {
-            (0, 0) => CheckResult::Clean,
-            (0, _) => CheckResult::Leaks,
-            _ => CheckResult::Corrupt,
+        match (self.check_errors, self.corruptions, self.leaks) {
+            (0, 0, 0) => CheckResult::Clean,
+            (0, 0, _) => CheckResult::Leaks,
+            (0, ..) => CheckResult::Corrupt,
+            _ => CheckResult::Incomplete,
         }
     }
 }

@@ -48,9 +48,24 @@ impl Head {
     /// # Errors
     /// The file is not a qcow2 image, its header or an extension is malformed, or a read fails.
     pub fn read<S: Storage + ?Sized>(storage: &S) -> Result<Self, MapError> {
+        Self::read_with(storage, Header::parse)
+    }
+
+    /// Reads the head as [`Head::read`] does, but accepts an image without a refcount table.
+    ///
+    /// # Errors
+    /// As [`Head::read`], with this exception.
+    pub fn read_for_check<S: Storage + ?Sized>(storage: &S) -> Result<Self, MapError> {
+        Self::read_with(storage, Header::parse_for_check)
+    }
+
+    fn read_with<S: Storage + ?Sized>(
+        storage: &S,
+        parse: impl FnOnce(&[u8; PARSED_BYTES]) -> Result<Header, MapError>,
+    ) -> Result<Self, MapError> {
         let mut first_bytes = [0; PARSED_BYTES];
         storage.read_at(HostOffset::ZERO, &mut first_bytes)?;
-        let header = Header::parse(&first_bytes)?;
+        let header = parse(&first_bytes)?;
         let backing_name = backing_name(storage, &header)?;
         let (backing_format, data_file, bitmaps) = (None, None, None);
         let mut head = Self { header, backing_name, backing_format, data_file, bitmaps };

@@ -57,9 +57,25 @@ impl Header {
     /// # Errors
     /// QEMU refuses a field, or the image is encrypted, which is not supported.
     pub fn parse(first_bytes: &[u8; PARSED_BYTES]) -> Result<Self, MapError> {
+        Self::parse_with(first_bytes, true)
+    }
+
+    /// Parses the header as [`Header::parse`] does, but accepts an image without a refcount table. `qemu-img check`
+    /// opens such an image (`BDRV_O_CHECK`) and reports all its refcounts as wrong.
+    ///
+    /// # Errors
+    /// QEMU refuses another field, or the image is encrypted, which is not supported.
+    pub fn parse_for_check(first_bytes: &[u8; PARSED_BYTES]) -> Result<Self, MapError> {
+        Self::parse_with(first_bytes, false)
+    }
+
+    fn parse_with(
+        first_bytes: &[u8; PARSED_BYTES],
+        needs_refcount_table: bool,
+    ) -> Result<Self, MapError> {
         let raw = RawHeader::read(first_bytes);
         let geometry = raw.checked_geometry()?;
-        raw.check_tables(&geometry)?;
+        raw.check_tables(&geometry, needs_refcount_table)?;
         raw.check_encryption()?;
         Ok(Self {
             geometry,
@@ -234,12 +250,16 @@ impl RawHeader {
         }
     }
 
-    fn check_tables(&self, geometry: &Geometry) -> Result<(), MapError> {
+    fn check_tables(
+        &self,
+        geometry: &Geometry,
+        needs_refcount_table: bool,
+    ) -> Result<(), MapError> {
         let cluster_size = geometry.cluster_size;
         if self.size >= 1 << 63 {
             return Err(bad("size", self.size, "less than 2^63"));
         }
-        if self.refcount_table_clusters == 0 {
+        if self.refcount_table_clusters == 0 && needs_refcount_table {
             return Err(bad("refcount_table_clusters", 0, "at least 1"));
         }
         // A length that saturates is longer than the bound.

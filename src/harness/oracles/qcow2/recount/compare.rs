@@ -3,11 +3,16 @@
 use crate::disk::clusters::HostCluster;
 use crate::formats::error::MapError;
 
-use super::{CountedRun, Recount, RefcountFault, RefcountReport, Reference};
+use super::clusters::{ClusterCounts, CountedRun, Reference};
+use super::{RefcountFault, RefcountReport};
 
-impl Recount {
-    /// Adds the sorted references up to counts, and records overlaps.
-    pub(super) fn add_up(&mut self) -> Result<(), MapError> {
+impl ClusterCounts {
+    /// Adds the references up to counts, and records overlaps.
+    ///
+    /// # Errors
+    /// There are more counts and overlaps than the bound.
+    pub fn add_up(&mut self) -> Result<(), MapError> {
+        self.references.sort_unstable_by_key(|reference| reference.first);
         for at in 0..self.references.len() {
             self.add_reference(self.references[at]);
             self.check_bound()?;

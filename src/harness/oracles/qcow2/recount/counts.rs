@@ -9,7 +9,7 @@ use crate::formats::qcow2::layout::Layout;
 use crate::formats::qcow2::refcount;
 use crate::formats::qcow2::table::HostTable;
 
-use super::{CountedRun, Recount, Role};
+use super::{Recount, Role};
 
 impl Recount {
     /// Reads the counts on disk, block by block.
@@ -49,41 +49,17 @@ impl Recount {
         self.each_piece(storage, block, 1, |recount, skipped, piece| {
             let skipped = first + ((skipped * 8) >> order);
             refcount::for_each_run(piece, order, |entry, entries, count| {
-                recount.count(skipped + entry, entries, count);
+                recount.clusters.count(skipped + entry, entries, count);
             });
             Ok(())
         })
     }
 
-    /// Checks the bound. Callers check it between two tables, because the largest table, a refcount block of 2^24
-    /// counts, has only a quarter of the bound.
+    /// Checks the bound of the references, counts and entries of bitmap tables.
     pub(super) fn check_bound(&self) -> Result<(), MapError> {
-        if self.references.len() > self.bound {
-            return Err(MapError::TooLarge("too many references to clusters"));
-        }
-        if self.bitmap_entries > self.bound {
+        if self.bitmap_entries > self.clusters.bound {
             return Err(MapError::TooLarge("too many entries of bitmap tables"));
         }
-        if self.on_disk.len() > self.bound {
-            return Err(MapError::TooLarge("too many runs of refcounts"));
-        }
-        if self.computed.len() + self.reports.len() > self.bound {
-            return Err(MapError::TooLarge("too many clusters that overlap"));
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn count(&mut self, first: u64, clusters: u64, count: u64) {
-        let end = first + clusters;
-        if let Some(last) = self.on_disk.last_mut()
-            && last.end == first
-            && last.count == count
-        {
-            last.end = end;
-            return;
-        }
-        let role = Role::Header;
-        self.on_disk.push(CountedRun { first, end, count, role });
+        self.clusters.check_bound()
     }
 }

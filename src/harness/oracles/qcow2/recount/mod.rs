@@ -4,10 +4,10 @@
 //!
 //! The recount follows the references by itself, although the walker and the build do so too. It is there to find the
 //! errors of both, so it must not share their way through the tables. It shares the reading of tables with the anatomy
-//! and with
-//! [`entries`](super::entries), which judge neither.
+//! and with `qcowfuzz check`, which judge neither.
 
 mod bitmaps;
+pub mod clusters;
 mod compare;
 mod counts;
 mod references;
@@ -22,6 +22,8 @@ use crate::disk::storage::{PIECE_BYTES, Storage};
 use crate::formats::error::MapError;
 use crate::formats::qcow2::head::Head;
 use crate::formats::qcow2::table::HostTable;
+
+use clusters::ClusterCounts;
 
 /// The structure that references a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,25 +86,6 @@ impl Role {
     fn shared(self) -> bool {
         matches!(self, Self::L2Table | Self::Data | Self::Compressed)
     }
-}
-
-/// A run of clusters with one reference.
-#[derive(Clone, Copy, Debug)]
-struct Reference {
-    first: u64,
-    end: u64,
-    role: Role,
-    /// The COPIED flag of the reference, if it has one.
-    copied: Option<bool>,
-}
-
-/// A run of clusters with the same count.
-#[derive(Clone, Copy, Debug)]
-struct CountedRun {
-    first: u64,
-    end: u64,
-    count: u64,
-    role: Role,
 }
 
 /// A run of clusters of one role, with the same number of references and the same count.
@@ -174,10 +157,7 @@ impl fmt::Display for RefcountReport {
 /// A recount of images. All buffers are reused.
 #[derive(Debug)]
 pub struct Recount {
-    references: Vec<Reference>,
-    computed: Vec<CountedRun>,
-    on_disk: Vec<CountedRun>,
-    reports: Vec<RefcountReport>,
+    clusters: ClusterCounts,
     tables: [Vec<u8>; 2],
     head: Option<Head>,
     /// The bytes of the active L1 and L2 tables, without holes.
@@ -188,32 +168,26 @@ pub struct Recount {
     bitmap_entries: usize,
     /// The file's end in clusters, rounded up.
     file_clusters: u64,
-    /// The largest number of references, counts or reports.
-    bound: usize,
 }
 
 impl Recount {
     /// Creates an empty recount.
     pub fn new() -> Self {
+        Self::bounded(MAX_RECOUNTED)
+    }
+
+    /// Creates a recount that keeps at most `bound` references, counts or reports. An image that needs more is an
+    /// error.
+    pub fn bounded(bound: usize) -> Self {
         Self {
-            references: Vec::new(),
-            computed: Vec::new(),
-            on_disk: Vec::new(),
-            reports: Vec::new(),
+            clusters: ClusterCounts::bounded(bound),
             tables: [vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]],
             head: None,
             active_table_bytes: 0,
             bitmap_entries: 0,
             snapshot_table_bytes: 0,
             file_clusters: 0,
-            bound: MAX_RECOUNTED,
         }
-    }
-
-    /// Creates a recount that keeps at most `bound` references, counts or reports. An image that needs more is an
-    /// error.
-    pub fn bounded(bound: usize) -> Self {
-        Self { bound, ..Self::new() }
     }
 
     /// Recounts the image in `storage`, and returns the findings in the order of their clusters.
@@ -224,10 +198,7 @@ impl Recount {
         &mut self,
         storage: &S,
     ) -> Result<&[RefcountReport], MapError> {
-        self.references.clear();
-        self.computed.clear();
-        self.on_disk.clear();
-        self.reports.clear();
+        self.clusters.clear();
         (self.active_table_bytes, self.snapshot_table_bytes) = (0, 0);
         (self.bitmap_entries, self.file_clusters) = (0, 0);
         self.head = None;
@@ -243,10 +214,9 @@ impl Recount {
         }
         self.counts(storage, header)?;
         self.head = Some(head);
-        self.references.sort_unstable_by_key(|reference| reference.first);
-        self.add_up()?;
-        self.compare();
-        Ok(&self.reports)
+        self.clusters.add_up()?;
+        self.clusters.compare();
+        Ok(self.clusters.reports())
     }
 
     /// Reads a table piece by piece, without its holes, and passes each piece on with its place in the table. While
@@ -284,41 +254,14 @@ impl Recount {
     /// Returns all clusters of the image of the last recount that have a reference or a count, in the order of the
     /// file.
     pub fn occupied(&self) -> Vec<Occupied> {
-        let ends = |counted: &CountedRun| [counted.first, counted.end];
-        let mut edges: Vec<u64> =
-            self.computed.iter().chain(&self.on_disk).flat_map(ends).collect();
-        edges.sort_unstable();
-        edges.dedup();
-        let at = |counted: &[CountedRun], cluster: u64| {
-            let next = counted.partition_point(|counted| counted.end <= cluster);
-            counted.get(next).copied().filter(|counted| counted.first <= cluster)
-        };
-        let piece = |edges: &[u64]| {
-            let [first, end] = *edges.first_chunk::<2>()?;
-            let (computed, on_disk) = (at(&self.computed, first), at(&self.on_disk, first));
-            let role = computed.map(|counted| counted.role);
-            let references = computed.map_or(0, |counted| counted.count);
-            let on_disk = on_disk.map_or(0, |counted| counted.count);
-            let there = references > 0 || on_disk > 0;
-            there.then_some(Occupied { first, end, role, references, on_disk })
-        };
-        edges.windows(2).filter_map(piece).collect()
-    }
-
-    /// Returns the cluster after the last one before `limit` that has a reference or a count.
-    pub fn end_cluster_within(&self, limit: u64) -> HostCluster {
-        let end = |counted: &[CountedRun]| {
-            let before = counted.partition_point(|counted| counted.first < limit);
-            counted[..before].last().map_or(0, |last| last.end.min(limit))
-        };
-        HostCluster::new(end(&self.computed).max(end(&self.on_disk)))
+        self.clusters.occupied()
     }
 
     /// Returns the references to clusters past the end of the file. As in `qemu-img check`, up to one cluster may be
     /// missing; of compressed data, everything after the first cluster.
     pub fn past_end(&self) -> impl Iterator<Item = (Role, std::ops::Range<HostCluster>)> {
         let end = self.file_clusters;
-        self.references.iter().filter_map(move |reference| {
+        self.clusters.references.iter().filter_map(move |reference| {
             let past = match reference.role {
                 Role::Compressed => reference.first >= end,
                 _ => reference.end > end,

@@ -10,7 +10,7 @@ use crate::formats::qcow2::header::Header;
 use crate::formats::qcow2::snapshot_table;
 use crate::formats::qcow2::table::HostTable;
 
-use super::{Recount, RefcountFault, RefcountReport, Reference, Role};
+use super::{Recount, RefcountFault, RefcountReport, Role};
 
 impl Recount {
     pub(super) fn reference(
@@ -39,7 +39,7 @@ impl Recount {
         // Headers and entries name offsets below 2^63, and no structure is longer than 2^33 bytes.
         let last = at.saturating_add(length_bytes - 1);
         let end = geometry.cluster_size.host_cluster(last).get() + 1;
-        self.references.push(Reference { first, end, role, copied });
+        self.clusters.reference(first, end, role, copied);
     }
 
     pub(super) fn l1<S: Storage + ?Sized>(
@@ -122,7 +122,7 @@ impl Recount {
     /// one guest cluster, so its entry must be COPIED.
     fn in_data_file(&mut self, geometry: &Geometry, at: HostOffset, entry: L2Entry, checked: bool) {
         if checked && !entry.copied() {
-            self.reports.push(RefcountReport {
+            self.clusters.reports.push(RefcountReport {
                 finding: RefcountFault::Copied,
                 cluster: geometry.cluster_size.host_cluster(at),
                 clusters: 1,
