@@ -196,8 +196,9 @@ fn judge_info(path: &Path, tally: &mut Tally) -> Option<String> {
 /// Compares the check of an image with `qemu-img check`, and counts the exit codes and the named differences.
 fn judge_check(path: &Path, with_human: bool, tally: &mut Tally) -> Option<String> {
     let mut judge = || {
-        let check::Compared { code, named } = check::compare_json(path)?;
-        tally.add(format!("check: exit code {code}"), 1);
+        let check::Compared { code, has_counts, named } = check::compare_json(path)?;
+        let counts = if has_counts { "counts" } else { "no counts" };
+        tally.add(format!("check: exit code {code}, {counts}"), 1);
         for ((name, _), count) in check::NAMED.iter().zip(named) {
             if count > 0 {
                 tally.add(*name, 1);
@@ -205,7 +206,7 @@ fn judge_check(path: &Path, with_human: bool, tally: &mut Tally) -> Option<Strin
         }
         if with_human {
             check::compare_human(path)?;
-            tally.add(format!("check: human form, exit code {code}"), 1);
+            tally.add("check: human form", 1);
         }
         qemu::Checked::Ok(())
     };
@@ -288,9 +289,18 @@ fn qemu_opens_and_walks_the_same_damaged_images() {
     let rules = [("rules: broken", 60), (LOADS_BITMAPS, 1)];
     let records = [("info: Same", 190), ("info: Refused", 50)];
     let bounds = [("images: accepted", 250), ("images: refused", 120)];
-    let bounds = bounds.into_iter().chain(rules).chain(records);
+    let checks = [
+        ("check: exit code 0, counts", 80),
+        ("check: exit code 1, no counts", 100),
+        ("check: exit code 1, counts", 1),
+        ("check: exit code 2, counts", 100),
+        ("check: exit code 3, counts", 15),
+        ("check: human form", 25),
+    ];
+    let bounds = bounds.into_iter().chain(rules).chain(records).chain(checks);
     // If no image shows a difference, it has to be removed from the list.
     let named = NAMED.iter().map(|(name, _)| (*name, 1));
+    let named = named.chain(check::NAMED.map(|(name, _)| (name, 1)));
     let patched = patched.iter().flatten().map(|(what, least)| (what.as_str(), *least));
     tally.assert_at_least(&bounds.chain(named).chain(patched).collect::<Vec<_>>());
 }

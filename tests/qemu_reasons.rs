@@ -145,6 +145,7 @@ fn failures_on_damaged_images_have_the_same_reason() {
         (ReasonClass::Unsupported, 80),
         (ReasonClass::Invalid, 500),
         (ReasonClass::Entry, 30),
+        (ReasonClass::Read, 3),
         (ReasonClass::LogReplay, 4),
         (ReasonClass::NoChecks, 8),
         (ReasonClass::CheckFindings, 20),

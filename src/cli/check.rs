@@ -75,7 +75,7 @@ fn check(arguments: &Arguments) -> ExitResult {
     }
 }
 
-/// Prints the result of a completed check, and returns its exit code.
+/// Prints the result of a check, and returns its exit code.
 fn print(arguments: &Arguments, summary: &CheckSummary) -> ExitResult {
     let mut out = io::stdout().lock();
     let printed = match arguments.output {
@@ -83,7 +83,12 @@ fn print(arguments: &Arguments, summary: &CheckSummary) -> ExitResult {
         Form::Json => json_of_qemu_img(summary, &mut out),
     };
     match printed.and_then(|()| out.flush()).map_err(|error| CommandError::output(&error)) {
-        Ok(()) | Err(CommandError::Pipe) => Ok(Exit::Check(summary.result().code())),
-        Err(failure) => Err(failure),
+        Ok(()) | Err(CommandError::Pipe) => {}
+        Err(failure) => return Err(failure),
     }
+    if summary.check_errors > 0 {
+        let (image, count) = (&summary.filename, summary.check_errors);
+        complain(&format!("{image}: the check is incomplete: {count} refcounts cannot be read"));
+    }
+    Ok(Exit::Check(summary.result().code()))
 }

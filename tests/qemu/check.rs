@@ -21,6 +21,8 @@ pub const NAMED: [(&str, &str); 2] = [
 pub struct Compared {
     /// The exit code of qemu-img.
     pub code: i32,
+    /// Both programs printed counts. Otherwise, the check ended with an error.
+    pub has_counts: bool,
     /// The faults that only our check counts, by kind as in [`NAMED`].
     pub named: [u64; NAMED.len()],
 }
@@ -68,20 +70,20 @@ fn compare_codes(path: &Path, ours: &Output, theirs: &Output) -> Checked<Compare
     let said = String::from_utf8_lossy(&ours.stderr);
     let count = |end: &str| said.lines().filter(|line| line.ends_with(end)).count() as u64;
     let code = theirs.status.code();
-    // A check that cannot be completed has no counts.
-    let is_complete = !ours.stdout.is_empty();
-    let named = NAMED.map(|(_, end)| if is_complete { count(end) } else { 0 });
+    // A check that ends with an error prints no counts.
+    let has_counts = !ours.stdout.is_empty();
+    let named = NAMED.map(|(_, end)| if has_counts { count(end) } else { 0 });
     let expected = match code {
         Some(0 | 3) if named.iter().any(|count| *count > 0) => Some(2),
         code => code,
     };
     match code {
-        Some(code) if ours.status.code() == expected => Ok(Compared { code, named }),
+        Some(code) if ours.status.code() == expected => Ok(Compared { code, has_counts, named }),
         _ => Err(disagreement(path, ours, theirs)),
     }
 }
 
-/// Returns the fields of the output. A check that cannot be completed prints none.
+/// Returns the fields of the output. A check that ends with an error prints none.
 fn object(output: &Output) -> Checked<Map<String, Value>> {
     if output.stdout.is_empty() {
         return Ok(Map::new());

@@ -1,8 +1,6 @@
 //! The differences between the classes of two messages that mean the same fault, each with its reason.
 
-use super::class::ReasonClass::{
-    self, CheckFindings, Entry, Invalid, NotThisFormat, Payload, Read,
-};
+use super::class::ReasonClass::{self, Entry, Invalid, NotThisFormat, Payload, Read};
 use super::search::class_of;
 
 /// A fault for which QEMU's message has another class than ours.
@@ -37,27 +35,6 @@ pub const PAIRS: &[NamedPair] = &[
         our_phrase: "",
         their_phrase: "Could not open backing file",
         reason: "qemu-img check opens the backing file, which we do not",
-    },
-    NamedPair {
-        command: Some("check"),
-        classes: Some((Invalid, CheckFindings)),
-        our_phrase: "header: refcount_table_clusters is 0",
-        their_phrase: "ERROR",
-        reason: "qemu-img check goes on without a refcount table",
-    },
-    NamedPair {
-        command: Some("check"),
-        classes: Some((Entry, CheckFindings)),
-        our_phrase: ": the refcount block at ",
-        their_phrase: "refcount table entry",
-        reason: "qemu-img check goes on after a bad entry of the refcount table",
-    },
-    NamedPair {
-        command: Some("check"),
-        classes: Some((Entry, Read)),
-        our_phrase: ": the refcount block at ",
-        their_phrase: "Can't get refcount for cluster",
-        reason: "qemu-img check reports a failed read of a refcount block; we name its entry",
     },
     NamedPair {
         command: Some("convert"),

@@ -28,6 +28,7 @@ pub(super) const OUR_MESSAGES: &[MessageFamily] = &[
     family("named by the image, and not at hand", MissingFile, "MapError::Missing"),
     // Failed reads, and payloads.
     family("reading at host offset ", Read, "StorageError"),
+    family(" refcounts cannot be read", Read, "cli::check"),
     family("compressed cluster at guest offset ", Payload, "MapError::Compressed"),
     family(": the zlib stream ", Payload, "MapError::Grain, walkers::vmdk::inflate"),
     family(": the length in its marker is ", Payload, "MapError::Grain, walkers::vmdk::inflate"),
