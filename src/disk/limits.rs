@@ -21,7 +21,7 @@ pub const MAX_TABLE_ROUNDS: u32 = 16;
 pub const FUEL_PER_UNIT: u64 = 4;
 /// The number of steps that every walk may take.
 pub const FUEL_BASE: u64 = 4096;
-/// The largest number of references to clusters, and of runs of counts, that a recount keeps. That is enough for 4
+/// The largest number of references to clusters, and of runs of counts, that a recount or a check keeps. That is enough for 4
 /// TiB of data in clusters of 64 KiB, and takes some GiB of memory. An image of 33 MiB can cause a thousand times as
 /// many references, because its entries can name one table again and again.
 pub const MAX_RECOUNTED: usize = 1 << 26;

@@ -18,7 +18,7 @@ fn check_answers_as_qemu_img_check() {
     let data = sound.get(l2 + 8) & !(1 << 63);
     let end = sound.bytes.len() as u64 / CLUSTER;
     let table = sound.get(48);
-    let damage: [(&str, i32, Damage); 24] = [
+    let damage: [(&str, i32, Damage); 25] = [
         ("sound", 0, &|_| {}),
         ("leaks", 3, &|image| {
             image.bytes.extend([0; 3 * CLUSTER as usize]);
@@ -52,6 +52,12 @@ fn check_answers_as_qemu_img_check() {
         ("the file cut inside its last cluster", 0, &|image| {
             let length = image.bytes.len() - 1000;
             image.bytes.truncate(length);
+        }),
+        ("an L1 table behind the last sector", 2, &|image| {
+            // QEMU counts the last sector of the file as whole.
+            image.bytes.push(0);
+            image.put(36, &16u32.to_be_bytes());
+            image.put(40, &((end + 1) * CLUSTER).to_be_bytes());
         }),
         ("a refcount block past the end", 2, &|image| {
             image.put(table, &(1u64 << 40).to_be_bytes())

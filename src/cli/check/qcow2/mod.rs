@@ -35,6 +35,9 @@ use super::printer::CheckPrinter;
 use super::summary::CheckSummary;
 use references::GuestClusters;
 
+/// QEMU rounds the length of a file up to a multiple of this.
+const FILE_SECTOR_BYTES: u64 = 512;
+
 /// Checks the image at `path`, and prints its findings.
 pub(super) fn check(path: &Path, storage: &FileStorage) -> Result<CheckSummary, CommandError> {
     let checked = check_image(storage).map_err(|error| malformed(path, storage, &error))?;
@@ -121,7 +124,8 @@ impl<'s, S: Storage + ?Sized> ImageCheck<'s, S> {
         let Some(last) = length_bytes.checked_sub(1).map(|rest| at.saturating_add(rest)) else {
             return true;
         };
-        let end = self.storage.length_bytes().saturating_add(self.cluster_bytes() - 1);
+        let file_end = self.storage.length_bytes().next_multiple_of(FILE_SECTOR_BYTES);
+        let end = file_end.saturating_add(self.cluster_bytes() - 1);
         if last.get() >= end {
             let role = super::printer::name(role);
             self.findings.corruption(format_args!(
