@@ -36,12 +36,14 @@ pub(super) struct GuestClusters {
 /// Returns the host cluster of an entry that is not compressed. As in QEMU's check, the zero flag has the same meaning
 /// in both versions.
 pub(super) fn allocation(entry: L2Entry, geometry: &Geometry) -> Option<HostOffset> {
-    match entry.kind(&Geometry { version: Version::V3, ..*geometry }) {
-        Ok(
-            ClusterKind::Normal(host)
-            | ClusterKind::ZeroAllocated(host)
-            | ClusterKind::Subclusters(host),
-        ) => Some(host),
+    entry.kind(&Geometry { version: Version::V3, ..*geometry }).ok().and_then(host_cluster)
+}
+
+fn host_cluster(kind: ClusterKind) -> Option<HostOffset> {
+    match kind {
+        ClusterKind::Normal(host)
+        | ClusterKind::ZeroAllocated(host)
+        | ClusterKind::Subclusters(host) => Some(host),
         _ => None,
     }
 }
@@ -103,14 +105,16 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
         bitmap: SubclusterBitmap,
     ) {
         let entry = L2Entry(word);
-        match entry.kind(self.geometry()) {
+        let host = match entry.kind(self.geometry()) {
             Ok(ClusterKind::Compressed(run)) => {
                 return self.compressed(table, at, word, bitmap, run);
             }
-            Ok(_) => {}
-            Err(what) => self.l2_fault(at, word, what),
-        }
-        let host = allocation(entry, self.geometry());
+            Ok(kind) => host_cluster(kind),
+            Err(what) => {
+                self.l2_fault(at, word, what);
+                allocation(entry, self.geometry())
+            }
+        };
         if word & L2_RESERVED != 0 {
             self.l2_fault(at, word, "reserved bits are set");
         }
