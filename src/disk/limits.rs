@@ -21,9 +21,9 @@ pub const MAX_TABLE_ROUNDS: u32 = 16;
 pub const FUEL_PER_UNIT: u64 = 4;
 /// The number of steps that every walk may take.
 pub const FUEL_BASE: u64 = 4096;
-/// The largest number of references to clusters, and of runs of counts, that a recount or a check keeps. That is enough for 4
-/// TiB of data in clusters of 64 KiB, and takes some GiB of memory. An image of 33 MiB can cause a thousand times as
-/// many references, because its entries can name one table again and again.
+/// The largest number of references to clusters, and of runs of counts, that a recount or a check keeps. That is enough
+/// for 4 TiB of data in clusters of 64 KiB, and takes some GiB of memory. An image of 33 MiB can cause a thousand times
+/// as many references, because its entries can name one table again and again.
 pub const MAX_RECOUNTED: usize = 1 << 26;
 /// The largest number of grain tables whose offsets the check of a VMDK image keeps, in order to read them only once.
 /// That is enough for 32 TiB of data in the usual grains of 64 KiB, and takes some dozen MiB. The check reads further

@@ -10,7 +10,7 @@ use crate::formats::qcow2::bitmap_directory;
 use crate::formats::qcow2::table::HostTable;
 use crate::harness::oracles::qcow2::recount::Role;
 
-use super::ImageCheck;
+use super::image_check::ImageCheck;
 
 impl<S: Storage + ?Sized> ImageCheck<'_, S> {
     /// Adds the references of the directory, of the tables and of the bits. The bitmaps have passed the checks that

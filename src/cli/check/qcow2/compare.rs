@@ -11,8 +11,8 @@ use crate::harness::oracles::qcow2::recount::RefcountFault;
 use crate::harness::oracles::qcow2::recount::clusters::ClusterCounts;
 
 use super::super::printer::name;
-use super::ImageCheck;
 use super::counts::RefcountBlock;
+use super::image_check::ImageCheck;
 
 impl<S: Storage + ?Sized> ImageCheck<'_, S> {
     /// Adds the references up, and compares them with the counts on disk. Returns the cluster behind the last one that
@@ -22,7 +22,7 @@ impl<S: Storage + ?Sized> ImageCheck<'_, S> {
     /// The image is too large.
     pub(super) fn compare(&mut self, blocks: &[RefcountBlock]) -> Result<u64, MapError> {
         self.clusters.add_up()?;
-        // Where the count is wrong, two structures in one cluster are no finding of their own.
+        // If the count is wrong, two structures in one cluster are no finding of their own.
         let mut faulty = self.blocks_with_other_structures(blocks);
         let max = self.geometry().max_refcount();
         // The first cluster holds the header.

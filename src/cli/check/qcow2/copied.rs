@@ -8,7 +8,7 @@ use crate::formats::error::MapError;
 use crate::formats::qcow2::entry::{L1Entry, L2Entry};
 use crate::formats::qcow2::table::{HostTable, TableEntry};
 
-use super::ImageCheck;
+use super::image_check::ImageCheck;
 use super::references::allocation;
 
 impl<S: Storage + ?Sized> ImageCheck<'_, S> {

@@ -11,7 +11,7 @@ use crate::formats::qcow2::refcount;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
 use crate::harness::oracles::qcow2::recount::Role;
 
-use super::ImageCheck;
+use super::image_check::ImageCheck;
 
 /// Bits 0–8 of a refcount table entry.
 const REFCOUNT_TABLE_RESERVED: u64 = 0x1FF;

@@ -15,23 +15,12 @@ use crate::formats::qcow2::snapshot_table;
 use crate::formats::qcow2::table::{HostTable, TableEntry};
 use crate::harness::oracles::qcow2::recount::Role;
 
-use super::ImageCheck;
+use super::image_check::ImageCheck;
 
 /// Bits 0–8 and 56–62 of an L1 entry.
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
 /// Bits 1–8 and 56–61 of an L2 entry that is not compressed.
 const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
-
-/// The number of clusters that the active tables map, including clusters past the end of the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct GuestClusters {
-    /// Clusters with an allocation in the file, for data or for zeros.
-    pub(super) allocated: u64,
-    /// Compressed clusters.
-    pub(super) compressed: u64,
-    /// Compressed clusters, and clusters that do not directly follow the allocation before them in their table.
-    pub(super) fragmented: u64,
-}
 
 /// Returns the host cluster of an entry that is not compressed. As in QEMU's check, the zero flag has the same meaning
 /// in both versions.

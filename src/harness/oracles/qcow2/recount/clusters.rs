@@ -3,7 +3,7 @@
 
 use crate::formats::error::MapError;
 
-use super::{Occupied, RefcountReport, Role};
+use super::report::{Occupied, RefcountReport, Role};
 
 /// A run of clusters with one reference.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use crate::disk::clusters::HostCluster;
 use crate::formats::error::MapError;
 
 use super::clusters::{ClusterCounts, CountedRun, Reference};
-use super::{RefcountFault, RefcountReport};
+use super::report::{RefcountFault, RefcountReport};
 
 impl ClusterCounts {
     /// Adds the references up to counts, and records overlaps.
