@@ -60,7 +60,12 @@ const FAULTS: [(&str, &str, &str, &str); 12] = [
     ),
     ("lost", "map", r#"2d"#, "map_"),
     ("syntax", "map", r#"s/^\[/{/"#, "map_json_parse_failure: qcow2, tested"),
-    ("leaks", "check", r#"s/"leaks": [0-9]*,//"#, "check_field_divergence: qcow2, leaks"),
+    (
+        "errors",
+        "check",
+        r#"s/"check-errors": 0/"check-errors": 1/"#,
+        "check_field_divergence: qcow2, check-errors",
+    ),
     (
         "end",
         "check",
@@ -235,4 +240,69 @@ fn an_iteration_replays_alone() {
         assert_eq!(replayed["found"][fingerprint]["commands"], found["commands"], "{fingerprint}");
         fs::remove_dir_all(&alone).unwrap();
     }
+}
+
+#[test]
+fn writes_that_qemu_loses_contradict_the_commands() {
+    if !qemu::tools_are_there("writes_that_qemu_loses_contradict_the_commands") {
+        return;
+    }
+    // A qemu-io that writes one byte less at the end of each write of a pattern.
+    let dir = tempfile::tempdir().unwrap();
+    let which = Command::new("sh")
+        .args(["-c", "command -v qemu-img; command -v qemu-io"])
+        .output()
+        .unwrap();
+    let which = String::from_utf8(which.stdout).unwrap();
+    let [img, io] = which.lines().collect::<Vec<_>>()[..] else { panic!("{which}") };
+    std::os::unix::fs::symlink(img, dir.path().join("qemu-img")).unwrap();
+    let script = format!(
+        "#!/bin/bash\nfor word; do [[ $word =~ ^(write\\ -q\\ -P\\ [0-9]+\\ [0-9]+)\\ ([0-9]+)$ ]] && \
+         word=\"${{BASH_REMATCH[1]}} $((BASH_REMATCH[2] - 1))\"; words+=(\"$word\"); done\n\
+         exec {io} \"${{words[@]}}\"\n"
+    );
+    let fake = dir.path().join("qemu-io");
+    fs::write(&fake, script).unwrap();
+    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
+    let qemu_img = dir.path().join("qemu-img");
+    let options = ["--iterations", "20", "--fail-fast", "--formats", "raw,qcow2", "--qemu-img"];
+    let options = [&options[..], &[qemu_img.to_str().unwrap()]].concat();
+    let found = fingerprints(&summary(&campaign(&dir.path().join("work"), &options)));
+    assert!(found.iter().any(|it| it.contains("read_model_divergence")), "{found:?}");
+}
+
+#[test]
+fn a_recording_is_compared_without_qemu() {
+    if !qemu::tools_are_there("a_recording_is_compared_without_qemu") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, work) = (dir.path().join("recording.tar"), dir.path().join("work"));
+    let path = file.to_str().unwrap();
+    let recorded = campaign(&work, &["--iterations", "6", "--record", path]);
+    assert_eq!(recorded.status.code(), Some(0), "{}", String::from_utf8_lossy(&recorded.stderr));
+    let against = |command: &[&str]| {
+        let mut run = Command::new(OURS);
+        run.args(["differential", "--json", "--against-recording", path, "--workdir"]).arg(&work);
+        // Only the shell and its tools are on this path.
+        let tools = dir.path().join("tools");
+        fs::create_dir_all(&tools).unwrap();
+        for tool in ["sh", "sed", "cat", "rm"] {
+            let _ = std::os::unix::fs::symlink(format!("/usr/bin/{tool}"), tools.join(tool));
+        }
+        run.args(command).env("PATH", tools).output().unwrap()
+    };
+    let same = against(&[]);
+    assert_eq!(same.status.code(), Some(0), "{}", String::from_utf8_lossy(&same.stdout));
+    assert_eq!(summary(&same)["distribution"]["iterations"], 6);
+    let program = faulty(dir.path(), "map", FAULTS[0].2);
+    let other = against(&["--command", program.to_str().unwrap()]);
+    assert_eq!(other.status.code(), Some(1), "{}", String::from_utf8_lossy(&other.stderr));
+    let found = fingerprints(&summary(&other));
+    assert!(found.iter().any(|it| it.starts_with(FAULTS[0].3)), "{found:?}");
+    // A recording is never overwritten, and another file is refused.
+    let again = campaign(&work, &["--iterations", "1", "--record", path]);
+    assert_eq!(again.status.code(), Some(2));
+    fs::write(&file, "no recording").unwrap();
+    assert_eq!(against(&[]).status.code(), Some(2));
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
@@ -11,8 +11,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
+use crate::differential::page;
 use crate::differential::quirks::{Cause, QUIRKS, Quirk};
 use crate::differential::recipe::DiskOperation;
+use crate::differential::recording::{self, RecordingError};
 use crate::differential::reports::{ISSUE_FILE, Reports};
 use crate::differential::sides::{QemuTools, Sides, Tested, ToolError};
 use crate::differential::summary::Summary;
@@ -21,7 +23,7 @@ use crate::disk::image_format::ImageFormat;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::fuzz::stop_on_ctrl_c;
-use super::print::print;
+use super::print::{print, say};
 
 /// Compare the answers about disk images with those of QEMU, on images that QEMU and programs make and change
 #[derive(Debug, clap::Args)]
@@ -85,6 +87,14 @@ pub struct Arguments {
     /// Compare this program, which has the verbs map, check, info and convert of qemu-img; a shell runs it
     #[arg(long, value_name = "CMD")]
     command: Option<String>,
+    /// Write QEMU's answers and the images to this file, and compare nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["report", "file", "replay", "fail_fast", "jobs"])]
+    record: Option<PathBuf>,
+    /// Compare with the answers of this file; QEMU is not needed
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["record", "replay", "seed", "iterations", "first", "formats", "operations",
+                                "fail_fast", "jobs", "qemu_img"])]
+    against_recording: Option<PathBuf>,
     /// Print the summary as one JSON object
     #[arg(long, conflicts_with = "file")]
     json: bool,
@@ -95,6 +105,12 @@ pub struct Arguments {
 
 impl From<DifferentialError> for CommandError {
     fn from(error: DifferentialError) -> Self {
+        Self::Message(error.to_string())
+    }
+}
+
+impl From<RecordingError> for CommandError {
+    fn from(error: RecordingError) -> Self {
         Self::Message(error.to_string())
     }
 }
@@ -119,42 +135,80 @@ fn iteration_named(text: &str) -> Result<(u64, u64), String> {
     Ok((number(seed)?, number(iteration)?))
 }
 
-/// Runs a campaign.
+/// Runs a campaign, or writes a recording, or compares with one.
 pub fn run(arguments: &Arguments) -> ExitResult {
-    let plan = plan(arguments)?;
+    let tested = tested(arguments)?;
+    let timeout = Duration::from_secs(arguments.timeout);
+    if let Some(path) = &arguments.against_recording {
+        let qemu = QemuTools::default();
+        return against(path, Sides { qemu, tested, timeout }, arguments);
+    }
+    let qemu = QemuTools::find(&arguments.qemu_img.clone().unwrap_or("qemu-img".into()))?;
+    let plan = plan(arguments, Sides { qemu, tested, timeout });
     let folder = WorkFolder::create(&arguments.workdir)?;
-    let reports = arguments.report.clone().unwrap_or(arguments.workdir.join("reports"));
-    let reports = Reports::create(&reports)?;
+    let stop: Arc<AtomicBool> = stop_on_ctrl_c()?;
+    let bar = progress(plan.iterations);
+    if let Some(path) = &arguments.record {
+        let recorded =
+            recording::write(path, &plan, &folder, &stop, &|done| bar.set_position(done))?;
+        bar.finish_and_clear();
+        say(format_args!(
+            "{}: {recorded} iterations of QEMU {}",
+            path.display(),
+            plan.sides.qemu.version
+        ))?;
+        return Ok(Exit::Nothing);
+    }
     if let Some((seed, iteration)) = arguments.replay {
         recipe_lines(seed, iteration).map_err(|error| CommandError::output(&error))?;
     }
-    let stop: Arc<AtomicBool> = stop_on_ctrl_c()?;
-    let bar = progress(plan.iterations);
+    let reports = reports(arguments)?;
     let campaign = DifferentialCampaign::new(&plan, &folder, &reports, stop);
     let summary = campaign.run(&|summary| {
         bar.set_position(summary.distribution.iterations);
         bar.set_message(format!("{} divergences", summary.found.len()));
     });
     bar.finish_and_clear();
-    let summary = summary?;
+    finish(&summary?, arguments, &reports)
+}
+
+/// Compares with a recording.
+fn against(path: &Path, mut sides: Sides, arguments: &Arguments) -> ExitResult {
+    let folder = WorkFolder::create(&arguments.workdir)?;
+    let reports = reports(arguments)?;
+    let summary = recording::check(path, &mut sides, QUIRKS, &folder, &reports)?;
+    page::save(&summary, &reports)?;
+    finish(&summary, arguments, &reports)
+}
+
+fn reports(arguments: &Arguments) -> Result<Reports, CommandError> {
+    let dir = arguments.report.clone().unwrap_or(arguments.workdir.join("reports"));
+    Ok(Reports::create(&dir)?)
+}
+
+/// Prints the summary, or the issues.
+fn finish(summary: &Summary, arguments: &Arguments, reports: &Reports) -> ExitResult {
     match arguments.file {
-        true => print_issues(&summary, &reports)?,
-        false => print(&summary, arguments.json, |summary, out| lines(summary, &reports, out))?,
+        true => print_issues(summary, reports)?,
+        false => print(summary, arguments.json, |summary, out| lines(summary, reports, out))?,
     }
     Ok(Exit::after(summary.found.len()))
 }
 
-fn plan(arguments: &Arguments) -> Result<Plan, CommandError> {
-    let qemu = QemuTools::find(&arguments.qemu_img.clone().unwrap_or("qemu-img".into()))?;
+fn tested(arguments: &Arguments) -> Result<Tested, CommandError> {
     let maps_only = arguments.map_command.is_some();
-    let tested = match arguments.map_command.as_ref().or(arguments.command.as_ref()) {
-        Some(text) => Tested::Command { text: text.clone(), maps_only },
-        None => Tested::Ours(
-            std::env::current_exe()
-                .map_err(|error| CommandError::Message(format!("this program: {error}")))?,
-        ),
+    let named = arguments.map_command.as_ref().or(arguments.command.as_ref());
+    let ours = || {
+        let path = std::env::current_exe();
+        path.map_err(|error| CommandError::Message(format!("this program: {error}")))
     };
-    let timeout = Duration::from_secs(arguments.timeout);
+    Ok(match named {
+        Some(text) => Tested::Command { text: text.clone(), maps_only },
+        None => Tested::Ours(ours()?),
+    })
+}
+
+fn plan(arguments: &Arguments, sides: Sides) -> Plan {
     let jobs = match arguments.jobs {
         Some(jobs) => usize::from(jobs),
         None => available_parallelism().map_or(1, NonZero::get),
@@ -163,25 +217,21 @@ fn plan(arguments: &Arguments) -> Result<Plan, CommandError> {
         Some((seed, iteration)) => (seed, iteration, 1),
         None => (arguments.seed, arguments.first, arguments.iterations),
     };
-    let all = |formats: &[ImageFormat]| match formats {
-        [] => ImageFormat::ALL.to_vec(),
-        some => some.to_vec(),
-    };
-    let operations = match arguments.operations.as_slice() {
-        [] => DiskOperation::ALL.to_vec(),
-        some => some.to_vec(),
-    };
-    Ok(Plan {
+    Plan {
         rng_seed,
         first,
         iterations,
         jobs: jobs.min(usize::try_from(iterations).unwrap_or(jobs)).max(1),
-        formats: all(&arguments.formats),
-        operations,
+        formats: those_or_all(&arguments.formats, &ImageFormat::ALL),
+        operations: those_or_all(&arguments.operations, &DiskOperation::ALL),
         fail_fast: arguments.fail_fast,
-        sides: Sides { qemu, tested, timeout },
+        sides,
         quirks: QUIRKS,
-    })
+    }
+}
+
+fn those_or_all<T: Clone>(those: &[T], all: &[T]) -> Vec<T> {
+    if those.is_empty() { all.to_vec() } else { those.to_vec() }
 }
 
 /// Prints the commands of an iteration.
@@ -207,8 +257,7 @@ fn print_issues(summary: &Summary, reports: &Reports) -> Result<(), CommandError
     }
     let known = QUIRKS.iter().filter(|quirk| summary.quirks.contains_key(quirk.id));
     texts.extend(known.filter(|quirk| quirk.cause == Cause::Qemu).map(Quirk::issue));
-    let mut out = io::stdout().lock();
-    out.write_all(texts.join("\n").as_bytes()).map_err(|error| CommandError::output(&error))
+    print(&(), false, |(), out| out.write_all(texts.join("\n").as_bytes()))
 }
 
 /// Returns a progress bar with the rate and the time left. Only a terminal shows it.

@@ -49,7 +49,7 @@ pub struct Plan {
 impl Plan {
     /// Reports whether an iteration has only formats and operations that the user wants. The recipe of an iteration
     /// never depends on that wish: other iterations are skipped.
-    fn wants(&self, recipe: &Recipe) -> bool {
+    pub(super) fn wants(&self, recipe: &Recipe) -> bool {
         recipe.steps.iter().all(|step| {
             let format = ImageFormat::named(format_of(&step.disk).as_bytes());
             let is_wanted = |operation| self.operations.contains(&operation);
@@ -252,9 +252,6 @@ impl<'c> DifferentialCampaign<'c> {
     fn save(&self, state: &mut State, start: Instant) -> Result<(), DifferentialError> {
         state.summary.measure(start.elapsed());
         state.saved = Instant::now();
-        let json = serde_json::to_vec_pretty(&state.summary).unwrap_or_default();
-        self.reports.replace("summary.json", &json)?;
-        self.reports.replace("index.html", page::render(&state.summary).as_bytes())?;
-        Ok(())
+        Ok(page::save(&state.summary, self.reports)?)
     }
 }

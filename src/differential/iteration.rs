@@ -3,21 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::compare::{self, RawFiles, Replies};
 use super::divergence::{Divergence, DivergenceKind};
 use super::guest::{self, GuestModel};
-use super::perform::{IterationError, Performed, crash_or_hang, file_error, perform};
+use super::perform::{IterationError, Performed, crash_or_hang, file_error, perform, remove};
 use super::process::Reply;
 use super::quirks::Quirk;
 use super::recipe::{
     AskedDisk, Command, DiskOperation, DiskQuestion, OutputForm, Recipe, RecipeStep,
 };
 use super::sides::{Sides, Tested};
-use super::stamps::{stamps, unchanged};
+use super::stamps::{settle, stamps, unchanged};
 
 /// A divergence, and where it was met.
 #[derive(Clone, Debug)]
@@ -57,6 +56,13 @@ pub struct Course {
     pub log: Vec<Vec<String>>,
 }
 
+/// The answers of both sides to a question.
+struct Answered {
+    qemu: Reply,
+    tested: Reply,
+    divergence: Option<Divergence>,
+}
+
 /// Carries out recipes.
 pub struct RecipeRunner<'r> {
     /// The programs.
@@ -83,7 +89,7 @@ impl RecipeRunner<'_> {
                     return Ok(course);
                 }
                 if self.sides.tested.answers(question) {
-                    self.ask(index, step, question, &guest, &mut course)?;
+                    self.ask(index, question, step, &guest, &mut course)?;
                 }
             }
         }
@@ -142,11 +148,35 @@ impl RecipeRunner<'_> {
     fn ask(
         &self,
         index: usize,
-        step: &RecipeStep,
         question: &DiskQuestion,
+        step: &RecipeStep,
         guest: &GuestModel,
         course: &mut Course,
     ) -> Result<(), IterationError> {
+        course.comparisons.push(question.name());
+        let mut answered = self.answers(question, step, guest, course)?;
+        if answered.divergence.is_some() && matches!(question, DiskQuestion::Map { .. }) {
+            // Between the two answers, the file system may have turned holes into zeros.
+            let folder = self.disk_folder();
+            settle(&folder).map_err(|error| file_error(&folder, error))?;
+            answered = self.answers(question, step, guest, course)?;
+        }
+        let Answered { qemu, tested, divergence } = answered;
+        note_extents(question, &qemu, course);
+        if let Some(divergence) = divergence {
+            let answers = Some((qemu, tested));
+            self.record(meet(divergence, index, step, Some(question.clone()), answers), course);
+        }
+        Ok(())
+    }
+
+    fn answers(
+        &self,
+        question: &DiskQuestion,
+        step: &RecipeStep,
+        guest: &GuestModel,
+        course: &mut Course,
+    ) -> Result<Answered, IterationError> {
         let folder = self.disk_folder();
         let outputs = ["qemu.raw", "tested.raw"].map(|name| self.folder.join(name));
         let [qemu_output, tested_output] =
@@ -162,36 +192,22 @@ impl RecipeRunner<'_> {
         let tested = tested.map_err(IterationError::Process)?;
         course.tested_time += start.elapsed();
         let after = stamps(&folder)?;
-        note_extents(question, &qemu, course);
-        course.comparisons.push(question.name());
-        let answers = Replies {
+        let replies = Replies {
             qemu: &qemu,
             tested: &tested,
             has_known_messages: matches!(self.sides.tested, Tested::Ours(_)),
         };
         let files = RawFiles { qemu: &outputs[0], tested: &outputs[1] };
+        let known = guest.disk(&step.disk.file).filter(|_| *question == DiskQuestion::Read);
         let compared = unchanged("qemu", &before, &between)
             .and_then(|()| unchanged("tested", &between, &after))
-            .and_then(|()| compare::compare(question, answers, files))
-            .and_then(|()| match guest.disk(&step.disk.file) {
-                Some(data) if *question == DiskQuestion::Read && qemu.is_success() => {
-                    guest::compare(data, files.qemu, &folder)
-                }
+            .and_then(|()| compare::compare(question, replies, files))
+            .and_then(|()| match known {
+                Some(data) if qemu.is_success() => guest::compare(data, files.qemu, &folder),
                 _ => Ok(()),
             });
-        for output in &outputs {
-            match fs::remove_file(output) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(file_error(output, error));
-                }
-                _ => {}
-            }
-        }
-        if let Err(divergence) = compared {
-            let answers = Some((qemu, tested));
-            self.record(meet(divergence, index, step, Some(question.clone()), answers), course);
-        }
-        Ok(())
+        outputs.iter().try_for_each(|output| remove(output))?;
+        Ok(Answered { qemu, tested, divergence: compared.err() })
     }
 
     /// Keeps a divergence, unless a quirk explains it.
@@ -205,7 +221,8 @@ impl RecipeRunner<'_> {
     }
 }
 
-fn meet(
+/// Returns a divergence with its fingerprint.
+pub(super) fn meet(
     divergence: Divergence,
     step_index: usize,
     step: &RecipeStep,

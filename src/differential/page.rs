@@ -2,11 +2,23 @@
 
 use maud::{Markup, html};
 
+use super::reports::Reports;
 use super::summary::{FoundDivergence, Summary};
+use crate::disk::error::Error;
 use crate::findings::page::document;
 
+/// Writes the summary of a campaign to the folder of its reports, for programs and for people.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn save(summary: &Summary, reports: &Reports) -> Result<(), Error> {
+    let json = serde_json::to_vec_pretty(summary).unwrap_or_default();
+    reports.replace("summary.json", &json)?;
+    reports.replace("index.html", render(summary).as_bytes())
+}
+
 /// Returns the page.
-pub fn render(summary: &Summary) -> String {
+fn render(summary: &Summary) -> String {
     let title = match summary.found.len() {
         0 => "No divergence".to_string(),
         1 => "1 divergence".to_string(),

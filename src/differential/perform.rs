@@ -131,3 +131,11 @@ fn damage(path: &Path, at: u64, bytes: &str) -> Result<(), IterationError> {
 pub(super) fn file_error(path: &Path, error: io::Error) -> IterationError {
     IterationError::File { path: path.to_path_buf(), error }
 }
+
+/// Removes a file, if it is there.
+pub(super) fn remove(path: &Path) -> Result<(), IterationError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(path, error)),
+        _ => Ok(()),
+    }
+}

@@ -19,7 +19,7 @@ pub struct Sides {
 }
 
 /// QEMU's tools.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct QemuTools {
     /// The program `qemu-img`.
     pub img: PathBuf,

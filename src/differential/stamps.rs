@@ -24,6 +24,17 @@ pub(super) fn stamps(folder: &Path) -> Result<Stamps, IterationError> {
     Ok(stamps)
 }
 
+/// Has the file system store all files of a folder. Before that, it may turn holes into zeros, and a map changes.
+pub(super) fn settle(folder: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_file() {
+            fs::File::open(path)?.sync_all()?;
+        }
+    }
+    Ok(())
+}
+
 /// Compares the stamps before and after the answer of a side.
 pub(super) fn unchanged(side: &str, before: &Stamps, after: &Stamps) -> Result<(), Divergence> {
     match before == after {

@@ -1,0 +1,222 @@
+//! Compares the program under test with a recording.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+use std::time::Instant;
+
+use tar::{Archive, Entry};
+
+use super::{
+    ANSWERS_FILE, DISK_FOLDER, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
+    RecordedIteration, RecordingError, RecordingHead,
+};
+use crate::differential::compare::{RawFiles, Replies, compare};
+use crate::differential::divergence::Divergence;
+use crate::differential::iteration::{Course, Met, meet};
+use crate::differential::minimize::MinimizedRecipe;
+use crate::differential::perform::{IterationError, remove};
+use crate::differential::process::Reply;
+use crate::differential::quirks::Quirk;
+use crate::differential::recipe::RecipeStep;
+use crate::differential::reports::{ReportOrigin, Reports};
+use crate::differential::sides::{Sides, Tested};
+use crate::differential::stamps::{stamps, unchanged};
+use crate::differential::summary::{FoundDivergence, Summary};
+use crate::differential::workdir::WorkFolder;
+use crate::disk::error::Error;
+
+/// Has the program under test answer the questions of a recording, and compares its answers with QEMU's. Divergences are
+/// reported, and not minimized. `sides` gets the version of QEMU that the recording names.
+///
+/// # Errors
+/// The recording cannot be read, or an iteration cannot be carried out.
+pub fn check(
+    path: &Path,
+    sides: &mut Sides,
+    quirks: &[Quirk],
+    folder: &WorkFolder,
+    reports: &Reports,
+) -> Result<Summary, RecordingError> {
+    let start = Instant::now();
+    let malformed = |what: String| RecordingError::Malformed { path: path.to_path_buf(), what };
+    let file = File::open(path).map_err(|error| Error::file(path, error))?;
+    let mut archive = Archive::new(file);
+    let mut entries = archive.entries().map_err(|error| malformed(error.to_string()))?;
+    let first = entries.next().ok_or_else(|| malformed("it is empty".to_string()))?;
+    let head = head(first).map_err(malformed)?;
+    sides.qemu.version = head.qemu_version.clone();
+    let mut summary = Summary {
+        rng_seed: head.rng_seed,
+        qemu_version: head.qemu_version,
+        tested: sides.tested.name(),
+        ..Summary::default()
+    };
+    let checker = Checker { sides, quirks, reports };
+    let mut job = folder.job(0)?;
+    for entry in entries {
+        let mut entry = entry.map_err(|error| malformed(error.to_string()))?;
+        let Some(name) = inside(&entry) else {
+            return Err(malformed("it has a file outside of its folders".to_string()));
+        };
+        if name == Path::new(ANSWERS_FILE) {
+            let recorded: RecordedIteration =
+                serde_json::from_reader(entry).map_err(|error| malformed(error.to_string()))?;
+            checker.iteration(&recorded, &job, &mut summary)?;
+            job = folder.job(0)?;
+        } else {
+            let target = job.join(&name);
+            let unpacked = fs::create_dir_all(target.parent().unwrap_or(&job))
+                .and_then(|()| entry.unpack(&target));
+            unpacked.map_err(|error| Error::file(&target, error))?;
+        }
+    }
+    summary.is_complete = true;
+    summary.measure(start.elapsed());
+    Ok(summary)
+}
+
+fn head(entry: std::io::Result<Entry<'_, File>>) -> Result<RecordingHead, String> {
+    let mut entry = entry.map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    match entry.path() {
+        Ok(path) if path == Path::new(HEAD_FILE) => {}
+        _ => return Err(format!("it does not begin with {HEAD_FILE}")),
+    }
+    entry.read_to_string(&mut text).map_err(|error| error.to_string())?;
+    let head: RecordingHead = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    match head.version {
+        RECORDING_VERSION => Ok(head),
+        other => Err(format!("it has version {other}")),
+    }
+}
+
+/// Returns the path of a regular file in the folder of its iteration, unless it leads elsewhere.
+fn inside(entry: &Entry<'_, File>) -> Option<PathBuf> {
+    let path = entry.path().ok()?;
+    let kind = entry.header().entry_type();
+    let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    let mut parts = path.components();
+    parts.next();
+    let inside = parts.as_path().to_path_buf();
+    let is_file = kind.is_file() || kind.is_gnu_sparse();
+    (is_plain && is_file && inside.components().next().is_some()).then_some(inside)
+}
+
+struct Checker<'c> {
+    sides: &'c Sides,
+    quirks: &'c [Quirk],
+    reports: &'c Reports,
+}
+
+impl Checker<'_> {
+    /// Compares all answers of an iteration, whose files lie in `job`.
+    fn iteration(
+        &self,
+        recorded: &RecordedIteration,
+        job: &Path,
+        summary: &mut Summary,
+    ) -> Result<(), RecordingError> {
+        let number = recorded.iteration;
+        let failed = |error| RecordingError::Iteration { number, error };
+        let mut course = Course::default();
+        let last = recorded.recipe.steps.len().saturating_sub(1);
+        let Some(step) = recorded.recipe.steps.get(last) else { return Ok(()) };
+        for answer in
+            recorded.answers.iter().filter(|answer| self.sides.tested.answers(&answer.question))
+        {
+            course.comparisons.push(answer.question.name());
+            let compared = self.answer(answer, step, job).map_err(failed)?;
+            let Err((divergence, tested)) = compared else { continue };
+            let answers = Some((answer.reply(), tested));
+            let met = meet(divergence, last, step, Some(answer.question.clone()), answers);
+            self.note(recorded, met, job, summary, &mut course)?;
+        }
+        summary.distribution.add(&recorded.recipe, &course);
+        Ok(())
+    }
+
+    fn answer(
+        &self,
+        recorded: &RecordedAnswer,
+        step: &RecipeStep,
+        job: &Path,
+    ) -> Result<Result<(), (Divergence, Reply)>, IterationError> {
+        let (disk, output) = (job.join(DISK_FOLDER), job.join("tested.raw"));
+        let before = stamps(&disk)?;
+        let asked =
+            self.sides.ask_tested(&recorded.question, &step.disk, &disk, &output.to_string_lossy());
+        let tested = asked.map_err(IterationError::Process)?;
+        let after = stamps(&disk)?;
+        let [qemu, ours] = [recorded.reply(), tested.clone()].map(without_disk_size);
+        let answers = Replies {
+            qemu: &qemu,
+            tested: &ours,
+            has_known_messages: matches!(self.sides.tested, Tested::Ours(_)),
+        };
+        let files = RawFiles { qemu: &job.join(READ_FILE), tested: &output };
+        let compared = unchanged("tested", &before, &after)
+            .and_then(|()| compare(&recorded.question, answers, files));
+        remove(&output)?;
+        Ok(compared.map_err(|divergence| (divergence, tested)))
+    }
+
+    /// Counts a divergence, and reports it if it is new.
+    fn note(
+        &self,
+        recorded: &RecordedIteration,
+        met: Met,
+        job: &Path,
+        summary: &mut Summary,
+        course: &mut Course,
+    ) -> Result<(), RecordingError> {
+        if let Some(quirk) = self.quirks.iter().find(|quirk| quirk.explains(&met.fingerprint)) {
+            course.quirks.insert(quirk.id);
+            *summary.quirks.entry(quirk.id.to_string()).or_default() += 1;
+            return Ok(());
+        }
+        if let Some(found) = summary.found.get_mut(&met.fingerprint) {
+            found.times = found.times.saturating_add(1);
+            return Ok(());
+        }
+        let origin = ReportOrigin {
+            rng_seed: summary.rng_seed,
+            iteration: recorded.iteration,
+            recipe: &recorded.recipe,
+            sides: self.sides,
+        };
+        let minimized = MinimizedRecipe { recipe: recorded.recipe.clone(), met, tries: 0 };
+        let report = self.reports.write(origin, &minimized, &job.join(DISK_FOLDER))?;
+        summary.found.insert(report.fingerprint.clone(), FoundDivergence::of(&report, 0));
+        Ok(())
+    }
+}
+
+/// Removes the number of bytes that a file occupies: other file systems store the same file in other blocks.
+fn without_disk_size(mut reply: Reply) -> Reply {
+    let text = String::from_utf8_lossy(&reply.stdout);
+    let lines = text.split_inclusive('\n').map(|line| match line.trim_start() {
+        start if start.starts_with("disk size:") => "disk size\n".to_string(),
+        start if start.starts_with("\"actual-size\":") => {
+            let end = line.trim_end_matches(['\n', ',']).len();
+            format!("\"actual-size\": 0{}", line.get(end..).unwrap_or_default())
+        }
+        _ => line.to_string(),
+    });
+    reply.stdout = lines.collect::<String>().into_bytes();
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::differential::process::ReplyEnd;
+
+    #[test]
+    fn the_occupied_bytes_are_not_compared() {
+        let text = "{\n    \"actual-size\": 4096,\n    \"x\": [\n        \"actual-size\": 1\n]}\ndisk size: 4 KiB\n";
+        let reply = Reply { end: ReplyEnd::Exit(0), stdout: text.into(), stderr: Vec::new() };
+        let expected = "{\n\"actual-size\": 0,\n    \"x\": [\n\"actual-size\": 0\n]}\ndisk size\n";
+        assert_eq!(String::from_utf8(without_disk_size(reply).stdout).unwrap(), expected);
+    }
+}

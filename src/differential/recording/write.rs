@@ -1,0 +1,177 @@
+//! Writes a recording.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+use tar::{Builder, Header};
+
+use super::{
+    ANSWERS_FILE, DISK_FOLDER, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
+    RecordedIteration, RecordingError, RecordingHead,
+};
+use crate::differential::campaign::Plan;
+use crate::differential::draw;
+use crate::differential::iteration::RecipeRunner;
+use crate::differential::recipe::Recipe;
+use crate::differential::stamps::settle;
+use crate::differential::workdir::WorkFolder;
+use crate::disk::error::Error;
+use crate::disk::files::{Existing, create, list};
+use crate::disk::storage::{FileStorage, Storage};
+
+/// The most stored bytes of the files of an iteration. Larger ones are left out.
+const MAX_RECORDED_BYTES: u64 = 8 << 20;
+
+/// Carries out the iterations of a plan, one after the other, and records QEMU's answers after the last step. Iterations
+/// with absolute names are left out, because another machine has other folders. Returns the number of iterations that
+/// were recorded.
+///
+/// # Errors
+/// The file exists or cannot be written, or an iteration cannot be carried out.
+pub fn write(
+    path: &Path,
+    plan: &Plan,
+    folder: &WorkFolder,
+    stop: &AtomicBool,
+    watch: &impl Fn(u64),
+) -> Result<u64, RecordingError> {
+    let (mut recorded, mut failure) = (0, None);
+    let written = create(path, Existing::Keep, |file| {
+        let mut archive = Builder::new(file);
+        let result = append_all(&mut archive, plan, folder, stop, watch);
+        recorded = result.unwrap_or_else(|error| {
+            failure = Some(error);
+            0
+        });
+        match failure {
+            // The error that is reported is the one above. The file does not appear.
+            Some(_) => Err(io::ErrorKind::Interrupted.into()),
+            None => archive.finish(),
+        }
+    });
+    match (failure, written) {
+        (Some(failure), _) => Err(failure),
+        (None, written) => Ok(written.map(|()| recorded)?),
+    }
+}
+
+fn append_all(
+    archive: &mut Builder<&File>,
+    plan: &Plan,
+    folder: &WorkFolder,
+    stop: &AtomicBool,
+    watch: &impl Fn(u64),
+) -> Result<u64, RecordingError> {
+    let head = RecordingHead {
+        version: RECORDING_VERSION,
+        qemu_version: plan.sides.qemu.version.clone(),
+        rng_seed: plan.rng_seed,
+    };
+    append_json(archive, Path::new(HEAD_FILE), &head)?;
+    let (mut number, mut recorded) = (plan.first, 0);
+    while recorded < plan.iterations && !stop.load(Ordering::Relaxed) {
+        let recipe = draw::recipe(plan.rng_seed, number);
+        if plan.wants(&recipe) && !recipe.names_its_folder() {
+            recorded += u64::from(append(archive, plan, folder, number, recipe)?);
+            watch(recorded);
+        }
+        let Some(next) = number.checked_add(1) else { break };
+        number = next;
+    }
+    Ok(recorded)
+}
+
+/// Carries out an iteration and appends it. Returns false if it is too large.
+fn append(
+    archive: &mut Builder<&File>,
+    plan: &Plan,
+    folder: &WorkFolder,
+    number: u64,
+    recipe: Recipe,
+) -> Result<bool, RecordingError> {
+    let job = folder.job(0)?;
+    let runner = RecipeRunner { sides: &plan.sides, quirks: plan.quirks, folder: &job };
+    let course = runner.run(&recipe.without_questions());
+    let course = course.map_err(|error| RecordingError::Iteration { number, error })?;
+    let Some(last) = recipe.steps.last().filter(|_| course.met.is_none()) else { return Ok(false) };
+    let (disk, read) = (runner.disk_folder(), job.join(READ_FILE));
+    settle(&disk).map_err(|error| Error::file(&disk, error))?;
+    let mut answers = Vec::with_capacity(last.questions.len());
+    for question in &last.questions {
+        let output = read.to_string_lossy();
+        let reply = plan.sides.ask_qemu(question, &last.disk, &disk, &output);
+        let reply = reply.map_err(RecordingError::iteration(number))?;
+        let (end, stdout, stderr) = (reply.end, reply.stdout, reply.stderr);
+        answers.push(RecordedAnswer { question: question.clone(), end, stdout, stderr });
+    }
+    let mut files = list(&disk)?;
+    files.extend(read.exists().then_some(read));
+    if stored_bytes(&files)? > MAX_RECORDED_BYTES {
+        return Ok(false);
+    }
+    let inside = Path::new(&number.to_string()).to_path_buf();
+    for file in files {
+        let name = file.file_name().unwrap_or_default();
+        let is_read = file.parent() == Some(&job);
+        let to = if is_read { inside.join(name) } else { inside.join(DISK_FOLDER).join(name) };
+        archive.append_path_with_name(&file, to).map_err(|error| Error::file(&file, error))?;
+    }
+    append_json(
+        archive,
+        &inside.join(ANSWERS_FILE),
+        &RecordedIteration { iteration: number, recipe, answers },
+    )?;
+    Ok(true)
+}
+
+fn stored_bytes(files: &[std::path::PathBuf]) -> Result<u64, Error> {
+    files.iter().try_fold(0_u64, |sum, path| {
+        let stored = FileStorage::open(path)?.allocated_bytes();
+        let length = || fs::metadata(path).map_or(u64::MAX, |metadata| metadata.len());
+        Ok(sum.saturating_add(stored.unwrap_or_else(length)))
+    })
+}
+
+fn append_json(
+    archive: &mut Builder<&File>,
+    path: &Path,
+    value: &impl Serialize,
+) -> Result<(), RecordingError> {
+    let failed = |error: io::Error| Error::file(path, error);
+    let bytes = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
+    let mut header = Header::new_gnu();
+    header.set_size(bytes.len() as u64);
+    header.set_mode(0o644);
+    Ok(archive.append_data(&mut header, path, bytes.as_slice()).map_err(failed)?)
+}
+
+impl Recipe {
+    /// Reports whether a command has the absolute path of the folder in it.
+    fn names_its_folder(&self) -> bool {
+        let commands = self.steps.iter().flat_map(|step| &step.commands);
+        commands.into_iter().any(|command| command.to_string().contains("$PWD"))
+    }
+
+    /// Returns the commands alone.
+    fn without_questions(&self) -> Self {
+        let mut recipe = self.clone();
+        recipe.steps.iter_mut().for_each(|step| step.questions.clear());
+        recipe
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::differential::recipe::DiskQuestion;
+
+    #[test]
+    fn a_recording_asks_the_questions_of_the_last_step_only() {
+        let recipe = draw::recipe(1, 0);
+        assert!(recipe.without_questions().steps.iter().all(|step| step.questions.is_empty()));
+        assert!(recipe.steps.last().unwrap().questions.contains(&DiskQuestion::Read));
+    }
+}
