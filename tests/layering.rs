@@ -107,6 +107,7 @@ const CLOCKED: &[&str] = &[
     "differential::campaign",
     "differential::iteration",
     "differential::process",
+    "differential::recording::check",
     "differential::sides",
     "differential::stamps",
     "differential::summary",

@@ -38,8 +38,8 @@ pub struct Quirk {
     pub cause: Cause,
     /// The version of QEMU with which it was seen.
     pub qemu_version: &'static str,
-    /// The fingerprint.
-    pub fingerprint: &'static str,
+    /// The fingerprints. The example shows the first one.
+    pub fingerprints: &'static [&'static str],
     /// Why the sides differ.
     pub reason: &'static str,
     /// Returns the recipe that shows it.
@@ -49,7 +49,7 @@ pub struct Quirk {
 impl Quirk {
     /// Reports whether a divergence is this one.
     pub fn explains(&self, fingerprint: &str) -> bool {
-        self.fingerprint == fingerprint
+        self.fingerprints.contains(&fingerprint)
     }
 
     /// Returns the quirk as an issue that can be sent to the maintainers.
@@ -85,8 +85,10 @@ pub const QUIRKS: &[Quirk] = &[
         format: "qcow2",
         cause: Cause::Qemu,
         qemu_version: "10.0.2",
-        fingerprint: "commit_signal: qcow2, qemu, signal 11, after: qcow: Marking image as corrupt: \
-                      Preventing invalid write on metadata (ov",
+        fingerprints: &[
+            "commit_signal: qcow2, qemu, signal 11, after: qcow: Marking image as corrupt: \
+                         Preventing invalid write on metadata (ov",
+        ],
         reason: "The backing image has the autoclear bit of bitmaps, but no bitmaps extension. The \
                  specification calls this an error; QEMU opens the image, and takes each write for one on the \
                  bitmap directory, whose offset and length are 0. It marks the image as corrupt, and \
@@ -99,8 +101,7 @@ pub const QUIRKS: &[Quirk] = &[
         format: "qcow2",
         cause: Cause::Qemu,
         qemu_version: "10.0.2",
-        fingerprint: "check_exit_code_divergence: qcow2, 0 → 2 (ERROR cluster  is compressed data and another \
-                      structure too)",
+        fingerprints: &["check_exit_code_divergence: qcow2, 0 → 2, a cluster with two structures"],
         reason: "QEMU packs compressed clusters into one host cluster. If that host cluster was freed and \
                  allocated for other data meanwhile, the next compressed write goes on in it, destroys that data, \
                  and counts the host cluster twice (`qcow2_alloc_bytes`). After a snapshot, no entry has the flag \
@@ -114,12 +115,27 @@ pub const QUIRKS: &[Quirk] = &[
         format: "qcow2",
         cause: Cause::Choice,
         qemu_version: "10.0.2",
-        fingerprint: "map_text_divergence: qcow2, folder of the file",
+        fingerprints: &["map_text_divergence: qcow2, folder of the file"],
         reason: "QEMU resolves a relative name of a data file from the current folder, but a relative name of a \
                  backing file from the folder of the image. The specification says nothing of it. For this command, \
                  both names start at the folder of the image, so that an image means the same wherever a program \
                  runs. If the image below has an absolute name, its data file has one, too, in the map for people.",
         example: examples::data_file_folder,
+    },
+    Quirk {
+        id: "version-2-zero-flag",
+        title: "qemu-img check does not report a zero flag in a version 2 image",
+        format: "qcow2",
+        cause: Cause::Choice,
+        qemu_version: "10.0.2",
+        fingerprints: &[
+            "check_exit_code_divergence: qcow2, 0 → 2, a zero flag in version 2",
+            "check_field_divergence: qcow2, corruptions: number → number, a zero flag in version 2",
+            "check_exit_code_divergence: qcow2, 3 → 2, a zero flag in version 2",
+        ],
+        reason: "In version 2, bit 0 of an L2 entry is reserved. `map` and other readers refuse such an entry, and \
+                 so does QEMU, but `qemu-img check` passes over it. `qcowfuzz check` reports it as a corruption.",
+        example: examples::version_2_zero_flag,
     },
 ];
 
@@ -135,9 +151,12 @@ pub fn page() -> String {
         let _ = writeln!(text, "| [{id}](#{id}) | {format} | {} | {qemu_version} |", cause.name());
     }
     for quirk in QUIRKS {
-        let Quirk { id, title, reason, fingerprint, .. } = quirk;
-        let _ =
-            write!(text, "\n## {id}\n\n**{title}.** {reason}\n\nFingerprint: `{fingerprint}`\n\n");
+        let Quirk { id, title, reason, fingerprints, .. } = quirk;
+        let _ = write!(text, "\n## {id}\n\n**{title}.** {reason}\n\nFingerprints:\n\n");
+        for fingerprint in *fingerprints {
+            let _ = writeln!(text, "- `{fingerprint}`");
+        }
+        text.push('\n');
         text += &block("sh", commands(&(quirk.example)()).iter().map(String::as_str));
     }
     text

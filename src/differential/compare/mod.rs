@@ -2,6 +2,7 @@
 
 mod data;
 mod fields;
+mod findings;
 mod map;
 mod replies;
 mod text;
@@ -28,12 +29,14 @@ pub fn compare(
     match question {
         DiskQuestion::Map { form: OutputForm::Json, .. } => map::compare(answers)?,
         DiskQuestion::Map { form: OutputForm::Human, .. } => text::compare_map(answers)?,
-        DiskQuestion::Check(OutputForm::Json) | DiskQuestion::Info(OutputForm::Json) => {
-            fields::compare(answers)?
+        DiskQuestion::Check(OutputForm::Json) => {
+            fields::compare(answers).map_err(|divergence| findings::name(divergence, answers))?
         }
-        DiskQuestion::Check(OutputForm::Human) | DiskQuestion::Info(OutputForm::Human) => {
-            text::compare(answers)?
+        DiskQuestion::Check(OutputForm::Human) => {
+            text::compare(answers).map_err(|divergence| findings::name(divergence, answers))?
         }
+        DiskQuestion::Info(OutputForm::Json) => fields::compare(answers)?,
+        DiskQuestion::Info(OutputForm::Human) => text::compare(answers)?,
         DiskQuestion::Read if both_succeed => data::compare(files)?,
         DiskQuestion::Read => {}
     }
@@ -62,7 +65,10 @@ fn ends(question: &DiskQuestion, answers: Replies<'_>) -> Result<(), Divergence>
         true => String::new(),
         false => format!(" ({})", class_or_finding(question, answer)),
     };
-    let what = format!("{qemu}{} → {tested}{}", why(answers.qemu), why(answers.tested));
+    let what = match findings::named(answers) {
+        Some(name) => format!("{qemu} → {tested}, {name}"),
+        None => format!("{qemu}{} → {tested}{}", why(answers.qemu), why(answers.tested)),
+    };
     let detail = format!(
         "qemu: {}tested: {}",
         lines(&answers.qemu.message()),

@@ -15,7 +15,7 @@ pub struct Replies<'a> {
     pub has_known_messages: bool,
 }
 
-/// The raw files that both sides wrote, for [`DiskQuestion::Read`].
+/// The raw files that both sides wrote, for `DiskQuestion::Read`.
 #[derive(Clone, Copy, Debug)]
 pub struct RawFiles<'a> {
     /// QEMU's file.

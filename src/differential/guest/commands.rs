@@ -4,7 +4,8 @@ use crate::differential::pattern::Pattern;
 use crate::differential::process::{Reply, ReplyEnd};
 use crate::differential::recipe::{Command, FOLDER};
 
-use super::{GuestContent, GuestData, GuestModel};
+use super::data::{GuestContent, GuestData};
+use super::model::GuestModel;
 
 impl GuestModel {
     /// Notes a command that wrote a file, and ran no tool of QEMU.
@@ -44,7 +45,7 @@ impl GuestModel {
         if matches!(reply.end, ReplyEnd::Exit(_)) {
             let mut data = self.disk_or_unknown(file);
             for request in requests {
-                // If one request fails, nobody knows which one.
+                // If one request fails, the exit code does not say which one.
                 perform(&mut data, request, reply.is_success());
             }
             self.disks.insert(file.to_string(), data);

@@ -9,12 +9,12 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Storage};
 
-use super::{GuestContent, GuestData};
+use super::data::{GuestContent, GuestData};
 
 /// The bytes that are compared at once.
 const GUEST_PIECE_BYTES: usize = 256 << 10;
 
-/// Compares the raw file `read` with what a guest must read. `folder` contains the files of guest data.
+/// Compares the raw file `read` with the bytes that a guest must read. `folder` contains the files of guest data.
 ///
 /// Both sides agree about these bytes: a difference means that QEMU lost data, or that both read wrong bytes.
 pub(in crate::differential) fn compare(

@@ -1,7 +1,8 @@
 use crate::differential::process::{Reply, ReplyEnd};
 use crate::differential::recipe::Command;
 
-use super::{GuestContent, GuestModel, compare};
+use super::data::{GuestContent, GuestPiece};
+use super::{GuestModel, compare};
 
 fn reply(code: i32) -> Reply {
     Reply { end: ReplyEnd::Exit(code), stdout: Vec::new(), stderr: Vec::new() }
@@ -21,7 +22,7 @@ fn io(model: &mut GuestModel, request: &str, file: &str, code: i32) {
 /// Returns the pieces of a disk as text.
 fn pieces(model: &GuestModel, file: &str) -> String {
     let Some(data) = model.disk(file) else { return "unknown".to_string() };
-    let piece = |(start, piece): (&u64, &super::GuestPiece)| match &piece.content {
+    let piece = |(start, piece): (&u64, &GuestPiece)| match &piece.content {
         GuestContent::Byte(byte) => format!("{start}-{}={byte}", piece.end),
         GuestContent::File { name, origin } => format!("{start}-{}={name}@{origin}", piece.end),
         GuestContent::Unknown => format!("{start}-{}=?", piece.end),

@@ -69,3 +69,15 @@ pub(super) fn data_file_folder() -> Recipe {
     let question = DiskQuestion::Map { form: OutputForm::Human, start: None, length: None };
     recipe(DiskOperation::Create, "top.qcow2", commands, vec![question])
 }
+
+/// A damaged L2 entry of a version 2 image.
+pub(super) fn version_2_zero_flag() -> Recipe {
+    let commands = vec![
+        qemu_img("create -q -f qcow2 -o compat=0.10 disk.qcow2 64k"),
+        qemu_io(&["write -q 0 64k"], "disk.qcow2"),
+        // The lowest byte of the first L2 entry.
+        Command::Damage { file: "disk.qcow2".to_string(), at: 0x40007, bytes: "01".to_string() },
+    ];
+    let questions = vec![DiskQuestion::Check(OutputForm::Json)];
+    recipe(DiskOperation::Create, "disk.qcow2", commands, questions)
+}

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tar::{Archive, Entry};
 
-use super::{
+use super::layout::{
     ANSWERS_FILE, DISK_FOLDER, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
@@ -26,8 +26,8 @@ use crate::differential::summary::{FoundDivergence, Summary};
 use crate::differential::workdir::WorkFolder;
 use crate::disk::error::Error;
 
-/// Has the program under test answer the questions of a recording, and compares its answers with QEMU's. Divergences are
-/// reported, and not minimized. `sides` gets the version of QEMU that the recording names.
+/// Has the program under test answer the questions of a recording, and compares its answers with QEMU's. Divergences
+/// are reported, and not minimized. `sides` gets the version of QEMU that the recording names.
 ///
 /// # Errors
 /// The recording cannot be read, or an iteration cannot be carried out.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use tar::{Builder, Header};
 
-use super::{
+use super::layout::{
     ANSWERS_FILE, DISK_FOLDER, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
@@ -25,9 +25,9 @@ use crate::disk::storage::{FileStorage, Storage};
 /// The most stored bytes of the files of an iteration. Larger ones are left out.
 const MAX_RECORDED_BYTES: u64 = 8 << 20;
 
-/// Carries out the iterations of a plan, one after the other, and records QEMU's answers after the last step. Iterations
-/// with absolute names are left out, because another machine has other folders. Returns the number of iterations that
-/// were recorded.
+/// Carries out the iterations of a plan, one after the other, and records QEMU's answers after the last step.
+/// Iterations with absolute names are left out, because another machine has other folders. Returns the number of
+/// iterations that were recorded.
 ///
 /// # Errors
 /// The file exists or cannot be written, or an iteration cannot be carried out.

@@ -1,0 +1,48 @@
+//! The disks of an iteration.
+
+use std::collections::BTreeMap;
+
+use super::data::GuestData;
+
+/// The disks of an iteration, by the names of their files.
+#[derive(Clone, Debug, Default)]
+pub(in crate::differential) struct GuestModel {
+    pub(super) disks: BTreeMap<String, GuestData>,
+    /// The image below an image.
+    pub(super) backing: BTreeMap<String, String>,
+    /// The internal snapshots, by the image and the name.
+    pub(super) snapshots: BTreeMap<(String, String), GuestData>,
+}
+
+impl GuestModel {
+    /// Returns the bytes of a disk, if anything is known of them.
+    pub(in crate::differential) fn disk(&self, file: &str) -> Option<&GuestData> {
+        self.disks.get(file)
+    }
+
+    pub(super) fn disk_or_unknown(&self, file: &str) -> GuestData {
+        self.disks.get(file).cloned().unwrap_or_else(GuestData::unknown)
+    }
+
+    /// Forgets a disk, and those above it.
+    pub(super) fn forget(&mut self, file: &str) {
+        self.disks.remove(file);
+        self.forget_above(file);
+    }
+
+    /// Forgets the disks above an image, which has changed.
+    pub(super) fn forget_above(&mut self, file: &str) {
+        let above: Vec<String> = self
+            .backing
+            .iter()
+            .filter(|(_, lower)| *lower == file)
+            .map(|(upper, _)| upper.clone())
+            .collect();
+        for upper in above {
+            // An image that lies below itself is never above a known one.
+            if self.disks.remove(&upper).is_some() {
+                self.forget_above(&upper);
+            }
+        }
+    }
+}
