@@ -70,7 +70,7 @@ impl GuestData {
         }
     }
 
-    /// Gives the disk another size. QEMU may keep up to a sector of what was cut.
+    /// Gives the disk another size. QEMU may keep up to a sector behind the new end.
     pub(super) fn resize(&mut self, size: u64) {
         if size < self.size {
             self.split(size);
