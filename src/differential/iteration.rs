@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::compare::{self, RawFiles, Replies};
+use super::compare::{self, RawFiles, Replies, version_of};
 use super::divergence::{Divergence, DivergenceKind};
 use super::guest::{self, GuestModel};
 use super::perform::{IterationError, Performed, crash_or_hang, file_error, perform, remove};
@@ -195,6 +195,7 @@ impl RecipeRunner<'_> {
         let replies = Replies {
             qemu: &qemu,
             tested: &tested,
+            version: version_of(&self.sides.qemu.version),
             has_known_messages: matches!(self.sides.tested, Tested::Ours(_)),
         };
         let files = RawFiles { qemu: &outputs[0], tested: &outputs[1] };

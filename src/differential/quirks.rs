@@ -101,7 +101,12 @@ pub const QUIRKS: &[Quirk] = &[
         format: "qcow2",
         cause: Cause::Qemu,
         qemu_version: "10.0.2",
-        fingerprints: &["check_exit_code_divergence: qcow2, 0 → 2, a cluster with two structures"],
+        fingerprints: &[
+            "check_exit_code_divergence: qcow2, 0 → 2, a cluster with two structures",
+            "check_exit_code_divergence: qcow2, 3 → 2, a cluster with two structures",
+            "check_field_divergence: qcow2, corruptions: number → number, a cluster with two structures",
+            "check_text_divergence: qcow2, row → row, a cluster with two structures",
+        ],
         reason: "QEMU packs compressed clusters into one host cluster. If that host cluster was freed and \
                  allocated for other data meanwhile, the next compressed write goes on in it, destroys that data, \
                  and counts the host cluster twice (`qcow2_alloc_bytes`). After a snapshot, no entry has the flag \
@@ -132,6 +137,7 @@ pub const QUIRKS: &[Quirk] = &[
             "check_exit_code_divergence: qcow2, 0 → 2, a zero flag in version 2",
             "check_field_divergence: qcow2, corruptions: number → number, a zero flag in version 2",
             "check_exit_code_divergence: qcow2, 3 → 2, a zero flag in version 2",
+            "check_text_divergence: qcow2, row → row, a zero flag in version 2",
         ],
         reason: "In version 2, bit 0 of an L2 entry is reserved. `map` and other readers refuse such an entry, and \
                  so does QEMU, but `qemu-img check` passes over it. `qcowfuzz check` reports it as a corruption.",

@@ -6,6 +6,7 @@ mod findings;
 mod map;
 mod replies;
 mod text;
+mod versions;
 
 use super::divergence::{Divergence, DivergenceKind, without_numbers};
 use super::process::{Reply, ReplyEnd};
@@ -14,6 +15,7 @@ use super::recipe::{DiskQuestion, OutputForm};
 
 pub use map::parse as parse_map;
 pub use replies::{RawFiles, Replies};
+pub use versions::version_of;
 
 /// Compares two answers.
 ///
@@ -24,6 +26,9 @@ pub fn compare(
     answers: Replies<'_>,
     files: RawFiles<'_>,
 ) -> Result<(), Divergence> {
+    let [qemu, tested] = [answers.qemu, answers.tested]
+        .map(|reply| versions::as_in(answers.version, question, reply));
+    let answers = Replies { qemu: &qemu, tested: &tested, ..answers };
     ends(question, answers)?;
     let both_succeed = answers.qemu.is_success();
     match question {

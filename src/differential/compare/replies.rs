@@ -11,6 +11,8 @@ pub struct Replies<'a> {
     pub qemu: &'a Reply,
     /// The answer of the program under test.
     pub tested: &'a Reply,
+    /// The first two numbers of QEMU's version.
+    pub version: (u32, u32),
     /// The program under test prints messages whose reasons have classes: ours does.
     pub has_known_messages: bool,
 }

@@ -44,9 +44,9 @@ fn difference(qemu: &[u8], tested: &[u8]) -> Divergence {
 /// The columns of a map for people.
 const COLUMNS: [&str; 3] = ["start", "length", "offset"];
 
-/// Reports whether a line is a row of a map: it begins with a number.
+/// Reports whether a line is a row of a map: it begins with numbers, and those but 0 are hexadecimal.
 fn is_row(line: &str) -> bool {
-    line.starts_with(|letter: char| letter.is_ascii_digit())
+    line.starts_with(|letter: char| letter.is_ascii_digit()) && line.contains(" 0x")
 }
 
 /// Returns the first column that differs between two rows of a map.

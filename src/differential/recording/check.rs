@@ -11,7 +11,7 @@ use super::layout::{
     ANSWERS_FILE, DISK_FOLDER, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
-use crate::differential::compare::{RawFiles, Replies, compare};
+use crate::differential::compare::{RawFiles, Replies, compare, version_of};
 use crate::differential::divergence::Divergence;
 use crate::differential::iteration::{Course, Met, meet};
 use crate::differential::minimize::MinimizedRecipe;
@@ -152,6 +152,7 @@ impl Checker<'_> {
         let answers = Replies {
             qemu: &qemu,
             tested: &ours,
+            version: version_of(&self.sides.qemu.version),
             has_known_messages: matches!(self.sides.tested, Tested::Ours(_)),
         };
         let files = RawFiles { qemu: &job.join(READ_FILE), tested: &output };
