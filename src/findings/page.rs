@@ -49,7 +49,7 @@ pub fn render(report: &Report, result: &QemuResult) -> String {
 }
 
 /// Returns a page with the style of reports, which loads nothing.
-pub fn document(title: &str, body: &Markup) -> String {
+pub(crate) fn document(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
