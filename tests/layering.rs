@@ -87,7 +87,7 @@ const FILES: &[&str] = &[
     "walkers::chain",
     "images::export",
     "harness::chain_files",
-    "harness::command_engine::process",
+    "harness::engine_process",
     "findings::isolation",
     "findings::qemu",
     "findings::bundle",
@@ -100,7 +100,7 @@ const FILES: &[&str] = &[
 ];
 /// The modules that may use a clock, or go through a hash map in its random order.
 const CLOCKED: &[&str] = &[
-    "harness::command_engine::process",
+    "harness::engine_process",
     "findings::isolation",
     "fuzzing::campaign",
     "fuzzing::embedded",
@@ -116,7 +116,7 @@ const CLOCKED: &[&str] = &[
 ];
 /// The modules that may start other processes.
 const PROCESSES: &[&str] = &[
-    "harness::command_engine::process",
+    "harness::engine_process",
     "findings::isolation",
     "findings::judges::predicate",
     "findings::qemu",

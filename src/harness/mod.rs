@@ -11,6 +11,8 @@ pub mod command_engine;
 pub mod engine;
 pub(crate) mod engine_failure;
 #[cfg(feature = "fuzzer")]
+mod engine_process;
+#[cfg(feature = "fuzzer")]
 pub(crate) mod export;
 pub mod idle;
 pub mod implementation;

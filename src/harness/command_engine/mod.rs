@@ -6,7 +6,6 @@
 //! The walker answers nothing else. A question that the rehearsal did not foresee is sent by itself.
 
 mod hello;
-mod process;
 mod question;
 mod session;
 
@@ -20,12 +19,12 @@ use crate::disk::offsets::GuestOffset;
 use super::chain::Chain;
 use super::claims::{Claims, EnginePolicy};
 use super::engine::{Engine, EngineEnd, EngineError, OpenDisk};
+use super::engine_process::EngineProcess;
 use super::implementation::Implementation;
 use super::status::GuestRun;
 use super::walker::{Walker, WalkerDisk};
 
 use hello::{Hello, Verbs};
-use process::EngineProcess;
 use question::{LineQuestion, ParsedAnswer};
 use session::Session;
 

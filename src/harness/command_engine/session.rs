@@ -11,9 +11,9 @@ use crate::harness::ChainFiles;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{EngineEnd, EngineError};
 use crate::harness::engine_failure;
+use crate::harness::engine_process::{EngineProcess, Silence};
 
 use super::hello::{Hello, HelloParser};
-use super::process::{EngineProcess, Silence};
 use super::question::{LineQuestion, Lines, ParsedAnswer};
 
 /// A command that is asked about one image at a time.

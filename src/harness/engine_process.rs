@@ -70,6 +70,8 @@ pub(super) struct EngineProcess {
     /// The last bytes of standard error.
     error_tail: Vec<u8>,
     has_closed_errors: bool,
+    /// The bytes of one read of a pipe.
+    piece: Vec<u8>,
 }
 
 /// The clocks of one exchange.
@@ -103,7 +105,8 @@ impl EngineProcess {
             fcntl_setfl(pipe, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
         }
         let (unread, error_tail) = Default::default();
-        Ok(Self { child, input, output, errors, unread, error_tail, has_closed_errors: false })
+        let (has_closed_errors, piece) = (false, vec![0; PIPE_BYTES]);
+        Ok(Self { child, input, output, errors, unread, error_tail, has_closed_errors, piece })
     }
 
     /// Writes `questions`, and reads until `take` has all answers. `take` gets all bytes that it has not taken, and
@@ -113,7 +116,19 @@ impl EngineProcess {
         questions: &[u8],
         take: &mut TakeAnswers<'_>,
     ) -> Result<(), Silence> {
-        let (mut unsent, mut piece) = (questions, vec![0; PIPE_BYTES]);
+        let mut piece = std::mem::take(&mut self.piece);
+        let exchanged = self.exchange_pieces(questions, take, &mut piece);
+        self.piece = piece;
+        exchanged
+    }
+
+    fn exchange_pieces(
+        &mut self,
+        questions: &[u8],
+        take: &mut TakeAnswers<'_>,
+        piece: &mut [u8],
+    ) -> Result<(), Silence> {
+        let mut unsent = questions;
         let now = Instant::now();
         let mut clocks = Clocks { looked: now, cpu: None, progressed: now };
         loop {
@@ -135,13 +150,13 @@ impl EngineProcess {
             if !self.wait(!unsent.is_empty())? && !self.is_in_time(&mut clocks) {
                 return Err(Silence::Ended(self.kill()));
             }
-            self.read_errors(&mut piece);
+            self.read_errors(piece);
             match if unsent.is_empty() { Ok(0) } else { self.input.write(unsent) } {
                 Ok(written) => unsent = unsent.get(written..).unwrap_or_default(),
                 Err(error) if is_transient(&error) => {}
                 Err(_) => return Err(self.ended()?),
             }
-            match self.output.read(&mut piece) {
+            match self.output.read(piece) {
                 Ok(0) => return Err(self.ended()?),
                 Ok(read) => {
                     self.unread.extend_from_slice(&piece[..read]);
