@@ -149,6 +149,7 @@ fn the_seeds_fire_every_event_and_move_every_vital() {
             Counter::Vital { vital, magnitude: 1.. } => drop(vitals.insert(vital)),
             Counter::Delta { vital, magnitude: 1.. } => drop(changes.insert(vital)),
             Counter::Rare(_) | Counter::Vital { .. } | Counter::Delta { .. } => {}
+            Counter::Second(answer) => panic!("{}: without a second opinion", answer.name()),
         }
     }
     let missing = |all: &[Event]| {

@@ -18,6 +18,7 @@ use crate::fuzzing::campaign::{
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
+use super::against;
 use super::engine;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::limits::MemoryArgument;
@@ -111,7 +112,8 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
     let stop = stop_on_ctrl_c()?;
     let (start, executable) = (Instant::now(), under_test.executable()?);
     // A run stops at a finding that is not known, so the list of known ones decides about coverage, too.
-    let judged = format!("{}{:?}", engine::identity(), under_test.known);
+    let second = against::identity(under_test.qemu.as_ref());
+    let judged = format!("{}{:?}{second}", engine::identity(), under_test.known);
     let plan = CampaignPlan {
         build: build_name(&executable, &judged)?,
         executable,
@@ -193,6 +195,14 @@ fn lines(summary: &CampaignSummary, out: &mut impl Write) -> io::Result<()> {
     if summary.unsupported > 0 {
         let what = "runs had images with features that the implementation does not claim";
         writeln!(out, "not judged: {} {what}", summary.unsupported)?;
+    }
+    if summary.compared + summary.not_compared > 0 {
+        write!(out, "QEMU judged {} images", summary.compared)?;
+        let what = "that are too large, or change during reads";
+        match summary.not_compared {
+            0 => writeln!(out)?,
+            others => writeln!(out, ", and not {others} others {what}")?,
+        }
     }
     known_lines(&summary.known, out)?;
     if found.is_empty() {

@@ -1,6 +1,7 @@
 //! The command line. Each verb has a file, which parses its arguments, calls the library, prints the result, and
 //! returns an exit code.
 
+mod against;
 mod asm;
 mod bundle;
 mod check;
@@ -38,7 +39,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::harness::implementation::Implementation;
+use crate::harness::qemu_io::WholeMaps;
 
+use against::AgainstOption;
 use exit::{CommandError, Exit, ExitResult};
 use terminal::complain;
 use under_test::{KnownOption, UnderTest};
@@ -52,6 +55,8 @@ struct Arguments {
     /// Test the implementation behind this command, which a shell runs; docs/protocol.md describes its lines
     #[arg(long, global = true, value_name = "CMD")]
     engine_command: Option<String>,
+    #[command(flatten)]
+    against: AgainstOption,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -125,7 +130,7 @@ pub fn main_with(implementation: impl Implementation) -> ExitCode {
 
 fn run(
     implementation: &impl Implementation,
-    Arguments { known, verb, .. }: &Arguments,
+    Arguments { known, against, verb, .. }: &Arguments,
 ) -> ExitResult {
     let without_inputs = match verb {
         Verb::Info(_) => Some("info"),
@@ -140,8 +145,15 @@ fn run(
         Verb::NewEngine(_) => Some("new-engine"),
         _ => None,
     };
-    without_inputs.map_or(Ok(()), |name| known.reject(name))?;
-    let under_test = &UnderTest::new(implementation, known)?;
+    if let Some(name) = without_inputs {
+        known.reject(name)?;
+        against.reject(name)?;
+    }
+    let whole_maps = match verb {
+        Verb::Fuzz(_) | Verb::FuzzWorker(_) => WholeMaps::OneIn64,
+        _ => WholeMaps::Always,
+    };
+    let under_test = &UnderTest::new(implementation, known, against.start(whole_maps)?)?;
     if !matches!(verb, Verb::Triage(_)) {
         under_test.reject_folders()?;
     }

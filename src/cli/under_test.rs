@@ -7,8 +7,10 @@ use crate::disk::files;
 use crate::findings::isolation::Executable;
 use crate::harness::engine::Engine;
 use crate::harness::implementation::Implementation;
+use crate::harness::qemu_io::{AgainstQemu, Qemu};
 use crate::harness::{Knowing, KnownFindings};
 
+use super::against;
 use super::engine;
 use super::exit::CommandError;
 
@@ -35,17 +37,23 @@ impl KnownOption {
 /// An implementation, and what else a verb needs to run inputs with it.
 pub struct UnderTest<I> {
     /// The implementation, with its known findings and those of the option.
-    pub implementation: Knowing<I>,
+    pub implementation: AgainstQemu<Knowing<I>>,
     /// The known findings.
     pub known: KnownFindings,
     /// The folders of known bugs that the option names.
     pub folders: Vec<PathBuf>,
+    /// The QEMU that judges the images, too.
+    pub qemu: Option<Qemu>,
     files: Vec<PathBuf>,
 }
 
 impl<I: Implementation> UnderTest<I> {
-    /// Reads the files that the option names.
-    pub fn new(implementation: &I, option: &KnownOption) -> Result<Self, CommandError> {
+    /// Reads the files that the option names. `qemu` judges the images, too.
+    pub fn new(
+        implementation: &I,
+        option: &KnownOption,
+        qemu: Option<Qemu>,
+    ) -> Result<Self, CommandError> {
         let mut known = implementation.engine(&()).known_findings();
         let (folders, files): (Vec<_>, Vec<_>) =
             option.known.iter().cloned().partition(|path| path.is_dir());
@@ -53,7 +61,8 @@ impl<I: Implementation> UnderTest<I> {
             known = known.and(&read(path)?);
         }
         let implementation = Knowing::new(implementation, known.clone());
-        Ok(Self { implementation, known, folders, files })
+        let implementation = AgainstQemu::new(&implementation, qemu.clone());
+        Ok(Self { implementation, known, folders, qemu, files })
     }
 
     /// Rejects folders, which only `triage` reads.
@@ -68,7 +77,7 @@ impl<I: Implementation> UnderTest<I> {
     }
 
     /// Returns the file of this process, even if another file has taken its name since. It is called with the same
-    /// options `--engine-command` and `--known`.
+    /// options `--engine-command`, `--against` and `--known`.
     pub fn executable(&self) -> Result<Executable, CommandError> {
         let running = Path::new("/proc/self/exe");
         let path = match running.exists() {
@@ -82,7 +91,7 @@ impl<I: Implementation> UnderTest<I> {
             option.push(file);
             option
         };
-        let engine = engine::arguments().into_iter();
+        let engine = engine::arguments().into_iter().chain(against::arguments(self.qemu.as_ref()));
         Ok(Executable::new(path, engine.chain(self.files.iter().map(option))))
     }
 }

@@ -7,16 +7,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::disk::error::Error;
+use crate::disk::extent::Extent;
 use crate::disk::files::Existing;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::constants::INCOMPATIBLE_DATA_FILE;
 use crate::harness::export;
 use crate::harness::export::Built;
+use crate::harness::qemu_io::QemuMapRecord;
 use crate::harness::target::Expectation;
 use crate::images::export::Holes;
 use crate::images::files::{FileNames, Images, LayerFiles};
@@ -126,7 +127,10 @@ fn map(built: Built) -> Result<Map, QemuError> {
     if images.layers().any(|files| files.format == ImageFormat::Vhdx) {
         return Err(QemuError::NoBlocks);
     }
-    Ok(Map { records: answer.into_iter().map(MapRecord::from).collect(), holes })
+    Ok(Map {
+        records: answer.into_iter().map(|it| MapRecord::from(&Extent::from(it))).collect(),
+        holes,
+    })
 }
 
 /// Returns the version of the installed qemu-img.
@@ -213,30 +217,6 @@ fn first_line(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_string()
 }
 
-/// A record in the output of any version of qemu-img.
-#[derive(Debug, Deserialize)]
-struct QemuMapRecord {
-    start: u64,
-    length: u64,
-    depth: u32,
-    present: bool,
-    zero: bool,
-    data: bool,
-    /// The key exists since QEMU 8.2.
-    compressed: Option<bool>,
-    offset: Option<u64>,
-}
-
-impl From<QemuMapRecord> for MapRecord {
-    fn from(answer: QemuMapRecord) -> Self {
-        let QemuMapRecord { start, length, depth, present, zero, data, compressed, offset } =
-            answer;
-        // Without this key, data without a host offset is compressed.
-        let compressed = compressed.unwrap_or(data && offset.is_none());
-        Self { start, length, depth, present, zero, data, compressed, offset }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,13 +232,5 @@ mod tests {
             "could not open the image: No."
         );
         assert_eq!(shortened("qemu-img: /tmp/.tmpx/layer.0.raw: gone"), "layer.0.raw: gone");
-    }
-
-    #[test]
-    fn what_older_versions_print_is_read() {
-        let old = r#"{ "start": 0, "length": 9, "depth": 0, "present": true, "zero": false, "data": true,
-            "filename": "x"}"#;
-        let record = MapRecord::from(serde_json::from_str::<QemuMapRecord>(old).unwrap());
-        assert_eq!(record.extent().to_string(), "0x0+0x9 compressed");
     }
 }

@@ -258,6 +258,9 @@ impl<S: Subject> Fuzzer<S> {
         if !matches!(answer, RunReply::Skipped) {
             self.subject.met().iter().for_each(|fingerprint| self.found.add_known(fingerprint));
         }
+        if let RunReply::Sound(outcome) = &answer {
+            self.found.add_compared(outcome.second);
+        }
         match &answer {
             RunReply::Skipped | RunReply::KnownPanic => return Ok(false),
             // An input that was not judged earns no credit.

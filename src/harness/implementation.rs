@@ -4,6 +4,7 @@ use crate::disk::observer::Observer;
 
 use super::Walker;
 use super::engine::Engine;
+use super::second_opinion::SecondOpinion;
 
 /// An implementation under test. Every engine that can be cloned is one.
 pub trait Implementation: Clone + 'static {
@@ -12,6 +13,16 @@ pub trait Implementation: Clone + 'static {
 
     /// Creates an engine. Our walker reports its events to `observer`; other engines report none.
     fn engine<O: Observer + Clone + 'static>(&self, observer: &O) -> Self::Engine<O>;
+
+    /// Creates another implementation that judges the images of a run, too: by default, none. It reports its answers to
+    /// `observer`.
+    fn second_opinion<O: Observer + Clone + 'static>(
+        &self,
+        observer: &O,
+    ) -> Option<Box<dyn SecondOpinion>> {
+        let _ = observer;
+        None
+    }
 }
 
 impl<E: Engine + Clone + 'static> Implementation for E {

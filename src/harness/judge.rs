@@ -22,6 +22,7 @@ use super::chain::Chain;
 use super::known::KnownFindings;
 use super::meter::Meter;
 use super::rounded::{DiskSizes, Rounded};
+use super::second_opinion::Opinion;
 use super::verdicts::Verdicts;
 
 /// The oracles, with their buffers.
@@ -78,6 +79,16 @@ impl Judge {
     /// Returns the verdict on an image whose answers were `judged`: the process that gave them may have ended.
     pub(super) fn ended(&mut self, end: Option<EngineEnd>, judged: OracleResult) -> OracleResult {
         self.verdicts.judge_end(end, judged, ())
+    }
+
+    /// Has `second` judge the engine's answers about the last image, too.
+    pub(super) fn compare<E: Engine>(
+        &mut self,
+        second: &mut Opinion,
+        engine: &mut E,
+        case: &Case,
+    ) -> OracleResult {
+        second.judge(engine, case, Some(&self.expected), &mut self.verdicts)
     }
 
     /// Returns the extents that the model expected of the last image.

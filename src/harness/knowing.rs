@@ -7,6 +7,7 @@ use super::chain::Chain;
 use super::engine::{Engine, EngineError, pass_on_to_engine};
 use super::implementation::Implementation;
 use super::known::KnownFindings;
+use super::second_opinion::SecondOpinion;
 
 /// An implementation with other known findings than its own.
 #[derive(Clone, Debug)]
@@ -27,6 +28,13 @@ impl<I: Implementation> Implementation for Knowing<I> {
 
     fn engine<O: Observer + Clone + 'static>(&self, observer: &O) -> Self::Engine<O> {
         KnowingEngine::new(self.implementation.engine(observer), self.known.clone())
+    }
+
+    fn second_opinion<O: Observer + Clone + 'static>(
+        &self,
+        observer: &O,
+    ) -> Option<Box<dyn SecondOpinion>> {
+        self.implementation.second_opinion(observer)
     }
 }
 

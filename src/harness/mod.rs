@@ -25,8 +25,11 @@ pub(crate) mod model;
 pub(crate) mod oracles;
 mod pipeline;
 pub mod prelude;
+#[cfg(feature = "fuzzer")]
+pub mod qemu_io;
 mod rounded;
 mod run;
+pub mod second_opinion;
 pub mod selftest;
 pub mod status;
 pub mod stream;

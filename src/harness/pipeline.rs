@@ -8,6 +8,7 @@ use crate::harness::case::Case;
 use crate::harness::claims::Claims;
 use crate::harness::idle::Unanswered;
 use crate::harness::oracles::{OracleResult, Violation};
+use crate::harness::second_opinion::ComparedImages;
 use crate::images::damage::Damage;
 use crate::images::files::{FileNames, Images};
 use crate::images::limits::Limits;
@@ -42,6 +43,8 @@ pub struct Outcome {
     pub unsupported: bool,
     /// The kinds of questions that the engine did not answer.
     pub unanswered: Unanswered,
+    /// The images that a second opinion has judged, or could not judge.
+    pub second: ComparedImages,
 }
 
 /// A violation, and its place in the program.

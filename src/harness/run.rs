@@ -13,6 +13,7 @@ use crate::images::limits::Limits;
 use crate::programs::{Program, Vm};
 
 use super::judge::Judge;
+use super::second_opinion::{Opinion, SecondOpinion};
 use super::{Checks, Failure, Outcome, Pipeline};
 
 /// The limits of the programs that a harness runs.
@@ -28,6 +29,7 @@ pub struct Harness<E, O: Observer = ()> {
     judge: Judge,
     /// The judge of rehearsals.
     rehearsal: Judge,
+    second: Option<Opinion>,
 }
 
 impl<E: Engine> Harness<E> {
@@ -43,7 +45,8 @@ impl<E: Engine, O: Observer> Harness<E, O> {
     pub fn observed(engine: E, observer: O) -> Self {
         let (pipeline, structures, rehearsal) = Default::default();
         let judge = Judge::knowing(engine.known_findings());
-        Self { engine, observer, pipeline, structures, judge, rehearsal }
+        let second = None;
+        Self { engine, observer, pipeline, structures, judge, rehearsal, second }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -51,19 +54,26 @@ impl<E: Engine, O: Observer> Harness<E, O> {
         Self { pipeline: Pipeline::named(names), ..self }
     }
 
+    /// Has `second` judge the images, too.
+    pub(super) fn judged_by(self, second: Option<Box<dyn SecondOpinion>>) -> Self {
+        Self { second: second.map(Opinion::new), ..self }
+    }
+
     /// Decodes `input` as a program, runs it, and judges each image that it builds.
     ///
     /// # Errors
     /// The first violation.
     pub fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, structures, judge, rehearsal } = self;
+        let Self { engine, observer, pipeline, structures, judge, rehearsal, second } = self;
         let claims = engine.claims();
         // The random choices of the oracles depend on the program alone.
-        let mut entropy = Entropy::new(u64::from(crc32fast::hash(&pipeline.load(input, &claims))));
+        let checksum = crc32fast::hash(&pipeline.load(input, &claims));
+        let mut entropy = Entropy::new(u64::from(checksum));
         let (mut unsupported, mut refused) = (false, 0);
         engine.begin_run();
         judge.begin_run();
         rehearsal.begin_run();
+        second.iter_mut().for_each(|second| second.begin_run(checksum));
         let outcome = pipeline.run(LIMITS, checks, observer, |case| {
             if judge.verdicts_mut().judge(structures.check(case))?.is_none() {
                 // The rest of the case depends on correct structures.
@@ -90,10 +100,16 @@ impl<E: Engine, O: Observer> Harness<E, O> {
                     refused += 1;
                     Ok(())
                 }
-                judged => judged,
+                Ok(()) => match second {
+                    Some(second) => judge.compare(second, engine, case),
+                    None => Ok(()),
+                },
+                Err(found) => Err(found),
             }
         })?;
-        Ok(Outcome { refused, unsupported, unanswered: judge.verdicts().unanswered(), ..outcome })
+        let second = second.as_ref().map_or_else(Default::default, Opinion::images);
+        let unanswered = judge.verdicts().unanswered();
+        Ok(Outcome { refused, unsupported, unanswered, second, ..outcome })
     }
 
     /// Decodes `input` as a program, runs it without judging anything, and returns the image that it builds. If it

@@ -10,8 +10,10 @@ use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
 use super::engine::Engine;
+use super::engine_failure;
 use super::implementation::Implementation;
-use super::target::{Definition, Inputs, Target};
+use super::second_opinion::SecondOpinion;
+use super::target::{Definition, Expectation, Inputs, Target};
 
 macro_rules! targets {
     ($($(#[$attribute:meta])* $kind:ident in $module:ident,)+) => {
@@ -39,14 +41,20 @@ macro_rules! targets {
                 }
             }
 
-            /// Creates the target with `engine` under test.
-            fn of_engine<E, O>(self, engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
+            /// Creates the target with `engine` under test, and with the second opinion if there is one.
+            fn of_engine<E, O>(
+                self,
+                engine: E,
+                names: FileNames,
+                observer: &O,
+                second: Option<Box<dyn SecondOpinion>>,
+            ) -> Box<dyn Target>
             where
                 E: Engine + 'static,
                 O: Observer + Clone + 'static,
             {
                 match self {
-                    $(Self::$kind => $module::create(engine, names, observer),)+
+                    $(Self::$kind => $module::create(engine, names, observer, second),)+
                 }
             }
         }
@@ -73,12 +81,23 @@ impl TargetKind {
         I: Implementation,
         O: Observer + Clone + 'static,
     {
-        self.of_engine(implementation.engine(observer), names, observer)
+        let second = implementation.second_opinion(observer);
+        let walks = matches!(
+            self.definition().expectation,
+            Expectation::Extents | Expectation::UntouchedExtents
+        );
+        if second.is_some() && !walks {
+            engine_failure::fail(format!(
+                "--against: found the target {}, expected map_extents or hostile",
+                self.name()
+            ));
+        }
+        self.of_engine(implementation.engine(observer), names, observer, second)
     }
 
     /// Creates the target with `engine` under test.
     pub fn judging<E: Engine + 'static>(self, engine: E) -> Box<dyn Target> {
-        self.of_engine(engine, FileNames::default(), &())
+        self.of_engine(engine, FileNames::default(), &(), None)
     }
 
     /// Returns the target of that name.

@@ -81,7 +81,7 @@ impl Show {
                 Counter::Vital { vital, magnitude } => {
                     vitals.entry(vital.name()).or_default().push(values(magnitude));
                 }
-                Counter::Delta { .. } => {}
+                Counter::Delta { .. } | Counter::Second(_) => {}
             }
         }
         by_inputs.sort_by_key(|(_, covered)| covered.inputs);

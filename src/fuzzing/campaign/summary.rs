@@ -28,6 +28,10 @@ pub struct CampaignSummary {
     pub seconds: f64,
     /// The number of runs that were not judged: an image had a feature that the implementation does not claim.
     pub unsupported: u64,
+    /// The number of images that a second opinion has judged.
+    pub compared: u64,
+    /// The number of images that it could not judge.
+    pub not_compared: u64,
     /// The number of edges that the corpus covers.
     pub edges: usize,
     /// The number of rare events that the corpus covers.
@@ -102,6 +106,8 @@ impl CampaignSummary {
             jobs: *jobs,
             runs: finished.runs,
             unsupported: finished.found.unsupported(),
+            compared: finished.found.compared().0,
+            not_compared: finished.found.compared().1,
             seconds: elapsed.as_secs_f64(),
             // A job that hung at its end has reported the number of covered edges, but not which ones.
             edges: edges.max(most(|it| it.edges)),

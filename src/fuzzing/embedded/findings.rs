@@ -8,6 +8,7 @@ use crate::disk::error::Error;
 use crate::fuzzing::corpus::Folder;
 
 use crate::findings::runner::Finding;
+use crate::harness::second_opinion::ComparedImages;
 
 /// All findings with one fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,9 +33,16 @@ pub struct SavedFindings {
     /// The number of runs that were not judged: an image had a feature that the engine does not claim.
     #[serde(default, skip_serializing_if = "is_zero")]
     unsupported: u64,
+    /// The number of images that a second opinion has judged, and of those that it could not judge.
+    #[serde(default, skip_serializing_if = "is_none")]
+    compared: (u64, u64),
     /// The findings that are new.
     #[serde(flatten)]
     new: BTreeMap<String, SavedFinding>,
+}
+
+fn is_none(counts: &(u64, u64)) -> bool {
+    *counts == (0, 0)
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -91,9 +99,22 @@ impl SavedFindings {
         self.unsupported
     }
 
+    /// Counts the images that a second opinion has judged, or could not judge.
+    pub fn add_compared(&mut self, images: ComparedImages) {
+        self.compared.0 += images.compared as u64;
+        self.compared.1 += images.not_compared as u64;
+    }
+
+    /// Returns the number of images that a second opinion has judged, and of those that it could not judge.
+    pub fn compared(&self) -> (u64, u64) {
+        self.compared
+    }
+
     /// Adds the findings of another job.
     pub fn extend(&mut self, others: &Self) {
         self.unsupported += others.unsupported;
+        self.compared.0 += others.compared.0;
+        self.compared.1 += others.compared.1;
         for (fingerprint, times) in &others.known {
             *self.known.entry(fingerprint.clone()).or_default() += times;
         }

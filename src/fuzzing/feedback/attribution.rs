@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::disk::observer::{Event, Observer, Rare, State, Vital, WindowClass};
+use crate::disk::observer::{Event, Observer, Rare, SecondAnswer, State, Vital, WindowClass};
 
 use super::{Counter, Recorder};
 
@@ -53,6 +53,10 @@ impl Observer for Attributed {
 
     fn vital(&self, vital: Vital, value: u64) {
         self.recorder.vital(vital, value);
+    }
+
+    fn second(&self, answer: SecondAnswer) {
+        self.recorder.second(answer);
     }
 
     fn measured(&self) {

@@ -20,11 +20,11 @@ mod linux {
     use std::sync::atomic::{AtomicU8, Ordering};
 
     use crate::fuzzing::feedback::Recorder;
-    use crate::fuzzing::feedback::layout::COUNTERS;
+    use crate::fuzzing::feedback::layout::OWN_COUNTERS;
 
     /// libFuzzer clears whole words.
     #[repr(C, align(64))]
-    struct Counters([AtomicU8; COUNTERS]);
+    struct Counters([AtomicU8; OWN_COUNTERS]);
 
     // SAFETY: the section holds only bytes, and libFuzzer's `ExtraCountersBegin` to `ExtraCountersEnd` is the whole
     // section. Any value of these bytes is valid on both sides, and our accesses are atomic.
@@ -32,7 +32,7 @@ mod linux {
     // No code here reads it; without this attribute, the compiler would remove it.
     #[used]
     #[unsafe(link_section = "__libfuzzer_extra_counters")]
-    static EXTRA: Counters = Counters([const { AtomicU8::new(0) }; COUNTERS]);
+    static EXTRA: Counters = Counters([const { AtomicU8::new(0) }; OWN_COUNTERS]);
 
     /// Returns AddressSanitizer's default options, if the target has AddressSanitizer; the environment can override
     /// them. By default it keeps 256 MiB of freed memory, which is half of the memory of a fuzz target.
@@ -45,7 +45,7 @@ mod linux {
     }
 
     pub(super) fn publish(recorder: &Recorder) {
-        for (first, piece) in recorder.pieces() {
+        for (first, piece) in recorder.pieces().filter(|(first, _)| *first < OWN_COUNTERS) {
             for (counter, count) in EXTRA.0[first..].iter().zip(piece) {
                 counter.store(count.get(), Ordering::Relaxed);
             }

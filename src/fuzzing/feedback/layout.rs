@@ -1,9 +1,10 @@
 //! The index and the name of each counter. This is an interface once released: corpora are kept by these counters, so
-//! [`schema_hash`] changes only in a release that says so.
+//! [`schema_hash`] changes only in a release that says so. The counters of second answers lie behind all others and are
+//! not part of it: only campaigns against another implementation count them.
 
 use std::fmt;
 
-use crate::disk::observer::{Event, Rare, State, Vital};
+use crate::disk::observer::{Event, Rare, SecondAnswer, State, Vital};
 
 pub use super::states::{EDGES, events_of};
 use super::states::{edge, edge_at, place_of};
@@ -16,9 +17,13 @@ const RARE_AT: usize = EDGES;
 const VITALS_AT: usize = RARE_AT + 64;
 const DELTAS_AT: usize = VITALS_AT + Vital::COUNT * MAGNITUDES;
 
+/// The number of counters before those of second answers: the counters of a run without a second opinion.
+pub const OWN_COUNTERS: usize = (DELTAS_AT + Vital::COUNT * MAGNITUDES).next_multiple_of(64);
+const SECOND_AT: usize = OWN_COUNTERS;
+
 /// The number of counters. It is a multiple of 64, because the recorder scans pieces of 64 counters. It is at most 16
 /// KiB, which libFuzzer clears and scans in a microsecond.
-pub const COUNTERS: usize = (DELTAS_AT + Vital::COUNT * MAGNITUDES).next_multiple_of(64);
+pub const COUNTERS: usize = (SECOND_AT + SecondAnswer::COUNT).next_multiple_of(64);
 
 const _: () = assert!(COUNTERS <= 16 << 10);
 const _: () = assert!(RARE_AT + Rare::COUNT <= VITALS_AT);
@@ -51,6 +56,8 @@ pub enum Counter {
         /// The magnitude of the difference, less than [`MAGNITUDES`].
         magnitude: u8,
     },
+    /// An answer of another implementation.
+    Second(SecondAnswer),
 }
 
 impl Counter {
@@ -63,6 +70,7 @@ impl Counter {
             Self::Rare(rare) => rare_index(rare),
             Self::Vital { vital, magnitude } => vital_index(vital, magnitude),
             Self::Delta { vital, magnitude } => delta_index(vital, magnitude),
+            Self::Second(answer) => second_index(answer),
         })
     }
 
@@ -72,7 +80,9 @@ impl Counter {
             let vital = *Vital::ALL.get((index - at) / MAGNITUDES)?;
             Some((vital, ((index - at) % MAGNITUDES) as u8))
         };
-        if index >= DELTAS_AT {
+        if index >= SECOND_AT {
+            SecondAnswer::ALL.get(index - SECOND_AT).copied().map(Self::Second)
+        } else if index >= DELTAS_AT {
             let (vital, magnitude) = bucket(DELTAS_AT)?;
             Some(Self::Delta { vital, magnitude })
         } else if index >= VITALS_AT {
@@ -92,7 +102,7 @@ pub fn tally(counters: impl Iterator<Item = Counter>) -> (usize, usize) {
     counters.fold((0, 0), |(edges, rare), counter| match counter {
         Counter::Edge { .. } => (edges + 1, rare),
         Counter::Rare(_) => (edges, rare + 1),
-        Counter::Vital { .. } | Counter::Delta { .. } => (edges, rare),
+        Counter::Vital { .. } | Counter::Delta { .. } | Counter::Second(_) => (edges, rare),
     })
 }
 
@@ -112,6 +122,12 @@ pub const fn vital_index(vital: Vital, magnitude: u8) -> usize {
 #[inline(always)]
 pub(super) const fn delta_index(vital: Vital, magnitude: u8) -> usize {
     DELTAS_AT + vital.index() * MAGNITUDES + magnitude as usize
+}
+
+/// Returns the index of the counter of a second answer.
+#[inline(always)]
+pub(super) const fn second_index(answer: SecondAnswer) -> usize {
+    SECOND_AT + answer.index()
 }
 
 /// Returns the magnitude of a value: 0 for 0, otherwise 1 plus the binary logarithm, up to the largest magnitude.
@@ -145,14 +161,15 @@ impl fmt::Display for Counter {
             Self::Delta { vital, magnitude } => {
                 write!(f, "change: {}, {}", vital.name(), values(magnitude))
             }
+            Self::Second(answer) => write!(f, "second: {}", answer.name()),
         }
     }
 }
 
-/// Returns a checksum of all names and their order. Two corpora are comparable if their checksums are equal.
+/// Returns a checksum of all names and their order, without the second answers. Two corpora are comparable if their checksums are equal.
 pub fn schema_hash() -> u32 {
     let mut hash = crc32fast::Hasher::new();
-    for (index, counter) in (0..COUNTERS).filter_map(|at| Some((at, Counter::at(at)?))) {
+    for (index, counter) in (0..OWN_COUNTERS).filter_map(|at| Some((at, Counter::at(at)?))) {
         hash.update(format!("{index} {counter}\n").as_bytes());
     }
     hash.finalize()
@@ -173,7 +190,10 @@ mod tests {
                 assert!(names.insert(counter.to_string()), "{counter}");
             }
         }
-        assert_eq!(names.len(), EDGES + Rare::COUNT + 2 * Vital::COUNT * MAGNITUDES);
+        assert_eq!(
+            names.len(),
+            EDGES + Rare::COUNT + 2 * Vital::COUNT * MAGNITUDES + SecondAnswer::COUNT
+        );
         assert_eq!(Counter::at(COUNTERS), None);
         let (state, previous, event) = (State::Emit, Event::Start, Event::Piece);
         assert_eq!(Counter::Edge { state, previous, event }.index(), None);

@@ -2,9 +2,11 @@
 
 use std::cell::Cell;
 
-use crate::disk::observer::{Event, Observer, Rare, State, Vital};
+use crate::disk::observer::{Event, Observer, Rare, SecondAnswer, State, Vital};
 
-use super::layout::{COUNTERS, Counter, delta_index, magnitude, rare_index, vital_index};
+use super::layout::{
+    COUNTERS, Counter, delta_index, magnitude, rare_index, second_index, vital_index,
+};
 use super::states::{edge, place_of};
 
 /// A marker in place of an event's place: the chain is broken, and events make no edge until a chain begins.
@@ -111,6 +113,11 @@ impl Observer for Recorder {
     #[inline]
     fn rare(&self, rare: Rare) {
         self.bump(rare_index(rare));
+    }
+
+    #[inline]
+    fn second(&self, answer: SecondAnswer) {
+        self.bump(second_index(answer));
     }
 
     #[inline]

@@ -173,6 +173,20 @@ pub(crate) fn disagreement(
     Box::new(Violation { oracle, drawn, field, expected, actual, error: None, detail })
 }
 
+/// Returns a violation whose fingerprint ends with the text of an error, without values.
+#[cfg(feature = "fuzzer")]
+pub(crate) fn disagreement_with(
+    error: &str,
+    oracle: impl Into<Oracle>,
+    field: &'static str,
+    kinds: (&'static str, &'static str),
+    detail: String,
+) -> Box<Violation> {
+    let mut found = disagreement(oracle, field, kinds, error_text::without_paths(&detail));
+    found.error = Some(GivenError { kind: None, text: error_text::without_values(error) });
+    found
+}
+
 /// Returns the violation for an error in place of an answer.
 pub(crate) fn unexpected_error(
     oracle: impl Into<Oracle>,

@@ -8,6 +8,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles::hostile;
 use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::raw::RawOutcome;
+use crate::harness::second_opinion::{Opinion, SecondOpinion};
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
@@ -25,12 +26,20 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// Creates the target with `engine` under test.
-pub(super) fn create<E, O>(engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
+pub(super) fn create<E, O>(
+    engine: E,
+    names: FileNames,
+    observer: &O,
+    second: Option<Box<dyn SecondOpinion>>,
+) -> Box<dyn Target>
 where
     E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
-    Box::new(Hostile::observed(engine, observer.clone()).named(names))
+    Box::new(Hostile {
+        second: second.map(Opinion::new),
+        ..Hostile::observed(engine, observer.clone()).named(names)
+    })
 }
 
 /// Runs programs that damage the images that they build, and judges how the engine reads these images.
@@ -43,6 +52,7 @@ pub struct Hostile<E, O: Observer = ()> {
     expected: Vec<Extent>,
     buffers: hostile::HostileBuffers,
     verdicts: Verdicts,
+    second: Option<Opinion>,
 }
 
 impl<E: Engine, O: Observer> Hostile<E, O> {
@@ -50,7 +60,8 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
     pub fn observed(engine: E, observer: O) -> Self {
         let (pipeline, buffers, model, expected) = Default::default();
         let verdicts = Verdicts::knowing(engine.known_findings());
-        Self { engine, observer, pipeline, model, expected, buffers, verdicts }
+        let second = None;
+        Self { engine, observer, pipeline, model, expected, buffers, verdicts, second }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -61,12 +72,14 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
 
 impl<E: Engine, O: Observer> Target for Hostile<E, O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, model, expected, buffers, verdicts } = self;
+        let Self { engine, observer, pipeline, model, expected, buffers, verdicts, second } = self;
         let claims = engine.claims();
-        let mut entropy = Entropy::new(u64::from(crc32fast::hash(&pipeline.load(input, &claims))));
+        let checksum = crc32fast::hash(&pipeline.load(input, &claims));
+        let mut entropy = Entropy::new(u64::from(checksum));
         let (mut refused, mut failed, mut unsupported) = (0, 0, false);
         engine.begin_run();
         verdicts.begin_run();
+        second.iter_mut().for_each(|second| second.begin_run(checksum));
         let outcome = pipeline.run(DEFINITION.limits, checks, observer, |case| {
             if claims.about(case.features) == Claim::No {
                 unsupported = true;
@@ -89,10 +102,14 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
                 RawOutcome::Failed => failed += 1,
                 RawOutcome::Walked => {}
             }
-            Ok(())
+            match second {
+                Some(second) => second.judge(engine, case, None, verdicts),
+                None => Ok(()),
+            }
         })?;
         let unanswered = verdicts.unanswered();
-        Ok(Outcome { refused, failed, unsupported, unanswered, ..outcome })
+        let second = second.as_ref().map_or_else(Default::default, Opinion::images);
+        Ok(Outcome { refused, failed, unsupported, unanswered, second, ..outcome })
     }
 
     fn pipeline(&self) -> Option<&Pipeline> {

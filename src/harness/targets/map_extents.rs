@@ -3,6 +3,7 @@
 use crate::disk::observer::Observer;
 use crate::harness::engine::Engine;
 use crate::harness::run::LIMITS;
+use crate::harness::second_opinion::SecondOpinion;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::{Checks, Failure, Harness, Outcome, Pipeline};
 use crate::images::files::FileNames;
@@ -17,12 +18,17 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// Creates the target with `engine` under test.
-pub(super) fn create<E, O>(engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
+pub(super) fn create<E, O>(
+    engine: E,
+    names: FileNames,
+    observer: &O,
+    second: Option<Box<dyn SecondOpinion>>,
+) -> Box<dyn Target>
 where
     E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
-    Box::new(Harness::observed(engine, observer.clone()).named(names))
+    Box::new(Harness::observed(engine, observer.clone()).named(names).judged_by(second))
 }
 
 impl<E: Engine, O: Observer> Target for Harness<E, O> {

@@ -8,6 +8,7 @@ use crate::harness::engine::Engine;
 use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::raw::{RawJudge, RawOutcome};
+use crate::harness::second_opinion::SecondOpinion;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
@@ -25,7 +26,12 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// Creates the target with `engine` under test.
-pub(super) fn create<E, O>(engine: E, _names: FileNames, _observer: &O) -> Box<dyn Target>
+pub(super) fn create<E, O>(
+    engine: E,
+    _names: FileNames,
+    _observer: &O,
+    _second: Option<Box<dyn SecondOpinion>>,
+) -> Box<dyn Target>
 where
     E: Engine + 'static,
     O: Observer + Clone + 'static,

@@ -5,6 +5,7 @@ use crate::harness::claims::Claims;
 use crate::harness::engine::Engine;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
+use crate::harness::second_opinion::SecondOpinion;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
 use crate::harness::{Checks, Failure, KnownFindings, Outcome, Pipeline};
@@ -21,7 +22,12 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// Creates the target. It asks the engine only for its known findings.
-pub(super) fn create<E, O>(engine: E, names: FileNames, observer: &O) -> Box<dyn Target>
+pub(super) fn create<E, O>(
+    engine: E,
+    names: FileNames,
+    observer: &O,
+    _second: Option<Box<dyn SecondOpinion>>,
+) -> Box<dyn Target>
 where
     E: Engine + 'static,
     O: Observer + Clone + 'static,

@@ -1,0 +1,68 @@
+//! The classes of QEMU's refusals, for feedback, and the refusals that are named differences.
+
+use crate::disk::observer::SecondAnswer;
+
+/// The text with which qemu-io begins a refusal.
+const REFUSED: &str = "can't open";
+
+/// Words of an error, and the class of an error that has them. The first row counts.
+const CLASSES: &[(&str, SecondAnswer)] = &[
+    ("itmap", SecondAnswer::RefusedBitmaps),
+    ("efcount", SecondAnswer::RefusedRefcounts),
+    ("napshot", SecondAnswer::RefusedSnapshots),
+    ("L1 ", SecondAnswer::RefusedTable),
+    ("BAT", SecondAnswer::RefusedTable),
+    ("L2", SecondAnswer::RefusedTable),
+    ("grain", SecondAnswer::RefusedTable),
+    ("eader extension", SecondAnswer::RefusedExtension),
+    ("data file", SecondAnswer::RefusedOtherFile),
+    ("data-file", SecondAnswer::RefusedOtherFile),
+    ("acking", SecondAnswer::RefusedOtherFile),
+    ("xtent", SecondAnswer::RefusedDescriptor),
+    ("escriptor", SecondAnswer::RefusedDescriptor),
+    ("hecksum", SecondAnswer::RefusedChecksum),
+    ("eature", SecondAnswer::RefusedFeature),
+    ("nsupported", SecondAnswer::RefusedFeature),
+    ("etadata", SecondAnswer::RefusedMetadata),
+    ("egion", SecondAnswer::RefusedMetadata),
+    ("size", SecondAnswer::RefusedSize),
+    ("large", SecondAnswer::RefusedSize),
+    ("format", SecondAnswer::RefusedFormat),
+    ("ersion", SecondAnswer::RefusedFormat),
+    ("magic", SecondAnswer::RefusedFormat),
+    ("Input/output error", SecondAnswer::RefusedByRead),
+];
+
+/// Returns the refusal in the output of `open`; `None` if QEMU opens the image.
+pub(super) fn refusal(printed: &str) -> Option<&str> {
+    let (_, refusal) = printed.split_once(REFUSED)?;
+    Some(refusal.trim_start_matches(": ").trim())
+}
+
+/// Returns the class of a refusal.
+pub(super) fn class(refusal: &str) -> SecondAnswer {
+    let found = CLASSES.iter().find(|(words, _)| refusal.contains(words));
+    found.map_or(SecondAnswer::RefusedOtherwise, |(_, class)| *class)
+}
+
+/// Reports whether a refusal of an image that the engine opens is a named difference: the mapping of a disk does not
+/// depend on the directory of bitmaps, which QEMU loads when it opens an image.
+pub(super) fn is_named(refusal: &str) -> bool {
+    refusal.contains("itmap") && !refusal.contains("bitmaps_ext")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_have_classes() {
+        let printed =
+            "qemu-io: can't open: Could not open '/proc/1/fd/3': Invalid L1 table offset\n";
+        let refused = refusal(printed).unwrap();
+        assert_eq!(class(refused), SecondAnswer::RefusedTable);
+        assert_eq!(class("x"), SecondAnswer::RefusedOtherwise);
+        assert_eq!(refusal(""), None);
+        assert!(is_named("Could not read bitmap directory") && !is_named("bitmaps_ext: no"));
+    }
+}

@@ -1,0 +1,242 @@
+//! The files of a chain in memory, under names that another process opens. They are reused from image to image.
+//!
+//! # Arithmetic
+//! An offset that is held at 2^64 - 1 lies past the end of every file.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::disk::error::StorageError;
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{PIECE_BYTES, Storage, each_data};
+use crate::harness::chain::{Chain, ChainFile};
+
+use super::fail;
+
+/// The largest number of stored bytes of a chain, all files together.
+const MAX_STORED_BYTES: usize = 64 << 20;
+/// Parts of a file that are no farther apart are written at once, with zeros between them.
+const MAX_BRIDGED_BYTES: u64 = 512;
+/// The number of bytes that are written at once.
+const MAX_WRITTEN_BYTES: usize = 256 << 10;
+
+/// A file in memory.
+#[derive(Debug)]
+pub(super) struct MemoryFile {
+    file: File,
+    /// The name by which another process opens it.
+    path: String,
+    #[cfg(not(target_os = "linux"))]
+    _file: tempfile::NamedTempFile,
+}
+
+impl MemoryFile {
+    #[cfg(target_os = "linux")]
+    fn create() -> io::Result<Self> {
+        use std::os::fd::AsRawFd;
+        let file = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let file = File::from(file);
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        Ok(Self { file, path })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn create() -> io::Result<Self> {
+        let named = tempfile::NamedTempFile::new()?;
+        let path = named.path().to_string_lossy().into_owned();
+        Ok(Self { file: named.reopen()?, path, _file: named })
+    }
+
+    /// Creates a file. If the system refuses it, no image is to blame.
+    pub(super) fn new() -> Self {
+        Self::create().unwrap_or_else(|error| fail(&format!("a file in memory: {error}")))
+    }
+
+    /// Returns the name by which another process opens the file.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Removes all bytes, and gives the file this length. All of it is a hole.
+    pub(super) fn clear(&self, length_bytes: u64) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.set_len(length_bytes)
+    }
+
+    /// Writes bytes.
+    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+}
+
+/// The files of one chain at a time.
+#[derive(Debug, Default)]
+pub(super) struct ChainInMemory {
+    files: Vec<MemoryFile>,
+    /// The number of files that the chain has.
+    live: usize,
+    scratch: Vec<u8>,
+    /// Bytes that are not written yet.
+    pending: Vec<u8>,
+}
+
+/// The reason why a chain is not in memory.
+enum NotHeld {
+    /// Its files store too much.
+    TooLarge,
+    /// The system refuses the length of a file, or a read of the chain fails.
+    Refused,
+}
+
+impl From<StorageError> for NotHeld {
+    fn from(_: StorageError) -> Self {
+        Self::Refused
+    }
+}
+
+impl From<io::Error> for NotHeld {
+    fn from(_: io::Error) -> Self {
+        Self::Refused
+    }
+}
+
+impl ChainInMemory {
+    /// Takes the files of `chain`. Returns false if they are too large.
+    pub(super) fn hold(&mut self, chain: &Chain) -> bool {
+        self.live = 0;
+        let mut left = MAX_STORED_BYTES;
+        for layer in chain.layers() {
+            let extents = layer.extents.iter().map(AsRef::as_ref);
+            let files = [&layer.image].into_iter().chain(&layer.data_file).chain(extents);
+            for file in files {
+                match self.take(file, left) {
+                    Ok(rest) => left = rest,
+                    Err(NotHeld::TooLarge | NotHeld::Refused) => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a file that stores at most `most` bytes. Returns how many more the limit allows.
+    fn take(&mut self, storage: &ChainFile, most: usize) -> Result<usize, NotHeld> {
+        if self.files.len() == self.live {
+            self.files.push(MemoryFile::new());
+        }
+        let Self { files, live, scratch, pending } = self;
+        let Some(file) = files.get(*live) else { return Err(NotHeld::Refused) };
+        *live += 1;
+        scratch.resize(PIECE_BYTES, 0);
+        let length_bytes = storage.length_bytes();
+        file.clear(length_bytes)?;
+        pending.clear();
+        let (mut start, mut left) = (0, most);
+        let all = HostOffset::ZERO..HostOffset::new(length_bytes);
+        let taken = each_data::<_, NotHeld>(storage, all, scratch, |data| {
+            let offset = data.offset.get();
+            // The data may end behind the file, because they have whole grains.
+            let there = length_bytes.saturating_sub(offset);
+            let there = usize::try_from(there).unwrap_or(usize::MAX).min(data.bytes.len());
+            left = left.checked_sub(there).ok_or(NotHeld::TooLarge)?;
+            let end = start + pending.len() as u64;
+            let gap = offset.saturating_sub(end);
+            if gap > MAX_BRIDGED_BYTES || pending.len() > MAX_WRITTEN_BYTES || pending.is_empty() {
+                file.write(pending, start)?;
+                pending.clear();
+                start = offset;
+            } else {
+                pending.resize(pending.len() + gap as usize, 0);
+            }
+            pending.extend_from_slice(&data.bytes[..there]);
+            Ok(std::ops::ControlFlow::Continue(()))
+        });
+        let _ = taken?;
+        file.write(pending, start)?;
+        Ok(left)
+    }
+
+    /// Adds the options that open the chain as a block device of QEMU. Each name begins with `prefix`. The options name
+    /// every file, so that QEMU follows no name in an image.
+    pub(super) fn write_options(&self, chain: &Chain, prefix: &str, line: &mut String) {
+        let mut files = self.files.iter().map(MemoryFile::path);
+        let mut next = || files.next().unwrap_or_default();
+        let mut prefix = prefix.to_string();
+        for (depth, layer) in chain.layers().iter().enumerate() {
+            let is_last = depth + 1 == chain.layers().len();
+            let comma = if depth == 0 { "" } else { "," };
+            // A string takes everything.
+            let _ = write!(line, "{comma}{prefix}driver={}", layer.format.name());
+            let mut file = |key: &str| {
+                let path = next();
+                let _ = write!(line, ",{prefix}{key}.driver=file,{prefix}{key}.filename={path}");
+                let _ = write!(line, ",{prefix}{key}.locking=off");
+            };
+            file("file");
+            if layer.data_file.is_some() {
+                file("data-file");
+            }
+            for index in 0..layer.extents.len() {
+                file(&format!("extents.{index}"));
+            }
+            let has_backing = matches!(layer.format, ImageFormat::Qcow2 | ImageFormat::Vmdk);
+            if is_last && has_backing {
+                let _ = write!(line, ",{prefix}backing=");
+            }
+            prefix.push_str("backing.");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::image::Image;
+
+    fn image(byte: u8, length_bytes: u64) -> Image {
+        let mut image = Image::default();
+        for offset in [3, 40, 5000, 1 << 20] {
+            image.write(HostOffset::new(offset), &[byte; 20]);
+        }
+        image.seal(length_bytes);
+        image
+    }
+
+    fn held(files: &mut ChainInMemory, image: Image) -> Vec<u8> {
+        let chain = Chain::alone(image);
+        assert!(files.hold(&chain));
+        let mut options = String::new();
+        files.write_options(&chain, "raw.", &mut options);
+        let path = options.split(',').find_map(|it| it.strip_prefix("raw.file.filename="));
+        assert!(options.starts_with("raw.driver=qcow2,") && options.ends_with(",raw.backing="));
+        std::fs::read(path.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn files_hold_the_bytes_of_the_last_chain() {
+        let mut files = ChainInMemory::default();
+        for (byte, length_bytes) in [(1, 3 << 20), (2, (1 << 20) + 23)] {
+            let image = image(byte, length_bytes);
+            let mut expected = vec![0; length_bytes as usize];
+            image.read_at(HostOffset::ZERO, &mut expected).unwrap();
+            assert!(held(&mut files, image) == expected);
+        }
+        assert_eq!(files.files.len(), 1);
+    }
+
+    #[test]
+    fn a_chain_that_stores_too_much_is_not_held() {
+        let mut files = ChainInMemory::default();
+        let mut large = Image::default();
+        for piece in 0..=64 {
+            large.place(HostOffset::new(piece << 20), 1 << 20).fill(1);
+        }
+        large.seal(0);
+        assert!(!files.hold(&Chain::alone(large)));
+        let mut long = Image::default();
+        long.seal(u64::MAX);
+        assert!(!files.hold(&Chain::alone(long)));
+    }
+}

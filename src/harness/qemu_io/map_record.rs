@@ -1,0 +1,45 @@
+//! A record in the output of `qemu-img map --output=json`.
+
+use serde::Deserialize;
+
+use crate::disk::extent::{Extent, Mapping};
+use crate::disk::offsets::{GuestOffset, HostOffset};
+
+/// A record in the output of any version of qemu-img.
+#[derive(Debug, Deserialize)]
+pub(crate) struct QemuMapRecord {
+    start: u64,
+    length: u64,
+    depth: u32,
+    present: bool,
+    zero: bool,
+    data: bool,
+    /// The key exists since QEMU 8.2.
+    compressed: Option<bool>,
+    offset: Option<u64>,
+}
+
+impl From<QemuMapRecord> for Extent {
+    fn from(record: QemuMapRecord) -> Self {
+        let QemuMapRecord { start, length, depth, present, zero, data, compressed, offset } =
+            record;
+        // Without this key, data without a host offset is compressed.
+        let compressed = compressed.unwrap_or(data && offset.is_none());
+        let offset = offset.map(HostOffset::new);
+        let mapping = Mapping { depth, present, zero, data, compressed, offset };
+        Self { start: GuestOffset::new(start), length_bytes: length, mapping }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_older_versions_are_read() {
+        let old = r#"{ "start": 0, "length": 9, "depth": 0, "present": true, "zero": false, "data": true,
+            "filename": "x"}"#;
+        let extent = Extent::from(serde_json::from_str::<QemuMapRecord>(old).unwrap());
+        assert_eq!(extent.to_string(), "0x0+0x9 compressed");
+    }
+}

@@ -1,0 +1,173 @@
+//! QEMU in the loop: a long-running qemu-io judges the images of a run. It opens each image, reports its size and what
+//! the image at the top allocates, and compares the data that it reads with the engine's. A whole `qemu-img map`
+//! compares all fields of a share of the runs. `docs/fuzz.md` describes the comparison and the named differences.
+//!
+//! Does not check the text of an error, data beyond 4 MiB of an image and inside of large holes, extents behind the
+//! first tables of a very large disk, snapshots, and images whose bytes change during reads.
+
+mod answers;
+mod compare;
+mod engine_data;
+mod files;
+mod map_record;
+mod runs;
+mod session;
+mod whole_map;
+mod windows;
+
+use std::fmt::Debug;
+use std::rc::Rc;
+
+use crate::disk::observer::{Observer, SecondAnswer};
+
+use super::engine_failure;
+use super::implementation::Implementation;
+use super::oracles::{Violation, disagreement};
+use super::second_opinion::{JudgedImage, ReadDisk, SecondOpinion};
+
+use compare::Comparison;
+pub(crate) use map_record::QemuMapRecord;
+
+/// The first word of the fingerprints.
+const ORACLE: &str = "qemu";
+
+/// The share of runs for which a whole `qemu-img map` is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WholeMaps {
+    /// Every run, so that a command shows all that a campaign can find.
+    #[default]
+    Always,
+    /// One run in 64, chosen by the checksum of its input.
+    OneIn64,
+}
+
+/// The QEMU that judges images: the programs qemu-io and qemu-img on the path.
+#[derive(Clone, Debug)]
+pub struct Qemu {
+    version: Rc<str>,
+    whole_maps: WholeMaps,
+}
+
+impl Qemu {
+    /// Starts both programs once, to find out their version.
+    ///
+    /// # Errors
+    /// Returns one line for the user: a program does not start, or qemu-io lacks a driver.
+    pub fn start(whole_maps: WholeMaps) -> Result<Self, String> {
+        let version = session::version()?.into();
+        whole_map::version()?;
+        Ok(Self { version, whole_maps })
+    }
+
+    /// Returns the version of qemu-io.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+/// An implementation whose images QEMU judges, too, if there is one.
+#[derive(Clone, Debug)]
+pub struct AgainstQemu<I> {
+    implementation: I,
+    qemu: Option<Qemu>,
+}
+
+impl<I: Implementation> AgainstQemu<I> {
+    /// Creates an implementation whose engines are those of `implementation`. If `qemu` is `None`, nothing else judges
+    /// the images.
+    pub fn new(implementation: &I, qemu: Option<Qemu>) -> Self {
+        Self { implementation: implementation.clone(), qemu }
+    }
+}
+
+impl<I: Implementation> Implementation for AgainstQemu<I> {
+    type Engine<O: Observer + Clone + 'static> = I::Engine<O>;
+
+    fn engine<O: Observer + Clone + 'static>(&self, observer: &O) -> Self::Engine<O> {
+        self.implementation.engine(observer)
+    }
+
+    fn second_opinion<O: Observer + Clone + 'static>(
+        &self,
+        observer: &O,
+    ) -> Option<Box<dyn SecondOpinion>> {
+        let qemu = self.qemu.as_ref()?;
+        Some(Box::new(QemuJudge {
+            whole_maps: qemu.whole_maps,
+            compares_maps: false,
+            comparison: Comparison::default(),
+            observer: observer.clone(),
+        }))
+    }
+}
+
+/// Judges images by QEMU.
+struct QemuJudge<O> {
+    whole_maps: WholeMaps,
+    /// This run compares whole maps.
+    compares_maps: bool,
+    comparison: Comparison,
+    observer: O,
+}
+
+impl<O> Debug for QemuJudge<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QemuJudge").field("comparison", &self.comparison).finish_non_exhaustive()
+    }
+}
+
+impl<O: Observer> SecondOpinion for QemuJudge<O> {
+    fn begin_run(&mut self, checksum: u32) {
+        self.compares_maps = match self.whole_maps {
+            WholeMaps::Always => true,
+            WholeMaps::OneIn64 => checksum.is_multiple_of(64),
+        };
+    }
+
+    fn judge(
+        &mut self,
+        image: &JudgedImage,
+        read: &mut ReadDisk<'_>,
+    ) -> Result<bool, Box<Violation>> {
+        let Self { comparison, observer, compares_maps, .. } = self;
+        if !comparison.hold(image.chain) {
+            return Ok(false);
+        }
+        let mut answer = |answer: SecondAnswer| observer.second(answer);
+        if let Err(found) = comparison.judge(image, read, &mut answer) {
+            return Err(confirmed(comparison, image, read, found));
+        }
+        if *compares_maps {
+            comparison.whole_map(image, &mut answer)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Confirms a difference by a new process, and by a whole map whose result joins the detail.
+fn confirmed(
+    comparison: &mut Comparison,
+    image: &JudgedImage,
+    read: &mut ReadDisk<'_>,
+    mut found: Box<Violation>,
+) -> Box<Violation> {
+    comparison.restart();
+    let again = comparison.judge(image, read, &mut |_| {}).err();
+    if again.as_ref().map(|again| again.fingerprint()) != Some(found.fingerprint()) {
+        let second = again.map_or("nothing".to_string(), |again| again.to_string());
+        let detail = format!("found first: {found}; found by a new process: {second}");
+        return disagreement(ORACLE, "answers of two processes", ("the same", "others"), detail);
+    }
+    comparison.restart();
+    let map = match comparison.whole_map(image, &mut |_| {}) {
+        Ok(()) => "qemu-img map shows no difference".to_string(),
+        Err(other) => format!("qemu-img map: {}", other.detail),
+    };
+    found.detail = format!("{}\n{map}", found.detail);
+    found
+}
+
+/// Ends the run without a verdict: QEMU cannot work, and no image is to blame.
+fn fail(what: &str) -> ! {
+    engine_failure::fail(format!("--against qemu: {what}"))
+}

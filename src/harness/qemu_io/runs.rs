@@ -1,0 +1,146 @@
+//! The runs of bytes that the image at the top allocates, or leaves to the layers below: as qemu-io prints them, and as
+//! the engine's extents say.
+
+use crate::disk::extent::Extent;
+
+/// A run of guest bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The end of the run. It begins at the end of the run before.
+    pub(super) end: u64,
+    /// The image at the top allocates the bytes.
+    pub(super) is_allocated: bool,
+}
+
+/// The end of a list of runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunsEnd {
+    /// qemu-io came to the end of the disk.
+    Complete,
+    /// qemu-io met an error behind the runs.
+    Failed,
+}
+
+/// The line that qemu-io prints at the end of a disk that is shorter than the file with the engine's data.
+const END: &str = "Unexpected end of image";
+/// The line that qemu-io prints if an image does not answer.
+const ERROR: &str = "Failed to get allocation status";
+
+/// Parses the output of `map` into `runs`.
+///
+/// # Errors
+/// The first line that is not expected.
+pub(super) fn parse(printed: &str, runs: &mut Vec<Run>) -> Result<RunsEnd, String> {
+    runs.clear();
+    let (mut ending, mut from) = (RunsEnd::Complete, 0);
+    for line in printed.lines() {
+        if line.contains(ERROR) {
+            ending = RunsEnd::Failed;
+            continue;
+        }
+        if line.contains(END) {
+            continue;
+        }
+        let mut numbers = line.split("(0x").skip(1).map(|rest| {
+            let digits = rest.split(')').next()?;
+            u64::from_str_radix(digits, 16).ok()
+        });
+        let (Some(Some(length)), Some(Some(start))) = (numbers.next(), numbers.next()) else {
+            return Err(line.to_string());
+        };
+        let end = start.checked_add(length).filter(|_| start == from);
+        from = end.ok_or_else(|| line.to_string())?;
+        add(runs, Run { end: from, is_allocated: !line.contains("not allocated") });
+    }
+    Ok(ending)
+}
+
+/// Parses the output of `alloc`: the number of allocated bytes, and the number of bytes that lie on the disk.
+pub(super) fn parse_sum(printed: &str) -> Option<(u64, u64)> {
+    let (numbers, _) = printed.split_once(" bytes allocated")?;
+    let (allocated, all) =
+        numbers.rsplit_once('\n').map_or(numbers, |(_, last)| last).split_once('/')?;
+    Some((allocated.parse().ok()?, all.parse().ok()?))
+}
+
+/// Puts the runs of the engine's extents into `runs`. If `is_all_allocated`, QEMU reports no other bytes.
+pub(super) fn of_extents(extents: &[Extent], is_all_allocated: bool, runs: &mut Vec<Run>) {
+    runs.clear();
+    for extent in extents {
+        let Some(end) = extent.end() else { return };
+        let is_allocated = is_all_allocated || is_allocated(extent);
+        add(runs, Run { end: end.get(), is_allocated });
+    }
+}
+
+/// Reports whether the image at the top allocates an extent.
+pub(super) fn is_allocated(extent: &Extent) -> bool {
+    extent.mapping.depth == 0 && extent.mapping.present
+}
+
+/// Adds a run behind all others.
+fn add(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last) if last.is_allocated == run.is_allocated => last.end = run.end,
+        _ => runs.push(run),
+    }
+}
+
+/// Returns the first byte below `end` for which two lists of runs differ.
+pub(super) fn first_difference(one: &[Run], other: &[Run], end: u64) -> Option<u64> {
+    let (mut ones, mut others) = (one.iter(), other.iter());
+    let (mut first, mut second) = (ones.next(), others.next());
+    let mut at = 0;
+    while at < end
+        && let (Some(mine), Some(yours)) = (first, second)
+    {
+        if mine.is_allocated != yours.is_allocated {
+            return Some(at);
+        }
+        at = mine.end.min(yours.end);
+        if mine.end == at {
+            first = ones.next();
+        }
+        if yours.end == at {
+            second = others.next();
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_of_map_is_parsed() {
+        let printed = "qemu-io: Unexpected end of image\n\
+                       64 KiB (0x10000) bytes not allocated at offset 0 bytes (0x0)\n\
+                       128 KiB (0x20000) bytes     allocated at offset 64 KiB (0x10000)\n";
+        let mut runs = Vec::new();
+        assert_eq!(parse(printed, &mut runs), Ok(RunsEnd::Complete));
+        let expected = [(0x10000, false), (0x30000, true)];
+        assert_eq!(runs, expected.map(|(end, is_allocated)| Run { end, is_allocated }));
+        let failed =
+            format!("{printed}qemu-io: Failed to get allocation status: Input/output error");
+        assert_eq!(parse(&failed, &mut runs), Ok(RunsEnd::Failed));
+        assert_eq!(parse("", &mut runs), Ok(RunsEnd::Complete));
+        assert!(runs.is_empty());
+        let gap = "4 KiB (0x1000) bytes not allocated at offset 64 KiB (0x10000)";
+        assert_eq!(parse(gap, &mut runs), Err(gap.to_string()));
+        assert_eq!(parse("read failed", &mut runs), Err("read failed".to_string()));
+        assert_eq!(parse_sum("512/1024 bytes allocated at offset 64 KiB\n"), Some((512, 1024)));
+        assert_eq!(parse_sum("Failed to get allocation status"), None);
+    }
+
+    #[test]
+    fn the_first_differing_byte_is_found() {
+        let run = |end, is_allocated| Run { end, is_allocated };
+        let one = [run(512, true), run(2048, false)];
+        assert_eq!(first_difference(&one, &one, 2048), None);
+        let other = [run(1024, true), run(2048, false)];
+        assert_eq!(first_difference(&one, &other, 2048), Some(512));
+        assert_eq!(first_difference(&one, &other, 512), None);
+        assert_eq!(first_difference(&one, &[run(512, true)], 2048), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! A whole `qemu-img map` of an image, compared field by field with the engine's extents.
+//!
+//! Named differences: the flag `zero` of data, which depends on the holes of a file; VHDX images, of which QEMU reports
+//! no blocks; and files so long that QEMU counts their clusters for minutes.
+
+use std::fmt::Write as _;
+
+use crate::disk::extent::{Extent, Mapping};
+use crate::disk::image_format::ImageFormat;
+use crate::disk::observer::SecondAnswer;
+use crate::disk::storage::Storage;
+use crate::harness::oracles::{OracleResult, differing_field, disagreement, violation};
+use crate::harness::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
+
+use super::compare::{Answered, ended};
+use super::files::ChainInMemory;
+use super::map_record::QemuMapRecord;
+use super::{ORACLE, fail, session};
+
+/// The number of tables of the part of a disk that is mapped: qemu-img visits each table, also a missing one.
+const MAX_MAPPED_TABLES: u64 = 4096;
+/// The longest file of an image that is mapped. Before it maps a qcow2 image, QEMU may read the counts of all its
+/// clusters.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// Returns the version of qemu-img.
+pub(super) fn version() -> Result<String, String> {
+    session::printed_version("qemu-img")
+}
+
+/// Compares the map of the image in `files`.
+pub(super) fn compare(
+    files: &ChainInMemory,
+    image: &JudgedImage,
+    disk: &JudgedDisk,
+    answered: &mut Answered<'_>,
+) -> OracleResult {
+    let layers = image.chain.layers();
+    let is_long = layers.iter().any(|layer| layer.image.length_bytes() > MAX_FILE_BYTES);
+    let has_vhdx = layers.iter().any(|layer| layer.format == ImageFormat::Vhdx);
+    if is_long || has_vhdx || disk.extents.is_empty() {
+        return Ok(());
+    }
+    let most = MAX_MAPPED_TABLES.checked_shl(image.table_span_bits).unwrap_or(u64::MAX);
+    let most = most.min(i64::MAX.unsigned_abs() & !0xFFFF);
+    let mut command = format!("exec qemu-img map --output=json --max-length={most} --image-opts '");
+    files.write_options(image.chain, "", &mut command);
+    // A string takes everything.
+    let _ = write!(command, "'");
+    let ran = session::run(&command).unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
+    let (theirs, is_complete) = parse(&ran.output);
+    let is_clean = ran.end.status == "exit status: 0";
+    if !is_clean && ran.end.status != "exit status: 1" {
+        return Err(ended(Box::new(ran)).attributed_to("qemu-img"));
+    }
+    let ours = clipped(disk.extents, most);
+    let is_whole = is_clean && is_complete;
+    match (is_whole, disk.walk) {
+        (false, WalkEnd::Complete) => {
+            return violation(ORACLE, "map", ("an error", "an answer"), || ran.end.detail.clone());
+        }
+        (true, WalkEnd::Failed(error)) if disk.size_bytes <= most => {
+            return violation(ORACLE, "map", ("an answer", "an error"), || error.to_string());
+        }
+        _ => {}
+    }
+    let (theirs, ours) = (merged(&theirs), merged(&ours));
+    let is_compared_whole = is_whole && matches!(disk.walk, WalkEnd::Complete);
+    answered(match is_compared_whole {
+        true => SecondAnswer::SameMap,
+        false => SecondAnswer::SameFailedMap,
+    });
+    // An error may have cut the last extent of each list.
+    let shorter = theirs.len().min(ours.len());
+    let count = if is_compared_whole { shorter } else { shorter.saturating_sub(1) };
+    let different = theirs.iter().zip(&ours).take(count).find(|(theirs, ours)| theirs != ours);
+    if let Some((theirs, ours)) = different {
+        return Err(difference(theirs, ours));
+    }
+    if is_compared_whole && theirs.len() != ours.len() {
+        return violation(ORACLE, "map", ("QEMU's extents", "another number"), || {
+            format!("QEMU has {} extents, the implementation {}", theirs.len(), ours.len())
+        });
+    }
+    Ok(())
+}
+
+/// Returns the violation of two extents that begin at the same byte.
+fn difference(theirs: &Extent, ours: &Extent) -> Box<crate::harness::oracles::Violation> {
+    let field = differing_field(&theirs.mapping, &ours.mapping).unwrap_or("length");
+    let field = match field {
+        "kind" => "map: kind",
+        "depth" => "map: depth",
+        "offset" => "map: offset",
+        "length" => "map: length",
+        _ => "map: flags",
+    };
+    let detail = format!("QEMU: {theirs}; the implementation: {ours}");
+    disagreement(ORACLE, field, (theirs.mapping.kind(), ours.mapping.kind()), detail)
+}
+
+/// Parses the records, one in each line, and reports whether the list has an end.
+fn parse(printed: &str) -> (Vec<Extent>, bool) {
+    let lines =
+        printed.lines().map(|line| line.trim_start_matches('[').trim_end_matches([']', ',']));
+    let records = lines.filter_map(|line| serde_json::from_str::<QemuMapRecord>(line).ok());
+    let extents = records.map(Extent::from).filter(|extent| extent.length_bytes > 0);
+    (extents.collect(), printed.trim_end().ends_with(']'))
+}
+
+/// Returns the extents before the guest offset `end`.
+fn clipped(extents: &[Extent], end: u64) -> Vec<Extent> {
+    let before = extents.iter().take_while(|extent| extent.start.get() < end);
+    let clip = |extent: &Extent| {
+        let length_bytes = extent.length_bytes.min(end - extent.start.get());
+        Extent { length_bytes, ..*extent }
+    };
+    before.map(clip).collect()
+}
+
+/// Returns the extents as if no file had holes.
+fn merged(extents: &[Extent]) -> Vec<Extent> {
+    let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
+    for extent in extents {
+        let mapping = extent.mapping;
+        let mapping = Mapping { zero: mapping.zero && !mapping.data, ..mapping };
+        match merged.last_mut() {
+            Some(last) if last.mapping.continues_as(last.length_bytes, &mapping) => {
+                last.length_bytes = last.length_bytes.saturating_add(extent.length_bytes);
+            }
+            _ => merged.push(Extent { mapping, ..*extent }),
+        }
+    }
+    merged
+}
