@@ -395,6 +395,8 @@ closed! {
         FailedBehindRun = "an error behind a run",
         /// The disk is too large to be mapped, and answers are about parts of it.
         MappedInParts = "mapped in parts",
+        /// The file is so long that the disk is not mapped.
+        NotMapped = "not mapped",
         /// It reads data as the engine does.
         SameData = "the same data",
         /// It does not read bytes that the engine does not read either.

@@ -58,6 +58,10 @@ pub struct JudgedImage<'a> {
     pub chain: &'a Chain,
     /// log2 of the guest bytes that one table of the image at the top maps, without the damage.
     pub table_span_bits: u32,
+    /// The smallest unit of mapping in any layer, in bytes.
+    pub cell_bytes: u64,
+    /// Attacks have changed bytes of the files, so that an image may no longer name the files below it.
+    pub is_damaged: bool,
     /// The disk; or the error, if the engine does not open the image.
     pub disk: Result<JudgedDisk<'a>, EngineError>,
 }
@@ -144,8 +148,9 @@ impl Opinion {
         expected: Option<&[Extent]>,
     ) -> Result<bool, Box<Violation>> {
         let Self { second, extents, .. } = self;
-        let table_span_bits = case.table_span_bits;
-        let image = |disk| JudgedImage { chain, table_span_bits, disk };
+        let Case { table_span_bits, cell_bytes, .. } = *case;
+        let is_damaged = !case.damage.touched().is_empty();
+        let image = |disk| JudgedImage { chain, table_span_bits, cell_bytes, is_damaged, disk };
         let mut disk = match engine.open(chain) {
             Ok(disk) => disk,
             Err(error) if matches!(error.kind(), ErrorKind::NotAsked | ErrorKind::Unsupported) => {

@@ -25,13 +25,6 @@ pub(super) fn without_values(text: &str) -> String {
     kept
 }
 
-/// Returns a text with `_` in place of the paths of files that other processes open: they differ from run to run.
-#[cfg(feature = "fuzzer")]
-pub(super) fn without_paths(text: &str) -> String {
-    let words = text.split(' ').map(|word| if word.contains("/proc/") { "_" } else { word });
-    words.collect::<Vec<_>>().join(" ")
-}
-
 /// Replaces each quoted part of a line by `_`. A quote without an end, as in "isn't", quotes nothing.
 fn without_quotes(line: &str) -> String {
     let mut rest = line;

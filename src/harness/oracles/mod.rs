@@ -182,7 +182,7 @@ pub(crate) fn disagreement_with(
     kinds: (&'static str, &'static str),
     detail: String,
 ) -> Box<Violation> {
-    let mut found = disagreement(oracle, field, kinds, error_text::without_paths(&detail));
+    let mut found = disagreement(oracle, field, kinds, detail);
     found.error = Some(GivenError { kind: None, text: error_text::without_values(error) });
     found
 }

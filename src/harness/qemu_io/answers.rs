@@ -36,6 +36,8 @@ const CLASSES: &[(&str, SecondAnswer)] = &[
 /// Returns the refusal in the output of `open`; `None` if QEMU opens the image.
 pub(super) fn refusal(printed: &str) -> Option<&str> {
     let (_, refusal) = printed.split_once(REFUSED)?;
+    // The name of the device has no spaces, and differs from run to run.
+    let refusal = refusal.split_once("}: ").map_or(refusal, |(_, reason)| reason);
     Some(refusal.trim_start_matches(": ").trim())
 }
 
@@ -51,6 +53,15 @@ pub(super) fn is_named(refusal: &str) -> bool {
     refusal.contains("itmap") && !refusal.contains("bitmaps_ext")
 }
 
+/// Returns a text with `_` in place of the paths of files that QEMU opens: they differ from run to run.
+pub(super) fn without_paths(text: &str) -> String {
+    let is_path = |word: &str| {
+        word.trim_start_matches(['\'', '"', '(']).starts_with('/') || word.contains("\"/")
+    };
+    let words = text.split(' ').map(|word| if is_path(word) { "_" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +74,11 @@ mod tests {
         assert_eq!(class(refused), SecondAnswer::RefusedTable);
         assert_eq!(class("x"), SecondAnswer::RefusedOtherwise);
         assert_eq!(refusal(""), None);
+        let named =
+            "qemu-io: can't open device json:{\"file\":{\"filename\":\"/proc/1/fd/3\"}}: No\n";
+        assert_eq!(refusal(named), Some("No"));
+        assert_eq!(without_paths("a '/proc/1': Input/output"), "a _ Input/output");
+        assert_eq!(without_paths(r#"json:{"file":"/x"}: no"#), "_ no");
         assert!(is_named("Could not read bitmap directory") && !is_named("bitmaps_ext: no"));
     }
 }

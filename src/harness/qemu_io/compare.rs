@@ -9,7 +9,8 @@ use std::ops::Range;
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
-use crate::harness::chain::Chain;
+use crate::disk::storage::Storage;
+use crate::harness::chain::{Chain, ChainLayer};
 use crate::harness::engine::EngineError;
 use crate::harness::oracles::{
     OracleResult, Violation, disagreement, disagreement_with, violation,
@@ -27,6 +28,8 @@ use super::{ORACLE, answers, runs, whole_map, windows};
 const MARGIN_BYTES: u64 = 1 << 20;
 /// The highest number of tables of a disk that is mapped whole: QEMU visits each table, also a missing one.
 const MAX_MAPPED_TABLES: u64 = 512;
+/// The highest number of clusters, or subclusters, of a file whose image is mapped.
+const MAX_COUNTED_CELLS: u64 = 1 << 21;
 /// The number of extents of a larger disk whose allocation is compared.
 const MAX_ASKED_EXTENTS: usize = 8;
 /// The number of bytes of such an extent.
@@ -56,9 +59,9 @@ impl Comparison {
         self.qemu.restart();
     }
 
-    /// Takes the files of `chain`. Returns false if they are too large.
-    pub(super) fn hold(&mut self, chain: &Chain) -> bool {
-        self.files.hold(chain)
+    /// Takes the files of an image. Returns false if they are too large.
+    pub(super) fn hold(&mut self, image: &JudgedImage) -> bool {
+        self.files.hold(image.chain, image.is_damaged)
     }
 
     /// Compares the engine's answers about the image that is held.
@@ -95,8 +98,8 @@ impl Comparison {
     ) -> OracleResult {
         let Self { qemu, files, .. } = self;
         let opened = qemu.ask(|line| {
-            line.push_str("open -r -o ");
-            files.write_options(chain, "", line);
+            line.push_str("open -r json:");
+            files.write_device(chain, line);
         });
         if let Some(refusal) = answers::refusal(opened.map_err(ended)?) {
             answered(answers::class(refusal));
@@ -151,10 +154,11 @@ impl Comparison {
             // A string takes everything.
             let _ = write!(
                 line,
-                "open -r -o driver=blkverify,test.driver=raw,test.file.driver=file,\
-                 test.file.locking=off,test.file.filename={path},"
+                "open -r json:{{\"driver\":\"blkverify\",\"test\":{{\"driver\":\"raw\",\
+                 \"file\":{{\"driver\":\"file\",\"locking\":\"off\",\"filename\":\"{path}\"}}}},\"raw\":"
             );
-            files.write_options(chain, "raw.", line);
+            files.write_device(chain, line);
+            line.push('}');
         });
         Ok(answers::refusal(opened.map_err(ended)?).map(str::to_string))
     }
@@ -169,6 +173,10 @@ impl Comparison {
     ) -> Result<RunsEnd, Box<Violation>> {
         // QEMU's driver for VHDX reports no blocks: it says that all of the disk is allocated.
         let is_all_allocated = image.chain.format() == ImageFormat::Vhdx;
+        if is_long(image) {
+            answered(SecondAnswer::NotMapped);
+            return Ok(RunsEnd::Complete);
+        }
         if size_bytes >> image.table_span_bits.min(63) > MAX_MAPPED_TABLES {
             answered(SecondAnswer::MappedInParts);
             return self.compare_parts(disk.extents, size_bytes, is_all_allocated);
@@ -187,8 +195,8 @@ impl Comparison {
             }
             (RunsEnd::Failed, _) => {}
         }
-        if let (RunsEnd::Complete, WalkEnd::Failed(error), [_]) =
-            (end, disk.walk, image.chain.layers())
+        if let (RunsEnd::Complete, WalkEnd::Failed(error), [_], false) =
+            (end, disk.walk, image.chain.layers(), is_all_allocated)
         {
             let error = error.to_string();
             let kinds = ("an answer", "an error");
@@ -265,8 +273,8 @@ impl Comparison {
         let parts = data.iter().flat_map(EngineData::parts);
         for part in parts.filter(|part| !part.is_readable).take(MAX_UNREADABLE) {
             let opened = qemu.ask(|line| {
-                line.push_str("open -r -o ");
-                files.write_options(chain, "", line);
+                line.push_str("open -r json:");
+                files.write_device(chain, line);
             });
             opened.map_err(ended)?;
             let Range { start, end } = part.range;
@@ -285,6 +293,13 @@ impl Comparison {
         }
         Ok(())
     }
+}
+
+/// Reports whether a file of an image is so long that QEMU would count its clusters for seconds before it maps the disk
+/// (`block/qcow2.c`, `qcow2_detect_metadata_preallocation`).
+pub(super) fn is_long(image: &JudgedImage) -> bool {
+    let cells = |layer: &ChainLayer| layer.image.length_bytes() / image.cell_bytes.max(1);
+    image.chain.layers().iter().any(|layer| cells(layer) > MAX_COUNTED_CELLS)
 }
 
 /// Asks a command without operands.

@@ -12,6 +12,7 @@ use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage, each_data};
+use crate::harness::ChainFiles;
 use crate::harness::chain::{Chain, ChainFile};
 
 use super::fail;
@@ -78,6 +79,11 @@ pub(super) struct ChainInMemory {
     files: Vec<MemoryFile>,
     /// The number of files that the chain has.
     live: usize,
+    /// The files of a chain whose names lead QEMU from file to file.
+    folder: ChainFiles,
+    is_in_folder: bool,
+    /// QEMU follows the names of lower layers and data files, too.
+    names_all: bool,
     scratch: Vec<u8>,
     /// Bytes that are not written yet.
     pending: Vec<u8>,
@@ -104,14 +110,20 @@ impl From<io::Error> for NotHeld {
 }
 
 impl ChainInMemory {
-    /// Takes the files of `chain`. Returns false if they are too large.
-    pub(super) fn hold(&mut self, chain: &Chain) -> bool {
+    /// Takes the files of `chain`. Returns false if they are too large. If `is_damaged`, an image may no longer name
+    /// the files below it, or other formats for them, so QEMU follows the names.
+    pub(super) fn hold(&mut self, chain: &Chain, is_damaged: bool) -> bool {
         self.live = 0;
+        let layers = chain.layers();
+        let has_others = layers.len() > 1 || layers.iter().any(|layer| layer.data_file.is_some());
+        self.names_all = is_damaged && has_others;
+        self.is_in_folder = self.names_all || layers.iter().any(|layer| !layer.extents.is_empty());
+        if self.is_in_folder {
+            return self.folder.write(chain).is_ok();
+        }
         let mut left = MAX_STORED_BYTES;
         for layer in chain.layers() {
-            let extents = layer.extents.iter().map(AsRef::as_ref);
-            let files = [&layer.image].into_iter().chain(&layer.data_file).chain(extents);
-            for file in files {
+            for file in [&layer.image].into_iter().chain(&layer.data_file) {
                 match self.take(file, left) {
                     Ok(rest) => left = rest,
                     Err(NotHeld::TooLarge | NotHeld::Refused) => return false,
@@ -126,7 +138,7 @@ impl ChainInMemory {
         if self.files.len() == self.live {
             self.files.push(MemoryFile::new());
         }
-        let Self { files, live, scratch, pending } = self;
+        let Self { files, live, scratch, pending, .. } = self;
         let Some(file) = files.get(*live) else { return Err(NotHeld::Refused) };
         *live += 1;
         scratch.resize(PIECE_BYTES, 0);
@@ -158,35 +170,37 @@ impl ChainInMemory {
         Ok(left)
     }
 
-    /// Adds the options that open the chain as a block device of QEMU. Each name begins with `prefix`. The options name
-    /// every file, so that QEMU follows no name in an image.
-    pub(super) fn write_options(&self, chain: &Chain, prefix: &str, line: &mut String) {
-        let mut files = self.files.iter().map(MemoryFile::path);
-        let mut next = || files.next().unwrap_or_default();
-        let mut prefix = prefix.to_string();
-        for (depth, layer) in chain.layers().iter().enumerate() {
-            let is_last = depth + 1 == chain.layers().len();
-            let comma = if depth == 0 { "" } else { "," };
+    /// Adds the chain to `line`, as a block device of QEMU: an object of JSON without spaces. It names every file, so
+    /// that QEMU follows no name in an image, except for the names of VMDK extents, which no option can replace, and
+    /// for names in damaged images.
+    pub(super) fn write_device(&self, chain: &Chain, line: &mut String) {
+        let mut memory = self.files.iter().map(MemoryFile::path);
+        let folder = self.folder.folder().filter(|_| self.is_in_folder);
+        let layers = if self.names_all { &chain.layers()[..1] } else { chain.layers() };
+        for (depth, layer) in layers.iter().enumerate() {
+            let separator = if depth == 0 { "" } else { ",\"backing\":" };
             // A string takes everything.
-            let _ = write!(line, "{comma}{prefix}driver={}", layer.format.name());
-            let mut file = |key: &str| {
-                let path = next();
-                let _ = write!(line, ",{prefix}{key}.driver=file,{prefix}{key}.filename={path}");
-                let _ = write!(line, ",{prefix}{key}.locking=off");
+            let _ = write!(line, "{separator}{{\"driver\":\"{}\"", layer.format.name());
+            let mut file = |key: &str, name: &str| {
+                let in_folder = folder.map(|folder| folder.path_of(name));
+                let _ = write!(line, ",\"{key}\":{{\"driver\":\"file\",\"locking\":\"off\",");
+                let _ = match &in_folder {
+                    Some(path) => write!(line, "\"filename\":\"{}\"}}", path.display()),
+                    None => {
+                        write!(line, "\"filename\":\"{}\"}}", memory.next().unwrap_or_default())
+                    }
+                };
             };
-            file("file");
-            if layer.data_file.is_some() {
-                file("data-file");
+            file("file", layer.name());
+            if let Some(data_file) = layer.data_file.as_ref().filter(|_| !self.names_all) {
+                file("data-file", data_file.name());
             }
-            for index in 0..layer.extents.len() {
-                file(&format!("extents.{index}"));
-            }
-            let has_backing = matches!(layer.format, ImageFormat::Qcow2 | ImageFormat::Vmdk);
-            if is_last && has_backing {
-                let _ = write!(line, ",{prefix}backing=");
-            }
-            prefix.push_str("backing.");
         }
+        let names_backing = |format| matches!(format, ImageFormat::Qcow2 | ImageFormat::Vmdk);
+        if !self.names_all && layers.last().is_some_and(|last| names_backing(last.format)) {
+            line.push_str(",\"backing\":null");
+        }
+        layers.iter().for_each(|_| line.push('}'));
     }
 }
 
@@ -206,12 +220,12 @@ mod tests {
 
     fn held(files: &mut ChainInMemory, image: Image) -> Vec<u8> {
         let chain = Chain::alone(image);
-        assert!(files.hold(&chain));
-        let mut options = String::new();
-        files.write_options(&chain, "raw.", &mut options);
-        let path = options.split(',').find_map(|it| it.strip_prefix("raw.file.filename="));
-        assert!(options.starts_with("raw.driver=qcow2,") && options.ends_with(",raw.backing="));
-        std::fs::read(path.unwrap()).unwrap()
+        assert!(files.hold(&chain, false));
+        let mut device = String::new();
+        files.write_device(&chain, &mut device);
+        let device: serde_json::Value = serde_json::from_str(&device).unwrap();
+        assert!(device["driver"] == "qcow2" && device["backing"].is_null());
+        std::fs::read(device["file"]["filename"].as_str().unwrap()).unwrap()
     }
 
     #[test]

@@ -130,17 +130,19 @@ impl<O: Observer> SecondOpinion for QemuJudge<O> {
         read: &mut ReadDisk<'_>,
     ) -> Result<bool, Box<Violation>> {
         let Self { comparison, observer, compares_maps, .. } = self;
-        if !comparison.hold(image.chain) {
+        if !comparison.hold(image) {
             return Ok(false);
         }
         let mut answer = |answer: SecondAnswer| observer.second(answer);
-        if let Err(found) = comparison.judge(image, read, &mut answer) {
-            return Err(confirmed(comparison, image, read, found));
-        }
-        if *compares_maps {
-            comparison.whole_map(image, &mut answer)?;
-        }
-        Ok(true)
+        let judged = match comparison.judge(image, read, &mut answer) {
+            Err(found) => Err(confirmed(comparison, image, read, found)),
+            Ok(()) if *compares_maps => comparison.whole_map(image, &mut answer),
+            Ok(()) => Ok(()),
+        };
+        judged.map(|()| true).map_err(|mut found| {
+            found.detail = answers::without_paths(&found.detail);
+            found
+        })
     }
 }
 

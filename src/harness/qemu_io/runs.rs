@@ -1,6 +1,8 @@
 //! The runs of bytes that the image at the top allocates, or leaves to the layers below: as qemu-io prints them, and as
 //! the engine's extents say.
 
+use std::borrow::Cow;
+
 use crate::disk::extent::Extent;
 
 /// A run of guest bytes.
@@ -26,21 +28,20 @@ const END: &str = "Unexpected end of image";
 /// The line that qemu-io prints if an image does not answer.
 const ERROR: &str = "Failed to get allocation status";
 
+/// The beginnings of messages. A message goes out at once, and may so stand in the middle of another line.
+const MESSAGES: [&str; 2] = ["qemu-io: ", CORRUPT];
+/// The beginning of a message about a table of a qcow2 image. An error follows.
+const CORRUPT: &str = "qcow2: Image is corrupt";
+
 /// Parses the output of `map` into `runs`.
 ///
 /// # Errors
 /// The first line that is not expected.
 pub(super) fn parse(printed: &str, runs: &mut Vec<Run>) -> Result<RunsEnd, String> {
     runs.clear();
-    let (mut ending, mut from) = (RunsEnd::Complete, 0);
+    let (printed, ending) = without_messages(printed)?;
+    let mut from = 0;
     for line in printed.lines() {
-        if line.contains(ERROR) {
-            ending = RunsEnd::Failed;
-            continue;
-        }
-        if line.contains(END) {
-            continue;
-        }
         let mut numbers = line.split("(0x").skip(1).map(|rest| {
             let digits = rest.split(')').next()?;
             u64::from_str_radix(digits, 16).ok()
@@ -53,6 +54,25 @@ pub(super) fn parse(printed: &str, runs: &mut Vec<Run>) -> Result<RunsEnd, Strin
         add(runs, Run { end: from, is_allocated: !line.contains("not allocated") });
     }
     Ok(ending)
+}
+
+/// Returns the output of `map` without messages, and the end that they report.
+///
+/// # Errors
+/// The first message that is not expected.
+fn without_messages(printed: &str) -> Result<(Cow<'_, str>, RunsEnd), String> {
+    let (mut rest, mut ending) = (Cow::Borrowed(printed), RunsEnd::Complete);
+    while let Some(start) = MESSAGES.iter().filter_map(|begin| rest.find(begin)).min() {
+        let end = rest[start..].find('\n').map_or(rest.len(), |length| start + length + 1);
+        let message = rest[start..end].trim_end();
+        if message.contains(ERROR) {
+            ending = RunsEnd::Failed;
+        } else if !message.contains(END) && !message.starts_with(CORRUPT) {
+            return Err(message.to_string());
+        }
+        rest.to_mut().replace_range(start..end, "");
+    }
+    Ok((rest, ending))
 }
 
 /// Parses the output of `alloc`: the number of allocated bytes, and the number of bytes that lie on the disk.
@@ -131,6 +151,27 @@ mod tests {
         assert_eq!(parse("read failed", &mut runs), Err("read failed".to_string()));
         assert_eq!(parse_sum("512/1024 bytes allocated at offset 64 KiB\n"), Some((512, 1024)));
         assert_eq!(parse_sum("Failed to get allocation status"), None);
+    }
+
+    #[test]
+    fn an_error_follows_a_message_about_a_table() {
+        let printed = "qcow2: Image is corrupt: Cluster allocation offset 0x50800 unaligned (L2 offset: 0x20000)\n\
+                       qemu-io: Failed to get allocation status: Input/output error\n\
+                       512 bytes (0x200) bytes     allocated at offset 0 bytes (0x0)\n";
+        let mut runs = Vec::new();
+        assert_eq!(parse(printed, &mut runs), Ok(RunsEnd::Failed));
+        assert_eq!(runs, [Run { end: 0x200, is_allocated: true }]);
+    }
+
+    #[test]
+    fn a_message_may_stand_in_the_middle_of_a_line() {
+        let printed = "512 bytes (0x200) bytes not allocated at offset 0 bytes (0x0)\n\
+                       512 bytes (0x2qemu-io: Unexpected end of image\n\
+                       00) bytes     allocated at offset 512 bytes (0x200)\n\
+                       512 bytes (0x200) bytes not allocated at offset 1 KiB (0x400)\n";
+        let mut runs = Vec::new();
+        assert_eq!(parse(printed, &mut runs), Ok(RunsEnd::Complete));
+        assert_eq!(runs.last().map(|run| (run.end, runs.len())), Some((0x600, 3)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::fail;
 /// The text that qemu-io prints when it waits for a command.
 const PROMPT: &[u8] = b"qemu-io> ";
 /// The command line. Errors join the output, so that they are part of the answer to a command.
-const COMMAND: &str = "exec qemu-io 2>&1";
+const COMMAND: &str = "qemu-io 2>&1";
 /// Opens the driver that compares data, without any file.
 const OPEN_BLKVERIFY: &str = "open -r -o driver=blkverify,\
                               test.driver=null-co,test.size=512,test.read-zeroes=on,\
@@ -120,7 +120,7 @@ pub(super) fn version() -> Result<String, String> {
 
 /// Runs `tool --version`, and returns the version that it prints.
 pub(super) fn printed_version(tool: &str) -> Result<String, String> {
-    let printed = run(&format!("exec {tool} --version 2>&1"))
+    let printed = run(&format!("{tool} --version 2>&1"))
         .map_err(|what| format!("{tool} does not start: {what}"))?;
     let first = printed.output.lines().next().unwrap_or_default();
     let version = first.split_once(" version ").map(|(_, rest)| rest);

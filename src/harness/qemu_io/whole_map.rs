@@ -8,20 +8,17 @@ use std::fmt::Write as _;
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
-use crate::disk::storage::Storage;
+use crate::harness::chain::{Chain, ChainLayer};
 use crate::harness::oracles::{OracleResult, differing_field, disagreement, violation};
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
 
-use super::compare::{Answered, ended};
+use super::compare::{Answered, ended, is_long};
 use super::files::ChainInMemory;
 use super::map_record::QemuMapRecord;
 use super::{ORACLE, fail, session};
 
 /// The number of tables of the part of a disk that is mapped: qemu-img visits each table, also a missing one.
 const MAX_MAPPED_TABLES: u64 = 4096;
-/// The longest file of an image that is mapped. Before it maps a qcow2 image, QEMU may read the counts of all its
-/// clusters.
-const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Returns the version of qemu-img.
 pub(super) fn version() -> Result<String, String> {
@@ -36,15 +33,14 @@ pub(super) fn compare(
     answered: &mut Answered<'_>,
 ) -> OracleResult {
     let layers = image.chain.layers();
-    let is_long = layers.iter().any(|layer| layer.image.length_bytes() > MAX_FILE_BYTES);
     let has_vhdx = layers.iter().any(|layer| layer.format == ImageFormat::Vhdx);
-    if is_long || has_vhdx || disk.extents.is_empty() {
+    if is_long(image) || has_vhdx || disk.extents.is_empty() {
         return Ok(());
     }
     let most = MAX_MAPPED_TABLES.checked_shl(image.table_span_bits).unwrap_or(u64::MAX);
     let most = most.min(i64::MAX.unsigned_abs() & !0xFFFF);
-    let mut command = format!("exec qemu-img map --output=json --max-length={most} --image-opts '");
-    files.write_options(image.chain, "", &mut command);
+    let mut command = format!("qemu-img map --output=json --max-length={most} 'json:");
+    files.write_device(image.chain, &mut command);
     // A string takes everything.
     let _ = write!(command, "'");
     let ran = session::run(&command).unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
@@ -64,6 +60,8 @@ pub(super) fn compare(
         }
         _ => {}
     }
+    let theirs: Vec<_> =
+        theirs.iter().map(|extent| without_file_holes(extent, image.chain)).collect();
     let (theirs, ours) = (merged(&theirs), merged(&ours));
     let is_compared_whole = is_whole && matches!(disk.walk, WalkEnd::Complete);
     answered(match is_compared_whole {
@@ -118,7 +116,19 @@ fn clipped(extents: &[Extent], end: u64) -> Vec<Extent> {
     before.map(clip).collect()
 }
 
-/// Returns the extents as if no file had holes.
+/// Returns an extent as if its file had no hole there: QEMU calls the holes of raw images and of fixed VHD images zeros.
+/// These formats have no other zeros with an offset.
+fn without_file_holes(extent: &Extent, chain: &Chain) -> Extent {
+    let mapping = extent.mapping;
+    let layer = usize::try_from(mapping.depth).ok().and_then(|depth| chain.layers().get(depth));
+    let has_no_zeros = |layer: &ChainLayer| {
+        matches!(layer.format, ImageFormat::Raw | ImageFormat::Vpc) && mapping.offset.is_some()
+    };
+    let data = mapping.data || layer.is_some_and(has_no_zeros);
+    Extent { mapping: Mapping { data, ..mapping }, ..*extent }
+}
+
+/// Returns the extents without the zero flag of data, which depends on the holes of a file.
 fn merged(extents: &[Extent]) -> Vec<Extent> {
     let mut merged: Vec<Extent> = Vec::with_capacity(extents.len());
     for extent in extents {
