@@ -132,6 +132,12 @@ impl Chain {
         &self.layers[0].image
     }
 
+    /// Reports whether the image to open has layers below it, or a layer has a data file.
+    #[cfg(feature = "fuzzer")]
+    pub(crate) fn has_other_files(&self) -> bool {
+        self.layers.len() > 1 || self.layers.iter().any(|layer| layer.data_file.is_some())
+    }
+
     /// Begins an opening: faults that wait for a number of reads count from here.
     pub(crate) fn rearm(&self) {
         let faults = self.layers.iter().filter_map(|layer| layer.image.faults.as_ref());

@@ -9,6 +9,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -86,12 +87,15 @@ struct Clocks {
 pub(super) type TakeAnswers<'t> = dyn FnMut(&[u8]) -> Result<(usize, bool), String> + 't;
 
 impl EngineProcess {
-    /// Starts `command` with a shell.
-    pub(super) fn start(command: &str) -> Result<Self, Silence> {
+    /// Starts `command` with a shell, in a folder if there is one.
+    pub(super) fn start(command: &str, folder: Option<&Path>) -> Result<Self, Silence> {
         // The shell becomes the command, so that its CPU time and its end are those of the command.
         let line = format!("ulimit -S -v {MAX_MEMORY_KIB} || exit 2; eval \"exec $0\"");
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(line).arg(command).process_group(0);
+        if let Some(folder) = folder {
+            shell.current_dir(folder);
+        }
         // A backtrace would push the message of a panic out of the lines that are kept.
         shell.env("RUST_BACKTRACE", "0");
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -56,7 +56,7 @@ struct DiskQuestions {
 pub(super) fn started(line: &str) -> Result<(EngineProcess, Hello), String> {
     let failed = |what: String| format!("--engine-command: {line}: {what}");
     let (mut parser, mut hello) = (HelloParser::default(), None);
-    let started = EngineProcess::start(line).and_then(|mut process| {
+    let started = EngineProcess::start(line, None).and_then(|mut process| {
         process.exchange(b"", &mut |bytes| {
             let mut lines = Lines { bytes, at: 0 };
             while hello.is_none()

@@ -61,7 +61,9 @@ impl Comparison {
 
     /// Takes the files of an image. Returns false if they are too large.
     pub(super) fn hold(&mut self, image: &JudgedImage) -> bool {
-        self.files.hold(image.chain, image.is_damaged)
+        let is_held = self.files.hold(image.chain, image.is_damaged);
+        self.qemu.work_in(self.files.folder());
+        is_held
     }
 
     /// Compares the engine's answers about the image that is held.
@@ -119,7 +121,7 @@ impl Comparison {
         answered: &mut Answered<'_>,
     ) -> OracleResult {
         let size_bytes = disk.size_bytes / SECTOR_BYTES * SECTOR_BYTES;
-        windows::plan(size_bytes, disk.extents, &mut self.windows);
+        windows::plan(size_bytes, disk.extents, image.chain, &mut self.windows);
         let data = self.data.get_or_insert_with(EngineData::new);
         let length_bytes = size_bytes.saturating_add(MARGIN_BYTES);
         if data.read(length_bytes, &self.windows, read).is_err() {
@@ -128,7 +130,7 @@ impl Comparison {
         }
         if let Some(refusal) = self.open(image.chain)? {
             answered(answers::class(&refusal));
-            if answers::is_named(&refusal) {
+            if answers::is_named(&refusal, image) {
                 return Ok(());
             }
             let detail =

@@ -7,13 +7,14 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage, each_data};
 use crate::harness::ChainFiles;
-use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::chain::{Chain, ChainFile, ChainFolder};
 
 use super::fail;
 
@@ -114,10 +115,9 @@ impl ChainInMemory {
     /// the files below it, or other formats for them, so QEMU follows the names.
     pub(super) fn hold(&mut self, chain: &Chain, is_damaged: bool) -> bool {
         self.live = 0;
-        let layers = chain.layers();
-        let has_others = layers.len() > 1 || layers.iter().any(|layer| layer.data_file.is_some());
-        self.names_all = is_damaged && has_others;
-        self.is_in_folder = self.names_all || layers.iter().any(|layer| !layer.extents.is_empty());
+        self.names_all = is_damaged && chain.has_other_files();
+        let has_extents = chain.layers().iter().any(|layer| !layer.extents.is_empty());
+        self.is_in_folder = self.names_all || has_extents;
         if self.is_in_folder {
             return self.folder.write(chain).is_ok();
         }
@@ -131,6 +131,11 @@ impl ChainInMemory {
             }
         }
         true
+    }
+
+    /// Returns the folder in which QEMU looks for a data file.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.folder().map(ChainFolder::path)
     }
 
     /// Takes a file that stores at most `most` bytes. Returns how many more the limit allows.

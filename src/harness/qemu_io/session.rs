@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use crate::harness::engine::EngineEnd;
 use crate::harness::engine_process::{EngineProcess, Silence};
@@ -21,6 +22,8 @@ const OPEN_BLKVERIFY: &str = "open -r -o driver=blkverify,\
 #[derive(Debug, Default)]
 pub(super) struct QemuIo {
     process: Option<EngineProcess>,
+    /// The folder in which it works, if not that of this process.
+    folder: Option<PathBuf>,
     line: String,
     output: String,
 }
@@ -40,6 +43,14 @@ impl QemuIo {
         self.process = None;
     }
 
+    /// Has it work in a folder: QEMU looks for data files there.
+    pub(super) fn work_in(&mut self, folder: Option<&Path>) {
+        if self.folder.as_deref() != folder {
+            self.folder = folder.map(Path::to_path_buf);
+            self.restart();
+        }
+    }
+
     /// Sends a command, and returns its output.
     pub(super) fn ask_for(&mut self, command: fmt::Arguments<'_>) -> Result<&str, Box<QemuEnd>> {
         // A string takes everything.
@@ -52,7 +63,7 @@ impl QemuIo {
     pub(super) fn ask(&mut self, write: impl FnOnce(&mut String)) -> Result<&str, Box<QemuEnd>> {
         let mut process = match self.process.take() {
             Some(process) => process,
-            None => started().unwrap_or_else(|what| fail(&what)),
+            None => started(self.folder.as_deref()).unwrap_or_else(|what| fail(&what)),
         };
         let Self { line, output, .. } = self;
         line.clear();
@@ -75,8 +86,8 @@ impl QemuIo {
 }
 
 /// Starts qemu-io, and waits for its prompt.
-fn started() -> Result<EngineProcess, String> {
-    let mut process = match EngineProcess::start(COMMAND) {
+fn started(folder: Option<&Path>) -> Result<EngineProcess, String> {
+    let mut process = match EngineProcess::start(COMMAND, folder) {
         Ok(process) => process,
         Err(Silence::Failed(what)) => return Err(format!("qemu-io does not start: {what}")),
         Err(Silence::Ended(end)) => return Err(format!("qemu-io does not start: {}", end.status)),
@@ -108,7 +119,7 @@ fn exchange(process: &mut EngineProcess, line: &[u8], output: &mut String) -> Re
 /// # Errors
 /// Returns one line for the user: it does not start, or lacks a driver.
 pub(super) fn version() -> Result<String, String> {
-    let mut process = started()?;
+    let mut process = started(None)?;
     let mut output = String::new();
     exchange(&mut process, format!("{OPEN_BLKVERIFY}\n").as_bytes(), &mut output)
         .map_err(|silence| format!("qemu-io: {silence:?}"))?;
@@ -120,7 +131,7 @@ pub(super) fn version() -> Result<String, String> {
 
 /// Runs `tool --version`, and returns the version that it prints.
 pub(super) fn printed_version(tool: &str) -> Result<String, String> {
-    let printed = run(&format!("{tool} --version 2>&1"))
+    let printed = run(&format!("{tool} --version 2>&1"), None)
         .map_err(|what| format!("{tool} does not start: {what}"))?;
     let first = printed.output.lines().next().unwrap_or_default();
     let version = first.split_once(" version ").map(|(_, rest)| rest);
@@ -128,16 +139,16 @@ pub(super) fn printed_version(tool: &str) -> Result<String, String> {
     version.map(str::to_string).ok_or_else(|| format!("{tool} does not start: {first}"))
 }
 
-/// Runs a command to its end, and returns its output and its end.
+/// Runs a command to its end, in a folder if there is one, and returns its output and its end.
 ///
 /// # Errors
 /// Returns one line for the user: the command does not run.
-pub(super) fn run(command: &str) -> Result<QemuEnd, String> {
+pub(super) fn run(command: &str, folder: Option<&Path>) -> Result<QemuEnd, String> {
     let silence = |silence| match silence {
         Silence::Failed(what) => what,
         Silence::Ended(end) => end.status.to_string(),
     };
-    let mut process = EngineProcess::start(command).map_err(silence)?;
+    let mut process = EngineProcess::start(command, folder).map_err(silence)?;
     match process.exchange(b"", &mut |_| Ok((0, false))) {
         Ok(()) => Err("it does not end".to_string()),
         Err(Silence::Failed(what)) => Err(what),

@@ -7,6 +7,9 @@
 use std::ops::Range;
 
 use crate::disk::extent::{Extent, Mapping};
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::HostOffset;
+use crate::harness::chain::Chain;
 
 /// QEMU counts the bytes of a disk in sectors.
 pub(super) const SECTOR_BYTES: u64 = 512;
@@ -19,7 +22,12 @@ const MAX_WINDOWS: usize = 64;
 
 /// Puts the parts of a disk of `size_bytes`, a whole number of sectors, into `windows`. They are sorted and whole
 /// sectors.
-pub(super) fn plan(size_bytes: u64, extents: &[Extent], windows: &mut Vec<Range<u64>>) {
+pub(super) fn plan(
+    size_bytes: u64,
+    extents: &[Extent],
+    chain: &Chain,
+    windows: &mut Vec<Range<u64>>,
+) {
     windows.clear();
     if extents.is_empty() {
         windows.push(0..size_bytes.min(MAX_COMPARED_BYTES));
@@ -29,7 +37,7 @@ pub(super) fn plan(size_bytes: u64, extents: &[Extent], windows: &mut Vec<Range<
         let start = (extent.start.get() / SECTOR_BYTES * SECTOR_BYTES).max(from);
         let end = extent.start.get().saturating_add(extent.length_bytes);
         let end = end.checked_next_multiple_of(SECTOR_BYTES).unwrap_or(u64::MAX).min(size_bytes);
-        if start >= end {
+        if start >= end || is_misread(extent, chain) {
             continue;
         }
         let length = end - start;
@@ -52,6 +60,14 @@ pub(super) fn plan(size_bytes: u64, extents: &[Extent], windows: &mut Vec<Range<
     windows.retain(|window| !window.is_empty());
 }
 
+/// Reports whether an extent is a block that a VHDX image stores at host offset 0. No writer makes one, and QEMU reads the
+/// first bytes of the file for each part of it.
+fn is_misread(extent: &Extent, chain: &Chain) -> bool {
+    let Mapping { depth, offset, .. } = extent.mapping;
+    let layer = usize::try_from(depth).ok().and_then(|depth| chain.layers().get(depth));
+    offset == Some(HostOffset::ZERO) && layer.is_some_and(|layer| layer.format == ImageFormat::Vhdx)
+}
+
 /// Adds a part behind all others.
 fn add(windows: &mut Vec<Range<u64>>, window: Range<u64>) {
     match windows.last_mut() {
@@ -63,7 +79,8 @@ fn add(windows: &mut Vec<Range<u64>>, window: Range<u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::offsets::{GuestOffset, HostOffset};
+    use crate::disk::offsets::GuestOffset;
+    use crate::images::image::Image;
 
     const DATA: Mapping =
         Mapping { present: true, data: true, offset: Some(HostOffset::ZERO), ..Mapping::HOLE };
@@ -83,7 +100,7 @@ mod tests {
             })
             .collect();
         let mut windows = Vec::new();
-        plan(size_bytes, &extents, &mut windows);
+        plan(size_bytes, &extents, &Chain::alone(Image::default()), &mut windows);
         windows
     }
 

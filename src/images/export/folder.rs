@@ -80,6 +80,11 @@ impl ChainFolder {
         self.writes
     }
 
+    /// Returns the path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the path of the file that has this name.
     pub fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
