@@ -1,5 +1,5 @@
 //! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`,
-//! `-- growth`, `-- formats` and `-- isolation` print one of them. Only ratios between the rows of a table are
+//! `-- growth`, `-- formats`, `-- isolation` and `-- qemu` print one of them. Only ratios between the rows of a table are
 //! comparable between machines.
 
 mod sets;
@@ -12,9 +12,10 @@ use std::time::Duration;
 use qcowfuzz::findings::isolation::ProcessLimits;
 use qcowfuzz::fuzzing::embedded::Subject;
 use qcowfuzz::fuzzing::feedback::Recorder;
-use qcowfuzz::harness::implementation::OurWalker;
+use qcowfuzz::harness::implementation::{Implementation, OurWalker};
+use qcowfuzz::harness::qemu_io::{AgainstQemu, Qemu, WholeMaps};
 use qcowfuzz::harness::targets::TargetKind;
-use qcowfuzz::harness::{Checks, Harness, Walker};
+use qcowfuzz::harness::{Checks, Harness, Knowing, KnownFindings, Walker};
 use qcowfuzz::images::FileNames;
 use qcowfuzz::internal::fuzzing::campaign::slot::Slot;
 use qcowfuzz::internal::fuzzing::campaign::subject::Supervised;
@@ -215,6 +216,64 @@ fn isolation() {
     }
 }
 
+/// Prints the cost of QEMU in the loop: the CPU time of both processes, for the target alone and with QEMU.
+fn against_qemu() {
+    let qemu = match Qemu::start(WholeMaps::OneIn64) {
+        Ok(qemu) => qemu,
+        Err(what) => return println!("not measured: {what}"),
+    };
+    let walker = Knowing::new(&OurWalker, KnownFindings::default());
+    println!("| programs | images a program | alone, programs a second | judged by QEMU | cost |");
+    println!("|---|---|---|---|---|");
+    let frozen = SETS.map(|(name, compressed)| {
+        (name, encoded(set(GenerateSettings { operations: OPERATIONS, compressed })))
+    });
+    for (name, inputs) in frozen.into_iter().chain([("evolved", evolved())]) {
+        let (alone, _) = judged(&AgainstQemu::new(&walker, None), &inputs);
+        let (both, images) = judged(&AgainstQemu::new(&walker, Some(qemu.clone())), &inputs);
+        println!(
+            "| {name} | {:.1} | {:.0} | {:.0} | {:.1} × |",
+            images as f64 / inputs.len() as f64,
+            inputs.len() as f64 / alone,
+            inputs.len() as f64 / both,
+            both / alone
+        );
+    }
+}
+
+/// Runs the inputs for at least two seconds. Returns the CPU time of a round in seconds, with that of QEMU, and the
+/// number of images that QEMU judges in it.
+fn judged(implementation: &impl Implementation, inputs: &Inputs) -> (f64, usize) {
+    let (start, mut rounds, mut images) = (ticks(), 0_u32, 0);
+    while ticks() - start < 200 {
+        let mut target = TargetKind::MapExtents.create(implementation, FileNames::default(), &());
+        images = 0;
+        for input in inputs {
+            match target.run(black_box(input), Checks::AtCheckpoints) {
+                Ok(outcome) => images += outcome.second.compared,
+                Err(failure) => panic!("{}", failure.violation),
+            }
+        }
+        // The time of a process counts when it has ended.
+        drop(target);
+        rounds += 1;
+    }
+    ((ticks() - start) as f64 / 100.0 / f64::from(rounds), images)
+}
+
+/// Returns the CPU time of this process and of the processes that it has started and that have ended, in hundredths of
+/// a second.
+fn ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
+    let (_, behind_name) = stat.rsplit_once(") ").expect("a name");
+    behind_name
+        .split(' ')
+        .skip(11)
+        .take(4)
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum()
+}
+
 fn main() {
     // `cargo test` builds benchmarks too; only `cargo bench` measures.
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -241,5 +300,9 @@ fn main() {
     }
     if all || asked("isolation") {
         isolation();
+        println!();
+    }
+    if all || asked("qemu") {
+        against_qemu();
     }
 }
