@@ -13,7 +13,7 @@ use qcowfuzz::findings::isolation::ProcessLimits;
 use qcowfuzz::fuzzing::embedded::Subject;
 use qcowfuzz::fuzzing::feedback::Recorder;
 use qcowfuzz::harness::implementation::{Implementation, OurWalker};
-use qcowfuzz::harness::qemu_io::{AgainstQemu, Qemu, WholeMaps};
+use qcowfuzz::harness::qemu_io::{AgainstQemu, CostlyComparisons, Qemu};
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Knowing, KnownFindings, Walker};
 use qcowfuzz::images::FileNames;
@@ -218,7 +218,7 @@ fn isolation() {
 
 /// Prints the cost of QEMU in the loop: the CPU time of both processes, for the target alone and with QEMU.
 fn against_qemu() {
-    let qemu = match Qemu::start(WholeMaps::OneIn64) {
+    let qemu = match Qemu::start(CostlyComparisons::Drawn) {
         Ok(qemu) => qemu,
         Err(what) => return println!("not measured: {what}"),
     };

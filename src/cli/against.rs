@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::harness::qemu_io::{Qemu, WholeMaps};
+use crate::harness::qemu_io::{CostlyComparisons, Qemu};
 
 use super::exit::CommandError;
 
@@ -34,10 +34,10 @@ impl AgainstOption {
     }
 
     /// Starts QEMU, if the option names it, so that a mistake is reported at once.
-    pub fn start(&self, whole_maps: WholeMaps) -> Result<Option<Qemu>, CommandError> {
+    pub fn start(&self, costly: CostlyComparisons) -> Result<Option<Qemu>, CommandError> {
         let start = |_| {
             let failed = |what| CommandError::Message(format!("--against qemu: {what}"));
-            Qemu::start(whole_maps).map_err(failed)
+            Qemu::start(costly).map_err(failed)
         };
         self.against.map(start).transpose()
     }

@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::harness::implementation::Implementation;
-use crate::harness::qemu_io::WholeMaps;
+use crate::harness::qemu_io::CostlyComparisons;
 
 use against::AgainstOption;
 use exit::{CommandError, Exit, ExitResult};
@@ -149,11 +149,11 @@ fn run(
         known.reject(name)?;
         against.reject(name)?;
     }
-    let whole_maps = match verb {
-        Verb::Fuzz(_) | Verb::FuzzWorker(_) => WholeMaps::OneIn64,
-        _ => WholeMaps::Always,
+    let costly = match verb {
+        Verb::Fuzz(_) | Verb::FuzzWorker(_) => CostlyComparisons::Drawn,
+        _ => CostlyComparisons::Always,
     };
-    let under_test = &UnderTest::new(implementation, known, against.start(whole_maps)?)?;
+    let under_test = &UnderTest::new(implementation, known, against.start(costly)?)?;
     if !matches!(verb, Verb::Triage(_)) {
         under_test.reject_folders()?;
     }

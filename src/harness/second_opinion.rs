@@ -28,7 +28,7 @@ pub trait SecondOpinion: Debug {
     /// Compares the engine's answers about an image with those of the other implementation. `read` reads the engine's
     /// disk.
     ///
-    /// Returns false if the image is not compared, because its files are too large.
+    /// Returns false if the image is not compared, because its files are too large, or it costs too much in this run.
     ///
     /// # Errors
     /// The difference, as a violation.
@@ -47,7 +47,7 @@ pub type ReadDisk<'r> = dyn FnMut(GuestOffset, &mut [u8]) -> Result<(), EngineEr
 pub struct ComparedImages {
     /// The images that were compared.
     pub compared: usize,
-    /// The images that were not compared: their files are too large, or their bytes change during reads.
+    /// The images that were not compared: they are too large, or their bytes change during reads.
     pub not_compared: usize,
 }
 

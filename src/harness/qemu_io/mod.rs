@@ -23,7 +23,7 @@ use crate::disk::observer::{Observer, SecondAnswer};
 use super::engine_failure;
 use super::implementation::Implementation;
 use super::oracles::{Violation, disagreement};
-use super::second_opinion::{JudgedImage, ReadDisk, SecondOpinion};
+use super::second_opinion::{JudgedDisk, JudgedImage, ReadDisk, SecondOpinion};
 
 use compare::Comparison;
 pub(crate) use map_record::QemuMapRecord;
@@ -31,21 +31,25 @@ pub(crate) use map_record::QemuMapRecord;
 /// The first word of the fingerprints.
 const ORACLE: &str = "qemu";
 
-/// The share of runs for which a whole `qemu-img map` is compared.
+/// A disk with more tables is costly: QEMU reads the whole table at the top when it opens the image.
+const MAX_CHEAP_TABLES: u64 = 1 << 16;
+
+/// The runs that make costly comparisons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WholeMaps {
+pub enum CostlyComparisons {
     /// Every run, so that a command shows all that a campaign can find.
     #[default]
     Always,
-    /// One run in 64, chosen by the checksum of its input.
-    OneIn64,
+    /// Runs chosen by the checksum of their input: one run in 64 compares a whole map, and one in eight compares images
+    /// whose disks have more than 65,536 tables.
+    Drawn,
 }
 
 /// The QEMU that judges images: the programs qemu-io and qemu-img on the path.
 #[derive(Clone, Debug)]
 pub struct Qemu {
     version: Rc<str>,
-    whole_maps: WholeMaps,
+    costly: CostlyComparisons,
 }
 
 impl Qemu {
@@ -53,10 +57,10 @@ impl Qemu {
     ///
     /// # Errors
     /// Returns one line for the user: a program does not start, or qemu-io lacks a driver.
-    pub fn start(whole_maps: WholeMaps) -> Result<Self, String> {
+    pub fn start(costly: CostlyComparisons) -> Result<Self, String> {
         let version = session::version()?.into();
         whole_map::version()?;
-        Ok(Self { version, whole_maps })
+        Ok(Self { version, costly })
     }
 
     /// Returns the version of qemu-io.
@@ -93,8 +97,9 @@ impl<I: Implementation> Implementation for AgainstQemu<I> {
     ) -> Option<Box<dyn SecondOpinion>> {
         let qemu = self.qemu.as_ref()?;
         Some(Box::new(QemuJudge {
-            whole_maps: qemu.whole_maps,
+            costly: qemu.costly,
             compares_maps: false,
+            compares_large: false,
             comparison: Comparison::default(),
             observer: observer.clone(),
         }))
@@ -103,9 +108,11 @@ impl<I: Implementation> Implementation for AgainstQemu<I> {
 
 /// Judges images by QEMU.
 struct QemuJudge<O> {
-    whole_maps: WholeMaps,
+    costly: CostlyComparisons,
     /// This run compares whole maps.
     compares_maps: bool,
+    /// This run compares images with many tables.
+    compares_large: bool,
     comparison: Comparison,
     observer: O,
 }
@@ -118,10 +125,9 @@ impl<O> Debug for QemuJudge<O> {
 
 impl<O: Observer> SecondOpinion for QemuJudge<O> {
     fn begin_run(&mut self, checksum: u32) {
-        self.compares_maps = match self.whole_maps {
-            WholeMaps::Always => true,
-            WholeMaps::OneIn64 => checksum.is_multiple_of(64),
-        };
+        let always = self.costly == CostlyComparisons::Always;
+        self.compares_maps = always || checksum.is_multiple_of(64);
+        self.compares_large = always || (checksum >> 6).is_multiple_of(8);
     }
 
     fn judge(
@@ -129,8 +135,10 @@ impl<O: Observer> SecondOpinion for QemuJudge<O> {
         image: &JudgedImage,
         read: &mut ReadDisk<'_>,
     ) -> Result<bool, Box<Violation>> {
-        let Self { comparison, observer, compares_maps, .. } = self;
-        if !comparison.hold(image) {
+        let Self { comparison, observer, compares_maps, compares_large, .. } = self;
+        let tables = |disk: &JudgedDisk| disk.size_bytes >> image.table_span_bits.min(63);
+        let is_large = image.disk.as_ref().is_ok_and(|disk| tables(disk) > MAX_CHEAP_TABLES);
+        if is_large && !*compares_large || !comparison.hold(image) {
             return Ok(false);
         }
         let mut answer = |answer: SecondAnswer| observer.second(answer);

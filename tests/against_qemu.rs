@@ -1,0 +1,254 @@
+//! QEMU in the loop finds faults that no oracle finds: each fault is planted in our walker, all other findings are set
+//! aside, and QEMU's answers differ, with a fingerprint of their own.
+
+#![cfg(feature = "cli")]
+
+#[allow(dead_code)]
+mod qemu;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use qcowfuzz::disk::extent::{Extent, Mapping, Visitor, Window};
+use qcowfuzz::disk::offsets::{GuestOffset, HostOffset};
+use qcowfuzz::harness::chain::Chain;
+use qcowfuzz::harness::engine::{Engine, EngineError, OpenDisk};
+use qcowfuzz::harness::implementation::{Implementation, OurWalker};
+use qcowfuzz::harness::qemu_io::{AgainstQemu, CostlyComparisons, Qemu};
+use qcowfuzz::harness::targets::TargetKind;
+use qcowfuzz::harness::{Checks, Knowing, KnownFinding, KnownFindings, Walker};
+use qcowfuzz::images::FileNames;
+use qcowfuzz::programs::generate::generate_any;
+use qcowfuzz::programs::text::assemble;
+
+/// A fault of the walker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Data in the image at the top are a hole.
+    LostData,
+    /// Data lie a sector farther behind.
+    Displaced,
+    /// The disk has a sector more.
+    Longer,
+    /// The first byte of data is another one.
+    OtherByte,
+    /// No image opens.
+    Refuses,
+    /// A walk ends with an error.
+    FailedWalk,
+    /// Reads fail.
+    FailedReads,
+}
+
+const FAULTS: [(Fault, &str); 7] = [
+    (Fault::LostData, "qemu: allocation, allocated → not allocated"),
+    (Fault::Displaced, "qemu: map: offset, normal → normal"),
+    (Fault::Longer, "qemu: size, QEMU's → larger"),
+    (Fault::OtherByte, "qemu: data, normal → other bytes"),
+    (Fault::Refuses, "qemu: open, opened → refused (planted)"),
+    (Fault::FailedWalk, "qemu: walk, an answer → an error (planted)"),
+    (Fault::FailedReads, "qemu: data, an answer → an error"),
+];
+
+/// The walker with a fault.
+#[derive(Clone, Debug)]
+struct Faulty(Walker, Fault);
+
+struct FaultyDisk<D>(D, Fault);
+
+fn planted() -> EngineError {
+    EngineError::untyped("planted")
+}
+
+impl Engine for Faulty {
+    type Disk<'s> = FaultyDisk<<Walker as Engine>::Disk<'s>>;
+
+    fn name(&self) -> &str {
+        "faulty"
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {
+        match self.1 {
+            Fault::Refuses => Err(planted()),
+            fault => Ok(FaultyDisk(self.0.open(chain)?, fault)),
+        }
+    }
+}
+
+impl<D: OpenDisk> OpenDisk for FaultyDisk<D> {
+    fn virtual_size_bytes(&self) -> u64 {
+        let size = self.0.virtual_size_bytes();
+        if self.1 == Fault::Longer { size / 512 * 512 + 512 } else { size }
+    }
+
+    fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+        let fault = self.1;
+        let mut change = |extent: Extent| {
+            let mut mapping = extent.mapping;
+            let is_data = mapping.data && mapping.depth == 0 && mapping.offset.is_some();
+            match fault {
+                Fault::LostData if is_data => mapping = Mapping::HOLE,
+                Fault::Displaced if is_data => {
+                    mapping.offset = mapping.offset.map(|at| HostOffset::new(at.get() + 512));
+                }
+                _ => {}
+            }
+            visitor.extent(Extent { mapping, ..extent })
+        };
+        self.0.map(window, &mut change)?;
+        if fault == Fault::FailedWalk { Err(planted()) } else { Ok(()) }
+    }
+
+    fn lookup(&mut self, guest: GuestOffset) -> Result<Mapping, EngineError> {
+        self.0.lookup(guest)
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
+        self.0.read(guest, into)?;
+        match self.1 {
+            Fault::OtherByte if into.iter().any(|byte| *byte != 0) => into[0] ^= 1,
+            Fault::FailedReads => return Err(planted()),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn qemu(test: &str) -> Option<Qemu> {
+    qemu::tools_are_there(test).then(|| Qemu::start(CostlyComparisons::Always).unwrap())
+}
+
+/// Returns the first finding of QEMU in a program, with all findings of the oracles set aside.
+fn found(implementation: &impl Implementation, qemu: &Qemu, input: &[u8]) -> Option<String> {
+    let mut known = KnownFindings::default();
+    loop {
+        let knowing = Knowing::new(implementation, known.clone());
+        let both = AgainstQemu::new(&knowing, Some(qemu.clone()));
+        let mut target = TargetKind::MapExtents.create(&both, FileNames::default(), &());
+        let failure = target.run(input, Checks::AtCheckpoints).err()?;
+        let fingerprint = failure.violation.fingerprint();
+        if fingerprint.starts_with("qemu: ") {
+            // Another process gives the same finding.
+            assert_eq!(target.run(input, Checks::AtCheckpoints).unwrap_err(), failure);
+            return Some(fingerprint);
+        }
+        let reason = "an oracle of its own finds it".to_string();
+        known = known.and(&KnownFindings::new([KnownFinding { fingerprint, reason, link: None }]));
+    }
+}
+
+#[test]
+fn qemu_finds_each_planted_fault_by_its_own_fingerprint() {
+    let Some(qemu) = qemu("qemu_finds_each_planted_fault_by_its_own_fingerprint") else { return };
+    let program = "image version=3 cluster_bits=12 refcount_order=4 features=none size=64<<12+0 rng_seed=7 \
+                   blocks=append table=append tolerance=0\n\
+                   write at=start+1 clusters=2\n\
+                   zero at=start+8 clusters=1 keep=no\n\
+                   write at=start+20 clusters=2\n";
+    let input = assemble(program).unwrap().encode();
+    assert_eq!(found(&OurWalker, &qemu, &input), None);
+    for (fault, fingerprint) in FAULTS {
+        let found = found(&Faulty(Walker::default(), fault), &qemu, &input);
+        assert_eq!(found.as_deref(), Some(fingerprint), "{fault:?}");
+    }
+}
+
+#[test]
+fn qemu_agrees_about_generated_programs() {
+    let Some(qemu) = qemu("qemu_agrees_about_generated_programs") else { return };
+    let knowing = Knowing::new(&OurWalker, KnownFindings::default());
+    let both = AgainstQemu::new(&knowing, Some(qemu));
+    for kind in [TargetKind::MapExtents, TargetKind::Hostile] {
+        let mut target = kind.create(&both, FileNames::default(), &());
+        let (mut compared, mut not_compared) = (0, 0);
+        for rng_seed in 0..150 {
+            let program = generate_any(rng_seed, 24);
+            match target.run(&program.encode(), Checks::AtCheckpoints) {
+                Ok(outcome) => {
+                    compared += outcome.second.compared;
+                    not_compared += outcome.second.not_compared;
+                }
+                Err(failure) => panic!("{}\n{program}", failure.violation),
+            }
+        }
+        assert!(compared >= 150 && not_compared * 10 < compared, "{compared} {not_compared}");
+    }
+}
+
+/// Runs the command in `dir`, with `bin` in front of the programs' folders.
+fn command(dir: &Path, bin: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qcowfuzz"));
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    command.env("PATH", path).args(arguments).current_dir(dir).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// Writes an executable script.
+fn script(path: &Path, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A qemu-io that dies when it opens an image.
+const DYING: &str = "[ \"$1\" = --version ] && { echo qemu-io version 10.0.2; exit; }\n\
+                     printf 'qemu-io> '\n\
+                     while read -r line; do\n\
+                     case \"$line\" in *json:*) kill -SEGV $$ ;; esac\n\
+                     printf 'qemu-io> '\n\
+                     done\n";
+
+#[test]
+fn the_death_of_qemu_is_a_finding_that_all_commands_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    script(&dir.join("qemu-io"), DYING);
+    script(&dir.join("qemu-img"), "echo qemu-img version 10.0.2\n");
+    let run = |arguments: &[&str]| command(dir, dir, arguments);
+    let fingerprint = "qemu: end, an answer → signal: 11 (SIGSEGV)";
+    let fuzz = ["fuzz", "--against=qemu", "--jobs=1", "--runs=50", "--until-found", "--json"];
+    let ran = run(&fuzz);
+    assert_eq!(ran.status.code(), Some(1), "{}{}", text(&ran.stdout), text(&ran.stderr));
+    let summary: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let bug = &summary["found"][0];
+    assert_eq!(bug["fingerprint"], fingerprint);
+    let artifact = bug["shortest"].as_str().unwrap();
+    let ran = run(&["replay", "--against=qemu", artifact]);
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(text(&ran.stdout).starts_with(fingerprint), "{}", text(&ran.stdout));
+    assert_eq!(run(&["replay", artifact]).status.code(), Some(0));
+    let ran = run(&["minimize", "--against=qemu", artifact, "-o", "small"]);
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    let length = |path: &Path| fs::metadata(path).unwrap().len();
+    assert!(length(&dir.join("small")) <= length(&dir.join(artifact)));
+    assert_eq!(run(&["replay", "--against=qemu", "small"]).status.code(), Some(1));
+    let ran = run(&["triage", "--against=qemu", "artifacts/map_extents"]);
+    assert!(text(&ran.stdout).contains(fingerprint), "{}", text(&ran.stdout));
+    let known = format!("[[finding]]\nfingerprint = \"{fingerprint}\"\nreason = \"planted\"\n");
+    fs::write(dir.join("known.toml"), known).unwrap();
+    let ran = run(&["replay", "--against=qemu", "--known=known.toml", "small"]);
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stdout));
+}
+
+#[test]
+fn without_qemu_there_is_one_line_and_no_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::write(dir.join("input"), [0; 20]).unwrap();
+    script(&dir.join("qemu-io"), "exit 3\n");
+    for arguments in [&["fuzz", "--runs=1"][..], &["replay", "input"]] {
+        let ran = command(dir, dir, &[arguments, &["--against=qemu"]].concat());
+        assert_eq!(ran.status.code(), Some(2));
+        let line = text(&ran.stderr);
+        let expected = "qcowfuzz: --against qemu: qemu-io does not start: ";
+        assert!(line.starts_with(expected) && line.lines().count() == 1, "{line}");
+    }
+    let refused = command(dir, dir, &["info", "input", "--against=qemu"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("runs no inputs"), "{}", text(&refused.stderr));
+}
