@@ -110,7 +110,9 @@ impl<D: OpenDisk> OpenDisk for FaultyDisk<D> {
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
         self.0.read(guest, into)?;
         match self.1 {
-            Fault::OtherByte if into.iter().any(|byte| *byte != 0) => into[0] ^= 1,
+            Fault::OtherByte => {
+                into.iter_mut().find(|byte| **byte != 0).into_iter().for_each(|byte| *byte ^= 0x55);
+            }
             Fault::FailedReads => return Err(planted()),
             _ => {}
         }

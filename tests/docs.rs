@@ -26,9 +26,9 @@ use qcowfuzz::internal::disk::observer::Event;
 use qcowfuzz::internal::disk::observer::Rare;
 use qcowfuzz::internal::disk::observer::State;
 use qcowfuzz::internal::disk::observer::Vital;
-use qcowfuzz::internal::fuzzing::feedback::layout::COUNTERS;
 use qcowfuzz::internal::fuzzing::feedback::layout::EDGES;
 use qcowfuzz::internal::fuzzing::feedback::layout::MAGNITUDES;
+use qcowfuzz::internal::fuzzing::feedback::layout::OWN_COUNTERS;
 use qcowfuzz::internal::fuzzing::mutators::MUTATIONS;
 use qcowfuzz::internal::programs::operation::OPERATION_BYTES;
 use qcowfuzz::programs::{Operation, Program, text};
@@ -196,9 +196,9 @@ fn feedback_is_listed() {
     for row in &counters[2..] {
         assert_eq!(row[1], format!("{} × {MAGNITUDES}", Vital::COUNT));
     }
-    let (thousands, rest) = (COUNTERS / 1000, COUNTERS % 1000);
+    let (thousands, rest) = (OWN_COUNTERS / 1000, OWN_COUNTERS % 1000);
     assert!(document.contains(&format!("in {thousands},{rest:03} counters")));
-    assert!(document.contains(&format!("INFO: {COUNTERS} Extra Counters")));
+    assert!(document.contains(&format!("INFO: {OWN_COUNTERS} Extra Counters")));
 }
 
 /// README shows the first line that `state show` prints for the committed seeds. Each has a text; a fuzzer's finds in

@@ -88,6 +88,7 @@ const FILES: &[&str] = &[
     "images::export",
     "harness::chain_files",
     "harness::engine_process",
+    "harness::qemu_io::files",
     "findings::isolation",
     "findings::qemu",
     "findings::bundle",

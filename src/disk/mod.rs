@@ -1,6 +1,7 @@
 //! Types that every format and every implementation shares: offsets, extents, storage, files, errors, limits and
 //! events.
 
+mod closed;
 pub(crate) mod clusters;
 pub mod error;
 pub mod extent;
@@ -12,4 +13,5 @@ pub mod image_format;
 pub(crate) mod limits;
 pub(crate) mod observer;
 pub mod offsets;
+mod second_answer;
 pub mod storage;

@@ -168,7 +168,7 @@ impl Opinion {
             Ok(()) if !is_cut => WalkEnd::Complete,
             Err(EngineError::NotAsked) => {
                 extents.clear();
-                extents.extend_from_slice(expected.unwrap_or_default());
+                extents.extend(expected.iter().copied().flatten());
                 if expected.is_some() { WalkEnd::Complete } else { WalkEnd::Stopped }
             }
             Err(error) if !is_cut => WalkEnd::Failed(error),

@@ -166,7 +166,8 @@ impl fmt::Display for Counter {
     }
 }
 
-/// Returns a checksum of all names and their order, without the second answers. Two corpora are comparable if their checksums are equal.
+/// Returns a checksum of all names and their order, without the second answers. Two corpora are comparable if their
+/// checksums are equal.
 pub fn schema_hash() -> u32 {
     let mut hash = crc32fast::Hasher::new();
     for (index, counter) in (0..OWN_COUNTERS).filter_map(|at| Some((at, Counter::at(at)?))) {

@@ -7,7 +7,7 @@ use crate::harness::second_opinion::JudgedImage;
 const REFUSED: &str = "can't open";
 
 /// Words of an error, and the class of an error that has them. The first row counts.
-const CLASSES: &[(&str, SecondAnswer)] = &[
+const REFUSAL_CLASSES: &[(&str, SecondAnswer)] = &[
     ("itmap", SecondAnswer::RefusedBitmaps),
     ("efcount", SecondAnswer::RefusedRefcounts),
     ("napshot", SecondAnswer::RefusedSnapshots),
@@ -47,7 +47,7 @@ pub(super) fn refusal(printed: &str) -> Option<&str> {
 
 /// Returns the class of a refusal.
 pub(super) fn class(refusal: &str) -> SecondAnswer {
-    let found = CLASSES.iter().find(|(words, _)| refusal.contains(words));
+    let found = REFUSAL_CLASSES.iter().find(|(words, _)| refusal.contains(words));
     found.map_or(SecondAnswer::RefusedOtherwise, |(_, class)| *class)
 }
 

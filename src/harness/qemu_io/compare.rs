@@ -6,30 +6,29 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use crate::disk::extent::{Extent, Mapping};
+use crate::disk::extent::Extent;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::SecondAnswer;
-use crate::disk::storage::Storage;
-use crate::harness::chain::{Chain, ChainLayer};
+use crate::harness::chain::Chain;
 use crate::harness::engine::EngineError;
 use crate::harness::oracles::{
     OracleResult, Violation, disagreement, disagreement_with, violation,
 };
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage, ReadDisk, WalkEnd};
 
+use super::costs::is_long;
 use super::engine_data::EngineData;
 use super::files::ChainInMemory;
-use super::runs::{Run, RunsEnd};
-use super::session::{QemuEnd, QemuIo};
+use super::findings::{Answered, ORACLE, check_size, ended, mismatch, unread, wrong_allocation};
+use super::runs::{AllocationRun, RunsEnd};
+use super::session::QemuIo;
 use super::windows::SECTOR_BYTES;
-use super::{ORACLE, answers, runs, whole_map, windows};
+use super::{answers, runs, whole_map, windows};
 
 /// The file with the engine's data is this much longer than its disk, so that QEMU shows the end of a longer one.
 const MARGIN_BYTES: u64 = 1 << 20;
 /// The highest number of tables of a disk that is mapped whole: QEMU visits each table, also a missing one.
 const MAX_MAPPED_TABLES: u64 = 512;
-/// The highest number of clusters, or subclusters, of a file whose image is mapped.
-const MAX_COUNTED_CELLS: u64 = 1 << 21;
 /// The number of extents of a larger disk whose allocation is compared.
 const MAX_ASKED_EXTENTS: usize = 8;
 /// The number of bytes of such an extent.
@@ -39,21 +38,18 @@ const READ_BYTES: u64 = 1 << 20;
 /// The number of parts that the engine cannot read, and that QEMU is asked to read.
 const MAX_UNREADABLE: usize = 16;
 
-/// A function that receives the answers of QEMU.
-pub(super) type Answered<'a> = dyn FnMut(SecondAnswer) + 'a;
-
 /// A qemu-io, the files of one image at a time, and buffers.
 #[derive(Debug, Default)]
-pub(super) struct Comparison {
+pub(super) struct QemuComparison {
     qemu: QemuIo,
     files: ChainInMemory,
     data: Option<EngineData>,
     windows: Vec<Range<u64>>,
     /// The runs of QEMU and of the engine.
-    runs: [Vec<Run>; 2],
+    runs: [Vec<AllocationRun>; 2],
 }
 
-impl Comparison {
+impl QemuComparison {
     /// Ends qemu-io. The next comparison starts another one.
     pub(super) fn restart(&mut self) {
         self.qemu.restart();
@@ -297,13 +293,6 @@ impl Comparison {
     }
 }
 
-/// Reports whether a file of an image is so long that QEMU would count its clusters for seconds before it maps the disk
-/// (`block/qcow2.c`, `qcow2_detect_metadata_preallocation`).
-pub(super) fn is_long(image: &JudgedImage) -> bool {
-    let cells = |layer: &ChainLayer| layer.image.length_bytes() / image.cell_bytes.max(1);
-    image.chain.layers().iter().any(|layer| cells(layer) > MAX_COUNTED_CELLS)
-}
-
 /// Asks a command without operands.
 fn ask<'q>(qemu: &'q mut QemuIo, command: &str) -> Result<&'q str, Box<Violation>> {
     qemu.ask_for(format_args!("{command}")).map_err(ended)
@@ -317,7 +306,7 @@ fn sum(qemu: &mut QemuIo, start: u64, length: u64) -> Result<Option<(u64, u64)>,
 }
 
 /// Returns the class of the answer to `map`.
-fn answer_of(theirs: &[Run], end: RunsEnd) -> SecondAnswer {
+fn answer_of(theirs: &[AllocationRun], end: RunsEnd) -> SecondAnswer {
     match (end, theirs) {
         (RunsEnd::Failed, []) => SecondAnswer::FailedAtOnce,
         (RunsEnd::Failed, _) => SecondAnswer::FailedBehindRun,
@@ -330,74 +319,4 @@ fn answer_of(theirs: &[Run], end: RunsEnd) -> SecondAnswer {
             _ => SecondAnswer::ManyRuns,
         },
     }
-}
-
-/// Compares the sizes of a disk in bytes, whole sectors of it.
-fn check_size(theirs: u64, ours: u64) -> OracleResult {
-    if theirs == ours {
-        return Ok(());
-    }
-    let actual = if ours < theirs { "smaller" } else { "larger" };
-    violation(ORACLE, "size", ("QEMU's", actual), || {
-        format!("QEMU finds a disk of {theirs} bytes, the implementation one of {ours}")
-    })
-}
-
-fn wrong_allocation(at: u64, is_allocated: bool) -> Box<Violation> {
-    let kinds = match is_allocated {
-        true => ("allocated", "not allocated"),
-        false => ("not allocated", "allocated"),
-    };
-    let (theirs, ours) = kinds;
-    let detail = format!(
-        "guest offset {at:#x}: to QEMU it is {theirs} in the image at the top, to the implementation {ours}"
-    );
-    disagreement(ORACLE, "allocation", kinds, detail)
-}
-
-/// Returns the violation of an end of qemu-io in place of an answer.
-pub(super) fn ended(end: Box<QemuEnd>) -> Box<Violation> {
-    // Addresses and numbers of processes differ from run to run, so only the status is shown.
-    let QemuEnd { end, .. } = *end;
-    let detail = "qemu-io ends in place of an answer; 'none' means that it was silent for too long";
-    disagreement(ORACLE, "end", ("an answer", end.status), detail.to_string())
-}
-
-/// Returns the violation of data that differ, if blkverify has ended qemu-io for that.
-fn mismatch(end: &QemuEnd, extents: &[Extent]) -> Option<Box<Violation>> {
-    let (_, report) = end.output.rsplit_once("blkverify: ")?;
-    let number = |name: &str| {
-        let (_, rest) = report.split_once(name)?;
-        let digits = rest.split(|one: char| !one.is_ascii_digit()).next()?;
-        digits.parse::<u64>().ok()
-    };
-    match number("contents mismatch at offset ") {
-        Some(at) => {
-            let kinds = (kind_at(extents, at), "other bytes");
-            let detail =
-                format!("guest offset {at:#x}: the implementation reads another byte than QEMU");
-            Some(disagreement(ORACLE, "data", kinds, detail))
-        }
-        None if report.contains("return value mismatch") => {
-            Some(unread(number("read offset=")?, extents, "blkverify"))
-        }
-        None => None,
-    }
-}
-
-/// Returns the violation of data that QEMU does not read.
-fn unread(start: u64, extents: &[Extent], printed: &str) -> Box<Violation> {
-    let kinds = ("an error", kind_at(extents, start));
-    let detail = format!(
-        "guest offset {start:#x}: the implementation reads data, and QEMU does not: {}",
-        printed.trim()
-    );
-    disagreement(ORACLE, "data", kinds, detail)
-}
-
-/// Returns the kind of the extent with a guest byte.
-fn kind_at(extents: &[Extent], at: u64) -> &'static str {
-    let next = extents.partition_point(|extent| extent.start.get() <= at);
-    let found = next.checked_sub(1).and_then(|index| extents.get(index));
-    found.map_or("unmapped", |extent| Mapping::kind(&extent.mapping))
 }

@@ -1,4 +1,7 @@
 //! The data that the engine reads, in a file for QEMU's driver blkverify, which compares it with an image.
+//!
+//! # Arithmetic
+//! The end of a part that passes 2^64 lies past the end of every disk.
 
 use std::io;
 use std::ops::Range;
@@ -10,7 +13,7 @@ use crate::harness::second_opinion::ReadDisk;
 use super::files::MemoryFile;
 
 /// The number of bytes that the engine reads at once.
-const CHUNK_BYTES: usize = 64 << 10;
+const READ_CHUNK_BYTES: usize = 64 << 10;
 /// The unit in which bytes that are all zeros stay a hole of the file.
 const PAGE_BYTES: usize = 4096;
 
@@ -33,7 +36,7 @@ pub(super) struct EngineData {
 
 impl EngineData {
     pub(super) fn new() -> Self {
-        Self { file: MemoryFile::new(), chunk: vec![0; CHUNK_BYTES], parts: Vec::new() }
+        Self { file: MemoryFile::new(), chunk: vec![0; READ_CHUNK_BYTES], parts: Vec::new() }
     }
 
     /// Returns the name by which another process opens the file.
@@ -61,9 +64,9 @@ impl EngineData {
         file.clear(length_bytes)?;
         parts.clear();
         for window in windows {
-            for start in window.clone().step_by(CHUNK_BYTES) {
-                let end = window.end.min(start.saturating_add(CHUNK_BYTES as u64));
-                let length = usize::try_from(end - start).unwrap_or(CHUNK_BYTES);
+            for start in window.clone().step_by(READ_CHUNK_BYTES) {
+                let end = window.end.min(start.saturating_add(READ_CHUNK_BYTES as u64));
+                let length = usize::try_from(end - start).unwrap_or(READ_CHUNK_BYTES);
                 let bytes = &mut chunk[..length];
                 let is_readable = match read(GuestOffset::new(start), bytes) {
                     Ok(()) => true,

@@ -14,14 +14,11 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{PIECE_BYTES, Storage, each_data};
 use crate::harness::ChainFiles;
-use crate::harness::chain::{Chain, ChainFile, ChainFolder, ChainLayer};
+use crate::harness::chain::{Chain, ChainFile, ChainFolder};
 
-use super::fail;
+use super::costs::has_many_snapshots;
+use super::failure::fail;
 
-/// The highest number of snapshots of a qcow2 image: QEMU opens an image with the most that it allows in seconds.
-const MAX_SNAPSHOTS: u32 = 1024;
-/// The host offset of the number of snapshots in a qcow2 header.
-const SNAPSHOTS_AT: HostOffset = HostOffset::new(60);
 /// The largest number of stored bytes of a chain, all files together.
 const MAX_STORED_BYTES: usize = 64 << 20;
 /// Parts of a file that are no farther apart are written at once, with zeros between them.
@@ -115,8 +112,9 @@ impl From<io::Error> for NotHeld {
 }
 
 impl ChainInMemory {
-    /// Takes the files of `chain`. Returns false if they are too large, or an image has too many snapshots. If `is_damaged`, an image may no longer name
-    /// the files below it, or other formats for them, so QEMU follows the names.
+    /// Takes the files of `chain`. Returns false if they are too large, or an image has too many snapshots. If
+    /// `is_damaged`, an image may no longer name the files below it, or other formats for them, so QEMU follows the
+    /// names.
     pub(super) fn hold(&mut self, chain: &Chain, is_damaged: bool) -> bool {
         self.live = 0;
         if chain.layers().iter().any(has_many_snapshots) {
@@ -216,14 +214,6 @@ impl ChainInMemory {
     }
 }
 
-/// Reports whether QEMU would open a layer in seconds.
-fn has_many_snapshots(layer: &ChainLayer) -> bool {
-    let mut snapshots = [0; 4];
-    layer.format == ImageFormat::Qcow2
-        && layer.image.read_at(SNAPSHOTS_AT, &mut snapshots).is_ok()
-        && u32::from_be_bytes(snapshots) > MAX_SNAPSHOTS
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,9 +258,9 @@ mod tests {
             large.place(HostOffset::new(piece << 20), 1 << 20).fill(1);
         }
         large.seal(0);
-        assert!(!files.hold(&Chain::alone(large)));
+        assert!(!files.hold(&Chain::alone(large), false));
         let mut long = Image::default();
         long.seal(u64::MAX);
-        assert!(!files.hold(&Chain::alone(long)));
+        assert!(!files.hold(&Chain::alone(long), false));
     }
 }

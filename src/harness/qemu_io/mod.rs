@@ -7,8 +7,11 @@
 
 mod answers;
 mod compare;
+mod costs;
 mod engine_data;
+mod failure;
 mod files;
+mod findings;
 mod map_record;
 mod runs;
 mod session;
@@ -20,19 +23,13 @@ use std::rc::Rc;
 
 use crate::disk::observer::{Observer, SecondAnswer};
 
-use super::engine_failure;
 use super::implementation::Implementation;
 use super::oracles::{Violation, disagreement};
-use super::second_opinion::{JudgedDisk, JudgedImage, ReadDisk, SecondOpinion};
+use super::second_opinion::{JudgedImage, ReadDisk, SecondOpinion};
 
-use compare::Comparison;
+use compare::QemuComparison;
+use findings::ORACLE;
 pub(crate) use map_record::QemuMapRecord;
-
-/// The first word of the fingerprints.
-const ORACLE: &str = "qemu";
-
-/// A disk with more tables is costly: QEMU reads the whole table at the top when it opens the image.
-const MAX_CHEAP_TABLES: u64 = 1 << 16;
 
 /// The runs that make costly comparisons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +97,7 @@ impl<I: Implementation> Implementation for AgainstQemu<I> {
             costly: qemu.costly,
             compares_maps: false,
             compares_large: false,
-            comparison: Comparison::default(),
+            comparison: QemuComparison::default(),
             observer: observer.clone(),
         }))
     }
@@ -113,7 +110,7 @@ struct QemuJudge<O> {
     compares_maps: bool,
     /// This run compares images with many tables.
     compares_large: bool,
-    comparison: Comparison,
+    comparison: QemuComparison,
     observer: O,
 }
 
@@ -136,9 +133,7 @@ impl<O: Observer> SecondOpinion for QemuJudge<O> {
         read: &mut ReadDisk<'_>,
     ) -> Result<bool, Box<Violation>> {
         let Self { comparison, observer, compares_maps, compares_large, .. } = self;
-        let tables = |disk: &JudgedDisk| disk.size_bytes >> image.table_span_bits.min(63);
-        let is_large = image.disk.as_ref().is_ok_and(|disk| tables(disk) > MAX_CHEAP_TABLES);
-        if is_large && !*compares_large || !comparison.hold(image) {
+        if costs::has_many_tables(image) && !*compares_large || !comparison.hold(image) {
             return Ok(false);
         }
         let mut answer = |answer: SecondAnswer| observer.second(answer);
@@ -156,7 +151,7 @@ impl<O: Observer> SecondOpinion for QemuJudge<O> {
 
 /// Confirms a difference by a new process, and by a whole map whose result joins the detail.
 fn confirmed(
-    comparison: &mut Comparison,
+    comparison: &mut QemuComparison,
     image: &JudgedImage,
     read: &mut ReadDisk<'_>,
     mut found: Box<Violation>,
@@ -175,9 +170,4 @@ fn confirmed(
     };
     found.detail = format!("{}\n{map}", found.detail);
     found
-}
-
-/// Ends the run without a verdict: QEMU cannot work, and no image is to blame.
-fn fail(what: &str) -> ! {
-    engine_failure::fail(format!("--against qemu: {what}"))
 }

@@ -7,7 +7,7 @@ use crate::disk::extent::Extent;
 
 /// A run of guest bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct AllocationRun {
     /// The end of the run. It begins at the end of the run before.
     pub(super) end: u64,
     /// The image at the top allocates the bytes.
@@ -37,7 +37,7 @@ const CORRUPT: &str = "qcow2: Image is corrupt";
 ///
 /// # Errors
 /// The first line that is not expected.
-pub(super) fn parse(printed: &str, runs: &mut Vec<Run>) -> Result<RunsEnd, String> {
+pub(super) fn parse(printed: &str, runs: &mut Vec<AllocationRun>) -> Result<RunsEnd, String> {
     runs.clear();
     let (printed, ending) = without_messages(printed)?;
     let mut from = 0;
@@ -51,7 +51,7 @@ pub(super) fn parse(printed: &str, runs: &mut Vec<Run>) -> Result<RunsEnd, Strin
         };
         let end = start.checked_add(length).filter(|_| start == from);
         from = end.ok_or_else(|| line.to_string())?;
-        add(runs, Run { end: from, is_allocated: !line.contains("not allocated") });
+        add(runs, AllocationRun { end: from, is_allocated: !line.contains("not allocated") });
     }
     Ok(ending)
 }
@@ -84,12 +84,16 @@ pub(super) fn parse_sum(printed: &str) -> Option<(u64, u64)> {
 }
 
 /// Puts the runs of the engine's extents into `runs`. If `is_all_allocated`, QEMU reports no other bytes.
-pub(super) fn of_extents(extents: &[Extent], is_all_allocated: bool, runs: &mut Vec<Run>) {
+pub(super) fn of_extents(
+    extents: &[Extent],
+    is_all_allocated: bool,
+    runs: &mut Vec<AllocationRun>,
+) {
     runs.clear();
     for extent in extents {
         let Some(end) = extent.end() else { return };
         let is_allocated = is_all_allocated || is_allocated(extent);
-        add(runs, Run { end: end.get(), is_allocated });
+        add(runs, AllocationRun { end: end.get(), is_allocated });
     }
 }
 
@@ -99,7 +103,7 @@ pub(super) fn is_allocated(extent: &Extent) -> bool {
 }
 
 /// Adds a run behind all others.
-fn add(runs: &mut Vec<Run>, run: Run) {
+fn add(runs: &mut Vec<AllocationRun>, run: AllocationRun) {
     match runs.last_mut() {
         Some(last) if last.is_allocated == run.is_allocated => last.end = run.end,
         _ => runs.push(run),
@@ -107,7 +111,11 @@ fn add(runs: &mut Vec<Run>, run: Run) {
 }
 
 /// Returns the first byte below `end` for which two lists of runs differ.
-pub(super) fn first_difference(one: &[Run], other: &[Run], end: u64) -> Option<u64> {
+pub(super) fn first_difference(
+    one: &[AllocationRun],
+    other: &[AllocationRun],
+    end: u64,
+) -> Option<u64> {
     let (mut ones, mut others) = (one.iter(), other.iter());
     let (mut first, mut second) = (ones.next(), others.next());
     let mut at = 0;
@@ -140,7 +148,7 @@ mod tests {
         let mut runs = Vec::new();
         assert_eq!(parse(printed, &mut runs), Ok(RunsEnd::Complete));
         let expected = [(0x10000, false), (0x30000, true)];
-        assert_eq!(runs, expected.map(|(end, is_allocated)| Run { end, is_allocated }));
+        assert_eq!(runs, expected.map(|(end, is_allocated)| AllocationRun { end, is_allocated }));
         let failed =
             format!("{printed}qemu-io: Failed to get allocation status: Input/output error");
         assert_eq!(parse(&failed, &mut runs), Ok(RunsEnd::Failed));
@@ -160,7 +168,7 @@ mod tests {
                        512 bytes (0x200) bytes     allocated at offset 0 bytes (0x0)\n";
         let mut runs = Vec::new();
         assert_eq!(parse(printed, &mut runs), Ok(RunsEnd::Failed));
-        assert_eq!(runs, [Run { end: 0x200, is_allocated: true }]);
+        assert_eq!(runs, [AllocationRun { end: 0x200, is_allocated: true }]);
     }
 
     #[test]
@@ -176,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_first_differing_byte_is_found() {
-        let run = |end, is_allocated| Run { end, is_allocated };
+        let run = |end, is_allocated| AllocationRun { end, is_allocated };
         let one = [run(512, true), run(2048, false)];
         assert_eq!(first_difference(&one, &one, 2048), None);
         let other = [run(1024, true), run(2048, false)];

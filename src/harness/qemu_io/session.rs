@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::harness::engine::EngineEnd;
 use crate::harness::engine_process::{EngineProcess, Silence};
 
-use super::fail;
+use super::failure::fail;
 
 /// The text that qemu-io prints when it waits for a command.
 const PROMPT: &[u8] = b"qemu-io> ";

@@ -2,6 +2,9 @@
 //!
 //! Named differences: the flag `zero` of data, which depends on the holes of a file; VHDX images, of which QEMU reports
 //! no blocks; and files so long that QEMU counts their clusters for minutes.
+//!
+//! # Arithmetic
+//! The end of a part that passes 2^64 lies past the end of every disk.
 
 use crate::disk::extent::{Extent, Mapping};
 use crate::disk::image_format::ImageFormat;
@@ -10,13 +13,15 @@ use crate::harness::chain::{Chain, ChainLayer};
 use crate::harness::oracles::{OracleResult, differing_field, disagreement, violation};
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
 
-use super::compare::{Answered, ended, is_long};
+use super::costs::is_long;
+use super::failure::fail;
 use super::files::ChainInMemory;
+use super::findings::{Answered, ORACLE, ended};
 use super::map_record::QemuMapRecord;
-use super::{ORACLE, answers, fail, session};
+use super::{answers, session};
 
 /// The number of tables of the part of a disk that is mapped: qemu-img visits each table, also a missing one.
-const MAX_MAPPED_TABLES: u64 = 4096;
+const MAX_VISITED_TABLES: u64 = 4096;
 
 /// Returns the version of qemu-img.
 pub(super) fn version() -> Result<String, String> {
@@ -35,7 +40,12 @@ pub(super) fn compare(
     if is_long(image) || has_vhdx || disk.extents.is_empty() {
         return Ok(());
     }
-    let most = MAX_MAPPED_TABLES.checked_shl(image.table_span_bits).unwrap_or(u64::MAX);
+    let span_bits = match layers {
+        [_] => image.table_span_bits,
+        // A table of a qcow2 image has as many bytes as a cluster, or more than a subcluster.
+        _ => (2 * image.cell_bytes.ilog2()).saturating_sub(3).min(image.table_span_bits),
+    };
+    let most = MAX_VISITED_TABLES.checked_shl(span_bits).unwrap_or(u64::MAX);
     let most = most.min(i64::MAX.unsigned_abs() & !0xFFFF);
     let mut command = format!("qemu-img map --output=json --max-length={most} 'json:");
     files.write_device(image.chain, &mut command);
@@ -130,8 +140,8 @@ fn merged(extents: &[Extent], chain: &Chain) -> Vec<Extent> {
     merged
 }
 
-/// Returns a mapping as if its file had no hole there. The holes of raw images and of fixed VHD images are zeros with an
-/// offset, and these formats have no others.
+/// Returns a mapping as if its file had no hole there. The holes of raw images and of fixed VHD images are zeros with
+/// an offset, and these formats have no others.
 fn without_file_holes(mapping: Mapping, chain: &Chain) -> Mapping {
     let layer = usize::try_from(mapping.depth).ok().and_then(|depth| chain.layers().get(depth));
     let has_no_zeros =

@@ -17,6 +17,10 @@ pub(super) const SECTOR_BYTES: u64 = 512;
 const MAX_COMPARED_BYTES: u64 = 4 << 20;
 /// A hole up to this length is compared whole: one read costs less than two.
 const MAX_WHOLE_HOLE_BYTES: u64 = 64 << 10;
+/// The host offset of the first block that a writer of VHDX may store.
+const FIRST_BLOCK_AT: HostOffset = HostOffset::new(1 << 20);
+/// The size of the largest block of VHDX, and so the end of a block at host offset 0.
+const MAX_BLOCK_BYTES: HostOffset = HostOffset::new(256 << 20);
 /// The highest number of parts of a disk.
 const MAX_WINDOWS: usize = 64;
 
@@ -32,12 +36,13 @@ pub(super) fn plan(
     if extents.is_empty() {
         windows.push(0..size_bytes.min(MAX_COMPARED_BYTES));
     }
+    let misread_end = misread_end(extents, chain);
     let (mut left, mut from) = (MAX_COMPARED_BYTES, 0);
     for extent in extents {
         let start = (extent.start.get() / SECTOR_BYTES * SECTOR_BYTES).max(from);
         let end = extent.start.get().saturating_add(extent.length_bytes);
         let end = end.checked_next_multiple_of(SECTOR_BYTES).unwrap_or(u64::MAX).min(size_bytes);
-        if start >= end || is_misread(extent, chain) {
+        if start >= end || is_below(extent, chain, misread_end) {
             continue;
         }
         let length = end - start;
@@ -60,12 +65,20 @@ pub(super) fn plan(
     windows.retain(|window| !window.is_empty());
 }
 
-/// Reports whether an extent is a block that a VHDX image stores at host offset 0. No writer makes one, and QEMU reads the
-/// first bytes of the file for each part of it.
-fn is_misread(extent: &Extent, chain: &Chain) -> bool {
+/// Returns the host offset below which QEMU may read other bytes of the VHDX images of a chain than a reader should: an
+/// image may store a block at host offset 0, which no writer does, and QEMU reads the first bytes of the file for each
+/// part of that block.
+fn misread_end(extents: &[Extent], chain: &Chain) -> HostOffset {
+    let is_first = |extent: &Extent| is_below(extent, chain, FIRST_BLOCK_AT);
+    if extents.iter().any(is_first) { MAX_BLOCK_BYTES } else { HostOffset::ZERO }
+}
+
+/// Reports whether an extent is data of a VHDX image below a host offset.
+fn is_below(extent: &Extent, chain: &Chain, end: HostOffset) -> bool {
     let Mapping { depth, offset, .. } = extent.mapping;
     let layer = usize::try_from(depth).ok().and_then(|depth| chain.layers().get(depth));
-    offset == Some(HostOffset::ZERO) && layer.is_some_and(|layer| layer.format == ImageFormat::Vhdx)
+    offset.is_some_and(|offset| offset < end)
+        && layer.is_some_and(|layer| layer.format == ImageFormat::Vhdx)
 }
 
 /// Adds a part behind all others.

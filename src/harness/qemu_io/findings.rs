@@ -1,0 +1,84 @@
+//! The differences between QEMU's answers and those of an engine, as violations.
+
+use crate::disk::extent::{Extent, Mapping};
+use crate::disk::observer::SecondAnswer;
+use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
+
+use super::session::QemuEnd;
+
+/// The first word of the fingerprints.
+pub(super) const ORACLE: &str = "qemu";
+
+/// A function that records the class of an answer of QEMU.
+pub(super) type Answered<'a> = dyn FnMut(SecondAnswer) + 'a;
+
+/// Compares the sizes of a disk in bytes, whole sectors of it.
+pub(super) fn check_size(theirs: u64, ours: u64) -> OracleResult {
+    if theirs == ours {
+        return Ok(());
+    }
+    let actual = if ours < theirs { "smaller" } else { "larger" };
+    violation(ORACLE, "size", ("QEMU's", actual), || {
+        format!("QEMU finds a disk of {theirs} bytes, the implementation one of {ours}")
+    })
+}
+
+/// Returns the violation of a byte that only one side allocates in the image at the top.
+pub(super) fn wrong_allocation(at: u64, is_allocated: bool) -> Box<Violation> {
+    let kinds = match is_allocated {
+        true => ("allocated", "not allocated"),
+        false => ("not allocated", "allocated"),
+    };
+    let (theirs, ours) = kinds;
+    let detail = format!(
+        "guest offset {at:#x}: to QEMU it is {theirs} in the image at the top, to the implementation {ours}"
+    );
+    disagreement(ORACLE, "allocation", kinds, detail)
+}
+
+/// Returns the violation of an end of qemu-io in place of an answer.
+pub(super) fn ended(end: Box<QemuEnd>) -> Box<Violation> {
+    // Addresses and numbers of processes differ from run to run, so only the status is shown.
+    let QemuEnd { end, .. } = *end;
+    let detail = "qemu-io ends in place of an answer; 'none' means that it was silent for too long";
+    disagreement(ORACLE, "end", ("an answer", end.status), detail.to_string())
+}
+
+/// Returns the violation of data that differ, if blkverify has ended qemu-io for that.
+pub(super) fn mismatch(end: &QemuEnd, extents: &[Extent]) -> Option<Box<Violation>> {
+    let (_, report) = end.output.rsplit_once("blkverify: ")?;
+    let number = |name: &str| {
+        let (_, rest) = report.split_once(name)?;
+        let digits = rest.split(|one: char| !one.is_ascii_digit()).next()?;
+        digits.parse::<u64>().ok()
+    };
+    match number("contents mismatch at offset ") {
+        Some(at) => {
+            let kinds = (kind_at(extents, at), "other bytes");
+            let detail =
+                format!("guest offset {at:#x}: the implementation reads another byte than QEMU");
+            Some(disagreement(ORACLE, "data", kinds, detail))
+        }
+        None if report.contains("return value mismatch") => {
+            Some(unread(number("read offset=")?, extents, "blkverify"))
+        }
+        None => None,
+    }
+}
+
+/// Returns the violation of data that QEMU does not read.
+pub(super) fn unread(start: u64, extents: &[Extent], printed: &str) -> Box<Violation> {
+    let kinds = ("an error", kind_at(extents, start));
+    let detail = format!(
+        "guest offset {start:#x}: the implementation reads data, and QEMU does not: {}",
+        printed.trim()
+    );
+    disagreement(ORACLE, "data", kinds, detail)
+}
+
+/// Returns the kind of the extent with a guest byte.
+fn kind_at(extents: &[Extent], at: u64) -> &'static str {
+    let next = extents.partition_point(|extent| extent.start.get() <= at);
+    let found = next.checked_sub(1).and_then(|index| extents.get(index));
+    found.map_or("unmapped", |extent| Mapping::kind(&extent.mapping))
+}
