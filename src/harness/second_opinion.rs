@@ -18,7 +18,7 @@ use super::oracles::{OracleResult, Violation};
 use super::verdicts::Verdicts;
 
 /// The highest number of steps of a walk whose extents are compared. A longer walk is compared up to there.
-const MAX_STEPS: u64 = 1 << 18;
+const MAX_JUDGED_STEPS: u64 = 1 << 18;
 
 /// An implementation that judges the images of a run, after the oracles.
 pub trait SecondOpinion: Debug {
@@ -161,7 +161,7 @@ impl Opinion {
             }
         };
         let size_bytes = disk.virtual_size_bytes();
-        let mut collector = Collector::new(extents, MAX_STEPS);
+        let mut collector = Collector::new(extents, MAX_JUDGED_STEPS);
         let walked = disk.map(Window::ALL, &mut collector);
         let is_cut = collector.exhausted();
         let walk = match &walked {

@@ -34,7 +34,7 @@ const MAX_ASKED_EXTENTS: usize = 8;
 /// The number of bytes of such an extent.
 const MAX_ASKED_BYTES: u64 = 64 << 10;
 /// The number of bytes that QEMU reads at once: it is the fastest number.
-const READ_BYTES: u64 = 1 << 20;
+const VERIFIED_BYTES: u64 = 1 << 20;
 /// The number of parts that the engine cannot read, and that QEMU is asked to read.
 const MAX_UNREADABLE: usize = 16;
 
@@ -249,8 +249,8 @@ impl QemuComparison {
         let Self { qemu, data, .. } = self;
         let parts = data.iter().flat_map(EngineData::parts);
         for part in parts.filter(|part| part.is_readable) {
-            for start in part.range.clone().step_by(READ_BYTES as usize) {
-                let length = READ_BYTES.min(part.range.end - start);
+            for start in part.range.clone().step_by(VERIFIED_BYTES as usize) {
+                let length = VERIFIED_BYTES.min(part.range.end - start);
                 let asked = qemu.ask_for(format_args!("read -q {start} {length}"));
                 let printed = match asked {
                     Ok(printed) => printed,

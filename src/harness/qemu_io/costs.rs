@@ -7,7 +7,7 @@ use crate::harness::chain::ChainLayer;
 use crate::harness::second_opinion::{JudgedDisk, JudgedImage};
 
 /// The highest number of snapshots of a qcow2 image: QEMU opens an image with the most that it allows in seconds.
-const MAX_SNAPSHOTS: u32 = 1024;
+const MAX_OPENED_SNAPSHOTS: u32 = 1024;
 /// The host offset of the number of snapshots in a qcow2 header.
 const SNAPSHOTS_AT: HostOffset = HostOffset::new(60);
 /// The highest number of clusters, or subclusters, of a file whose image is mapped.
@@ -20,7 +20,7 @@ pub(super) fn has_many_snapshots(layer: &ChainLayer) -> bool {
     let mut snapshots = [0; 4];
     layer.format == ImageFormat::Qcow2
         && layer.image.read_at(SNAPSHOTS_AT, &mut snapshots).is_ok()
-        && u32::from_be_bytes(snapshots) > MAX_SNAPSHOTS
+        && u32::from_be_bytes(snapshots) > MAX_OPENED_SNAPSHOTS
 }
 
 /// Reports whether a file of an image is so long that QEMU would count its clusters for seconds before it maps the disk

@@ -20,7 +20,7 @@ use super::costs::has_many_snapshots;
 use super::failure::fail;
 
 /// The largest number of stored bytes of a chain, all files together.
-const MAX_STORED_BYTES: usize = 64 << 20;
+const MAX_HELD_BYTES: usize = 64 << 20;
 /// Parts of a file that are no farther apart are written at once, with zeros between them.
 const MAX_BRIDGED_BYTES: u64 = 512;
 /// The number of bytes that are written at once.
@@ -126,7 +126,7 @@ impl ChainInMemory {
         if self.is_in_folder {
             return self.folder.write(chain).is_ok();
         }
-        let mut left = MAX_STORED_BYTES;
+        let mut left = MAX_HELD_BYTES;
         for layer in chain.layers() {
             for file in [&layer.image].into_iter().chain(&layer.data_file) {
                 match self.take(file, left) {

@@ -37,6 +37,7 @@ pub(super) fn wrong_allocation(at: u64, is_allocated: bool) -> Box<Violation> {
 }
 
 /// Returns the violation of an end of qemu-io in place of an answer.
+#[expect(clippy::boxed_local, reason = "the error of a question has a box")]
 pub(super) fn ended(end: Box<QemuEnd>) -> Box<Violation> {
     // Addresses and numbers of processes differ from run to run, so only the status is shown.
     let QemuEnd { end, .. } = *end;
