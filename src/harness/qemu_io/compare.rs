@@ -19,7 +19,9 @@ use crate::harness::second_opinion::{JudgedDisk, JudgedImage, ReadDisk, WalkEnd}
 use super::costs::is_long;
 use super::engine_data::EngineData;
 use super::files::ChainInMemory;
-use super::findings::{Answered, ORACLE, check_size, ended, mismatch, unread, wrong_allocation};
+use super::findings::{
+    ORACLE, RecordAnswer, check_size, ended, mismatch, unread, wrong_allocation,
+};
 use super::runs::{AllocationRun, RunsEnd};
 use super::session::QemuIo;
 use super::windows::SECTOR_BYTES;
@@ -67,7 +69,7 @@ impl QemuComparison {
         &mut self,
         image: &JudgedImage,
         read: &mut ReadDisk<'_>,
-        answered: &mut Answered<'_>,
+        answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
         match &image.disk {
             Err(error) => self.judge_refused(image.chain, error, answered),
@@ -79,7 +81,7 @@ impl QemuComparison {
     pub(super) fn whole_map(
         &mut self,
         image: &JudgedImage,
-        answered: &mut Answered<'_>,
+        answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
         match &image.disk {
             Err(_) => Ok(()),
@@ -92,7 +94,7 @@ impl QemuComparison {
         &mut self,
         chain: &Chain,
         error: &EngineError,
-        answered: &mut Answered<'_>,
+        answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
         let Self { qemu, files, .. } = self;
         let opened = qemu.ask(|line| {
@@ -114,7 +116,7 @@ impl QemuComparison {
         image: &JudgedImage,
         disk: &JudgedDisk,
         read: &mut ReadDisk<'_>,
-        answered: &mut Answered<'_>,
+        answered: &mut RecordAnswer<'_>,
     ) -> OracleResult {
         let size_bytes = disk.size_bytes / SECTOR_BYTES * SECTOR_BYTES;
         windows::plan(size_bytes, disk.extents, image.chain, &mut self.windows);
@@ -167,7 +169,7 @@ impl QemuComparison {
         image: &JudgedImage,
         disk: &JudgedDisk,
         size_bytes: u64,
-        answered: &mut Answered<'_>,
+        answered: &mut RecordAnswer<'_>,
     ) -> Result<RunsEnd, Box<Violation>> {
         // QEMU's driver for VHDX reports no blocks: it says that all of the disk is allocated.
         let is_all_allocated = image.chain.format() == ImageFormat::Vhdx;
@@ -245,7 +247,11 @@ impl QemuComparison {
     }
 
     /// Compares the data that the engine reads.
-    fn compare_data(&mut self, extents: &[Extent], answered: &mut Answered<'_>) -> OracleResult {
+    fn compare_data(
+        &mut self,
+        extents: &[Extent],
+        answered: &mut RecordAnswer<'_>,
+    ) -> OracleResult {
         let Self { qemu, data, .. } = self;
         let parts = data.iter().flat_map(EngineData::parts);
         for part in parts.filter(|part| part.is_readable) {
@@ -266,7 +272,11 @@ impl QemuComparison {
     }
 
     /// Checks that QEMU does not read the parts that the engine does not read.
-    fn compare_unreadable(&mut self, chain: &Chain, answered: &mut Answered<'_>) -> OracleResult {
+    fn compare_unreadable(
+        &mut self,
+        chain: &Chain,
+        answered: &mut RecordAnswer<'_>,
+    ) -> OracleResult {
         let Self { qemu, files, data, .. } = self;
         let parts = data.iter().flat_map(EngineData::parts);
         for part in parts.filter(|part| !part.is_readable).take(MAX_UNREADABLE) {

@@ -15,7 +15,7 @@ use super::files::MemoryFile;
 /// The number of bytes that the engine reads at once.
 const READ_CHUNK_BYTES: usize = 64 << 10;
 /// The unit in which bytes that are all zeros stay a hole of the file.
-const HOLE_BYTES: usize = 4096;
+const PIECE_OF_ZEROS_BYTES: usize = 4096;
 
 /// A part of the disk that the engine reads, or does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn is_unanswered(error: &EngineError) -> bool {
 /// Writes the pages that are not all zeros.
 fn write_pages(file: &MemoryFile, bytes: &[u8], start: u64) -> io::Result<()> {
     let mut at = start;
-    for page in bytes.chunks(HOLE_BYTES) {
+    for page in bytes.chunks(PIECE_OF_ZEROS_BYTES) {
         if page.iter().fold(0, |any, byte| any | byte) != 0 {
             file.write(page, at)?;
         }

@@ -10,7 +10,7 @@ use super::session::QemuEnd;
 pub(super) const ORACLE: &str = "qemu";
 
 /// A function that records the class of an answer of QEMU.
-pub(super) type Answered<'a> = dyn FnMut(SecondAnswer) + 'a;
+pub(super) type RecordAnswer<'a> = dyn FnMut(SecondAnswer) + 'a;
 
 /// Compares the sizes of a disk in bytes, whole sectors of it.
 pub(super) fn check_size(theirs: u64, ours: u64) -> OracleResult {

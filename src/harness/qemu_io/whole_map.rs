@@ -16,7 +16,7 @@ use crate::harness::second_opinion::{JudgedDisk, JudgedImage, WalkEnd};
 use super::costs::is_long;
 use super::failure::fail;
 use super::files::ChainInMemory;
-use super::findings::{Answered, ORACLE, ended};
+use super::findings::{ORACLE, RecordAnswer, ended};
 use super::map_record::QemuMapRecord;
 use super::{answers, session};
 
@@ -33,7 +33,7 @@ pub(super) fn compare(
     files: &ChainInMemory,
     image: &JudgedImage,
     disk: &JudgedDisk,
-    answered: &mut Answered<'_>,
+    answered: &mut RecordAnswer<'_>,
 ) -> OracleResult {
     let layers = image.chain.layers();
     let has_vhdx = layers.iter().any(|layer| layer.format == ImageFormat::Vhdx);
