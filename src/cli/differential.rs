@@ -19,6 +19,7 @@ use crate::differential::reports::{ISSUE_FILE, Reports};
 use crate::differential::sides::{QemuTools, Sides, Tested, ToolError};
 use crate::differential::summary::Summary;
 use crate::differential::workdir::WorkFolder;
+use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 
 use super::exit::{CommandError, Exit, ExitResult};
@@ -64,9 +65,12 @@ pub struct Arguments {
     /// Carry out only iterations with these operations
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_enum)]
     operations: Vec<DiskOperation>,
+    /// Leave out iterations with these features, such as "compressed clusters"; a wrong name lists all
+    #[arg(long, value_name = "FEATURE,...", value_delimiter = ',', value_parser = feature_named)]
+    lacks: Vec<Feature>,
     /// Carry out one iteration again, and print its commands
     #[arg(long, value_name = "SEED:ITERATION", value_parser = iteration_named,
-          conflicts_with_all = ["seed", "iterations", "first", "formats", "operations"])]
+          conflicts_with_all = ["seed", "iterations", "first", "formats", "operations", "lacks"])]
     replay: Option<(u64, u64)>,
     /// The number of iterations at a time [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -92,7 +96,7 @@ pub struct Arguments {
     record: Option<PathBuf>,
     /// Compare with the answers of this file; QEMU is not needed
     #[arg(long, value_name = "FILE",
-          conflicts_with_all = ["record", "replay", "seed", "iterations", "first", "formats", "operations",
+          conflicts_with_all = ["record", "replay", "seed", "iterations", "first", "formats", "operations", "lacks",
                                 "fail_fast", "jobs", "qemu_img"])]
     against_recording: Option<PathBuf>,
     /// Print the summary as one JSON object
@@ -125,6 +129,13 @@ fn format_named(name: &str) -> Result<ImageFormat, String> {
     ImageFormat::named(name.as_bytes()).ok_or_else(|| {
         let names = ImageFormat::ALL.map(ImageFormat::name).join(", ");
         format!("expected one of {names}")
+    })
+}
+
+fn feature_named(name: &str) -> Result<Feature, String> {
+    Feature::named(name).ok_or_else(|| {
+        let names = Feature::ALL.map(Feature::name).join(", ");
+        format!("expected the name of a feature: {names}")
     })
 }
 
@@ -224,6 +235,7 @@ fn plan(arguments: &Arguments, sides: Sides) -> Plan {
         jobs: jobs.min(usize::try_from(iterations).unwrap_or(jobs)).max(1),
         formats: those_or_all(&arguments.formats, &ImageFormat::ALL),
         operations: those_or_all(&arguments.operations, &DiskOperation::ALL),
+        lacks: FeatureSet::of(&arguments.lacks),
         fail_fast: arguments.fail_fast,
         sides,
         quirks: QUIRKS,

@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::disk::error::Error;
+use crate::disk::features::FeatureSet;
 use crate::disk::image_format::ImageFormat;
 
+use super::claims::features_of;
 use super::draw;
 use super::iteration::{Course, Met, RecipeRunner, format_of};
 use super::minimize::{Tries, minimize};
@@ -38,6 +40,8 @@ pub struct Plan {
     pub formats: Vec<ImageFormat>,
     /// The operations that an iteration may have, beside the creation.
     pub operations: Vec<DiskOperation>,
+    /// Features that the disks of an iteration may not have.
+    pub lacks: FeatureSet,
     /// End at the first divergence.
     pub fail_fast: bool,
     /// The programs.
@@ -46,22 +50,42 @@ pub struct Plan {
     pub quirks: &'static [Quirk],
 }
 
+/// The most iterations in a row that may be left out. More mean that no iteration is as the user wants.
+const MAX_LEFT_OUT: u64 = 10_000;
+
 impl Plan {
+    /// Returns the next iteration that the user wants, from `number` on, and its number.
+    pub(super) fn next(&self, number: u64) -> Option<(u64, Recipe)> {
+        let numbers = number..number.saturating_add(MAX_LEFT_OUT);
+        let drawn = |number| (number, draw::recipe(self.rng_seed, number));
+        numbers.map(drawn).find(|(_, recipe)| self.wants(recipe))
+    }
+
     /// Reports whether an iteration has only formats and operations that the user wants. The recipe of an iteration
     /// never depends on that wish: other iterations are skipped.
-    pub(super) fn wants(&self, recipe: &Recipe) -> bool {
-        recipe.steps.iter().all(|step| {
-            let format = ImageFormat::named(format_of(&step.disk).as_bytes());
-            let is_wanted = |operation| self.operations.contains(&operation);
-            format.is_none_or(|format| self.formats.contains(&format))
-                && (step.operation == DiskOperation::Create || is_wanted(step.operation))
-        })
+    fn wants(&self, recipe: &Recipe) -> bool {
+        let has_all_claims = !self.lacks.meets(features_of(recipe));
+        has_all_claims
+            && recipe.steps.iter().all(|step| {
+                let format = ImageFormat::named(format_of(&step.disk).as_bytes());
+                let is_wanted = |operation| self.operations.contains(&operation);
+                format.is_none_or(|format| self.formats.contains(&format))
+                    && (step.operation == DiskOperation::Create || is_wanted(step.operation))
+            })
     }
 }
 
 /// The reason why a campaign could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DifferentialError {
+    /// No iteration is as the user wants.
+    #[error(
+        "10000 iterations from number {first} on have other formats, operations or features, expected fewer limits"
+    )]
+    NoIteration {
+        /// The number of the first of them.
+        first: u64,
+    },
     /// A file of the campaign could not be read or written.
     #[error(transparent)]
     File(#[from] Error),
@@ -156,15 +180,14 @@ impl<'c> DifferentialCampaign<'c> {
         if state.left == 0 || self.stop.load(Ordering::Relaxed) {
             return None;
         }
-        loop {
-            let number = state.next;
-            state.next = number.checked_add(1)?;
-            let recipe = draw::recipe(self.plan.rng_seed, number);
-            if self.plan.wants(&recipe) {
-                state.left -= 1;
-                return Some((number, recipe));
-            }
-        }
+        let Some((number, recipe)) = self.plan.next(state.next) else {
+            state.failure = Some(DifferentialError::NoIteration { first: state.next });
+            state.left = 0;
+            return None;
+        };
+        state.next = number.saturating_add(1);
+        state.left -= 1;
+        Some((number, recipe))
     }
 
     fn note_failure(&self, outcome: Result<(), DifferentialError>) {

@@ -2,6 +2,7 @@
 //! questions about each of them, and every difference is a divergence.
 
 pub mod campaign;
+mod claims;
 mod compare;
 pub mod distribution;
 pub mod divergence;

@@ -9,6 +9,7 @@ mod campaigns;
 mod chains;
 mod check;
 mod convert;
+mod differential;
 mod engine_command;
 mod fuzz;
 mod implementation;

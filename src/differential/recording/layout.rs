@@ -64,6 +64,14 @@ pub enum RecordingError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] Error),
+    /// No iteration is as the user wants.
+    #[error(
+        "10000 iterations from number {first} on have other formats, operations or features, expected fewer limits"
+    )]
+    NoIteration {
+        /// The number of the first of them.
+        first: u64,
+    },
     /// An iteration could not be carried out.
     #[error("iteration {number}: {error}")]
     Iteration {

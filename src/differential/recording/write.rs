@@ -13,7 +13,6 @@ use super::layout::{
     RecordedIteration, RecordingError, RecordingHead,
 };
 use crate::differential::campaign::Plan;
-use crate::differential::draw;
 use crate::differential::iteration::RecipeRunner;
 use crate::differential::recipe::Recipe;
 use crate::differential::stamps::settle;
@@ -73,13 +72,14 @@ fn append_all(
     append_json(archive, Path::new(HEAD_FILE), &head)?;
     let (mut number, mut recorded) = (plan.first, 0);
     while recorded < plan.iterations && !stop.load(Ordering::Relaxed) {
-        let recipe = draw::recipe(plan.rng_seed, number);
-        if plan.wants(&recipe) && !recipe.names_its_folder() {
-            recorded += u64::from(append(archive, plan, folder, number, recipe)?);
+        let Some((found, recipe)) = plan.next(number) else {
+            return Err(RecordingError::NoIteration { first: number });
+        };
+        number = found.saturating_add(1);
+        if !recipe.names_its_folder() {
+            recorded += u64::from(append(archive, plan, folder, found, recipe)?);
             watch(recorded);
         }
-        let Some(next) = number.checked_add(1) else { break };
-        number = next;
     }
     Ok(recorded)
 }
@@ -166,6 +166,7 @@ impl Recipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::differential::draw;
     use crate::differential::recipe::DiskQuestion;
 
     #[test]
