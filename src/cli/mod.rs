@@ -137,6 +137,7 @@ fn run(
         Verb::Map(_) => Some("map"),
         Verb::Check(_) => Some("check"),
         Verb::Convert(_) => Some("convert"),
+        Verb::Differential(_) => Some("differential"),
         Verb::Disasm(_) => Some("disasm"),
         Verb::Asm(_) => Some("asm"),
         Verb::Export(_) => Some("export"),

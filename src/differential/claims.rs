@@ -72,8 +72,8 @@ fn of_image(words: &[String]) -> FeatureSet {
 /// Adds the features that creation options of a qcow2 image name, or that are QEMU's defaults.
 fn of_qcow2(options: &[&str], features: &mut FeatureSet) {
     let number = |name: &str, default: u64| {
-        let values = options.iter().filter_map(|option| option.strip_prefix(name));
-        values.last().and_then(|value| value.parse::<u64>().ok()).unwrap_or(default)
+        let mut values = options.iter().filter_map(|option| option.strip_prefix(name));
+        values.next_back().and_then(|value| value.parse::<u64>().ok()).unwrap_or(default)
     };
     let has = |option: &str| options.contains(&option);
     features.add_if(has("compat=0.10"), Feature::Version2);

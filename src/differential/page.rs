@@ -79,7 +79,10 @@ fn divergence(fingerprint: &str, found: &FoundDivergence) -> Markup {
     html! {
         article {
             h3 { (fingerprint) }
-            p { "Met by " (times) " iterations, first by iteration " (iteration) "." }
+            p {
+                "Met by " (times) @if *times == 1 { " iteration" } @else { " iterations" }
+                ", first by iteration " (iteration) "."
+            }
             @if !folder.is_empty() {
                 p { "Files: " a href=(folder) { (folder) } }
             }

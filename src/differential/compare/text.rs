@@ -37,7 +37,8 @@ fn difference(qemu: &[u8], tested: &[u8]) -> Divergence {
         (Some(one), Some(other)) if is_row(one) && is_row(other) => column(one, other).to_string(),
         _ => format!("{} → {}", label(pair.0), label(pair.1)),
     };
-    let detail = format!("line {number}\nqemu   {:?}\ntested {:?}", pair.0, pair.1);
+    let [one, other] = [pair.0, pair.1].map(|line| line.unwrap_or("(the end)"));
+    let detail = format!("line {number}\nqemu:   {one}\ntested: {other}");
     Divergence::new(DivergenceKind::TextDivergence, what, detail)
 }
 

@@ -165,7 +165,6 @@ impl Recipe {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::differential::draw;
     use crate::differential::recipe::DiskQuestion;
 
