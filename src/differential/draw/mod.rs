@@ -16,7 +16,7 @@ use super::pattern::Pattern;
 use super::recipe::{AskedDisk, Command, DiskOperation, Recipe, RecipeStep};
 
 /// The number of operations after the creation: from the first number up to the second.
-const CHANGES: (u64, u64) = (2, 4);
+const CHANGES: (u64, u64) = (1, 3);
 
 /// Returns the recipe of an iteration.
 pub fn recipe(rng_seed: u64, iteration: u64) -> Recipe {

@@ -27,12 +27,16 @@ impl Draft {
         }
     }
 
-    /// Adds all questions to the last step.
+    /// Asks all questions after the last step. The map for people may be that of a window.
     pub(super) fn ask_everything(&mut self) {
-        let all: Vec<_> =
+        let mut all: Vec<_> =
             DiskQuestion::KINDS.into_iter().filter(|question| self.can_ask(question)).collect();
+        let human = self.map(OutputForm::Human);
+        let maps =
+            all.iter_mut().filter(|it| it.verb() == "map" && it.form() == Some(OutputForm::Human));
+        maps.for_each(|map| *map = human.clone());
         if let Some(step) = self.steps.last_mut() {
-            step.questions.extend(all);
+            step.questions = all;
         }
     }
 
