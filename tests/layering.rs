@@ -107,6 +107,7 @@ const CLOCKED: &[&str] = &[
     "fuzzing::embedded",
     "differential::campaign",
     "differential::iteration",
+    "differential::minimize::search",
     "differential::process",
     "differential::recording::check",
     "differential::sides",

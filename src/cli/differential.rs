@@ -31,7 +31,7 @@ use super::print::{print, say};
 #[command(after_help = "\
 An iteration creates a disk, changes it by two to four operations, and asks QEMU and the program under test \
 the same questions after each: map, check, info, and the data. QEMU performs all operations. The seed and the \
-number of an iteration decide about all that it does, so '--replay SEED:ITERATION' repeats it alone.
+number of an iteration determine all its commands and questions, so '--replay SEED:ITERATION' repeats it alone.
 
 Each divergence is minimized, and its report is a folder under --report: the commands, both complete outputs \
 and the images. summary.json and index.html there describe the whole campaign. Divergences with the same \
@@ -59,20 +59,20 @@ pub struct Arguments {
     /// The folder of the reports [default: reports under --workdir]
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Carry out only iterations whose disks have these formats
+    /// Run only iterations whose top images have these formats
     #[arg(long, value_name = "FMT,...", value_delimiter = ',', value_parser = format_named)]
     formats: Vec<ImageFormat>,
-    /// Carry out only iterations with these operations
+    /// Run only iterations that consist of these operations
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_enum)]
     operations: Vec<DiskOperation>,
-    /// Leave out iterations with these features, such as "compressed clusters"; a wrong name lists all
+    /// Skip iterations that need these features, such as "compressed clusters"; an unknown name prints the list
     #[arg(long, value_name = "FEATURE,...", value_delimiter = ',', value_parser = feature_named)]
     lacks: Vec<Feature>,
     /// Carry out one iteration again, and print its commands
     #[arg(long, value_name = "SEED:ITERATION", value_parser = iteration_named,
           conflicts_with_all = ["seed", "iterations", "first", "formats", "operations", "lacks"])]
     replay: Option<(u64, u64)>,
-    /// The number of iterations at a time [default: one for each core]
+    /// The number of iterations that run in parallel [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
     /// The time limit of each process
@@ -82,17 +82,18 @@ pub struct Arguments {
     /// Stop at the first divergence
     #[arg(long)]
     fail_fast: bool,
-    /// The program qemu-img; qemu-io lies beside it [default: on PATH]
+    /// The qemu-img to use; qemu-io must be in the same folder [default: from PATH]
     #[arg(long, value_name = "PATH")]
     qemu_img: Option<PathBuf>,
-    /// Compare this program, which has the command line of 'qemu-img map'; a shell runs it
+    /// Compare this program, which has the command line of 'qemu-img map'; a shell runs it in the folder of the images
     #[arg(long, value_name = "CMD", conflicts_with = "command")]
     map_command: Option<String>,
     /// Compare this program, which has the verbs map, check, info and convert of qemu-img; a shell runs it
     #[arg(long, value_name = "CMD")]
     command: Option<String>,
     /// Write QEMU's answers and the images to this file, and compare nothing
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["report", "file", "replay", "fail_fast", "jobs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["report", "file", "json", "replay", "fail_fast", "jobs",
+                                                               "command", "map_command"])]
     record: Option<PathBuf>,
     /// Compare with the answers of this file; QEMU is not needed
     #[arg(long, value_name = "FILE",
@@ -286,7 +287,13 @@ fn lines(summary: &Summary, reports: &Reports, out: &mut impl Write) -> io::Resu
         out,
         "{tested} and QEMU {qemu_version}: {all} iterations in {seconds:.1} s, {rate:.1} a second"
     )?;
-    writeln!(out, "QEMU's processes: {:.0}% of the time", summary.qemu_share * 100.0)?;
+    if summary.qemu_share > 0.0 {
+        writeln!(
+            out,
+            "QEMU's processes: {:.0}% of the time in processes",
+            summary.qemu_share * 100.0
+        )?;
+    }
     for (heading, group) in summary.distribution.groups() {
         writeln!(out, "{heading}:")?;
         for (name, count) in group {
@@ -295,7 +302,7 @@ fn lines(summary: &Summary, reports: &Reports, out: &mut impl Write) -> io::Resu
         }
     }
     for (id, times) in &summary.quirks {
-        writeln!(out, "known: {id}, {times} times")?;
+        writeln!(out, "known: {id}, in {times} iterations")?;
     }
     for (fingerprint, found) in &summary.found {
         writeln!(
@@ -305,6 +312,9 @@ fn lines(summary: &Summary, reports: &Reports, out: &mut impl Write) -> io::Resu
         )?;
         found.detail.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
         found.commands.iter().try_for_each(|line| writeln!(out, "    {line}"))?;
+    }
+    if !summary.is_complete {
+        writeln!(out, "stopped before the end")?;
     }
     match summary.found.len() {
         0 => writeln!(out, "divergences: none"),

@@ -25,6 +25,11 @@ use super::workdir::WorkFolder;
 /// The time between two summaries on the disk.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The maximum number of consecutive iterations that a plan skips. A plan that skips more matches no iteration.
+pub(super) const MAX_LEFT_OUT: u64 = 10_000;
+/// The longest time that a divergence is minimized. Recipes that hang take the time limit of a process each.
+const MAX_MINIMIZE_TIME: Duration = Duration::from_secs(300);
+
 /// The task of a campaign.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -50,9 +55,6 @@ pub struct Plan {
     pub quirks: &'static [Quirk],
 }
 
-/// The most iterations in a row that may be left out. More mean that no iteration is as the user wants.
-const MAX_LEFT_OUT: u64 = 10_000;
-
 impl Plan {
     /// Returns the next iteration that the user wants, from `number` on, and its number.
     pub(super) fn next(&self, number: u64) -> Option<(u64, Recipe)> {
@@ -75,17 +77,20 @@ impl Plan {
     }
 }
 
+/// No iteration is as the user wants.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "none of the {MAX_LEFT_OUT} iterations from number {0} on matches --formats, --operations and --lacks, \
+     expected a wider selection"
+)]
+pub struct NoIteration(pub u64);
+
 /// The reason why a campaign could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DifferentialError {
     /// No iteration is as the user wants.
-    #[error(
-        "10000 iterations from number {first} on have other formats, operations or features, expected fewer limits"
-    )]
-    NoIteration {
-        /// The number of the first of them.
-        first: u64,
-    },
+    #[error(transparent)]
+    NoIteration(#[from] NoIteration),
     /// A file of the campaign could not be read or written.
     #[error(transparent)]
     File(#[from] Error),
@@ -161,12 +166,12 @@ impl<'c> DifferentialCampaign<'c> {
             }
         });
         let mut state = self.lock();
-        if let Some(failure) = state.failure.take() {
-            return Err(failure);
-        }
-        state.summary.is_complete = state.left == 0;
+        state.summary.is_complete = state.left == 0 && state.failure.is_none();
         self.save(&mut state, start)?;
-        Ok(state.summary.clone())
+        match state.failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(state.summary.clone()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -181,7 +186,7 @@ impl<'c> DifferentialCampaign<'c> {
             return None;
         }
         let Some((number, recipe)) = self.plan.next(state.next) else {
-            state.failure = Some(DifferentialError::NoIteration { first: state.next });
+            state.failure = Some(NoIteration(state.next).into());
             state.left = 0;
             return None;
         };
@@ -213,10 +218,10 @@ impl<'c> DifferentialCampaign<'c> {
             .map_err(|error| DifferentialError::Iteration { number, error })?;
         let is_new = self.count(recipe, &course, start);
         if let Some(met) = course.met.filter(|_| is_new) {
-            self.report(number, recipe, met, &folder)?;
             if self.plan.fail_fast {
                 self.stop.store(true, Ordering::Relaxed);
             }
+            self.report(number, recipe, met, &folder)?;
         }
         let mut state = self.lock();
         if is_new || state.saved.elapsed() > SUMMARY_INTERVAL {
@@ -257,7 +262,8 @@ impl<'c> DifferentialCampaign<'c> {
         folder: &Path,
     ) -> Result<(), DifferentialError> {
         let Plan { sides, quirks, rng_seed, .. } = self.plan;
-        let tries = Tries { sides, quirks, folder };
+        let deadline = Instant::now().checked_add(MAX_MINIMIZE_TIME);
+        let tries = Tries { sides, quirks, folder, deadline };
         let minimized = minimize(recipe, met, tries);
         // The images of the minimized recipe are those of the report.
         tries

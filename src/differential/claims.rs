@@ -4,7 +4,7 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 
-use super::recipe::{ABORT, Command, Recipe};
+use super::recipe::{ABORT, Command, Recipe, value_of};
 
 /// Returns the features that a recipe names. A program of this project has all of them: it may have any.
 pub(super) fn features_of(recipe: &Recipe) -> FeatureSet {
@@ -20,17 +20,14 @@ pub(super) fn features_of(recipe: &Recipe) -> FeatureSet {
                 features.add_if(is_abort, Feature::OutOfDateRefcounts);
             }
             Command::Program { .. } => features = FeatureSet::of(&Feature::ALL),
-            Command::Pattern { .. } | Command::Damage { .. } | Command::Truncate { .. } => {}
+            Command::Pattern { .. } | Command::Damage { .. } => {}
         }
     }
     features
 }
 
 fn of_image(words: &[String]) -> FeatureSet {
-    let value = |option: &str| {
-        let at = words.iter().position(|word| word == option)?;
-        words.get(at.checked_add(1)?).map(String::as_str)
-    };
+    let value = |option| value_of(words, option);
     let mut features = FeatureSet::EMPTY;
     let verb = words.first().map_or("", String::as_str);
     features.add_if(verb == "snapshot", Feature::Snapshots);
@@ -47,6 +44,9 @@ fn of_image(words: &[String]) -> FeatureSet {
         _ => None,
     };
     let options: Vec<&str> = value("-o").unwrap_or_default().split(',').collect();
+    if verb == "amend" {
+        amended(&options, &mut features);
+    }
     match made.and_then(|name| ImageFormat::named(name.as_bytes())) {
         Some(ImageFormat::Qcow2) => {
             features.add_if(true, Feature::Qcow2);
@@ -89,6 +89,19 @@ fn of_qcow2(options: &[&str], features: &mut FeatureSet) {
     features.add_if(has("lazy_refcounts=on"), Feature::LazyRefcounts);
     features.add_if(options.iter().any(|it| it.starts_with("data_file=")), Feature::DataFile);
     features.add_if(has("data_file_raw=on"), Feature::RawDataFile);
+}
+
+/// Adds the features that an image may have after `amend`.
+fn amended(options: &[&str], features: &mut FeatureSet) {
+    features.add_if(options.contains(&"compat=0.10"), Feature::Version2);
+    features.add_if(options.contains(&"compat=1.1"), Feature::Version3);
+    features.add_if(options.contains(&"lazy_refcounts=on"), Feature::LazyRefcounts);
+    features.add_if(options.contains(&"data_file_raw=on"), Feature::RawDataFile);
+    let widths = options.iter().filter_map(|it| it.strip_prefix("refcount_bits=")?.parse().ok());
+    for bits in widths {
+        let bits: u64 = bits;
+        features.add_if(true, Feature::refcounts(bits.trailing_zeros().min(6)));
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::iteration::{Course, format_of};
-use super::recipe::{Command, Recipe, RecipeStep};
+use super::recipe::{Command, Recipe, RecipeStep, value_of};
 
 /// The guest offset behind which data counts as far.
 const FAR_DATA_BYTES: u64 = 1 << 20;
@@ -89,7 +89,7 @@ fn features(recipe: &Recipe, course: &Course) -> BTreeSet<String> {
                     let name = if is_damaged { "program, hostile" } else { "program, valid" };
                     features.insert(name.to_string());
                 }
-                Command::Pattern { .. } | Command::Truncate { .. } => {}
+                Command::Pattern { .. } => {}
                 Command::Damage { .. } => {
                     features.insert("damage".to_string());
                 }
@@ -116,13 +116,10 @@ fn is_hostile(input: &[u8]) -> bool {
 
 /// Returns the options behind `-o`, and the switches of `convert`. Names of files are left out.
 fn of_image(words: &[String]) -> Vec<String> {
-    let value_of = |option: &str| {
-        let at = words.iter().position(|word| word == option)?;
-        words.get(at.checked_add(1)?).map(String::as_str)
-    };
+    let value = |option| value_of(words, option);
     let verb = words.first().map_or("", String::as_str);
-    let format = value_of("-O").or(value_of("-f")).unwrap_or("");
-    let options = value_of("-o").unwrap_or("").split(',');
+    let format = value("-O").or(value("-f")).unwrap_or("");
+    let options = value("-o").unwrap_or("").split(',');
     let mut features: Vec<String> = options
         .filter(|option| {
             !option.is_empty() && !option.starts_with("data_file=") && !option.starts_with("size=")
@@ -132,7 +129,7 @@ fn of_image(words: &[String]) -> Vec<String> {
     let has = |option: &str| words.iter().any(|word| word == option);
     let switches = ["-c", "-n", "-S", "-u", "-d", "-a", "--image-opts", "--shrink", "--merge"];
     features.extend(switches.iter().filter(|it| has(it)).map(|it| format!("{verb} {it}")));
-    let absolute = value_of("-b").is_some_and(|name| name.starts_with('{'));
+    let absolute = value("-b").is_some_and(|name| name.starts_with('{'));
     features.extend(absolute.then(|| "absolute backing name".to_string()));
     features
 }

@@ -6,16 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::compare::{self, RawFiles, Replies, version_of};
+use super::compare::{self, RawFiles, Replies};
 use super::divergence::{Divergence, DivergenceKind};
 use super::guest::{self, GuestModel};
 use super::perform::{IterationError, Performed, crash_or_hang, file_error, perform, remove};
 use super::process::Reply;
-use super::quirks::Quirk;
+use super::quirks::{Quirk, known};
 use super::recipe::{
     AskedDisk, Command, DiskOperation, DiskQuestion, OutputForm, Recipe, RecipeStep,
 };
-use super::sides::{Sides, Tested};
+use super::sides::Sides;
 use super::stamps::{settle, stamps, unchanged};
 
 /// A divergence, and where it was met.
@@ -29,8 +29,8 @@ pub struct Met {
     pub step: usize,
     /// The question, unless a command of QEMU is the finding.
     pub question: Option<DiskQuestion>,
-    /// The answers of QEMU and of the program under test.
-    pub answers: Option<(Reply, Reply)>,
+    /// The answers of QEMU and of the program under test. A command has only QEMU's.
+    pub answers: Option<(Reply, Option<Reply>)>,
 }
 
 /// The work of one iteration.
@@ -42,9 +42,9 @@ pub struct Course {
     pub quirks: BTreeSet<&'static str>,
     /// The operations that took effect.
     pub effects: Vec<DiskOperation>,
-    /// The numbers of comparisons, by the name of the question.
+    /// The name of the question of each comparison.
     pub comparisons: Vec<&'static str>,
-    /// The highest number of extents of a map of the whole disk.
+    /// The highest number of extents in any map.
     pub extents: usize,
     /// The highest end of data in guest bytes.
     pub data_end: u64,
@@ -81,145 +81,147 @@ impl RecipeRunner<'_> {
     pub fn run(&self, recipe: &Recipe) -> Result<Course, IterationError> {
         let disk = self.disk_folder();
         fs::create_dir_all(&disk).map_err(|error| file_error(&disk, error))?;
-        let (mut course, mut guest) = (Course::default(), GuestModel::default());
+        let (course, guest) = (Course::default(), GuestModel::default());
+        let mut run = RecipeRun { runner: self, disk, recipe, course, guest };
         for (index, step) in recipe.steps.iter().enumerate() {
-            self.change(index, step, &mut guest, &mut course)?;
+            run.change(index, step)?;
             for question in &step.questions {
-                if course.met.is_some() {
-                    return Ok(course);
+                if run.course.met.is_some() {
+                    return Ok(run.course);
                 }
                 if self.sides.tested.answers(question) {
-                    self.ask(index, question, step, &guest, &mut course)?;
+                    run.ask(index, step, question)?;
                 }
             }
         }
-        Ok(course)
+        Ok(run.course)
     }
 
     /// Returns the folder of the images.
     pub fn disk_folder(&self) -> PathBuf {
         self.folder.join("disk")
     }
+}
 
+/// A recipe that is being carried out.
+struct RecipeRun<'r> {
+    runner: &'r RecipeRunner<'r>,
+    disk: PathBuf,
+    recipe: &'r Recipe,
+    course: Course,
+    guest: GuestModel,
+}
+
+impl RecipeRun<'_> {
     /// Performs the commands of a step.
-    fn change(
-        &self,
-        index: usize,
-        step: &RecipeStep,
-        guest: &mut GuestModel,
-        course: &mut Course,
-    ) -> Result<(), IterationError> {
+    fn change(&mut self, index: usize, step: &RecipeStep) -> Result<(), IterationError> {
         let mut has_effect = false;
         let mut log = Vec::with_capacity(step.commands.len());
         for command in &step.commands {
-            if course.met.is_some() {
+            if self.course.met.is_some() {
                 break;
             }
             let start = Instant::now();
-            let (message, divergence) = match perform(command, self.sides, &self.disk_folder())? {
+            let (message, divergence) = match perform(command, self.runner.sides, &self.disk)? {
                 Performed::Written(divergence) => {
-                    guest.wrote(command);
+                    self.guest.wrote(command);
                     has_effect |= matches!(command, Command::Program { .. });
-                    ("done".to_string(), divergence.map(|it| meet(it, index, step, None, None)))
+                    ("done".to_string(), divergence.map(|it| (it, None)))
                 }
                 Performed::Reply(reply) => {
-                    course.qemu_time += start.elapsed();
-                    guest.ran(command, &reply);
-                    has_effect |= reply.is_success();
+                    self.course.qemu_time += start.elapsed();
+                    self.guest.ran(command, &reply);
+                    has_effect |= reply.is_success() && step.operation.is_done_by(command);
                     let message = format!("{}: {}", reply.end, reply.message().trim_end());
-                    let answers = Some((reply.clone(), reply.clone()));
                     let ended = crash_or_hang(command, &reply);
-                    (message, ended.map(|it| meet(it, index, step, None, answers)))
+                    (message, ended.map(|it| (it, Some((reply, None)))))
                 }
             };
             log.push(message);
-            if let Some(met) = divergence {
-                self.record(met, course);
+            if let Some((divergence, answers)) = divergence {
+                self.record(meet(divergence, index, step, None, answers));
             }
         }
         if has_effect {
-            course.effects.push(step.operation);
+            self.course.effects.push(step.operation);
         }
-        course.log.push(log);
+        self.course.log.push(log);
         Ok(())
     }
 
     /// Has both sides answer a question, and compares the answers.
     fn ask(
-        &self,
+        &mut self,
         index: usize,
-        question: &DiskQuestion,
         step: &RecipeStep,
-        guest: &GuestModel,
-        course: &mut Course,
+        question: &DiskQuestion,
     ) -> Result<(), IterationError> {
-        course.comparisons.push(question.name());
-        let mut answered = self.answers(question, step, guest, course)?;
-        if answered.divergence.is_some() && matches!(question, DiskQuestion::Map { .. }) {
+        self.course.comparisons.push(question.name());
+        let mut answered = self.answers(question, step)?;
+        let is_map = matches!(question, DiskQuestion::Map { .. });
+        if is_map && answered.divergence.as_ref().is_some_and(may_be_a_hole) {
             // Between the two answers, the file system may have turned holes into zeros.
-            let folder = self.disk_folder();
-            settle(&folder).map_err(|error| file_error(&folder, error))?;
-            answered = self.answers(question, step, guest, course)?;
+            settle(&self.disk).map_err(|error| file_error(&self.disk, error))?;
+            answered = self.answers(question, step)?;
         }
         let Answered { qemu, tested, divergence } = answered;
-        note_extents(question, &qemu, course);
+        note_extents(question, &qemu, &mut self.course);
         if let Some(divergence) = divergence {
-            let answers = Some((qemu, tested));
-            self.record(meet(divergence, index, step, Some(question.clone()), answers), course);
+            let answers = Some((qemu, Some(tested)));
+            self.record(meet(divergence, index, step, Some(question.clone()), answers));
         }
         Ok(())
     }
 
     fn answers(
-        &self,
+        &mut self,
         question: &DiskQuestion,
         step: &RecipeStep,
-        guest: &GuestModel,
-        course: &mut Course,
     ) -> Result<Answered, IterationError> {
-        let folder = self.disk_folder();
-        let outputs = ["qemu.raw", "tested.raw"].map(|name| self.folder.join(name));
+        let (sides, folder) = (self.runner.sides, &self.disk);
+        let outputs = ["qemu.raw", "tested.raw"].map(|name| self.runner.folder.join(name));
         let [qemu_output, tested_output] =
             outputs.each_ref().map(|path| path.to_string_lossy().into_owned());
-        let before = stamps(&folder)?;
+        let before = stamps(folder)?;
         let mut start = Instant::now();
-        let qemu = self.sides.ask_qemu(question, &step.disk, &folder, &qemu_output);
+        let qemu = sides.ask_qemu(question, &step.disk, folder, &qemu_output);
         let qemu = qemu.map_err(IterationError::Process)?;
-        course.qemu_time += start.elapsed();
-        let between = stamps(&folder)?;
+        self.course.qemu_time += start.elapsed();
+        let between = stamps(folder)?;
         start = Instant::now();
-        let tested = self.sides.ask_tested(question, &step.disk, &folder, &tested_output);
+        let tested = sides.ask_tested(question, &step.disk, folder, &tested_output);
         let tested = tested.map_err(IterationError::Process)?;
-        course.tested_time += start.elapsed();
-        let after = stamps(&folder)?;
-        let replies = Replies {
-            qemu: &qemu,
-            tested: &tested,
-            version: version_of(&self.sides.qemu.version),
-            has_known_messages: matches!(self.sides.tested, Tested::Ours(_)),
-        };
+        self.course.tested_time += start.elapsed();
+        let after = stamps(folder)?;
         let files = RawFiles { qemu: &outputs[0], tested: &outputs[1] };
-        let known = guest.disk(&step.disk.file).filter(|_| *question == DiskQuestion::Read);
-        let compared = unchanged("qemu", &before, &between)
+        let mut compared = unchanged("qemu", &before, &between)
             .and_then(|()| unchanged("tested", &between, &after))
-            .and_then(|()| compare::compare(question, replies, files))
-            .and_then(|()| match known {
-                Some(data) if qemu.is_success() => guest::compare(data, files.qemu, &folder),
-                _ => Ok(()),
-            });
+            .and_then(|()| compare::compare(question, Replies::new(sides, &qemu, &tested), files));
+        let known = self.guest.disk(&step.disk.file);
+        if let (Ok(()), DiskQuestion::Read, true, Some(data)) =
+            (&compared, question, qemu.is_success(), known)
+        {
+            compared = guest::compare(data, files.qemu, folder)?;
+        }
         outputs.iter().try_for_each(|output| remove(output))?;
         Ok(Answered { qemu, tested, divergence: compared.err() })
     }
 
     /// Keeps a divergence, unless a quirk explains it.
-    fn record(&self, met: Met, course: &mut Course) {
-        match self.quirks.iter().find(|quirk| quirk.explains(&met.fingerprint)) {
+    fn record(&mut self, met: Met) {
+        match known(self.runner.quirks, &met.fingerprint, self.recipe) {
             Some(quirk) => {
-                course.quirks.insert(quirk.id);
+                self.course.quirks.insert(quirk.id);
             }
-            None => course.met = course.met.take().or(Some(met)),
+            None => self.course.met = self.course.met.take().or(Some(met)),
         }
     }
+}
+
+/// Reports whether a hole that became zeros may be the reason of a divergence of maps.
+fn may_be_a_hole(divergence: &Divergence) -> bool {
+    use DivergenceKind::{ExtentCountDivergence, FieldDivergence, TextDivergence};
+    matches!(divergence.kind, ExtentCountDivergence | FieldDivergence | TextDivergence)
 }
 
 /// Returns a divergence with its fingerprint.
@@ -228,7 +230,7 @@ pub(super) fn meet(
     step_index: usize,
     step: &RecipeStep,
     question: Option<DiskQuestion>,
-    answers: Option<(Reply, Reply)>,
+    answers: Option<(Reply, Option<Reply>)>,
 ) -> Met {
     let comparison = match (&question, &divergence.kind) {
         (Some(question), _) => question.name(),
@@ -245,7 +247,7 @@ pub fn format_of(disk: &AskedDisk) -> &str {
     disk.file.rsplit_once('.').map_or("raw", |(_, format)| format)
 }
 
-/// Notes how many extents the map of a whole disk has, and where its data end.
+/// Notes how many extents a map has, and where its data end.
 fn note_extents(question: &DiskQuestion, qemu: &Reply, course: &mut Course) {
     if let DiskQuestion::Map { form: OutputForm::Json, .. } = question
         && let Ok(list) = compare::parse_map(qemu)

@@ -12,7 +12,8 @@ use crate::findings::page::document;
 /// # Errors
 /// A file cannot be written.
 pub fn save(summary: &Summary, reports: &Reports) -> Result<(), Error> {
-    let json = serde_json::to_vec_pretty(summary).unwrap_or_default();
+    let json = serde_json::to_vec_pretty(summary)
+        .map_err(|error| Error::file(reports.dir(), error.into()))?;
     reports.replace("summary.json", &json)?;
     reports.replace("index.html", render(summary).as_bytes())
 }

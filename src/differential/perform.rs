@@ -74,12 +74,6 @@ pub(super) fn perform(
             content.write(&path).map_err(|error| file_error(&path, error))?;
         }
         Command::Damage { file, at, bytes } => damage(&folder.join(file), *at, bytes)?,
-        Command::Truncate { file, length } => {
-            let path = folder.join(file);
-            let opened = fs::File::options().write(true).open(&path);
-            let cut = opened.and_then(|opened| opened.set_len(*length));
-            cut.map_err(|error| file_error(&path, error))?;
-        }
     }
     Ok(Performed::Written(divergence))
 }

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
 /// The maximum length of each output. A map of a million extents has 150 MB.
@@ -96,13 +97,22 @@ pub fn run(
     let mut command = Command::new(program);
     command.args(arguments).current_dir(folder).env("TZ", "UTC").env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Ctrl-C at the terminal is for the campaign, and a time limit ends the children of a shell, too.
+    command.process_group(0);
     let mut child = command.spawn()?;
     let answer = collect(&mut child, timeout);
     if answer.is_err() {
         // The first failure is the one to report.
-        let _ = child.kill().and_then(|()| child.wait());
+        let _ = kill(&mut child);
     }
     answer
+}
+
+/// Ends a program and its children, and waits for it.
+fn kill(child: &mut Child) -> io::Result<()> {
+    // The group is gone if its processes have ended by themselves.
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    child.wait().map(drop)
 }
 
 /// An output of a program that is still read.
@@ -154,8 +164,7 @@ fn collect(child: &mut Child, timeout: Duration) -> io::Result<Reply> {
     let end = match end {
         Some(end @ (ReplyEnd::Exit(_) | ReplyEnd::Signal(_))) => end,
         killed => {
-            child.kill()?;
-            child.wait()?;
+            kill(child)?;
             killed.unwrap_or(ReplyEnd::Timeout)
         }
     };
@@ -223,6 +232,10 @@ mod tests {
         assert_eq!((answer.end, answer.stdout), (ReplyEnd::Timeout, b"begun".to_vec()));
         // It hangs after it closed its outputs.
         assert_eq!(shell("exec sleep 100 >&- 2>&-", 1).end, ReplyEnd::Timeout);
+        // A child of the shell holds the pipes.
+        let begun = Instant::now();
+        assert_eq!(shell("sleep 100; true", 1).end, ReplyEnd::Timeout);
+        assert!(begun.elapsed() < Duration::from_secs(50));
     }
 
     #[test]

@@ -5,14 +5,14 @@ mod examples;
 use std::fmt::Write;
 
 use super::issue::{Issue, block};
-use super::recipe::{Recipe, quoted};
+use super::recipe::{Command, Recipe, quoted};
 
 /// The side to which a divergence is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A fault of QEMU.
     Qemu,
-    /// Both sides may do what they do.
+    /// Both behaviours are permitted.
     Choice,
 }
 
@@ -42,16 +42,13 @@ pub struct Quirk {
     pub fingerprints: &'static [&'static str],
     /// Why the sides differ.
     pub reason: &'static str,
+    /// Reports whether a recipe may show it. Elsewhere, the same fingerprint is another divergence.
+    pub applies: fn(&Recipe) -> bool,
     /// Returns the recipe that shows it.
     pub example: fn() -> Recipe,
 }
 
 impl Quirk {
-    /// Reports whether a divergence is this one.
-    pub fn explains(&self, fingerprint: &str) -> bool {
-        self.fingerprints.contains(&fingerprint)
-    }
-
     /// Returns the quirk as an issue that can be sent to the maintainers.
     pub fn issue(&self) -> String {
         Issue {
@@ -65,6 +62,13 @@ impl Quirk {
     }
 }
 
+/// Returns the quirk that explains a divergence of a recipe.
+pub fn known<'q>(quirks: &'q [Quirk], fingerprint: &str, recipe: &Recipe) -> Option<&'q Quirk> {
+    let explains =
+        |quirk: &&Quirk| quirk.fingerprints.contains(&fingerprint) && (quirk.applies)(recipe);
+    quirks.iter().find(explains)
+}
+
 /// Returns the commands of a recipe, and its questions to QEMU.
 fn commands(recipe: &Recipe) -> Vec<String> {
     let mut lines = Vec::new();
@@ -75,6 +79,18 @@ fn commands(recipe: &Recipe) -> Vec<String> {
         }));
     }
     lines
+}
+
+fn has(recipe: &Recipe, is_wanted: impl Fn(&Command) -> bool) -> bool {
+    recipe.steps.iter().flat_map(|step| &step.commands).any(is_wanted)
+}
+
+fn is_damage(command: &Command) -> bool {
+    matches!(command, Command::Damage { .. })
+}
+
+fn is_program(command: &Command) -> bool {
+    matches!(command, Command::Program { .. })
 }
 
 /// All known divergences.
@@ -93,6 +109,7 @@ pub const QUIRKS: &[Quirk] = &[
                  specification calls this an error; QEMU opens the image, and takes each write for one on the \
                  bitmap directory, whose offset and length are 0. It marks the image as corrupt, and \
                  `qemu-img commit` then ends with a segmentation fault instead of an error.",
+        applies: |recipe| has(recipe, |command| is_damage(command) || is_program(command)),
         example: examples::commit_crash,
     },
     Quirk {
@@ -107,11 +124,16 @@ pub const QUIRKS: &[Quirk] = &[
             "check_field_divergence: qcow2, corruptions: number → number, a cluster with two structures",
             "check_text_divergence: qcow2, row → row, a cluster with two structures",
         ],
-        reason: "QEMU packs compressed clusters into one host cluster. If that host cluster was freed and \
-                 allocated for other data meanwhile, the next compressed write goes on in it, destroys that data, \
-                 and counts the host cluster twice (`qcow2_alloc_bytes`). After a snapshot, no entry has the flag \
+        reason: "QEMU packs compressed clusters into one host cluster. If it frees that host cluster and \
+                 allocates it for other data, the next compressed write still appends to it: it destroys the data, \
+                 and counts the cluster twice (`qcow2_alloc_bytes`). After a snapshot, no entry has the flag \
                  COPIED, and `qemu-img check` finds nothing. `qcowfuzz check` reports the cluster that holds two \
                  structures.",
+        applies: |recipe| {
+            has(recipe, |command| {
+                is_program(command) || command.to_string().contains("write -q -c")
+            })
+        },
         example: examples::compressed_overwrite,
     },
     Quirk {
@@ -124,7 +146,9 @@ pub const QUIRKS: &[Quirk] = &[
         reason: "QEMU resolves a relative name of a data file from the current folder, but a relative name of a \
                  backing file from the folder of the image. The specification says nothing of it. For this command, \
                  both names start at the folder of the image, so that an image means the same wherever a program \
-                 runs. If the image below has an absolute name, its data file has one, too, in the map for people.",
+                 runs. If an overlay names this image by an absolute path, our map for people prints an absolute \
+                 path for its data file, too.",
+        applies: |recipe| has(recipe, |command| command.to_string().contains("data_file=")),
         example: examples::data_file_folder,
     },
     Quirk {
@@ -141,6 +165,10 @@ pub const QUIRKS: &[Quirk] = &[
         ],
         reason: "In version 2, bit 0 of an L2 entry is reserved. `map` and other readers refuse such an entry, and \
                  so does QEMU, but `qemu-img check` passes over it. `qcowfuzz check` reports it as a corruption.",
+        applies: |recipe| {
+            let is_old = |command: &Command| command.to_string().contains("compat=0.10");
+            has(recipe, is_program) || has(recipe, is_damage) && has(recipe, is_old)
+        },
         example: examples::version_2_zero_flag,
     },
 ];

@@ -101,6 +101,29 @@ impl DiskOperation {
     }
 }
 
+impl DiskOperation {
+    /// Reports whether a command is the one that performs the operation, beside those that prepare it.
+    pub fn is_done_by(self, command: &Command) -> bool {
+        let verb = match command {
+            Command::QemuImg(words) => words.first().map_or("", String::as_str),
+            Command::QemuIo { .. } => "io",
+            _ => return false,
+        };
+        match self {
+            Self::Create => verb == "create" || verb == "convert",
+            Self::Write | Self::Zero | Self::Discard => verb == "io",
+            Self::Snapshot => verb == "snapshot" || verb == "create",
+            Self::Repair => verb == "check",
+            Self::Resize
+            | Self::Convert
+            | Self::Rebase
+            | Self::Commit
+            | Self::Amend
+            | Self::Bitmap => verb == self.name(),
+        }
+    }
+}
+
 /// The disk that questions are about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskedDisk {
@@ -148,13 +171,6 @@ pub enum Command {
         at: u64,
         /// The new bytes, in hexadecimal digits.
         bytes: String,
-    },
-    /// Cuts a file, or extends it with a hole.
-    Truncate {
-        /// The file.
-        file: String,
-        /// The new length, in bytes.
-        length: u64,
     },
 }
 
@@ -293,7 +309,6 @@ impl fmt::Display for Command {
                     "printf {bytes} | xxd -r -p | dd of={file} bs=1 seek={at} conv=notrunc status=none"
                 )
             }
-            Self::Truncate { file, length } => write!(f, "truncate -s {length} {file}"),
         }
     }
 }
@@ -308,4 +323,10 @@ pub fn quoted(arguments: &[String]) -> String {
         false => format!("'{}'", argument.replace('\'', "'\\''")),
     };
     arguments.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the word behind an option.
+pub fn value_of<'w, W: AsRef<str>>(words: &'w [W], option: &str) -> Option<&'w str> {
+    let at = words.iter().position(|word| word.as_ref() == option)?;
+    words.get(at.checked_add(1)?).map(AsRef::as_ref)
 }

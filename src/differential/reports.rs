@@ -27,6 +27,8 @@ const MAX_IMAGE_BYTES: u64 = 64 << 20;
 const STORED_PIECE_BYTES: usize = 256 << 10;
 /// The text of an issue about the divergence.
 pub const ISSUE_FILE: &str = "issue.md";
+/// The beginning of the names of files and folders that are still written.
+const INCOMPLETE: &str = ".qcowfuzz-";
 /// The longest name of a report's folder, without its digest.
 const MAX_NAME: usize = 60;
 
@@ -75,19 +77,28 @@ pub struct ReportOrigin<'o> {
 }
 
 /// The folder of all reports.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Reports {
     dir: PathBuf,
+    /// The folder itself, open and locked together with the other campaigns that write to it.
+    _lock: File,
 }
 
 impl Reports {
-    /// Creates the folder if it is missing.
+    /// Creates the folder if it is missing. If no other campaign writes to it, files that a killed campaign had not
+    /// completed are removed.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// It cannot be created, or such a file cannot be removed.
     pub fn create(dir: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(dir).map_err(|error| Error::file(dir, error))?;
-        Ok(Self { dir: dir.to_path_buf() })
+        let failed = |error| Error::file(dir, error);
+        fs::create_dir_all(dir).map_err(failed)?;
+        let lock = File::open(dir).map_err(failed)?;
+        if lock.try_lock().is_ok() {
+            remove_incomplete(dir).map_err(failed)?;
+        }
+        lock.lock_shared().map_err(failed)?;
+        Ok(Self { dir: dir.to_path_buf(), _lock: lock })
     }
 
     /// Returns the folder.
@@ -96,7 +107,7 @@ impl Reports {
     }
 
     /// Writes the report of a divergence, whose minimized recipe was carried out in `disk` last. The folder of the
-    /// report appears whole. An earlier report of the same fingerprint stays.
+    /// report appears whole. An earlier report of the same divergence by the same commands stays.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -107,8 +118,8 @@ impl Reports {
         disk: &Path,
     ) -> Result<DivergenceReport, Error> {
         let met = &minimized.met;
-        let folder = folder_name(&met.fingerprint);
         let (commands, left_out) = (commands_of(origin.sides, minimized), Vec::new());
+        let folder = folder_name(&met.fingerprint, &origin.sides.qemu.version, &commands);
         let mut report = DivergenceReport {
             fingerprint: met.fingerprint.clone(),
             kind: met.divergence.kind,
@@ -130,7 +141,7 @@ impl Reports {
         }
         let failed = |error| Error::file(&self.dir, error);
         let staged =
-            tempfile::Builder::new().prefix(".qcowfuzz-").tempdir_in(&self.dir).map_err(failed)?;
+            tempfile::Builder::new().prefix(INCOMPLETE).tempdir_in(&self.dir).map_err(failed)?;
         copy_images(disk, &staged.path().join("disk"), &mut report.left_out)?;
         write_inputs(&minimized.recipe, staged.path())?;
         write_outputs(met, staged.path())?;
@@ -158,13 +169,29 @@ impl Reports {
     }
 }
 
-/// Returns the name of a report's folder: the fingerprint in letters that every file system takes, and its digest.
-fn folder_name(fingerprint: &str) -> String {
+fn remove_incomplete(dir: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(INCOMPLETE) {
+            continue;
+        }
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
+}
+
+/// Returns the name of a report's folder: the fingerprint in letters that every file system takes, and a digest of all
+/// that makes it another report.
+fn folder_name(fingerprint: &str, qemu_version: &str, commands: &[String]) -> String {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
     let text: String = fingerprint.chars().map(plain).collect();
     let words: Vec<&str> = text.split('-').filter(|word| !word.is_empty()).collect();
     let name: String = words.join("-").chars().take(MAX_NAME).collect();
-    let digest = hex::encode(Sha256::digest(fingerprint));
+    let whole = [fingerprint, qemu_version, &commands.join("\n")].join("\n");
+    let digest = hex::encode(Sha256::digest(whole));
     format!("{}-{}", name.trim_end_matches('-'), digest.get(..8).unwrap_or_default())
 }
 
@@ -193,7 +220,8 @@ fn issue(report: &DivergenceReport, met: &Met) -> String {
         let text = |reply: &Reply| {
             format!("{}{}", String::from_utf8_lossy(&reply.stdout), reply.message())
         };
-        vec![("QEMU's output", text(qemu)), (report.tested.as_str(), text(tested))]
+        let tested = tested.iter().map(|reply| (report.tested.as_str(), text(reply)));
+        std::iter::once(("QEMU's output", text(qemu))).chain(tested).collect()
     });
     let issue = Issue {
         title: &report.fingerprint,
@@ -270,7 +298,8 @@ fn write_inputs(recipe: &Recipe, staged: &Path) -> Result<(), Error> {
 /// Writes both complete outputs.
 fn write_outputs(met: &Met, staged: &Path) -> Result<(), Error> {
     let Some((qemu, tested)) = &met.answers else { return Ok(()) };
-    for (side, answer) in [("qemu", qemu), ("tested", tested)] {
+    for (side, answer) in [("qemu", Some(qemu)), ("tested", tested.as_ref())] {
+        let Some(answer) = answer else { continue };
         write(&staged.join(format!("{side}.stdout")), &answer.stdout)?;
         write(&staged.join(format!("{side}.stderr")), &answer.stderr)?;
         write(&staged.join(format!("{side}.end")), format!("{}\n", answer.end).as_bytes())?;

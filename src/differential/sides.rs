@@ -40,6 +40,16 @@ pub enum ToolError {
         /// The error of the system.
         error: io::Error,
     },
+    /// The two programs are of different versions.
+    #[error("{}: has version {io}, expected {img}, which qemu-img beside it has", .path.display())]
+    Versions {
+        /// qemu-io.
+        path: PathBuf,
+        /// The version of qemu-img.
+        img: String,
+        /// The version of qemu-io.
+        io: String,
+    },
     /// The program prints no version.
     #[error("{}: printed no version, expected 'qemu-img version N'", .path.display())]
     NoVersion {
@@ -55,17 +65,22 @@ impl QemuTools {
     /// Finds the tools. qemu-io lies beside qemu-img.
     ///
     /// # Errors
-    /// One of the two does not run.
+    /// One of the two does not run, or they are of different versions.
     pub fn find(img: &Path) -> Result<Self, ToolError> {
+        // Commands run in other folders. A name without a folder is looked up on PATH.
+        let img = match img.components().count() {
+            0 | 1 => img.to_path_buf(),
+            _ => std::path::absolute(img)
+                .map_err(|error| ToolError::NotRun { path: img.to_path_buf(), error })?,
+        };
         let io = img.with_file_name("qemu-io");
-        let version = version(img, "qemu-img version ")?;
-        version_of_io(&io)?;
-        Ok(Self { img: img.to_path_buf(), io, version })
+        let found = version(&img, "qemu-img version ")?;
+        let of_io = version(&io, "qemu-io version ")?;
+        match found == of_io {
+            true => Ok(Self { img, io, version: found }),
+            false => Err(ToolError::Versions { path: io, img: found, io: of_io }),
+        }
     }
-}
-
-fn version_of_io(io: &Path) -> Result<String, ToolError> {
-    version(io, "qemu-io version ")
 }
 
 fn version(path: &Path, before: &str) -> Result<String, ToolError> {

@@ -24,7 +24,7 @@ pub(super) fn stamps(folder: &Path) -> Result<Stamps, IterationError> {
     Ok(stamps)
 }
 
-/// Has the file system store all files of a folder. Before that, it may turn holes into zeros, and a map changes.
+/// Calls fsync on all files of a folder. Before that, the file system may turn holes into zeros, and a map changes.
 pub(super) fn settle(folder: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -40,7 +40,9 @@ pub(super) fn unchanged(side: &str, before: &Stamps, after: &Stamps) -> Result<(
     match before == after {
         true => Ok(()),
         false => {
-            let changed = after.iter().find(|stamp| !before.contains(stamp));
+            let is_new = |stamp: &&_| !before.contains(stamp);
+            let is_gone = |stamp: &&_| !after.contains(stamp);
+            let changed = after.iter().find(is_new).or(before.iter().find(is_gone));
             Err(Divergence::new(DivergenceKind::FileChanged, side, format!("{changed:?}")))
         }
     }

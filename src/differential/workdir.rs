@@ -8,14 +8,12 @@ use crate::disk::error::Error;
 
 /// The beginning of the names of subfolders.
 const PREFIX: &str = "qcowfuzz-differential-";
-/// The file in a subfolder that the campaign locks while it runs.
-const LOCK: &str = "lock";
 
 /// The subfolder of a running campaign. Dropping it removes it.
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,
-    /// Open and locked as long as the campaign runs.
+    /// The subfolder itself, open and locked as long as the campaign runs.
     _lock: File,
 }
 
@@ -28,13 +26,13 @@ impl WorkFolder {
         fs::create_dir_all(dir).map_err(|error| Error::file(dir, error))?;
         // Commands name files by their absolute paths.
         let dir = dir.canonicalize().map_err(|error| Error::file(dir, error))?;
+        // Two campaigns that begin at the same time must not take each other's subfolders for leftovers.
+        let _turn = locked(&dir)?;
         remove_leftovers(&dir)?;
         let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(&dir);
         let path = made.map_err(|error| Error::file(&dir, error))?.keep();
-        let lock = path.join(LOCK);
-        let file = File::create(&lock).map_err(|error| Error::file(&lock, error))?;
-        file.lock().map_err(|error| Error::file(&lock, error))?;
-        Ok(Self { path, _lock: file })
+        let lock = locked(&path)?;
+        Ok(Self { path, _lock: lock })
     }
 
     /// Returns the folder in which job number `job` works, empty.
@@ -66,20 +64,22 @@ fn remove_leftovers(dir: &Path) -> Result<(), Error> {
         let path = entry.map_err(in_dir)?.path();
         let is_ours =
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
-        if is_ours && path.is_dir() && is_left(&path) {
+        if is_ours && path.is_dir() && is_abandoned(&path) {
             fs::remove_dir_all(&path).map_err(|error| Error::file(&path, error))?;
         }
     }
     Ok(())
 }
 
-/// Reports whether the campaign of a subfolder has ended. A subfolder without a lock may have been created just now, by
-/// a campaign that has not locked it yet, so only an empty folder that is old, or a lock that is free, counts.
-fn is_left(path: &Path) -> bool {
-    match File::open(path.join(LOCK)) {
-        Ok(lock) => !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)),
-        Err(_) => fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
-    }
+/// Opens a folder and locks it, once no other process has it locked.
+fn locked(dir: &Path) -> Result<File, Error> {
+    let opened = File::open(dir).and_then(|folder| folder.lock().map(|()| folder));
+    opened.map_err(|error| Error::file(dir, error))
+}
+
+/// Reports whether no running campaign holds the lock of a subfolder.
+fn is_abandoned(path: &Path) -> bool {
+    File::open(path).is_ok_and(|folder| !matches!(folder.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 #[cfg(test)]
@@ -94,7 +94,6 @@ mod tests {
         let left = killed.path.clone();
         fs::write(killed.job(0).unwrap().join("disk"), "data").unwrap();
         // The lock goes with the process, and the folder stays.
-        std::mem::forget(File::open(&left).unwrap());
         let WorkFolder { path, _lock } = &killed;
         _lock.unlock().unwrap();
         let mine = dir.path().join("mine");

@@ -24,7 +24,7 @@ pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
     }
 }
 
-/// Returns the path of the first field that differs, and both values. `None` stands for a missing field.
+/// The path of the first field that differs, and both values. `None` stands for a missing field.
 type Difference<'v> = (String, Option<&'v Value>, Option<&'v Value>);
 
 fn difference<'v>(path: String, qemu: &'v Value, tested: &'v Value) -> Option<Difference<'v>> {
@@ -51,7 +51,7 @@ fn difference<'v>(path: String, qemu: &'v Value, tested: &'v Value) -> Option<Di
     }
 }
 
-/// Returns both values if they are words. Numbers and names are different in every image.
+/// Returns the kinds of both values. Only booleans keep their values, because numbers and names differ in every image.
 fn kinds(qemu: Option<&Value>, tested: Option<&Value>) -> String {
     let kind = |value: Option<&Value>| match value {
         None => "missing".to_string(),

@@ -85,6 +85,15 @@ pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
     if ours.len() != theirs.len() {
         return Err(counts(&theirs, &ours));
     }
+    if answers.has_known_messages && qemu.has_compressed && !tested.has_compressed {
+        let detail = "the program under test prints no 'compressed'";
+        return Err(Divergence::new(
+            DivergenceKind::FieldDivergence,
+            "compressed: missing",
+            detail,
+        ));
+    }
+    // Other programs may not know this key, and neither do versions of QEMU before 8.2.
     let has_compressed = qemu.has_compressed && tested.has_compressed;
     for (index, (theirs, ours)) in theirs.iter().zip(&ours).enumerate() {
         if let Some((field, one, other)) = field(theirs, ours, has_compressed) {

@@ -15,7 +15,6 @@ use super::recipe::{DiskQuestion, OutputForm};
 
 pub use map::parse as parse_map;
 pub use replies::{RawFiles, Replies};
-pub use versions::version_of;
 
 /// Compares two answers.
 ///

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use super::versions::version_of;
 use crate::differential::process::Reply;
+use crate::differential::sides::{Sides, Tested};
 
 /// The answers of both sides to a question.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +17,15 @@ pub struct Replies<'a> {
     pub version: (u32, u32),
     /// The program under test prints messages whose reasons have classes: ours does.
     pub has_known_messages: bool,
+}
+
+impl<'a> Replies<'a> {
+    /// Returns the answers of both sides.
+    pub fn new(sides: &Sides, qemu: &'a Reply, tested: &'a Reply) -> Self {
+        let version = version_of(&sides.qemu.version);
+        let has_known_messages = matches!(sides.tested, Tested::Ours(_));
+        Self { qemu, tested, version, has_known_messages }
+    }
 }
 
 /// The raw files that both sides wrote, for `DiskQuestion::Read`.

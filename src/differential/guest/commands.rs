@@ -2,7 +2,7 @@
 
 use crate::differential::pattern::Pattern;
 use crate::differential::process::{Reply, ReplyEnd};
-use crate::differential::recipe::{Command, FOLDER};
+use crate::differential::recipe::{Command, FOLDER, value_of};
 
 use super::data::{GuestContent, GuestData};
 use super::model::GuestModel;
@@ -18,11 +18,7 @@ impl GuestModel {
                 self.disks.insert(file.clone(), data);
             }
             // The oracles judge the images of programs. Damage may have any effect.
-            Command::Program { file, .. }
-            | Command::Damage { file, .. }
-            | Command::Truncate { file, .. } => {
-                self.forget(file);
-            }
+            Command::Program { file, .. } | Command::Damage { file, .. } => self.forget(file),
             Command::QemuImg(_) | Command::QemuIo { .. } => {}
         }
     }
@@ -42,17 +38,17 @@ impl GuestModel {
     }
 
     fn requests(&mut self, requests: &[String], file: &str, reply: &Reply) {
-        if matches!(reply.end, ReplyEnd::Exit(_)) {
-            let mut data = self.disk_or_unknown(file);
-            for request in requests {
-                // If one request fails, the exit code does not say which one.
-                perform(&mut data, request, reply.is_success());
+        // A write to a damaged image may go anywhere. So a disk that is unknown stays so.
+        match self.disks.get_mut(file) {
+            Some(data) if matches!(reply.end, ReplyEnd::Exit(_)) => {
+                for request in requests {
+                    // If one request fails, the exit code does not say which one.
+                    perform(data, request, reply.is_success());
+                }
+                self.forget_above(file);
             }
-            self.disks.insert(file.to_string(), data);
-        } else {
-            self.disks.remove(file);
+            _ => self.forget(file),
         }
-        self.forget_above(file);
     }
 
     fn image_command(&mut self, words: &[&str], succeeded: bool) {
@@ -69,7 +65,7 @@ impl GuestModel {
             }
             "resize" => self.resize(before, last.parse().ok(), succeeded),
             "amend" => {
-                let size = option(words, "-o").and_then(|text| text.strip_prefix("size="));
+                let size = value_of(words, "-o").and_then(|text| text.strip_prefix("size="));
                 let known = self.disks.get(*last).map(|data| data.size);
                 self.resize(last, size.map_or(known, |size| size.parse().ok()), succeeded);
             }
@@ -100,7 +96,7 @@ impl GuestModel {
     }
 
     fn create(&mut self, words: &[&str], file: &str, size: Option<u64>, succeeded: bool) {
-        let lower = option(words, "-b").map(file_of);
+        let lower = value_of(words, "-b").map(file_of);
         let data = match (&lower, size) {
             (Some(lower), size) => {
                 let data = self.disk_or_unknown(lower);
@@ -117,33 +113,36 @@ impl GuestModel {
 
     fn snapshot(&mut self, words: &[&str], file: &str, succeeded: bool) {
         let place = |name: &str| (file.to_string(), name.to_string());
-        if let Some(name) = option(words, "-c").filter(|_| succeeded) {
+        if let Some(name) = value_of(words, "-c").filter(|_| succeeded) {
             self.snapshots.insert(place(name), self.disk_or_unknown(file));
         }
-        if let Some(name) = option(words, "-a") {
-            match self.snapshots.get(&place(name)).filter(|_| succeeded) {
-                Some(data) => self.disks.insert(file.to_string(), data.clone()),
-                None => self.disks.remove(file),
-            };
-            self.forget_above(file);
+        if let Some(name) = value_of(words, "-a") {
+            match self.snapshots.get(&place(name)).filter(|_| succeeded).cloned() {
+                Some(data) => {
+                    self.disks.insert(file.to_string(), data);
+                    self.forget_above(file);
+                }
+                None => self.forget(file),
+            }
         }
-        if let Some(name) = option(words, "-d") {
+        if let Some(name) = value_of(words, "-d") {
             self.snapshots.remove(&place(name));
         }
     }
 
-    /// The lower image shows what the upper one showed. The upper one goes on to show it.
+    /// After a commit, the lower image has the upper image's content. The upper image keeps it.
     fn commit(&mut self, file: &str, succeeded: bool) {
         let Some(lower) = self.backing.get(file).cloned() else { return self.forget(file) };
         let upper = self.disks.get(file).cloned();
-        let longer = self
+        // The rest of a longer lower image is not tracked.
+        let is_covered = self
             .disks
             .get(&lower)
-            .is_some_and(|data| upper.as_ref().is_none_or(|upper| data.size > upper.size));
-        self.forget(&lower);
-        // The rest of a longer lower image is not tracked.
+            .is_some_and(|data| upper.as_ref().is_some_and(|upper| data.size <= upper.size));
+        self.disks.remove(&lower);
+        self.forget_above(&lower);
         if let (Some(upper), true) = (upper, succeeded) {
-            if !longer {
+            if is_covered {
                 self.disks.insert(lower, upper.clone());
             }
             self.disks.insert(file.to_string(), upper);
@@ -157,7 +156,7 @@ impl GuestModel {
         } else {
             self.forget_above(file);
         }
-        match option(words, "-b").map(file_of).filter(|lower| !lower.is_empty()) {
+        match value_of(words, "-b").map(file_of).filter(|lower| !lower.is_empty()) {
             Some(lower) => self.backing.insert(file.to_string(), lower),
             None => self.backing.remove(file),
         };
@@ -172,8 +171,8 @@ fn perform(data: &mut GuestData, request: &str, succeeded: bool) {
         *data = GuestData::unknown();
         return;
     };
-    let byte = option(&words, "-P").and_then(|byte| byte.parse().ok());
-    let content = match (words.first(), option(&words, "-s"), byte) {
+    let byte = value_of(&words, "-P").and_then(|byte| byte.parse().ok());
+    let content = match (words.first(), value_of(&words, "-s"), byte) {
         _ if !succeeded => GuestContent::Unknown,
         (Some(&"write"), Some(name), _) => {
             GuestContent::File { name: name.to_string(), origin: at }
@@ -184,12 +183,6 @@ fn perform(data: &mut GuestData, request: &str, succeeded: bool) {
         _ => GuestContent::Unknown,
     };
     data.write(at, length, content);
-}
-
-/// Returns the value of an option.
-fn option<'w>(words: &[&'w str], name: &str) -> Option<&'w str> {
-    let at = words.iter().position(|word| *word == name)?;
-    words.get(at.checked_add(1)?).copied()
 }
 
 /// Returns the name of a file without the folder, also from the options of an image.

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::differential::divergence::{Divergence, DivergenceKind};
+use crate::differential::perform::{IterationError, file_error};
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Storage};
@@ -16,32 +17,49 @@ const GUEST_PIECE_BYTES: usize = 256 << 10;
 
 /// Compares the raw file `read` with the bytes that a guest must read. `folder` contains the files of guest data.
 ///
-/// Both sides agree about these bytes: a difference means that QEMU lost data, or that both read wrong bytes.
+/// Both sides agree about these bytes: a difference means that QEMU lost data, or that both read wrong bytes. The
+/// outer error is that of a file that cannot be read.
 pub(in crate::differential) fn compare(
     data: &GuestData,
     read: &Path,
     folder: &Path,
-) -> Result<(), Divergence> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Divergence::new(DivergenceKind::ModelDivergence, "the raw file cannot be read", error)
-    };
-    let file = FileStorage::open(read).map_err(|error| failed(&error))?;
-    let mut expected = Expected { data, folder, files: BTreeMap::new() };
-    let found = difference(&file, &mut expected).map_err(|error| failed(&error))?;
-    let Some((at, wanted, found)) = found else { return Ok(()) };
+) -> Result<Result<(), Divergence>, IterationError> {
+    let failed = |error: std::io::Error| file_error(read, error);
+    let file = FileStorage::open(read).map_err(|error| failed(std::io::Error::other(error)))?;
+    let expected = Expected { data, files: files_of(data, folder)? };
+    let found =
+        difference(&file, &expected).map_err(|error| failed(std::io::Error::other(error)))?;
+    let Some((at, wanted, found)) = found else { return Ok(Ok(())) };
     let zero = |byte: u8| if byte == 0 { "zero" } else { "data" };
     let what = match (wanted, found) {
         (0, _) | (_, 0) => format!("{} → {}", zero(wanted), zero(found)),
         _ => "data → other data".to_string(),
     };
     let detail = format!("guest offset {at}: expected {wanted:#04x}, both sides read {found:#04x}");
-    Err(Divergence::new(DivergenceKind::ModelDivergence, what, detail))
+    Ok(Err(Divergence::new(DivergenceKind::ModelDivergence, what, detail)))
+}
+
+/// Reads the files of guest data that a disk has.
+fn files_of(data: &GuestData, folder: &Path) -> Result<BTreeMap<String, Vec<u8>>, IterationError> {
+    let names = data.pieces.values().filter_map(|piece| match &piece.content {
+        GuestContent::File { name, .. } => Some(name),
+        GuestContent::Byte(_) | GuestContent::Unknown => None,
+    });
+    let mut files = BTreeMap::new();
+    for name in names {
+        if !files.contains_key(name) {
+            let path = folder.join(name);
+            let bytes = fs::read(&path).map_err(|error| file_error(&path, error))?;
+            files.insert(name.clone(), bytes);
+        }
+    }
+    Ok(files)
 }
 
 /// Returns the first byte that differs: its offset, the expected one, and the one that was read.
 fn difference(
     file: &FileStorage,
-    expected: &mut Expected<'_>,
+    expected: &Expected<'_>,
 ) -> Result<Option<(u64, u8, u8)>, StorageError> {
     let end = file.length_bytes().min(expected.data.size);
     let mut bytes = vec![0; GUEST_PIECE_BYTES];
@@ -74,10 +92,9 @@ fn difference(
     Ok(None)
 }
 
-/// The expected bytes, with the files of guest data that were read so far.
+/// The expected bytes, with the files of guest data.
 struct Expected<'d> {
     data: &'d GuestData,
-    folder: &'d Path,
     files: BTreeMap<String, Vec<u8>>,
 }
 
@@ -95,16 +112,12 @@ impl Expected<'_> {
     }
 
     /// Returns the expected byte at an offset, if it is known.
-    fn byte(&mut self, content: Option<&GuestContent>, at: u64) -> Option<u8> {
+    fn byte(&self, content: Option<&GuestContent>, at: u64) -> Option<u8> {
         match content {
             None => Some(0),
             Some(GuestContent::Byte(byte)) => Some(*byte),
             Some(GuestContent::Unknown) => None,
             Some(GuestContent::File { name, origin }) => {
-                if !self.files.contains_key(name) {
-                    let bytes = fs::read(self.folder.join(name)).unwrap_or_default();
-                    self.files.insert(name.clone(), bytes);
-                }
                 let bytes = self.files.get(name)?;
                 let inside = at.checked_sub(*origin)?.checked_rem(bytes.len() as u64)?;
                 bytes.get(usize::try_from(inside).ok()?).copied()

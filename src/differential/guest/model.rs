@@ -27,6 +27,7 @@ impl GuestModel {
     /// Forgets a disk, and those above it.
     pub(super) fn forget(&mut self, file: &str) {
         self.disks.remove(file);
+        self.snapshots.retain(|(image, _), _| image != file);
         self.forget_above(file);
     }
 
@@ -39,7 +40,7 @@ impl GuestModel {
             .map(|(upper, _)| upper.clone())
             .collect();
         for upper in above {
-            // An image that lies below itself is never above a known one.
+            // The check ends the recursion if images back each other in a circle.
             if self.disks.remove(&upper).is_some() {
                 self.forget_above(&upper);
             }

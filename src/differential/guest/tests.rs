@@ -89,7 +89,7 @@ fn a_lost_write_is_a_divergence() {
             bytes[at] ^= 0x80;
         }
         std::fs::write(&read, &bytes).unwrap();
-        let found = compare(model.disk("a.raw").unwrap(), &read, dir.path()).err();
+        let found = compare(model.disk("a.raw").unwrap(), &read, dir.path()).unwrap().err();
         assert_eq!(found.map(|it| it.what).as_deref(), expected, "{at:?}");
     }
 }

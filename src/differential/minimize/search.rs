@@ -1,6 +1,7 @@
 //! The simplest recipe so far, and the tries that may replace it.
 
 use std::path::Path;
+use std::time::Instant;
 
 use crate::differential::iteration::{Met, RecipeRunner};
 use crate::differential::perform::IterationError;
@@ -20,6 +21,8 @@ pub struct Tries<'t> {
     pub quirks: &'t [Quirk],
     /// A folder that each try may empty.
     pub folder: &'t Path,
+    /// The moment at which the search ends with the best recipe so far.
+    pub deadline: Option<Instant>,
 }
 
 impl Tries<'_> {
@@ -34,7 +37,7 @@ impl Tries<'_> {
             _ => std::fs::create_dir_all(self.folder),
         };
         made.map_err(|error| IterationError::File { path: self.folder.to_path_buf(), error })?;
-        let Self { sides, quirks, folder } = *self;
+        let Self { sides, quirks, folder, .. } = *self;
         Ok(RecipeRunner { sides, quirks, folder }.run(recipe)?.met)
     }
 }
@@ -62,7 +65,8 @@ impl RecipeSearch<'_> {
     }
 
     pub fn is_spent(&self) -> bool {
-        self.best.tries >= MAX_RECIPES
+        let is_late = self.tries.deadline.is_some_and(|at| Instant::now() >= at);
+        is_late || self.best.tries >= MAX_RECIPES
     }
 
     /// Tries a recipe. Keeps it, and returns true, if it has the same fingerprint.

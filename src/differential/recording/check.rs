@@ -8,20 +8,20 @@ use std::time::Instant;
 use tar::{Archive, Entry};
 
 use super::layout::{
-    ANSWERS_FILE, DISK_FOLDER, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
+    ANSWERS_FILE, DISK_FOLDER, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
-use crate::differential::compare::{RawFiles, Replies, compare, version_of};
+use crate::differential::compare::{RawFiles, Replies, compare};
 use crate::differential::divergence::Divergence;
 use crate::differential::iteration::{Course, Met, meet};
 use crate::differential::minimize::MinimizedRecipe;
-use crate::differential::perform::{IterationError, remove};
+use crate::differential::perform::{IterationError, file_error, remove};
 use crate::differential::process::Reply;
-use crate::differential::quirks::Quirk;
+use crate::differential::quirks::{Quirk, known};
 use crate::differential::recipe::RecipeStep;
 use crate::differential::reports::{ReportOrigin, Reports};
-use crate::differential::sides::{Sides, Tested};
-use crate::differential::stamps::{stamps, unchanged};
+use crate::differential::sides::Sides;
+use crate::differential::stamps::{settle, stamps, unchanged};
 use crate::differential::summary::{FoundDivergence, Summary};
 use crate::differential::workdir::WorkFolder;
 use crate::disk::error::Error;
@@ -54,8 +54,13 @@ pub fn check(
     };
     let checker = Checker { sides, quirks, reports };
     let mut job = folder.job(0)?;
+    let mut is_whole = false;
     for entry in entries {
         let mut entry = entry.map_err(|error| malformed(error.to_string()))?;
+        is_whole = entry.path().is_ok_and(|path| path == Path::new(END_FILE));
+        if is_whole {
+            continue;
+        }
         let Some(name) = inside(&entry) else {
             return Err(malformed("it has a file outside of its folders".to_string()));
         };
@@ -70,6 +75,9 @@ pub fn check(
                 .and_then(|()| entry.unpack(&target));
             unpacked.map_err(|error| Error::file(&target, error))?;
         }
+    }
+    if !is_whole {
+        return Err(malformed("it ends before its last file".to_string()));
     }
     summary.is_complete = true;
     summary.measure(start.elapsed());
@@ -128,7 +136,7 @@ impl Checker<'_> {
             course.comparisons.push(answer.question.name());
             let compared = self.answer(answer, step, job).map_err(failed)?;
             let Err((divergence, tested)) = compared else { continue };
-            let answers = Some((answer.reply(), tested));
+            let answers = Some((answer.reply(), Some(tested)));
             let met = meet(divergence, last, step, Some(answer.question.clone()), answers);
             self.note(recorded, met, job, summary, &mut course)?;
         }
@@ -143,18 +151,14 @@ impl Checker<'_> {
         job: &Path,
     ) -> Result<Result<(), (Divergence, Reply)>, IterationError> {
         let (disk, output) = (job.join(DISK_FOLDER), job.join("tested.raw"));
+        settle(&disk).map_err(|error| file_error(&disk, error))?;
         let before = stamps(&disk)?;
         let asked =
             self.sides.ask_tested(&recorded.question, &step.disk, &disk, &output.to_string_lossy());
         let tested = asked.map_err(IterationError::Process)?;
         let after = stamps(&disk)?;
         let [qemu, ours] = [recorded.reply(), tested.clone()].map(without_disk_size);
-        let answers = Replies {
-            qemu: &qemu,
-            tested: &ours,
-            version: version_of(&self.sides.qemu.version),
-            has_known_messages: matches!(self.sides.tested, Tested::Ours(_)),
-        };
+        let answers = Replies::new(self.sides, &qemu, &ours);
         let files = RawFiles { qemu: &job.join(READ_FILE), tested: &output };
         let compared = unchanged("tested", &before, &after)
             .and_then(|()| compare(&recorded.question, answers, files));
@@ -171,7 +175,7 @@ impl Checker<'_> {
         summary: &mut Summary,
         course: &mut Course,
     ) -> Result<(), RecordingError> {
-        if let Some(quirk) = self.quirks.iter().find(|quirk| quirk.explains(&met.fingerprint)) {
+        if let Some(quirk) = known(self.quirks, &met.fingerprint, &recorded.recipe) {
             course.quirks.insert(quirk.id);
             *summary.quirks.entry(quirk.id.to_string()).or_default() += 1;
             return Ok(());

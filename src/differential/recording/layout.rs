@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::differential::campaign::NoIteration;
 use crate::differential::perform::IterationError;
 use crate::differential::process::{Reply, ReplyEnd};
 use crate::differential::recipe::{DiskQuestion, Recipe};
@@ -14,6 +15,8 @@ use crate::disk::error::Error;
 pub(super) const RECORDING_VERSION: u32 = 1;
 /// The first file of a recording.
 pub(super) const HEAD_FILE: &str = "recording.json";
+/// The last file of a recording: the number of its iterations.
+pub(super) const END_FILE: &str = "end.json";
 /// The last file of an iteration.
 pub(super) const ANSWERS_FILE: &str = "answers.json";
 /// The bytes that QEMU read.
@@ -65,13 +68,8 @@ pub enum RecordingError {
     #[error(transparent)]
     File(#[from] Error),
     /// No iteration is as the user wants.
-    #[error(
-        "10000 iterations from number {first} on have other formats, operations or features, expected fewer limits"
-    )]
-    NoIteration {
-        /// The number of the first of them.
-        first: u64,
-    },
+    #[error(transparent)]
+    NoIteration(#[from] NoIteration),
     /// An iteration could not be carried out.
     #[error("iteration {number}: {error}")]
     Iteration {

@@ -9,10 +9,10 @@ use serde::Serialize;
 use tar::{Builder, Header};
 
 use super::layout::{
-    ANSWERS_FILE, DISK_FOLDER, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
+    ANSWERS_FILE, DISK_FOLDER, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
-use crate::differential::campaign::Plan;
+use crate::differential::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
 use crate::differential::iteration::RecipeRunner;
 use crate::differential::recipe::Recipe;
 use crate::differential::stamps::settle;
@@ -70,21 +70,27 @@ fn append_all(
         rng_seed: plan.rng_seed,
     };
     append_json(archive, Path::new(HEAD_FILE), &head)?;
-    let (mut number, mut recorded) = (plan.first, 0);
+    let (mut number, mut recorded, mut left_out) = (plan.first, 0, 0);
     while recorded < plan.iterations && !stop.load(Ordering::Relaxed) {
+        if left_out >= MAX_LEFT_OUT {
+            return Err(NoIteration(plan.first).into());
+        }
         let Some((found, recipe)) = plan.next(number) else {
-            return Err(RecordingError::NoIteration { first: number });
+            return Err(NoIteration(number).into());
         };
         number = found.saturating_add(1);
-        if !recipe.names_its_folder() {
-            recorded += u64::from(append(archive, plan, folder, found, recipe)?);
+        if !recipe.names_its_folder() && append(archive, plan, folder, found, recipe)? {
+            (recorded, left_out) = (recorded + 1, 0);
             watch(recorded);
+        } else {
+            left_out += 1;
         }
     }
+    append_json(archive, Path::new(END_FILE), &recorded)?;
     Ok(recorded)
 }
 
-/// Carries out an iteration and appends it. Returns false if it is too large.
+/// Carries out an iteration and appends it. Returns false if it is too large, or QEMU crashed.
 fn append(
     archive: &mut Builder<&File>,
     plan: &Plan,
@@ -96,6 +102,7 @@ fn append(
     let runner = RecipeRunner { sides: &plan.sides, quirks: plan.quirks, folder: &job };
     let course = runner.run(&recipe.without_questions());
     let course = course.map_err(|error| RecordingError::Iteration { number, error })?;
+    // A crash of QEMU is for a campaign to find.
     let Some(last) = recipe.steps.last().filter(|_| course.met.is_none()) else { return Ok(false) };
     let (disk, read) = (runner.disk_folder(), job.join(READ_FILE));
     settle(&disk).map_err(|error| Error::file(&disk, error))?;
