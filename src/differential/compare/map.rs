@@ -1,27 +1,12 @@
 //! Compares two maps in JSON: first the numbers of extents, then each field.
 
-use serde::Deserialize;
-
+use crate::disk::extent::Extent;
 use crate::findings::records::MapRecord;
+use crate::harness::qemu_io::QemuMapRecord;
 
 use super::replies::Replies;
 use crate::differential::divergence::{Divergence, DivergenceKind};
 use crate::differential::process::Reply;
-
-/// A record in the output of any version of qemu-img, or of a program with its command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Printed {
-    start: u64,
-    length: u64,
-    depth: u32,
-    present: bool,
-    zero: bool,
-    data: bool,
-    /// The key exists since QEMU 8.2.
-    compressed: Option<bool>,
-    offset: Option<u64>,
-}
 
 /// The extents that a side printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,27 +24,17 @@ pub struct MapList {
 pub fn parse(answer: &Reply) -> Result<MapList, String> {
     let text = std::str::from_utf8(&answer.stdout).map_err(|error| error.to_string())?;
     let text = text.trim_end();
-    let printed: Vec<Printed> = match answer.is_success() {
+    let printed: Vec<QemuMapRecord> = match answer.is_success() {
         true => serde_json::from_str(text).map_err(|error| error.to_string())?,
         false => beginning(text)?,
     };
-    let has_compressed = printed.iter().all(|record| record.compressed.is_some());
-    let records = printed.into_iter().map(|it| MapRecord {
-        start: it.start,
-        length: it.length,
-        depth: it.depth,
-        present: it.present,
-        zero: it.zero,
-        data: it.data,
-        // Without this key, data without a host offset is compressed.
-        compressed: it.compressed.unwrap_or(it.data && it.offset.is_none()),
-        offset: it.offset,
-    });
+    let has_compressed = printed.iter().all(QemuMapRecord::has_compressed);
+    let records = printed.into_iter().map(|record| MapRecord::from(&Extent::from(record)));
     Ok(MapList { records: records.collect(), has_compressed })
 }
 
 /// Parses a list that may have no end.
-fn beginning(text: &str) -> Result<Vec<Printed>, String> {
+fn beginning(text: &str) -> Result<Vec<QemuMapRecord>, String> {
     let text = text.trim_end().trim_end_matches(',');
     if text.is_empty() {
         return Ok(Vec::new());

@@ -19,6 +19,13 @@ pub(crate) struct QemuMapRecord {
     offset: Option<u64>,
 }
 
+impl QemuMapRecord {
+    /// Reports whether the record states that data are compressed, or not.
+    pub(crate) fn has_compressed(&self) -> bool {
+        self.compressed.is_some()
+    }
+}
+
 impl From<QemuMapRecord> for Extent {
     fn from(record: QemuMapRecord) -> Self {
         let QemuMapRecord { start, length, depth, present, zero, data, compressed, offset } =
