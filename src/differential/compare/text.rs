@@ -2,6 +2,7 @@
 
 use super::replies::Replies;
 use crate::differential::divergence::{Divergence, DivergenceKind};
+use crate::differential::process::Reply;
 
 /// Compares two texts.
 pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
@@ -11,18 +12,22 @@ pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
     }
 }
 
-/// Compares two maps. If both sides failed, the shorter text must be the beginning of the longer one.
+/// Compares two maps. If both sides failed, the lines of the shorter one must be the first lines of the longer one.
 pub(super) fn compare_map(answers: Replies<'_>) -> Result<(), Divergence> {
     if answers.qemu.is_success() {
         return compare(answers);
     }
-    let (mut qemu, mut tested) = (&answers.qemu.stdout[..], &answers.tested.stdout[..]);
-    let common = qemu.len().min(tested.len());
-    (qemu, tested) = (&qemu[..common], &tested[..common]);
+    let lines = |reply: &Reply| reply.stdout.split_inclusive(|byte| *byte == b'\n').count();
+    let common = lines(answers.qemu).min(lines(answers.tested));
+    let [qemu, tested] = [answers.qemu, answers.tested].map(|reply| first_lines(reply, common));
     match qemu == tested {
         true => Ok(()),
-        false => Err(difference(qemu, tested)),
+        false => Err(difference(&qemu, &tested)),
     }
+}
+
+fn first_lines(reply: &Reply, count: usize) -> Vec<u8> {
+    reply.stdout.split_inclusive(|byte| *byte == b'\n').take(count).flatten().copied().collect()
 }
 
 fn difference(qemu: &[u8], tested: &[u8]) -> Divergence {
@@ -70,5 +75,50 @@ fn label(line: Option<&str>) -> &str {
     match line {
         None => "end",
         Some(line) => line.split_once(':').map_or("row", |(label, _)| label.trim()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::differential::process::ReplyEnd;
+
+    fn found(code: i32, qemu: &str, tested: &str) -> Option<String> {
+        let reply = |text: &str| Reply {
+            end: ReplyEnd::Exit(code),
+            stdout: text.into(),
+            stderr: Vec::new(),
+        };
+        let (qemu, tested) = (reply(qemu), reply(tested));
+        let answers =
+            Replies { qemu: &qemu, tested: &tested, version: (10, 0), has_known_messages: true };
+        compare_map(answers).err().map(|divergence| divergence.what)
+    }
+
+    #[test]
+    fn differences_name_their_column() {
+        let row = "0x10 0x20 0x30 a.qcow2\n";
+        assert_eq!(found(0, row, row), None);
+        for (other, what) in [
+            ("0x11 0x20 0x30 a.qcow2\n", "start"),
+            ("0x10 0x21 0x30 a.qcow2\n", "length"),
+            ("0x10 0x20 0x31 a.qcow2\n", "offset"),
+            ("0x10 0x20 0x30 b.qcow2\n", "file"),
+            ("0x10 0x20 0x30 /dir/a.qcow2\n", "folder of the file"),
+            ("", "row → end"),
+        ] {
+            assert_eq!(found(0, row, other).as_deref(), Some(what));
+        }
+    }
+
+    #[test]
+    fn after_a_failure_the_first_lines_agree() {
+        let row = "0x10 0x20 0x30 a.qcow2\n";
+        assert_eq!(found(1, row, ""), None);
+        assert_eq!(found(1, row, &format!("{row}0x30 0x1 0x1 a.qcow2\n")), None);
+        assert_eq!(
+            found(1, row, "0x10 0x20 0x30 /dir/a.qcow2\n").as_deref(),
+            Some("folder of the file")
+        );
     }
 }
