@@ -122,7 +122,7 @@ pub const QUIRKS: &[Quirk] = &[
             "check_exit_code_divergence: qcow2, 0 → 2, a cluster with two structures",
             "check_exit_code_divergence: qcow2, 3 → 2, a cluster with two structures",
             "check_field_divergence: qcow2, corruptions: number → number, a cluster with two structures",
-            "check_text_divergence: qcow2, row → row, a cluster with two structures",
+            "check_text_divergence: qcow2, errors, a cluster with two structures",
         ],
         reason: "QEMU packs compressed clusters into one host cluster. If it frees that host cluster and \
                  allocates it for other data, the next compressed write still appends to it: it destroys the data, \
@@ -161,7 +161,7 @@ pub const QUIRKS: &[Quirk] = &[
             "check_exit_code_divergence: qcow2, 0 → 2, a zero flag in version 2",
             "check_field_divergence: qcow2, corruptions: number → number, a zero flag in version 2",
             "check_exit_code_divergence: qcow2, 3 → 2, a zero flag in version 2",
-            "check_text_divergence: qcow2, row → row, a zero flag in version 2",
+            "check_text_divergence: qcow2, errors, a zero flag in version 2",
         ],
         reason: "In version 2, bit 0 of an L2 entry is reserved. `map` and other readers refuse such an entry, and \
                  so does QEMU, but `qemu-img check` passes over it. `qcowfuzz check` reports it as a corruption.",

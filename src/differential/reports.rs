@@ -107,7 +107,7 @@ impl Reports {
     }
 
     /// Writes the report of a divergence, whose minimized recipe was carried out in `disk` last. The folder of the
-    /// report appears whole. An earlier report of the same divergence by the same commands stays.
+    /// report appears whole. An earlier report of the same divergence between the same programs stays.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -119,7 +119,7 @@ impl Reports {
     ) -> Result<DivergenceReport, Error> {
         let met = &minimized.met;
         let (commands, left_out) = (commands_of(origin.sides, minimized), Vec::new());
-        let folder = folder_name(&met.fingerprint, &origin.sides.qemu.version, &commands);
+        let folder = folder_name(&met.fingerprint, origin.sides);
         let mut report = DivergenceReport {
             fingerprint: met.fingerprint.clone(),
             kind: met.divergence.kind,
@@ -183,14 +183,14 @@ fn remove_incomplete(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the name of a report's folder: the fingerprint in letters that every file system takes, and a digest of all
-/// that makes it another report.
-fn folder_name(fingerprint: &str, qemu_version: &str, commands: &[String]) -> String {
+/// Returns the name of a report's folder: the fingerprint in letters that every file system takes, and a digest of the
+/// fingerprint and both sides.
+fn folder_name(fingerprint: &str, sides: &Sides) -> String {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
     let text: String = fingerprint.chars().map(plain).collect();
     let words: Vec<&str> = text.split('-').filter(|word| !word.is_empty()).collect();
     let name: String = words.join("-").chars().take(MAX_NAME).collect();
-    let whole = [fingerprint, qemu_version, &commands.join("\n")].join("\n");
+    let whole = [fingerprint, &sides.qemu.version, &sides.tested.name()].join("\n");
     let digest = hex::encode(Sha256::digest(whole));
     format!("{}-{}", name.trim_end_matches('-'), digest.get(..8).unwrap_or_default())
 }

@@ -40,6 +40,7 @@ fn difference(qemu: &[u8], tested: &[u8]) -> Divergence {
     }
     let what = match pair {
         (Some(one), Some(other)) if is_row(one) && is_row(other) => column(one, other).to_string(),
+        (Some(one), Some(other)) if is_sentence(one) && is_sentence(other) => name_of(one, other),
         _ => format!("{} → {}", label(pair.0), label(pair.1)),
     };
     let [one, other] = [pair.0, pair.1].map(|line| line.unwrap_or("(the end)"));
@@ -70,10 +71,25 @@ fn column(qemu: &str, tested: &str) -> &'static str {
     if name(one) == name(other) { "folder of the file" } else { "file" }
 }
 
+/// Reports whether a line has words and no label, such as a line of `check` with its sums.
+fn is_sentence(line: &str) -> bool {
+    !line.is_empty() && !line.contains(':')
+}
+
+/// Returns the name of the first value that differs between two lines: the word behind it.
+fn name_of(qemu: &str, tested: &str) -> String {
+    let words = qemu.split_whitespace().zip(tested.split_whitespace());
+    let same = words.take_while(|(one, other)| one == other).count();
+    let mut behind = qemu.split_whitespace().skip(same);
+    let name = behind.find(|word| word.starts_with(|letter: char| letter.is_ascii_alphabetic()));
+    name.unwrap_or("row").trim_end_matches(',').to_string()
+}
+
 /// Returns the label of a line: the text before its value.
 fn label(line: Option<&str>) -> &str {
     match line {
         None => "end",
+        Some("") => "empty line",
         Some(line) => line.split_once(':').map_or("row", |(label, _)| label.trim()),
     }
 }
@@ -106,9 +122,26 @@ mod tests {
             ("0x10 0x20 0x30 b.qcow2\n", "file"),
             ("0x10 0x20 0x30 /dir/a.qcow2\n", "folder of the file"),
             ("", "row → end"),
+            ("\n", "row → empty line"),
         ] {
             assert_eq!(found(0, row, other).as_deref(), Some(what));
         }
+    }
+
+    #[test]
+    fn sums_of_a_check_have_names() {
+        let line = "2/1 = 200.00% allocated, 50.00% fragmented, 50.00% compressed clusters\n";
+        for (other, what) in [
+            (line.replace("2/1", "3/1"), "allocated"),
+            (line.replace("50.00% frag", "51.00% frag"), "fragmented"),
+            (line.replace("50.00% comp", "51.00% comp"), "compressed"),
+        ] {
+            assert_eq!(found(0, line, &other).as_deref(), Some(what));
+        }
+        assert_eq!(
+            found(0, "2 errors were found\n", "3 errors were found\n").as_deref(),
+            Some("errors")
+        );
     }
 
     #[test]
