@@ -46,6 +46,8 @@ pub struct Arguments {
 const COPIED_BYTES: usize = 1 << 20;
 /// Zeros of this length become a hole, as in qemu-img (its option `-S`).
 const HOLE_BYTES: usize = 4 << 10;
+/// A block of zeros.
+static ZEROS: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
 
 /// Writes the raw file.
 pub fn run(arguments: &Arguments) -> ExitResult {
@@ -131,16 +133,22 @@ fn copy(
     Ok(())
 }
 
-/// Writes the blocks that contain anything but zeros.
+/// Writes the blocks that contain anything but zeros, neighbours at once.
 fn write_blocks(file: &File, start: u64, bytes: &[u8]) -> io::Result<()> {
-    let mut at = start;
     let first = (HOLE_BYTES as u64 - start % HOLE_BYTES as u64) as usize;
     let (head, rest) = bytes.split_at(first.min(bytes.len()));
+    let write = |from: usize, end: usize| match bytes.get(from..end) {
+        None | Some([]) => Ok(()),
+        Some(data) => file.write_all_at(data, start + from as u64),
+    };
+    let (mut from, mut at) = (0, 0);
     for block in [head].into_iter().chain(rest.chunks(HOLE_BYTES)) {
-        if block.iter().any(|byte| *byte != 0) {
-            file.write_all_at(block, at)?;
+        let end = at + block.len();
+        if *block == ZEROS[..block.len()] {
+            write(from, at)?;
+            from = end;
         }
-        at += block.len() as u64;
+        at = end;
     }
-    Ok(())
+    write(from, at)
 }

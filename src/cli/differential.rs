@@ -26,10 +26,13 @@ use super::exit::{CommandError, Exit, ExitResult};
 use super::fuzz::stop_on_ctrl_c;
 use super::print::{print, say};
 
+/// The default number of iterations in parallel, for each core: QEMU often waits for the disk.
+const JOBS_PER_CORE: usize = 2;
+
 /// Compare the answers about disk images with those of QEMU, on images that QEMU and programs make and change
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-An iteration creates a disk, changes it by two to four operations, and asks QEMU and the program under test \
+An iteration creates a disk, changes it by one to three operations, and asks QEMU and the program under test \
 the same questions after each: map, check, info, and the data. QEMU performs all operations. The seed and the \
 number of an iteration determine all its commands and questions, so '--replay SEED:ITERATION' repeats it alone.
 
@@ -72,7 +75,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SEED:ITERATION", value_parser = iteration_named,
           conflicts_with_all = ["seed", "iterations", "first", "formats", "operations", "lacks"])]
     replay: Option<(u64, u64)>,
-    /// The number of iterations that run in parallel [default: the number of cores]
+    /// The number of iterations that run in parallel [default: two for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
     /// The time limit of each process
@@ -223,7 +226,7 @@ fn tested(arguments: &Arguments) -> Result<Tested, CommandError> {
 fn plan(arguments: &Arguments, sides: Sides) -> Plan {
     let jobs = match arguments.jobs {
         Some(jobs) => usize::from(jobs),
-        None => available_parallelism().map_or(1, NonZero::get),
+        None => JOBS_PER_CORE * available_parallelism().map_or(1, NonZero::get),
     };
     let (rng_seed, first, iterations) = match arguments.replay {
         Some((seed, iteration)) => (seed, iteration, 1),

@@ -16,6 +16,9 @@ const DAMAGED_CLUSTERS: u64 = 5;
 pub(super) const MAX_FILLED_BYTES: u64 = 64 << 20;
 /// The most clusters that a disk loses: QEMU discards them one by one, and 300,000 take it more than ten seconds.
 const MAX_CUT_CLUSTERS: u64 = 1 << 15;
+/// The largest clusters, in bytes, of an image whose refcounts get another width. QEMU visits each entry of each block that
+/// the refcount table could have: 2^37 entries, and ten minutes, for an empty image with clusters of 2 MiB.
+const MAX_REFCOUNT_AMEND_CLUSTER: u64 = 16 << 10;
 /// The largest growth of a disk in bytes.
 const MAX_GROWTH_BYTES: u64 = 4 << 20;
 
@@ -154,7 +157,10 @@ impl Draft {
             0 => "compat=0.10".to_string(),
             1 => "compat=1.1".to_string(),
             2 => format!("lazy_refcounts={}", self.word(&["on", "off"])),
-            3 => format!("refcount_bits={}", self.word(&["1", "4", "8", "16", "64"])),
+            3 if self.top.unit <= MAX_REFCOUNT_AMEND_CLUSTER => {
+                format!("refcount_bits={}", self.word(&["1", "4", "8", "16", "64"]))
+            }
+            3 => "lazy_refcounts=on".to_string(),
             4 => format!("size={}", self.top.size.saturating_add(65_536)),
             _ => format!("data_file_raw={}", self.word(&["on", "off"])),
         };

@@ -62,7 +62,7 @@ fn difference(
     expected: &Expected<'_>,
 ) -> Result<Option<(u64, u8, u8)>, StorageError> {
     let end = file.length_bytes().min(expected.data.size);
-    let mut bytes = vec![0; GUEST_PIECE_BYTES];
+    let mut buffers = [vec![0; GUEST_PIECE_BYTES], vec![0; GUEST_PIECE_BYTES]];
     let mut at = 0;
     while at < end {
         let part = file.stored(HostOffset::new(at), HostOffset::new(end))?;
@@ -79,13 +79,13 @@ fn difference(
             continue;
         }
         let length = next.saturating_sub(at).min(GUEST_PIECE_BYTES as u64) as usize;
-        let Some(piece) = bytes.get_mut(..length) else { break };
-        file.read_at(HostOffset::new(at), piece)?;
-        for (offset, found) in (at..next).zip(piece.iter()) {
-            match expected.byte(content.as_ref(), offset) {
-                Some(wanted) if wanted != *found => return Ok(Some((offset, wanted, *found))),
-                _ => {}
-            }
+        let [found, wanted] = buffers.each_mut().map(|buffer| &mut buffer[..length]);
+        file.read_at(HostOffset::new(at), found)?;
+        expected.fill(content.as_ref(), at, wanted);
+        if found != wanted {
+            let pairs = (at..).zip(wanted.iter().zip(found.iter()));
+            let mut bytes = pairs.map(|(at, (wanted, found))| (at, *wanted, *found));
+            return Ok(bytes.find(|(_, wanted, found)| wanted != found));
         }
         at = at.saturating_add(length as u64);
     }
@@ -111,17 +111,16 @@ impl Expected<'_> {
         }
     }
 
-    /// Returns the expected byte at an offset, if it is known.
-    fn byte(&self, content: Option<&GuestContent>, at: u64) -> Option<u8> {
-        match content {
-            None => Some(0),
-            Some(GuestContent::Byte(byte)) => Some(*byte),
-            Some(GuestContent::Unknown) => None,
-            Some(GuestContent::File { name, origin }) => {
-                let bytes = self.files.get(name)?;
-                let inside = at.checked_sub(*origin)?.checked_rem(bytes.len() as u64)?;
-                bytes.get(usize::try_from(inside).ok()?).copied()
-            }
-        }
+    /// Writes the expected bytes from an offset on. The content is known.
+    fn fill(&self, content: Option<&GuestContent>, at: u64, wanted: &mut [u8]) {
+        let file = match content {
+            None | Some(GuestContent::Unknown) => return wanted.fill(0),
+            Some(GuestContent::Byte(byte)) => return wanted.fill(*byte),
+            Some(GuestContent::File { name, origin }) => self.files.get(name).zip(Some(origin)),
+        };
+        let Some((bytes, origin)) = file else { return };
+        let start = at.saturating_sub(*origin).checked_rem(bytes.len() as u64).unwrap_or(0);
+        let cycle = bytes.iter().cycle().skip(start as usize);
+        wanted.iter_mut().zip(cycle).for_each(|(wanted, byte)| *wanted = *byte);
     }
 }
