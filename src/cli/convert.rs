@@ -58,7 +58,8 @@ fn convert(arguments: &Arguments) -> ExitResult {
     let Arguments { image, output, .. } = arguments;
     let existing = save::not_the_input(output, image, arguments.force)?;
     let chain = open_chain(image, arguments.format.as_deref())?;
-    let disk = open_disk(&chain, image)?;
+    // As qemu-img does, this skips holes of the files: some are in a parent that must not be read.
+    let disk = open_disk(&chain, image)?.with_host_holes();
     let mut unreadable = None;
     let written = files::create(output, existing, |file| match write(&disk, file) {
         Err(CopyError::Image(error)) => {

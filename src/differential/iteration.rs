@@ -158,9 +158,14 @@ impl RecipeRun<'_> {
     ) -> Result<(), IterationError> {
         self.course.comparisons.push(question.name());
         let mut answered = self.answers(question, step)?;
-        let is_map = matches!(question, DiskQuestion::Map { .. });
-        if is_map && answered.divergence.as_ref().is_some_and(may_be_a_hole) {
-            // Between the two answers, the file system may have turned holes into zeros.
+        let is_unsettled = match question {
+            DiskQuestion::Map { .. } | DiskQuestion::Info(_) => {
+                answered.divergence.as_ref().is_some_and(may_be_unsettled)
+            }
+            DiskQuestion::Check(_) | DiskQuestion::Read => false,
+        };
+        if is_unsettled {
+            // Between the two answers, the file system may have turned holes into zeros, and allocated blocks.
             settle(&self.disk).map_err(|error| file_error(&self.disk, error))?;
             answered = self.answers(question, step)?;
         }
@@ -218,8 +223,8 @@ impl RecipeRun<'_> {
     }
 }
 
-/// Reports whether a hole that became zeros may be the reason of a divergence of maps.
-fn may_be_a_hole(divergence: &Divergence) -> bool {
+/// Reports whether the file system may be the reason of a divergence: a hole became zeros, or blocks were allocated.
+fn may_be_unsettled(divergence: &Divergence) -> bool {
     use DivergenceKind::{ExtentCountDivergence, FieldDivergence, TextDivergence};
     matches!(divergence.kind, ExtentCountDivergence | FieldDivergence | TextDivergence)
 }

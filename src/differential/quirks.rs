@@ -148,7 +148,9 @@ pub const QUIRKS: &[Quirk] = &[
                  both names start at the folder of the image, so that an image means the same wherever a program \
                  runs. If an overlay names this image by an absolute path, our map for people prints an absolute \
                  path for its data file, too.",
-        applies: |recipe| has(recipe, |command| command.to_string().contains("data_file=")),
+        applies: |recipe| {
+            has(recipe, |command| is_program(command) || command.to_string().contains("data_file="))
+        },
         example: examples::data_file_folder,
     },
     Quirk {

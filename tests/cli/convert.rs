@@ -48,6 +48,32 @@ fn convert_writes_what_qemu_img_writes() {
     }
 }
 
+/// The content of a VMDK parent has changed, so that it must not be read. Its holes are not read.
+#[test]
+fn holes_of_a_changed_parent_are_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let qemu_img = |line: &str| qemu_img(dir.path(), &line.split(' ').collect::<Vec<_>>());
+    let write = |request: &str, image: &str| {
+        let written = qemu("qemu-io", dir.path(), &["-f", "vmdk", "-c", request, image]).unwrap();
+        assert!(written.status.success(), "{written:?}");
+    };
+    let flat = "create -q -f vmdk -o subformat=monolithicFlat parent.vmdk 128k";
+    let Some(created) = qemu_img(flat) else { return };
+    assert!(created.status.success(), "{created:?}");
+    let child = qemu_img("create -q -f vmdk -b parent.vmdk -F vmdk child.vmdk").unwrap();
+    assert!(child.status.success(), "{child:?}");
+    write("write -P 7 0 64k", "child.vmdk");
+    let exits = |name: &str| {
+        let arguments = ["convert", "-O", "raw", "child.vmdk", name];
+        let theirs = qemu_img(&arguments.join(" ")).unwrap().status.code();
+        (theirs, qcowfuzz(dir.path(), &[&arguments[..], &["--force"]].concat()).status.code())
+    };
+    write("write -P 8 0 512", "parent.vmdk");
+    assert_eq!(exits("hole.raw"), (Some(0), Some(0)));
+    write("write -P 9 64k 512", "parent.vmdk");
+    assert_eq!(exits("data.raw"), (Some(1), Some(1)));
+}
+
 #[test]
 fn a_failure_leaves_no_output() {
     let dir = with_image();

@@ -40,8 +40,11 @@ pub(super) fn check(path: &Path, storage: &FileStorage) -> Result<CheckSummary, 
 /// open.
 fn check_image<S: Storage + ?Sized>(storage: &S) -> Result<CheckSummary, MapError> {
     let head = Head::read_for_check(storage)?;
-    bitmap_list(storage, &head)?;
     let header = &head.header;
+    if header.geometry.data_file && head.data_file.is_none() {
+        return Err(MapError::Missing("name of the external data file"));
+    }
+    bitmap_list(storage, &head)?;
     let mut check = ImageCheck::new(storage, header);
     check.reference(HostOffset::ZERO, check.cluster_bytes(), Role::Header);
     check.l1(HostTable::active_l1(header), true)?;
