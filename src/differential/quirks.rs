@@ -113,6 +113,20 @@ pub const QUIRKS: &[Quirk] = &[
         example: examples::commit_crash,
     },
     Quirk {
+        id: "commit-abort",
+        title: "qemu-img commit ends with an assertion if it finds the image corrupt",
+        format: "qcow2",
+        cause: Cause::Qemu,
+        qemu_version: "10.0.2",
+        fingerprints: &["commit_signal: qcow2, qemu, signal 6, after: qemu-img: block.c:: \
+                         bdrv_replace_child_noperm: Assertion `!child->frozen"],
+        reason: "`qemu-img commit` meets an L2 entry that is not aligned, and marks the image as corrupt. If there \
+                 are two or more images below, it then ends with a failed assertion in `bdrv_replace_child_noperm` \
+                 instead of an error.",
+        applies: |recipe| has(recipe, |command| is_damage(command) || is_program(command)),
+        example: examples::commit_abort,
+    },
+    Quirk {
         id: "compressed-overwrite",
         title: "A compressed write overwrites other data in a host cluster that was freed meanwhile",
         format: "qcow2",
@@ -137,6 +151,36 @@ pub const QUIRKS: &[Quirk] = &[
         example: examples::compressed_overwrite,
     },
     Quirk {
+        id: "preallocated-old-data",
+        title: "After a resize with preallocation=metadata, the guest reads old bytes of the file",
+        format: "qcow2",
+        cause: Cause::Qemu,
+        qemu_version: "10.0.2",
+        fingerprints: &["read_model_divergence: qcow2, zero → data"],
+        reason: "The disk grows, and so does its L1 table, which moves. `--preallocation=metadata` then gives the \
+                 clusters of the old table to the guest, and does not clear them: the new part of the disk reads as \
+                 the old L1 entries. It must read as zeros.",
+        applies: |recipe| {
+            has(recipe, |command| command.to_string().contains("--preallocation=metadata"))
+        },
+        example: examples::preallocated_old_data,
+    },
+    Quirk {
+        id: "map-without-bitmaps",
+        title: "qemu-img loads the bitmaps of each image that it opens",
+        format: "qcow2",
+        cause: Cause::Choice,
+        qemu_version: "10.0.2",
+        fingerprints: &[
+            "map_exit_code_divergence: qcow2, 1 (invalid bitmap) → 0",
+            "read_exit_code_divergence: qcow2, 1 (invalid bitmap) → 0",
+        ],
+        reason: "Guest data do not depend on bitmaps, so `qcowfuzz map` and `qcowfuzz convert` do not read them. QEMU \
+                 refuses an image with a malformed bitmap. `qcowfuzz info` and `qcowfuzz check` refuse it, too.",
+        applies: |recipe| has(recipe, |command| is_damage(command) || is_program(command)),
+        example: examples::map_without_bitmaps,
+    },
+    Quirk {
         id: "data-file-folder",
         title: "QEMU looks for the data file of a backing image in the current folder",
         format: "qcow2",
@@ -152,6 +196,22 @@ pub const QUIRKS: &[Quirk] = &[
             has(recipe, |command| is_program(command) || command.to_string().contains("data_file="))
         },
         example: examples::data_file_folder,
+    },
+    Quirk {
+        id: "check-without-data-file",
+        title: "qemu-img check needs the data file, although it does not check it",
+        format: "qcow2",
+        cause: Cause::Choice,
+        qemu_version: "10.0.2",
+        fingerprints: &[
+            "check_exit_code_divergence: qcow2, 1 (missing file) → 0",
+            "check_exit_code_divergence: qcow2, 1 (missing file) → 2",
+            "check_exit_code_divergence: qcow2, 1 (missing file) → 3",
+        ],
+        reason: "QEMU opens all files that an image names before it checks the image. `qcowfuzz check` opens the \
+                 image alone: it also checks an image whose data file has another name, or is missing.",
+        applies: |recipe| has(recipe, is_program) || has(recipe, is_damage),
+        example: examples::check_without_data_file,
     },
     Quirk {
         id: "version-2-zero-flag",

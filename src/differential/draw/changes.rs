@@ -16,8 +16,8 @@ const DAMAGED_CLUSTERS: u64 = 5;
 pub(super) const MAX_FILLED_BYTES: u64 = 64 << 20;
 /// The most clusters that a disk loses: QEMU discards them one by one, and 300,000 take it more than ten seconds.
 const MAX_CUT_CLUSTERS: u64 = 1 << 15;
-/// The largest clusters, in bytes, of an image whose refcounts get another width. QEMU visits each entry of each block that
-/// the refcount table could have: 2^37 entries, and ten minutes, for an empty image with clusters of 2 MiB.
+/// The largest clusters, in bytes, of an image whose refcounts get another width. QEMU visits each entry of each block
+/// that the refcount table could have: 2^37 entries, and ten minutes, for an empty image with clusters of 2 MiB.
 const MAX_REFCOUNT_AMEND_CLUSTER: u64 = 16 << 10;
 /// The largest growth of a disk in bytes.
 const MAX_GROWTH_BYTES: u64 = 4 << 20;
@@ -107,7 +107,8 @@ impl Draft {
         let (source, source_format) = (self.top.file.clone(), self.top.format.name());
         let target = image.file.clone();
         let mut words = ["convert", "-q", "-t", "unsafe"].map(str::to_string).to_vec();
-        let is_made_before = self.percent(15) && !image.is_stream;
+        // An existing target may hold anything: qemu-img writes all zeros.
+        let is_made_before = self.percent(15) && !image.is_stream && size <= MAX_FILLED_BYTES;
         if is_made_before {
             let size = size.to_string();
             self.img(["create", "-q", "-f", format.name(), "-o", &text, &target, &size]);
@@ -169,25 +170,25 @@ impl Draft {
     }
 
     fn bitmap(&mut self) {
-        let file = self.top.file.clone();
+        let (file, format) = (self.top.file.clone(), self.top.format.name());
         let known = self.top.bitmaps.clone();
         let mut chosen = || known.get(self.entropy.below(known.len() as u64) as usize);
         let (one, other) = (chosen(), chosen());
         match (one, other, self.entropy.below(8)) {
             (Some(one), Some(other), 0) if one != other => {
-                self.img(["bitmap", "--merge", other, &file, one]);
+                self.img(["bitmap", "--merge", other, "-f", format, &file, one]);
             }
-            (Some(name), _, 1) => self.img(["bitmap", "--clear", &file, name]),
-            (Some(name), _, 2) => self.img(["bitmap", "--disable", &file, name]),
-            (Some(name), _, 3) => self.img(["bitmap", "--enable", &file, name]),
+            (Some(name), _, 1) => self.img(["bitmap", "--clear", "-f", format, &file, name]),
+            (Some(name), _, 2) => self.img(["bitmap", "--disable", "-f", format, &file, name]),
+            (Some(name), _, 3) => self.img(["bitmap", "--enable", "-f", format, &file, name]),
             (Some(name), _, 4) => {
-                self.img(["bitmap", "--remove", &file, name]);
+                self.img(["bitmap", "--remove", "-f", format, &file, name]);
                 self.top.bitmaps.retain(|other| other != name);
             }
             _ => {
                 let name = format!("bitmap{}", self.steps.len());
                 let grain = self.word(&["512", "4096", "65536", "1M"]);
-                self.img(["bitmap", "--add", "-g", grain, &file, &name]);
+                self.img(["bitmap", "--add", "-g", grain, "-f", format, &file, &name]);
                 self.top.bitmaps.push(name);
             }
         }

@@ -41,6 +41,41 @@ pub(super) fn commit_crash() -> Recipe {
     recipe(DiskOperation::Commit, "top.qcow2", commands, Vec::new())
 }
 
+/// A commit of an image with a damaged L2 entry, over two images.
+pub(super) fn commit_abort() -> Recipe {
+    let commands = vec![
+        qemu_img("create -q -f qcow2 lower.qcow2 64k"),
+        qemu_img("create -q -f qcow2 -b lower.qcow2 -F qcow2 middle.qcow2"),
+        qemu_img("create -q -f qcow2 -b middle.qcow2 -F qcow2 top.qcow2"),
+        qemu_io(&["write -q 0 64k"], "top.qcow2"),
+        // The first L2 entry.
+        Command::Damage { file: "top.qcow2".to_string(), at: 0x40000, bytes: "03".repeat(8) },
+        qemu_img("commit -q -f qcow2 top.qcow2"),
+    ];
+    recipe(DiskOperation::Commit, "top.qcow2", commands, Vec::new())
+}
+
+/// Preallocated clusters in place of an L1 table.
+pub(super) fn preallocated_old_data() -> Recipe {
+    let commands = vec![
+        qemu_img("create -q -f qcow2 -o cluster_size=512 disk.qcow2 4226048"),
+        qemu_io(&["write -q -P 7 0 4226048"], "disk.qcow2"),
+        qemu_img("resize -q --preallocation=metadata -f qcow2 disk.qcow2 8388608"),
+    ];
+    recipe(DiskOperation::Resize, "disk.qcow2", commands, vec![DiskQuestion::Read])
+}
+
+/// A bitmap whose bits represent too many bytes each.
+pub(super) fn map_without_bitmaps() -> Recipe {
+    let commands = vec![
+        qemu_img("create -q -f qcow2 disk.qcow2 64k"),
+        qemu_img("bitmap --add -f qcow2 disk.qcow2 bitmap"),
+        // log2 of the bytes per bit, in the directory.
+        Command::Damage { file: "disk.qcow2".to_string(), at: 0x50011, bytes: "3f".to_string() },
+    ];
+    recipe(DiskOperation::Bitmap, "disk.qcow2", commands, vec![DiskQuestion::MAP])
+}
+
 /// Compressed writes around a discard.
 pub(super) fn compressed_overwrite() -> Recipe {
     let requests = [
@@ -68,6 +103,17 @@ pub(super) fn data_file_folder() -> Recipe {
     ];
     let question = DiskQuestion::Map { form: OutputForm::Human, start: None, length: None };
     recipe(DiskOperation::Create, "top.qcow2", commands, vec![question])
+}
+
+/// An image that names a data file which does not exist.
+pub(super) fn check_without_data_file() -> Recipe {
+    let commands = vec![
+        qemu_img("create -q -f qcow2 -o data_file=disk.data disk.qcow2 64k"),
+        // The first letter of the name.
+        Command::Damage { file: "disk.qcow2".to_string(), at: 120, bytes: "44".to_string() },
+    ];
+    let questions = vec![DiskQuestion::Check(OutputForm::Json)];
+    recipe(DiskOperation::Create, "disk.qcow2", commands, questions)
 }
 
 /// A damaged L2 entry of a version 2 image.

@@ -13,6 +13,8 @@ pub enum ReasonClass {
     Unsupported,
     /// A structure that is read on opening is malformed: the header, its extensions, the tables that it locates.
     Invalid,
+    /// The bitmaps are malformed. QEMU loads them whenever it opens an image.
+    Bitmaps,
     /// A table entry that the walk met is malformed.
     Entry,
     /// A compressed cluster or grain is malformed.
@@ -39,12 +41,13 @@ pub enum ReasonClass {
 
 impl ReasonClass {
     /// All classes.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::MissingFile,
         Self::UnusableFile,
         Self::NotThisFormat,
         Self::Unsupported,
         Self::Invalid,
+        Self::Bitmaps,
         Self::Entry,
         Self::Payload,
         Self::Read,
@@ -66,6 +69,7 @@ impl ReasonClass {
             Self::NotThisFormat => "not this format",
             Self::Unsupported => "unsupported",
             Self::Invalid => "invalid structure",
+            Self::Bitmaps => "invalid bitmap",
             Self::Entry => "invalid entry",
             Self::Payload => "invalid payload",
             Self::Read => "failed read",

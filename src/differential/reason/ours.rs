@@ -1,8 +1,8 @@
 //! The messages of `qcowfuzz map`, `check`, `info` and `convert`.
 
 use super::class::ReasonClass::{
-    EndlessChain, Entry, Invalid, LogReplay, MissingFile, NoChecks, NoHostOffset, NotThisFormat,
-    Output, Payload, Read, TooLarge, Unsupported, UnusableFile, Usage,
+    Bitmaps, EndlessChain, Entry, Invalid, LogReplay, MissingFile, NoChecks, NoHostOffset,
+    NotThisFormat, Output, Payload, Read, TooLarge, Unsupported, UnusableFile, Usage,
 };
 use super::family::{MessageFamily, family};
 
@@ -50,8 +50,8 @@ pub(super) const OUR_MESSAGES: &[MessageFamily] = &[
     family("header extension ", Invalid, "MapError::ExtensionLength, MapError::Extension"),
     family("snapshot table entry ", Invalid, "MapError::Snapshot"),
     family("bitmaps extension: ", Invalid, "MapError::BitmapsExtension"),
-    family("bitmap directory: ", Invalid, "MapError::BitmapDirectory"),
-    family(": bitmap ", Invalid, "MapError::Bitmap"),
+    family("bitmap directory: ", Bitmaps, "MapError::BitmapDirectory"),
+    family(": bitmap ", Bitmaps, "MapError::Bitmap"),
     family("not a qcow2 image: ", NotThisFormat, "MapError::NotQcow2"),
     family("the file does not begin with 'vhdxfile'", NotThisFormat, "MapError::NotImage, VHDX"),
     family("no footer in the first sector", NotThisFormat, "MapError::NotImage, vpc"),
