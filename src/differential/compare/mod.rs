@@ -85,6 +85,9 @@ fn ends(question: &DiskQuestion, answers: Replies<'_>) -> Result<(), Divergence>
 fn class_or_finding(question: &DiskQuestion, answer: &Reply) -> String {
     let message = answer.message();
     match (is_failure(question, answer), class_of(&message)) {
+        (true, Some(class)) if message.contains("Could not open backing file") => {
+            format!("below: {}", class.name())
+        }
         (true, Some(class)) => class.name().to_string(),
         (true, None) => "unknown reason".to_string(),
         (false, _) => without_numbers(message.lines().next().unwrap_or_default()),

@@ -106,7 +106,7 @@ pub(super) fn data_file_folder() -> Recipe {
 }
 
 /// An image that names a data file which does not exist.
-pub(super) fn check_without_data_file() -> Recipe {
+pub(super) fn check_alone() -> Recipe {
     let commands = vec![
         qemu_img("create -q -f qcow2 -o data_file=disk.data disk.qcow2 64k"),
         // The first letter of the name.
