@@ -144,6 +144,7 @@ fn failures_on_damaged_images_have_the_same_reason() {
         (ReasonClass::NotThisFormat, 50),
         (ReasonClass::Unsupported, 80),
         (ReasonClass::Invalid, 500),
+        (ReasonClass::Bitmaps, 1),
         (ReasonClass::Entry, 30),
         (ReasonClass::Read, 3),
         (ReasonClass::LogReplay, 4),

@@ -66,7 +66,8 @@ pub(super) const QEMU_MESSAGES: &[MessageFamily] = &[
     family("bitmaps_ext: ", Invalid, "block/qcow2.c, qcow2_read_extensions"),
     family("bitmaps extension", Invalid, "block/qcow2.c, qcow2_read_extensions"),
     family("data-file-raw requires a data file", Invalid, "block/qcow2.c, qcow2_do_open"),
-    family("bitmap directory", Bitmaps, "block/qcow2-bitmap.c, bitmap_list_load"),
+    family("Broken bitmap directory", Bitmaps, "block/qcow2-bitmap.c, bitmap_list_load"),
+    family("bitmap directory", Invalid, "block/qcow2-bitmap.c, bitmap_list_load"),
     family("doesn't satisfy the constraints", Bitmaps, "block/qcow2-bitmap.c, bitmap_list_load"),
     // vpc.
     family("invalid VPC image", NotThisFormat, "block/vpc.c, vpc_open"),
