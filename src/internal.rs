@@ -83,6 +83,9 @@ pub mod harness {
     pub mod model {
         pub use crate::harness::model::*;
     }
+    pub mod writing {
+        pub use crate::harness::writing::*;
+    }
     pub mod oracles {
         // One by one: the compiler reports an oracle that is not in this list and that the harness does not call.
         pub use crate::harness::oracles::{

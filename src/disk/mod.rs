@@ -13,5 +13,6 @@ pub mod image_format;
 pub(crate) mod limits;
 pub(crate) mod observer;
 pub mod offsets;
+pub(crate) mod ranges;
 mod second_answer;
 pub mod storage;

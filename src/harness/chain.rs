@@ -1,6 +1,7 @@
 //! The files that an engine opens: an image, the images below it, and their data files. An engine may keep its files as
 //! long as it likes, and may read them from other threads.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
+use crate::disk::storage;
 use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
@@ -17,6 +19,7 @@ use crate::images::files::{FileNames, Images, LayerFiles};
 use crate::images::image::Image;
 
 use super::meter::Meter;
+use super::written_file::WrittenFile;
 
 /// A chain of images. The first layer holds the files of the image to open; each next layer is the backing file of the
 /// layer before it.
@@ -40,13 +43,16 @@ pub struct ChainLayer {
     pub data_file_is_raw: bool,
 }
 
-/// A file of a chain, open for reading. A copy of it is the same file.
+/// A file of a chain. A copy of it is the same file. Only the image at the top of a chain that an engine opens for
+/// writing can be written.
 #[derive(Clone, Debug)]
 pub struct ChainFile {
     files: Arc<LayerFiles>,
     part: LayerFile,
     meter: Arc<Meter>,
     faults: Option<Arc<ReadFaults>>,
+    /// The file with its changes, if it can be written.
+    written: Option<Arc<WrittenFile>>,
 }
 
 /// The file of a layer.
@@ -76,6 +82,27 @@ impl Chain {
             ChainLayer::new(files, meter, damage.read_faults(depth).map(Arc::new))
         });
         Self { layers: layers.collect() }
+    }
+
+    /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top is a copy that can
+    /// be written.
+    pub(crate) fn writable(images: &Images) -> Self {
+        let mut chain = Self::new(images);
+        let image = chain.layers[0].image.content().clone();
+        chain.layers[0].image.written = Some(Arc::new(WrittenFile::new(image)));
+        chain
+    }
+
+    /// Returns the files as they are now, for reading.
+    pub(crate) fn as_written(&self) -> Self {
+        let mut chain = self.clone();
+        let image = &mut chain.layers[0].image;
+        if let Some(written) = image.written.take() {
+            let mut files = LayerFiles::clone(&image.files);
+            files.image = written.image();
+            image.files = Arc::new(files);
+        }
+        chain
     }
 
     /// Creates a chain of one image, which needs no other files.
@@ -149,7 +176,7 @@ impl ChainLayer {
     fn new(files: &Arc<LayerFiles>, meter: &Arc<Meter>, faults: Option<Arc<ReadFaults>>) -> Self {
         let file = |part, faults| {
             let (files, meter) = (Arc::clone(files), Arc::clone(meter));
-            ChainFile { files, part, meter, faults }
+            ChainFile { files, part, meter, faults, written: None }
         };
         Self {
             image: file(LayerFile::Image, faults),
@@ -184,6 +211,27 @@ impl ChainFile {
         }
     }
 
+    /// Writes `bytes` at `offset`. The file grows to their end.
+    ///
+    /// # Errors
+    /// The file is not open for writing, or an engine has written 1 GiB to it.
+    pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
+        self.writable(offset)?.write_at(offset, bytes)
+    }
+
+    /// Cuts the file to `length_bytes`, or appends a hole.
+    ///
+    /// # Errors
+    /// The file is not open for writing, or the length is 2^63 or more.
+    pub fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
+        self.writable(HostOffset::new(length_bytes))?.set_length(length_bytes)
+    }
+
+    fn writable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
+        let read_only = StorageError { offset, kind: ErrorKind::PermissionDenied };
+        self.written.as_deref().ok_or(read_only)
+    }
+
     #[inline]
     fn content(&self) -> &Image {
         match self.part {
@@ -196,22 +244,29 @@ impl ChainFile {
 
 impl Storage for ChainFile {
     fn length_bytes(&self) -> u64 {
-        self.content().length_bytes()
+        match &self.written {
+            None => self.content().length_bytes(),
+            Some(file) => file.read(Image::length_bytes),
+        }
     }
 
     #[inline]
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
         self.meter.count_read(offset)?;
         self.meter.count_bytes(into.len());
-        match &self.faults {
-            None => self.content().read_at(offset, into),
-            Some(faults) => faults.read_at(self.content(), offset, into),
+        match (&self.faults, &self.written) {
+            (None, None) => self.content().read_at(offset, into),
+            (Some(faults), _) => faults.read_at(self.content(), offset, into),
+            (None, Some(file)) => file.read(|image| image.read_at(offset, into)),
         }
     }
 
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
         self.meter.count_read(from)?;
-        self.content().stored(from, until)
+        match &self.written {
+            None => self.content().stored(from, until),
+            Some(file) => file.read(|image| image.stored(from, until)),
+        }
     }
 
     #[inline]
@@ -221,6 +276,10 @@ impl Storage for ChainFile {
         until: HostOffset,
         scratch: &'a mut [u8],
     ) -> Result<Option<Data<'a>>, StorageError> {
+        if self.written.is_some() {
+            // The bytes may change, and are copied.
+            return storage::read_widened(self, from, from, until, scratch);
+        }
         self.meter.count_read(from)?;
         let data = match &self.faults {
             None => self.content().next_data(from, until, scratch)?,

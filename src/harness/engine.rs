@@ -65,6 +65,16 @@ pub trait Engine {
     /// The image is refused, or cannot be read.
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError>;
 
+    /// Opens the image at the top of `chain` for reading and writing. Only its file can be written
+    /// ([`ChainFile::write_at`](super::chain::ChainFile::write_at)). By default, the engine does not write.
+    ///
+    /// # Errors
+    /// As for [`Engine::open`].
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<Self::Disk<'s>> {
+        let _ = chain;
+        Err(EngineError::NotAsked)
+    }
+
     /// Opens the snapshot at `index` of the first image's snapshot table, counted from 0. The disk has the size that it
     /// had when the snapshot was taken. Ranges that the snapshot does not map come from the layers below.
     ///
@@ -119,6 +129,55 @@ pub trait OpenDisk {
     /// The image cannot be checked. An error in the image is a result.
     fn check(&mut self) -> Result<CheckCounts, EngineError> {
         Err(EngineError::NotAsked)
+    }
+
+    /// Writes `bytes` to the guest disk from `guest` on. The disk was opened for writing, as for all changes below; the
+    /// range lies on it.
+    ///
+    /// # Errors
+    /// The image is malformed there, or its file cannot be read or written. The same holds for all changes below.
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        let _ = (guest, bytes);
+        Err(EngineError::NotAsked)
+    }
+
+    /// Makes a range of the disk read as zeros. Engines need not store them.
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::write`].
+    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        let _ = (guest, length_bytes);
+        Err(EngineError::NotAsked)
+    }
+
+    /// Frees whole clusters, which then read as zeros.
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::write`].
+    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        let _ = (guest, length_bytes);
+        Err(EngineError::NotAsked)
+    }
+
+    /// Gives the disk another size. New bytes read as zeros, also if the layers below have other bytes
+    /// there.
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::write`].
+    fn resize(&mut self, size_bytes: u64) -> Answer {
+        let _ = size_bytes;
+        Err(EngineError::NotAsked)
+    }
+
+    /// Closes the image, which then contains all changes. By default, there is nothing to do.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn close(self) -> Answer
+    where
+        Self: Sized,
+    {
+        Ok(())
     }
 
     /// Calls `visitor` with the extents of `window`, in order, until it breaks: all that `qemu-img map` reports. The

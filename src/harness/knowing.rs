@@ -68,6 +68,10 @@ impl<E: Engine> Engine for KnowingEngine<E> {
         self.engine.open(chain)
     }
 
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {
+        self.engine.open_to_write(chain)
+    }
+
     fn open_snapshot<'s>(
         &'s mut self,
         chain: &'s Chain,

@@ -37,6 +37,8 @@ pub mod target;
 pub mod targets;
 mod verdicts;
 mod walker;
+pub(crate) mod writing;
+mod written_file;
 
 #[cfg(feature = "fuzzer")]
 pub use chain_files::ChainFiles;

@@ -208,6 +208,14 @@ impl Image {
         }
     }
 
+    /// Cuts the file, or appends a hole, after the writing has ended.
+    pub fn set_length(&mut self, length_bytes: u64) {
+        if length_bytes < self.length_bytes {
+            self.truncate(length_bytes);
+        }
+        self.length_bytes = length_bytes;
+    }
+
     /// Cuts the file to `length_bytes` after the writing has ended.
     pub fn cut(&mut self, length_bytes: u64) {
         self.truncate(length_bytes);

@@ -41,7 +41,7 @@ pub(in crate::differential) fn compare(
 
 /// Reads the files of guest data that a disk has.
 fn files_of(data: &GuestData, folder: &Path) -> Result<BTreeMap<String, Vec<u8>>, IterationError> {
-    let names = data.pieces.values().filter_map(|piece| match &piece.content {
+    let names = data.pieces.iter().filter_map(|(_, content)| match content {
         GuestContent::File { name, .. } => Some(name),
         GuestContent::Byte(_) | GuestContent::Unknown => None,
     });
@@ -101,14 +101,8 @@ struct Expected<'d> {
 impl Expected<'_> {
     /// Returns the content at an offset, and the offset at which another content begins. Zeros have none.
     fn at(&self, at: u64) -> (u64, Option<GuestContent>) {
-        let before = self.data.pieces.range(..=at).next_back();
-        match before.filter(|(_, piece)| piece.end > at) {
-            Some((_, piece)) => (piece.end, Some(piece.content.clone())),
-            None => {
-                let next = self.data.pieces.range(at..).next();
-                (next.map_or(u64::MAX, |(start, _)| *start), None)
-            }
-        }
+        let (content, next) = self.data.pieces.at(at);
+        (next, content.cloned())
     }
 
     /// Writes the expected bytes from an offset on. The content is known.

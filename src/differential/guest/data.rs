@@ -1,6 +1,6 @@
 //! The bytes of one disk.
 
-use std::collections::BTreeMap;
+use crate::disk::ranges::RangeMap;
 
 /// The content of a guest range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,28 +18,19 @@ pub(in crate::differential) enum GuestContent {
     Unknown,
 }
 
-/// A guest range with a content of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::differential) struct GuestPiece {
-    /// The first byte behind the range.
-    pub(super) end: u64,
-    /// The content.
-    pub(super) content: GuestContent,
-}
-
 /// The bytes of a disk. Ranges without a piece are zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::differential) struct GuestData {
     /// The size that a command named, in bytes. Formats round it.
     pub(super) size: u64,
-    /// The pieces by their start. They do not overlap.
-    pub(super) pieces: BTreeMap<u64, GuestPiece>,
+    /// The ranges with a content of their own.
+    pub(super) pieces: RangeMap<GuestContent>,
 }
 
 impl GuestData {
     /// Returns a disk of zeros.
     pub(super) fn zeros(size: u64) -> Self {
-        Self { size, pieces: BTreeMap::new() }
+        Self { size, pieces: RangeMap::default() }
     }
 
     /// Returns a disk without known bytes.
@@ -51,30 +42,17 @@ impl GuestData {
 
     /// Gives a range another content.
     pub(super) fn write(&mut self, at: u64, length: u64, content: GuestContent) {
-        let end = at.saturating_add(length);
-        self.split(at);
-        self.split(end);
-        self.pieces.retain(|start, _| *start < at || *start >= end);
-        if at < end && content != GuestContent::Byte(0) {
-            self.pieces.insert(at, GuestPiece { end, content });
-        }
-    }
-
-    /// Ends a piece that goes on behind this offset, and begins another one there.
-    pub(super) fn split(&mut self, at: u64) {
-        let before = self.pieces.range_mut(..at).next_back();
-        if let Some((_, piece)) = before.filter(|(_, piece)| piece.end > at) {
-            let rest = piece.clone();
-            piece.end = at;
-            self.pieces.insert(at, rest);
+        let range = at..at.saturating_add(length);
+        match content {
+            GuestContent::Byte(0) => self.pieces.remove(range),
+            content => self.pieces.insert(range, content),
         }
     }
 
     /// Gives the disk another size. QEMU may keep up to a sector behind the new end.
     pub(super) fn resize(&mut self, size: u64) {
         if size < self.size {
-            self.split(size);
-            self.pieces.retain(|start, _| *start < size);
+            self.pieces.remove(size..u64::MAX);
             let kept = size.next_multiple_of(512);
             self.write(size, kept.saturating_sub(size), GuestContent::Unknown);
         }

@@ -1,7 +1,9 @@
 use crate::differential::process::{Reply, ReplyEnd};
 use crate::differential::recipe::Command;
 
-use super::data::{GuestContent, GuestPiece};
+use std::ops::Range;
+
+use super::data::GuestContent;
 use super::{GuestModel, compare};
 
 fn reply(code: i32) -> Reply {
@@ -22,10 +24,10 @@ fn io(model: &mut GuestModel, request: &str, file: &str, code: i32) {
 /// Returns the pieces of a disk as text.
 fn pieces(model: &GuestModel, file: &str) -> String {
     let Some(data) = model.disk(file) else { return "unknown".to_string() };
-    let piece = |(start, piece): (&u64, &GuestPiece)| match &piece.content {
-        GuestContent::Byte(byte) => format!("{start}-{}={byte}", piece.end),
-        GuestContent::File { name, origin } => format!("{start}-{}={name}@{origin}", piece.end),
-        GuestContent::Unknown => format!("{start}-{}=?", piece.end),
+    let piece = |(Range { start, end }, content): (Range<u64>, &GuestContent)| match content {
+        GuestContent::Byte(byte) => format!("{start}-{end}={byte}"),
+        GuestContent::File { name, origin } => format!("{start}-{end}={name}@{origin}"),
+        GuestContent::Unknown => format!("{start}-{end}=?"),
     };
     data.pieces.iter().map(piece).collect::<Vec<_>>().join(" ")
 }

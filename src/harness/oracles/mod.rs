@@ -22,6 +22,7 @@ pub mod raw;
 mod refusal;
 pub mod snapshots;
 pub mod window;
+pub mod written;
 
 use std::fmt;
 

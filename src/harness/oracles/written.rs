@@ -1,0 +1,192 @@
+//! A disk that an engine has written has the right bytes: each is that of the last request that covered it, or that of
+//! the image before. Snapshots stay as they were. Opening, reading and closing an image without a request changes
+//! nothing in its file.
+//!
+//! Does not check: on a disk of more than 1 MiB, bytes further than 512 bytes from the edges of requests and of parts
+//! of the image before; where the engine places its data; whether it stores zeros or not.
+//!
+//! # Arithmetic
+//! A disk ends before 2^63, so that no offset near it saturates at 2^64; one that saturates at 0 is its beginning.
+
+use std::ops::{ControlFlow, Range};
+
+use crate::disk::error::StorageError;
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::{Data, Storage, each_data};
+use crate::harness::chain::{Chain, ChainFile};
+
+use super::data::GuestRead;
+use super::{OracleResult, POISON, Violation, unexpected_error, violation};
+
+const ORACLE: &str = "written";
+
+/// The largest disk that is compared whole, in bytes.
+const MAX_WHOLE_BYTES: u64 = 1 << 20;
+/// The bytes on each side of an edge that are compared on larger disks.
+const EDGE_BYTES: u64 = 512;
+/// The bytes that are read at once.
+const WRITTEN_PIECE_BYTES: u64 = 64 << 10;
+
+/// The moment at which a disk is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The engine reads the disk that it is writing.
+    Open,
+    /// The image is closed, and our walker reads it.
+    Closed,
+    /// The engine has opened the image again.
+    Reopened,
+}
+
+/// The last change of a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastChange {
+    /// No request has changed it.
+    None,
+    /// A request has written it.
+    Written,
+    /// A request has zeroed or discarded it, or it is new.
+    Zeroed,
+}
+
+impl Moment {
+    /// Returns the field of a violation at a byte.
+    fn field(self, change: LastChange) -> &'static str {
+        match (self, change) {
+            (Self::Open, LastChange::None) => "the rest",
+            (Self::Open, LastChange::Written) => "a write",
+            (Self::Open, LastChange::Zeroed) => "zeros",
+            (Self::Closed, LastChange::None) => "the rest in the file",
+            (Self::Closed, LastChange::Written) => "a write in the file",
+            (Self::Closed, LastChange::Zeroed) => "zeros in the file",
+            (Self::Reopened, LastChange::None) => "the rest, opened again",
+            (Self::Reopened, LastChange::Written) => "a write, opened again",
+            (Self::Reopened, LastChange::Zeroed) => "zeros, opened again",
+        }
+    }
+}
+
+/// A disk as a guest must see it.
+pub trait ExpectedDisk {
+    /// Returns the size in bytes.
+    fn size_bytes(&self) -> u64;
+
+    /// Returns the last change of a byte.
+    fn last_change(&self, guest: u64) -> LastChange;
+
+    /// Returns the offsets at which other contents begin, in any order. Some may lie past the end of the disk.
+    fn edges(&self) -> Vec<u64>;
+
+    /// Fills `expected` with the bytes from `start` on. The guest has read `actual`.
+    fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]);
+}
+
+/// The buffers of the oracle, reused from disk to disk.
+#[derive(Debug, Default)]
+pub struct WrittenBuffers {
+    expected: Vec<u8>,
+    actual: Vec<u8>,
+}
+
+/// Reads a disk and compares its bytes: all of them if the disk is small, otherwise those around the edges.
+pub fn check(
+    read: &mut impl GuestRead,
+    disk: &impl ExpectedDisk,
+    moment: Moment,
+    buffers: &mut WrittenBuffers,
+) -> OracleResult {
+    let size = disk.size_bytes();
+    if size <= MAX_WHOLE_BYTES {
+        return check_range(read, disk, 0..size, moment, buffers);
+    }
+    let mut edges = disk.edges();
+    edges.extend([0, size]);
+    edges.sort_unstable();
+    let mut done = 0;
+    for edge in edges {
+        let start = edge.saturating_sub(EDGE_BYTES).max(done);
+        let end = edge.saturating_add(EDGE_BYTES).min(size);
+        if start < end {
+            check_range(read, disk, start..end, moment, buffers)?;
+            done = end;
+        }
+    }
+    Ok(())
+}
+
+fn check_range(
+    read: &mut impl GuestRead,
+    disk: &impl ExpectedDisk,
+    range: Range<u64>,
+    moment: Moment,
+    WrittenBuffers { expected, actual }: &mut WrittenBuffers,
+) -> OracleResult {
+    let mut at = range.start;
+    while at < range.end {
+        let length = WRITTEN_PIECE_BYTES.min(range.end - at);
+        let start = GuestOffset::new(at);
+        for buffer in [&mut *expected, &mut *actual] {
+            buffer.clear();
+            buffer.resize(length as usize, POISON);
+        }
+        if let Err(error) = read(start, actual) {
+            let field = moment.field(disk.last_change(at));
+            return Err(unexpected_error(ORACLE, field, &error));
+        }
+        disk.expect(start, actual, expected);
+        if let Some(differs) = expected.iter().zip(&*actual).position(|(one, other)| one != other) {
+            let guest = at + differs as u64;
+            let field = moment.field(disk.last_change(guest));
+            let found = if actual[differs] == 0 { "zeros" } else { "other bytes" };
+            return violation(ORACLE, field, ("the bytes of the guest", found), || {
+                let (wanted, found) = (expected[differs], actual[differs]);
+                format!("guest offset {guest}: expected {wanted:#04x}, actual {found:#04x}")
+            });
+        }
+        at += length;
+    }
+    Ok(())
+}
+
+/// Returns a violation that was found in a snapshot, which no request changes.
+pub fn in_snapshot(found: Box<Violation>) -> Box<Violation> {
+    let mut found = found.attributed_to(ORACLE);
+    found.field = "a snapshot";
+    found
+}
+
+/// Compares the file of an image before and after an engine had it open for writing, without a request.
+pub fn check_unchanged(before: &Chain, after: &Chain) -> OracleResult {
+    let (before, after) = (before.image(), after.image());
+    let (one, other) = (before.length_bytes(), after.length_bytes());
+    // Data on one side may be zeros on the other.
+    let differs = first_not_in(before, after).or(first_not_in(after, before));
+    match (one == other, differs) {
+        (true, None) => Ok(()),
+        _ => violation(ORACLE, "file without a request", ("unchanged", "changed"), || {
+            format!("{one} bytes before, {other} after; change at {differs:?}")
+        }),
+    }
+}
+
+/// Returns the offset of the first data of `file` that `other` does not have.
+fn first_not_in(file: &ChainFile, other: &ChainFile) -> Option<HostOffset> {
+    let (mut scratch, mut there) = ([0; 4096], [0; 4096]);
+    let (mut found, end) = (None, HostOffset::new(file.length_bytes()));
+    let compare = |data: Data<'_>| -> Result<ControlFlow<()>, StorageError> {
+        let mut at = data.offset;
+        for piece in data.bytes.chunks(there.len()) {
+            let there = &mut there[..piece.len()];
+            other.read_at(at, there)?;
+            if there != piece {
+                found = Some(at);
+                return Ok(ControlFlow::Break(()));
+            }
+            at = at.saturating_add(piece.len() as u64);
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    // Reads from memory do not fail.
+    let _ = each_data(file, HostOffset::ZERO..end, &mut scratch, compare);
+    found
+}

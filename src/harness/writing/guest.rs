@@ -1,0 +1,137 @@
+//! The bytes that a guest must read from a disk that an engine writes: those of the image before, except where a
+//! request has changed them.
+//!
+//! # Arithmetic
+//! A disk ends before 2^63, so that no offset on it saturates at 2^64. A length that saturates at 0 is empty.
+
+use crate::disk::offsets::GuestOffset;
+use crate::disk::ranges::RangeMap;
+use crate::harness::model::Model;
+use crate::harness::oracles::data;
+use crate::harness::oracles::written::{ExpectedDisk, LastChange};
+
+/// A change of guest bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GuestChange {
+    /// The write with this number, from 1.
+    Written(u32),
+    /// The range reads as zeros.
+    Zeroed,
+}
+
+/// The disk of a guest.
+#[derive(Debug, Default)]
+pub(super) struct GuestDisk {
+    /// The size of the disk in bytes.
+    pub(super) size_bytes: u64,
+    changes: RangeMap<GuestChange>,
+    writes: u32,
+}
+
+impl GuestDisk {
+    /// Begins with the unchanged disk.
+    pub(super) fn begin(&mut self, size_bytes: u64) {
+        self.changes.clear();
+        (self.size_bytes, self.writes) = (size_bytes, 0);
+    }
+
+    /// Notes a write, and returns the bytes to write.
+    pub(super) fn write(&mut self, guest: GuestOffset, bytes: &mut [u8]) {
+        self.writes = self.writes.saturating_add(1);
+        written_bytes(self.writes, guest.get(), bytes);
+        self.change(guest, bytes.len() as u64, GuestChange::Written(self.writes));
+    }
+
+    /// Notes a range of zeros.
+    pub(super) fn zero(&mut self, guest: GuestOffset, length_bytes: u64) {
+        self.writes = self.writes.saturating_add(1);
+        self.change(guest, length_bytes, GuestChange::Zeroed);
+    }
+
+    /// Notes another size. Bytes that come back later are zeros.
+    pub(super) fn resize(&mut self, size_bytes: u64) {
+        let (small, large) = (size_bytes.min(self.size_bytes), size_bytes.max(self.size_bytes));
+        self.zero(GuestOffset::new(small), large.saturating_sub(small));
+        self.size_bytes = size_bytes;
+    }
+
+    fn change(&mut self, guest: GuestOffset, length_bytes: u64, change: GuestChange) {
+        let start = guest.get();
+        self.changes.insert(start..start.saturating_add(length_bytes), change);
+    }
+
+    /// Returns the disk as it must be, over the disk `before` without changes.
+    pub(super) fn over<'d>(&'d self, before: &'d Model) -> ChangedDisk<'d> {
+        ChangedDisk { before, guest: self }
+    }
+}
+
+/// A disk with changes.
+pub(super) struct ChangedDisk<'d> {
+    before: &'d Model,
+    guest: &'d GuestDisk,
+}
+
+impl ExpectedDisk for ChangedDisk<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.guest.size_bytes
+    }
+
+    fn last_change(&self, guest: u64) -> LastChange {
+        match self.guest.changes.at(guest).0 {
+            None => LastChange::None,
+            Some(GuestChange::Written(_)) => LastChange::Written,
+            Some(GuestChange::Zeroed) => LastChange::Zeroed,
+        }
+    }
+
+    fn edges(&self) -> Vec<u64> {
+        let before = self.before.visible().iter().map(|part| part.start);
+        let changes = self.guest.changes.iter().flat_map(|(range, _)| [range.start, range.end]);
+        before.chain(changes).collect()
+    }
+
+    /// The bytes that the guest has read decide whether the build has stamped inner edges.
+    fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
+        expected.fill(0);
+        let there = self.before.virtual_size_bytes().saturating_sub(start.get());
+        let there = usize::try_from(there).unwrap_or(usize::MAX).min(expected.len());
+        let (old, read) = (&mut expected[..there], &actual[..there]);
+        data::expect(self.before, start, old);
+        if old != read {
+            data::admit_inner_stamps(self.before, start, old, read);
+        }
+        let mut at = 0;
+        while at < expected.len() {
+            let guest = start.get().saturating_add(at as u64);
+            let (change, end) = self.guest.changes.at(guest);
+            let length = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
+            let (_, rest) = expected.split_at_mut(at);
+            let length = length.min(rest.len());
+            match change {
+                None => {}
+                Some(GuestChange::Zeroed) => rest[..length].fill(0),
+                Some(GuestChange::Written(write)) => {
+                    written_bytes(*write, guest, &mut rest[..length]);
+                }
+            }
+            at += length;
+        }
+    }
+}
+
+/// Fills `into` with the bytes of a write from a guest offset on. Each write has other bytes at each offset.
+fn written_bytes(write: u32, guest: u64, into: &mut [u8]) {
+    for (at, byte) in (guest..).zip(into) {
+        let word = mixed(u64::from(write) << 40 ^ at >> 3);
+        *byte = word.to_le_bytes()[(at & 7) as usize];
+    }
+}
+
+/// Mixes the bits of a number (the finalizer of SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let number = (number ^ number >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ number >> 31
+}

@@ -1,0 +1,171 @@
+//! Carries out requests through an engine, and judges the disk that a guest then sees and the file that the engine
+//! leaves.
+
+use crate::disk::extent::{Extent, Window};
+use crate::harness::Walker;
+use crate::harness::case::Case;
+use crate::harness::chain::Chain;
+use crate::harness::engine::{Engine, OpenDisk};
+use crate::harness::model::Model;
+use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::data::GuestRead;
+use crate::harness::oracles::qcow2::recount::Recount;
+use crate::harness::oracles::qcow2::refcounts;
+use crate::harness::oracles::written::{self, Moment};
+use crate::harness::oracles::{self, OracleResult};
+
+use super::guest::GuestDisk;
+use super::request::WriteRequest;
+
+/// The most steps of the walk of a written image.
+const MAX_WALK_STEPS: u64 = 1 << 20;
+
+/// Judges how engines write, with buffers that are reused.
+#[derive(Debug, Default)]
+pub struct WriterJudge {
+    /// The disk before the first request.
+    before: Model,
+    /// The disk of one snapshot.
+    snapshot: Model,
+    guest: GuestDisk,
+    reader: Walker,
+    recount: Recount,
+    extents: Vec<Extent>,
+    bytes: written::WrittenBuffers,
+    payload: Vec<u8>,
+    /// The files as the engine left them last.
+    written: Option<Chain>,
+}
+
+impl WriterJudge {
+    /// Opens the images of `case` through `engine`, carries out `requests`, and judges the result. The image that the
+    /// engine writes is a copy.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn judge<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        case: &Case,
+        requests: &[WriteRequest],
+    ) -> OracleResult {
+        self.before.replay(case.journals.iter().copied());
+        self.guest.begin(self.before.virtual_size_bytes());
+        self.written = None;
+        let chain = Chain::writable(case.images);
+        for session in requests.split(|request| *request == WriteRequest::Reopen) {
+            self.session(engine, &chain, session)?;
+            self.closed(case, &chain)?;
+        }
+        let written = chain.as_written();
+        let judged = self.read_again(engine, &written);
+        self.written = Some(written);
+        judged
+    }
+
+    /// Returns the files of the last case, as the engine left them.
+    pub fn written(&self) -> Option<&Chain> {
+        self.written.as_ref()
+    }
+
+    /// Opens the image, carries out requests, reads the disk, and closes the image.
+    fn session<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        chain: &Chain,
+        requests: &[WriteRequest],
+    ) -> OracleResult {
+        let before = requests.is_empty().then(|| chain.as_written());
+        let opened = engine.open_to_write(chain);
+        let mut disk =
+            opened.map_err(|error| oracles::unexpected_error("open", "image to write", &error))?;
+        oracles::model::check_size(self.guest.size_bytes, disk.virtual_size_bytes())?;
+        for request in requests {
+            self.carry_out(&mut disk, request)?;
+        }
+        oracles::model::check_size(self.guest.size_bytes, disk.virtual_size_bytes())?;
+        self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into))?;
+        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
+        match before {
+            Some(before) => written::check_unchanged(&before, &chain.as_written()),
+            None => Ok(()),
+        }
+    }
+
+    fn carry_out(&mut self, disk: &mut impl OpenDisk, request: &WriteRequest) -> OracleResult {
+        let (asked, done) = match *request {
+            WriteRequest::Write { guest, length_bytes } => {
+                self.payload.resize(length_bytes as usize, 0);
+                self.guest.write(guest, &mut self.payload);
+                ("write", disk.write(guest, &self.payload))
+            }
+            WriteRequest::WriteZeroes { guest, length_bytes } => {
+                self.guest.zero(guest, length_bytes);
+                ("write_zeroes", disk.write_zeroes(guest, length_bytes))
+            }
+            WriteRequest::Discard { guest, length_bytes } => {
+                self.guest.zero(guest, length_bytes);
+                ("discard", disk.discard(guest, length_bytes))
+            }
+            WriteRequest::Resize { size_bytes } => {
+                self.guest.resize(size_bytes);
+                ("resize", disk.resize(size_bytes))
+            }
+            WriteRequest::Reopen => return Ok(()),
+        };
+        done.map_err(|error| oracles::unexpected_error("written", asked, &error))
+    }
+
+    /// Judges the file that the engine has left.
+    fn closed(&mut self, case: &Case, chain: &Chain) -> OracleResult {
+        let chain = chain.as_written();
+        refcounts::check(&mut self.recount, chain.image(), &[])?;
+        let mut reader = std::mem::take(&mut self.reader);
+        reader.begin_run();
+        let judged = self.walk(&mut reader, &chain);
+        let judged = judged.and_then(|()| self.snapshots(&mut reader, case, &chain));
+        self.reader = reader;
+        judged
+    }
+
+    /// Reads all snapshots with our own walker: no request changes them.
+    fn snapshots(&mut self, reader: &mut Walker, case: &Case, chain: &Chain) -> OracleResult {
+        for index in 0..self.before.snapshot_count() {
+            self.snapshot.replay(case.journals.iter().copied());
+            self.snapshot.become_snapshot(index);
+            let opened = reader.open_snapshot(chain, u32::try_from(index).unwrap_or(u32::MAX));
+            let mut disk = opened.map_err(|error| {
+                written::in_snapshot(oracles::unexpected_error("open", "", &error))
+            })?;
+            let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+            oracles::data::check(read, &self.snapshot, |_| true).map_err(written::in_snapshot)?;
+        }
+        Ok(())
+    }
+
+    /// Walks and reads the file with our own walker.
+    fn walk(&mut self, reader: &mut Walker, chain: &Chain) -> OracleResult {
+        let refused = |error| oracles::unexpected_error("written", "image", &error);
+        let mut disk = reader.open(chain).map_err(refused)?;
+        oracles::model::check_size(self.guest.size_bytes, disk.virtual_size_bytes())?;
+        let mut collector = Collector::new(&mut self.extents, MAX_WALK_STEPS);
+        disk.map(Window::ALL, &mut collector).map_err(refused)?;
+        oracles::partition::check(&self.extents, &(0..self.guest.size_bytes))?;
+        oracles::flags::check(&self.extents)?;
+        self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into))
+    }
+
+    /// Opens the image for reading only, and reads it. It must not be written.
+    fn read_again<E: Engine>(&mut self, engine: &mut E, chain: &Chain) -> OracleResult {
+        let opened = engine.open(chain);
+        let mut disk =
+            opened.map_err(|error| oracles::unexpected_error("open", "written image", &error))?;
+        self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into))?;
+        disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
+    }
+
+    fn compare(&mut self, moment: Moment, read: &mut impl GuestRead) -> OracleResult {
+        let Self { before, guest, bytes, .. } = self;
+        written::check(read, &guest.over(before), moment, bytes)
+    }
+}

@@ -1,0 +1,9 @@
+//! Judges an engine that writes: carries out requests through it, and compares every byte that a guest then reads, and
+//! the image that the engine leaves, with a simple model.
+
+mod guest;
+mod judge;
+mod request;
+
+pub use judge::WriterJudge;
+pub use request::WriteRequest;

@@ -1,0 +1,75 @@
+//! A file in memory that an engine writes.
+
+use std::io::ErrorKind;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::disk::error::StorageError;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::images::image::Image;
+
+/// The longest file, as in QEMU.
+const MAX_WRITTEN_LENGTH_BYTES: u64 = i64::MAX as u64;
+/// The most bytes that an engine may write to a file; bytes that it writes twice count twice. The requests of a program
+/// need far less, and an engine that writes without end does not take all memory.
+const MAX_BYTES_OF_WRITES: u64 = 1 << 30;
+
+/// A file that an engine writes.
+#[derive(Debug, Default)]
+pub(super) struct WrittenFile(Mutex<WrittenState>);
+
+#[derive(Debug, Default)]
+struct WrittenState {
+    image: Image,
+    /// The number of bytes that were written, and written again.
+    written_bytes: u64,
+}
+
+impl WrittenFile {
+    /// Creates a file with the bytes of `image`.
+    pub(super) fn new(image: Image) -> Self {
+        Self(Mutex::new(WrittenState { image, ..WrittenState::default() }))
+    }
+
+    /// Returns a copy of the file as it is now.
+    pub(super) fn image(&self) -> Image {
+        self.lock().image.clone()
+    }
+
+    /// Calls `read` with the file as it is now.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Image) -> T) -> T {
+        read(&self.lock().image)
+    }
+
+    /// Writes `bytes` at `offset`. The file grows to their end.
+    pub(super) fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
+        let end = offset
+            .checked_add(bytes.len() as u64)
+            .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);
+        let mut state = self.lock();
+        let written_bytes = state.written_bytes.saturating_add(bytes.len() as u64);
+        let (Some(end), true) = (end, written_bytes <= MAX_BYTES_OF_WRITES) else {
+            return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
+        };
+        state.written_bytes = written_bytes;
+        let length = state.image.length_bytes().max(end.get());
+        state.image.set_length(length);
+        state.image.overwrite(offset, bytes);
+        Ok(())
+    }
+
+    /// Cuts the file, or appends a hole.
+    pub(super) fn set_length(&self, length_bytes: u64) -> Result<(), StorageError> {
+        if length_bytes > MAX_WRITTEN_LENGTH_BYTES {
+            let offset = HostOffset::new(length_bytes);
+            return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
+        }
+        self.lock().image.set_length(length_bytes);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WrittenState> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
