@@ -3,6 +3,7 @@
 //! Each reducer proposes simpler recipes. A proposal with the same fingerprint replaces the current recipe. Reducers
 //! run in turn until none of them makes progress, or until the budget of runs is spent.
 
+mod layers;
 mod numbers;
 mod programs;
 mod search;
@@ -18,8 +19,15 @@ use super::recipe::{Command, DiskQuestion, Recipe};
 type RecipeReducer = fn(&mut RecipeSearch<'_>);
 
 /// All reducers, in the order in which they run: those that remove most come first.
-const RECIPE_REDUCERS: [RecipeReducer; 6] =
-    [steps, commands, requests, words::reduce, numbers::reduce, programs::reduce];
+const RECIPE_REDUCERS: [RecipeReducer; 7] = [
+    steps,
+    layers::reduce,
+    commands,
+    requests,
+    words::reduce,
+    numbers::reduce,
+    programs::reduce,
+];
 
 /// Minimizes a recipe that showed a divergence.
 pub fn minimize(recipe: &Recipe, met: Met, tries: Tries<'_>) -> MinimizedRecipe {
