@@ -19,15 +19,8 @@ use super::recipe::{Command, DiskQuestion, Recipe};
 type RecipeReducer = fn(&mut RecipeSearch<'_>);
 
 /// All reducers, in the order in which they run: those that remove most come first.
-const RECIPE_REDUCERS: [RecipeReducer; 7] = [
-    steps,
-    layers::reduce,
-    commands,
-    requests,
-    words::reduce,
-    numbers::reduce,
-    programs::reduce,
-];
+const RECIPE_REDUCERS: [RecipeReducer; 7] =
+    [steps, layers::reduce, commands, requests, words::reduce, numbers::reduce, programs::reduce];
 
 /// Minimizes a recipe that showed a divergence.
 pub fn minimize(recipe: &Recipe, met: Met, tries: Tries<'_>) -> MinimizedRecipe {
