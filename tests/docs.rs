@@ -29,6 +29,7 @@ use qcowfuzz::internal::disk::observer::Vital;
 use qcowfuzz::internal::fuzzing::feedback::layout::EDGES;
 use qcowfuzz::internal::fuzzing::feedback::layout::MAGNITUDES;
 use qcowfuzz::internal::fuzzing::feedback::layout::OWN_COUNTERS;
+use qcowfuzz::internal::fuzzing::feedback::layout::REASONS;
 use qcowfuzz::internal::fuzzing::mutators::MUTATIONS;
 use qcowfuzz::internal::programs::operation::OPERATION_BYTES;
 use qcowfuzz::programs::{Operation, Program, text};
@@ -193,9 +194,10 @@ fn feedback_is_listed() {
     let counters = rows(&document, "## Counters");
     assert_eq!(counters[0][1], format!("{},{:03}", EDGES / 1000, EDGES % 1000));
     assert_eq!(counters[1][1], format!("{}, with room for 64", Rare::COUNT));
-    for row in &counters[2..] {
+    for row in &counters[2..4] {
         assert_eq!(row[1], format!("{} × {MAGNITUDES}", Vital::COUNT));
     }
+    assert_eq!(counters[4][1], REASONS.to_string());
     let (thousands, rest) = (OWN_COUNTERS / 1000, OWN_COUNTERS % 1000);
     assert!(document.contains(&format!("in {thousands},{rest:03} counters")));
     assert!(document.contains(&format!("INFO: {OWN_COUNTERS} Extra Counters")));
@@ -256,8 +258,17 @@ fn every_oracle_is_documented_with_planted_bugs() {
     let planted =
         ["planted", "planted_layout", "altered", "writers"].map(sources).concat() + &files.concat();
     // A file of an oracle has a verdict. The other files are tools of the oracles.
-    let tools =
-        ["mod", "collector", "error_text", "known", "recount", "raw", "entries", "structures"];
+    let tools = [
+        "mod",
+        "collector",
+        "error_text",
+        "known",
+        "observed",
+        "recount",
+        "raw",
+        "entries",
+        "structures",
+    ];
     let folders = ["src/harness/oracles", "src/harness/oracles/qcow2"].map(|it| root().join(it));
     let layout = (String::from("layout"), text_of("src/harness/oracles/layout/mod.rs"));
     let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());

@@ -116,15 +116,43 @@ fn a_recorder_does_not_change_results() {
 
 /// Returns the counters that the committed seeds reach.
 fn reached() -> BTreeSet<Counter> {
+    TargetKind::ALL.into_iter().flat_map(reached_by).collect()
+}
+
+/// Returns the counters that the committed seeds of a target reach.
+fn reached_by(target: TargetKind) -> BTreeSet<Counter> {
     let mut targets = Targets::new();
-    let mut reached = BTreeSet::new();
-    for target in TargetKind::ALL {
-        for seed in seeds(target) {
-            let (counts, _) = targets.run(target, &seed);
-            reached.extend(counts.iter().map(|(index, _)| Counter::at(*index).unwrap()));
+    let runs = seeds(target).into_iter().map(|seed| targets.run(target, &seed).0);
+    runs.flatten().map(|(index, _)| Counter::at(index).unwrap()).collect()
+}
+
+#[test]
+fn answers_about_damaged_images_and_files_are_feedback() {
+    for target in [TargetKind::Hostile, TargetKind::RawImage] {
+        let reached = reached_by(target);
+        let name = target.name();
+        let has_edge = |of: State| {
+            let edge =
+                |counter: &Counter| matches!(counter, Counter::Edge { state, .. } if *state == of);
+            reached.iter().any(edge)
+        };
+        assert!(has_edge(State::Emit) && has_edge(State::Check), "{name}");
+        for vital in [Vital::Extents, Vital::Reads, Vital::ReadBytes] {
+            let is_high = |one: &Counter| matches!(one, Counter::Vital { vital: of, magnitude: 2.. } if *of == vital);
+            assert!(reached.iter().any(is_high), "{name}: {}", vital.name());
         }
     }
-    reached
+    let reasons = |counters: BTreeSet<Counter>| {
+        counters.into_iter().filter(|one| matches!(one, Counter::Reason(_))).count()
+    };
+    let found = reasons(reached_by(TargetKind::Hostile));
+    assert!(found >= 10, "the seeds have {found} reasons of refusals");
+    // Valid images are never refused, and the failing reads of an oracle are no faults of an image.
+    let valid = reached_by(TargetKind::MapExtents);
+    for rare in [Rare::OpenFails, Rare::ErrorAfterExtent] {
+        assert!(!valid.contains(&Counter::Rare(rare)), "{}", rare.name());
+    }
+    assert_eq!(reasons(valid), 0);
 }
 
 #[test]
@@ -148,7 +176,10 @@ fn the_seeds_fire_every_event_and_move_every_vital() {
             }
             Counter::Vital { vital, magnitude: 1.. } => drop(vitals.insert(vital)),
             Counter::Delta { vital, magnitude: 1.. } => drop(changes.insert(vital)),
-            Counter::Rare(_) | Counter::Vital { .. } | Counter::Delta { .. } => {}
+            Counter::Rare(_)
+            | Counter::Vital { .. }
+            | Counter::Delta { .. }
+            | Counter::Reason(_) => {}
             Counter::Second(answer) => panic!("{}: without a second opinion", answer.name()),
         }
     }
@@ -193,7 +224,7 @@ fn each_format_has_walks_of_its_own() {
 fn counters_keep_their_places() {
     // Corpora are selected by these counters. A new event, rare event or vital changes the hash. Record the change in
     // CHANGELOG.md, and write the new hash here.
-    assert_eq!(format!("{:08x}", schema_hash()), "192ed899");
+    assert_eq!(format!("{:08x}", schema_hash()), "2ba4fdb5");
 }
 
 #[test]

@@ -354,6 +354,12 @@ pub trait Observer {
         let _ = answer;
     }
 
+    /// Receives the reason for which an engine refuses a damaged image or a part of it: the text of its error.
+    #[inline(always)]
+    fn reason(&self, text: &str) {
+        let _ = text;
+    }
+
     /// Receives the end of an image: all its vitals have been reported.
     #[inline(always)]
     fn measured(&self) {}
@@ -394,6 +400,10 @@ impl<O: Observer> Observer for Option<O> {
         self.iter().for_each(|observer| observer.second(answer));
     }
 
+    fn reason(&self, text: &str) {
+        self.iter().for_each(|observer| observer.reason(text));
+    }
+
     fn measured(&self) {
         self.iter().for_each(Observer::measured);
     }
@@ -431,6 +441,11 @@ macro_rules! passed_on {
             #[inline(always)]
             fn second(&self, answer: SecondAnswer) {
                 (**self).second(answer);
+            }
+
+            #[inline(always)]
+            fn reason(&self, text: &str) {
+                (**self).reason(text);
             }
 
             #[inline(always)]

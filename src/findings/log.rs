@@ -21,7 +21,7 @@ struct LoggedEvents {
 }
 
 /// An entry of the log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum LogEntry {
     /// The start of a chain.
     Begin(State),
@@ -29,6 +29,8 @@ enum LogEntry {
     Event(State, Event),
     /// A rare event.
     Rare(Rare),
+    /// The reason of an error.
+    Reason(String),
     /// The end of an image, with its vitals in order.
     Measured([u64; Vital::COUNT]),
 }
@@ -89,6 +91,10 @@ impl Observer for Log {
         *kept = value.max(*kept);
     }
 
+    fn reason(&self, text: &str) {
+        self.push(LogEntry::Reason(text.to_string()));
+    }
+
     fn measured(&self) {
         let vitals = std::mem::take(&mut self.kept.borrow_mut().vitals);
         self.push(LogEntry::Measured(vitals));
@@ -101,11 +107,15 @@ impl fmt::Display for Log {
         let kept = self.kept.borrow();
         let mut line = Line::default();
         for entry in &kept.entries {
-            match *entry {
-                LogEntry::Begin(state) => line.end_before(state, true, f)?,
+            match entry {
+                LogEntry::Begin(state) => line.end_before(*state, true, f)?,
                 LogEntry::Event(state, event) => {
-                    line.end_before(state, false, f)?;
-                    line.add(event);
+                    line.end_before(*state, false, f)?;
+                    line.add(*event);
+                }
+                LogEntry::Reason(text) => {
+                    line.end(f)?;
+                    writeln!(f, "{:>16}  {text}", "reason")?;
                 }
                 LogEntry::Rare(rare) => {
                     line.end(f)?;
@@ -113,7 +123,7 @@ impl fmt::Display for Log {
                 }
                 LogEntry::Measured(vitals) => {
                     line.end(f)?;
-                    let values = Vital::ALL.iter().zip(vitals).filter(|(_, value)| *value > 0);
+                    let values = Vital::ALL.iter().zip(vitals).filter(|(_, value)| **value > 0);
                     let named = values.map(|(vital, value)| format!("{} {value}", vital.name()));
                     writeln!(f, "{:>16}  {}", "vitals", named.collect::<Vec<_>>().join(", "))?;
                 }

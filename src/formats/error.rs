@@ -231,6 +231,11 @@ impl MapError {
         }
     }
 
+    /// Reports whether the image is the reason of the error. If not, a read has failed.
+    pub(crate) fn is_of_image(&self) -> bool {
+        self.storage().is_none()
+    }
+
     /// Returns the prefix that locates an error in a layer below.
     fn prefix(depth: u32) -> String {
         match depth {

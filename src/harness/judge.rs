@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::disk::extent::{Extent, Window};
-use crate::disk::observer::{Event, Observer, Rare, State, Vital};
+use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::harness::claims::{CostPolicy, SizePolicy};
 use crate::harness::engine::{Engine, EngineEnd, OpenDisk};
 use crate::harness::idle::QuestionKind;
@@ -304,23 +304,8 @@ impl Judge {
         observer.vital(Vital::Reads, reads);
         observer.vital(Vital::ReadBytes, open_bytes + read_bytes);
         if O::OBSERVES {
-            report_extents(whole, case.table_span_bits, observer);
+            oracles::observed::extents(whole, case.table_span_bits, observer);
         }
         Ok(reads)
-    }
-}
-
-/// Reports the extents of a whole walk to the observer. Each table of the disk maps `1 << span_bits` bytes.
-fn report_extents(whole: &[Extent], span_bits: u32, observer: &impl Observer) {
-    observer.begin(State::Emit);
-    observer.vital(Vital::Extents, whole.len() as u64);
-    for extent in whole {
-        let Extent { start, length_bytes, mapping } = extent;
-        observer.event(State::Emit, mapping.event());
-        observer.vital(Vital::Depth, u64::from(mapping.depth));
-        let last = start.get() + (length_bytes - 1);
-        if mapping.present && start.get() >> span_bits != last >> span_bits {
-            observer.rare(Rare::ExtentAcrossTables);
-        }
     }
 }

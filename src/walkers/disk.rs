@@ -72,9 +72,11 @@ impl<'s, S: Storage + ?Sized> OpenLayer<'s, S> {
         };
         observer.begin(State::Open);
         let opened = Self::open_as(layer, format, observer);
-        if opened.is_err() {
+        if let Err(error) = &opened {
             observer.event(State::Open, Event::Failed);
-            observer.rare(Rare::OpenFails);
+            if error.is_of_image() {
+                observer.rare(Rare::OpenFails);
+            }
         }
         opened
     }

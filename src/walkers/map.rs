@@ -62,7 +62,7 @@ pub fn map_extents<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer>(
             Ok(())
         }
         Err(error) => {
-            if sink.pending.is_some() {
+            if sink.pending.is_some() && error.is_of_image() {
                 disk.observer.rare(Rare::ErrorAfterExtent);
             }
             let _ = sink.flush();

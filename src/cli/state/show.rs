@@ -33,6 +33,8 @@ pub struct Show {
     edges: BTreeMap<&'static str, usize>,
     /// The number of inputs that fire each rare event, by name.
     rare_events: BTreeMap<&'static str, usize>,
+    /// The number of distinct reasons for which the walker refuses damaged images.
+    reasons: usize,
     /// The magnitudes that each vital reached, by name.
     vitals: BTreeMap<&'static str, Vec<String>>,
     never_happened: Never,
@@ -71,6 +73,7 @@ impl Show {
         let mut rare_events = BTreeMap::new();
         let mut vitals: BTreeMap<_, Vec<String>> = BTreeMap::new();
         let mut by_inputs: Vec<(Counter, Covered)> = Vec::new();
+        let mut reasons = 0;
         for (counter, covered) in corpus.coverage.counters() {
             match counter {
                 Counter::Edge { state, .. } => {
@@ -81,6 +84,7 @@ impl Show {
                 Counter::Vital { vital, magnitude } => {
                     vitals.entry(vital.name()).or_default().push(values(magnitude));
                 }
+                Counter::Reason(_) => reasons += 1,
                 Counter::Delta { .. } | Counter::Second(_) => {}
             }
         }
@@ -101,6 +105,7 @@ impl Show {
             violations: corpus.violations,
             edges,
             rare_events,
+            reasons,
             vitals,
             never_happened: Never::of(&corpus.coverage),
             rarest_edges,
@@ -122,6 +127,9 @@ impl Show {
             if let Some(inputs) = self.rare_events.get(rare) {
                 writeln!(out, "  {rare:<36} {:>10}", counted(*inputs, "input"))?;
             }
+        }
+        if self.reasons > 0 {
+            writeln!(out, "\nreasons of refusals: {}", self.reasons)?;
         }
         writeln!(out, "\nvitals, in magnitudes:")?;
         for (vital, values) in &self.vitals {

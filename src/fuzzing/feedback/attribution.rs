@@ -59,6 +59,10 @@ impl Observer for Attributed {
         self.recorder.second(answer);
     }
 
+    fn reason(&self, text: &str) {
+        self.recorder.reason(text);
+    }
+
     fn measured(&self) {
         self.recorder.measured();
         self.walk.set(None);

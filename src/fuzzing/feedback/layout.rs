@@ -17,8 +17,14 @@ const RARE_AT: usize = EDGES;
 const VITALS_AT: usize = RARE_AT + 64;
 const DELTAS_AT: usize = VITALS_AT + Vital::COUNT * MAGNITUDES;
 
+const REASONS_AT: usize = DELTAS_AT + Vital::COUNT * MAGNITUDES;
+
+/// The number of counters for the reasons of refusals. Reasons may share a counter: an engine may have any number of
+/// them.
+pub const REASONS: usize = 256;
+
 /// The number of counters before those of second answers: the counters of a run without a second opinion.
-pub const OWN_COUNTERS: usize = (DELTAS_AT + Vital::COUNT * MAGNITUDES).next_multiple_of(64);
+pub const OWN_COUNTERS: usize = (REASONS_AT + REASONS).next_multiple_of(64);
 const SECOND_AT: usize = OWN_COUNTERS;
 
 /// The number of counters. It is a multiple of 64, because the recorder scans pieces of 64 counters. It is at most 16
@@ -56,6 +62,8 @@ pub enum Counter {
         /// The magnitude of the difference, less than [`MAGNITUDES`].
         magnitude: u8,
     },
+    /// A reason for which the engine refuses a damaged image: a checksum of its text.
+    Reason(u8),
     /// An answer of another implementation.
     Second(SecondAnswer),
 }
@@ -70,6 +78,7 @@ impl Counter {
             Self::Rare(rare) => rare_index(rare),
             Self::Vital { vital, magnitude } => vital_index(vital, magnitude),
             Self::Delta { vital, magnitude } => delta_index(vital, magnitude),
+            Self::Reason(checksum) => REASONS_AT + usize::from(checksum),
             Self::Second(answer) => second_index(answer),
         })
     }
@@ -82,6 +91,8 @@ impl Counter {
         };
         if index >= SECOND_AT {
             SecondAnswer::ALL.get(index - SECOND_AT).copied().map(Self::Second)
+        } else if index >= REASONS_AT {
+            u8::try_from(index - REASONS_AT).ok().map(Self::Reason)
         } else if index >= DELTAS_AT {
             let (vital, magnitude) = bucket(DELTAS_AT)?;
             Some(Self::Delta { vital, magnitude })
@@ -102,7 +113,9 @@ pub fn tally(counters: impl Iterator<Item = Counter>) -> (usize, usize) {
     counters.fold((0, 0), |(edges, rare), counter| match counter {
         Counter::Edge { .. } => (edges + 1, rare),
         Counter::Rare(_) => (edges, rare + 1),
-        Counter::Vital { .. } | Counter::Delta { .. } | Counter::Second(_) => (edges, rare),
+        Counter::Vital { .. } | Counter::Delta { .. } | Counter::Reason(_) | Counter::Second(_) => {
+            (edges, rare)
+        }
     })
 }
 
@@ -122,6 +135,22 @@ pub const fn vital_index(vital: Vital, magnitude: u8) -> usize {
 #[inline(always)]
 pub(super) const fn delta_index(vital: Vital, magnitude: u8) -> usize {
     DELTAS_AT + vital.index() * MAGNITUDES + magnitude as usize
+}
+
+/// Returns the counter of a reason. Words with digits that do not begin with a letter are values, which differ from
+/// image to image, and do not count.
+pub fn reason(text: &str) -> Counter {
+    let is_value = |word: &&str| {
+        let begins_with_letter = word.starts_with(|first: char| first.is_ascii_alphabetic());
+        !begins_with_letter && word.bytes().any(|byte| byte.is_ascii_digit())
+    };
+    let mut checksum = crc32fast::Hasher::new();
+    for word in text.split_ascii_whitespace().filter(|word| !is_value(word)) {
+        checksum.update(word.as_bytes());
+        checksum.update(b" ");
+    }
+    let [lowest, ..] = checksum.finalize().to_le_bytes();
+    Counter::Reason(lowest)
 }
 
 /// Returns the index of the counter of a second answer.
@@ -161,6 +190,7 @@ impl fmt::Display for Counter {
             Self::Delta { vital, magnitude } => {
                 write!(f, "change: {}, {}", vital.name(), values(magnitude))
             }
+            Self::Reason(checksum) => write!(f, "reason: {checksum:#04x}"),
             Self::Second(answer) => write!(f, "second: {}", answer.name()),
         }
     }
@@ -193,11 +223,18 @@ mod tests {
         }
         assert_eq!(
             names.len(),
-            EDGES + Rare::COUNT + 2 * Vital::COUNT * MAGNITUDES + SecondAnswer::COUNT
+            EDGES + Rare::COUNT + 2 * Vital::COUNT * MAGNITUDES + REASONS + SecondAnswer::COUNT
         );
         assert_eq!(Counter::at(COUNTERS), None);
         let (state, previous, event) = (State::Emit, Event::Start, Event::Piece);
         assert_eq!(Counter::Edge { state, previous, event }.index(), None);
+    }
+
+    #[test]
+    fn a_reason_has_the_same_counter_with_other_values() {
+        let one = reason("L2 entry for guest offset 0x1f00: (4096) bits contradict");
+        assert_eq!(one, reason("L2 entry for guest offset 0xde: (7) bits contradict"));
+        assert_ne!(one, reason("L1 entry for guest offset 0x1f00: (4096) bits contradict"));
     }
 
     #[test]

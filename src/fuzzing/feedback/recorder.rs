@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::disk::observer::{Event, Observer, Rare, SecondAnswer, State, Vital};
 
 use super::layout::{
-    COUNTERS, Counter, delta_index, magnitude, rare_index, second_index, vital_index,
+    COUNTERS, Counter, delta_index, magnitude, rare_index, reason, second_index, vital_index,
 };
 use super::states::{edge, place_of};
 
@@ -118,6 +118,12 @@ impl Observer for Recorder {
     #[inline]
     fn second(&self, answer: SecondAnswer) {
         self.bump(second_index(answer));
+    }
+
+    fn reason(&self, text: &str) {
+        if let Some(index) = reason(text).index() {
+            self.bump(index);
+        }
     }
 
     #[inline]

@@ -122,7 +122,7 @@ const WALK_GRAINS: &[Event] =
     &[Start, Unallocated, ZeroPlain, Normal, Compressed, Piece, Backing, PastEnd, PastFile, Failed];
 const EMIT: &[Event] =
     &[Start, Unallocated, ZeroPlain, ZeroAllocated, Normal, Compressed, UnallocatedSubclusters];
-const CHECK: &[Event] = &[Start, Snapshot, Walk, Lookup, Read];
+const CHECK: &[Event] = &[Start, Snapshot, Walk, Lookup, Read, Stopped, Failed];
 
 /// The place of an event that cannot happen in a state.
 const NOT_LISTED: u8 = u8::MAX;

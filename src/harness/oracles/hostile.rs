@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::disk::extent::Extent;
+use crate::disk::observer::{Event, Observer, State};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
@@ -18,8 +19,8 @@ use crate::images::damage::{Damage, Refusal};
 use crate::images::entropy::Entropy;
 
 use super::collector::Fuel;
-use super::raw::{Answers, RawOutcome, judged_walk, walk};
-use super::{Oracle, OracleResult, Violation, model, refusal};
+use super::raw::{Answers, MeasuredChain, RawOutcome, judged_walk, walk};
+use super::{Oracle, OracleResult, Violation, model, observed, refusal};
 
 const ORACLE: Oracle = Oracle::drawn("hostile");
 
@@ -33,15 +34,16 @@ pub struct HostileBuffers {
     meter: Arc<Meter>,
 }
 
-/// Judges the engine's answers about a damaged image. Without the damage, its disk would have the extents `expected`.
+/// Judges the engine's answers about a damaged image, and reports their events to `observer`. Without the damage, its
+/// disk would have the extents `expected`.
 ///
 /// # Errors
 /// The oracle found a violation.
-pub fn check<E: Engine>(
+pub fn check<E: Engine, O: Observer>(
     engine: &mut E,
-    case: &Case,
-    expected: &[Extent],
+    (case, expected): (&Case, &[Extent]),
     entropy: &mut Entropy,
+    observer: &O,
     buffers: &mut HostileBuffers,
     verdicts: &mut Verdicts,
 ) -> Result<RawOutcome, Box<Violation>> {
@@ -55,20 +57,22 @@ pub fn check<E: Engine>(
         true => None,
         false => {
             let places = Refusals { refusals, damage: case.damage, expected };
-            places.judge(engine, &chain, fuel, other, verdicts)?
+            places.judge(engine, (&chain, fuel), other, observer, verdicts)?
         }
     };
     let outcome = if let Some(outcome) = refused {
         outcome
     } else if case.damage.is_unsteady() {
         chain.rearm();
-        match engine.open(&chain) {
-            Ok(mut disk) => judged_walk(&mut disk, whole, fuel, verdicts)?.0,
-            Err(_) => RawOutcome::Refused,
+        match observed::opened(engine.open(&chain), observer) {
+            Some(mut disk) => judged_walk(&mut disk, whole, fuel, observer, verdicts)?.0,
+            None => RawOutcome::Refused,
         }
     } else {
         let may_fail_to_read = case.damage.may_change_identities(case.images);
-        Answers { whole, other, fuel, may_fail_to_read, verdicts }.judge(engine, &chain, entropy)?
+        let measured = MeasuredChain { chain: &chain, meter, span_bits: case.table_span_bits };
+        let answers = Answers { whole, other, fuel, may_fail_to_read, observer, verdicts };
+        answers.judge(engine, &measured, entropy)?
     };
     if !case.damage.is_trapped() {
         verdicts.judge(untouched(case.damage, expected, whole, clipped))?;
@@ -76,7 +80,8 @@ pub fn check<E: Engine>(
     chain.rearm();
     let index = entropy.below(4) as u32;
     if let Ok(mut disk) = engine.open_snapshot(&chain, index) {
-        let walked = walk(&mut disk, other, fuel).map_err(Violation::into_drawn);
+        observer.event(State::Check, Event::Snapshot);
+        let walked = walk(&mut disk, other, fuel, observer).map_err(Violation::into_drawn);
         verdicts.judge_answers(QuestionKind::Map, walked)?;
     }
     Ok(outcome)
@@ -93,16 +98,18 @@ struct Refusals<'a> {
 impl Refusals<'_> {
     /// Judges the answers at these places. Returns the result of the run if there is nothing else to judge: the engine
     /// does not open the image, or QEMU does not.
-    fn judge<E: Engine>(
+    fn judge<E: Engine, O: Observer>(
         &self,
         engine: &mut E,
-        chain: &Chain,
-        fuel: Fuel,
+        (chain, fuel): (&Chain, Fuel),
         walked: &mut Vec<Extent>,
+        observer: &O,
         verdicts: &mut Verdicts,
     ) -> Result<Option<RawOutcome>, Box<Violation>> {
         let Self { refusals, damage, expected } = *self;
-        let Ok(mut disk) = engine.open(chain) else { return Ok(Some(RawOutcome::Refused)) };
+        let Some(mut disk) = observed::opened(engine.open(chain), observer) else {
+            return Ok(Some(RawOutcome::Refused));
+        };
         for place in refusals {
             let held = refusal::check(&mut disk, place, damage, expected, fuel, walked);
             verdicts.judge(held)?;

@@ -16,6 +16,7 @@ pub mod lookup;
 pub mod maximal;
 pub mod memory;
 pub mod model;
+pub mod observed;
 pub mod partition;
 pub mod qcow2;
 pub mod raw;

@@ -6,19 +6,23 @@
 //! Numbers of steps saturate, because a bound of 2^64 steps is none. The extents that are read end on the disk
 //! (`partition`).
 
+use std::sync::Arc;
+
 use crate::disk::extent::{Extent, Window};
 use crate::disk::image_format::ImageFormat;
+use crate::disk::observer::{Event, Observer, State, Vital};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
 use crate::harness::idle::QuestionKind;
+use crate::harness::meter::Meter;
 use crate::harness::verdicts::Verdicts;
 use crate::images::damage::{BrokenRule, broken_at_open};
 use crate::images::entropy::Entropy;
 use crate::images::files::Images;
 
 use super::collector::{Collector, Fuel};
-use super::{Violation, bounds, flags, lookup, maximal, partition, refusal, window};
+use super::{Violation, bounds, flags, lookup, maximal, observed, partition, refusal, window};
 
 /// The result of a run on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,28 +54,32 @@ pub struct RawJudge {
     whole: Vec<Extent>,
     other: Vec<Extent>,
     file: Images,
+    meter: Arc<Meter>,
 }
 
 impl RawJudge {
-    /// Judges the engine's answers about a file of a format.
+    /// Judges the engine's answers about a file of a format, and reports their events to `observer`.
     ///
     /// # Errors
     /// The oracle found a violation.
-    pub fn judge<E: Engine>(
+    pub fn judge<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
         (format, input): (ImageFormat, &[u8]),
+        observer: &O,
         verdicts: &mut Verdicts,
     ) -> Result<RawOutcome, Box<Violation>> {
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
         let fuel = Fuel::of_file(input.len() as u64);
-        let Self { whole, other, .. } = self;
-        let answers = Answers { whole, other, fuel, may_fail_to_read: false, verdicts };
+        let Self { whole, other, meter, .. } = self;
+        Meter::renew(meter);
         self.file.become_file(format, input);
-        let chain = Chain::new(&self.file);
+        let chain = Chain::metered(&self.file, meter);
+        let measured = MeasuredChain { chain: &chain, meter, span_bits: u64::BITS - 1 };
+        let answers = Answers { whole, other, fuel, may_fail_to_read: false, observer, verdicts };
         match broken_at_open(format, &self.file.top().image) {
             Some(rule) => answers.judge_refused(engine, &chain, rule),
-            None => answers.judge(engine, &chain, entropy),
+            None => answers.judge(engine, &measured, entropy),
         }
     }
 }
@@ -100,18 +108,27 @@ impl Fuel {
     }
 }
 
+/// A chain whose reads are counted.
+pub(super) struct MeasuredChain<'a> {
+    pub(super) chain: &'a Chain,
+    pub(super) meter: &'a Meter,
+    /// Each table of the disk maps `1 << span_bits` bytes.
+    pub(super) span_bits: u32,
+}
+
 /// The buffers and the fuel for judging answers without a model.
-pub(super) struct Answers<'a> {
+pub(super) struct Answers<'a, O> {
     /// The extents of the whole walk, up to a bound.
     pub(super) whole: &'a mut Vec<Extent>,
     pub(super) other: &'a mut Vec<Extent>,
     pub(super) fuel: Fuel,
     /// Reads may fail where the walk succeeds: for VMDK images that no longer fit their parents.
     pub(super) may_fail_to_read: bool,
+    pub(super) observer: &'a O,
     pub(super) verdicts: &'a mut Verdicts,
 }
 
-impl Answers<'_> {
+impl<O: Observer> Answers<'_, O> {
     /// Judges the answers about an image that QEMU does not open, because it breaks `rule`.
     fn judge_refused<E: Engine>(
         self,
@@ -119,7 +136,10 @@ impl Answers<'_> {
         chain: &Chain,
         rule: BrokenRule,
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
+        let opened = engine.open(chain);
+        let Some(mut disk) = observed::opened(opened, self.observer) else {
+            return Ok(RawOutcome::Refused);
+        };
         let whole_disk = 0..disk.virtual_size_bytes();
         let answered = refusal::check_piece(&mut disk, rule, whole_disk, self.fuel, self.other);
         self.verdicts.judge(answered)?;
@@ -130,24 +150,37 @@ impl Answers<'_> {
     pub(super) fn judge<E: Engine>(
         self,
         engine: &mut E,
-        chain: &Chain,
+        measured: &MeasuredChain<'_>,
         entropy: &mut Entropy,
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, other, fuel, may_fail_to_read, verdicts } = self;
+        let Self { whole, other, fuel, may_fail_to_read, observer, verdicts } = self;
+        let MeasuredChain { chain, meter, span_bits } = *measured;
         whole.clear();
-        let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
+        meter.restart(u64::MAX);
+        let opened = engine.open(chain);
+        let Some(mut disk) = observed::opened(opened, observer) else {
+            return Ok(RawOutcome::Refused);
+        };
         let size = disk.virtual_size_bytes();
-        let (outcome, complete) = judged_walk(&mut disk, whole, fuel, verdicts)?;
+        let (outcome, complete) = judged_walk(&mut disk, whole, fuel, observer, verdicts)?;
+        observer.vital(Vital::Reads, meter.reads());
+        observer.vital(Vital::ReadBytes, meter.bytes());
         verdicts.judge(flags::check(whole))?;
         // Damage may change the place where the next file begins.
         if chain.layers().iter().all(|layer| layer.extents.is_empty()) {
             verdicts.judge(maximal::check(whole, &[]))?;
         }
+        if O::OBSERVES {
+            observed::extents(whole, span_bits, observer);
+        }
         let asked = &whole[..whole.len().min(MAX_ASKED)];
+        observer.event(State::Check, Event::Lookup);
         let looked_up = lookup::check(&mut disk, asked, |_| true);
         verdicts.judge_answers(QuestionKind::Status, looked_up)?;
         if !may_fail_to_read {
-            verdicts.judge_answers(QuestionKind::Read, read_edges(&mut disk, asked))?;
+            observer.event(State::Check, Event::Read);
+            let read = read_edges(&mut disk, asked, observer);
+            verdicts.judge_answers(QuestionKind::Read, read)?;
         }
         if complete {
             let start = GuestOffset::new(entropy.below(size.max(1)));
@@ -161,13 +194,14 @@ impl Answers<'_> {
 
 /// Walks as [`walk`] does. If the engine has no answer, or the oracle meets a known finding, there are no extents:
 /// those that came before mean nothing.
-pub(super) fn judged_walk(
+pub(super) fn judged_walk<O: Observer>(
     disk: &mut impl OpenDisk,
     whole: &mut Vec<Extent>,
     fuel: Fuel,
+    observer: &O,
     verdicts: &mut Verdicts,
 ) -> Result<(RawOutcome, bool), Box<Violation>> {
-    let walked = verdicts.judge_answers(QuestionKind::Map, walk(disk, whole, fuel))?;
+    let walked = verdicts.judge_answers(QuestionKind::Map, walk(disk, whole, fuel, observer))?;
     Ok(walked.unwrap_or_else(|| {
         whole.clear();
         (RawOutcome::Walked, false)
@@ -176,11 +210,13 @@ pub(super) fn judged_walk(
 
 /// Walks a disk up to a bound, and returns whether the walk is complete. Checks that the extents tile the disk or its
 /// beginning.
-pub(super) fn walk(
+pub(super) fn walk<O: Observer>(
     disk: &mut impl OpenDisk,
     whole: &mut Vec<Extent>,
     fuel: Fuel,
+    observer: &O,
 ) -> Result<(RawOutcome, bool), Box<Violation>> {
+    observer.event(State::Check, Event::Walk);
     let size = disk.virtual_size_bytes();
     let mut collector = Collector::new(whole, fuel.steps).stopping_after(MAX_EXTENTS);
     let walked = disk.map(Window::ALL, &mut collector);
@@ -191,17 +227,25 @@ pub(super) fn walk(
         return Err(super::unexpected_error("walk", "image", error));
     }
     bounds::check_steps(exhausted && fuel.enough, fuel.steps)?;
+    if let Err(error) = &walked {
+        observed::error(error, observer);
+    }
     let complete = walked.is_ok() && !exhausted && whole.len() < MAX_EXTENTS;
     if complete {
         partition::check(whole, &(0..size))?;
     } else {
+        observer.event(State::Check, Event::Stopped);
         partition::prefix(whole, &(0..size))?;
     }
     Ok((if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed }, complete))
 }
 
 /// Reads at the edges of extents. Compressed data may be broken; all other data must be readable.
-fn read_edges(disk: &mut impl OpenDisk, extents: &[Extent]) -> super::OracleResult {
+fn read_edges<O: Observer>(
+    disk: &mut impl OpenDisk,
+    extents: &[Extent],
+    observer: &O,
+) -> super::OracleResult {
     let mut bytes = [0; 64];
     for extent in extents {
         let length = usize::try_from(extent.length_bytes).unwrap_or(usize::MAX).min(bytes.len());
@@ -212,7 +256,8 @@ fn read_edges(disk: &mut impl OpenDisk, extents: &[Extent]) -> super::OracleResu
                 Err(error) if !extent.mapping.compressed => {
                     return Err(super::unexpected_error("data", "range", &error));
                 }
-                _ => {}
+                Err(error) => observed::error(&error, observer),
+                Ok(()) => {}
             }
         }
     }

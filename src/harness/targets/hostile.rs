@@ -90,11 +90,12 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
             if engine.begin_rehearsal() {
                 let (entropy, verdicts) = (&mut entropy.clone(), &mut Verdicts::default());
                 // Only the questions count.
-                let _ = hostile::check(engine, case, expected, entropy, buffers, verdicts);
+                let _ = hostile::check(engine, (case, expected), entropy, &(), buffers, verdicts);
                 engine.end_rehearsal();
             }
             let memory = MemoryMeter::begin();
-            let judged = hostile::check(engine, case, expected, &mut entropy, buffers, verdicts);
+            let damaged = (case, &expected[..]);
+            let judged = hostile::check(engine, damaged, &mut entropy, observer, buffers, verdicts);
             let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed)?;
             verdicts.judge(memory.check(engine.policy().memory))?;
             match judged {

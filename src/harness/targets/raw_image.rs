@@ -29,14 +29,14 @@ pub(super) const DEFINITION: Definition = Definition {
 pub(super) fn create<E, O>(
     engine: E,
     _names: FileNames,
-    _observer: &O,
+    observer: &O,
     _second: Option<Box<dyn SecondOpinion>>,
 ) -> Box<dyn Target>
 where
     E: Engine + 'static,
     O: Observer + Clone + 'static,
 {
-    Box::new(RawImage::new(engine))
+    Box::new(RawImage::observed(engine, observer.clone()))
 }
 
 /// The maximum number of references that a recount of a file keeps. A file may name a table many times, and libFuzzer
@@ -45,19 +45,20 @@ const MAX_FILE_REFERENCES: usize = 1 << 20;
 
 /// Judges how the engine reads files of any content.
 #[derive(Debug)]
-pub struct RawImage<E> {
+pub struct RawImage<E, O: Observer = ()> {
     engine: E,
+    observer: O,
     recount: Recount,
     judge: RawJudge,
     verdicts: Verdicts,
 }
 
-impl<E: Engine> RawImage<E> {
-    /// Creates the target with `engine` under test.
-    pub fn new(engine: E) -> Self {
+impl<E: Engine, O: Observer> RawImage<E, O> {
+    /// Creates the target with `engine` under test. The oracles report events to `observer`.
+    pub fn observed(engine: E, observer: O) -> Self {
         let recount = Recount::bounded(MAX_FILE_REFERENCES);
         let verdicts = Verdicts::knowing(engine.known_findings());
-        Self { engine, recount, judge: RawJudge::default(), verdicts }
+        Self { engine, observer, recount, judge: RawJudge::default(), verdicts }
     }
 }
 
@@ -71,9 +72,9 @@ fn format_of(file: &[u8], claims: &Claims) -> ImageFormat {
     }
 }
 
-impl<E: Engine> Target for RawImage<E> {
+impl<E: Engine, O: Observer> Target for RawImage<E, O> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, recount, judge, verdicts } = self;
+        let Self { engine, observer, recount, judge, verdicts } = self;
         let format = format_of(input, &engine.claims());
         if format == ImageFormat::Qcow2 {
             // The recount must end without a panic. Any result is correct for a file of any content.
@@ -83,16 +84,17 @@ impl<E: Engine> Target for RawImage<E> {
         verdicts.begin_run();
         if engine.begin_rehearsal() {
             // Only the questions count.
-            let _ = judge.judge(engine, (format, input), &mut Verdicts::default());
+            let _ = judge.judge(engine, (format, input), &(), &mut Verdicts::default());
             engine.end_rehearsal();
         }
         let memory = MemoryMeter::begin();
-        let judged = judge.judge(engine, (format, input), verdicts);
+        let judged = judge.judge(engine, (format, input), observer, verdicts);
         let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed);
         let judged = judged.and_then(|outcome| {
             verdicts.judge(memory.check(engine.policy().memory))?;
             Ok(outcome)
         });
+        observer.measured();
         let outcome = judged
             .map_err(|violation| Box::new(Failure { violation: *violation, operations_run: 0 }))?;
         let (refused, failed) = match outcome {
