@@ -19,19 +19,12 @@ use super::recipe::{Command, DiskQuestion, Recipe};
 type RecipeReducer = fn(&mut RecipeSearch<'_>);
 
 /// All reducers, in the order in which they run: those that remove most come first.
-const RECIPE_REDUCERS: [RecipeReducer; 7] = [
-    steps,
-    layers::reduce,
-    commands,
-    requests,
-    words::reduce,
-    numbers::reduce,
-    programs::reduce,
-];
+const RECIPE_REDUCERS: [RecipeReducer; 7] =
+    [steps, layers::reduce, commands, requests, words::reduce, numbers::reduce, programs::reduce];
 
 /// Minimizes a recipe that showed a divergence.
 pub fn minimize(recipe: &Recipe, met: Met, tries: Tries<'_>) -> MinimizedRecipe {
-    let best = MinimizedRecipe { recipe: recipe.clone(), met, tries: 0 };
+    let best = MinimizedRecipe::as_found(recipe, met);
     let mut search = RecipeSearch { best, tries };
     only_the_question(&mut search);
     loop {
@@ -40,6 +33,7 @@ pub fn minimize(recipe: &Recipe, met: Met, tries: Tries<'_>) -> MinimizedRecipe 
             reducer(&mut search);
         }
         if search.best.recipe == before || search.is_spent() {
+            search.best.is_minimized = true;
             return search.best;
         }
     }

@@ -6,7 +6,9 @@ use crate::differential::recipe::{Command, FOLDER, Recipe, value_of};
 /// Removes images.
 pub(super) fn reduce(search: &mut RecipeSearch<'_>) {
     each_command(search, |search, step, at| {
-        let Some(overlay) = command(search.recipe(), step, at).and_then(Overlay::of) else { return };
+        let Some(overlay) = command(search.recipe(), step, at).and_then(Overlay::of) else {
+            return;
+        };
         let without_image = overlay.removed(search.recipe());
         if search.keep(without_image) {
             return;
