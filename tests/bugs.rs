@@ -1,6 +1,7 @@
 //! The patches that plant bugs (`bugs/`, `bugs/hard/`). Each patch describes its bug and applies to the present code.
 //! Beside it lies the smallest input that shows the bug; without the patch, that input shows nothing. `scripts/bugs`
 //! builds each bug and checks the rest: both loops find it, and with `--smallest`, the smallest input shows it.
+//! `scripts/differential-bugs` does so for the differential campaign, which finds those of `bugs/differential/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,8 @@ fn field<'a>(patch: &'a str, name: &str) -> Option<&'a str> {
 
 #[test]
 fn every_patch_applies_to_the_code() {
-    let all = [patches("bugs"), patches("bugs/hard"), patches("bugs/deadly")].concat();
+    let folders = ["bugs", "bugs/hard", "bugs/deadly", "bugs/differential"];
+    let all = folders.map(patches).concat();
     assert!(all.len() > 30);
     for path in all {
         let patch = fs::read_to_string(&path).unwrap();
@@ -69,7 +71,7 @@ fn every_patch_applies_to_the_code() {
 
 #[test]
 fn every_patch_describes_its_bug() {
-    for path in [patches("bugs"), patches("bugs/hard")].concat() {
+    for path in ["bugs", "bugs/hard", "bugs/differential"].map(patches).concat() {
         let patch = fs::read_to_string(&path).unwrap();
         for (line, field) in patch.lines().zip(["Class: ", "What: ", "Found as: "]) {
             assert!(line.len() > field.len() && line.starts_with(field), "{}", path.display());

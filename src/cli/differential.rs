@@ -11,8 +11,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
+use crate::differential::iteration::RecipeRunner;
 use crate::differential::page;
-use crate::differential::quirks::{Cause, QUIRKS, Quirk};
+use crate::differential::quirks::{Cause, QUIRKS};
 use crate::differential::recipe::DiskOperation;
 use crate::differential::recording::{self, RecordingError};
 use crate::differential::reports::{ISSUE_FILE, Reports};
@@ -40,10 +41,13 @@ Each divergence is minimized, and its report is a folder under --report: the com
 and the images. summary.json and index.html there describe the whole campaign. Divergences with the same \
 fingerprint are counted and written once. docs/quirks.md lists the known ones, which are counted only.
 
+Ctrl-C ends a campaign after the iterations that are running; a second one ends it at once.
+
 A campaign works in a subfolder of --workdir, and removes it at its end. The next campaign removes the \
 subfolders of campaigns that were killed.
 
-Exit codes: 0 no divergence; 1 a divergence was found; 2 the campaign could not run.
+Exit codes: 0 no divergence; 1 a divergence was found; 2 the campaign could not run, or it was interrupted \
+before it found a divergence.
 
 Example: qcowfuzz differential --seed 1 --iterations 200 --workdir /var/tmp/campaign")]
 pub struct Arguments {
@@ -153,13 +157,13 @@ fn iteration_named(text: &str) -> Result<(u64, u64), String> {
 /// Runs a campaign, or writes a recording, or compares with one.
 pub fn run(arguments: &Arguments) -> ExitResult {
     let tested = tested(arguments)?;
-    let timeout = Duration::from_secs(arguments.timeout);
+    let (timeout, cpu) = (Duration::from_secs(arguments.timeout), Arc::default());
     if let Some(path) = &arguments.against_recording {
         let qemu = QemuTools::default();
-        return against(path, Sides { qemu, tested, timeout }, arguments);
+        return against(path, Sides { qemu, tested, timeout, cpu }, arguments);
     }
     let qemu = QemuTools::find(&arguments.qemu_img.clone().unwrap_or("qemu-img".into()))?;
-    let plan = plan(arguments, Sides { qemu, tested, timeout });
+    let plan = plan(arguments, Sides { qemu, tested, timeout, cpu });
     let folder = WorkFolder::create(&arguments.workdir)?;
     let stop: Arc<AtomicBool> = stop_on_ctrl_c()?;
     let bar = progress(plan.iterations);
@@ -184,7 +188,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         bar.set_message(format!("{} divergences", summary.found.len()));
     });
     bar.finish_and_clear();
-    finish(&summary?, arguments, &reports)
+    finish(&summary?, arguments, &reports, (&plan.sides, &folder))
 }
 
 /// Compares with a recording.
@@ -193,7 +197,7 @@ fn against(path: &Path, mut sides: Sides, arguments: &Arguments) -> ExitResult {
     let reports = reports(arguments)?;
     let summary = recording::check(path, &mut sides, QUIRKS, &folder, &reports)?;
     page::save(&summary, &reports)?;
-    finish(&summary, arguments, &reports)
+    finish(&summary, arguments, &reports, (&sides, &folder))
 }
 
 fn reports(arguments: &Arguments) -> Result<Reports, CommandError> {
@@ -202,10 +206,20 @@ fn reports(arguments: &Arguments) -> Result<Reports, CommandError> {
 }
 
 /// Prints the summary, or the issues.
-fn finish(summary: &Summary, arguments: &Arguments, reports: &Reports) -> ExitResult {
+fn finish(
+    summary: &Summary,
+    arguments: &Arguments,
+    reports: &Reports,
+    place: (&Sides, &WorkFolder),
+) -> ExitResult {
     match arguments.file {
-        true => print_issues(summary, reports)?,
+        true => print_issues(summary, reports, place)?,
         false => print(summary, arguments.json, |summary, out| lines(summary, reports, out))?,
+    }
+    if !summary.is_complete && summary.found.is_empty() {
+        let all = summary.distribution.iterations;
+        let message = format!("interrupted after {all} iterations, before a divergence was found");
+        return Err(CommandError::Message(message));
     }
     Ok(Exit::after(summary.found.len()))
 }
@@ -262,7 +276,11 @@ fn recipe_lines(rng_seed: u64, iteration: u64) -> io::Result<()> {
 }
 
 /// Prints the issues of all divergences.
-fn print_issues(summary: &Summary, reports: &Reports) -> Result<(), CommandError> {
+fn print_issues(
+    summary: &Summary,
+    reports: &Reports,
+    (sides, folder): (&Sides, &WorkFolder),
+) -> Result<(), CommandError> {
     let mut texts = Vec::with_capacity(summary.found.len());
     for found in summary.found.values() {
         let path = reports.dir().join(&found.folder).join(ISSUE_FILE);
@@ -272,7 +290,18 @@ fn print_issues(summary: &Summary, reports: &Reports) -> Result<(), CommandError
         );
     }
     let known = QUIRKS.iter().filter(|quirk| summary.quirks.contains_key(quirk.id));
-    texts.extend(known.filter(|quirk| quirk.cause == Cause::Qemu).map(Quirk::issue));
+    for quirk in known.filter(|quirk| quirk.cause == Cause::Qemu) {
+        // A recording is compared without QEMU.
+        let has_qemu = !sides.qemu.img.as_os_str().is_empty();
+        let course = match has_qemu {
+            true => {
+                let runner = RecipeRunner { sides, quirks: &[], folder: &folder.job(0)? };
+                Some(runner.run(&(quirk.example)()))
+            }
+            false => None,
+        };
+        texts.push(quirk.issue(course.as_ref().map(|course| (course, sides))));
+    }
     print(&(), false, |(), out| out.write_all(texts.join("\n").as_bytes()))
 }
 
@@ -290,13 +319,9 @@ fn lines(summary: &Summary, reports: &Reports, out: &mut impl Write) -> io::Resu
         out,
         "{tested} and QEMU {qemu_version}: {all} iterations in {seconds:.1} s, {rate:.1} a second"
     )?;
-    if summary.qemu_share > 0.0 {
-        writeln!(
-            out,
-            "QEMU's processes: {:.0}% of the time in processes",
-            summary.qemu_share * 100.0
-        )?;
-    }
+    let shares =
+        summary.cpu_seconds.shares().map(|(name, share)| format!("{name} {:.0}%", share * 100.0));
+    writeln!(out, "CPU time: {}", shares.join(", "))?;
     for (heading, group) in summary.distribution.groups() {
         writeln!(out, "{heading}:")?;
         for (name, count) in group {
@@ -317,9 +342,10 @@ fn lines(summary: &Summary, reports: &Reports, out: &mut impl Write) -> io::Resu
         found.commands.iter().try_for_each(|line| writeln!(out, "    {line}"))?;
     }
     if !summary.is_complete {
-        writeln!(out, "stopped before the end")?;
+        writeln!(out, "interrupted before the last iteration")?;
     }
     match summary.found.len() {
+        0 if !summary.is_complete => writeln!(out, "divergences: none so far"),
         0 => writeln!(out, "divergences: none"),
         count => writeln!(out, "\ndivergences: {count}; reports: {}", reports.dir().display()),
     }

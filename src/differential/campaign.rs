@@ -1,89 +1,31 @@
 //! A campaign: many iterations, on several threads, and what they found together.
 
-use std::path::Path;
+mod found;
+mod plan;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::disk::error::Error;
-use crate::disk::features::FeatureSet;
-use crate::disk::image_format::ImageFormat;
 
-use super::claims::features_of;
-use super::draw;
-use super::iteration::{Course, Met, RecipeRunner, format_of};
-use super::minimize::{Tries, minimize};
+use super::iteration::{Course, RecipeRunner};
 use super::page;
 use super::perform::IterationError;
-use super::quirks::Quirk;
-use super::recipe::{DiskOperation, Recipe};
-use super::reports::{ReportOrigin, Reports};
-use super::sides::Sides;
-use super::summary::{FoundDivergence, Summary};
+use super::recipe::Recipe;
+use super::reports::Reports;
+use super::summary::Summary;
 use super::workdir::WorkFolder;
+use found::Unreported;
+
+pub(super) use plan::MAX_LEFT_OUT;
+pub use plan::{NoIteration, Plan};
 
 /// The time between two summaries on the disk.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The maximum number of consecutive iterations that a plan skips. A plan that skips more matches no iteration.
-pub(super) const MAX_LEFT_OUT: u64 = 10_000;
-/// The longest time that a divergence is minimized. Recipes that hang take the time limit of a process each.
-const MAX_MINIMIZE_TIME: Duration = Duration::from_secs(300);
-
-/// The task of a campaign.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The seed of all random numbers.
-    pub rng_seed: u64,
-    /// The first iteration.
-    pub first: u64,
-    /// The number of iterations.
-    pub iterations: u64,
-    /// The number of threads.
-    pub jobs: usize,
-    /// The formats that the disks of an iteration may have.
-    pub formats: Vec<ImageFormat>,
-    /// The operations that an iteration may have, beside the creation.
-    pub operations: Vec<DiskOperation>,
-    /// Features that the disks of an iteration may not have.
-    pub lacks: FeatureSet,
-    /// End at the first divergence.
-    pub fail_fast: bool,
-    /// The programs.
-    pub sides: Sides,
-    /// The divergences that are known.
-    pub quirks: &'static [Quirk],
-}
-
-impl Plan {
-    /// Returns the next iteration that the user wants, from `number` on, and its number.
-    pub(super) fn next(&self, number: u64) -> Option<(u64, Recipe)> {
-        let numbers = number..number.saturating_add(MAX_LEFT_OUT);
-        let drawn = |number| (number, draw::recipe(self.rng_seed, number));
-        numbers.map(drawn).find(|(_, recipe)| self.wants(recipe))
-    }
-
-    /// Reports whether an iteration has only formats and operations that the user wants. The recipe of an iteration
-    /// never depends on that wish: other iterations are skipped.
-    fn wants(&self, recipe: &Recipe) -> bool {
-        let has_all_claims = !self.lacks.meets(features_of(recipe));
-        has_all_claims
-            && recipe.steps.iter().all(|step| {
-                let format = ImageFormat::named(format_of(&step.disk).as_bytes());
-                let is_wanted = |operation| self.operations.contains(&operation);
-                format.is_none_or(|format| self.formats.contains(&format))
-                    && (step.operation == DiskOperation::Create || is_wanted(step.operation))
-            })
-    }
-}
-
-/// No iteration is as the user wants.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error(
-    "none of the {MAX_LEFT_OUT} iterations from number {0} on matches --formats, --operations and --lacks, \
-     expected a wider selection"
-)]
-pub struct NoIteration(pub u64);
+/// The number of first iterations of which one must work. If all of them fail, the campaign cannot run.
+const MAX_FAILED_ITERATIONS: u64 = 20;
 
 /// The reason why a campaign could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -94,13 +36,13 @@ pub enum DifferentialError {
     /// A file of the campaign could not be read or written.
     #[error(transparent)]
     File(#[from] Error),
-    /// An iteration could not be carried out.
-    #[error("iteration {number}: {error}")]
-    Iteration {
-        /// The number of the iteration.
-        number: u64,
-        /// The reason.
-        error: IterationError,
+    /// No iteration could be carried out.
+    #[error("none of {iterations} iterations could be carried out; the last one: {what}")]
+    NoneWorks {
+        /// The number of iterations.
+        iterations: u64,
+        /// The reason of the last one.
+        what: String,
     },
 }
 
@@ -123,6 +65,8 @@ struct State {
     /// The number of iterations that are left to hand out.
     left: u64,
     summary: Summary,
+    /// The divergences whose reports are still written. No other thread writes them, and no summary names them.
+    unreported: Unreported,
     /// The first failure of the campaign itself.
     failure: Option<DifferentialError>,
     saved: Instant,
@@ -143,7 +87,8 @@ impl<'c> DifferentialCampaign<'c> {
             ..Summary::default()
         };
         let (next, left) = (plan.first, plan.iterations);
-        let state = State { next, left, summary, failure: None, saved: Instant::now() };
+        let (unreported, saved) = (Unreported::default(), Instant::now());
+        let state = State { next, left, summary, unreported, failure: None, saved };
         Self { plan, folder, reports, stop, state: Mutex::new(state) }
     }
 
@@ -151,7 +96,7 @@ impl<'c> DifferentialCampaign<'c> {
     /// the folder of the reports.
     ///
     /// # Errors
-    /// A folder cannot be used, or an iteration cannot be carried out.
+    /// A report cannot be written, or no iteration can be carried out.
     pub fn run(&self, watch: &(impl Fn(&Summary) + Sync)) -> Result<Summary, DifferentialError> {
         let start = Instant::now();
         std::thread::scope(|scope| {
@@ -211,20 +156,23 @@ impl<'c> DifferentialCampaign<'c> {
         recipe: &Recipe,
         start: Instant,
     ) -> Result<(), DifferentialError> {
-        let folder = self.folder.job(job)?;
         let Plan { sides, quirks, .. } = self.plan;
-        let course = RecipeRunner { sides, quirks, folder: &folder }
-            .run(recipe)
-            .map_err(|error| DifferentialError::Iteration { number, error })?;
+        let course = match self.folder.job(job) {
+            Ok(folder) => RecipeRunner { sides, quirks, folder: &folder }.run(recipe),
+            Err(error) => {
+                Course::default().failed(recipe, (0, None), &IterationError::Folder(error))
+            }
+        };
         let is_new = self.count(recipe, &course, start);
+        self.fail_if_none_works(&course)?;
         if let Some(met) = course.met.filter(|_| is_new) {
             if self.plan.fail_fast {
                 self.stop.store(true, Ordering::Relaxed);
             }
-            self.report(number, recipe, met, &folder)?;
+            self.report(number, recipe, met, &self.folder.path_of(job), start)?;
         }
         let mut state = self.lock();
-        if is_new || state.saved.elapsed() > SUMMARY_INTERVAL {
+        if state.saved.elapsed() > SUMMARY_INTERVAL {
             self.save(&mut state, start)?;
         }
         Ok(())
@@ -233,53 +181,40 @@ impl<'c> DifferentialCampaign<'c> {
     /// Counts an iteration. Returns true if it met a divergence that no earlier iteration met.
     fn count(&self, recipe: &Recipe, course: &Course, start: Instant) -> bool {
         let mut state = self.lock();
-        let summary = &mut state.summary;
+        let State { summary, unreported, .. } = &mut *state;
         summary.distribution.add(recipe, course);
-        summary.times.add(course);
-        summary.measure(start.elapsed());
+        summary.failed += u64::from(course.is_failed());
+        summary.measure(start.elapsed(), self.plan.sides.cpu.seconds());
         for id in &course.quirks {
             *summary.quirks.entry((*id).to_string()).or_default() += 1;
         }
         let Some(met) = &course.met else { return false };
-        let known = summary.found.get_mut(&met.fingerprint);
-        let is_new = known.is_none();
-        match known {
-            Some(found) => found.times += 1,
-            // The report follows, and another thread must not write it too.
-            None => {
-                summary.found.insert(met.fingerprint.clone(), FoundDivergence::default());
+        match summary.found.get_mut(&met.fingerprint) {
+            Some(found) => {
+                found.times += 1;
+                false
             }
+            None => unreported.count(&met.fingerprint),
         }
-        is_new
     }
 
-    /// Minimizes a divergence, and writes its report.
-    fn report(
-        &self,
-        iteration: u64,
-        recipe: &Recipe,
-        met: Met,
-        folder: &Path,
-    ) -> Result<(), DifferentialError> {
-        let Plan { sides, quirks, rng_seed, .. } = self.plan;
-        let deadline = Instant::now().checked_add(MAX_MINIMIZE_TIME);
-        let tries = Tries { sides, quirks, folder, deadline };
-        let minimized = minimize(recipe, met, tries);
-        // The images of the minimized recipe are those of the report.
-        tries
-            .met(&minimized.recipe)
-            .map_err(|error| DifferentialError::Iteration { number: iteration, error })?;
-        let origin = ReportOrigin { rng_seed: *rng_seed, iteration, recipe, sides };
-        let report = self.reports.write(origin, &minimized, &folder.join("disk"))?;
-        if let Some(found) = self.lock().summary.found.get_mut(&report.fingerprint) {
-            *found = FoundDivergence::of(&report, found.times);
+    /// Fails if the first iterations, or all, could not be carried out.
+    fn fail_if_none_works(&self, course: &Course) -> Result<(), DifferentialError> {
+        let state = self.lock();
+        let iterations = state.summary.distribution.iterations;
+        let is_late = iterations >= self.plan.iterations.min(MAX_FAILED_ITERATIONS);
+        match course.met.as_ref().filter(|_| is_late && state.summary.failed == iterations) {
+            Some(met) => {
+                let what = met.divergence.detail.clone();
+                Err(DifferentialError::NoneWorks { iterations, what })
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes the summary, for programs and for people.
     fn save(&self, state: &mut State, start: Instant) -> Result<(), DifferentialError> {
-        state.summary.measure(start.elapsed());
+        state.summary.measure(start.elapsed(), self.plan.sides.cpu.seconds());
         state.saved = Instant::now();
         Ok(page::save(&state.summary, self.reports)?)
     }

@@ -12,6 +12,24 @@ const FAR_DATA_BYTES: u64 = 1 << 20;
 /// The numbers of extents above which a map counts as long, and as very long.
 const LONG: [usize; 2] = [10, 10_000];
 
+/// The options without which a command of qemu-img does something else.
+const SWITCHES: [&str; 14] = [
+    "-c",
+    "-n",
+    "-S",
+    "-u",
+    "-d",
+    "-a",
+    "--image-opts",
+    "--shrink",
+    "--add",
+    "--merge",
+    "--clear",
+    "--remove",
+    "--enable",
+    "--disable",
+];
+
 /// Counts of iterations. Each map goes from a name to the number of iterations that had it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Distribution {
@@ -127,8 +145,7 @@ fn of_image(words: &[String]) -> Vec<String> {
         .map(|option| format!("{format}: {option}"))
         .collect();
     let has = |option: &str| words.iter().any(|word| word == option);
-    let switches = ["-c", "-n", "-S", "-u", "-d", "-a", "--image-opts", "--shrink", "--merge"];
-    features.extend(switches.iter().filter(|it| has(it)).map(|it| format!("{verb} {it}")));
+    features.extend(SWITCHES.iter().filter(|it| has(it)).map(|it| format!("{verb} {it}")));
     let absolute = value("-b").is_some_and(|name| name.starts_with('{'));
     features.extend(absolute.then(|| "absolute backing name".to_string()));
     features

@@ -34,6 +34,8 @@ pub enum DivergenceKind {
     FileChanged,
     /// The image of a program violates an invariant, or QEMU's answer contradicts the model of the program.
     ModelDivergence,
+    /// The campaign could not start a process, or not read or write a file.
+    HarnessFailure,
 }
 
 impl DivergenceKind {
@@ -53,6 +55,7 @@ impl DivergenceKind {
             Self::TooMuchOutput => "too_much_output",
             Self::FileChanged => "file_changed",
             Self::ModelDivergence => "model_divergence",
+            Self::HarnessFailure => "harness_failure",
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::process::Reply;
+
 /// The most lines of an output that an issue quotes.
 const MAX_QUOTED_LINES: usize = 20;
 
@@ -16,7 +18,7 @@ pub(super) struct Issue<'i> {
     /// The shell commands that show it.
     pub(super) commands: &'i [String],
     /// The names and the texts of the outputs.
-    pub(super) outputs: &'i [(&'i str, String)],
+    pub(super) outputs: &'i [(String, String)],
 }
 
 impl Issue<'_> {
@@ -31,13 +33,24 @@ impl Issue<'_> {
             if output.lines().count() > MAX_QUOTED_LINES {
                 lines.push("…");
             }
-            if !lines.is_empty() {
-                let _ = writeln!(text, "\n{name}:\n");
-                text += &block("text", lines.into_iter());
+            if lines.is_empty() {
+                lines.push("(no output)");
             }
+            let _ = writeln!(text, "\n{name}:\n");
+            text += &block("text", lines.into_iter());
         }
         text
     }
+}
+
+/// Returns what both sides printed, and how they ended.
+pub(super) fn outputs(
+    (qemu, tested): (&Reply, Option<&Reply>),
+    tested_name: &str,
+) -> Vec<(String, String)> {
+    let named = |name: &str, reply: &Reply| (format!("{name}, {}", reply.end), reply.text());
+    let tested = tested.map(|reply| named(tested_name, reply));
+    std::iter::once(named("QEMU", qemu)).chain(tested).collect()
 }
 
 /// Returns lines as a block of Markdown.

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use super::compare::{self, RawFiles, Replies};
 use super::divergence::{Divergence, DivergenceKind};
@@ -48,11 +47,7 @@ pub struct Course {
     pub extents: usize,
     /// The highest end of data in guest bytes.
     pub data_end: u64,
-    /// The time that QEMU's processes took, from their start to their end.
-    pub qemu_time: Duration,
-    /// The time that the processes of the program under test took.
-    pub tested_time: Duration,
-    /// For each step, the exit of each command and its messages.
+    /// For each step, the exit of each command and all that it printed.
     pub log: Vec<Vec<String>>,
 }
 
@@ -74,32 +69,43 @@ pub struct RecipeRunner<'r> {
 }
 
 impl RecipeRunner<'_> {
-    /// Carries out a recipe, until a divergence that is not known.
-    ///
-    /// # Errors
-    /// A program cannot be started, or a file cannot be written.
-    pub fn run(&self, recipe: &Recipe) -> Result<Course, IterationError> {
+    /// Carries out a recipe, until a divergence that is not known. A program that cannot be started, or a file that
+    /// cannot be read or written, is one, too.
+    pub fn run(&self, recipe: &Recipe) -> Course {
         let disk = self.disk_folder();
-        fs::create_dir_all(&disk).map_err(|error| file_error(&disk, error))?;
         let (course, guest) = (Course::default(), GuestModel::default());
-        let mut run = RecipeRun { runner: self, disk, recipe, course, guest };
-        for (index, step) in recipe.steps.iter().enumerate() {
-            run.change(index, step)?;
-            for question in &step.questions {
-                if run.course.met.is_some() {
-                    return Ok(run.course);
-                }
-                if self.sides.tested.answers(question) {
-                    run.ask(index, step, question)?;
-                }
-            }
+        let mut run = RecipeRun { runner: self, disk, recipe, course, guest, at: (0, None) };
+        match run.all() {
+            Ok(()) => run.course,
+            Err(error) => run.course.failed(recipe, run.at, &error),
         }
-        Ok(run.course)
     }
 
     /// Returns the folder of the images.
     pub fn disk_folder(&self) -> PathBuf {
         self.folder.join("disk")
+    }
+}
+
+impl Course {
+    /// Returns the course of a recipe that met an error of the campaign itself at a step or a question.
+    pub(super) fn failed(
+        mut self,
+        recipe: &Recipe,
+        (index, question): (usize, Option<DiskQuestion>),
+        error: &IterationError,
+    ) -> Self {
+        if let Some(step) = recipe.steps.get(index) {
+            let divergence =
+                Divergence::new(DivergenceKind::HarnessFailure, error.without_folder(), error);
+            self.met = Some(meet(divergence, index, step, question, None));
+        }
+        self
+    }
+
+    /// Reports whether the campaign could not carry out the recipe.
+    pub fn is_failed(&self) -> bool {
+        self.met.as_ref().is_some_and(|met| met.divergence.kind == DivergenceKind::HarnessFailure)
     }
 }
 
@@ -110,9 +116,29 @@ struct RecipeRun<'r> {
     recipe: &'r Recipe,
     course: Course,
     guest: GuestModel,
+    /// The step and the question that are carried out.
+    at: (usize, Option<DiskQuestion>),
 }
 
 impl RecipeRun<'_> {
+    fn all(&mut self) -> Result<(), IterationError> {
+        fs::create_dir_all(&self.disk).map_err(|error| file_error(&self.disk, error))?;
+        for (index, step) in self.recipe.steps.iter().enumerate() {
+            self.at = (index, None);
+            self.change(index, step)?;
+            for question in &step.questions {
+                if self.course.met.is_some() {
+                    return Ok(());
+                }
+                if self.runner.sides.tested.answers(question) {
+                    self.at = (index, Some(question.clone()));
+                    self.ask(index, step, question)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Performs the commands of a step.
     fn change(&mut self, index: usize, step: &RecipeStep) -> Result<(), IterationError> {
         let mut has_effect = false;
@@ -121,7 +147,6 @@ impl RecipeRun<'_> {
             if self.course.met.is_some() {
                 break;
             }
-            let start = Instant::now();
             let (message, divergence) = match perform(command, self.runner.sides, &self.disk)? {
                 Performed::Written(divergence) => {
                     self.guest.wrote(command);
@@ -129,10 +154,9 @@ impl RecipeRun<'_> {
                     ("done".to_string(), divergence.map(|it| (it, None)))
                 }
                 Performed::Reply(reply) => {
-                    self.course.qemu_time += start.elapsed();
                     self.guest.ran(command, &reply);
                     has_effect |= reply.is_success() && step.operation.is_done_by(command);
-                    let message = format!("{}: {}", reply.end, reply.message().trim_end());
+                    let message = format!("{}: {}", reply.end, reply.text().trim_end());
                     let ended = crash_or_hang(command, &reply);
                     (message, ended.map(|it| (it, Some((reply, None)))))
                 }
@@ -188,15 +212,11 @@ impl RecipeRun<'_> {
         let [qemu_output, tested_output] =
             outputs.each_ref().map(|path| path.to_string_lossy().into_owned());
         let before = stamps(folder)?;
-        let mut start = Instant::now();
         let qemu = sides.ask_qemu(question, &step.disk, folder, &qemu_output);
         let qemu = qemu.map_err(IterationError::Process)?;
-        self.course.qemu_time += start.elapsed();
         let between = stamps(folder)?;
-        start = Instant::now();
         let tested = sides.ask_tested(question, &step.disk, folder, &tested_output);
         let tested = tested.map_err(IterationError::Process)?;
-        self.course.tested_time += start.elapsed();
         let after = stamps(folder)?;
         let files = RawFiles { qemu: &outputs[0], tested: &outputs[1] };
         let mut compared = unchanged("qemu", &before, &between)

@@ -24,7 +24,7 @@ const RECIPE_REDUCERS: [RecipeReducer; 7] =
 
 /// Minimizes a recipe that showed a divergence.
 pub fn minimize(recipe: &Recipe, met: Met, tries: Tries<'_>) -> MinimizedRecipe {
-    let best = MinimizedRecipe { recipe: recipe.clone(), met, tries: 0 };
+    let best = MinimizedRecipe::as_found(recipe, met);
     let mut search = RecipeSearch { best, tries };
     only_the_question(&mut search);
     loop {
@@ -33,6 +33,7 @@ pub fn minimize(recipe: &Recipe, met: Met, tries: Tries<'_>) -> MinimizedRecipe 
             reducer(&mut search);
         }
         if search.best.recipe == before || search.is_spent() {
+            search.best.is_minimized = true;
             return search.best;
         }
     }

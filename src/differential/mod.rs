@@ -4,6 +4,7 @@
 pub mod campaign;
 mod claims;
 mod compare;
+pub mod cpu;
 pub mod distribution;
 pub mod divergence;
 mod draw;
@@ -23,6 +24,7 @@ pub mod reports;
 pub mod sides;
 mod stamps;
 pub mod summary;
+mod survivors;
 pub mod workdir;
 
 /// Returns the recipe of an iteration.

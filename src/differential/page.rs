@@ -69,6 +69,12 @@ fn facts(summary: &Summary) -> Markup {
                 (iterations) " in " (format!("{seconds:.0} s, {rate:.1} a second"))
                 @if !is_complete { ", not complete" }
             }
+            dt { "CPU time" } dd {
+                @for (index, (name, share)) in summary.cpu_seconds.shares().iter().enumerate() {
+                    @if index > 0 { ", " }
+                    (name) " " (format!("{:.0}%", share * 100.0))
+                }
+            }
             dt { "QEMU" } dd { (qemu_version) }
             dt { "Tested" } dd { (tested) }
         }

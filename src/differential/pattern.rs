@@ -10,6 +10,32 @@ use serde::{Deserialize, Serialize};
 use crate::images::entropy::Entropy;
 use crate::images::look::{LOOK_BYTES, Look};
 
+/// [`Entropy`] in Python: SplitMix64.
+const PYTHON_ENTROPY: &str = "
+import sys
+def random_bytes(state):
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        yield (z ^ z >> 31) % 256
+";
+/// [`Pattern::Noise`] in Python.
+const PYTHON_NOISE: &str = "
+def noise(seed, length):
+    data = random_bytes(seed)
+    sys.stdout.buffer.write(bytes(next(data) if at % 64 < 36 else 0 for at in range(length)))
+";
+/// [`Pattern::Stripes`] in Python.
+const PYTHON_STRIPES: &str = "
+def stripes(seed, unit, count):
+    data, out = random_bytes(seed), sys.stdout.buffer
+    for at in range(count):
+        out.seek(2 * unit * at)
+        out.write(bytes(next(data) | 1 for _ in range(unit)))
+    out.truncate(2 * unit * count)
+";
+
 /// The content of a file of guest data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -44,14 +70,24 @@ impl Pattern {
         }
     }
 
-    /// Describes the content in a few words.
-    pub fn name(self) -> String {
+    /// Returns the shell command that writes the same content, so that a text with the command needs no other file.
+    pub fn command(self, file: &str) -> String {
         match self {
-            Self::Noise { length, .. } => format!("{length} bytes of noise"),
-            Self::Stripes { unit, count, .. } => {
-                format!("{count} pieces of {unit} random bytes, each before a hole")
+            Self::Noise { rng_seed, length } => format!(
+                "python3 -c '{}\nnoise({rng_seed}, {length})' >{file}",
+                format_args!("{PYTHON_ENTROPY}{PYTHON_NOISE}")
+            ),
+            Self::Stripes { rng_seed, unit, count } => format!(
+                "python3 -c '{}\nstripes({rng_seed}, {unit}, {count})' >{file}",
+                format_args!("{PYTHON_ENTROPY}{PYTHON_STRIPES}")
+            ),
+            Self::Look(index) => {
+                let sector = look(index).sector();
+                let used =
+                    sector.len() - sector.iter().rev().take_while(|byte| **byte == 0).count();
+                let bytes = hex::encode(sector.get(..used).unwrap_or_default());
+                format!("printf {bytes} | xxd -r -p >{file}; truncate -s {LOOK_BYTES} {file}")
             }
-            Self::Look(index) => format!("a sector that looks like {:?}", look(index)),
         }
     }
 
@@ -82,4 +118,27 @@ impl Pattern {
 
 fn look(index: usize) -> Look {
     Look::ALL.get(index).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn commands_write_the_same_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let looks = (0..Look::ALL.len()).map(Pattern::Look);
+        let noise = Pattern::Noise { rng_seed: 3, length: 1000 };
+        let stripes = Pattern::Stripes { rng_seed: u64::MAX, unit: 512, count: 3 };
+        for pattern in looks.chain([noise, stripes]) {
+            let written = dir.path().join("written");
+            pattern.write(&written).unwrap();
+            let command = pattern.command("by-command");
+            let status =
+                Command::new("sh").args(["-c", &command]).current_dir(dir.path()).status().unwrap();
+            let bytes = std::fs::read(dir.path().join("by-command")).unwrap();
+            assert!(status.success() && bytes == std::fs::read(&written).unwrap(), "{command}");
+        }
+    }
 }

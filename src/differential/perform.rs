@@ -31,12 +31,31 @@ pub enum IterationError {
         /// The error of the system.
         error: io::Error,
     },
+    /// The folder of the iteration could not be emptied.
+    #[error(transparent)]
+    Folder(Error),
     /// The image of a program could not be written.
     #[error("cannot write the image of a program: {0}")]
     Export(Error),
     /// A command of the recipe has no meaning.
     #[error("the recipe is malformed: {0}")]
     Recipe(String),
+}
+
+impl IterationError {
+    /// Describes the error without the folder of the campaign: the same fault has the same text in every iteration.
+    pub(super) fn without_folder(&self) -> String {
+        match self {
+            Self::File { path, error } => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                without_numbers(&format!("{name}: {error}"))
+            }
+            Self::Process(error) => without_numbers(&format!("cannot run a program: {error}")),
+            Self::Folder(_) => "cannot empty the folder".to_string(),
+            Self::Export(_) => "cannot write the image of a program".to_string(),
+            Self::Recipe(_) => "the recipe is malformed".to_string(),
+        }
+    }
 }
 
 /// The result of a command.

@@ -9,8 +9,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::{Deserialize, Serialize};
+use wait4::{ResUse, Wait4};
+
+use super::survivors::MARK;
 
 /// The maximum length of each output. A map of a million extents has 150 MB.
 const MAX_OUTPUT_BYTES: usize = 256 << 20;
@@ -78,13 +81,19 @@ impl Reply {
         self.end == ReplyEnd::Exit(0)
     }
 
+    /// Returns the text of both outputs.
+    pub fn text(&self) -> String {
+        format!("{}{}", String::from_utf8_lossy(&self.stdout), self.message())
+    }
+
     /// Returns the text of standard error.
     pub fn message(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 }
 
-/// Runs a program in a folder. Its messages are in English, and its dates in UTC.
+/// Runs a program in a folder. Its messages are in English, and its dates in UTC. Returns its CPU time, too, with that of
+/// the processes for which it has waited.
 ///
 /// # Errors
 /// The program cannot be started, or the system does not pass on its outputs.
@@ -93,9 +102,10 @@ pub fn run(
     arguments: &[String],
     folder: &Path,
     timeout: Duration,
-) -> io::Result<Reply> {
+) -> io::Result<(Reply, Duration)> {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(folder).env("TZ", "UTC").env("LC_ALL", "C");
+    command.env(MARK, folder);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Ctrl-C at the terminal is for the campaign, and a time limit ends the children of a shell, too.
     command.process_group(0);
@@ -109,10 +119,20 @@ pub fn run(
 }
 
 /// Ends a program and its children, and waits for it.
-fn kill(child: &mut Child) -> io::Result<()> {
+fn kill(child: &mut Child) -> io::Result<ResUse> {
     // The group is gone if its processes have ended by themselves.
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-    child.wait().map(drop)
+    reap(child)
+}
+
+/// Waits for a program that has ended, or that a signal ends.
+fn reap(child: &mut Child) -> io::Result<ResUse> {
+    loop {
+        match child.wait4() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            ended => return ended,
+        }
+    }
 }
 
 /// An output of a program that is still read.
@@ -138,12 +158,12 @@ impl<P: Read> Output<P> {
     }
 }
 
-fn collect(child: &mut Child, timeout: Duration) -> io::Result<Reply> {
+fn collect(child: &mut Child, timeout: Duration) -> io::Result<(Reply, Duration)> {
     let deadline = Instant::now().checked_add(timeout);
     let mut stdout = Output::new(child.stdout.take());
     let mut stderr = Output::new(child.stderr.take());
-    let mut end = None;
-    while end.is_none() && (stdout.pipe.is_some() || stderr.pipe.is_some()) {
+    let mut killed = None;
+    while killed.is_none() && (stdout.pipe.is_some() || stderr.pipe.is_some()) {
         let left = deadline.map_or(timeout, |at| at.saturating_duration_since(Instant::now()));
         let (out, error) = ready(stdout.pipe.as_ref(), stderr.pipe.as_ref(), left)?;
         if out {
@@ -153,22 +173,18 @@ fn collect(child: &mut Child, timeout: Duration) -> io::Result<Reply> {
             stderr.read()?;
         }
         if left.is_zero() {
-            end = Some(ReplyEnd::Timeout);
+            killed = Some(ReplyEnd::Timeout);
         } else if stdout.bytes.len().max(stderr.bytes.len()) > MAX_OUTPUT_BYTES {
-            end = Some(ReplyEnd::TooMuchOutput);
+            killed = Some(ReplyEnd::TooMuchOutput);
         }
     }
-    if end.is_none() {
-        end = exit_of(child, deadline)?;
+    if killed.is_none() && !ends_before(child, deadline)? {
+        killed = Some(ReplyEnd::Timeout);
     }
-    let end = match end {
-        Some(end @ (ReplyEnd::Exit(_) | ReplyEnd::Signal(_))) => end,
-        killed => {
-            kill(child)?;
-            killed.unwrap_or(ReplyEnd::Timeout)
-        }
-    };
-    Ok(Reply { end, stdout: stdout.bytes, stderr: stderr.bytes })
+    let ended = if killed.is_some() { kill(child) } else { reap(child) }?;
+    let end = killed.unwrap_or(ReplyEnd::of(ended.status));
+    let cpu = ended.rusage.utime.saturating_add(ended.rusage.stime);
+    Ok((Reply { end, stdout: stdout.bytes, stderr: stderr.bytes }, cpu))
 }
 
 /// Waits until one of the pipes can be read, or was closed, or the time is over.
@@ -191,15 +207,19 @@ fn ready(
     Ok((out, ready.next().unwrap_or(false)))
 }
 
-/// Waits for a process that has closed its outputs. Returns `None` if its time is over.
-fn exit_of(child: &mut Child, deadline: Option<Instant>) -> io::Result<Option<ReplyEnd>> {
+/// Waits until a process that has closed its outputs ends. Returns false if its time is over.
+fn ends_before(child: &Child, deadline: Option<Instant>) -> io::Result<bool> {
+    // The process stays, so that `reap` gets its CPU time.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     let mut interval = Duration::from_micros(20);
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(ReplyEnd::of(status)));
+        match waitid(WaitId::Pid(Pid::from_child(child)), options) {
+            Ok(Some(_)) => return Ok(true),
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
         if deadline.is_some_and(|at| Instant::now() >= at) {
-            return Ok(None);
+            return Ok(false);
         }
         std::thread::sleep(interval);
         interval = interval.saturating_mul(2).min(MAX_END_CHECK_INTERVAL);
@@ -212,7 +232,20 @@ mod tests {
 
     fn shell(line: &str, seconds: u64) -> Reply {
         let arguments = ["-c", line].map(str::to_string);
-        run(Path::new("sh"), &arguments, Path::new("."), Duration::from_secs(seconds)).unwrap()
+        run(Path::new("sh"), &arguments, Path::new("."), Duration::from_secs(seconds)).unwrap().0
+    }
+
+    #[test]
+    fn the_cpu_time_has_that_of_children() {
+        let of = |line: &str| {
+            let arguments = ["-c", line].map(str::to_string);
+            run(Path::new("sh"), &arguments, Path::new("."), Duration::from_secs(60)).unwrap().1
+        };
+        let count = "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done";
+        let idle = of("sleep 0.2");
+        // The inner shell counts, and the outer one waits for it.
+        let busy = of(&format!("sh -c '{count}'; true"));
+        assert!(busy > idle.saturating_mul(4), "{busy:?}, {idle:?}");
     }
 
     #[test]

@@ -300,9 +300,7 @@ impl fmt::Display for Command {
                     "printf {input} | xxd -r -p | qcowfuzz export --target hostile - -o {file}"
                 )
             }
-            Self::Pattern { content, file } => {
-                write!(f, "cp inputs/{file} {file} # {}", content.name())
-            }
+            Self::Pattern { content, file } => f.write_str(&content.command(file)),
             Self::Damage { file, at, bytes } => {
                 write!(
                     f,

@@ -1,32 +1,31 @@
 //! The reports of a campaign: a folder for each fingerprint, and a summary.
 
+mod images;
+mod place;
+mod text;
+
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::disk::error::Error;
-use crate::disk::files::{list, replace};
-use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{FileStorage, Storage};
+use crate::disk::files::replace;
 
 use super::divergence::DivergenceKind;
-use super::issue::Issue;
 use super::iteration::Met;
 use super::minimize::MinimizedRecipe;
-use super::process::Reply;
-use super::recipe::{Command, Recipe, quoted};
+use super::recipe::Recipe;
 use super::sides::Sides;
+use images::copy_images;
+use text::{commands_of, issue, script};
 
-/// The most bytes of an image that a report keeps. Holes do not count.
-const MAX_IMAGE_BYTES: u64 = 64 << 20;
-/// The bytes that are copied at once.
-const STORED_PIECE_BYTES: usize = 256 << 10;
 /// The text of an issue about the divergence.
 pub const ISSUE_FILE: &str = "issue.md";
+/// The facts about the divergence.
+const REPORT_FILE: &str = "divergence.json";
 /// The beginning of the names of files and folders that are still written.
 const INCOMPLETE: &str = ".qcowfuzz-";
 /// The longest name of a report's folder, without its digest.
@@ -57,6 +56,8 @@ pub struct DivergenceReport {
     pub commands: Vec<String>,
     /// The number of recipes that were tried to minimize it.
     pub tries: usize,
+    /// The divergence has been minimized. A campaign that is killed before that leaves the recipe as it was found.
+    pub is_minimized: bool,
     /// Images that are too long to keep.
     pub left_out: Vec<String>,
     /// The folder of the report, inside the folder of all reports.
@@ -106,8 +107,9 @@ impl Reports {
         &self.dir
     }
 
-    /// Writes the report of a divergence, whose minimized recipe was carried out in `disk` last. The folder of the
-    /// report appears whole. An earlier report of the same divergence between the same programs stays.
+    /// Writes the report of a divergence, whose recipe was carried out in `disk` last. The folder of the report appears
+    /// whole. An earlier report of the same divergence between the same programs stays, unless it is not minimized and
+    /// this one is.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -132,32 +134,26 @@ impl Reports {
             recipe: origin.recipe.clone(),
             commands,
             tries: minimized.tries,
+            is_minimized: minimized.is_minimized,
             left_out,
             folder: folder.clone(),
         };
         let path = self.dir.join(&folder);
-        if path.exists() {
+        let stays = || path.exists() && !(report.is_minimized && is_as_found(&path));
+        if stays() {
             return Ok(report);
         }
         let failed = |error| Error::file(&self.dir, error);
         let staged =
             tempfile::Builder::new().prefix(INCOMPLETE).tempdir_in(&self.dir).map_err(failed)?;
         copy_images(disk, &staged.path().join("disk"), &mut report.left_out)?;
-        write_inputs(&minimized.recipe, staged.path())?;
         write_outputs(met, staged.path())?;
         write(&staged.path().join(ISSUE_FILE), issue(&report, met).as_bytes())?;
         write(&staged.path().join("commands.sh"), script(&report.commands).as_bytes())?;
         let json = serde_json::to_vec_pretty(&report).map_err(|error| failed(error.into()))?;
-        write(&staged.path().join("divergence.json"), &json)?;
-        let staged = staged.keep();
-        match fs::rename(&staged, &path) {
-            Ok(()) => Ok(report),
-            Err(error) => {
-                // Another campaign may have written the same report meanwhile.
-                let _ = fs::remove_dir_all(&staged);
-                if path.exists() { Ok(report) } else { Err(Error::file(&path, error)) }
-            }
-        }
+        write(&staged.path().join(REPORT_FILE), &json)?;
+        place::put(&staged.keep(), &path).map_err(|error| Error::file(&path, error))?;
+        Ok(report)
     }
 
     /// Replaces a file of the folder: at any moment, the old or the new one is there.
@@ -183,6 +179,16 @@ fn remove_incomplete(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Reports whether an earlier campaign was killed before it minimized the divergence of a report.
+fn is_as_found(report: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Earlier {
+        is_minimized: bool,
+    }
+    let json = fs::read(report.join(REPORT_FILE)).unwrap_or_default();
+    serde_json::from_slice(&json).is_ok_and(|earlier: Earlier| !earlier.is_minimized)
+}
+
 /// Returns the name of a report's folder: the fingerprint in letters that every file system takes, and a digest of the
 /// fingerprint and both sides.
 fn folder_name(fingerprint: &str, sides: &Sides) -> String {
@@ -198,101 +204,6 @@ fn folder_name(fingerprint: &str, sides: &Sides) -> String {
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let written = File::create(path).and_then(|mut file| file.write_all(bytes));
     written.map_err(|error| Error::file(path, error))
-}
-
-/// Returns the commands of a minimized recipe, and those that ask the question.
-fn commands_of(sides: &Sides, minimized: &MinimizedRecipe) -> Vec<String> {
-    let steps = &minimized.recipe.steps;
-    let mut commands: Vec<String> =
-        steps.iter().flat_map(|step| &step.commands).map(Command::to_string).collect();
-    let disk = steps.get(minimized.met.step).map(|step| &step.disk);
-    if let (Some(question), Some(disk)) = (&minimized.met.question, disk) {
-        let words = |output: &str| question.arguments(disk, output);
-        commands.push(format!("qemu-img {}", quoted(&words("qemu.raw"))));
-        commands.push(sides.tested.line(&words("tested.raw")));
-    }
-    commands
-}
-
-/// Returns the text of an issue about a divergence.
-fn issue(report: &DivergenceReport, met: &Met) -> String {
-    let outputs = met.answers.as_ref().map_or(Vec::new(), |(qemu, tested)| {
-        let text = |reply: &Reply| {
-            format!("{}{}", String::from_utf8_lossy(&reply.stdout), reply.message())
-        };
-        let tested = tested.iter().map(|reply| (report.tested.as_str(), text(reply)));
-        std::iter::once(("QEMU's output", text(qemu))).chain(tested).collect()
-    });
-    let issue = Issue {
-        title: &report.fingerprint,
-        body: &report.detail,
-        qemu_version: &report.qemu_version,
-        commands: &report.commands,
-        outputs: &outputs,
-    };
-    issue.text()
-}
-
-/// Returns a script that repeats the commands in an empty folder.
-fn script(commands: &[String]) -> String {
-    let mut text = String::from(
-        "#!/bin/sh\n# Repeats the divergence in a new folder beside this file.\n\
-         cd \"$(dirname \"$0\")\" && rm -rf again && mkdir again && cp -r inputs again && cd again || exit 2\n",
-    );
-    for command in commands {
-        text.push_str(command);
-        text.push('\n');
-    }
-    text
-}
-
-/// Copies the images, with their holes.
-fn copy_images(from: &Path, to: &Path, left_out: &mut Vec<String>) -> Result<(), Error> {
-    fs::create_dir(to).map_err(|error| Error::file(to, error))?;
-    for path in list(from)? {
-        let name = path.file_name().unwrap_or_default();
-        let source = FileStorage::open(&path)?;
-        if source.allocated_bytes().is_some_and(|bytes| bytes > MAX_IMAGE_BYTES) {
-            left_out.push(name.to_string_lossy().into_owned());
-            continue;
-        }
-        let target = to.join(name);
-        copy(&source, &target).map_err(|error| Error::file(&target, error))?;
-    }
-    Ok(())
-}
-
-fn copy(source: &FileStorage, target: &Path) -> std::io::Result<()> {
-    let file = File::create(target)?;
-    file.set_len(source.length_bytes())?;
-    let (mut at, end) = (HostOffset::ZERO, HostOffset::new(source.length_bytes()));
-    let mut piece = vec![0; STORED_PIECE_BYTES];
-    while at < end {
-        let part = source.stored(at, end).map_err(std::io::Error::other)?;
-        let length = part.end.get().saturating_sub(at.get()).min(STORED_PIECE_BYTES as u64);
-        if part.stored {
-            let bytes = piece.get_mut(..length as usize).unwrap_or_default();
-            source.read_at(at, bytes).map_err(std::io::Error::other)?;
-            file.write_all_at(bytes, at.get())?;
-            at = at.saturating_add(length);
-        } else {
-            at = part.end;
-        }
-    }
-    Ok(())
-}
-
-/// Writes the files that commands copy.
-fn write_inputs(recipe: &Recipe, staged: &Path) -> Result<(), Error> {
-    let inputs = staged.join("inputs");
-    fs::create_dir(&inputs).map_err(|error| Error::file(&inputs, error))?;
-    for command in recipe.steps.iter().flat_map(|step| &step.commands) {
-        if let Command::Pattern { file, content } = command {
-            let path = inputs.join(file);
-            content.write(&path).map_err(|error| Error::file(&path, error))?;
-        }
-    }
-    Ok(())
 }
 
 /// Writes both complete outputs.

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::cpu::CpuCounters;
 use super::process::{self, Reply};
 use super::recipe::{AskedDisk, DiskQuestion, quoted};
 
@@ -16,6 +18,8 @@ pub struct Sides {
     pub tested: Tested,
     /// The time limit of each process.
     pub timeout: Duration,
+    /// The CPU time of all processes so far.
+    pub cpu: Arc<CpuCounters>,
 }
 
 /// QEMU's tools.
@@ -85,7 +89,7 @@ impl QemuTools {
 
 fn version(path: &Path, before: &str) -> Result<String, ToolError> {
     let arguments = ["--version".to_string()];
-    let answer = process::run(path, &arguments, Path::new("."), VERSION_TIMEOUT)
+    let (answer, _) = process::run(path, &arguments, Path::new("."), VERSION_TIMEOUT)
         .map_err(|error| ToolError::NotRun { path: path.to_path_buf(), error })?;
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
     let version = text.strip_prefix(before).and_then(|rest| rest.split_whitespace().next());
@@ -150,7 +154,9 @@ impl Sides {
     /// # Errors
     /// It cannot be started.
     pub fn qemu(&self, program: &Path, arguments: &[String], folder: &Path) -> io::Result<Reply> {
-        process::run(program, arguments, folder, self.timeout)
+        let (reply, time) = process::run(program, arguments, folder, self.timeout)?;
+        self.cpu.add_qemu(time);
+        Ok(reply)
     }
 
     /// Returns QEMU's answer. Data are written to `output`.
@@ -169,7 +175,7 @@ impl Sides {
             // The file is read once and deleted: it need not reach the disk.
             arguments.splice(1..1, ["-t", "unsafe"].map(str::to_string));
         }
-        process::run(&self.qemu.img, &arguments, folder, self.timeout)
+        self.qemu(&self.qemu.img, &arguments, folder)
     }
 
     /// Returns the answer of the program under test. Data are written to `output`.
@@ -184,6 +190,8 @@ impl Sides {
         output: &str,
     ) -> io::Result<Reply> {
         let (program, words) = self.tested.command(question.arguments(disk, output));
-        process::run(&program, &words, folder, self.timeout)
+        let (reply, time) = process::run(&program, &words, folder, self.timeout)?;
+        self.cpu.add_tested(time);
+        Ok(reply)
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::cpu::CpuSeconds;
 use super::distribution::Distribution;
-use super::iteration::Course;
 use super::reports::DivergenceReport;
 
 /// The work and the findings of a campaign.
@@ -24,41 +24,28 @@ pub struct Summary {
     pub seconds: f64,
     /// Iterations a second.
     pub rate: f64,
-    /// The share of the time in processes that QEMU's processes took, from 0 to 1.
+    /// The CPU time, also that of minimizing divergences.
+    pub cpu_seconds: CpuSeconds,
+    /// The share of the CPU time that QEMU's processes took, from 0 to 1.
     pub qemu_share: f64,
+    /// The number of iterations that failed: a process could not be started, or a file could not be read or written.
+    pub failed: u64,
     /// The divergences that no quirk explains, by fingerprint.
     pub found: BTreeMap<String, FoundDivergence>,
     /// The numbers of iterations that showed each known divergence.
     pub quirks: BTreeMap<String, u64>,
     /// The shares of the iterations.
     pub distribution: Distribution,
-    /// The time in processes.
-    #[serde(skip)]
-    pub times: Times,
-}
-
-/// The time that processes took, from their start to their end.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Times {
-    qemu: Duration,
-    tested: Duration,
-}
-
-impl Times {
-    /// Adds the times of an iteration.
-    pub fn add(&mut self, course: &Course) {
-        self.qemu = self.qemu.saturating_add(course.qemu_time);
-        self.tested = self.tested.saturating_add(course.tested_time);
-    }
 }
 
 impl Summary {
-    /// Computes the rates, after this time.
-    pub fn measure(&mut self, elapsed: Duration) {
+    /// Computes the rates, after this time and CPU time.
+    pub fn measure(&mut self, elapsed: Duration, cpu: CpuSeconds) {
         self.seconds = elapsed.as_secs_f64();
         self.rate = self.distribution.iterations as f64 / self.seconds.max(1e-3);
-        let (qemu, tested) = (self.times.qemu.as_secs_f64(), self.times.tested.as_secs_f64());
-        self.qemu_share = qemu / (qemu + tested).max(1e-9);
+        self.cpu_seconds = cpu;
+        let [(_, qemu_share), ..] = cpu.shares();
+        self.qemu_share = qemu_share;
     }
 }
 
@@ -81,7 +68,7 @@ impl FoundDivergence {
     /// Returns the divergence of a report, which this many iterations met.
     pub fn of(report: &DivergenceReport, times: u64) -> Self {
         Self {
-            times: times.saturating_add(1),
+            times,
             iteration: report.iteration,
             detail: report.detail.clone(),
             commands: report.commands.clone(),

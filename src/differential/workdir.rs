@@ -4,6 +4,7 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use super::survivors;
 use crate::disk::error::Error;
 
 /// The beginning of the names of subfolders.
@@ -35,12 +36,17 @@ impl WorkFolder {
         Ok(Self { path, _lock: lock })
     }
 
+    /// Returns the path of the folder in which job number `job` works.
+    pub fn path_of(&self, job: usize) -> PathBuf {
+        self.path.join(format!("job-{job}"))
+    }
+
     /// Returns the folder in which job number `job` works, empty.
     ///
     /// # Errors
     /// The folder cannot be emptied or created.
     pub fn job(&self, job: usize) -> Result<PathBuf, Error> {
-        let path = self.path.join(format!("job-{job}"));
+        let path = self.path_of(job);
         let emptied = match fs::remove_dir_all(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => fs::create_dir(&path),
@@ -57,7 +63,7 @@ impl Drop for WorkFolder {
     }
 }
 
-/// Removes the subfolders of campaigns that no longer run.
+/// Removes the subfolders of campaigns that no longer run, after the last processes of these have ended.
 fn remove_leftovers(dir: &Path) -> Result<(), Error> {
     let in_dir = |error| Error::file(dir, error);
     for entry in dir.read_dir().map_err(in_dir)? {
@@ -65,6 +71,7 @@ fn remove_leftovers(dir: &Path) -> Result<(), Error> {
         let is_ours =
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
         if is_ours && path.is_dir() && is_abandoned(&path) {
+            survivors::end_below(&path);
             fs::remove_dir_all(&path).map_err(|error| Error::file(&path, error))?;
         }
     }

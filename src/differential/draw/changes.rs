@@ -70,32 +70,30 @@ impl Draft {
         self.top.size = size;
     }
 
-    /// Changes an internal snapshot, or puts an overlay on top and fills it.
+    /// Changes internal snapshots, or puts an overlay on top and fills it.
     fn snapshot(&mut self) {
-        if self.top.format != ImageFormat::Qcow2 || self.percent(35) {
+        if self.top.format != ImageFormat::Qcow2 || self.percent(25) {
             self.put_overlay();
             return self.fill();
         }
         let file = self.top.file.clone();
+        if self.top.snapshots.is_empty() || self.percent(60) {
+            let name = format!("snapshot{}", self.steps.len());
+            self.img(["snapshot", "-q", "-c", &name, &file]);
+            self.top.snapshots.push(name);
+            // After it, a write copies clusters that are shared.
+            let count = self.entropy.below(4);
+            self.requests(count, |_| Request::Data);
+        }
         let known = self.top.snapshots.clone();
-        let chosen = known.get(self.entropy.below(known.len() as u64) as usize);
-        match (chosen, self.entropy.below(4)) {
-            (Some(name), 0) => self.img(["snapshot", "-q", "-a", name, &file]),
-            (Some(name), 1) => {
+        let Some(name) = known.get(self.entropy.below(known.len() as u64) as usize) else { return };
+        match self.entropy.below(6) {
+            0 | 1 => self.img(["snapshot", "-q", "-a", name, &file]),
+            2 | 3 => {
                 self.img(["snapshot", "-q", "-d", name, &file]);
                 self.top.snapshots.retain(|other| other != name);
             }
-            _ => {
-                let name = format!("snapshot{}", self.steps.len());
-                self.img(["snapshot", "-q", "-c", &name, &file]);
-                self.top.snapshots.push(name.clone());
-                // After it, a write copies clusters that are shared.
-                let count = self.entropy.below(4);
-                self.requests(count, |_| Request::Data);
-                if self.percent(15) {
-                    self.img(["snapshot", "-q", "-a", &name, &file]);
-                }
-            }
+            _ => {}
         }
     }
 
@@ -108,13 +106,13 @@ impl Draft {
         let target = image.file.clone();
         let mut words = ["convert", "-q", "-t", "unsafe"].map(str::to_string).to_vec();
         // An existing target may hold anything: qemu-img writes all zeros.
-        let is_made_before = self.percent(15) && !image.is_stream && size <= MAX_FILLED_BYTES;
+        let is_made_before = self.percent(25) && !image.is_stream && size <= MAX_FILLED_BYTES;
         if is_made_before {
             let size = size.to_string();
             self.img(["create", "-q", "-f", format.name(), "-o", &text, &target, &size]);
             words.push("-n".to_string());
         }
-        if format == ImageFormat::Qcow2 && !image.has_data_file && self.percent(25) {
+        if format == ImageFormat::Qcow2 && !image.has_data_file && self.percent(40) {
             words.push("-c".to_string());
         }
         if self.percent(40) {
@@ -169,32 +167,47 @@ impl Draft {
         self.img(["amend", "-q", "-f", format, "-o", &option, &file]);
     }
 
+    /// Adds one to three bitmaps, and changes bitmaps. Only qcow2 images have them, so other disks get an overlay before.
     fn bitmap(&mut self) {
-        let (file, format) = (self.top.file.clone(), self.top.format.name());
-        let known = self.top.bitmaps.clone();
-        let mut chosen = || known.get(self.entropy.below(known.len() as u64) as usize);
-        let (one, other) = (chosen(), chosen());
-        match (one, other, self.entropy.below(8)) {
-            (Some(one), Some(other), 0) if one != other => {
-                self.img(["bitmap", "--merge", other, "-f", format, &file, one]);
-            }
-            (Some(name), _, 1) => self.img(["bitmap", "--clear", "-f", format, &file, name]),
-            (Some(name), _, 2) => self.img(["bitmap", "--disable", "-f", format, &file, name]),
-            (Some(name), _, 3) => self.img(["bitmap", "--enable", "-f", format, &file, name]),
-            (Some(name), _, 4) => {
-                self.img(["bitmap", "--remove", "-f", format, &file, name]);
-                self.top.bitmaps.retain(|other| other != name);
-            }
-            _ => {
-                let name = format!("bitmap{}", self.steps.len());
-                let grain = self.word(&["512", "4096", "65536", "1M"]);
-                self.img(["bitmap", "--add", "-g", grain, "-f", format, &file, &name]);
-                self.top.bitmaps.push(name);
-            }
+        if self.top.format != ImageFormat::Qcow2 && self.percent(60) {
+            self.put_overlay();
+        }
+        for _ in 0..1 + self.entropy.below(3) {
+            self.add_bitmap();
         }
         // Enabled bitmaps record these writes.
         let count = self.entropy.below(4);
         self.requests(count, |_| Request::Data);
+        for _ in 0..1 + self.entropy.below(3) {
+            self.change_bitmap();
+        }
+    }
+
+    fn add_bitmap(&mut self) {
+        let (file, format) = (self.top.file.clone(), self.top.format.name());
+        let name = format!("bitmap{}-{}", self.steps.len(), self.commands.len());
+        let grain = self.word(&["512", "4096", "65536", "1M"]);
+        self.img(["bitmap", "--add", "-g", grain, "-f", format, &file, &name]);
+        self.top.bitmaps.push(name);
+    }
+
+    fn change_bitmap(&mut self) {
+        let (file, format) = (self.top.file.clone(), self.top.format.name());
+        let known = self.top.bitmaps.clone();
+        let mut chosen = || known.get(self.entropy.below(known.len() as u64) as usize);
+        let (Some(one), Some(other)) = (chosen(), chosen()) else { return };
+        match self.entropy.below(10) {
+            0..=3 if one != other => {
+                self.img(["bitmap", "--merge", other, "-f", format, &file, one]);
+            }
+            0..=3 => self.img(["bitmap", "--clear", "-f", format, &file, one]),
+            4 | 5 => self.img(["bitmap", "--disable", "-f", format, &file, one]),
+            6 | 7 => self.img(["bitmap", "--enable", "-f", format, &file, one]),
+            _ => {
+                self.img(["bitmap", "--remove", "-f", format, &file, one]);
+                self.top.bitmaps.retain(|other| other != one);
+            }
+        }
     }
 
     /// Repairs an image, which is damaged before in most draws.

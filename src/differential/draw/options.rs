@@ -48,7 +48,7 @@ impl Draft {
             ImageFormat::Qcow2 => self.qcow2(image, is_overlay),
             ImageFormat::Raw => {
                 let preallocation = match size {
-                    0..=MAX_PREALLOCATED_BYTES => self.word(&["off", "off", "falloc", "full"]),
+                    0..=MAX_PREALLOCATED_BYTES => self.word(&["off", "falloc", "full"]),
                     _ => "off",
                 };
                 let image = DraftImage { unit: 4 * KIB, ..image };
@@ -94,7 +94,7 @@ impl Draft {
             true => 16,
             false => self.one_of(&[1, 2, 4, 8, 32, 64]).unwrap_or(16),
         };
-        let has_data_file = !is_overlay && self.percent(8);
+        let has_data_file = !is_overlay && self.percent(12);
         let compression = self.word(&["zlib", "zstd"]);
         let lazy = self.word(&["off", "off", "on"]);
         let on = |value: bool| if value { "on" } else { "off" };

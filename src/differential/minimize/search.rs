@@ -26,10 +26,10 @@ pub struct Tries<'t> {
 }
 
 impl Tries<'_> {
-    /// Carries out a recipe, and returns its divergence.
+    /// Carries out a recipe in an empty folder, and returns its divergence.
     ///
     /// # Errors
-    /// The folder cannot be emptied, or the recipe cannot be carried out.
+    /// The folder cannot be emptied.
     pub fn met(&self, recipe: &Recipe) -> Result<Option<Met>, IterationError> {
         let emptied = std::fs::remove_dir_all(self.folder);
         let made = match emptied {
@@ -38,7 +38,7 @@ impl Tries<'_> {
         };
         made.map_err(|error| IterationError::File { path: self.folder.to_path_buf(), error })?;
         let Self { sides, quirks, folder, .. } = *self;
-        Ok(RecipeRunner { sides, quirks, folder }.run(recipe)?.met)
+        Ok(RecipeRunner { sides, quirks, folder }.run(recipe).met)
     }
 }
 
@@ -51,6 +51,15 @@ pub struct MinimizedRecipe {
     pub met: Met,
     /// The number of recipes that were tried.
     pub tries: usize,
+    /// The search has ended.
+    pub is_minimized: bool,
+}
+
+impl MinimizedRecipe {
+    /// Returns the recipe as the campaign found it.
+    pub fn as_found(recipe: &Recipe, met: Met) -> Self {
+        Self { recipe: recipe.clone(), met, tries: 0, is_minimized: false }
+    }
 }
 
 /// The state of a minimization.

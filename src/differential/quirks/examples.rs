@@ -87,6 +87,8 @@ pub(super) fn compressed_overwrite() -> Recipe {
     let commands = vec![
         qemu_img("create -q -f qcow2 disk.qcow2 1M"),
         qemu_io(&requests, "disk.qcow2"),
+        // The guest wrote 1, and reads something else.
+        qemu_io(&["read -q -P 1 64k 64k"], "disk.qcow2"),
         qemu_img("snapshot -q -c now disk.qcow2"),
     ];
     let questions = vec![DiskQuestion::Check(OutputForm::Json)];

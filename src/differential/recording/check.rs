@@ -80,7 +80,7 @@ pub fn check(
         return Err(malformed("it ends before its last file".to_string()));
     }
     summary.is_complete = true;
-    summary.measure(start.elapsed());
+    summary.measure(start.elapsed(), sides.cpu.seconds());
     Ok(summary)
 }
 
@@ -125,8 +125,6 @@ impl Checker<'_> {
         job: &Path,
         summary: &mut Summary,
     ) -> Result<(), RecordingError> {
-        let number = recorded.iteration;
-        let failed = |error| RecordingError::Iteration { number, error };
         let mut course = Course::default();
         let last = recorded.recipe.steps.len().saturating_sub(1);
         let Some(step) = recorded.recipe.steps.get(last) else { return Ok(()) };
@@ -134,11 +132,20 @@ impl Checker<'_> {
             recorded.answers.iter().filter(|answer| self.sides.tested.answers(&answer.question))
         {
             course.comparisons.push(answer.question.name());
-            let compared = self.answer(answer, step, job).map_err(failed)?;
-            let Err((divergence, tested)) = compared else { continue };
-            let answers = Some((answer.reply(), Some(tested)));
-            let met = meet(divergence, last, step, Some(answer.question.clone()), answers);
-            self.note(recorded, met, job, summary, &mut course)?;
+            let question = Some(answer.question.clone());
+            let met = match self.answer(answer, step, job) {
+                Ok(Ok(())) => None,
+                Ok(Err((divergence, tested))) => {
+                    let answers = Some((answer.reply(), Some(tested)));
+                    Some(meet(divergence, last, step, question, answers))
+                }
+                Err(error) => {
+                    Course::default().failed(&recorded.recipe, (last, question), &error).met
+                }
+            };
+            if let Some(met) = met {
+                self.note(recorded, met, job, summary, &mut course)?;
+            }
         }
         summary.distribution.add(&recorded.recipe, &course);
         Ok(())
@@ -190,9 +197,9 @@ impl Checker<'_> {
             recipe: &recorded.recipe,
             sides: self.sides,
         };
-        let minimized = MinimizedRecipe { recipe: recorded.recipe.clone(), met, tries: 0 };
+        let minimized = MinimizedRecipe::as_found(&recorded.recipe, met);
         let report = self.reports.write(origin, &minimized, &job.join(DISK_FOLDER))?;
-        summary.found.insert(report.fingerprint.clone(), FoundDivergence::of(&report, 0));
+        summary.found.insert(report.fingerprint.clone(), FoundDivergence::of(&report, 1));
         Ok(())
     }
 }

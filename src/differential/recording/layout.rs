@@ -78,6 +78,14 @@ pub enum RecordingError {
         /// The reason.
         error: IterationError,
     },
+    /// A process could not be started, or a file could not be read or written, while an iteration was carried out.
+    #[error("iteration {number}: {what}")]
+    Failed {
+        /// The number of the iteration.
+        number: u64,
+        /// The reason.
+        what: String,
+    },
     /// The recording could not be read.
     #[error("{}: {what}, expected a file that --record wrote", .path.display())]
     Malformed {

@@ -101,7 +101,9 @@ fn append(
     let job = folder.job(0)?;
     let runner = RecipeRunner { sides: &plan.sides, quirks: plan.quirks, folder: &job };
     let course = runner.run(&recipe.without_questions());
-    let course = course.map_err(|error| RecordingError::Iteration { number, error })?;
+    if let Some(met) = course.met.as_ref().filter(|_| course.is_failed()) {
+        return Err(RecordingError::Failed { number, what: met.divergence.detail.clone() });
+    }
     // A crash of QEMU is for a campaign to find.
     let Some(last) = recipe.steps.last().filter(|_| course.met.is_none()) else { return Ok(false) };
     let (disk, read) = (runner.disk_folder(), job.join(READ_FILE));
