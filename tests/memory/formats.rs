@@ -1,5 +1,5 @@
-//! The largest tables of VHD, VHDX and VMDK images that QEMU opens. Most of each table is a hole of the file, and a part
-//! of it has entries that do not merge. The bytes are computed, not stored.
+//! The largest tables of VHD, VHDX and VMDK images that QEMU opens. Most of each table is a hole of the file, and a
+//! part of it has entries that do not merge. The bytes are computed, not stored.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
