@@ -1,6 +1,9 @@
 //! Folding: programs of random bytes have no feature that an engine lacks, and a folded program builds the same images
 //! under any claims.
 
+#[allow(dead_code)]
+mod lines;
+
 use qcowfuzz::disk::features::{Feature, FeatureSet};
 use qcowfuzz::harness::claims::Claims;
 use qcowfuzz::harness::{Checks, Pipeline};
@@ -10,6 +13,8 @@ use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::vary_vmdk;
 
+const OVERLAY: &str =
+    "overlay version=3 cluster_bits=12 refcount_order=4 features=none data_in=image size=same";
 /// The number of programs for each feature.
 const PROGRAMS: u64 = 300;
 
@@ -21,10 +26,12 @@ fn random_program(entropy: &mut Entropy) -> Vec<u8> {
     // The encoding of this version.
     bytes[0] = 0;
     let mut program = Program::decode(&bytes);
-    if program.prologue.base != Base::Vmdk {
-        return bytes;
+    match program.prologue.base {
+        Base::Vmdk => vary_vmdk(&mut program, entropy),
+        // Only an overlay makes a raw file of the image, and few random programs have one.
+        Base::SparseRaw => program.operations.extend(lines::operations(OVERLAY)),
+        _ => return bytes,
     }
-    vary_vmdk(&mut program, entropy);
     program.encode()
 }
 

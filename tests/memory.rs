@@ -3,6 +3,8 @@
 //! The test does not count the allocations inside the zstd library. The walker limits its window to one cluster.
 #![allow(unsafe_code)]
 
+#[path = "memory/formats.rs"]
+mod formats;
 #[path = "memory/hostile.rs"]
 mod hostile;
 #[allow(dead_code)]

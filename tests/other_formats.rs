@@ -1,5 +1,8 @@
 //! Programs in formats other than qcow2, judged by all oracles.
 
+#[allow(dead_code)]
+mod lines;
+
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Harness, Walker};
@@ -8,13 +11,20 @@ use qcowfuzz::internal::programs::operand::{Base, ImageForm};
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::generate::{generate_any, vary_vmdk};
 
-const BASES: [Base; 3] = [Base::Vpc, Base::Vhdx, Base::Vmdk];
+const BASES: [Base; 4] = [Base::Vpc, Base::Vhdx, Base::Vmdk, Base::SparseRaw];
+
+const OVERLAY: &str = "overlay version=3 cluster_bits=14 refcount_order=4 features=extended_l2 data_in=image \
+                       size=same";
 
 /// Returns a program on a base that the seed selects. Every bit of its form occurs with every other.
 fn program(rng_seed: u64) -> Program {
     let mut program = generate_any(rng_seed, 16);
     program.prologue.base = BASES[rng_seed as usize % BASES.len()];
     program.prologue.form = ImageForm((rng_seed as u16).wrapping_mul(0x9e37));
+    if program.prologue.base == Base::SparseRaw {
+        // Only an overlay makes a raw file of the image.
+        program.operations.insert(8, lines::operations(OVERLAY).remove(0));
+    }
     if program.prologue.base == Base::Vmdk {
         vary_vmdk(&mut program, &mut Entropy::new(rng_seed));
     }

@@ -16,10 +16,14 @@ mod lines;
 mod maker;
 #[path = "qemu_formats/parts.rs"]
 mod parts;
+#[path = "qemu_formats/parts_of_disk.rs"]
+mod parts_of_disk;
 #[path = "qemu_formats/program.rs"]
 mod program;
 #[allow(dead_code)]
 mod qemu;
+#[path = "qemu_formats/raw.rs"]
+mod raw;
 #[path = "qemu_formats/rules.rs"]
 mod rules;
 mod tally;
@@ -42,7 +46,12 @@ mod vpc;
 #[path = "qemu_formats/vpc_writer.rs"]
 mod vpc_writer;
 
-use comparison::judge_format;
+use comparison::{judge_format, judge_made};
+
+#[test]
+fn qemu_agrees_about_raw_images() {
+    judge_made::<raw::Raw>("qemu_agrees_about_raw_images");
+}
 
 #[test]
 fn qemu_agrees_about_vpc_images() {

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use files::{MAX_FILE_BYTES, check_layers, is_checkable, write_to};
-use judge::{Bench, judge};
+use judge::{Bench, judge, judge_disk};
 use pairs::{ENOUGH, Pairs};
 use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::images::FileNames;
@@ -31,8 +31,9 @@ use qcowfuzz::images::Image;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::export::Holes;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};
-use qcowfuzz::programs::Program;
+use qcowfuzz::internal::programs::operation::Class;
 use qcowfuzz::programs::generate::generate_any;
+use qcowfuzz::programs::{Operation, Program};
 use qemu::skipped::skipped;
 use tally::Tally;
 
@@ -49,7 +50,7 @@ impl fmt::Display for Case {
 }
 
 /// The counts of the test, each with its lowest value for programs of any kind and for programs with chosen parts.
-const BOUNDS: [(&str, u64, u64); 17] = [
+const BOUNDS: [(&str, u64, u64); 19] = [
     ("programs", 800, 300),
     ("maps on VHDX", 30, 0),
     ("programs in other formats", 5, 0),
@@ -67,6 +68,8 @@ const BOUNDS: [(&str, u64, u64); 17] = [
     ("snapshots", 350, 350),
     ("snapshots that are applied", 40, 40),
     ("snapshots that are converted", 40, 90),
+    ("programs on small holes", 0, 0),
+    ("extents in zeros with an offset below", 50, 0),
 ];
 
 #[test]
@@ -105,6 +108,57 @@ fn qemu_agrees_about_every_part_and_every_pair_of_parts() {
     }
     let tally: Tally = qemu::judge_all(&pairs.cases, Bench::new, judge);
     tally.assert_at_least(&BOUNDS.map(|(what, _, chosen)| (what, chosen)));
+}
+
+/// The number of programs on raw files with holes.
+const ON_HOLES: u64 = 520;
+
+#[test]
+fn qemu_agrees_about_holes_of_raw_files_below_programs() {
+    if !qemu::tools_are_there("qemu_agrees_about_holes_of_raw_files_below_programs") {
+        return;
+    }
+    let cases: Vec<Case> = (0..ON_HOLES).map(on_raw_holes).collect();
+    let tally: Tally = qemu::judge_all(&cases, Bench::new, judge_disk);
+    tally.assert_at_least(&[
+        ("programs", ON_HOLES),
+        ("programs on small holes", 100),
+        ("chains", ON_HOLES),
+        ("extents", 3000),
+        ("extents in host holes", 1),
+        ("extents in zeros with an offset below", 1000),
+        ("windows", 2 * ON_HOLES),
+        ("whole disks", ON_HOLES),
+    ]);
+}
+
+/// Returns a program with a qcow2 image on a raw file with holes, of any length up to 64 MiB. Every pair of a cluster
+/// size and a refcount order occurs.
+fn on_raw_holes(rng_seed: u64) -> Case {
+    let mut entropy = Entropy::new(rng_seed);
+    let random = |count: u64, entropy: &mut Entropy| {
+        let operations = generate_any(entropy.next_u64(), count as usize).operations;
+        let grows =
+            |it: &Operation| matches!(it, Operation::Resize { .. } | Operation::ReserveFar { .. });
+        operations.into_iter().filter(move |it| !grows(it) && it.class() != Class::Overlays)
+    };
+    let mut program = generate_any(rng_seed, 0);
+    let bits = program.prologue.cluster_bits.get();
+    let units = 1 + entropy.below(64 << 20 >> bits).min(entropy.below(400));
+    let tail = if entropy.one_in(2) { 0 } else { entropy.below(1 << 12) as i16 };
+    program.prologue.size = Size::new(units as u16, bits, -tail).unwrap();
+    program.prologue.base = Base::SparseRaw;
+    program.operations = random(4 + entropy.below(30), &mut entropy).collect();
+    let overlay = format!(
+        "overlay version=3 cluster_bits={} refcount_order=4 features={} data_in=image size={}",
+        9 + entropy.below(13),
+        ["none", "extended_l2"][entropy.below(2) as usize],
+        ["same", "same", "-1<<12", "+3<<14"][entropy.below(4) as usize],
+    );
+    program.operations.extend(lines::operations(&overlay));
+    let above = entropy.below(8);
+    program.operations.extend(random(above, &mut entropy));
+    Case { name: format!("on raw holes, from {rng_seed}"), input: program.encode() }
 }
 
 #[test]

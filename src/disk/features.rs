@@ -125,6 +125,8 @@ features! {
     VmdkParent = "parents of vmdk images",
     /// A VMDK image that is only a descriptor: its data lie in other files.
     VmdkExtents = "vmdk images in several files",
+    /// A raw backing file with holes. QEMU reports them as zeros with an offset.
+    RawHoles = "holes of a raw backing file",
 }
 
 impl Feature {

@@ -98,7 +98,9 @@ struct ModelLayer {
     size_bytes: u64,
     /// The format of the layer.
     format: ImageFormat,
-    /// The parts of the disk by files. In a part without a table, every byte is data, as in a raw file.
+    /// The image is a raw file with holes.
+    has_holes: bool,
+    /// The parts of the disk by files. In a part without a table, every byte is data, as in a raw file without holes.
     parts: FileParts,
     /// Never empty; the first starts at 0, the last has no end.
     pieces: Vec<ModelPiece>,
@@ -141,6 +143,8 @@ pub struct Visible {
     pub format: ImageFormat,
     /// The part of that layer by files.
     pub part: FilePart,
+    /// The layer is a raw file that stores only data.
+    pub has_holes: bool,
 }
 
 impl Visible {
@@ -164,9 +168,13 @@ impl Visible {
     /// Returns the mapping that `qemu-img map` prints for the part.
     fn mapping(&self) -> Mapping {
         let here = self.part.flat_at.map(|at| at.saturating_add(self.start - self.part.start));
+        let has_data = !self.has_holes
+            || matches!(self.piece.state, PieceState::Normal(..) | PieceState::Compressed(..));
         let state = match here {
-            Some(here) if self.start < self.size_bytes => PieceState::Normal(here, WriteNumber(0)),
-            // The part of a raw file's last sector past its end.
+            Some(here) if has_data && self.start < self.size_bytes => {
+                PieceState::Normal(here, WriteNumber(0))
+            }
+            // A hole, or the part of a raw file's last sector past its end.
             Some(here) => PieceState::ZeroAllocated(here),
             None => self.state(),
         };
@@ -278,7 +286,7 @@ impl Model {
                     depth += 1;
                 }
                 _ => {
-                    let ModelLayer { cluster_size, size_bytes, format, .. } = *layer;
+                    let ModelLayer { cluster_size, size_bytes, format, has_holes, .. } = *layer;
                     return Visible {
                         start: guest,
                         end,
@@ -289,6 +297,7 @@ impl Model {
                         size_bytes,
                         format,
                         part: *part,
+                        has_holes,
                     };
                 }
             }
@@ -325,6 +334,7 @@ impl ModelLayer {
             cluster_size: ClusterSize::SMALLEST,
             size_bytes: 0,
             format: ImageFormat::Qcow2,
+            has_holes: false,
             parts: FileParts::TABLED,
             pieces: vec![nothing],
             snapshots: Vec::new(),
@@ -335,7 +345,7 @@ impl ModelLayer {
     fn replay(&mut self, journal: &Journal) {
         self.cluster_size = journal.cluster_size;
         self.size_bytes = journal.size_bytes;
-        self.format = journal.format;
+        (self.format, self.has_holes) = (journal.format, journal.has_holes);
         self.parts = match journal.format {
             ImageFormat::Raw => FileParts::FLAT,
             _ => journal.parts,

@@ -4,13 +4,14 @@ pub mod folder;
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::images::image::Image;
 
-/// The treatment of allocated clusters without content.
+/// The treatment of allocated clusters without content. A raw file that has holes keeps them in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holes {
     /// They stay holes of the file. qemu-img may then report that data read as zeros.
@@ -27,8 +28,10 @@ pub enum Holes {
 /// The system refuses a write.
 pub fn write(image: &Image, file: &File, holes: Holes) -> io::Result<()> {
     file.set_len(image.length_bytes())?;
-    if holes == Holes::Fill {
-        return write_filled(image, file);
+    match (image.stored.before(image.length_bytes()), holes) {
+        (Some(mut parts), _) => parts.try_for_each(|part| write_filled(image, file, part))?,
+        (None, Holes::Fill) => return write_filled(image, file, 0..image.length_bytes()),
+        (None, Holes::Keep) => {}
     }
     for data in image.written() {
         file.write_all_at(data.bytes, data.offset.get())?;
@@ -36,11 +39,13 @@ pub fn write(image: &Image, file: &File, holes: Holes) -> io::Result<()> {
     Ok(())
 }
 
-fn write_filled(image: &Image, file: &File) -> io::Result<()> {
-    let mut piece = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < image.length_bytes() {
-        let left = image.length_bytes() - at;
+/// Writes all bytes of a part.
+fn write_filled(image: &Image, file: &File, part: Range<u64>) -> io::Result<()> {
+    let longest = usize::try_from(part.end - part.start).unwrap_or(usize::MAX).min(1 << 20);
+    let mut piece = vec![0; longest];
+    let mut at = part.start;
+    while at < part.end {
+        let left = part.end - at;
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len());
         let piece = &mut piece[..length];
         image

@@ -1,13 +1,18 @@
 //! The bytes of one image, stored sparsely: written bytes are kept, everything else is a hole. A 2 MiB cluster or a
 //! far host offset costs only the bytes written there. All buffers are reused from image to image.
 
-use std::sync::atomic::AtomicU32;
+mod guesses;
+mod stored_parts;
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage;
-use crate::disk::storage::{Data, GRAIN_BYTES, Storage};
+use crate::disk::storage::{Data, GRAIN_BYTES, Storage, Stored};
+
+use guesses::Guesses;
+pub use stored_parts::StoredParts;
 
 /// A sparse image in memory.
 #[derive(Clone, Debug, Default)]
@@ -19,36 +24,10 @@ pub struct Image {
     bytes: Vec<u8>,
     /// The contents of the segments that refer to static data.
     referred: Vec<&'static [u8]>,
+    /// The parts that the file stores, if it has holes.
+    pub(crate) stored: StoredParts,
     /// Guesses of where look-ups end, by offset. Each use checks them, so they may stem from another image.
     guesses: Guesses,
-}
-
-/// Guesses for look-ups. Readers read the same table entries again and again.
-#[derive(Debug)]
-struct Guesses([AtomicU32; Guesses::SLOTS]);
-
-impl Guesses {
-    const SLOTS: usize = 256;
-
-    /// Returns the guess for `offset`. Offsets within 64 bytes share one.
-    #[inline]
-    fn slot(&self, offset: u64) -> &AtomicU32 {
-        // Fibonacci hashing; the upper eight bits are below SLOTS.
-        &self.0[((offset >> 6).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize]
-    }
-}
-
-impl Default for Guesses {
-    fn default() -> Self {
-        Self([const { AtomicU32::new(0) }; Self::SLOTS])
-    }
-}
-
-impl Clone for Guesses {
-    /// Returns guesses for look-ups that begin anew.
-    fn clone(&self) -> Self {
-        Self::default()
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +64,7 @@ impl Image {
         self.segments.clear();
         self.bytes.clear();
         self.referred.clear();
+        self.stored.clear();
     }
 
     /// Returns `length_bytes` zeros at `offset` for the caller to fill. Writes must not overlap, except that the same
@@ -163,6 +143,7 @@ impl Image {
             "structures overlap in the image"
         );
         self.length_bytes = length_bytes.max(self.segments.last().map_or(0, Segment::end));
+        self.stored.seal();
         self.guess_edges();
     }
 
@@ -337,6 +318,10 @@ impl Storage for Image {
             _ => self.read_pieces(first, start, into),
         }
         Ok(())
+    }
+
+    fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
+        Ok(self.stored.at(from, until, self.length_bytes))
     }
 
     #[inline]

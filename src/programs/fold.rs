@@ -135,7 +135,7 @@ impl Folding {
             overlays_above: overlays.clone().count(),
             spare_entries: HALF_OF_SMALL_L1_ENTRIES,
         };
-        folding.is_raw = base == Base::Raw && !folding.lacks(Feature::RawBacking);
+        folding.is_raw = base.is_raw() && !folding.lacks(Feature::RawBacking);
         let folded = overlays.chain([first]).map(|bits| folding.cluster_bits(bits));
         folding.smallest = folded.min_by_key(|bits| bits.get()).unwrap_or(first);
         folding
@@ -145,7 +145,7 @@ impl Folding {
     fn fold_prologue(&self, prologue: &mut Prologue) -> bool {
         let before = *prologue;
         prologue.base = self.base(prologue.base);
-        if matches!(prologue.base, Base::Qcow2 | Base::Raw) {
+        if prologue.base.is_qcow2() {
             prologue.form = ImageForm::default();
         }
         let Prologue { version, cluster_bits, refcount_order, features, data_in, .. } = prologue;
@@ -160,8 +160,10 @@ impl Folding {
             [(Base::Vpc, Feature::Vpc), (Base::Vhdx, Feature::Vhdx), (Base::Vmdk, Feature::Vmdk)];
         let known =
             |wanted| others.iter().any(|(base, feature)| *base == wanted && !self.lacks(*feature));
+        let knows_raw = !self.lacks(Feature::RawBacking) && !self.lacks(Feature::Qcow2);
         match base {
-            Base::Raw if !self.lacks(Feature::RawBacking) && !self.lacks(Feature::Qcow2) => base,
+            Base::SparseRaw if knows_raw && self.lacks(Feature::RawHoles) => Base::Raw,
+            base if base.is_raw() && knows_raw => base,
             base if known(base) => base,
             _ if !self.lacks(Feature::Qcow2) => Base::Qcow2,
             _ => others.into_iter().find(|(base, _)| known(*base)).map_or(Base::Qcow2, |it| it.0),

@@ -64,7 +64,7 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     if !entropy.one_in(4) {
         (program.prologue.data_in, program.prologue.base) = Default::default();
     }
-    if matches!(program.prologue.base, Base::Qcow2 | Base::Raw) {
+    if program.prologue.base.is_qcow2() {
         program.prologue.form = ImageForm::default();
     }
     let far = Operation::OPCODES.iter().position(|(_, name)| *name == FAR).unwrap_or_default();

@@ -87,6 +87,8 @@ pub struct Journal {
     pub size_bytes: u64,
     /// The format of the layer's image. A raw file keeps only the data that a guest reads.
     pub format: ImageFormat,
+    /// The image is a raw file that has holes where the records leave no data.
+    pub has_holes: bool,
     /// The parts of the disk by files. In a part without a table, host offsets in the records mean nothing.
     pub parts: FileParts,
     /// The records, in order.
@@ -144,7 +146,8 @@ impl Journal {
     pub const fn new() -> Self {
         let cluster_size = ClusterSize::SMALLEST;
         let (format, parts) = (ImageFormat::Qcow2, FileParts::TABLED);
-        Self { cluster_size, size_bytes: 0, format, parts, records: Vec::new() }
+        let records = Vec::new();
+        Self { cluster_size, size_bytes: 0, format, has_holes: false, parts, records }
     }
 
     /// Begins again, and reuses the buffer.
@@ -155,7 +158,7 @@ impl Journal {
     ) {
         self.cluster_size = cluster_size;
         self.size_bytes = size_bytes;
-        (self.format, self.parts) = (format, parts);
+        (self.format, self.has_holes, self.parts) = (format, false, parts);
         self.records.clear();
     }
 

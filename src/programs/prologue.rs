@@ -146,13 +146,13 @@ impl Prologue {
 
     /// Reports whether the lowest image is built as a qcow2 image. A raw file comes from one.
     pub(crate) fn is_qcow2(&self) -> bool {
-        matches!(self.base, Base::Qcow2 | Base::Raw)
+        self.base.is_qcow2()
     }
 
     /// Returns the plan of the lowest file.
     fn file(&self, cluster_size: ClusterSize) -> FilePlan {
         match self.base {
-            Base::Qcow2 | Base::Raw => FilePlan::default(),
+            Base::Qcow2 | Base::Raw | Base::SparseRaw => FilePlan::default(),
             Base::Vpc => vpc::VpcForm::new(self.form.0).plan(cluster_size),
             Base::Vhdx => vhdx::VhdxForm::new(self.form.0).plan(cluster_size),
             Base::Vmdk => vmdk::VmdkForm::new(self.form.0).plan(cluster_size),

@@ -42,6 +42,16 @@ pub const CASES: &[Case] = &[
         &["model: kind, normal → unallocated", "model: kind, "],
     ),
     Case::extents(
+        "holes of raw files are data",
+        |extents, _, _| {
+            each(extents, |mapping| {
+                let is_hole = mapping.depth > 0 && mapping.kind() == "zero-allocated";
+                (mapping.zero, mapping.data) = (mapping.zero && !is_hole, mapping.data || is_hole);
+            });
+        },
+        &["model: kind, zero-allocated → normal"],
+    ),
+    Case::extents(
         "merges go across layers",
         |extents, _, _| {
             coalesce(extents, |here, next| {
@@ -153,7 +163,8 @@ fn program(rng_seed: u64) -> Program {
     let mut program = generate(rng_seed, GenerateSettings { operations: 24, compressed: true });
     let size = Size::new(1 + entropy.below(900) as u16, 14, entropy.below(2000) as i16).unwrap();
     program.prologue.size = size;
-    program.prologue.base = if entropy.one_in(4) { Base::Raw } else { Base::Qcow2 };
+    let raw = if rng_seed.is_multiple_of(2) { Base::Raw } else { Base::SparseRaw };
+    program.prologue.base = if entropy.one_in(4) { raw } else { Base::Qcow2 };
     program.prologue.data_in = if entropy.one_in(4) { DataIn::File } else { DataIn::Image };
     for _ in 0..1 + entropy.below(3) {
         let overlay = lines::operations(&lines::overlay(&mut entropy));

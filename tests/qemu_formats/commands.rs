@@ -43,6 +43,30 @@ pub fn compare_commands(
     Ok(())
 }
 
+/// Compares the output of `map` with that of qemu-img, byte for byte, if qemu-img maps the whole disk. Returns what was
+/// compared.
+pub fn compare_map(path: &Path, format: ImageFormat) -> Checked<&'static str> {
+    let [ours, theirs] = [
+        (env!("CARGO_BIN_EXE_qcowfuzz"), ["map", "--output", "json", "-f"]),
+        ("qemu-img", ["map", "--output", "json", "-f"]),
+    ]
+    .map(|(tool, words)| {
+        let mut command = Command::new(tool);
+        command.args(words).arg(format.name()).arg(path);
+        command.output().map_err(|error| format!("{tool}: {error}"))
+    });
+    let (ours, theirs) = (ours?, theirs?);
+    match theirs.status.success() {
+        true if ours.status.success() && ours.stdout == theirs.stdout => Ok("maps of the command"),
+        false if !ours.status.success() => Ok("maps that the command does not complete"),
+        _ => {
+            let [ours, theirs] = [("qcowfuzz", &ours), ("qemu-img", &theirs)]
+                .map(|(tool, output)| qemu::failure(tool, &[path.as_os_str()], output));
+            Err(format!("map: {ours}\n{theirs}"))
+        }
+    }
+}
+
 /// Compares the output and the exit code of `check`. Returns the exit code, or the name of an intended difference.
 fn compare_check(path: &Path, format: ImageFormat, form: &str) -> Checked<String> {
     let [ours, theirs] = [env!("CARGO_BIN_EXE_qcowfuzz"), "qemu-img"].map(|tool| {

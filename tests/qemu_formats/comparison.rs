@@ -18,11 +18,11 @@ use qcowfuzz::programs::Program;
 use qcowfuzz::walkers::chain::FileChain;
 use qcowfuzz::walkers::{self, Disk, MapError, WalkScratch};
 
-use crate::commands::compare_commands;
+use crate::commands::{self, compare_commands};
 use crate::parts::{self, Programs};
 use crate::qemu::{self, Checked, compare};
 use crate::tally::Tally;
-use crate::{attacks, program, rules};
+use crate::{attacks, parts_of_disk, program, rules};
 
 /// The length up to which a disk is compared byte for byte.
 const MAX_COMPARED_BYTES: u64 = 16 << 20;
@@ -37,6 +37,8 @@ pub trait TestedFormat: Sync {
     const VALID: u64;
     const DAMAGED: u64;
     const MADE_BY_QEMU: u64;
+    /// The number of images of large disks, mostly holes.
+    const LARGE: u64 = 0;
     /// The number of random programs, with the base that gives them the format.
     const PROGRAMS: (u64, Base);
     /// The lowest number of pairs of parts that programs have together.
@@ -69,6 +71,8 @@ pub enum Kind {
     Valid,
     Damaged,
     MadeByQemu,
+    /// Made by QEMU, with a large disk.
+    Large,
     OfProgram,
     Attacked,
 }
@@ -111,6 +115,7 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
         (Kind::Valid, F::VALID),
         (Kind::Damaged, F::DAMAGED),
         (Kind::MadeByQemu, F::MADE_BY_QEMU),
+        (Kind::Large, F::LARGE),
         (Kind::OfProgram, programs.len() as u64),
         (Kind::Attacked, F::ATTACKED.0),
     ];
@@ -120,6 +125,18 @@ pub fn judge_format<F: TestedFormat>(test: &str) {
         .map(|(kind, rng_seed)| Case { rng_seed, kind, format: PhantomData })
         .collect();
     let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case, programs));
+    let bounds = F::BOUNDS.iter().copied().chain(rules::bounds(F::FORMAT));
+    tally.assert_at_least(&bounds.collect::<Vec<_>>());
+}
+
+/// Compares the images of a format that qemu-img makes, for the test of that name.
+pub fn judge_made<F: TestedFormat>(test: &str) {
+    if !qemu::tools_are_there(test) {
+        return;
+    }
+    let case = |rng_seed| Case { rng_seed, kind: Kind::MadeByQemu, format: PhantomData };
+    let cases: Vec<Case<F>> = (0..F::MADE_BY_QEMU).map(case).collect();
+    let tally: Tally = qemu::judge_all(&cases, || (), |(), case| judge(case, &[]));
     let bounds = F::BOUNDS.iter().copied().chain(rules::bounds(F::FORMAT));
     tally.assert_at_least(&bounds.collect::<Vec<_>>());
 }
@@ -153,6 +170,7 @@ fn judge<F: TestedFormat>(case: &Case<F>, programs: &[Program]) -> Checked<Tally
         (Kind::Damaged, Some(_)) => "damaged images that are refused",
         (Kind::Valid, None) => "valid images",
         (Kind::MadeByQemu, None) => "images that qemu makes",
+        (Kind::Large, None) => "images of large disks",
         (Kind::OfProgram, None) => "images of programs",
         (Kind::Attacked, None) => "attacked images that open",
         (Kind::Attacked, Some(_)) => "attacked images that are refused",
@@ -173,6 +191,11 @@ fn compare_all<F: TestedFormat>(
     // The commands start more processes than the walk.
     if case.kind != Kind::Attacked || is_fourth {
         compare_commands(path, F::FORMAT, is_fourth, tally)?;
+    }
+    let is_made = matches!(case.kind, Kind::MadeByQemu | Kind::Large);
+    // All raw images, because holes are all that they have.
+    if is_made && (is_fourth || F::FORMAT == ImageFormat::Raw) {
+        tally.add(commands::compare_map(path, F::FORMAT)?, 1);
     }
     compare_image::<F>(path, if case.kind == Kind::Attacked { 1 } else { 3 }, entropy, tally)
 }
@@ -224,9 +247,13 @@ fn compare_image<F: TestedFormat>(
         tally.add(name, 1);
         return Ok(None);
     }
-    let is_short = (1..=MAX_COMPARED_BYTES).contains(&disk.virtual_size_bytes());
-    if is_short && entropy.one_in(F::DATA_OF) {
-        tally.add(compare_data(format, path, &disk)?, 1);
+    match disk.virtual_size_bytes() {
+        0 => {}
+        1..=MAX_COMPARED_BYTES if entropy.one_in(F::DATA_OF) => {
+            tally.add(compare_data(format, path, &disk)?, 1);
+        }
+        1..=MAX_COMPARED_BYTES => {}
+        _ => parts_of_disk::compare(format, path, (&disk, &extents), entropy, tally)?,
     }
     F::check_more(path, entropy, tally)?;
     Ok(None)

@@ -25,6 +25,7 @@ impl TestedFormat for Vhdx {
     const VALID: u64 = 510;
     const DAMAGED: u64 = 480;
     const MADE_BY_QEMU: u64 = 155;
+    const LARGE: u64 = 14;
     const PROGRAMS: (u64, Base) = (520, Base::Vhdx);
     const PAIRS: usize = 1700;
     const ATTACKED: (u64, &[Part]) =
@@ -36,6 +37,8 @@ impl TestedFormat for Vhdx {
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
         ("images of programs", 500),
+        ("images of large disks", 14),
+        ("maps of the command", 40),
         ("attacked images that open", 100),
         ("attacked images that are refused", 100),
         ("attacks on header: open", 30),
@@ -65,8 +68,10 @@ impl TestedFormat for Vhdx {
     const DATA_OF: u64 = 3;
 
     fn write(path: &Path, kind: Kind, entropy: &mut Entropy) -> Checked<()> {
-        if kind == Kind::MadeByQemu {
-            return make(path, entropy);
+        match kind {
+            Kind::MadeByQemu => return make(path, entropy),
+            Kind::Large => return make_large(path, entropy),
+            _ => {}
         }
         let mut written = vhdx_writer::write(entropy);
         if kind == Kind::Damaged {
@@ -182,6 +187,17 @@ fn read(disk: &Disk<FileStorage>, start: GuestOffset, length: usize) -> Checked<
     walkers::read(disk, start, &mut bytes, &mut WalkScratch::new())
         .map_err(|error| format!("our read at {start}: {error}"))?;
     Ok(bytes)
+}
+
+/// Makes an image of a disk on one side of a size from which on QEMU chooses larger blocks, or of the largest disk.
+fn make_large(path: &Path, entropy: &mut Entropy) -> Checked<()> {
+    const GIB: u64 = 1 << 30;
+    let limit = one_of(entropy, [GIB, 100 * GIB, 32 << 40, 64 << 40]);
+    let size = if limit < 64 << 40 && entropy.one_in(2) { limit + BLOCK_BYTES } else { limit };
+    let zero = one_of(entropy, ["on", "off"]);
+    let options = format!("block_size=0,block_state_zero={zero}");
+    maker::create(path, ImageFormat::Vhdx, &options, size, &[])?;
+    maker::change(path, ImageFormat::Vhdx, size, entropy)
 }
 
 /// Makes an image with qemu-img, and changes it with qemu-io.

@@ -23,6 +23,7 @@ impl TestedFormat for Vmdk {
     const VALID: u64 = 520;
     const DAMAGED: u64 = 540;
     const MADE_BY_QEMU: u64 = 160;
+    const LARGE: u64 = 14;
     const PROGRAMS: (u64, Base) = (520, Base::Vmdk);
     const PAIRS: usize = 2050;
     // Most of QEMU's checks are those of the header.
@@ -44,6 +45,10 @@ impl TestedFormat for Vmdk {
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
         ("images of programs", 500),
+        ("images of large disks", 14),
+        ("maps of the command", 40),
+        ("parts of disks", 300),
+        ("parts of disks that cannot be read", 0),
         ("attacked images that open", 200),
         ("attacked images that are refused", 40),
         ("attacks on header: open", 50),
@@ -76,8 +81,10 @@ impl TestedFormat for Vmdk {
     ];
 
     fn write(path: &Path, kind: Kind, entropy: &mut Entropy) -> Checked<()> {
-        if kind == Kind::MadeByQemu {
-            return make(path, entropy);
+        match kind {
+            Kind::MadeByQemu => return make(path, entropy),
+            Kind::Large => return make_large(path, entropy),
+            _ => {}
         }
         let mut files = vmdk_writer::write(entropy, "image");
         if kind == Kind::Damaged {
@@ -89,6 +96,23 @@ impl TestedFormat for Vmdk {
         }
         Ok(())
     }
+}
+
+/// Makes an image of a disk of more than 2 GiB: in two of the types, it has several files.
+fn make_large(path: &Path, entropy: &mut Entropy) -> Checked<()> {
+    let subformat = one_of(
+        entropy,
+        ["twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "monolithicSparse", "streamOptimized"],
+    );
+    let size = (2 << 30) + 512 * (1 + entropy.below(1 << 24));
+    create(path, &format!("subformat={subformat}"), size, &[])?;
+    if subformat == "streamOptimized" {
+        return write_grains(path, size, entropy);
+    }
+    let mut commands = vec![format!("write -P 5 {} 65536", (2u64 << 30) - 512)];
+    commands.push(format!("write -P 6 {} 512", size - 512));
+    qemu::io_with(path, &["-f", "vmdk"], &commands)?;
+    change(path, size, entropy, 4)
 }
 
 /// Makes an image with qemu-img, perhaps one with a parent, and changes it with qemu-io.
@@ -122,15 +146,17 @@ fn make(path: &Path, entropy: &mut Entropy) -> Checked<()> {
         create(path, &options, size, &[])?;
     }
     match subformat {
-        "streamOptimized" => {
-            // Compressed grains are written once.
-            let at = 65_536 * entropy.below(size.div_ceil(65_536));
-            let length = (65_536 * (1 + entropy.below(3))).min(size - at);
-            let command = format!("write -P {} {at} {length}", entropy.below(256));
-            qemu::io_with(path, &["-f", "vmdk"], &[command]).map(drop)
-        }
+        "streamOptimized" => write_grains(path, size, entropy),
         _ => change(path, size, entropy, entropy.clone().below(5)),
     }
+}
+
+/// Writes some grains, because compressed grains are written once.
+fn write_grains(path: &Path, size: u64, entropy: &mut Entropy) -> Checked<()> {
+    let at = 65_536 * entropy.below(size.div_ceil(65_536));
+    let length = (65_536 * (1 + entropy.below(3))).min(size - at);
+    let command = format!("write -P {} {at} {length}", entropy.below(256));
+    qemu::io_with(path, &["-f", "vmdk"], &[command]).map(drop)
 }
 
 fn create(path: &Path, options: &str, size: u64, backing: &[&OsStr]) -> Checked<()> {

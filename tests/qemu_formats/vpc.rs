@@ -20,6 +20,7 @@ impl TestedFormat for Vpc {
     const VALID: u64 = 520;
     const DAMAGED: u64 = 480;
     const MADE_BY_QEMU: u64 = 160;
+    const LARGE: u64 = 12;
     const PROGRAMS: (u64, Base) = (520, Base::Vpc);
     const PAIRS: usize = 1200;
     const ATTACKED: (u64, &[Part]) = (160, &[Part::Header, Part::Table, Part::BlockFront]);
@@ -30,6 +31,10 @@ impl TestedFormat for Vpc {
         ("damaged images that are refused", 100),
         ("images that qemu makes", 150),
         ("images of programs", 500),
+        ("images of large disks", 12),
+        ("maps of the command", 40),
+        ("parts of disks", 300),
+        ("parts of disks that cannot be read", 0),
         ("attacked images that open", 70),
         ("attacked images that are refused", 35),
         ("attacks on header: open", 25),
@@ -48,8 +53,10 @@ impl TestedFormat for Vpc {
     ];
 
     fn write(path: &Path, kind: Kind, entropy: &mut Entropy) -> Checked<()> {
-        if kind == Kind::MadeByQemu {
-            return make(path, entropy);
+        match kind {
+            Kind::MadeByQemu => return make(path, entropy),
+            Kind::Large => return make_large(path, entropy),
+            _ => {}
         }
         let mut written = vpc_writer::write(entropy);
         if kind == Kind::Damaged {
@@ -57,6 +64,17 @@ impl TestedFormat for Vpc {
         }
         fs::write(path, &written.bytes).map_err(|error| error.to_string())
     }
+}
+
+/// Makes an image of a disk at the largest geometry, at the largest size, or between them.
+fn make_large(path: &Path, entropy: &mut Entropy) -> Checked<()> {
+    let gib = one_of(entropy, [127, 128, 200, 2040]);
+    let size = (gib << 30) - 512 * entropy.below(3);
+    let subformat = one_of(entropy, ["dynamic", "dynamic", "fixed"]);
+    let force = one_of(entropy, ["on", "off"]);
+    let options = format!("subformat={subformat},force_size={force}");
+    maker::create(path, ImageFormat::Vpc, &options, size, &[])?;
+    maker::change(path, ImageFormat::Vpc, size, entropy)
 }
 
 /// Makes an image with qemu-img, and changes it with qemu-io.

@@ -112,7 +112,7 @@ fn written_layers<'i>(
 }
 
 /// Two of three short chains are written without holes, so that the flag `zero` of data is compared too. Raw layers
-/// never have holes.
+/// have no holes but those that they have in memory.
 pub fn export_to(path: &Path, images: &Images, entropy: &mut Entropy) -> Checked<Holes> {
     let names = FileNames::default();
     let longest = images.files(&names).map(|(_, image)| image.length_bytes()).max().unwrap();

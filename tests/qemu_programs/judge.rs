@@ -60,7 +60,7 @@ impl Bench {
 }
 /// Judges the program of `case`.
 pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
-    let Bench { harness, model, dir, most_file_bytes } = bench;
+    let Bench { harness, dir, most_file_bytes, .. } = bench;
     let mut entropy = Entropy::new(u64::from(crc32fast::hash(&case.input)));
     harness.build(&case.input);
     let images = harness.images();
@@ -90,22 +90,60 @@ pub fn judge(bench: &mut Bench, case: &Case) -> Checked<Tally> {
         tally.add("programs with too many clusters to be mapped", 1);
         return remove_files(bench).map(|()| tally);
     }
+    compare_disk(bench, &files, WINDOWS, &mut entropy, &mut tally)?;
+    let Bench { harness, model, .. } = bench;
+    tally.add("raw data files", compare_raw_data_file(harness.images(), model)?);
+    compare_snapshots(bench, (holes, checkable), &mut entropy, &mut tally)?;
+    remove_files(bench).map(|()| tally)
+}
+
+/// Judges only the map and the data of the program of `case`, an image on a raw file with holes.
+pub fn judge_disk(bench: &mut Bench, case: &Case) -> Checked<Tally> {
+    let mut entropy = Entropy::new(u64::from(crc32fast::hash(&case.input)));
+    bench.harness.build(&case.input);
+    let path = bench.dir.path().join("layer.qcow2");
+    export_to(&path, bench.harness.images(), &mut entropy)?;
+    let files =
+        FileChain::open(&path, Some(ImageFormat::Qcow2)).map_err(|error| error.to_string())?;
+    let mut tally = Tally::default();
+    compare_disk(bench, &files, 1, &mut entropy, &mut tally)?;
+    remove_files(bench).map(|()| tally)
+}
+
+/// The number of windows in which the maps of most programs are compared.
+const WINDOWS: usize = 3;
+
+/// Compares the map and the data of the exported program.
+fn compare_disk(
+    bench: &mut Bench,
+    files: &FileChain,
+    windows: usize,
+    entropy: &mut Entropy,
+    tally: &mut Tally,
+) -> Checked<()> {
+    let Bench { harness, model, dir, .. } = bench;
+    let (images, path) = (harness.images(), dir.path().join("layer.qcow2"));
     model.replay(harness.vm().journals());
     let in_memory: Vec<_> = images.layers().map(|files| files.layer()).collect();
     with_erased(&files.layers(), |on_disk| {
         with_erased(&in_memory, |in_memory| {
-            let l2_span_bytes = l2_span_bytes(harness.vm());
-            let (path, has_vhdx) = (path.as_path(), has_vhdx(images));
-            let exported = Exported { path, on_disk, in_memory, model, l2_span_bytes, has_vhdx };
+            let exported = Exported {
+                path: &path,
+                on_disk,
+                in_memory,
+                model,
+                l2_span_bytes: l2_span_bytes(harness.vm()),
+                has_vhdx: has_vhdx(images),
+                has_small_holes: has_small_holes(harness.vm()),
+                windows,
+            };
             tally.add("programs", 1);
+            tally.add("programs on small holes", u64::from(exported.has_small_holes));
             tally.add("chains", u64::from(on_disk.len() > 1));
-            exported.compare_maps(&mut entropy, &mut tally)?;
-            exported.compare_data(&mut entropy, &mut tally)
+            exported.compare_maps(entropy, tally)?;
+            exported.compare_data(entropy, tally)
         })
-    })?;
-    tally.add("raw data files", compare_raw_data_file(harness.images(), model)?);
-    compare_snapshots(bench, (holes, checkable), &mut entropy, &mut tally)?;
-    remove_files(bench).map(|()| tally)
+    })
 }
 
 /// Calls `judge` with the layers behind `dyn Storage`.
@@ -197,6 +235,8 @@ fn compare_snapshots(
                 model,
                 l2_span_bytes: l2_span_bytes(harness.vm()),
                 has_vhdx: has_vhdx(harness.images()),
+                has_small_holes: has_small_holes(harness.vm()),
+                windows: WINDOWS,
             };
             applied.compare_maps(entropy, tally).map_err(described)?;
             applied.compare_data(entropy, tally).map_err(described)?;
@@ -230,6 +270,16 @@ fn compare_converted(
 /// Reports whether a layer is a VHDX image.
 fn has_vhdx(images: &Images) -> bool {
     images.layers().any(|files| files.format == ImageFormat::Vhdx)
+}
+
+/// The length of a block of most file systems, which store nothing smaller.
+const FILE_BLOCK_BYTES: u64 = 4096;
+
+/// Reports whether a raw layer may have holes that are smaller than a block of the file system.
+fn has_small_holes(vm: &Vm) -> bool {
+    vm.builders().zip(vm.journals()).any(|(builder, journal)| {
+        journal.has_holes && builder.plan().geometry.cell_bytes() < FILE_BLOCK_BYTES
+    })
 }
 
 /// Returns the smallest number of bytes that an L2 table maps in any layer.

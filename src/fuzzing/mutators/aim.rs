@@ -59,7 +59,7 @@ impl Layers {
                 top = overlay.1;
             }
         }
-        if program.prologue.base == Base::Raw && layers.len() > 1 {
+        if program.prologue.base.is_raw() && layers.len() > 1 {
             layers[0] = Part::of_format(ImageFormat::Raw);
         }
         Self(layers)
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn most_attacks_find_an_element_in_every_format() {
-        for base in [Base::Qcow2, Base::Raw, Base::Vpc, Base::Vhdx, Base::Vmdk] {
+        for base in [Base::Qcow2, Base::Raw, Base::SparseRaw, Base::Vpc, Base::Vhdx, Base::Vmdk] {
             let (as_made, aimed) = shares(base);
             assert!(aimed >= 60 && aimed > as_made + 8, "{base:?}: {as_made} % → {aimed} %");
         }

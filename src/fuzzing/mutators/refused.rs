@@ -100,7 +100,7 @@ fn attacks(program: &Program) -> &'static [&'static [FieldChange]] {
     match program.prologue.base {
         _ if program.operations.iter().any(is_overlay) => QCOW2,
         // Without an overlay, a raw file is a qcow2 image.
-        Base::Qcow2 | Base::Raw => QCOW2,
+        Base::Qcow2 | Base::Raw | Base::SparseRaw => QCOW2,
         Base::Vpc => refused_formats::VPC,
         Base::Vhdx => refused_formats::VHDX,
         Base::Vmdk => refused_formats::VMDK,

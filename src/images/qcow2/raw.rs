@@ -1,5 +1,6 @@
 //! The lowest layer of a chain as a raw file: the bytes that a guest reads.
 
+use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{WriteNumber, stamp};
@@ -12,9 +13,13 @@ use super::serialise::write_whole;
 use super::tables::{ClusterMapping, Compressed, Extended};
 
 impl Builder {
-    /// Writes the bytes that a guest reads. The file is exactly as long as the disk.
-    pub fn build_raw(&self, files: &mut LayerFiles) {
+    /// Writes the bytes that a guest reads. The file is exactly as long as the disk. If it `has_holes`, it stores only
+    /// the clusters and subclusters that hold data.
+    pub fn build_raw(&self, has_holes: bool, files: &mut LayerFiles) {
         files.begin(ImageFormat::Raw);
+        if has_holes {
+            files.image.stored.begin();
+        }
         self.write_flat(&mut files.image);
         files.image.truncate(self.plan.size_bytes);
         files.image.seal(self.plan.size_bytes);
@@ -28,8 +33,27 @@ impl Builder {
             for (first, page) in self.tables.pages(*table) {
                 for (index, entry) in (first..).zip(page) {
                     let guest = first_guest + index * geometry.cluster_size.bytes();
+                    self.store(image, HostOffset::new(guest), *entry);
                     self.write_read(image, GuestOffset::new(guest), *entry);
                 }
+            }
+        }
+    }
+
+    /// Stores the data of one cluster at `at`, if the file has holes. Data may be zeros.
+    fn store(&self, image: &mut Image, at: HostOffset, entry: ClusterMapping) {
+        let geometry = &self.plan.geometry;
+        match entry {
+            ClusterMapping::Normal(..) | ClusterMapping::Compressed(_) => {
+                image.stored.add(at, geometry.cluster_size.bytes());
+            }
+            ClusterMapping::Extended(Extended { host: Some(_), bitmap, .. }) => {
+                let cell = geometry.cell_bytes();
+                for subcluster in (0..SUBCLUSTERS).filter(|it| bitmap.allocated & 1 << it != 0) {
+                    image.stored.add(at.saturating_add(u64::from(subcluster) * cell), cell);
+                }
+            }
+            ClusterMapping::Unallocated | ClusterMapping::Zero(_) | ClusterMapping::Extended(_) => {
             }
         }
     }

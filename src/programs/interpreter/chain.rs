@@ -36,6 +36,8 @@ impl Vm {
                 format => FeatureSet::of(&[Feature::images_of(format)]),
             })
             .fold(FeatureSet::EMPTY, FeatureSet::with);
+        let has_holes = self.journals().any(|journal| journal.has_holes);
+        features.add_if(has_holes, Feature::RawHoles);
         let is_odd = |builder: &Builder| {
             let plan = builder.plan();
             plan.size_bytes != plan.virtual_size_bytes()
@@ -95,7 +97,7 @@ impl Vm {
             let names = self.names(names, height);
             match journal.format {
                 ImageFormat::Qcow2 => builder.build(&names, &mut scratch, files, observer),
-                ImageFormat::Raw => builder.build_raw(files),
+                ImageFormat::Raw => builder.build_raw(journal.has_holes, files),
                 ImageFormat::Vpc => vpc::build(builder, &mut mapped, files, observer),
                 ImageFormat::Vhdx => vhdx::build(builder, &mut mapped, files, observer),
                 ImageFormat::Vmdk => {
@@ -141,7 +143,7 @@ impl Vm {
 
     /// Lays an empty qcow2 image on top of the current one.
     pub(super) fn overlay(&mut self, image: ImageOperands, size: Relative) -> Effect {
-        let raw = self.layers_below == 0 && self.base == Base::Raw;
+        let raw = self.layers_below == 0 && self.base.is_raw();
         let format = if raw { ImageFormat::Raw } else { self.journal.format };
         let backing = BackingPlan { format, names_format: self.names_format(format) };
         self.lay(format, image.plan_over(self.builder.plan(), backing, size))
@@ -176,6 +178,7 @@ impl Vm {
         std::mem::swap(&mut self.builder, &mut layer.builder);
         std::mem::swap(&mut self.journal, &mut layer.journal);
         layer.journal.format = format;
+        layer.journal.has_holes = format == ImageFormat::Raw && self.base == Base::SparseRaw;
         self.layers_below += 1;
         self.last = 0;
         self.begin_layer(plan);

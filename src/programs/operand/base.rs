@@ -21,27 +21,40 @@ pub enum Base {
     Vhdx,
     /// A VMDK image in one file.
     Vmdk,
+    /// As [`Base::Raw`], but the file has holes where it holds no data.
+    SparseRaw,
 }
 
 impl Base {
     /// All bases, with their words and their two bytes.
-    const ALL: [(Self, &'static str, [u8; 2]); 5] = [
+    const ALL: [(Self, &'static str, [u8; 2]); 6] = [
         (Self::Qcow2, "qcow2", [0, 0]),
         (Self::Raw, "raw", [1, 0]),
         (Self::Vpc, "vpc", [0, 1]),
         (Self::Vhdx, "vhdx", [0, 2]),
         (Self::Vmdk, "vmdk", [0, 3]),
+        (Self::SparseRaw, "sparse_raw", [0, 4]),
     ];
     /// The fold of the first byte. Other values than those of [`Base::ALL`] are those of 0.
     const FIRST_FOLD: u8 = 4;
     /// The fold of the second byte, likewise.
     const SECOND_FOLD: u8 = 16;
+
+    /// Reports whether the lowest image is built as a qcow2 image. A raw file comes from one.
+    pub(crate) fn is_qcow2(self) -> bool {
+        self == Self::Qcow2 || self.is_raw()
+    }
+
+    /// Reports whether the lowest image becomes a raw file if an overlay lies on it.
+    pub(crate) fn is_raw(self) -> bool {
+        matches!(self, Self::Raw | Self::SparseRaw)
+    }
 }
 
 /// The second byte decides if it has a meaning.
 impl Operand for Base {
     const BYTES: usize = 2;
-    const EXPECTED: &'static str = "qcow2, raw, vpc, vhdx or vmdk";
+    const EXPECTED: &'static str = "qcow2, raw, vpc, vhdx, vmdk or sparse_raw";
     const KIND: OperandKind = OperandKind::Other;
 
     fn decode(bytes: &mut &[u8]) -> Self {
