@@ -68,7 +68,9 @@ pub fn check<E: Engine>(
         }
     } else {
         let may_fail_to_read = case.damage.may_change_identities(case.images);
-        Answers { whole, other, fuel, may_fail_to_read, verdicts }.judge(engine, &chain, entropy)?
+        let may_split_grains = case.damage.may_split_grains();
+        Answers { whole, other, fuel, may_fail_to_read, may_split_grains, verdicts }
+            .judge(engine, &chain, entropy)?
     };
     if !case.damage.is_trapped() {
         verdicts.judge(untouched(case.damage, expected, whole, clipped))?;

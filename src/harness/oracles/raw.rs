@@ -52,22 +52,37 @@ pub struct RawJudge {
     file: Images,
 }
 
+/// A file of any content, as a target passes it to the oracle.
+#[derive(Clone, Copy, Debug)]
+pub struct RawFile<'f> {
+    /// The format of the image.
+    pub format: ImageFormat,
+    /// The bytes of the file.
+    pub bytes: &'f [u8],
+    /// The number of files beside the image, which have the same bytes.
+    pub extents: usize,
+    /// These files may be sparse extents, which may end inside a grain.
+    pub may_split_grains: bool,
+}
+
 impl RawJudge {
-    /// Judges the engine's answers about a file of a format.
+    /// Judges the engine's answers about a file.
     ///
     /// # Errors
     /// The oracle found a violation.
     pub fn judge<E: Engine>(
         &mut self,
         engine: &mut E,
-        (format, input): (ImageFormat, &[u8]),
+        file: &RawFile<'_>,
         verdicts: &mut Verdicts,
     ) -> Result<RawOutcome, Box<Violation>> {
+        let RawFile { format, bytes: input, extents, may_split_grains } = *file;
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
         let fuel = Fuel::of_file(input.len() as u64);
         let Self { whole, other, .. } = self;
-        let answers = Answers { whole, other, fuel, may_fail_to_read: false, verdicts };
-        self.file.become_file(format, input);
+        self.file.become_file(format, input, extents);
+        let may_fail_to_read = false;
+        let answers = Answers { whole, other, fuel, may_fail_to_read, may_split_grains, verdicts };
         let chain = Chain::new(&self.file);
         match broken_at_open(format, &self.file.top().image) {
             Some(rule) => answers.judge_refused(engine, &chain, rule),
@@ -108,6 +123,8 @@ pub(super) struct Answers<'a> {
     pub(super) fuel: Fuel,
     /// Reads may fail where the walk succeeds: for VMDK images that no longer fit their parents.
     pub(super) may_fail_to_read: bool,
+    /// The answer may depend on the byte at which a question begins: for VMDK images whose extents end inside a grain.
+    pub(super) may_split_grains: bool,
     pub(super) verdicts: &'a mut Verdicts,
 }
 
@@ -133,7 +150,7 @@ impl Answers<'_> {
         chain: &Chain,
         entropy: &mut Entropy,
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, other, fuel, may_fail_to_read, verdicts } = self;
+        let Self { whole, other, fuel, may_fail_to_read, may_split_grains, verdicts } = self;
         whole.clear();
         let Ok(mut disk) = engine.open(chain) else { return Ok(RawOutcome::Refused) };
         let size = disk.virtual_size_bytes();
@@ -144,12 +161,14 @@ impl Answers<'_> {
             verdicts.judge(maximal::check(whole, &[]))?;
         }
         let asked = &whole[..whole.len().min(MAX_ASKED)];
-        let looked_up = lookup::check(&mut disk, asked, |_| true);
-        verdicts.judge_answers(QuestionKind::Status, looked_up)?;
+        if !may_split_grains {
+            let looked_up = lookup::check(&mut disk, asked, |_| true);
+            verdicts.judge_answers(QuestionKind::Status, looked_up)?;
+        }
         if !may_fail_to_read {
             verdicts.judge_answers(QuestionKind::Read, read_edges(&mut disk, asked))?;
         }
-        if complete {
+        if complete && !may_split_grains {
             let start = GuestOffset::new(entropy.below(size.max(1)));
             let length_bytes = entropy.next_u64() >> entropy.below(64);
             let some = Window { start, length_bytes };
