@@ -120,6 +120,9 @@ pub mod images {
     pub mod files {
         pub use crate::images::files::*;
     }
+    pub mod layer_anatomy {
+        pub use crate::images::layer_anatomy::*;
+    }
     pub mod qcow2 {
         pub use crate::images::qcow2::*;
     }

@@ -4,6 +4,8 @@
 mod vhdx;
 #[path = "anatomy/vmdk.rs"]
 mod vmdk;
+#[path = "anatomy/vmdk_extents.rs"]
+mod vmdk_extents;
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;

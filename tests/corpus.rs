@@ -3,11 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use qcowfuzz::disk::extent::{Extent, Window};
+use qcowfuzz::disk::file_parts::MAX_EXTENT_FILES;
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::disk::offsets::HostOffset;
-use qcowfuzz::disk::storage::Storage;
+use qcowfuzz::disk::storage::{Layer, Storage};
 use qcowfuzz::fuzzing::libfuzzer;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
@@ -21,6 +25,7 @@ use qcowfuzz::internal::programs::interpreter::Effect;
 use qcowfuzz::programs::Operation;
 use qcowfuzz::programs::Program;
 use qcowfuzz::programs::text;
+use qcowfuzz::walkers::{Disk, WalkScratch, map_extents, read};
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
@@ -153,13 +158,39 @@ fn files_of_other_formats_are_walked_and_have_correct_checksums() {
     let mut formats = BTreeSet::new();
     for (name, seed) in read_texts("raw_image", "hex").iter().map(|(name, it)| (name, file(it))) {
         formats.insert(probe(seed.as_slice()).unwrap().name());
+        assert_eq!(has_data(&name, &seed), name != "vhdx_without_data", "{name}");
         let Outcome { refused, failed, .. } = libfuzzer::run(TargetKind::RawImage, &seed).unwrap();
         assert_eq!((refused, failed), (0, 0), "{name}");
         let mut corrected = seed.clone();
         checksums::correct(&mut corrected);
         assert!(corrected == seed, "{name} has a wrong checksum");
     }
-    assert_eq!(formats, BTreeSet::from(["vhdx", "vmdk", "vpc"]));
+    // A fixed VHD disk begins with the guest data.
+    assert_eq!(formats, BTreeSet::from(["raw", "vhdx", "vmdk", "vpc"]));
+}
+
+/// Reports whether the walker maps data of a file, and a guest reads bytes there that are not zeros. If the file is a
+/// descriptor, it is also the file of all extents.
+fn has_data(name: &str, file: &[u8]) -> bool {
+    let format = match probe(file).unwrap() {
+        ImageFormat::Raw => ImageFormat::Vpc,
+        format => format,
+    };
+    let extents: Vec<Arc<&[u8]>> = (0..MAX_EXTENT_FILES).map(|_| Arc::new(file)).collect();
+    let chain = [Layer { image: &file, data_file: None, extents: &extents }];
+    let disk = Disk::open_as(format, &chain).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let mut found = Vec::new();
+    let mut scratch = WalkScratch::default();
+    let walked = map_extents(&disk, Window::ALL, &mut scratch, &mut |extent: Extent| {
+        found.extend(extent.mapping.data.then_some(extent.start));
+        ControlFlow::Continue(())
+    });
+    walked.unwrap_or_else(|error| panic!("{name}: {error}"));
+    found.into_iter().any(|start| {
+        let mut bytes = [0; 512];
+        read(&disk, start, &mut bytes, &mut scratch).unwrap();
+        bytes.iter().any(|byte| *byte != 0)
+    })
 }
 
 /// The operations that the explanation describes only by their text.

@@ -3,18 +3,21 @@
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Extent, Window};
+use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::{MAX_LAYERS, MAX_WATCHED_EXTENTS};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, Layer, Storage};
-use crate::formats::anatomy::{Anatomy, Element, Part};
-use crate::images::files::{FileNames, Images};
+use crate::formats::anatomy::{Element, Part};
+use crate::images::files::{FileNames, Images, LayerFile};
 use crate::images::image::Image;
+use crate::images::layer_anatomy::LayerAnatomy;
 use crate::images::limits::Limits;
 use crate::programs::operation::Class;
 use crate::programs::{Effect, Program, Vm};
@@ -25,9 +28,11 @@ use super::provenance::Provenance;
 /// A field or an entry that the walker read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// The part of the image that contains it.
+    /// The file of the layer that contains it.
+    pub file: LayerFile,
+    /// The part of the file that contains it.
     pub part: Part,
-    /// The number of the entry, as [`Anatomy::element`] takes it.
+    /// The number of the entry, as [`LayerAnatomy::element`] takes it.
     pub nth: u16,
     /// The host offset of its first byte.
     pub at: HostOffset,
@@ -44,9 +49,11 @@ pub struct Watch {
     vm: Vm,
     images: Images,
     names: FileNames,
-    anatomy: Anatomy,
+    anatomy: LayerAnatomy,
     scratch: WalkScratch,
+    /// The ranges that the walker read, of the image and of the files beside it.
     reads: RefCell<Vec<Range<u64>>>,
+    extent_reads: [RefCell<Vec<Range<u64>>>; MAX_EXTENT_FILES],
     provenance: Provenance,
     watched: Vec<Watched>,
 }
@@ -61,19 +68,23 @@ impl Watch {
             return &self.watched;
         }
         self.walk();
-        let Self { anatomy, reads, provenance, watched, .. } = self;
-        let reads = reads.get_mut();
-        merge(reads);
+        let Self { anatomy, reads, extent_reads, provenance, watched, .. } = self;
+        merge(reads.get_mut());
+        extent_reads.iter_mut().for_each(|reads| merge(reads.get_mut()));
         // The image that a program builds is valid.
-        let read = anatomy.read(format, &self.images.top().image);
+        let read = anatomy.read(self.images.top());
         debug_assert!(read.is_ok(), "{read:?}");
         for part in Part::ALL {
-            for (index, element) in anatomy.of(part).iter().enumerate() {
+            for (index, (file, element)) in anatomy.elements_of(part).enumerate() {
                 let Ok(nth) = u16::try_from(index * 2) else { break };
-                if was_read(reads, element) {
+                let reads = match file {
+                    LayerFile::Extent(index) => &mut extent_reads[index],
+                    LayerFile::Image | LayerFile::DataFile => &mut *reads,
+                };
+                if was_read(reads.get_mut(), &element) {
                     let operation = provenance.last_touching(&element.guest);
                     let (at, is_sealed) = (element.at, element.seal.is_some());
-                    watched.push(Watched { part, nth, at, is_sealed, operation });
+                    watched.push(Watched { file, part, nth, at, is_sealed, operation });
                 }
             }
         }
@@ -99,9 +110,17 @@ impl Watch {
 
     fn walk(&mut self) {
         self.reads.get_mut().clear();
+        self.extent_reads.iter_mut().for_each(|reads| reads.get_mut().clear());
         let top = Reading { image: &self.images.top().image, reads: &self.reads };
-        let extents = self.images.layers().map(|files| files.layer().erased_extents());
-        let extents: SmallVec<[_; MAX_LAYERS]> = extents.collect();
+        let extents = self.images.layers().enumerate().map(|(depth, files)| match depth {
+            0 => {
+                let beside = files.extents.all().iter().zip(&self.extent_reads);
+                let reading = beside.map(|(image, reads)| Reading { image: image.as_ref(), reads });
+                reading.map(|file| Arc::new(file) as Arc<dyn Storage + '_>).collect()
+            }
+            _ => files.layer().erased_extents(),
+        });
+        let extents: SmallVec<[Vec<Arc<dyn Storage + '_>>; MAX_LAYERS]> = extents.collect();
         let layers = self.images.layers().zip(&extents).enumerate();
         let layers = layers.map(|(depth, (files, extents))| {
             let layer = files.layer().erased(extents);
@@ -224,6 +243,29 @@ mod tests {
             assert_eq!(operations, [0, 1], "{base}");
             assert_eq!(watched.iter().filter(|it| it.is_sealed).count(), sealed, "{base}");
         }
+    }
+
+    #[test]
+    fn entries_of_the_files_of_extents_are_watched() {
+        let program = assemble(
+            "image version=3 cluster_bits=12 refcount_order=4 features=none size=40<<12+0 \
+             rng_seed=0 blocks=append table=append tolerance=0 base=vmdk
+             extent kind=sparse length=1<<2 lead=0
+             extent kind=se_sparse length=1<<2 lead=0
+             extent kind=flat length=1<<0 lead=0
+             write at=start+1 clusters=1
+             write at=start+5 clusters=1
+             write at=start+9 clusters=1",
+        );
+        let mut watch = Watch::default();
+        let watched = watch.run(&program.unwrap(), Limits::WALKED);
+        let table = watched.iter().filter(|it| it.part == Part::Table);
+        let table: Vec<_> = table.map(|it| (it.file, it.operation)).collect();
+        let [sparse, se_sparse] = [0, 1].map(LayerFile::Extent);
+        assert_eq!(table, [(sparse, Some(3)), (se_sparse, Some(4))]);
+        let of = |file| watched.iter().filter(|it| it.file == file).count();
+        assert!(of(sparse) > 10 && of(se_sparse) > 30 && of(LayerFile::Image) > 20);
+        assert_eq!(of(LayerFile::Extent(2)), 0);
     }
 
     #[test]

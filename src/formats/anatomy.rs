@@ -15,6 +15,7 @@ use crate::disk::limits::MAX_ELEMENTS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
+use crate::formats::vmdk::descriptor::ExtentKind;
 use crate::formats::vmdk::tables::Tables;
 
 pub(in crate::formats) use element::NOTHING;
@@ -55,11 +56,7 @@ impl Anatomy {
         format: ImageFormat,
         storage: &S,
     ) -> Result<(), MapError> {
-        self.elements.clear();
-        self.active.clear();
-        self.structures.clear();
-        self.cluster_size = None;
-        self.grain_tables = None;
+        self.clear();
         let read = match format {
             ImageFormat::Qcow2 => self.read_qcow2(storage),
             ImageFormat::Vpc => self.read_vpc(storage),
@@ -67,9 +64,38 @@ impl Anatomy {
             ImageFormat::Vmdk => self.read_vmdk(storage),
             ImageFormat::Raw => Ok(()),
         };
+        self.sort();
+        read
+    }
+
+    /// Takes the file of a VMDK extent apart, as [`Anatomy::read`] does. A flat extent has no elements. Guest ranges
+    /// count from the first byte of the extent.
+    ///
+    /// # Errors
+    /// As for [`Anatomy::read`].
+    pub fn read_extent<S: Storage + ?Sized>(
+        &mut self,
+        kind: ExtentKind,
+        storage: &S,
+    ) -> Result<(), MapError> {
+        self.clear();
+        let read = self.read_vmdk_extent(kind, storage);
+        self.sort();
+        read
+    }
+
+    /// Removes all elements and structures.
+    pub fn clear(&mut self) {
+        self.elements.clear();
+        self.active.clear();
+        self.structures.clear();
+        self.cluster_size = None;
+        self.grain_tables = None;
+    }
+
+    fn sort(&mut self) {
         // The sort is stable: the elements of a part keep the order in which they were found.
         self.elements.sort_by_key(|element| element.part);
-        read
     }
 
     /// Returns the elements of a part, in the order in which a reader reads them.

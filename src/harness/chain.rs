@@ -15,7 +15,7 @@ use crate::disk::storage;
 use crate::disk::storage::{Data, Layer, Storage, Stored};
 use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
-use crate::images::files::{FileNames, Images, LayerFiles};
+use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
 
 use super::meter::Meter;
@@ -55,15 +55,6 @@ pub struct ChainFile {
     written: Option<Arc<WrittenFile>>,
 }
 
-/// The file of a layer.
-#[derive(Clone, Copy, Debug)]
-enum LayerFile {
-    Image,
-    DataFile,
-    /// The file of the extent with this index.
-    Extent(usize),
-}
-
 impl Chain {
     /// Creates the chain of all layers of `images`.
     pub fn new(images: &Images) -> Self {
@@ -72,14 +63,14 @@ impl Chain {
 
     /// Creates the chain of all layers of `images`. Counts reads on `meter`.
     pub(crate) fn metered(images: &Images, meter: &Arc<Meter>) -> Self {
-        let layers = images.layers().map(|files| ChainLayer::new(files, meter, None));
+        let layers = images.layers().map(|files| ChainLayer::new(files, meter, |_| None));
         Self { layers: layers.collect() }
     }
 
     /// Creates the chain of `images`, whose reads `damage` changes.
     pub(crate) fn damaged(images: &Images, damage: &Damage, meter: &Arc<Meter>) -> Self {
         let layers = images.layers().enumerate().map(|(depth, files)| {
-            ChainLayer::new(files, meter, damage.read_faults(depth).map(Arc::new))
+            ChainLayer::new(files, meter, |file| damage.read_faults(depth, file).map(Arc::new))
         });
         Self { layers: layers.collect() }
     }
@@ -167,22 +158,29 @@ impl Chain {
 
     /// Begins an opening: faults that wait for a number of reads count from here.
     pub(crate) fn rearm(&self) {
-        let faults = self.layers.iter().filter_map(|layer| layer.image.faults.as_ref());
-        faults.for_each(|faults| faults.rearm());
+        for layer in &self.layers {
+            let files = layer.extents.iter().map(AsRef::as_ref).chain([&layer.image]);
+            files.filter_map(|file| file.faults.as_ref()).for_each(|faults| faults.rearm());
+        }
     }
 }
 
 impl ChainLayer {
-    fn new(files: &Arc<LayerFiles>, meter: &Arc<Meter>, faults: Option<Arc<ReadFaults>>) -> Self {
-        let file = |part, faults| {
+    /// Creates the layer of `files`. `faults` returns the faults that reads of a file meet.
+    fn new(
+        files: &Arc<LayerFiles>,
+        meter: &Arc<Meter>,
+        faults: impl Fn(LayerFile) -> Option<Arc<ReadFaults>>,
+    ) -> Self {
+        let file = |part| {
             let (files, meter) = (Arc::clone(files), Arc::clone(meter));
-            ChainFile { files, part, meter, faults, written: None }
+            ChainFile { files, part, meter, faults: faults(part), written: None }
         };
         Self {
-            image: file(LayerFile::Image, faults),
-            data_file: files.has_data_file.then(|| file(LayerFile::DataFile, None)),
+            image: file(LayerFile::Image),
+            data_file: files.has_data_file.then(|| file(LayerFile::DataFile)),
             extents: (0..files.extents.all().len())
-                .map(|index| Arc::new(file(LayerFile::Extent(index), None)))
+                .map(|index| Arc::new(file(LayerFile::Extent(index))))
                 .collect(),
             format: files.format,
             data_file_is_raw: files.data_file_is_raw,
@@ -234,11 +232,7 @@ impl ChainFile {
 
     #[inline]
     fn content(&self) -> &Image {
-        match self.part {
-            LayerFile::Image => &self.files.image,
-            LayerFile::DataFile => &self.files.data_file,
-            LayerFile::Extent(index) => &self.files.extents.all()[index],
-        }
+        self.files.file(self.part)
     }
 }
 
@@ -287,5 +281,60 @@ impl Storage for ChainFile {
         };
         self.meter.count_bytes(data.map_or(0, |data| data.bytes.len()));
         Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::anatomy::Part;
+    use crate::images::Limits;
+    use crate::images::damage::{Attack, Spot, Transform};
+    use crate::images::layer_anatomy::LayerAnatomy;
+    use crate::programs::Vm;
+    use crate::programs::text::assemble;
+
+    /// Traps and failing reads reach the file of an extent, and spare all other files.
+    #[test]
+    fn reads_of_extents_meet_faults() {
+        let text = "image version=3 cluster_bits=12 refcount_order=4 features=none size=9<<12+0 \
+                    rng_seed=0 blocks=append table=append tolerance=0 base=vmdk
+                    extent kind=flat length=1<<0 lead=0
+                    extent kind=se_sparse length=1<<0 lead=0
+                    write at=start+1 clusters=2";
+        let (mut vm, mut images) = (Vm::new(), Images::default());
+        let program = assemble(text).unwrap();
+        vm.begin(&program.prologue, Limits::HOSTILE);
+        for operation in &program.operations {
+            vm.step(*operation);
+        }
+        vm.build(&FileNames::default(), &mut images, &());
+        let mut anatomy = LayerAnatomy::default();
+        anatomy.read(images.top()).unwrap();
+        let (_, element) = anatomy.element(Part::Table, 0).unwrap();
+        let trap = Attack::Trap {
+            spot: Spot { part: Part::Table, depth: 0, nth: 0 },
+            transform: Transform::Set,
+            value: 7,
+            reads: 1,
+        };
+        let fails = Attack::FailRead { part: Part::Table, depth: 0, reads: 3 };
+        let extent = images.top().file(LayerFile::Extent(1));
+        let whole = extent.number(element.at, 8).swap_bytes();
+        let mut damage = Damage::default();
+        damage.apply(&mut images, &[trap, fails]);
+        let chain = Chain::damaged(&images, &damage, &Arc::default());
+        for _ in 0..2 {
+            chain.rearm();
+            let answers = [(); 4].map(|()| {
+                let mut bytes = [0; 8];
+                let read = chain.layers()[0].extents[1].read_at(element.at, &mut bytes);
+                read.is_ok().then_some(u64::from_le_bytes(bytes))
+            });
+            assert_eq!(answers, [Some(whole), Some(7), Some(7), None]);
+        }
+        for file in [chain.image(), &chain.layers()[0].extents[0]] {
+            assert!((0..5).all(|_| file.read_at(element.at, &mut [0; 8]).is_ok()));
+        }
     }
 }

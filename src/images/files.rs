@@ -73,6 +73,18 @@ pub struct Deviation {
     pub flags: u64,
 }
 
+/// A file of a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LayerFile {
+    /// The image.
+    #[default]
+    Image,
+    /// The external data file.
+    DataFile,
+    /// The file of the extent with this index.
+    Extent(usize),
+}
+
 /// The files beside a VMDK image.
 #[derive(Clone, Debug, Default)]
 pub struct ExtentImages {
@@ -158,6 +170,25 @@ impl LayerFiles {
         self.extent_names.iter().map(String::as_str).zip(images)
     }
 
+    /// Returns a file that the layer has.
+    #[inline]
+    pub fn file(&self, file: LayerFile) -> &Image {
+        match file {
+            LayerFile::Image => &self.image,
+            LayerFile::DataFile => &self.data_file,
+            LayerFile::Extent(index) => &self.extents.all()[index],
+        }
+    }
+
+    /// Returns a file that the layer has, to change it after the build.
+    pub fn file_mut(&mut self, file: LayerFile) -> &mut Image {
+        match file {
+            LayerFile::Image => &mut self.image,
+            LayerFile::DataFile => &mut self.data_file,
+            LayerFile::Extent(index) => Arc::make_mut(&mut self.extents.images[index]),
+        }
+    }
+
     /// Returns the files as a layer that our walker opens.
     pub fn layer(&self) -> Layer<'_, Image> {
         let data_file = self.has_data_file.then_some(&self.data_file);
@@ -175,8 +206,9 @@ pub struct Images {
 }
 
 impl Images {
-    /// Replaces all layers by one image of `format` with the bytes of `file`.
-    pub fn become_file(&mut self, format: ImageFormat, file: &[u8]) {
+    /// Replaces all layers by one image of `format` with the bytes of `file`. The first `extents` files beside it, at
+    /// most [`MAX_EXTENT_FILES`], are copies of it.
+    pub fn become_file(&mut self, format: ImageFormat, file: &[u8], extents: usize) {
         self.resize(1);
         self.set_unchanged(0);
         let layer = self.layer_mut(0);
@@ -184,6 +216,11 @@ impl Images {
         layer.begin(format);
         layer.image.write(HostOffset::ZERO, file);
         layer.image.seal(file.len() as u64);
+        for _ in 0..extents.min(MAX_EXTENT_FILES) {
+            let extent = layer.extents.add();
+            extent.write(HostOffset::ZERO, file);
+            extent.seal(file.len() as u64);
+        }
     }
 
     /// Keeps the `count` lowest layers, or makes room for `count` layers.

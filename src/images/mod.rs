@@ -9,6 +9,7 @@ pub(crate) mod export;
 pub(crate) mod file_plan;
 pub(crate) mod files;
 pub(crate) mod image;
+pub(crate) mod layer_anatomy;
 pub(crate) mod limits;
 pub(crate) mod look;
 pub(crate) mod qcow2;

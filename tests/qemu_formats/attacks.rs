@@ -3,14 +3,17 @@
 use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
-use qcowfuzz::disk::storage::{Layer, Storage};
+use qcowfuzz::disk::offsets::HostOffset;
+use qcowfuzz::disk::storage::Storage;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::images::{FileNames, Image};
-use qcowfuzz::internal::formats::anatomy::{Anatomy, Part};
+use qcowfuzz::images::{FileNames, Image, Images};
+use qcowfuzz::internal::formats::anatomy::Part;
 use qcowfuzz::internal::images::damage::Transform;
 use qcowfuzz::internal::images::entropy::Entropy;
+use qcowfuzz::internal::images::files::LayerFile;
+use qcowfuzz::internal::images::layer_anatomy::LayerAnatomy;
 use qcowfuzz::internal::programs::operand::{Base, Number};
 use qcowfuzz::programs::{Operation, Program};
 use qcowfuzz::walkers::Disk;
@@ -50,28 +53,58 @@ fn attacking(base: Base, parts: &[Part], rng_seed: u64, entropy: &mut Entropy) -
 }
 
 /// Reports whether qemu-img answers in a moment.
-fn is_quick(format: ImageFormat, image: &Image) -> bool {
-    let chain = [Layer::alone(image)];
+fn is_quick(format: ImageFormat, images: &Images) -> bool {
+    let chain: Vec<_> = images.layers().map(|files| files.layer()).collect();
     let Ok(disk) = Disk::open_as(format, &chain) else { return true };
-    let mut anatomy = Anatomy::default();
+    let mut anatomy = LayerAnatomy::default();
     // A part of the image may be malformed.
-    let _ = anatomy.read(format, image);
-    let block_bytes = match (anatomy.grain_tables(), anatomy.cluster_size()) {
-        (Some(tables), _) => tables.grain_bytes(),
-        (None, Some(block)) => block.bytes(),
-        (None, None) => 512,
-    };
+    let _ = anatomy.read(images.top());
+    let block_bytes = anatomy.files().filter_map(|(_, anatomy)| {
+        match (anatomy.grain_tables(), anatomy.cluster_size()) {
+            (Some(tables), _) => Some(tables.grain_bytes()),
+            (None, block) => block.map(|it| it.bytes()),
+        }
+    });
+    let block_bytes = block_bytes.min().unwrap_or(512);
     disk.virtual_size_bytes() / block_bytes.max(512) < MAX_BLOCKS
 }
 
-/// Writes the damaged image of a program to `path`. The oracle `hostile` must agree with it first. Returns the attacked
-/// parts, and the program.
+/// Returns the names of the attacked parts of the image, and of the kinds of files beside it that attacks reach.
+fn attacked(program: &Program, hostile: &mut impl Target) -> Checked<Vec<String>> {
+    let mut sound = program.clone();
+    sound
+        .operations
+        .retain(|one| !matches!(one, Operation::Patch { .. } | Operation::Truncate { .. }));
+    let run = hostile.run(&sound.encode(), Checks::AtCheckpoints);
+    run.map_err(|failure| format!("{:?}\n{sound}", failure.violation))?;
+    let files = hostile.pipeline().ok_or("no pipeline")?.images().top();
+    let mut anatomy = LayerAnatomy::default();
+    anatomy.read(files).map_err(|error| error.to_string())?;
+    let mut attacked = Vec::new();
+    for operation in &program.operations {
+        let Operation::Patch { part, nth, .. } = operation else { continue };
+        attacked.push(part.name().to_string());
+        if let Some((LayerFile::Extent(index), _)) = anatomy.element(*part, *nth) {
+            let extent = files.file(LayerFile::Extent(index));
+            let kind = match &extent.number(HostOffset::ZERO, 4).to_be_bytes()[4..] {
+                b"KDMV" => "sparse",
+                b"COWD" => "ESX",
+                _ => "seSparse",
+            };
+            attacked.push(format!("{kind} extents in files of their own"));
+        }
+    }
+    Ok(attacked)
+}
+
+/// Writes the damaged image of a program to `path`. The oracle `hostile` must agree with it first. Returns the names of
+/// the attacked parts, and the program.
 pub fn write(
     path: &Path,
     (format, base): (ImageFormat, Base),
     parts: &[Part],
     rng_seed: u64,
-) -> Checked<(Vec<Part>, Program)> {
+) -> Checked<(Vec<String>, Program)> {
     let mut entropy = Entropy::new(rng_seed);
     let mut hostile = TargetKind::Hostile.judging(Walker::default());
     for attempt in 0.. {
@@ -81,15 +114,12 @@ pub fn write(
         let images = hostile.pipeline().ok_or("no pipeline")?.images();
         let names = FileNames::default();
         let is_long = |(_, file): (_, &Image)| file.length_bytes() > MAX_FILE_BYTES;
-        if images.files(&names).any(is_long) || !is_quick(format, &images.top().image) {
+        if images.files(&names).any(is_long) || !is_quick(format, images) {
             continue;
         }
         program::write_files(path, images)?;
-        let attacked = program.operations.iter().filter_map(|one| match one {
-            Operation::Patch { part, .. } => Some(*part),
-            _ => None,
-        });
-        return Ok((attacked.collect(), program));
+        let attacked = attacked(&program, &mut hostile)?;
+        return Ok((attacked, program));
     }
     Err("no quick image".to_string())
 }

@@ -163,7 +163,7 @@ fn judge<F: TestedFormat>(case: &Case<F>, programs: &[Program]) -> Checked<Tally
     rules::compare(&path, F::FORMAT, refused.as_deref(), &mut tally)?;
     for part in attacked.into_iter().flat_map(|(parts, _)| parts) {
         let verdict = if refused.is_none() { "open" } else { "refused" };
-        tally.add(format!("attacks on {}: {verdict}", part.name()), 1);
+        tally.add(format!("attacks on {part}: {verdict}"), 1);
     }
     let what = match (case.kind, refused) {
         (Kind::Damaged, None) => "damaged images that open",

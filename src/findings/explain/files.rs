@@ -2,20 +2,21 @@
 
 use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::file_parts::FilePart;
 use crate::disk::limits::MAX_EXPLAINED_RUNS;
-use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::findings::provenance::Provenance;
-use crate::formats::anatomy::{Anatomy, Element, Part, Structure};
+use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, Part, Structure};
 use crate::formats::qcow2::entry::L1Entry;
 use crate::formats::qcow2::head::Head;
-use crate::formats::vmdk::constants::{COWD_MAGIC, SPARSE_MAGIC};
+use crate::formats::vmdk::descriptor::ExtentLine;
+use crate::formats::vmdk::head::ImageLayout;
 use crate::formats::vmdk::tables::Tables;
 use crate::harness::oracles::qcow2::recount::{Occupied, Recount, Role};
-use crate::images::files::Images;
+use crate::images::files::{Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
 use crate::programs::Vm;
 
@@ -45,6 +46,15 @@ impl FileKind {
             Self::Raw => "raw file".to_string(),
             Self::DataFile => "data file".to_string(),
             Self::Extent(index) => format!("extent {}", index + 1),
+        }
+    }
+
+    /// Returns the file of the layer, if an anatomy takes it apart.
+    pub(super) fn layer_file(self) -> Option<LayerFile> {
+        match self {
+            Self::Image | Self::OtherImage => Some(LayerFile::Image),
+            Self::Extent(index) => Some(LayerFile::Extent(index)),
+            Self::Raw | Self::DataFile => None,
         }
     }
 }
@@ -102,13 +112,13 @@ pub(super) fn view(images: &Images, vm: &Vm, provenance: &[Provenance]) -> Vec<F
         if layer.format != ImageFormat::Qcow2 {
             let place = (depth, journal.cluster_size.bytes());
             let image = (layer.format, &layer.image);
-            let kind = FileKind::OtherImage;
-            let own = if layer.extents.all().is_empty() { provenance } else { &nothing };
-            files.push(other_image(kind, image, &mut anatomy, place, own));
-            let parts = journal.parts.all().iter().zip(layer.extents.all());
-            files.extend(parts.map(|(part, file)| {
-                extent(part, file, &mut anatomy, place, &provenance.of_part(part))
-            }));
+            if layer.extents.all().is_empty() {
+                files.push(other_image(image, &mut anatomy, place, provenance));
+            } else {
+                files.push(other_image(image, &mut anatomy, place, &nothing));
+                let parts = journal.parts.all();
+                files.extend(extents(layer, parts, &mut anatomy, place, provenance));
+            }
             continue;
         }
         let view = image(&layer.image, &mut anatomy, depth, provenance);
@@ -169,17 +179,28 @@ pub(super) fn image(
 
 /// Returns the layout of an image whose format is not qcow2: its structures, and the data of its blocks.
 fn other_image(
-    kind: FileKind,
     (format, image): (ImageFormat, &Image),
     anatomy: &mut Anatomy,
-    (depth, cluster_bytes): (usize, u64),
+    place: (usize, u64),
     provenance: &Provenance,
 ) -> FileView {
     let fault = anatomy.read(format, image).err().map(|error| error.to_string());
     let flat = provenance.in_place(image.length_bytes());
     let is_flat = anatomy.of(Part::Table).is_empty();
-    let mut view =
-        plain(kind, image, depth, cluster_bytes, if is_flat { &flat } else { provenance });
+    let own = if is_flat { &flat } else { provenance };
+    let view = tabled((FileKind::OtherImage, format), image, anatomy, place, own);
+    FileView { fault, ..view }
+}
+
+/// Returns the layout of a file that `anatomy` has taken apart: its structures, and the data of its blocks.
+fn tabled(
+    (kind, format): (FileKind, ImageFormat),
+    image: &Image,
+    anatomy: &Anatomy,
+    (depth, cluster_bytes): (usize, u64),
+    provenance: &Provenance,
+) -> FileView {
+    let mut view = plain(kind, image, depth, cluster_bytes, provenance);
     let mut structures = anatomy.structures().to_vec();
     structures.sort_by_key(|structure| structure.bytes.start);
     view.runs = with_structures(std::mem::take(&mut view.runs), &structures);
@@ -190,24 +211,35 @@ fn other_image(
     let operation = |guest: &Range<u64>| provenance.last_touching(guest);
     let facts = ImageFacts::of_other(format, anatomy);
     view.entries = entries::of(image, anatomy, &facts, operation);
-    FileView { fault, facts, ..view }
+    FileView { facts, ..view }
 }
 
-/// Returns the layout of a file beside a VMDK image. The anatomy knows no seSparse extent.
-fn extent(
-    part: &FilePart,
-    file: &Image,
+/// Returns the layouts of the files beside a VMDK image. `parts` are the parts of the disk that they hold.
+fn extents(
+    layer: &LayerFiles,
+    parts: &[FilePart],
     anatomy: &mut Anatomy,
     place: (usize, u64),
     provenance: &Provenance,
-) -> FileView {
-    let kind = FileKind::Extent(part.file);
-    let magic = file.number(HostOffset::ZERO, 4).to_be_bytes();
-    let is_known = [SPARSE_MAGIC, COWD_MAGIC].iter().any(|known| magic.ends_with(known));
-    match is_known && part.flat_at.is_none() {
-        true => other_image(kind, (ImageFormat::Vmdk, file), anatomy, place, provenance),
-        false => plain(kind, file, place.0, place.1, provenance),
-    }
+) -> Vec<FileView> {
+    // The image that a program builds is valid.
+    let Ok(layout) = ImageLayout::read(&layer.image) else { return Vec::new() };
+    let files = layout.extents().iter().zip(layer.extents.all()).zip(parts);
+    let view = |((line, file), part): ((&ExtentLine, &Arc<Image>), &FilePart)| {
+        let fault = anatomy.read_extent(line.kind, file.as_ref()).err();
+        let (kind, own) = (FileKind::Extent(part.file), provenance.of_part(part));
+        let format = if part.flat_at.is_some() { ImageFormat::Raw } else { ImageFormat::Vmdk };
+        let mut view = tabled((kind, format), file, anatomy, place, &own);
+        for entry in &mut view.entries {
+            if entry.guest != EVERYTHING {
+                let (start, end) = (entry.guest.start, entry.guest.end);
+                entry.guest = start.saturating_add(part.start)..end.saturating_add(part.start);
+                entry.operation = provenance.last_touching(&entry.guest);
+            }
+        }
+        FileView { fault: fault.map(|error| error.to_string()), ..view }
+    };
+    files.map(view).collect()
 }
 
 /// Returns the runs, with structures in their places. `structures` are sorted.
@@ -351,15 +383,15 @@ fn hole(bytes: Range<u64>) -> FileRun {
 
 /// Records the damaged values of entries and the lengths of truncated files.
 pub(super) fn note_damage(files: &mut [FileView], images: &Images) {
-    let images_of =
-        |view: &&mut FileView| matches!(view.kind, FileKind::Image | FileKind::OtherImage);
-    for view in files.iter_mut().filter(images_of) {
+    for view in files {
+        let Some(file) = view.kind.layer_file() else { continue };
         let Some(layer) = images.layers().nth(view.depth) else { continue };
-        let length_bytes = layer.image.length_bytes();
+        let image = layer.file(file);
+        let length_bytes = image.length_bytes();
         view.cut_to_bytes = (length_bytes != view.length_bytes).then_some(length_bytes);
         let facts = view.facts;
         for entry in &mut view.entries {
-            let now = layer.image.number(entry.at, entry.width_bytes);
+            let now = image.number(entry.at, entry.width_bytes);
             let now = entry.order.in_order(now, entry.width_bytes);
             let spelled = || spelled(entry.part, entry.name, now, &facts);
             entry.damaged = (now != entry.value).then(|| (now, spelled()));

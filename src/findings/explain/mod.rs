@@ -115,12 +115,15 @@ impl Explanation {
         asked.flat_map(|(_, layer)| layer.touching(guest)).collect()
     }
 
-    /// Marks the entries of the top image that the walker read.
+    /// Marks the entries of the top layer that the walker read.
     pub fn note_reads(&mut self, reads: &[Watched]) {
-        let reads: BTreeSet<_> = reads.iter().map(|it| (it.part, it.at)).collect();
-        let top = self.files.first_mut().into_iter();
-        for entry in top.flat_map(|file| &mut file.entries) {
-            entry.read = reads.contains(&(entry.part, entry.at));
+        for file in self.files.iter_mut().filter(|file| file.depth == 0) {
+            let Some(place) = file.kind.layer_file() else { continue };
+            let own = reads.iter().filter(|it| it.file == place);
+            let reads: BTreeSet<_> = own.map(|it| (it.part, it.at)).collect();
+            for entry in &mut file.entries {
+                entry.read = reads.contains(&(entry.part, entry.at));
+            }
         }
     }
 }

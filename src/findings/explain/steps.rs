@@ -7,9 +7,10 @@ use std::ops::Range;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::findings::provenance::{Placed, Provenance};
-use crate::formats::anatomy::{Anatomy, Part};
+use crate::formats::anatomy::Part;
 use crate::images::damage::{Attack, Spot};
-use crate::images::files::Images;
+use crate::images::files::{Images, LayerFile};
+use crate::images::layer_anatomy::LayerAnatomy;
 use crate::images::limits::Limits;
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::program::records;
@@ -82,7 +83,9 @@ pub enum StepChange {
     Aimed {
         /// The depth of the layer; 0 is the top.
         depth: usize,
-        /// The part of the image that contains the target.
+        /// The file of the layer.
+        file: LayerFile,
+        /// The part of the file that contains the target.
         part: Part,
         /// The host offset of the target.
         at: HostOffset,
@@ -254,9 +257,13 @@ impl fmt::Display for StepChange {
                 )
             }
             Self::Clamped { name, value } => write!(f, "{name}: {value}"),
-            Self::Aimed { depth, part, at } => {
+            Self::Aimed { depth, file, part, at } => {
                 let layer = if *depth == 0 { String::new() } else { format!(", {depth} down") };
-                write!(f, "on {} at host {at:#x}{layer}", part.name())
+                let file = match file {
+                    LayerFile::Extent(index) => format!(" of extent {}", index + 1),
+                    LayerFile::Image | LayerFile::DataFile => String::new(),
+                };
+                write!(f, "on {} at host {at:#x}{file}{layer}", part.name())
             }
             Self::Asked(Question::Walk(window)) => match window.length_bytes {
                 u64::MAX => write!(f, "walk from guest {:#x} on", window.start.get()),
@@ -278,7 +285,7 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
         let attack = step.operation.is_some_and(|operation| operation.class() == Class::Attacks);
         attack && step.effect == Some(Effect::Changed)
     };
-    let mut anatomy = Anatomy::default();
+    let mut anatomy = LayerAnatomy::default();
     for (step, attack) in steps.iter_mut().filter(made).zip(attacks) {
         let (Attack::Patch { spot, .. } | Attack::Trap { spot, .. }) = attack else { continue };
         let Spot { part, depth, nth } = *spot;
@@ -287,10 +294,10 @@ pub(super) fn aim(steps: &mut [Step], images: &Images, attacks: &[Attack]) {
             continue;
         };
         // The image that a program builds is valid before an attack.
-        if anatomy.read(files.format, &files.image).is_ok()
-            && let Some(element) = anatomy.element(part, nth)
+        if anatomy.read(files).is_ok()
+            && let Some((file, element)) = anatomy.element(part, nth)
         {
-            step.changes.push(StepChange::Aimed { depth, part, at: element.at });
+            step.changes.push(StepChange::Aimed { depth, file, part, at: element.at });
         }
     }
 }

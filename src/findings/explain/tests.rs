@@ -315,6 +315,19 @@ fn files_beside_an_image_are_explained_with_their_own_operations() {
     assert_eq!((in_sparse.end - in_sparse.start, writers), (0x1000, &vec![4]));
     let places: Vec<_> = changes(&built).into_iter().flatten().collect();
     assert!(places.iter().any(|place| place == "guest 0x6000+0x4000 data"), "{places:?}");
+    // The entries have a meaning, the guest range of the disk, and the operation that wrote them.
+    let stored = |kind: FileKind| {
+        let file = built.files.iter().find(|file| file.kind == kind).unwrap();
+        let entries = file.entries.iter().filter(|entry| entry.part == Part::Table);
+        let used = entries.filter(|entry| !entry.guest.is_empty());
+        used.map(|it| (it.guest.start, it.spelled.clone(), it.operation)).collect::<Vec<_>>()
+    };
+    let [first, second] = &stored(FileKind::Extent(1))[..] else { panic!("not two entries") };
+    assert_eq!((first.0, first.2, second.0), (0x8000, Some(3), 0x9000));
+    assert_eq!(first.1, format!("grain at {:#x}", in_sesparse.start));
+    let [only] = &stored(FileKind::Extent(2))[..] else { panic!("not one entry") };
+    assert_eq!(*only, (0x14000, format!("grain at {:#x}", in_sparse.start), Some(4)));
+    assert_eq!(stored(FileKind::Extent(0)), []);
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub struct Element {
     /// The checksum over the structure that holds the field.
     pub seal: Option<Seal>,
     /// The offset of the next entry of the table, and the guest range that it maps. A field has none.
-    pub(in crate::formats) next: Option<(HostOffset, Range<u64>)>,
+    pub(crate) next: Option<(HostOffset, Range<u64>)>,
 }
 
 /// The order of a number's bytes.
@@ -67,6 +67,9 @@ pub enum OffsetUnit {
     Byte,
     /// Sectors of 512 bytes. Attacks point at any sector.
     Sector,
+    /// Clusters, in a number whose four highest bits state a type, as in the entries of seSparse extents. Attacks that
+    /// set a pointer keep the type.
+    Typed,
 }
 
 impl Element {

@@ -1,106 +1,39 @@
-//! The anatomy of a VMDK image in one file: the header, the footer, the markers, the descriptor, both grain
-//! directories, their tables, and the heads of compressed grains.
+//! The anatomy of a VMDK file: the headers, the footer, the markers, the descriptor, both grain directories, their
+//! tables, and the heads of compressed grains. An image in several files has one anatomy for each file.
 //!
 //! # Arithmetic
 //! Structures may lie at any host offset. One that passes 2^64 ends there, because no file has bytes behind that. A
 //! directory has less than 2^26 entries, each of which maps less than 2^43 bytes, and no disk has 2^63 bytes, so that
 //! only ranges past the end of the disk are held. A descriptor has less than 2^14 bytes.
 
-use std::ops::{ControlFlow, Range};
+mod fields;
+mod tables;
 
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
-use crate::formats::anatomy::{
-    Anatomy, ByteOrder, EVERYTHING, Element, FieldGroup, FieldLayout, NOTHING, OffsetUnit, Part,
-};
-use crate::formats::entries::{Entries, each_entries};
-use crate::formats::error::{Flow, MapError};
+use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, NOTHING, Part};
+use crate::formats::error::MapError;
 
 use super::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_MARKERS, FLAG_REDUNDANT_DIRECTORY,
-    GRAIN_MARKER_BYTES, HEADER_BYTES, IDENTITY_BYTES, PARENT_NAME, SECTOR_BYTES, SPARSE_MAGIC,
-    STREAM_FOOTER_BYTES,
+    HEADER_BYTES, IDENTITY_BYTES, PARENT_NAME, SECTOR_BYTES, SPARSE_MAGIC, STREAM_FOOTER_BYTES,
 };
 use super::cowd_header::CowdHeader;
+use super::descriptor::ExtentKind;
 use super::footer;
-use super::grain::{Grain, offset_of};
+use super::grain::offset_of;
 use super::head::{first_sector, sectors_of};
 use super::scan::{self, text_of};
+use super::sesparse::ConstHeader;
 use super::sparse_header::SparseHeader;
-use super::tables::{GrainKind, Tables};
+use super::tables::Tables;
 
-/// The fields of the header that counts.
-const SPARSE_HEADER_FIELDS: &[FieldLayout] = &[
-    ("magic", 0, 4, true),
-    ("version", 4, 4, true),
-    ("flags", 8, 4, true),
-    ("capacity", 12, 8, true),
-    ("grain_size", 20, 8, true),
-    ("descriptor_offset", 28, 8, true),
-    ("descriptor_size", 36, 8, false),
-    ("gtes_per_gt", 44, 4, true),
-    ("rgd_offset", 48, 8, false),
-    ("gd_offset", 56, 8, true),
-    ("overhead", 64, 8, false),
-    ("unclean_shutdown", 72, 1, false),
-    ("newlines", 73, 4, false),
-    ("compress_algorithm", 77, 2, true),
-];
-
-/// The fields of a header that only names the footer. If the capacity is 0, QEMU looks for a descriptor.
-const FIRST_HEADER_FIELDS: &[FieldLayout] = &[
-    ("magic", 0, 4, true),
-    ("version", 4, 4, false),
-    ("flags", 8, 4, false),
-    ("capacity", 12, 8, true),
-    ("grain_size", 20, 8, false),
-    ("descriptor_offset", 28, 8, true),
-    ("descriptor_size", 36, 8, false),
-    ("gtes_per_gt", 44, 4, false),
-    ("rgd_offset", 48, 8, false),
-    ("gd_offset", 56, 8, true),
-    ("overhead", 64, 8, false),
-    ("unclean_shutdown", 72, 1, false),
-    ("newlines", 73, 4, false),
-    ("compress_algorithm", 77, 2, false),
-];
-
-/// The fields of the header of an extent as ESX writes it.
-const COWD_FIELDS: &[FieldLayout] = &[
-    ("magic", 0, 4, true),
-    ("version", 4, 4, false),
-    ("flags", 8, 4, false),
-    ("capacity", 12, 4, true),
-    ("grain_size", 16, 4, true),
-    ("gd_offset", 20, 4, true),
-    ("gd_entries", 24, 4, true),
-    ("next_free", 28, 4, false),
-];
-
-/// The fields of a marker. The mapping does not depend on them.
-const MARKER_FIELDS: &[FieldLayout] =
-    &[("marker_sectors", 0, 8, false), ("marker_size", 8, 4, false), ("marker_type", 12, 4, false)];
-
-/// The fields of the marker before a compressed grain.
-const GRAIN_MARKER_FIELDS: &[FieldLayout] = &[("lba", 0, 8, false), ("size", 8, 4, false)];
-/// The first bytes of a zlib stream: its header, and the first bytes of the deflate stream.
-const STREAM_FIELDS: &[FieldLayout] = &[("zlib_header", 0, 2, false), ("deflate", 2, 4, false)];
-/// The number of bytes of these fields.
-const STREAM_FIELDS_BYTES: u64 = 6;
-
-/// The length of an entry of a directory or a table.
-const ENTRY_BYTES: u64 = 4;
-/// The number of bytes of a directory or a table that are read at a time.
-const GRAIN_TABLE_SCRATCH_BYTES: usize = 512 * ENTRY_BYTES as usize;
-
-/// A directory, and whether readers follow it.
-#[derive(Clone, Copy)]
-struct DirectoryPlace {
-    at: HostOffset,
-    is_used: bool,
-    has_markers: bool,
-}
+use fields::{
+    CONST_HEADER_FIELDS, COWD_FIELDS, FIRST_HEADER_FIELDS, MARKER_FIELDS, SPARSE_HEADER_FIELDS,
+    VOLATILE_HEADER_FIELDS, group,
+};
+use tables::DirectoryPlace;
 
 impl Anatomy {
     /// Takes a VMDK image apart: a sparse extent, or a descriptor.
@@ -109,21 +42,38 @@ impl Anatomy {
         storage: &S,
     ) -> Result<(), MapError> {
         let first = first_sector(storage)?;
-        let is_esx = first.starts_with(&COWD_MAGIC);
-        if !is_esx && !first.starts_with(&SPARSE_MAGIC) {
+        if !first.starts_with(&COWD_MAGIC) && !first.starts_with(&SPARSE_MAGIC) {
             return self.descriptor(storage, HostOffset::ZERO);
         }
-        self.add_structure(Part::Header, HostOffset::ZERO, HEADER_BYTES as u64);
         self.descriptor(storage, HostOffset::new(EMBEDDED_DESCRIPTOR_AT))?;
-        if is_esx {
-            self.add_fields(group(Part::Header, HostOffset::ZERO), COWD_FIELDS);
-            let tables = CowdHeader::read(&first).tables()?;
-            self.note_tables(&tables);
-            let at = tables.directory;
-            let place = DirectoryPlace { at, is_used: true, has_markers: false };
-            return self.directory(storage, &tables, place);
+        self.sparse_extent(storage, &first)
+    }
+
+    /// Takes the file of an extent apart. A flat one has no elements. Guest ranges count from the extent's first byte.
+    pub(in crate::formats) fn read_vmdk_extent<S: Storage + ?Sized>(
+        &mut self,
+        kind: ExtentKind,
+        storage: &S,
+    ) -> Result<(), MapError> {
+        match kind {
+            ExtentKind::Flat(_) => Ok(()),
+            ExtentKind::Sparse => self.sparse_extent(storage, &first_sector(storage)?),
+            ExtentKind::SeSparse => self.sesparse_extent(storage, &first_sector(storage)?),
         }
-        let header = self.headers(storage, SparseHeader::read(&first))?;
+    }
+
+    /// Adds the headers of a sparse extent, its directories and its tables.
+    fn sparse_extent<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        first: &[u8; HEADER_BYTES],
+    ) -> Result<(), MapError> {
+        self.add_structure(Part::Header, HostOffset::ZERO, HEADER_BYTES as u64);
+        if first.starts_with(&COWD_MAGIC) {
+            self.add_fields(group(Part::Header, HostOffset::ZERO), COWD_FIELDS);
+            return self.only_directory(storage, &CowdHeader::read(first).tables()?);
+        }
+        let header = self.headers(storage, SparseHeader::read(first))?;
         let tables = header.tables(sectors_of(storage))?;
         self.note_tables(&tables);
         let has_markers = header.flags & FLAG_MARKERS != 0;
@@ -134,6 +84,32 @@ impl Anatomy {
             self.directory(storage, &tables, DirectoryPlace { at, is_used: false, has_markers })?;
         }
         Ok(())
+    }
+
+    /// Adds both headers of an seSparse extent, its directory and its tables.
+    fn sesparse_extent<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        first: &[u8; HEADER_BYTES],
+    ) -> Result<(), MapError> {
+        self.add_structure(Part::Header, HostOffset::ZERO, HEADER_BYTES as u64);
+        self.add_fields(group(Part::Header, HostOffset::ZERO), CONST_HEADER_FIELDS);
+        let header = ConstHeader::parse(first)?;
+        let volatile = header.volatile_offset()?;
+        self.add_structure(Part::Header, volatile, HEADER_BYTES as u64);
+        self.add_fields(group(Part::Header, volatile), VOLATILE_HEADER_FIELDS);
+        self.only_directory(storage, &header.tables()?)
+    }
+
+    /// Adds the directory of an extent as ESX writes it, which has no other one.
+    fn only_directory<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        tables: &Tables,
+    ) -> Result<(), MapError> {
+        self.note_tables(tables);
+        let place = DirectoryPlace { at: tables.directory, is_used: true, has_markers: false };
+        self.directory(storage, tables, place)
     }
 
     /// Keeps the tables, by which entries have a meaning.
@@ -201,120 +177,4 @@ impl Anatomy {
         }
         Ok(())
     }
-
-    /// Adds a directory and its tables.
-    fn directory<S: Storage + ?Sized>(
-        &mut self,
-        storage: &S,
-        tables: &Tables,
-        place: DirectoryPlace,
-    ) -> Result<(), MapError> {
-        let (bytes, span) = (tables.directory_bytes(), tables.span_bytes());
-        self.add_structure(Part::Directory, place.at, bytes);
-        self.marker_before(storage, place, place.at)?;
-        let table = Range { start: place.at, end: place.at.saturating_add(bytes) };
-        let mut scratch = [0; GRAIN_TABLE_SCRATCH_BYTES];
-        let indices = 0..u64::from(tables.directory_entries);
-        let _ = each_entries(storage, table.start, indices, &mut scratch, |piece| -> Flow {
-            let Entries::Read(first, entries) = piece else { return Ok(ControlFlow::Continue(())) };
-            for (index, entry) in (first..).zip(entries) {
-                let number = u64::from(u32::from_le_bytes(*entry));
-                // Such entries have no other fault than that they name a table past the end of the file.
-                let Ok(Some(named)) = tables.table_of(number) else { continue };
-                let start = index.saturating_mul(span);
-                let guest = start..start.saturating_add(span);
-                self.push(entry_of(Part::Directory, (index, &table), guest, place.is_used));
-                self.grain_table(storage, tables, (place, named), start)?;
-            }
-            Ok(self.room())
-        })?;
-        Ok(())
-    }
-
-    /// Adds the grain table at `at`, whose first entry maps the guest bytes from `start` on.
-    fn grain_table<S: Storage + ?Sized>(
-        &mut self,
-        storage: &S,
-        tables: &Tables,
-        (place, at): (DirectoryPlace, HostOffset),
-        start: u64,
-    ) -> Result<(), MapError> {
-        let bytes = tables.table_bytes();
-        self.add_structure(Part::Table, at, bytes);
-        self.marker_before(storage, place, at)?;
-        let table = Range { start: at, end: at.saturating_add(bytes) };
-        let (indices, mut scratch) =
-            (0..u64::from(tables.table_entries), [0; GRAIN_TABLE_SCRATCH_BYTES]);
-        let _ = each_entries(storage, at, indices, &mut scratch, |piece| -> Flow {
-            let Entries::Read(first, entries) = piece else { return Ok(ControlFlow::Continue(())) };
-            for (index, entry) in (first..).zip(entries) {
-                let number = u64::from(u32::from_le_bytes(*entry));
-                let grain = tables.grain_of(number).unwrap_or(Grain::Unallocated);
-                if grain == Grain::Unallocated {
-                    continue;
-                }
-                let grain_bytes = tables.grain_bytes();
-                let from = start.saturating_add(index.saturating_mul(grain_bytes));
-                let guest = from..from.saturating_add(grain_bytes);
-                self.push(entry_of(Part::Table, (index, &table), guest, place.is_used));
-                if let (Grain::At(host), true) = (grain, place.is_used) {
-                    self.grain_front(tables, host);
-                }
-            }
-            Ok(self.room())
-        })?;
-        Ok(())
-    }
-
-    /// Adds the marker and the first bytes of the stream of a compressed grain.
-    fn grain_front(&mut self, tables: &Tables, grain: HostOffset) {
-        let GrainKind::Compressed { has_marker } = tables.kind else { return };
-        let mut stream = grain;
-        if has_marker {
-            self.add_fields(group(Part::BlockFront, grain), GRAIN_MARKER_FIELDS);
-            stream = grain.saturating_add(GRAIN_MARKER_BYTES);
-        }
-        self.add_fields(group(Part::BlockFront, stream), STREAM_FIELDS);
-        let end = stream.saturating_add(STREAM_FIELDS_BYTES);
-        self.add_structure(Part::BlockFront, grain, end.saturating_distance_from(grain));
-    }
-
-    /// Adds the marker before a directory or a table, if there is one.
-    fn marker_before<S: Storage + ?Sized>(
-        &mut self,
-        storage: &S,
-        place: DirectoryPlace,
-        structure: HostOffset,
-    ) -> Result<(), MapError> {
-        let Some(at) = structure.get().checked_sub(SECTOR_BYTES).filter(|_| place.has_markers)
-        else {
-            return Ok(());
-        };
-        let mut bytes = [0; HEADER_BYTES];
-        storage.read_at(HostOffset::new(at), &mut bytes)?;
-        // The sectors of the structure, no length, and its type.
-        if matches!(footer::marker_fields(&bytes), (1.., 0, 1..=2)) {
-            self.add_structure(Part::Header, HostOffset::new(at), SECTOR_BYTES);
-            self.add_fields(group(Part::Header, HostOffset::new(at)), MARKER_FIELDS);
-        }
-        Ok(())
-    }
-}
-
-/// Returns the entry at an index of a table. Readers do not follow entries of redundant directories.
-fn entry_of(
-    part: Part,
-    (index, table): (u64, &Range<HostOffset>),
-    guest: Range<u64>,
-    is_used: bool,
-) -> Element {
-    let at = table.start.saturating_add(index.saturating_mul(ENTRY_BYTES));
-    let guest = if is_used { guest } else { NOTHING };
-    let entry = Element::field(part, "", at, ENTRY_BYTES as u8, guest);
-    let entry = Element { unit: OffsetUnit::Sector, ..entry.little_endian() };
-    entry.in_table(ENTRY_BYTES, table.end)
-}
-
-fn group(part: Part, start: HostOffset) -> FieldGroup {
-    FieldGroup::new(part, start, ByteOrder::LittleEndian, OffsetUnit::Sector)
 }

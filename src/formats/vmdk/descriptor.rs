@@ -1,6 +1,6 @@
 //! The lines of a descriptor that name the files of the extents.
 
-use super::constants::MAX_DESCRIPTOR_EXTENTS;
+use super::constants::{MAX_DESCRIPTOR_EXTENTS, SECTOR_BYTES};
 use super::grain::offset_of;
 use super::scan::{self, Scanner};
 use crate::disk::offsets::HostOffset;
@@ -17,6 +17,13 @@ pub struct ExtentLine {
     pub kind_name: &'static str,
     /// The name of the file.
     pub name: Vec<u8>,
+}
+
+impl ExtentLine {
+    /// Returns the number of guest bytes. A number of sectors that does not fit is held at the largest number.
+    pub fn bytes(&self) -> u64 {
+        self.sectors.saturating_mul(SECTOR_BYTES)
+    }
 }
 
 /// The kind of an extent.

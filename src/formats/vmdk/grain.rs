@@ -19,7 +19,7 @@ pub enum Grain {
 }
 
 /// Returns the host offset of a sector. As in QEMU, it has the lower 64 bits.
-pub(super) fn offset_of(sector: u64) -> HostOffset {
+pub fn offset_of(sector: u64) -> HostOffset {
     HostOffset::new(sector.wrapping_mul(SECTOR_BYTES))
 }
 

@@ -75,8 +75,8 @@ impl Layers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::anatomy::Anatomy;
     use crate::images::entropy::Entropy;
+    use crate::images::layer_anatomy::LayerAnatomy;
     use crate::images::{FileNames, Images, Limits};
     use crate::programs::Vm;
     use crate::programs::generate::{any_operation, generate_any};
@@ -84,7 +84,7 @@ mod tests {
     use crate::programs::operation::Class;
 
     /// Returns the anatomies of all layers that `program` builds, from the top down.
-    fn anatomies(program: &Program) -> Vec<Anatomy> {
+    fn anatomies(program: &Program) -> Vec<LayerAnatomy> {
         let (mut vm, mut images) = (Vm::new(), Images::default());
         vm.begin(&program.prologue, Limits::HOSTILE);
         for operation in &program.operations {
@@ -92,22 +92,24 @@ mod tests {
         }
         vm.build(&FileNames::default(), &mut images, &());
         let layers = images.layers().map(|files| {
-            let mut anatomy = Anatomy::default();
-            anatomy.read(files.format, &files.image).unwrap();
+            let mut anatomy = LayerAnatomy::default();
+            anatomy.read(files).unwrap();
             anatomy
         });
         layers.collect()
     }
 
     /// Reports whether the attack finds an element; `None` if the operation needs none.
-    fn finds(attack: &Operation, layers: &[Anatomy]) -> Option<bool> {
+    fn finds(attack: &Operation, layers: &[LayerAnatomy]) -> Option<bool> {
         let at = |depth: u8| &layers[usize::from(depth) % layers.len()];
         match *attack {
             Operation::Patch { part, depth, nth, .. }
             | Operation::Trap { part, depth, nth, .. } => {
                 Some(at(depth.get()).element(part, nth).is_some())
             }
-            Operation::FailRead { part, depth, .. } => Some(!at(depth.get()).of(part).is_empty()),
+            Operation::FailRead { part, depth, .. } => {
+                Some(at(depth.get()).elements_of(part).next().is_some())
+            }
             _ => None,
         }
     }

@@ -70,9 +70,10 @@ pub fn check<E: Engine, O: Observer>(
         }
     } else {
         let may_fail_to_read = case.damage.may_change_identities(case.images);
+        let may_split_grains = case.damage.may_split_grains();
         let measured = MeasuredChain { chain: &chain, meter, span_bits: case.table_span_bits };
-        let answers = Answers { whole, other, fuel, may_fail_to_read, observer, verdicts };
-        answers.judge(engine, &measured, entropy)?
+        Answers { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts }
+            .judge(engine, &measured, entropy)?
     };
     if !case.damage.is_trapped() {
         verdicts.judge(untouched(case.damage, expected, whole, clipped))?;

@@ -57,26 +57,42 @@ pub struct RawJudge {
     meter: Arc<Meter>,
 }
 
+/// A file of any content, as a target passes it to the oracle.
+#[derive(Clone, Copy, Debug)]
+pub struct RawFile<'f> {
+    /// The format of the image.
+    pub format: ImageFormat,
+    /// The bytes of the file.
+    pub bytes: &'f [u8],
+    /// The number of files beside the image, which have the same bytes.
+    pub extents: usize,
+    /// These files may be sparse extents, which may end inside a grain.
+    pub may_split_grains: bool,
+}
+
 impl RawJudge {
-    /// Judges the engine's answers about a file of a format, and reports their events to `observer`.
+    /// Judges the engine's answers about a file, and reports their events to `observer`.
     ///
     /// # Errors
     /// The oracle found a violation.
     pub fn judge<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
-        (format, input): (ImageFormat, &[u8]),
+        file: &RawFile<'_>,
         observer: &O,
         verdicts: &mut Verdicts,
     ) -> Result<RawOutcome, Box<Violation>> {
+        let RawFile { format, bytes: input, extents, may_split_grains } = *file;
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
         let fuel = Fuel::of_file(input.len() as u64);
         let Self { whole, other, meter, .. } = self;
         Meter::renew(meter);
-        self.file.become_file(format, input);
+        self.file.become_file(format, input, extents);
         let chain = Chain::metered(&self.file, meter);
         let measured = MeasuredChain { chain: &chain, meter, span_bits: u64::BITS - 1 };
-        let answers = Answers { whole, other, fuel, may_fail_to_read: false, observer, verdicts };
+        let may_fail_to_read = false;
+        let answers =
+            Answers { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts };
         match broken_at_open(format, &self.file.top().image) {
             Some(rule) => answers.judge_refused(engine, &chain, rule),
             None => answers.judge(engine, &measured, entropy),
@@ -124,6 +140,8 @@ pub(super) struct Answers<'a, O> {
     pub(super) fuel: Fuel,
     /// Reads may fail where the walk succeeds: for VMDK images that no longer fit their parents.
     pub(super) may_fail_to_read: bool,
+    /// The answer may depend on the byte at which a question begins: for VMDK images whose extents end inside a grain.
+    pub(super) may_split_grains: bool,
     pub(super) observer: &'a O,
     pub(super) verdicts: &'a mut Verdicts,
 }
@@ -153,7 +171,8 @@ impl<O: Observer> Answers<'_, O> {
         measured: &MeasuredChain<'_>,
         entropy: &mut Entropy,
     ) -> Result<RawOutcome, Box<Violation>> {
-        let Self { whole, other, fuel, may_fail_to_read, observer, verdicts } = self;
+        let Self { whole, other, fuel, may_fail_to_read, may_split_grains, observer, verdicts } =
+            self;
         let MeasuredChain { chain, meter, span_bits } = *measured;
         whole.clear();
         meter.restart(u64::MAX);
@@ -174,15 +193,17 @@ impl<O: Observer> Answers<'_, O> {
             observed::extents(whole, span_bits, observer);
         }
         let asked = &whole[..whole.len().min(MAX_ASKED)];
-        observer.event(State::Check, Event::Lookup);
-        let looked_up = lookup::check(&mut disk, asked, |_| true);
-        verdicts.judge_answers(QuestionKind::Status, looked_up)?;
+        if !may_split_grains {
+            observer.event(State::Check, Event::Lookup);
+            let looked_up = lookup::check(&mut disk, asked, |_| true);
+            verdicts.judge_answers(QuestionKind::Status, looked_up)?;
+        }
         if !may_fail_to_read {
             observer.event(State::Check, Event::Read);
             let read = read_edges(&mut disk, asked, observer);
             verdicts.judge_answers(QuestionKind::Read, read)?;
         }
-        if complete {
+        if complete && !may_split_grains {
             let start = GuestOffset::new(entropy.below(size.max(1)));
             let length_bytes = entropy.next_u64() >> entropy.below(64);
             let some = Window { start, length_bytes };

@@ -3,11 +3,14 @@
 use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::Observer;
 use crate::formats::probe::probe;
+use crate::formats::vmdk::constants::SPARSE_MAGIC;
+use crate::formats::vmdk::head::ImageLayout;
+use crate::formats::vpc::constants::{COOKIE, FOOTER_BYTES};
 use crate::harness::claims::Claims;
 use crate::harness::engine::Engine;
 use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::qcow2::recount::Recount;
-use crate::harness::oracles::raw::{RawJudge, RawOutcome};
+use crate::harness::oracles::raw::{RawFile, RawJudge, RawOutcome};
 use crate::harness::second_opinion::SecondOpinion;
 use crate::harness::target::{Definition, Expectation, Inputs, Target};
 use crate::harness::verdicts::Verdicts;
@@ -65,11 +68,34 @@ impl<E: Engine, O: Observer> RawImage<E, O> {
 /// Returns the format of a file among those that the engine opens. A file of any other format is given to the engine as
 /// a qcow2 image, which it must refuse.
 fn format_of(file: &[u8], claims: &Claims) -> ImageFormat {
-    match probe(file) {
-        // Every file is a raw image.
-        Ok(format) if format != ImageFormat::Raw && claims.knows(format) => format,
+    let format = match probe(file) {
+        // Every file is a raw image. A fixed VHD disk has a mark only at its end.
+        Ok(ImageFormat::Raw) if ends_like_vhd(file) => ImageFormat::Vpc,
+        Ok(format) if format != ImageFormat::Raw => format,
         _ => ImageFormat::Qcow2,
+    };
+    if claims.knows(format) { format } else { ImageFormat::Qcow2 }
+}
+
+/// Returns the file of any content for the oracle. If it is a VMDK descriptor, it stands for the file of each extent.
+/// Such a file is a sparse extent only if it also begins like one.
+fn raw_file(format: ImageFormat, bytes: &[u8]) -> RawFile<'_> {
+    let layout = (format == ImageFormat::Vmdk).then(|| ImageLayout::read(bytes));
+    let extents = match &layout {
+        Some(Ok(layout)) => layout.extents().len(),
+        Some(Err(_)) | None => 0,
+    };
+    RawFile {
+        format,
+        bytes,
+        extents,
+        may_split_grains: extents > 0 && bytes.starts_with(&SPARSE_MAGIC),
     }
+}
+
+fn ends_like_vhd(file: &[u8]) -> bool {
+    let last = file.len().checked_sub(FOOTER_BYTES).and_then(|at| file.get(at..));
+    last.is_some_and(|footer| footer.starts_with(&COOKIE))
 }
 
 impl<E: Engine, O: Observer> Target for RawImage<E, O> {
@@ -80,15 +106,16 @@ impl<E: Engine, O: Observer> Target for RawImage<E, O> {
             // The recount must end without a panic. Any result is correct for a file of any content.
             let _ = recount.recount(&input);
         }
+        let file = raw_file(format, input);
         engine.begin_run();
         verdicts.begin_run();
         if engine.begin_rehearsal() {
             // Only the questions count.
-            let _ = judge.judge(engine, (format, input), &(), &mut Verdicts::default());
+            let _ = judge.judge(engine, &file, &(), &mut Verdicts::default());
             engine.end_rehearsal();
         }
         let memory = MemoryMeter::begin();
-        let judged = judge.judge(engine, (format, input), observer, verdicts);
+        let judged = judge.judge(engine, &file, observer, verdicts);
         let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed);
         let judged = judged.and_then(|outcome| {
             verdicts.judge(memory.check(engine.policy().memory))?;

@@ -13,8 +13,9 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::formats::anatomy::{Anatomy, EVERYTHING, Element, OffsetUnit, Part};
 use crate::formats::qcow2::constants::OFFSET_MASK;
-use crate::images::files::Images;
+use crate::images::files::{Images, LayerFile};
 use crate::images::image::Image;
+use crate::images::layer_anatomy::LayerAnatomy;
 
 use super::attacks::{Attack, Spot, Transform};
 use super::traps::{Failing, Trap};
@@ -22,10 +23,13 @@ use super::traps::{Failing, Trap};
 /// The unit of `misalign`, and of the offsets that count sectors.
 const SECTOR_BYTES: u64 = 512;
 
+/// The type in a number of [`OffsetUnit::Typed`].
+const TYPE_MASK: u64 = 0xf << 60;
+
 /// The damage to the files of a program. All buffers are reused from program to program.
 #[derive(Debug, Default)]
 pub struct Damage {
-    anatomies: [Anatomy; MAX_LAYERS],
+    anatomies: [LayerAnatomy; MAX_LAYERS],
     touched: Vec<Range<u64>>,
     /// A structure whose checksum is computed.
     structure: Vec<u8>,
@@ -39,6 +43,8 @@ pub struct Damage {
 pub(super) struct ChangedElement {
     /// The number of the layer, counted down from the top.
     pub(super) depth: usize,
+    /// The file of the layer.
+    pub(super) file: LayerFile,
     pub(super) element: Element,
 }
 
@@ -54,7 +60,7 @@ impl Damage {
         }
         for (anatomy, files) in self.anatomies.iter_mut().zip(images.layers()) {
             // A program's images are sound, so reading cannot fail.
-            let read = anatomy.read(files.format, &files.image);
+            let read = anatomy.read(files);
             debug_assert!(read.is_ok(), "{read:?}");
         }
         for attack in attacks {
@@ -85,6 +91,15 @@ impl Damage {
         self.changed.iter().any(in_descriptor)
     }
 
+    /// Reports whether an extent of a VMDK image may end inside a grain. A walk then maps the whole grain, as QEMU
+    /// does, and a question that begins behind the end of the extent is about the next extent.
+    pub fn may_split_grains(&self) -> bool {
+        let in_header = |changed: &ChangedElement| {
+            matches!(changed.file, LayerFile::Extent(_)) && changed.element.guest == EVERYTHING
+        };
+        self.changed.iter().any(in_header)
+    }
+
     /// Reports whether bytes of an image change during reads.
     pub fn is_trapped(&self) -> bool {
         !self.traps.is_empty()
@@ -100,27 +115,29 @@ impl Damage {
         let depth_of = |depth: u8| usize::from(depth) % layers;
         match attack {
             Attack::Patch { spot, transform, value } => {
-                let depth = depth_of(spot.depth);
-                self.patch(&mut images.at_depth_mut(depth).image, depth, spot, transform, value);
+                self.patch(images, depth_of(spot.depth), spot, transform, value);
             }
             Attack::Trap { spot, transform, value, reads } => {
                 let depth = depth_of(spot.depth);
                 let anatomy = &self.anatomies[depth];
-                let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
-                let image = &images.at_depth_mut(depth).image;
+                let Some((file, element)) = anatomy.element(spot.part, spot.nth) else { return };
+                let Some(anatomy) = anatomy.of_file(file) else { return };
+                let image = images.at_depth_mut(depth).file(file);
                 let value = changed(anatomy, image, &element, transform, value);
                 let value = element.order.in_order(value, element.width_bytes);
                 let (range, bytes) = (element.range(), value.to_be_bytes());
-                self.traps.push(Trap { depth, range, bytes, reads });
+                self.traps.push(Trap { depth, file, range, bytes, reads });
                 self.touched.push(element.guest);
             }
             Attack::FailRead { part, depth, reads } => {
                 let depth = depth_of(depth);
-                let elements = self.anatomies[depth].of(part).iter();
-                let mut ranges: Vec<_> = elements.map(Element::range).collect();
-                ranges.sort_unstable_by_key(|range| range.start);
-                if !ranges.is_empty() {
-                    self.failing.push(Failing { depth, ranges, reads });
+                for (file, anatomy) in self.anatomies[depth].files() {
+                    let elements = anatomy.of(part).iter();
+                    let mut ranges: Vec<_> = elements.map(Element::range).collect();
+                    ranges.sort_unstable_by_key(|range| range.start);
+                    if !ranges.is_empty() {
+                        self.failing.push(Failing { depth, file, ranges, reads });
+                    }
                 }
             }
             Attack::Truncate { depth, bytes } => self.truncate(images, depth_of(depth), bytes),
@@ -129,34 +146,42 @@ impl Damage {
 
     fn patch(
         &mut self,
-        image: &mut Image,
+        images: &mut Images,
         depth: usize,
         spot: Spot,
         transform: Transform,
         value: u16,
     ) {
-        let anatomy = &self.anatomies[depth];
-        let Some(element) = anatomy.element(spot.part, spot.nth) else { return };
+        let anatomies = &self.anatomies[depth];
+        let Some((file, element)) = anatomies.element(spot.part, spot.nth) else { return };
+        let files = images.at_depth_mut(depth);
         if transform != Transform::Swap {
+            let Some(anatomy) = anatomies.of_file(file) else { return };
+            let image = files.file_mut(file);
             let changed = changed(anatomy, image, &element, transform, value);
             put(image, &element, changed, &mut self.structure);
-            self.record(depth, element);
+            self.record(depth, file, element);
             return;
         }
-        let Some(other) = anatomy.element(spot.part, spot.nth.wrapping_add(2)) else { return };
-        let (one, two) = (value_of(image, &element), value_of(image, &other));
-        put(image, &element, two, &mut self.structure);
-        put(image, &other, one, &mut self.structure);
-        self.record(depth, element);
-        self.record(depth, other);
+        // The next element may lie in the next file.
+        let Some((next_file, other)) = anatomies.element(spot.part, spot.nth.wrapping_add(2))
+        else {
+            return;
+        };
+        let one = value_of(files.file(file), &element);
+        let two = value_of(files.file(next_file), &other);
+        put(files.file_mut(file), &element, two, &mut self.structure);
+        put(files.file_mut(next_file), &other, one, &mut self.structure);
+        self.record(depth, file, element);
+        self.record(depth, next_file, other);
     }
 
-    fn record(&mut self, depth: usize, element: Element) {
+    fn record(&mut self, depth: usize, file: LayerFile, element: Element) {
         self.touched.push(element.guest.clone());
-        self.changed.push(ChangedElement { depth, element });
+        self.changed.push(ChangedElement { depth, file, element });
     }
 
-    /// Cuts the end of a file. Entries past the end read as zeros, so they are empty.
+    /// Cuts the end of an image. Entries past the end read as zeros, so they are empty.
     fn truncate(&mut self, images: &mut Images, depth: usize, bytes: u64) {
         let files = images.at_depth_mut(depth);
         let length = files.image.length_bytes().saturating_sub(bytes);
@@ -164,12 +189,13 @@ impl Damage {
             // A raw file is as long as the disk that it holds, and a reader of VHD checks that the file has all blocks.
             self.touched.push(EVERYTHING);
         }
-        let elements = self.anatomies[depth].elements().iter();
-        let lost = elements.filter(|element| element.range().end.get() > length);
+        let file = LayerFile::Image;
+        let elements = self.anatomies[depth].of_file(file).map_or(&[][..], Anatomy::elements);
+        let lost = elements.iter().filter(|element| element.range().end.get() > length);
         for element in lost {
             self.touched.push(element.guest.clone());
             if element.part == Part::L1 || element.guest == EVERYTHING {
-                self.changed.push(ChangedElement { depth, element: element.clone() });
+                self.changed.push(ChangedElement { depth, file, element: element.clone() });
             }
         }
         files.image.cut(length);
@@ -210,12 +236,14 @@ fn changed(
     let (unit, stride) = match element.unit {
         OffsetUnit::Byte => (1, cluster),
         OffsetUnit::Sector => (SECTOR_BYTES, SECTOR_BYTES),
+        OffsetUnit::Typed => (cluster, cluster),
     };
     let place_of = |at: HostOffset| at.get() / stride * stride / unit;
     // A number that is no offset has no flags to keep.
     let pointing = |to: u64| match element.unit {
         OffsetUnit::Byte if bits == 64 => old & !OFFSET_MASK | to & OFFSET_MASK,
         OffsetUnit::Byte | OffsetUnit::Sector => to,
+        OffsetUnit::Typed => old & TYPE_MASK | to & !TYPE_MASK,
     };
     let new = match transform {
         Transform::Flip => old ^ 1 << (u32::from(value) % bits),
@@ -234,7 +262,8 @@ fn changed(
             let end = cluster_size.clusters_for(image.length_bytes());
             pointing(cluster_size.saturating_bytes(end.saturating_add(number)) / unit)
         }
-        Transform::Misalign => old.wrapping_add((number % 64 + 1) * (SECTOR_BYTES / unit)),
+        // A number of clusters has no other boundary.
+        Transform::Misalign => old.wrapping_add((number % 64 + 1) * (SECTOR_BYTES / unit).max(1)),
         Transform::Set | Transform::Swap => number,
     };
     if bits == 64 { new } else { new & ((1 << bits) - 1) }

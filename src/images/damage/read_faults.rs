@@ -14,6 +14,7 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage;
 use crate::disk::storage::{Data, Storage};
+use crate::images::files::LayerFile;
 use crate::images::image::Image;
 
 use super::apply::Damage;
@@ -47,10 +48,11 @@ impl<T: Clone> Armed<T> {
 }
 
 impl Damage {
-    /// Returns the faults that reads of the image at `depth` meet; `None` if they meet none.
-    pub fn read_faults(&self, depth: usize) -> Option<ReadFaults> {
-        let traps = self.traps.iter().filter(|trap| trap.depth == depth);
-        let failing = self.failing.iter().filter(|failing| failing.depth == depth);
+    /// Returns the faults that reads of a file of the layer at `depth` meet; `None` if they meet none.
+    pub fn read_faults(&self, depth: usize, file: LayerFile) -> Option<ReadFaults> {
+        let place = (depth, file);
+        let traps = self.traps.iter().filter(|trap| (trap.depth, trap.file) == place);
+        let failing = self.failing.iter().filter(|failing| (failing.depth, failing.file) == place);
         let faults = ReadFaults {
             traps: traps.map(Armed::new).collect(),
             failing: failing.map(Armed::new).collect(),

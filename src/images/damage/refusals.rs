@@ -4,12 +4,13 @@ use crate::disk::image_format::ImageFormat;
 use std::ops::Range;
 
 use crate::formats::anatomy::{EVERYTHING, Element, Part};
-use crate::images::files::Images;
+use crate::images::files::{Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
 
 use super::apply::Damage;
 use super::rules::{
-    BrokenEntry, BrokenRule, EntryRules, broken_at_open, broken_entries, has_signature,
+    BrokenEntry, BrokenRule, EntryRules, broken_at_open, broken_entries, broken_extent,
+    has_signature,
 };
 
 /// The largest number of entries of images in other formats than qcow2 that are judged.
@@ -56,6 +57,9 @@ impl Damage {
                 }
                 None => {}
             }
+            if let Some(rule) = self.broken_extent(depth, files) {
+                return into.push(Refusal { depth, guest: EVERYTHING, rule, is_mapped: false });
+            }
             let mut all = self.changed().iter().filter(|changed| changed.depth == depth);
             if format != ImageFormat::Qcow2 {
                 let most = into.len() + MAX_REFUSALS;
@@ -73,6 +77,15 @@ impl Damage {
             } else {
                 self.refused_entries(depth, image, into);
             }
+        }
+    }
+
+    /// Returns a rule that a file beside the image of the layer at `depth` breaks. A damaged image may not name it.
+    fn broken_extent(&self, depth: usize, files: &LayerFiles) -> Option<BrokenRule> {
+        let place = (depth, LayerFile::Image);
+        match self.changed().iter().any(|changed| (changed.depth, changed.file) == place) {
+            true => None,
+            false => files.extents.all().iter().find_map(|file| broken_extent(file)),
         }
     }
 

@@ -7,11 +7,14 @@ use crate::formats::anatomy::{ByteOrder, Part};
 use crate::formats::vhdx::block_table::BlockState;
 use crate::formats::vhdx::constants::OFFSET_UNIT_BYTES;
 use crate::formats::vmdk::constants::{DIRECTORY_AT_END, SECTOR_BYTES};
-use crate::formats::vmdk::grain::Grain;
+use crate::formats::vmdk::grain::{Grain, offset_of};
 use crate::formats::vmdk::tables::Tables;
 use crate::formats::vpc::constants::UNALLOCATED;
 
 use super::flags::{features, with_reserved};
+
+/// The upper half of both magic numbers of seSparse extents.
+const SESPARSE_MAGICS: u64 = 0xcafe;
 
 /// Returns the meaning of a field or an entry of a VHD image.
 pub(super) fn vpc(part: Part, name: &str, value: u64) -> String {
@@ -60,8 +63,7 @@ fn block(value: u64) -> String {
 /// Returns the meaning of a field or an entry of a VMDK image. Without its `tables`, entries are sectors.
 pub(super) fn vmdk(part: Part, name: &str, value: u64, tables: Option<&Tables>) -> String {
     match (part, name) {
-        (Part::Directory, _) if value == 0 => "no table".to_string(),
-        (Part::Directory, _) => format!("table at {:#x}", value.saturating_mul(SECTOR_BYTES)),
+        (Part::Directory, _) => directory_entry(value, tables),
         (Part::Table, _) => grain(value, tables),
         (Part::Metadata, _) => text(value, ByteOrder::LittleEndian),
         (_, "gd_offset") if value == DIRECTORY_AT_END => "stated by the footer".to_string(),
@@ -81,7 +83,21 @@ pub(super) fn vmdk(part: Part, name: &str, value: u64, tables: Option<&Tables>) 
         (_, "gd_offset" | "rgd_offset" | "descriptor_offset") => {
             format!("sector {value}, at {:#x}", value.saturating_mul(SECTOR_BYTES))
         }
+        // Text in all extents but seSparse.
+        (_, "magic") if value >> 16 == SESPARSE_MAGICS => format!("{value:#x}"),
         _ => field(name, value, ByteOrder::LittleEndian),
+    }
+}
+
+fn directory_entry(value: u64, tables: Option<&Tables>) -> String {
+    let table = match tables {
+        Some(tables) => tables.table_of(value),
+        None => Ok((value != 0).then(|| offset_of(value))),
+    };
+    match table {
+        Ok(None) => "no table".to_string(),
+        Ok(Some(table)) => format!("table at {table:#x}"),
+        Err(fault) => fault.to_string(),
     }
 }
 

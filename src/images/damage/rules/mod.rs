@@ -37,6 +37,12 @@ pub fn broken_at_open(format: ImageFormat, image: &Image) -> Option<BrokenRule> 
     }
 }
 
+/// Returns the first rule that a file beside a VMDK image breaks; `None` if it keeps all of them, or if the rules do
+/// not judge it.
+pub(super) fn broken_extent(file: &Image) -> Option<BrokenRule> {
+    vmdk::broken_extent(file)
+}
+
 /// Calls `take` with the entries of an image that break a rule. The image breaks none as a whole. For qcow2, only the
 /// entries that an attack has changed are judged.
 pub fn broken_entries(format: ImageFormat, image: &Image, take: impl FnMut(BrokenEntry)) {

@@ -1,8 +1,10 @@
-//! The rules about VMDK images in one file, in the order of QEMU's checks (`block/vmdk.c`, `vmdk_open`).
+//! The rules about VMDK images in one file, and about the files of sparse extents, in the order of QEMU's checks
+//! (`block/vmdk.c`, `vmdk_open`).
 //!
 //! If a footer replaces the header, a reader may still take all fields from the header except for the place of the
 //! directory. If the directory has a copy, a reader may use that. An image breaks a rule only if none of these choices
-//! is left. Not among the rules: the files that a descriptor names, and descriptors in files of their own.
+//! is left. Not among the rules: seSparse extents, extents without a magic number, extents that name a footer or a
+//! descriptor of their own, and descriptors in files of their own.
 //!
 //! # Arithmetic
 //! As in QEMU, products and sums have the lower 64 bits, and numbers of entries the lower 32.
@@ -79,6 +81,21 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
         },
     };
     of_headers.or_else(|| file.broken_descriptor())
+}
+
+/// Returns the rule that the file of a sparse extent breaks, which a descriptor names.
+pub(super) fn broken_extent(image: &Image) -> Option<BrokenRule> {
+    let file = VmdkFile(Bytes::new(image));
+    match file.0.array(0) {
+        COWD_MAGIC => file.broken_cowd(),
+        SPARSE_MAGIC => {
+            let names_footer = file.number(0, 56, 8) == DIRECTORY_AT_END;
+            let names_text = file.number(0, 12, 8) == 0 && file.number(0, 28, 8) != 0;
+            let header = HeaderOffsets { fields: 0, directory: 0 };
+            (!names_footer && !names_text).then(|| file.broken_header(header))?
+        }
+        _ => None,
+    }
 }
 
 /// Returns the offset of the header that counts in a sparse extent, if QEMU opens the image.

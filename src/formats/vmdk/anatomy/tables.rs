@@ -1,0 +1,183 @@
+//! The anatomy of grain directories, of their tables, and of the heads of grains.
+//!
+//! # Arithmetic
+//! As in the module above. Entries have four bytes, or eight in seSparse extents.
+
+use std::ops::{ControlFlow, Range};
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::anatomy::{Anatomy, Element, NOTHING, OffsetUnit, Part};
+use crate::formats::entries::{Entries, each_entries};
+use crate::formats::error::{Flow, MapError};
+use crate::formats::vmdk::constants::{GRAIN_MARKER_BYTES, HEADER_BYTES, SECTOR_BYTES};
+use crate::formats::vmdk::footer;
+use crate::formats::vmdk::grain::Grain;
+use crate::formats::vmdk::tables::{GrainKind, Tables};
+
+use super::fields::{
+    GRAIN_MARKER_FIELDS, MARKER_FIELDS, STREAM_FIELDS, STREAM_FIELDS_BYTES, group,
+};
+
+/// The number of bytes of a directory or a table that are read at a time.
+const GRAIN_TABLE_SCRATCH_BYTES: usize = 2048;
+
+/// A directory, and whether readers follow it.
+#[derive(Clone, Copy)]
+pub(super) struct DirectoryPlace {
+    pub at: HostOffset,
+    pub is_used: bool,
+    pub has_markers: bool,
+}
+
+impl Anatomy {
+    /// Adds a directory and its tables.
+    pub(super) fn directory<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        tables: &Tables,
+        place: DirectoryPlace,
+    ) -> Result<(), MapError> {
+        match tables.kind {
+            GrainKind::SeSparse(_) => self.entries_of_directory::<8, S>(storage, tables, place),
+            GrainKind::Plain | GrainKind::Compressed { .. } => {
+                self.entries_of_directory::<4, S>(storage, tables, place)
+            }
+        }
+    }
+
+    /// Adds a directory with entries of `N` bytes, and its tables.
+    fn entries_of_directory<const N: usize, S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        tables: &Tables,
+        place: DirectoryPlace,
+    ) -> Result<(), MapError> {
+        let (bytes, span) = (tables.directory_bytes(), tables.span_bytes());
+        self.add_structure(Part::Directory, place.at, bytes);
+        self.marker_before(storage, place, place.at)?;
+        let table = Range { start: place.at, end: place.at.saturating_add(bytes) };
+        let mut scratch = [0; GRAIN_TABLE_SCRATCH_BYTES];
+        let indices = 0..u64::from(tables.directory_entries);
+        let _ = each_entries::<N, S, MapError>(
+            storage,
+            table.start,
+            indices,
+            &mut scratch,
+            |piece| -> Flow {
+                let Entries::Read(first, entries) = piece else {
+                    return Ok(ControlFlow::Continue(()));
+                };
+                for (index, entry) in (first..).zip(entries) {
+                    let number = number_of(entry);
+                    // An entry that QEMU refuses names no table.
+                    let Ok(Some(named)) = tables.table_of(number) else { continue };
+                    let start = index.saturating_mul(span);
+                    let guest = start..start.saturating_add(span);
+                    self.push(entry_of::<N>(
+                        Part::Directory,
+                        (index, &table),
+                        guest,
+                        place.is_used,
+                    ));
+                    self.grain_table::<N, S>(storage, tables, (place, named), start)?;
+                }
+                Ok(self.room())
+            },
+        )?;
+        Ok(())
+    }
+
+    /// Adds the grain table at `at`, whose first entry maps the guest bytes from `start` on.
+    fn grain_table<const N: usize, S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        tables: &Tables,
+        (place, at): (DirectoryPlace, HostOffset),
+        start: u64,
+    ) -> Result<(), MapError> {
+        let bytes = tables.table_bytes();
+        self.add_structure(Part::Table, at, bytes);
+        self.marker_before(storage, place, at)?;
+        let table = Range { start: at, end: at.saturating_add(bytes) };
+        let (indices, mut scratch) =
+            (0..u64::from(tables.table_entries), [0; GRAIN_TABLE_SCRATCH_BYTES]);
+        let _ =
+            each_entries::<N, S, MapError>(storage, at, indices, &mut scratch, |piece| -> Flow {
+                let Entries::Read(first, entries) = piece else {
+                    return Ok(ControlFlow::Continue(()));
+                };
+                for (index, entry) in (first..).zip(entries) {
+                    let number = number_of(entry);
+                    let grain = tables.grain_of(number).unwrap_or(Grain::Unallocated);
+                    if grain == Grain::Unallocated {
+                        continue;
+                    }
+                    let grain_bytes = tables.grain_bytes();
+                    let from = start.saturating_add(index.saturating_mul(grain_bytes));
+                    let guest = from..from.saturating_add(grain_bytes);
+                    self.push(entry_of::<N>(Part::Table, (index, &table), guest, place.is_used));
+                    if let (Grain::At(host), true) = (grain, place.is_used) {
+                        self.grain_front(tables, host);
+                    }
+                }
+                Ok(self.room())
+            })?;
+        Ok(())
+    }
+
+    /// Adds the marker and the first bytes of the stream of a compressed grain.
+    fn grain_front(&mut self, tables: &Tables, grain: HostOffset) {
+        let GrainKind::Compressed { has_marker } = tables.kind else { return };
+        let mut stream = grain;
+        if has_marker {
+            self.add_fields(group(Part::BlockFront, grain), GRAIN_MARKER_FIELDS);
+            stream = grain.saturating_add(GRAIN_MARKER_BYTES);
+        }
+        self.add_fields(group(Part::BlockFront, stream), STREAM_FIELDS);
+        let end = stream.saturating_add(STREAM_FIELDS_BYTES);
+        self.add_structure(Part::BlockFront, grain, end.saturating_distance_from(grain));
+    }
+
+    /// Adds the marker before a directory or a table, if there is one.
+    fn marker_before<S: Storage + ?Sized>(
+        &mut self,
+        storage: &S,
+        place: DirectoryPlace,
+        structure: HostOffset,
+    ) -> Result<(), MapError> {
+        let Some(at) = structure.get().checked_sub(SECTOR_BYTES).filter(|_| place.has_markers)
+        else {
+            return Ok(());
+        };
+        let mut bytes = [0; HEADER_BYTES];
+        storage.read_at(HostOffset::new(at), &mut bytes)?;
+        // The sectors of the structure, no length, and its type.
+        if matches!(footer::marker_fields(&bytes), (1.., 0, 1..=2)) {
+            self.add_structure(Part::Header, HostOffset::new(at), SECTOR_BYTES);
+            self.add_fields(group(Part::Header, HostOffset::new(at)), MARKER_FIELDS);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the number in an entry.
+fn number_of<const N: usize>(entry: &[u8; N]) -> u64 {
+    entry.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Returns the entry at an index of a table. Readers do not follow entries of redundant directories.
+fn entry_of<const N: usize>(
+    part: Part,
+    (index, table): (u64, &Range<HostOffset>),
+    guest: Range<u64>,
+    is_used: bool,
+) -> Element {
+    let at = table.start.saturating_add(index.saturating_mul(N as u64));
+    let guest = if is_used { guest } else { NOTHING };
+    let entry = Element::field(part, "", at, N as u8, guest);
+    // Only seSparse has entries of eight bytes.
+    let unit = if N == 8 { OffsetUnit::Typed } else { OffsetUnit::Sector };
+    let entry = Element { unit, ..entry.little_endian() };
+    entry.in_table(N as u64, table.end)
+}
