@@ -43,9 +43,9 @@ fn beginning(text: &str) -> Result<Vec<QemuMapRecord>, String> {
     serde_json::from_str(&closed).map_err(|error| error.to_string())
 }
 
-/// Compares two maps. If both sides failed, one list may lack the last extent of the other: the one that was growing when
-/// the side met the error. qemu-img prints an extent when the next one begins, and all that it has printed reaches the
-/// pipe at its end.
+/// Compares two maps. If both sides failed, one list may lack the last extent of the other: the one that was growing
+/// when the side met the error. qemu-img prints an extent when the next one begins, and all that it has printed reaches
+/// the pipe at its end.
 pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
     let parsed = |side: &str, answer: &Reply| {
         parse(answer)
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use crate::differential::process::ReplyEnd;
 
-    /// Compares two maps of disks with so many extents each, after which both sides exit with `code`.
+    /// Compares two maps with these numbers of extents, after which both sides exit with `code`.
     fn found(code: i32, qemu: u64, tested: u64) -> Option<String> {
         let reply = |extents: u64| {
             let record = |at: u64| {
