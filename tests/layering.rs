@@ -112,6 +112,7 @@ const CLOCKED: &[&str] = &[
     "differential::recording::check",
     "differential::sides",
     "differential::stamps",
+    "differential::survivors",
     "differential::summary",
     "cli",
     "main",

@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::differential::campaign::{DifferentialCampaign, DifferentialError, Plan};
 use crate::differential::iteration::RecipeRunner;
+use crate::differential::known_issues::known_issue;
 use crate::differential::page;
 use crate::differential::quirks::{Cause, QUIRKS};
 use crate::differential::recipe::DiskOperation;
@@ -300,7 +301,7 @@ fn print_issues(
             }
             false => None,
         };
-        texts.push(quirk.issue(course.as_ref().map(|course| (course, sides))));
+        texts.push(known_issue(quirk, course.as_ref().map(|course| (course, sides))));
     }
     print(&(), false, |(), out| out.write_all(texts.join("\n").as_bytes()))
 }

@@ -13,10 +13,10 @@ use super::iteration::{Course, RecipeRunner};
 use super::page;
 use super::perform::IterationError;
 use super::recipe::Recipe;
-use super::reports::Reports;
-use super::summary::Summary;
+use super::reports::{DivergenceReport, ReportOrigin, Reports};
+use super::summary::{FoundDivergence, Summary};
 use super::workdir::WorkFolder;
-use found::Unreported;
+use found::{NewDivergence, Unreported};
 
 pub(super) use plan::MAX_LEFT_OUT;
 pub use plan::{NoIteration, Plan};
@@ -156,7 +156,7 @@ impl<'c> DifferentialCampaign<'c> {
         recipe: &Recipe,
         start: Instant,
     ) -> Result<(), DifferentialError> {
-        let Plan { sides, quirks, .. } = self.plan;
+        let Plan { sides, quirks, rng_seed, .. } = self.plan;
         let course = match self.folder.job(job) {
             Ok(folder) => RecipeRunner { sides, quirks, folder: &folder }.run(recipe),
             Err(error) => {
@@ -169,7 +169,13 @@ impl<'c> DifferentialCampaign<'c> {
             if self.plan.fail_fast {
                 self.stop.store(true, Ordering::Relaxed);
             }
-            self.report(number, recipe, met, &self.folder.path_of(job), start)?;
+            let folder = self.folder.path_of(job);
+            let origin = ReportOrigin { rng_seed: *rng_seed, iteration: number, recipe, sides };
+            let new = NewDivergence { origin, met, quirks, folder: &folder };
+            self.name(&new.report(self.reports)?, start)?;
+            if let Some(minimized) = new.minimize(self.reports)? {
+                self.name(&minimized, start)?;
+            }
         }
         let mut state = self.lock();
         if state.saved.elapsed() > SUMMARY_INTERVAL {
@@ -210,6 +216,17 @@ impl<'c> DifferentialCampaign<'c> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Names a divergence in the summary. Its report is there.
+    fn name(&self, report: &DivergenceReport, start: Instant) -> Result<(), DifferentialError> {
+        let mut state = self.lock();
+        let fingerprint = &report.fingerprint;
+        let known = state.summary.found.get(fingerprint).map(|found| found.times);
+        let times = known.unwrap_or_else(|| state.unreported.take(fingerprint));
+        let found = FoundDivergence::of(report, times);
+        state.summary.found.insert(fingerprint.clone(), found);
+        self.save(&mut state, start)
     }
 
     /// Writes the summary, for programs and for people.

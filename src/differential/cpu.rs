@@ -1,7 +1,8 @@
 //! The CPU time of a campaign: of QEMU's processes, of those of the program under test, and of the campaign itself.
 //!
 //! The system counts the time of a process with all its threads, and with the children for which it has waited. The
-//! campaign gets it when it waits for the process itself. The clock of a process would leave out the children of a shell.
+//! campaign gets it when it waits for the process itself. The clock of a process would leave out the children of a
+//! shell.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -17,6 +17,9 @@ use super::recipe::{
 use super::sides::Sides;
 use super::stamps::{settle, stamps, unchanged};
 
+/// The folder of the images, in the folder of an iteration.
+pub(super) const DISK_FOLDER: &str = "disk";
+
 /// A divergence, and where it was met.
 #[derive(Clone, Debug)]
 pub struct Met {
@@ -83,7 +86,7 @@ impl RecipeRunner<'_> {
 
     /// Returns the folder of the images.
     pub fn disk_folder(&self) -> PathBuf {
-        self.folder.join("disk")
+        self.folder.join(DISK_FOLDER)
     }
 }
 

@@ -11,6 +11,7 @@ mod draw;
 mod guest;
 mod issue;
 pub mod iteration;
+pub mod known_issues;
 pub mod minimize;
 pub mod page;
 mod pattern;

@@ -92,8 +92,8 @@ impl Reply {
     }
 }
 
-/// Runs a program in a folder. Its messages are in English, and its dates in UTC. Returns its CPU time, too, with that of
-/// the processes for which it has waited.
+/// Runs a program in a folder. Its messages are in English, and its dates in UTC. Returns its CPU time, too, with that
+/// of the processes for which it has waited.
 ///
 /// # Errors
 /// The program cannot be started, or the system does not pass on its outputs.

@@ -4,10 +4,8 @@ mod examples;
 
 use std::fmt::Write;
 
-use super::issue::{Issue, block, outputs};
-use super::iteration::Course;
+use super::issue::block;
 use super::recipe::{Command, Recipe, quoted};
-use super::sides::Sides;
 
 /// The side to which a divergence is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,39 +48,6 @@ pub struct Quirk {
     pub example: fn() -> Recipe,
 }
 
-impl Quirk {
-    /// Returns the quirk as an issue that can be sent to the maintainers. `shown` is what the example has shown with a
-    /// version of QEMU, if there is one.
-    pub fn issue(&self, shown: Option<(&Course, &Sides)>) -> String {
-        let recipe = (self.example)();
-        let (mut quoted, mut version) = (Vec::new(), self.qemu_version);
-        if let Some((course, sides)) = shown {
-            version = &sides.qemu.version;
-            let answers = course.met.as_ref().and_then(|met| met.answers.as_ref());
-            // The output of the last command is the answer, if no question was asked.
-            let has_question = recipe.steps.iter().any(|step| !step.questions.is_empty());
-            quoted.extend(printed(&recipe, course).filter(|_| has_question));
-            quoted.extend(
-                answers.iter().flat_map(|(qemu, tested)| {
-                    outputs((qemu, tested.as_ref()), &sides.tested.name())
-                }),
-            );
-            let detail = course.met.as_ref().map(|met| met.divergence.detail.clone());
-            quoted.extend(
-                detail.filter(|_| has_question).map(|text| ("The difference".to_string(), text)),
-            );
-        }
-        Issue {
-            title: self.title,
-            body: self.reason,
-            qemu_version: version,
-            commands: &commands(&recipe),
-            outputs: &quoted,
-        }
-        .text()
-    }
-}
-
 /// Reports whether a fingerprint of the catalogue stands for this one.
 pub fn stands_for(known: &str, fingerprint: &str) -> bool {
     match known.strip_suffix('…') {
@@ -100,19 +65,8 @@ pub fn known<'q>(quirks: &'q [Quirk], fingerprint: &str, recipe: &Recipe) -> Opt
     quirks.iter().find(explains)
 }
 
-/// Returns the commands that printed something, and their outputs.
-fn printed(recipe: &Recipe, course: &Course) -> impl Iterator<Item = (String, String)> {
-    let lines = recipe.steps.iter().zip(&course.log).flat_map(|(step, log)| {
-        step.commands.iter().zip(log).filter_map(|(command, line)| {
-            let (_, text) = line.split_once(": ")?;
-            (!text.is_empty()).then(|| (format!("`{command}`"), text.to_string()))
-        })
-    });
-    lines.collect::<Vec<_>>().into_iter()
-}
-
 /// Returns the commands of a recipe, and its questions to QEMU.
-fn commands(recipe: &Recipe) -> Vec<String> {
+pub(super) fn commands(recipe: &Recipe) -> Vec<String> {
     let mut lines = Vec::new();
     for step in &recipe.steps {
         lines.extend(step.commands.iter().map(|command| command.to_string()));

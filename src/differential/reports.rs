@@ -148,7 +148,10 @@ impl Reports {
             tempfile::Builder::new().prefix(INCOMPLETE).tempdir_in(&self.dir).map_err(failed)?;
         copy_images(disk, &staged.path().join("disk"), &mut report.left_out)?;
         write_outputs(met, staged.path())?;
-        write(&staged.path().join(ISSUE_FILE), issue(&report, met).as_bytes())?;
+        write(
+            &staged.path().join(ISSUE_FILE),
+            issue(met, &report.commands, origin.sides).as_bytes(),
+        )?;
         write(&staged.path().join("commands.sh"), script(&report.commands).as_bytes())?;
         let json = serde_json::to_vec_pretty(&report).map_err(|error| failed(error.into()))?;
         write(&staged.path().join(REPORT_FILE), &json)?;

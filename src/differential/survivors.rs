@@ -1,16 +1,16 @@
 //! Processes that outlive a killed campaign. QEMU does not notice the kill, and may still write to the folder of the
 //! campaign. The next campaign ends these processes before it removes the folder.
 //!
-//! Each process of a campaign has the folder in which it started in its environment. So a shell in which a user looks at
-//! the files that are left does not count.
+//! The environment of each process of a campaign names the folder in which it started. So a shell in which a user looks
+//! at the files that are left does not count.
 
 use std::path::Path;
 
 /// The variable that names the folder in which a process started.
 pub(super) const MARK: &str = "QCOWFUZZ_DIFFERENTIAL_FOLDER";
 
-/// Ends the processes that a campaign has started below a folder, and waits until they are gone. Where the system has no
-/// `/proc`, they end by themselves.
+/// Ends the processes that a campaign has started below a folder, and waits until they are gone. Where the system has
+/// no `/proc`, they end by themselves.
 pub(super) fn end_below(folder: &Path) {
     #[cfg(target_os = "linux")]
     linux::end_below(folder);
@@ -75,7 +75,7 @@ mod linux {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
@@ -83,6 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(not(target_os = "linux"), ignore = "processes end by themselves")]
     fn only_processes_with_the_mark_end() {
         let dir = tempfile::tempdir().unwrap();
         let sleeper = |mark: Option<&Path>| {

@@ -1,16 +1,16 @@
-//! The reports of new divergences. Minimizing one may take minutes, in which the campaign may be killed. So the campaign
-//! writes the report of the divergence as it was found, then names it in the summary, and replaces the report at the end.
+//! The reports of new divergences. Minimizing one may take minutes, in which the campaign may be killed. So the
+//! campaign writes the report of the divergence as it was found, then names it in the summary, and replaces the report
+//! at the end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{DifferentialCampaign, DifferentialError, Plan};
-use crate::differential::iteration::Met;
+use crate::differential::iteration::{DISK_FOLDER, Met};
 use crate::differential::minimize::{MinimizedRecipe, Tries, minimize};
-use crate::differential::recipe::Recipe;
-use crate::differential::reports::{DivergenceReport, ReportOrigin};
-use crate::differential::summary::FoundDivergence;
+use crate::differential::quirks::Quirk;
+use crate::differential::reports::{DivergenceReport, ReportOrigin, Reports};
+use crate::disk::error::Error;
 
 /// The longest time that a divergence is minimized. Recipes that hang take the time limit of a process each.
 const MAX_MINIMIZE_TIME: Duration = Duration::from_secs(300);
@@ -28,49 +28,48 @@ impl Unreported {
     }
 
     /// Takes out a divergence that has a report now. Returns the number of iterations that met it.
-    fn take(&mut self, fingerprint: &str) -> u64 {
+    pub(super) fn take(&mut self, fingerprint: &str) -> u64 {
         self.0.remove(fingerprint).unwrap_or(1)
     }
 }
 
-impl DifferentialCampaign<'_> {
-    /// Writes the report of a divergence that an iteration met in the folder of a job. Then minimizes the divergence,
-    /// and replaces the report.
-    pub(super) fn report(
-        &self,
-        iteration: u64,
-        recipe: &Recipe,
-        met: Met,
-        folder: &Path,
-        start: Instant,
-    ) -> Result<(), DifferentialError> {
-        let Plan { sides, quirks, rng_seed, .. } = self.plan;
-        let origin = ReportOrigin { rng_seed: *rng_seed, iteration, recipe, sides };
-        let disk = folder.join("disk");
-        let as_found = MinimizedRecipe::as_found(recipe, met.clone());
-        let report = self.reports.write(origin, &as_found, &disk)?;
-        self.name(&report, start)?;
-        let deadline = Instant::now().checked_add(MAX_MINIMIZE_TIME);
-        let tries = Tries { sides, quirks, folder, deadline };
-        let minimized = minimize(recipe, met, tries);
-        // The images of the minimized recipe are those of the report. A divergence that does not occur again keeps its
-        // first report.
-        let again = tries.met(&minimized.recipe).ok().flatten();
-        if again.is_some_and(|again| again.fingerprint == report.fingerprint) {
-            let report = self.reports.write(origin, &minimized, &disk)?;
-            self.name(&report, start)?;
-        }
-        Ok(())
+/// A divergence that an iteration met for the first time.
+pub(super) struct NewDivergence<'n> {
+    /// The iteration.
+    pub(super) origin: ReportOrigin<'n>,
+    /// The divergence.
+    pub(super) met: Met,
+    /// The divergences that are known.
+    pub(super) quirks: &'n [Quirk],
+    /// The folder of the job that met it.
+    pub(super) folder: &'n Path,
+}
+
+impl NewDivergence<'_> {
+    /// Writes the report of the divergence as the iteration met it.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub(super) fn report(&self, reports: &Reports) -> Result<DivergenceReport, Error> {
+        let as_found = MinimizedRecipe::as_found(self.origin.recipe, self.met.clone());
+        reports.write(self.origin, &as_found, &self.folder.join(DISK_FOLDER))
     }
 
-    /// Names a divergence in the summary. Its report is there.
-    fn name(&self, report: &DivergenceReport, start: Instant) -> Result<(), DifferentialError> {
-        let mut state = self.lock();
-        let fingerprint = &report.fingerprint;
-        let known = state.summary.found.get(fingerprint).map(|found| found.times);
-        let times = known.unwrap_or_else(|| state.unreported.take(fingerprint));
-        let found = FoundDivergence::of(report, times);
-        state.summary.found.insert(fingerprint.clone(), found);
-        self.save(&mut state, start)
+    /// Minimizes the divergence, and replaces its report. Returns `None` if the divergence does not occur again: it
+    /// keeps its first report.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub(super) fn minimize(self, reports: &Reports) -> Result<Option<DivergenceReport>, Error> {
+        let Self { origin, met, quirks, folder } = self;
+        let deadline = Instant::now().checked_add(MAX_MINIMIZE_TIME);
+        let tries = Tries { sides: origin.sides, quirks, folder, deadline };
+        let minimized = minimize(origin.recipe, met, tries);
+        // The images of the minimized recipe are those of the report.
+        let again = tries.met(&minimized.recipe).ok().flatten();
+        match again.is_some_and(|again| again.fingerprint == minimized.met.fingerprint) {
+            true => reports.write(origin, &minimized, &folder.join(DISK_FOLDER)).map(Some),
+            false => Ok(None),
+        }
     }
 }

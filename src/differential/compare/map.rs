@@ -43,9 +43,14 @@ fn beginning(text: &str) -> Result<Vec<QemuMapRecord>, String> {
     serde_json::from_str(&closed).map_err(|error| error.to_string())
 }
 
-/// Compares two maps. If both sides failed, one list may lack the last extent of the other: the one that was growing when
-/// the side met the error. qemu-img prints an extent when the next one begins, and all that it has printed reaches the
-/// pipe at its end.
+/// The message of QEMU about a contradictory bitmap of subclusters. QEMU looks at the entries of a whole run before it
+/// reports the run (`qcow2_get_host_offset`), so the entries before the contradiction fail with it. Other faults of
+/// entries end a run, and the next run fails.
+const WHOLE_RUN_FAILED: &str = "Invalid cluster entry found";
+
+/// Compares two maps. If both sides failed, one list may lack the last extent of the other: the one that was growing
+/// when the side met the error. qemu-img prints an extent when the next one begins, and all that it has printed reaches
+/// the pipe at its end. QEMU's list may also lack the run that failed as a whole.
 pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
     let parsed = |side: &str, answer: &Reply| {
         parse(answer)
@@ -53,7 +58,10 @@ pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
     };
     let (qemu, tested) = (parsed("qemu", answers.qemu)?, parsed("tested", answers.tested)?);
     let (mut ours, mut theirs) = (tested.records, qemu.records);
-    if !answers.qemu.is_success() && ours.len().abs_diff(theirs.len()) == 1 {
+    let is_one_missing = ours.len().abs_diff(theirs.len()) == 1;
+    let has_lost_run = has_lost_run(answers.qemu)
+        && ours.get(theirs.len().saturating_add(1)..).is_some_and(is_one_run);
+    if !answers.qemu.is_success() && (is_one_missing || has_lost_run) {
         let common = ours.len().min(theirs.len());
         ours.truncate(common);
         theirs.truncate(common);
@@ -87,6 +95,16 @@ pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
         }
     }
     Ok(())
+}
+
+/// Reports whether QEMU's failure has taken the entries before the faulty one with it.
+pub(super) fn has_lost_run(qemu: &Reply) -> bool {
+    qemu.message().contains(WHOLE_RUN_FAILED)
+}
+
+/// Reports whether extents may be one run of an image: a single one, or parts of lower images that show through a hole.
+fn is_one_run(extents: &[MapRecord]) -> bool {
+    extents.len() <= 1 || extents.iter().all(|extent| extent.depth > 0 || !extent.present)
 }
 
 /// Describes another number of extents. The same bytes that are split differently are distinguished from bytes with
@@ -175,8 +193,12 @@ mod tests {
     use super::*;
     use crate::differential::process::ReplyEnd;
 
-    /// Compares two maps of disks with so many extents each, after which both sides exit with `code`.
     fn found(code: i32, qemu: u64, tested: u64) -> Option<String> {
+        found_after(code, "", qemu, tested)
+    }
+
+    /// Compares two maps with these numbers of extents, after which both sides print `message` and exit with `code`.
+    fn found_after(code: i32, message: &str, qemu: u64, tested: u64) -> Option<String> {
         let reply = |extents: u64| {
             let record = |at: u64| {
                 format!(
@@ -191,7 +213,7 @@ mod tests {
             Reply {
                 end: ReplyEnd::Exit(code),
                 stdout: format!("[{}{end}", records.join(",\n")).into(),
-                stderr: Vec::new(),
+                stderr: message.into(),
             }
         };
         let (qemu, tested) = (reply(qemu), reply(tested));
@@ -210,5 +232,14 @@ mod tests {
             assert!(what.starts_with("other bytes"), "{qemu}, {tested}: {what}");
         }
         assert!(found(0, 2, 3).is_some() && found(0, 3, 3).is_none());
+    }
+
+    #[test]
+    fn a_run_of_subclusters_fails_as_a_whole() {
+        let message = format!("qcow2: Image is corrupt: {WHOLE_RUN_FAILED}  (L2 offset: 0x28000)");
+        // Behind the growing extent, the run is one extent.
+        assert_eq!(found_after(1, &message, 1, 3), None);
+        assert!(found_after(1, &message, 3, 1).is_some());
+        assert!(found_after(1, &message, 0, 4).is_some());
     }
 }

@@ -167,7 +167,8 @@ impl Draft {
         self.img(["amend", "-q", "-f", format, "-o", &option, &file]);
     }
 
-    /// Adds one to three bitmaps, and changes bitmaps. Only qcow2 images have them, so other disks get an overlay before.
+    /// Adds one to three bitmaps, and changes bitmaps. Only qcow2 images have them, so most other disks get an overlay
+    /// before.
     fn bitmap(&mut self) {
         if self.top.format != ImageFormat::Qcow2 && self.percent(60) {
             self.put_overlay();

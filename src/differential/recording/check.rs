@@ -8,12 +8,12 @@ use std::time::Instant;
 use tar::{Archive, Entry};
 
 use super::layout::{
-    ANSWERS_FILE, DISK_FOLDER, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
+    ANSWERS_FILE, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
 use crate::differential::compare::{RawFiles, Replies, compare};
 use crate::differential::divergence::Divergence;
-use crate::differential::iteration::{Course, Met, meet};
+use crate::differential::iteration::{Course, DISK_FOLDER, Met, meet};
 use crate::differential::minimize::MinimizedRecipe;
 use crate::differential::perform::{IterationError, file_error, remove};
 use crate::differential::process::Reply;

@@ -21,8 +21,6 @@ pub(super) const END_FILE: &str = "end.json";
 pub(super) const ANSWERS_FILE: &str = "answers.json";
 /// The bytes that QEMU read.
 pub(super) const READ_FILE: &str = "qemu.raw";
-/// The folder of the images.
-pub(super) const DISK_FOLDER: &str = "disk";
 
 /// The facts about a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

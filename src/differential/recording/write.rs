@@ -9,11 +9,11 @@ use serde::Serialize;
 use tar::{Builder, Header};
 
 use super::layout::{
-    ANSWERS_FILE, DISK_FOLDER, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
+    ANSWERS_FILE, END_FILE, HEAD_FILE, READ_FILE, RECORDING_VERSION, RecordedAnswer,
     RecordedIteration, RecordingError, RecordingHead,
 };
 use crate::differential::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
-use crate::differential::iteration::RecipeRunner;
+use crate::differential::iteration::{DISK_FOLDER, RecipeRunner};
 use crate::differential::recipe::Recipe;
 use crate::differential::stamps::settle;
 use crate::differential::workdir::WorkFolder;

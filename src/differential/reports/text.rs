@@ -1,8 +1,8 @@
 //! The texts of a report: the commands, a script that repeats them, and an issue.
 
-use super::{DivergenceReport, MinimizedRecipe};
 use crate::differential::issue::{Issue, outputs};
 use crate::differential::iteration::Met;
+use crate::differential::minimize::MinimizedRecipe;
 use crate::differential::recipe::{Command, quoted};
 use crate::differential::sides::Sides;
 
@@ -21,17 +21,16 @@ pub(super) fn commands_of(sides: &Sides, minimized: &MinimizedRecipe) -> Vec<Str
 }
 
 /// Returns the text of an issue about a divergence.
-pub(super) fn issue(report: &DivergenceReport, met: &Met) -> String {
-    let outputs = met
-        .answers
-        .as_ref()
-        .map_or(Vec::new(), |(qemu, tested)| outputs((qemu, tested.as_ref()), &report.tested));
+pub(super) fn issue(met: &Met, commands: &[String], sides: &Sides) -> String {
+    let answers = met.answers.as_ref().map_or(Vec::new(), |(qemu, tested)| {
+        outputs((qemu, tested.as_ref()), &sides.tested.name())
+    });
     let issue = Issue {
-        title: &report.fingerprint,
-        body: &report.detail,
-        qemu_version: &report.qemu_version,
-        commands: &report.commands,
-        outputs: &outputs,
+        title: &met.fingerprint,
+        body: &met.divergence.detail,
+        qemu_version: &sides.qemu.version,
+        commands,
+        outputs: &answers,
     };
     issue.text()
 }
