@@ -35,6 +35,8 @@ mod maker;
 #[path = "qemu_formats/parts.rs"]
 mod parts;
 #[allow(dead_code)]
+#[path = "qemu_formats/parts_of_disk.rs"]
+mod parts_of_disk;
 #[path = "qemu_formats/program.rs"]
 mod program;
 #[allow(dead_code)]

@@ -47,7 +47,7 @@ struct CaseContext<'h, 'c, O> {
     case: &'h Case<'c>,
     meter: &'h Meter,
     /// The number of bytes of tables that the disk has.
-    table_bytes: u64,
+    tables: TableBytes,
     /// The highest number of steps of a walk.
     fuel: u64,
     cost: CostPolicy,
@@ -146,8 +146,7 @@ impl Judge {
         meter.restart(u64::MAX);
         let chain = Chain::metered(case.images, &self.meter);
         let fuel = oracles::bounds::fuel(table_bytes.active);
-        let active = table_bytes.active;
-        let context = CaseContext { case, meter, table_bytes: active, fuel, cost, observer };
+        let context = CaseContext { case, meter, tables: table_bytes, fuel, cost, observer };
         observer.begin(State::Check);
         if case.in_full {
             self.known.clear();
@@ -276,7 +275,7 @@ impl Judge {
         layers: usize,
         context: &CaseContext<O>,
     ) -> Result<u64, Box<Violation>> {
-        let CaseContext { case, meter, table_bytes, fuel, cost, observer } = *context;
+        let CaseContext { case, meter, tables, fuel, cost, observer } = *context;
         let Self { model, expected, whole, verdicts, .. } = self;
         let size = model.virtual_size_bytes();
         let open_bytes = meter.bytes();
@@ -290,8 +289,7 @@ impl Judge {
             CostPolicy::Judged => read_bytes,
             CostPolicy::NotJudged => 0,
         };
-        let cost =
-            oracles::bounds::Cost { layers, table_bytes, read_bytes: judged_bytes, exhausted };
+        let cost = oracles::bounds::Cost { layers, tables, read_bytes: judged_bytes, exhausted };
         verdicts.judge(oracles::bounds::check(&cost, whole, size, case.cell_bytes))?;
         if let Err(error) = walked {
             return Err(oracles::unexpected_error("walk", "image", &error));

@@ -251,7 +251,7 @@ fn the_largest_table_of_vhdx_takes_little_memory() {
     file.put(2 * MIB, &metadata);
     // Whole chunks: the entry of a sector bitmap has an even number in every second one.
     file.entries(TABLE + 4097 * 8 * 1000, ENTRIES_BYTES, |index| match index % 2 {
-        0 => ((1 << 36) + index * MIB | 6).to_le_bytes(),
+        0 => (((1 << 36) + index * MIB) | 6).to_le_bytes(),
         _ => 2u64.to_le_bytes(),
     });
     let extents = visit(ImageFormat::Vhdx, &file, ENTRIES_BYTES);

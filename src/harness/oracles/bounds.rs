@@ -5,14 +5,31 @@
 //! A bound that saturates allows everything. That is right, because no walk reaches 2^64 bytes or steps.
 
 use crate::disk::extent::Extent;
+use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::{FUEL_BASE, FUEL_PER_UNIT};
 
 use super::{OracleResult, violation};
 
 const ORACLE: &str = "bounds";
 
-/// The number of bytes that a walk may read of each layer, with any tables.
-const BASE_BYTES: u64 = 64 << 10;
+/// Returns the number of bytes that a walk may read of a layer in this format, with this many bytes of tables in
+/// `files` files beside it: each byte of a table twice, and some bytes of other structures, as many as those have.
+pub fn layer_bytes(format: ImageFormat, table_bytes: u64, files: usize) -> u64 {
+    let structures = match format {
+        // The header's cluster. Larger ones are mostly empty.
+        ImageFormat::Qcow2 => 64 << 10,
+        // Identifier, headers, region tables and metadata, mostly empty, too.
+        ImageFormat::Vhdx => 64 << 10,
+        // Footer and dynamic header.
+        ImageFormat::Vpc => 16 << 10,
+        // Header, footer and descriptor of each file.
+        ImageFormat::Vmdk => (16 << 10) * (files as u64).max(1),
+        // Nothing: data are read only by reads.
+        ImageFormat::Raw => 4 << 10,
+    };
+    table_bytes.saturating_mul(2).saturating_add(structures)
+}
+
 /// The number of bytes that a walk may read of a layer for each extent that a layer above leaves to it: an entry of
 /// each table, with its neighbours.
 const ASKED_BYTES: u64 = 128;
@@ -22,13 +39,15 @@ pub fn fuel(table_bytes: u64) -> u64 {
     FUEL_BASE.saturating_add(table_bytes.saturating_mul(FUEL_PER_UNIT))
 }
 
-/// Bytes of L1 and L2 tables in a chain, without holes.
+/// Bytes of tables in a chain, without holes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableBytes {
     /// The tables of the active disk.
     pub active: u64,
     /// The tables of the disk if any snapshot of the image at the top is opened.
     pub of_a_snapshot: u64,
+    /// The number of bytes that a walk of the active disk may read of all layers, each by itself ([`layer_bytes`]).
+    pub walk: u64,
 }
 
 /// The cost of one walk of a whole disk.
@@ -36,8 +55,8 @@ pub struct TableBytes {
 pub struct Cost {
     /// The number of layers.
     pub layers: usize,
-    /// The bytes of L1 and L2 tables, without holes.
-    pub table_bytes: u64,
+    /// The bytes of tables, without holes, and the bytes that they allow a walk to read.
+    pub tables: TableBytes,
     /// The bytes that the engine read.
     pub read_bytes: u64,
     /// The walk ran out of fuel.
@@ -48,11 +67,11 @@ pub struct Cost {
 ///
 /// `cell_bytes` is the smallest unit of mapping in any layer.
 pub fn check(cost: &Cost, extents: &[Extent], size_bytes: u64, cell_bytes: u64) -> OracleResult {
-    check_steps(cost.exhausted, fuel(cost.table_bytes))?;
+    check_steps(cost.exhausted, fuel(cost.tables.active))?;
     let (layers, asked) = (cost.layers as u64, extents.len() as u64);
-    let allowed = BASE_BYTES
-        .saturating_mul(layers)
-        .saturating_add(cost.table_bytes.saturating_mul(2))
+    let allowed = cost
+        .tables
+        .walk
         .saturating_add(asked.saturating_mul(ASKED_BYTES).saturating_mul(layers.saturating_sub(1)));
     if cost.read_bytes > allowed {
         return violation(ORACLE, "bytes read", ("within bounds", "more"), || {
@@ -75,4 +94,30 @@ pub fn check_steps(exhausted: bool, fuel: u64) -> OracleResult {
         return Ok(());
     }
     violation(ORACLE, "steps", ("an end", "out of fuel"), || format!("{fuel} steps were made"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_format_has_a_bound_for_the_bytes_of_a_walk() {
+        let tables = 1000;
+        for (format, files, most) in [
+            (ImageFormat::Qcow2, 0, 67_536),
+            (ImageFormat::Raw, 0, 6096),
+            (ImageFormat::Vpc, 0, 18_384),
+            (ImageFormat::Vhdx, 0, 67_536),
+            (ImageFormat::Vmdk, 0, 18_384),
+            (ImageFormat::Vmdk, 3, 51_152),
+        ] {
+            let walk = layer_bytes(format, tables, files);
+            let tables = TableBytes { active: tables, walk, ..TableBytes::default() };
+            let judged = |read_bytes| {
+                let cost = Cost { layers: 1, tables, read_bytes, exhausted: false };
+                check(&cost, &[], 1 << 20, 512).is_ok()
+            };
+            assert!(judged(most) && !judged(most + 1), "{format:?}");
+        }
+    }
 }

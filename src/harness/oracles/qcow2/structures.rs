@@ -9,7 +9,7 @@ use crate::formats::qcow2::head::Head;
 use crate::harness::case::Case;
 use crate::harness::model::Model;
 use crate::harness::oracles::OracleResult;
-use crate::harness::oracles::bounds::TableBytes;
+use crate::harness::oracles::bounds::{self, TableBytes};
 
 use super::super::layout::LayoutJudge;
 use super::recount::Recount;
@@ -22,6 +22,8 @@ struct RecountedLayer {
     head: Option<Head>,
     /// The bytes of the tables of the disk: of qcow2's active L1 and L2 tables, holes not counted.
     table_bytes: u64,
+    /// The number of bytes that a walk may read of the layer.
+    walk_bytes: u64,
 }
 
 /// Judges the images of a chain, and measures their tables on the way.
@@ -77,11 +79,14 @@ impl Structures {
                     }
                 };
             }
+            let count = files.extents.all().len();
+            layer.walk_bytes = bounds::layer_bytes(files.format, layer.table_bytes, count);
             below = Some(files);
             self.layers.push(layer);
         }
         let sum = |layers: &[RecountedLayer]| layers.iter().map(|layer| layer.table_bytes).sum();
         self.table_bytes.active = sum(&self.layers);
+        self.table_bytes.walk = self.layers.iter().map(|layer| layer.walk_bytes).sum();
         let below: u64 = self.layers.split_last().map_or(0, |(_, below)| sum(below));
         self.table_bytes.of_a_snapshot += below;
         Ok(())
