@@ -158,7 +158,7 @@ fn files_of_other_formats_are_walked_and_have_correct_checksums() {
     let mut formats = BTreeSet::new();
     for (name, seed) in read_texts("raw_image", "hex").iter().map(|(name, it)| (name, file(it))) {
         formats.insert(probe(seed.as_slice()).unwrap().name());
-        assert_eq!(has_data(&name, &seed), name != "vhdx_without_data", "{name}");
+        assert_eq!(has_data(name, &seed), name != "vhdx_without_data", "{name}");
         let Outcome { refused, failed, .. } = libfuzzer::run(TargetKind::RawImage, &seed).unwrap();
         assert_eq!((refused, failed), (0, 0), "{name}");
         let mut corrected = seed.clone();

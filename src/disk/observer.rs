@@ -251,6 +251,12 @@ closed! {
         VmdkSharedTable = "a grain table is shared",
         /// A grain begins past the end of its file.
         VmdkPastFile = "a grain past the file",
+        /// A VMDK image has an extent without tables.
+        VmdkFlat = "a flat VMDK extent",
+        /// A VMDK image has an seSparse extent.
+        VmdkSeSparse = "an seSparse extent",
+        /// A VMDK image has a parent.
+        VmdkParent = "a VMDK parent",
     }
 }
 

@@ -280,6 +280,30 @@ fn regular(path: &Path, metadata: std::io::Result<Metadata>) -> Result<Metadata,
     Ok(metadata)
 }
 
+/// Returns what a file of `length_bytes` stores at the start of `range`, by the answers of `seek` about data and holes.
+#[cfg(unix)]
+fn stored_by(
+    seek: impl Fn(rustix::fs::SeekFrom) -> Result<u64, rustix::io::Errno>,
+    length_bytes: u64,
+    range: Range<HostOffset>,
+) -> Stored {
+    use rustix::fs::SeekFrom;
+    let (from, until) = (range.start.get(), range.end);
+    let at = |end: u64| HostOffset::new(end.max(from.saturating_add(1)).min(until.get()));
+    match seek(SeekFrom::Data(from)) {
+        Ok(first) if first > from => Stored { stored: false, end: at(first) },
+        Ok(_) => match seek(SeekFrom::Hole(from)) {
+            // The end of the file counts as a hole.
+            Ok(hole) => Stored { stored: true, end: at(hole) },
+            Err(_) => Stored { stored: true, end: at(length_bytes) },
+        },
+        Err(rustix::io::Errno::NXIO) => Stored { stored: false, end: until },
+        // A file system that does not report holes: everything up to the end is stored.
+        Err(_) if from < length_bytes => Stored { stored: true, end: at(length_bytes) },
+        Err(_) => Stored { stored: false, end: until },
+    }
+}
+
 #[cfg(unix)]
 impl Storage for FileStorage {
     fn length_bytes(&self) -> u64 {
@@ -309,22 +333,8 @@ impl Storage for FileStorage {
     }
 
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
-        use rustix::fs::{SeekFrom, seek};
-        let at = |end: u64| HostOffset::new(end.max(from.get().saturating_add(1)).min(until.get()));
-        match seek(&self.file, SeekFrom::Data(from.get())) {
-            Ok(first) if first > from.get() => Ok(Stored { stored: false, end: at(first) }),
-            Ok(_) => match seek(&self.file, SeekFrom::Hole(from.get())) {
-                // The end of the file counts as a hole.
-                Ok(hole) => Ok(Stored { stored: true, end: at(hole) }),
-                Err(_) => Ok(Stored { stored: true, end: at(self.length_bytes) }),
-            },
-            Err(rustix::io::Errno::NXIO) => Ok(Stored { stored: false, end: until }),
-            // A file system that does not report holes: everything up to the end is stored.
-            Err(_) if from.get() < self.length_bytes => {
-                Ok(Stored { stored: true, end: at(self.length_bytes) })
-            }
-            Err(_) => Ok(Stored { stored: false, end: until }),
-        }
+        use rustix::fs::seek;
+        Ok(stored_by(|to| seek(&self.file, to), self.length_bytes, from..until))
     }
 
     fn allocated_bytes(&self) -> Option<u64> {
@@ -356,6 +366,36 @@ impl Storage for FileStorage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// If the system does not know holes, all of the file is data, and nothing lies behind it.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_system_may_not_report_holes() {
+        use rustix::fs::SeekFrom;
+        use rustix::io::Errno;
+        let range = |from, until| HostOffset::new(from)..HostOffset::new(until);
+        let stored = |stored, end| Stored { stored, end: HostOffset::new(end) };
+        for errno in [Errno::INVAL, Errno::OPNOTSUPP] {
+            let unknown = |_| Err(errno);
+            assert_eq!(stored_by(unknown, 1000, range(0, 4096)), stored(true, 1000));
+            assert_eq!(stored_by(unknown, 1000, range(999, 4096)), stored(true, 1000));
+            assert_eq!(stored_by(unknown, 1000, range(0, 100)), stored(true, 100));
+            assert_eq!(stored_by(unknown, 1000, range(1000, 4096)), stored(false, 4096));
+        }
+        // One that knows data alone, and one that knows both.
+        let only_data = |to| match to {
+            SeekFrom::Data(at) => Ok(at),
+            _ => Err(Errno::INVAL),
+        };
+        assert_eq!(stored_by(only_data, 1000, range(5, 4096)), stored(true, 1000));
+        let both = |to| match to {
+            SeekFrom::Data(at) => Ok(at.max(500)),
+            _ => Ok(700),
+        };
+        assert_eq!(stored_by(both, 1000, range(5, 4096)), stored(false, 500));
+        assert_eq!(stored_by(both, 1000, range(600, 4096)), stored(true, 700));
+        assert_eq!(stored_by(|_| Err(Errno::NXIO), 1000, range(600, 4096)), stored(false, 4096));
+    }
 
     #[test]
     fn past_the_end_there_are_zeros() {

@@ -108,6 +108,10 @@ impl Watch {
         self.vm.build(&self.names, &mut self.images, &());
     }
 
+    #[expect(
+        clippy::arc_with_non_send_sync,
+        reason = "a layer has Arcs, and they stay in this thread"
+    )]
     fn walk(&mut self) {
         self.reads.get_mut().clear();
         self.extent_reads.iter_mut().for_each(|reads| reads.get_mut().clear());

@@ -67,7 +67,7 @@ impl LayerAnatomy {
                 continue;
             }
             // The index is at most `nth / 2`.
-            let nth = u16::try_from(2 * index).unwrap_or(u16::MAX - 1) | nth % 2;
+            let nth = u16::try_from(2 * index).unwrap_or(u16::MAX - 1) | (nth % 2);
             let element = anatomy.element(part, nth)?;
             let guest = self.on_disk(file, element.guest.clone());
             return Some((file, Element { guest, ..element }));

@@ -40,6 +40,7 @@ impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
         let vmdk = Self::open_with(layer, &ImageLayout::read(layer.image)?, observer)?;
         let has_parent = vmdk.identity.parent_name.is_some();
         if has_parent {
+            observer.rare(Rare::VmdkParent);
             observer.event(State::Open, Event::Backing);
         }
         Ok((vmdk, has_parent))
@@ -60,6 +61,11 @@ impl<'s, S: Storage + ?Sized> Vmdk<'s, S> {
             return Err(MapError::Missing("file of an extent"));
         }
         for (line, file) in layout.extents().iter().zip(layer.extents) {
+            match line.kind {
+                ExtentKind::Flat(_) => observer.rare(Rare::VmdkFlat),
+                ExtentKind::SeSparse => observer.rare(Rare::VmdkSeSparse),
+                ExtentKind::Sparse => {}
+            }
             observer.event(State::Open, Event::Extent);
             let opened = match line.kind {
                 ExtentKind::Flat(offset) => (line.sectors, ExtentData::Flat(offset)),
