@@ -80,17 +80,28 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("spare", "spare", "spare table=0 l1=9<<0"),
     ("beyond, data", "beyond", "beyond table=0 distance=1 clusters=2 kind=data"),
     ("beyond, zeros", "beyond", "beyond table=0 distance=1 clusters=2 kind=zeros"),
-    ("write_as", "write_as", "write_as at=start+0 clusters=1 look=mbr"),
+    ("look mbr", "write_as", "write_as at=start+0 clusters=1 look=mbr"),
+    ("look qcow2", "write_as", "write_as at=start+0 clusters=1 look=qcow2"),
+    ("look vmdk", "write_as", "write_as at=start+0 clusters=1 look=vmdk"),
+    ("look cowd", "write_as", "write_as at=start+0 clusters=1 look=cowd"),
+    ("look descriptor", "write_as", "write_as at=start+0 clusters=1 look=descriptor"),
+    ("look vpc", "write_as", "write_as at=start+0 clusters=1 look=vpc"),
+    ("look vpc_end", "write_as", "write_as at=start+0 clusters=1 look=vpc_end"),
+    ("look vhdx", "write_as", "write_as at=start+0 clusters=1 look=vhdx"),
+    ("look luks", "write_as", "write_as at=start+0 clusters=1 look=luks"),
+    ("look vdi", "write_as", "write_as at=start+0 clusters=1 look=vdi"),
+    ("look parallels", "write_as", "write_as at=start+0 clusters=1 look=parallels"),
     // These begin the image again, so that they come first: the later of two parts is the first in a program.
     ("flat extent", "extent", "extent kind=flat length=1<<1 lead=3"),
     ("VMFS extent", "extent", "extent kind=vmfs length=1<<1 lead=0"),
     ("sparse extent", "extent", "extent kind=sparse length=1<<1 lead=0"),
     ("COWD extent", "extent", "extent kind=vmfs_sparse length=1<<1 lead=0"),
     ("seSparse extent", "extent", "extent kind=se_sparse length=1<<1 lead=0"),
+    ("parent", "overlay_vmdk", "overlay_vmdk cluster_bits=12 form=0 size=same"),
 ];
 
-/// The number of operations for extents, which are the last ones.
-const EXTENTS: usize = 5;
+/// The number of operations for extents and for parents, which are the last ones.
+const ONLY_VMDK: usize = 6;
 
 /// The number of operations for compressed data, which are the first ones.
 const COMPRESSING: usize = 2;
@@ -152,7 +163,7 @@ fn parts(base: Base) -> Vec<Part> {
     // Only VMDK has compressed grains, and files beside the image.
     let operations = match base {
         Base::Vmdk => 0..OPERATIONS.len(),
-        _ => COMPRESSING..OPERATIONS.len() - EXTENTS,
+        _ => COMPRESSING..OPERATIONS.len() - ONLY_VMDK,
     };
     forms.chain(others).chain(operations.map(Part::Operation)).collect()
 }
@@ -185,6 +196,8 @@ struct Run {
     program: Program,
     /// The operations on the image, with their effects.
     effects: Vec<(Operation, Effect)>,
+    /// The image has compressed grains.
+    is_compressed: bool,
     /// The form of the image, and the size of the disk and of a block in bytes.
     form: u16,
     size: u64,
@@ -209,6 +222,9 @@ impl Run {
         let plan = vm.builder().plan();
         Self {
             base: program.prologue.base,
+            is_compressed: program.prologue.base == Base::Vmdk
+                && plan.file.extents.all().is_empty()
+                && value_of(VMDK_FIELDS[1], plan.file.form) >= 4,
             form: plan.file.form,
             size: plan.virtual_size_bytes(),
             block: plan.geometry.cluster_size.bytes(),
@@ -220,6 +236,14 @@ impl Run {
             effects,
             program,
         }
+    }
+
+    /// Reports whether clusters of the image may have the look of a part. There are no looks of VHD
+    /// where they would make a VHD image ambiguous; all blocks of a fixed one count as such.
+    fn has_look(&self, part: &str) -> bool {
+        let is_set = |at: usize| self.base == Base::Vpc && value_of(VPC_FIELDS[at], self.form) == 1;
+        let is_vhd = ["look vpc", "look vpc_end"].contains(&part);
+        !self.is_compressed && !(is_vhd && (is_set(1) || is_set(2)))
     }
 
     fn has(&self, part: &Part) -> bool {
@@ -251,8 +275,15 @@ impl Run {
                         Operation::Extent { kind, .. },
                         Some(Operation::Extent { kind: like, .. }),
                     ) => kind == like,
+                    (
+                        Operation::WriteAs { look, .. },
+                        Some(Operation::WriteAs { look: like, .. }),
+                    ) => look == like,
                     _ => true,
                 };
+                if name == "write_as" && !self.has_look(OPERATIONS[index].0) {
+                    return false;
+                }
                 self.effects.iter().any(|(one, effect)| {
                     one.name() == name && *effect == Effect::Changed && is_kind(one)
                 })
@@ -299,6 +330,13 @@ fn made(base: Base, wanted: &[Part], form: u16, more: &[Operation], rng_seed: u6
     for part in wanted {
         if let Part::Operation(index) = part {
             program.operations.extend(lines::operations(OPERATIONS[*index].2));
+        }
+    }
+    // The image with a parent is the one that has the wanted parts.
+    let prologue = program.prologue;
+    for operation in &mut program.operations {
+        if let Operation::OverlayVmdk { cluster_bits, form, .. } = operation {
+            (*cluster_bits, *form) = (prologue.cluster_bits, prologue.form);
         }
     }
     program
