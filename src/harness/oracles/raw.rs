@@ -189,9 +189,7 @@ impl<O: Observer> Answers<'_, O> {
         if chain.layers().iter().all(|layer| layer.extents.is_empty()) {
             verdicts.judge(maximal::check(whole, &[]))?;
         }
-        if O::OBSERVES {
-            observed::extents(whole, span_bits, observer);
-        }
+        observed::extents(whole, span_bits, observer);
         let asked = &whole[..whole.len().min(MAX_ASKED)];
         if !may_split_grains {
             observer.event(State::Check, Event::Lookup);
