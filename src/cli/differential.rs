@@ -172,12 +172,7 @@ pub fn run(arguments: &Arguments) -> ExitResult {
         let recorded =
             recording::write(path, &plan, &folder, &stop, &|done| bar.set_position(done))?;
         bar.finish_and_clear();
-        say(format_args!(
-            "{}: {recorded} iterations of QEMU {}",
-            path.display(),
-            plan.sides.qemu.version
-        ))?;
-        return Ok(Exit::Nothing);
+        return recorded_lines(path, recorded, &plan);
     }
     if let Some((seed, iteration)) = arguments.replay {
         recipe_lines(seed, iteration).map_err(|error| CommandError::output(&error))?;
@@ -190,6 +185,20 @@ pub fn run(arguments: &Arguments) -> ExitResult {
     });
     bar.finish_and_clear();
     finish(&summary?, arguments, &reports, (&plan.sides, &folder))
+}
+
+/// Says what a recording has. One that was interrupted is whole, and shorter than asked.
+fn recorded_lines(path: &Path, recorded: u64, plan: &Plan) -> ExitResult {
+    let (path, version) = (path.display(), &plan.sides.qemu.version);
+    if recorded < plan.iterations {
+        let message = format!(
+            "interrupted: {path} has {recorded} iterations of QEMU {version}, expected {}",
+            plan.iterations
+        );
+        return Err(CommandError::Message(message));
+    }
+    say(format_args!("{path}: {recorded} iterations of QEMU {version}"))?;
+    Ok(Exit::Nothing)
 }
 
 /// Compares with a recording.

@@ -20,7 +20,7 @@ pub(super) fn features_of(recipe: &Recipe) -> FeatureSet {
                 features.add_if(is_abort, Feature::OutOfDateRefcounts);
             }
             Command::Program { .. } => features = FeatureSet::of(&Feature::ALL),
-            Command::Pattern { .. } | Command::Damage { .. } => {}
+            Command::Folder { .. } | Command::Pattern { .. } | Command::Damage { .. } => {}
         }
     }
     features

@@ -107,6 +107,9 @@ fn features(recipe: &Recipe, course: &Course) -> BTreeSet<String> {
                     let name = if is_damaged { "program, hostile" } else { "program, valid" };
                     features.insert(name.to_string());
                 }
+                Command::Folder { .. } => {
+                    features.insert("images in two folders".to_string());
+                }
                 Command::Pattern { .. } => {}
                 Command::Damage { .. } => {
                     features.insert("damage".to_string());

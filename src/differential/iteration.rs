@@ -225,14 +225,33 @@ impl RecipeRun<'_> {
         let mut compared = unchanged("qemu", &before, &between)
             .and_then(|()| unchanged("tested", &between, &after))
             .and_then(|()| compare::compare(question, Replies::new(sides, &qemu, &tested), files));
-        let known = self.guest.disk(&step.disk.file);
-        if let (Ok(()), DiskQuestion::Read, true, Some(data)) =
-            (&compared, question, qemu.is_success(), known)
-        {
-            compared = guest::compare(data, files.qemu, folder)?;
+        if compared.is_ok() && qemu.is_success() {
+            compared = self.third_answer(question, &step.disk.file, &qemu, files.qemu)?;
         }
         outputs.iter().try_for_each(|output| remove(output))?;
         Ok(Answered { qemu, tested, divergence: compared.err() })
+    }
+
+    /// Compares an answer on which both sides agree with what is known of the guest's bytes.
+    fn third_answer(
+        &self,
+        question: &DiskQuestion,
+        file: &str,
+        reply: &Reply,
+        read: &Path,
+    ) -> Result<Result<(), Divergence>, IterationError> {
+        let Some(data) = self.guest.disk(file) else { return Ok(Ok(())) };
+        match question {
+            DiskQuestion::Read => guest::compare(data, read, &self.disk),
+            DiskQuestion::Map { form: OutputForm::Json, .. } => {
+                // Both maps are parsed by the comparison before.
+                let records =
+                    compare::parse_map(reply).map(|list| list.records).unwrap_or_default();
+                let zeros = records.iter().filter(|record| record.zero);
+                guest::compare_zeros(data, zeros.map(|record| record.guest()), &self.disk)
+            }
+            _ => Ok(Ok(())),
+        }
     }
 
     /// Keeps a divergence, unless a quirk explains it.

@@ -13,6 +13,7 @@ mod issue;
 pub mod iteration;
 pub mod known_issues;
 pub mod minimize;
+mod names;
 pub mod page;
 mod pattern;
 mod perform;

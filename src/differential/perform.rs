@@ -88,6 +88,10 @@ pub(super) fn perform(
             return run(&sides.qemu.io, &words);
         }
         Command::Program { input, file } => divergence = write_program(input, &folder.join(file))?,
+        Command::Folder { name } => {
+            let path = folder.join(name);
+            fs::create_dir_all(&path).map_err(|error| file_error(&path, error))?;
+        }
         Command::Pattern { content, file } => {
             let path = folder.join(file);
             content.write(&path).map_err(|error| file_error(&path, error))?;

@@ -149,6 +149,11 @@ pub enum Command {
         /// The image.
         file: String,
     },
+    /// Makes a folder, in which images may lie.
+    Folder {
+        /// The name.
+        name: String,
+    },
     /// Writes the files that a program builds.
     Program {
         /// The program, in hexadecimal digits.
@@ -300,6 +305,7 @@ impl fmt::Display for Command {
                     "printf {input} | xxd -r -p | qcowfuzz export --target hostile - -o {file}"
                 )
             }
+            Self::Folder { name } => write!(f, "mkdir -p {name}"),
             Self::Pattern { content, file } => f.write_str(&content.command(file)),
             Self::Damage { file, at, bytes } => {
                 write!(

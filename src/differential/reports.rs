@@ -2,6 +2,7 @@
 
 mod images;
 mod place;
+mod program_files;
 mod text;
 
 use std::fs::{self, File};

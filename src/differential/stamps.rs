@@ -1,33 +1,31 @@
 //! The lengths and times of the files of a disk: no question may change a file.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::divergence::{Divergence, DivergenceKind};
+use super::names::files_below;
 use super::perform::{IterationError, file_error};
 
-/// The name, the length and the time of the last change of each file of a folder.
+/// The path, the length and the time of the last change of each file of a folder.
 pub(super) type Stamps = Vec<(PathBuf, u64, SystemTime)>;
 
-/// Returns the stamps of the files of a folder, by name.
+/// Returns the stamps of the files below a folder, by path.
 pub(super) fn stamps(folder: &Path) -> Result<Stamps, IterationError> {
     let failed = |error| file_error(folder, error);
-    let mut stamps = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let metadata = entry.metadata().map_err(failed)?;
-        let modified = metadata.modified().map_err(failed)?;
-        stamps.push((entry.path(), metadata.len(), modified));
-    }
-    stamps.sort();
-    Ok(stamps)
+    let files = files_below(folder).map_err(failed)?;
+    let stamp = |path: PathBuf| {
+        let metadata = fs::symlink_metadata(&path)?;
+        Ok((path, metadata.len(), metadata.modified()?))
+    };
+    files.into_iter().map(stamp).collect::<io::Result<_>>().map_err(failed)
 }
 
-/// Calls fsync on all files of a folder. Before that, the file system may turn holes into zeros, and a map changes.
-pub(super) fn settle(folder: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+/// Calls fsync on all files below a folder. Before that, the file system may turn holes into zeros, and a map changes.
+pub(super) fn settle(folder: &Path) -> io::Result<()> {
+    for path in files_below(folder)? {
         if path.is_file() {
             fs::File::open(path)?.sync_all()?;
         }

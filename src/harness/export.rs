@@ -20,7 +20,7 @@ pub type Built<'b> = (&'b Vm, &'b Images);
 pub const MAX_EXPORT_FILLED_BYTES: u64 = 1 << 30;
 
 /// [`write_small_filled`] fills the holes of images up to this length.
-const MAX_READILY_FILLED_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_READILY_FILLED_BYTES: u64 = 64 << 20;
 
 /// Returns the names of the files of a chain whose top image is written to `path`: the name of that file, with a number
 /// before the extension.

@@ -2,7 +2,7 @@
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{FileStorage, Storage};
+use crate::disk::storage::{FileStorage, Storage, Stored};
 
 use super::replies::RawFiles;
 use crate::differential::divergence::{Divergence, DivergenceKind};
@@ -40,15 +40,16 @@ fn difference(one: &FileStorage, other: &FileStorage) -> Result<Option<u64>, Sto
     let mut at = HostOffset::new(0);
     let mut pieces = [vec![0; DATA_PIECE_BYTES], vec![0; DATA_PIECE_BYTES]];
     while at < end {
-        let (first, second) = (one.stored(at, end)?, other.stored(at, end)?);
-        if !first.stored && !second.stored {
-            at = first.end.min(second.end);
+        let parts = [one.stored(at, end)?, other.stored(at, end)?];
+        let part_end = parts[0].end.min(parts[1].end);
+        if !parts[0].stored && !parts[1].stored {
+            at = part_end;
             continue;
         }
-        let length = end.get().saturating_sub(at.get()).min(DATA_PIECE_BYTES as u64) as usize;
+        let length = part_end.get().saturating_sub(at.get()).min(DATA_PIECE_BYTES as u64) as usize;
         let [first, second] = pieces.each_mut().map(|piece| &mut piece[..length]);
-        one.read_at(at, first)?;
-        other.read_at(at, second)?;
+        read_part(one, parts[0], at, first)?;
+        read_part(other, parts[1], at, second)?;
         if first != second {
             let same = first.iter().zip(second).take_while(|(one, other)| one == other).count();
             return Ok(Some(at.get().saturating_add(same as u64)));
@@ -56,6 +57,21 @@ fn difference(one: &FileStorage, other: &FileStorage) -> Result<Option<u64>, Sto
         at = at.saturating_add(length as u64);
     }
     Ok(None)
+}
+
+/// Reads a part of a file, all of which is stored or lies in a hole.
+pub(in crate::differential) fn read_part(
+    file: &FileStorage,
+    part: Stored,
+    at: HostOffset,
+    into: &mut [u8],
+) -> Result<(), StorageError> {
+    if part.stored {
+        return file.read_at(at, into);
+    }
+    // The system would fill its cache with the zeros of a hole.
+    into.fill(0);
+    Ok(())
 }
 
 fn sixteen(file: &FileStorage, at: u64) -> Vec<u8> {

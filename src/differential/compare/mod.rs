@@ -13,6 +13,7 @@ use super::process::{Reply, ReplyEnd};
 use super::reason::{self, Comparison, ReasonClass, class_of};
 use super::recipe::{DiskQuestion, OutputForm};
 
+pub(in crate::differential) use data::read_part;
 pub use map::parse as parse_map;
 pub use replies::{RawFiles, Replies};
 

@@ -3,7 +3,7 @@
 use crate::disk::image_format::ImageFormat;
 
 use crate::differential::pattern::Pattern;
-use crate::differential::recipe::{Command, DiskOperation, FOLDER};
+use crate::differential::recipe::{Command, DiskOperation};
 
 use super::options::Options;
 use super::{Draft, DraftImage};
@@ -73,10 +73,7 @@ impl Draft {
         };
         let length = size.unwrap_or(backing.size);
         let Options { text, image } = self.options(format, length, true);
-        let name = match self.percent(30) {
-            true => format!("{FOLDER}/{}", backing.file),
-            false => backing.file.clone(),
-        };
+        let name = self.backing_name(&image.file, &backing.file);
         let (file, backing_format) = (image.file.clone(), backing.format.name());
         let mut words = vec!["create", "-q", "-f", format.name(), "-o", &text, "-b", &name];
         words.extend(["-F", backing_format, &file]);

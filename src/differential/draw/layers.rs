@@ -1,6 +1,6 @@
 //! Draws the operations that change which image backs which.
 
-use crate::differential::recipe::{Command, FOLDER};
+use crate::differential::recipe::Command;
 
 use super::changes::MAX_FILLED_BYTES;
 use super::writes::Request;
@@ -39,10 +39,7 @@ impl Draft {
                 (self.copy_of(&lower), 0)
             }
         };
-        let name = match self.percent(30) {
-            true => format!("{FOLDER}/{}", other.file),
-            false => other.file.clone(),
-        };
+        let name = self.backing_name(&file, &other.file);
         let mut words = vec!["rebase", "-q", "-f", format];
         if !is_safe {
             words.push("-u");

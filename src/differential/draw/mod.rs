@@ -12,11 +12,14 @@ mod writes;
 use crate::disk::image_format::ImageFormat;
 use crate::images::entropy::Entropy;
 
+use super::names::relative_to;
 use super::pattern::Pattern;
-use super::recipe::{AskedDisk, Command, DiskOperation, Recipe, RecipeStep};
+use super::recipe::{AskedDisk, Command, DiskOperation, FOLDER, Recipe, RecipeStep};
 
 /// The number of operations after the creation: from the first number up to the second.
 const CHANGES: (u64, u64) = (1, 3);
+/// The folder in which some images lie.
+const SUBFOLDER: &str = "folder";
 
 /// Returns the recipe of an iteration.
 pub fn recipe(rng_seed: u64, iteration: u64) -> Recipe {
@@ -48,6 +51,8 @@ struct Draft {
     /// The number of files that have been named.
     files: usize,
     patterns: Vec<(Pattern, String)>,
+    /// The folder for images has been made.
+    has_folder: bool,
 }
 
 /// An image, as far as the commands let one know it. QEMU may have refused some of them.
@@ -78,6 +83,7 @@ impl Draft {
             below: Vec::new(),
             files: 0,
             patterns: Vec::new(),
+            has_folder: false,
         }
     }
 
@@ -98,6 +104,27 @@ impl Draft {
     fn name(&mut self, format: ImageFormat) -> String {
         self.files += 1;
         format!("disk{}.{}", self.files, format.name())
+    }
+
+    /// Returns a new file name. Some images lie in a folder of their own, so that others name them through it.
+    fn place_of(&mut self, format: ImageFormat) -> String {
+        let name = self.name(format);
+        if !self.percent(12) {
+            return name;
+        }
+        if !self.has_folder {
+            self.has_folder = true;
+            self.commands.push(Command::Folder { name: SUBFOLDER.to_string() });
+        }
+        format!("{SUBFOLDER}/{name}")
+    }
+
+    /// Returns the name by which the image `image` names another one: absolute in some draws.
+    fn backing_name(&mut self, image: &str, backing: &str) -> String {
+        match self.percent(30) {
+            true => format!("{FOLDER}/{backing}"),
+            false => relative_to(image, backing),
+        }
     }
 
     /// Returns a file with this content, and has it written if no earlier command did.

@@ -42,7 +42,7 @@ impl Draft {
 
     /// Draws the options of a new image. An image on a backing file is not preallocated with data.
     pub(super) fn options(&mut self, format: ImageFormat, size: u64, is_overlay: bool) -> Options {
-        let file = self.name(format);
+        let file = self.place_of(format);
         let image = DraftImage { file, format, size, unit: 64 * KIB, ..DraftImage::default() };
         match format {
             ImageFormat::Qcow2 => self.qcow2(image, is_overlay),
@@ -94,7 +94,8 @@ impl Draft {
             true => 16,
             false => self.one_of(&[1, 2, 4, 8, 32, 64]).unwrap_or(16),
         };
-        let has_data_file = !is_overlay && self.percent(12);
+        // QEMU looks for a data file in another place than for a backing file: a quirk that needs no image in a folder.
+        let has_data_file = !is_overlay && self.percent(12) && !image.file.contains('/');
         let compression = self.word(&["zlib", "zstd"]);
         let lazy = self.word(&["off", "off", "on"]);
         let on = |value: bool| if value { "on" } else { "off" };

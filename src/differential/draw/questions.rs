@@ -27,17 +27,21 @@ impl Draft {
         }
     }
 
-    /// Asks all questions after the last step. The map for people may be that of a window.
+    /// Asks all questions after the last step. The map for people may be that of a window. `check` and `info` are asked
+    /// in one form: a second process would mostly repeat the first one's answer.
     pub(super) fn ask_everything(&mut self) {
-        let mut all: Vec<_> =
-            DiskQuestion::KINDS.into_iter().filter(|question| self.can_ask(question)).collect();
-        let human = self.map(OutputForm::Human);
-        let maps =
-            all.iter_mut().filter(|it| it.verb() == "map" && it.form() == Some(OutputForm::Human));
-        maps.for_each(|map| *map = human.clone());
+        let check = DiskQuestion::Check(self.form());
+        let info = DiskQuestion::Info(self.form());
+        let human_map = self.map(OutputForm::Human);
+        let all = [DiskQuestion::MAP, human_map, check, info, DiskQuestion::Read];
+        let all = all.into_iter().filter(|question| self.can_ask(question)).collect();
         if let Some(step) = self.steps.last_mut() {
             step.questions = all;
         }
+    }
+
+    fn form(&mut self) -> OutputForm {
+        self.one_of(&[OutputForm::Json, OutputForm::Human]).unwrap_or(OutputForm::Json)
     }
 
     fn can_ask(&self, question: &DiskQuestion) -> bool {

@@ -1,8 +1,9 @@
 //! The effect of each command on the bytes that a guest reads.
 
+use crate::differential::names::named_by;
 use crate::differential::pattern::Pattern;
 use crate::differential::process::{Reply, ReplyEnd};
-use crate::differential::recipe::{Command, FOLDER, value_of};
+use crate::differential::recipe::{Command, value_of};
 
 use super::data::{GuestContent, GuestData};
 use super::model::GuestModel;
@@ -19,7 +20,7 @@ impl GuestModel {
             }
             // The oracles judge the images of programs. Damage may have any effect.
             Command::Program { file, .. } | Command::Damage { file, .. } => self.forget(file),
-            Command::QemuImg(_) | Command::QemuIo { .. } => {}
+            Command::Folder { .. } | Command::QemuImg(_) | Command::QemuIo { .. } => {}
         }
     }
 
@@ -96,7 +97,7 @@ impl GuestModel {
     }
 
     fn create(&mut self, words: &[&str], file: &str, size: Option<u64>, succeeded: bool) {
-        let lower = value_of(words, "-b").map(file_of);
+        let lower = value_of(words, "-b").map(|name| named_by(file, name));
         let data = match (&lower, size) {
             (Some(lower), size) => {
                 let data = self.disk_or_unknown(lower);
@@ -156,8 +157,8 @@ impl GuestModel {
         } else {
             self.forget_above(file);
         }
-        match value_of(words, "-b").map(file_of).filter(|lower| !lower.is_empty()) {
-            Some(lower) => self.backing.insert(file.to_string(), lower),
+        match value_of(words, "-b").filter(|name| !name.is_empty()) {
+            Some(name) => self.backing.insert(file.to_string(), named_by(file, name)),
             None => self.backing.remove(file),
         };
     }
@@ -185,8 +186,7 @@ fn perform(data: &mut GuestData, request: &str, succeeded: bool) {
     data.write(at, length, content);
 }
 
-/// Returns the name of a file without the folder, also from the options of an image.
+/// Returns the name of a file, also from the options of an image.
 fn file_of(word: &str) -> String {
-    let name = word.rsplit_once("filename=").map_or(word, |(_, name)| name);
-    name.strip_prefix(FOLDER).map_or(name, |name| name.trim_start_matches('/')).to_string()
+    word.rsplit_once("filename=").map_or(word, |(_, name)| name).to_string()
 }

@@ -1,7 +1,8 @@
 //! Removes images from a backing chain: one between two others, the top one, or all that lie below one.
 
 use super::search::{RecipeSearch, command, command_mut, each_command};
-use crate::differential::recipe::{Command, FOLDER, Recipe, value_of};
+use crate::differential::names::{named_by, relative_to};
+use crate::differential::recipe::{Command, Recipe, value_of};
 
 /// Removes images.
 pub(super) fn reduce(search: &mut RecipeSearch<'_>) {
@@ -33,11 +34,9 @@ impl Overlay {
         if words.first()? != "create" {
             return None;
         }
-        // A size may follow the file.
-        let is_size = |word: &String| word.parse::<u64>().is_ok();
         Some(Self {
-            file: words.iter().rfind(|word| !is_size(word))?.clone(),
-            backing: plain_name(value_of(words, "-b")?).to_string(),
+            file: file_of(words)?.to_string(),
+            backing: backing_of(words)?,
             backing_format: value_of(words, "-F")?.to_string(),
         })
     }
@@ -65,9 +64,9 @@ impl Overlay {
         match command {
             Command::QemuImg(words) => {
                 let mut named = words.iter().skip(1).filter(|word| **word == self.file);
-                let is_backing = value_of(words, "-b").map(plain_name) == Some(&self.file);
-                named.next().is_some() && !is_backing
+                named.next().is_some() && value_of(words, "-b") != Some(&self.file)
             }
+            Command::Folder { .. } => false,
             Command::QemuIo { file, .. }
             | Command::Program { file, .. }
             | Command::Pattern { file, .. }
@@ -78,10 +77,12 @@ impl Overlay {
     /// Replaces this image by the one below it as the backing file that a command names.
     fn lower_backing(&self, command: &mut Command) {
         let Command::QemuImg(words) = command else { return };
-        if value_of(words, "-b").map(plain_name) != Some(&self.file) {
+        if backing_of(words).as_ref() != Some(&self.file) {
             return;
         }
-        for (option, value) in [("-b", &self.backing), ("-F", &self.backing_format)] {
+        let name = file_of(words).map(|file| relative_to(file, &self.backing));
+        let name = name.unwrap_or_default();
+        for (option, value) in [("-b", &name), ("-F", &self.backing_format)] {
             let at = words.iter().position(|word| word == option);
             if let Some(word) = at.and_then(|at| words.get_mut(at.saturating_add(1))) {
                 word.clone_from(value);
@@ -113,9 +114,15 @@ impl Overlay {
     }
 }
 
-/// Returns the name of a file in the folder of the iteration, which may be written with the folder.
-fn plain_name(name: &str) -> &str {
-    name.strip_prefix(FOLDER).and_then(|name| name.strip_prefix('/')).unwrap_or(name)
+/// Returns the image that a command makes or changes. A size may follow it.
+fn file_of(words: &[String]) -> Option<&str> {
+    let is_size = |word: &&String| word.parse::<u64>().is_ok();
+    words.iter().rev().find(|word| !is_size(word)).map(String::as_str)
+}
+
+/// Returns the file that a command names as the backing file.
+fn backing_of(words: &[String]) -> Option<String> {
+    Some(named_by(file_of(words)?, value_of(words, "-b")?))
 }
 
 #[cfg(test)]

@@ -13,12 +13,13 @@ use super::layout::{
     RecordedIteration, RecordingError, RecordingHead,
 };
 use crate::differential::campaign::{MAX_LEFT_OUT, NoIteration, Plan};
-use crate::differential::iteration::{DISK_FOLDER, RecipeRunner};
+use crate::differential::iteration::RecipeRunner;
+use crate::differential::names::files_below;
 use crate::differential::recipe::Recipe;
 use crate::differential::stamps::settle;
 use crate::differential::workdir::WorkFolder;
 use crate::disk::error::Error;
-use crate::disk::files::{Existing, create, list};
+use crate::disk::files::{Existing, create};
 use crate::disk::storage::{FileStorage, Storage};
 
 /// The most stored bytes of the files of an iteration. Larger ones are left out.
@@ -116,16 +117,15 @@ fn append(
         let (end, stdout, stderr) = (reply.end, reply.stdout, reply.stderr);
         answers.push(RecordedAnswer { question: question.clone(), end, stdout, stderr });
     }
-    let mut files = list(&disk)?;
+    let mut files = files_below(&disk).map_err(|error| Error::file(&disk, error))?;
     files.extend(read.exists().then_some(read));
     if stored_bytes(&files)? > MAX_RECORDED_BYTES {
         return Ok(false);
     }
     let inside = Path::new(&number.to_string()).to_path_buf();
     for file in files {
-        let name = file.file_name().unwrap_or_default();
-        let is_read = file.parent() == Some(&job);
-        let to = if is_read { inside.join(name) } else { inside.join(DISK_FOLDER).join(name) };
+        // The disk lies in a subfolder of the folder in which QEMU's data lie.
+        let to = inside.join(file.strip_prefix(&job).unwrap_or(&file));
         archive.append_path_with_name(&file, to).map_err(|error| Error::file(&file, error))?;
     }
     append_json(

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::differential::names::files_below;
 use crate::disk::error::Error;
-use crate::disk::files::list;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{FileStorage, Storage};
 
@@ -20,15 +20,17 @@ pub(super) fn copy_images(from: &Path, to: &Path, left_out: &mut Vec<String>) ->
     if !from.exists() {
         return Ok(());
     }
-    for path in list(from)? {
-        let name = path.file_name().unwrap_or_default();
+    for path in files_below(from).map_err(|error| Error::file(from, error))? {
+        let name = path.strip_prefix(from).unwrap_or(&path);
         let source = FileStorage::open(&path)?;
         if source.allocated_bytes().is_some_and(|bytes| bytes > MAX_IMAGE_BYTES) {
             left_out.push(name.to_string_lossy().into_owned());
             continue;
         }
         let target = to.join(name);
-        copy(&source, &target).map_err(|error| Error::file(&target, error))?;
+        let copied =
+            fs::create_dir_all(target.parent().unwrap_or(to)).and_then(|()| copy(&source, &target));
+        copied.map_err(|error| Error::file(&target, error))?;
     }
     Ok(())
 }

@@ -3,14 +3,16 @@
 use crate::differential::issue::{Issue, outputs};
 use crate::differential::iteration::Met;
 use crate::differential::minimize::MinimizedRecipe;
-use crate::differential::recipe::{Command, quoted};
+use crate::differential::recipe::quoted;
 use crate::differential::sides::Sides;
+
+use super::program_files::lines;
 
 /// Returns the commands of a minimized recipe, and those that ask the question.
 pub(super) fn commands_of(sides: &Sides, minimized: &MinimizedRecipe) -> Vec<String> {
     let steps = &minimized.recipe.steps;
     let mut commands: Vec<String> =
-        steps.iter().flat_map(|step| &step.commands).map(Command::to_string).collect();
+        steps.iter().flat_map(|step| &step.commands).flat_map(lines).collect();
     let disk = steps.get(minimized.met.step).map(|step| &step.disk);
     if let (Some(question), Some(disk)) = (&minimized.met.question, disk) {
         let words = |output: &str| question.arguments(disk, output);

@@ -118,9 +118,10 @@ impl<S: Storage + ?Sized, C: Cover> Walk<'_, '_, S, C> {
             let entry = u64::from_be_bytes(*entry);
             // `hole_until` covers holes once an entry follows them.
             if entry != 0 && next > self.cover.position() {
+                // The layer below covers the hole even if the entry is malformed.
+                go_on!(self.cover.hole_until(guest)?);
                 let asked = self.cover.position().max(guest);
                 let mapping = mapping_of(checked_kind(L2Entry(entry), &geometry, asked)?);
-                go_on!(self.cover.hole_until(guest)?);
                 go_on!(self.cover.cover(guest, next, mapping)?);
             }
             guest = next;

@@ -1,0 +1,61 @@
+//! The bytes that a guest must read, in pieces.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::differential::perform::{IterationError, file_error};
+
+use super::data::{GuestContent, GuestData};
+
+/// The bytes that are compared at once.
+pub(super) const GUEST_PIECE_BYTES: usize = 256 << 10;
+
+/// The expected bytes, with the files of guest data.
+pub(super) struct Expected<'d> {
+    pub(super) data: &'d GuestData,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl<'d> Expected<'d> {
+    /// Reads the files of guest data that a disk has from `folder`.
+    pub(super) fn new(data: &'d GuestData, folder: &Path) -> Result<Self, IterationError> {
+        Ok(Self { data, files: files_of(data, folder)? })
+    }
+
+    /// Returns the content at an offset, and the offset at which another content begins. Zeros have none.
+    pub(super) fn at(&self, at: u64) -> (u64, Option<GuestContent>) {
+        let (content, next) = self.data.pieces.at(at);
+        (next, content.cloned())
+    }
+
+    /// Writes the expected bytes from an offset on. The content is known.
+    pub(super) fn fill(&self, content: Option<&GuestContent>, at: u64, wanted: &mut [u8]) {
+        let file = match content {
+            None | Some(GuestContent::Unknown) => return wanted.fill(0),
+            Some(GuestContent::Byte(byte)) => return wanted.fill(*byte),
+            Some(GuestContent::File { name, origin }) => self.files.get(name).zip(Some(origin)),
+        };
+        let Some((bytes, origin)) = file else { return };
+        let start = at.saturating_sub(*origin).checked_rem(bytes.len() as u64).unwrap_or(0);
+        let cycle = bytes.iter().cycle().skip(start as usize);
+        wanted.iter_mut().zip(cycle).for_each(|(wanted, byte)| *wanted = *byte);
+    }
+}
+
+/// Reads the files of guest data that a disk has.
+fn files_of(data: &GuestData, folder: &Path) -> Result<BTreeMap<String, Vec<u8>>, IterationError> {
+    let names = data.pieces.iter().filter_map(|(_, content)| match content {
+        GuestContent::File { name, .. } => Some(name),
+        GuestContent::Byte(_) | GuestContent::Unknown => None,
+    });
+    let mut files = BTreeMap::new();
+    for name in names {
+        if !files.contains_key(name) {
+            let path = folder.join(name);
+            let bytes = fs::read(&path).map_err(|error| file_error(&path, error))?;
+            files.insert(name.clone(), bytes);
+        }
+    }
+    Ok(files)
+}

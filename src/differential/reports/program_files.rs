@@ -1,0 +1,129 @@
+//! The shell commands that write the files of a program, for readers who have QEMU and no copy of this project.
+
+use std::path::Path;
+
+use crate::differential::recipe::Command;
+use crate::disk::limits::MAX_INPUT_BYTES;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::findings::explain::explain;
+use crate::harness::export;
+use crate::images::image::Image;
+use crate::images::limits::Limits;
+
+/// The most commands for the files of a program.
+const MAX_COMMANDS: usize = 64;
+/// The most bytes that one command writes.
+const MAX_PIECE_BYTES: usize = 256;
+/// So many zeros between two pieces are not written again.
+const MIN_GAP_BYTES: usize = 16;
+
+/// Returns the lines of a command. If a program writes little, these are commands that any system has.
+pub(super) fn lines(command: &Command) -> Vec<String> {
+    let plain = match command {
+        Command::Program { input, file } => files_of(input, file),
+        _ => None,
+    };
+    plain.unwrap_or_else(|| vec![command.to_string()])
+}
+
+/// Returns the commands that write the files of a program, or `None` if they are too many.
+fn files_of(input: &str, file: &str) -> Option<Vec<String>> {
+    let input = hex::decode(input).ok().filter(|input| input.len() as u64 <= MAX_INPUT_BYTES)?;
+    let names = export::names(Path::new(file));
+    let explained = explain(&input, Limits::HOSTILE, usize::MAX, &names);
+    let (_, images) = explained.built();
+    let mut commands = Vec::new();
+    for (name, image) in images.files(&names) {
+        let (name, length) = (name.unwrap_or(file), image.length_bytes());
+        commands.push(match length <= export::MAX_READILY_FILLED_BYTES {
+            true => format!("head -c {length} /dev/zero > {name}"),
+            false => format!("truncate -s {length} {name}"),
+        });
+        for (at, bytes) in pieces(image)? {
+            let bytes = hex::encode(bytes);
+            commands.push(format!(
+                "printf {bytes} | xxd -r -p | dd of={name} bs=1 seek={at} conv=notrunc status=none"
+            ));
+        }
+    }
+    (commands.len() <= MAX_COMMANDS).then_some(commands)
+}
+
+/// Returns the pieces of an image that are not zeros, and their offsets. Returns `None` if they are too many, or the file
+/// must have holes in certain places.
+fn pieces(image: &Image) -> Option<Vec<(u64, Vec<u8>)>> {
+    let end = HostOffset::new(image.length_bytes());
+    let first_part = image.stored(HostOffset::ZERO, end).ok()?;
+    if first_part.end < end || !first_part.stored {
+        return None;
+    }
+    let mut pieces: Vec<(u64, Vec<u8>)> = Vec::new();
+    for data in image.written() {
+        let bytes = (data.offset.get()..end.get()).zip(data.bytes);
+        for (at, byte) in bytes.filter(|(_, byte)| **byte != 0) {
+            match pieces.last_mut() {
+                Some((first, piece)) if fits(at.abs_diff(*first), piece.len()) => {
+                    piece.resize(at.abs_diff(*first) as usize, 0);
+                    piece.push(*byte);
+                }
+                _ => pieces.push((at, vec![*byte])),
+            }
+            if pieces.len() > MAX_COMMANDS {
+                return None;
+            }
+        }
+    }
+    Some(pieces)
+}
+
+/// Reports whether a byte, so many bytes behind the first one of a piece of this length, belongs to the piece.
+fn fits(distance: u64, length: usize) -> bool {
+    let reach = length.saturating_add(MIN_GAP_BYTES).min(MAX_PIECE_BYTES);
+    distance < reach as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::files::{Existing, list};
+    use crate::programs::text::assemble;
+
+    #[test]
+    fn the_commands_write_the_same_files() {
+        let program = "image version=3 cluster_bits=9 refcount_order=4 features=none size=100<<9+0 rng_seed=0 \
+                       blocks=append table=append tolerance=0
+                       overlay version=3 cluster_bits=9 refcount_order=4 features=none data_in=image size=+0<<0
+                       zero at=start+3 clusters=2 keep=no";
+        let input = assemble(program).unwrap().encode();
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [ours, theirs] = dirs.each_ref().map(|dir| dir.path().join("disk1.qcow2"));
+        let names = export::names(&ours);
+        let explained = explain(&input, Limits::HOSTILE, usize::MAX, &names);
+        export::write_small_filled(&ours, Existing::Keep, explained.built()).unwrap();
+        let program = Command::Program { input: hex::encode(&input), file: "disk1.qcow2".into() };
+        let lines = lines(&program);
+        assert!(lines.len() > 2 && lines.len() <= MAX_COMMANDS, "{lines:#?}");
+        let shell = std::process::Command::new("sh")
+            .args(["-ec", &lines.join("\n")])
+            .current_dir(dirs[1].path())
+            .status();
+        assert!(shell.unwrap().success() && theirs.exists());
+        let [ours, theirs] = dirs.each_ref().map(|dir| {
+            let read = |path: &std::path::PathBuf| std::fs::read(path).unwrap();
+            list(dir.path()).unwrap().iter().map(read).collect::<Vec<_>>()
+        });
+        assert!(ours.len() == 2 && ours == theirs);
+    }
+
+    #[test]
+    fn a_program_that_writes_much_needs_the_command_of_this_project() {
+        let mut program = "image version=3 cluster_bits=16 refcount_order=4 features=none size=100<<16+0 rng_seed=0 \
+                           blocks=append table=append tolerance=0"
+            .to_string();
+        (0..6).for_each(|nth| program += &format!("\nwrite at=start+{} clusters=16", nth * 16));
+        let input = hex::encode(assemble(&program).unwrap().encode());
+        let program = Command::Program { input, file: "disk1.qcow2".into() };
+        assert_eq!(lines(&program), [program.to_string()]);
+    }
+}
