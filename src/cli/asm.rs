@@ -8,7 +8,6 @@ use crate::programs::text;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::{input, save};
 
-/// Assemble a program from its text
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Exit codes: 0 the program was written; 2 the text could not be read or is not a valid program, or the \

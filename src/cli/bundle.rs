@@ -19,7 +19,6 @@ use super::save;
 use super::target;
 use super::under_test::UnderTest;
 
-/// Pack an input and its evidence into an archive for a bug report
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The archive has one folder with the input, the program as text, the output of 'qcowfuzz replay' as text \

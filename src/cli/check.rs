@@ -19,8 +19,6 @@ use super::print::json_of_qemu_img;
 use super::terminal::complain;
 use summary::CheckSummary;
 
-/// Check an image, as 'qemu-img check' does: the refcounts of a qcow2 image, the blocks of a VHDX image, the grains of
-/// a VMDK image
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Exit codes (those of 'qemu-img check'): 0 nothing was found; 1 the check could not be completed, or a VMDK \

@@ -16,7 +16,6 @@ use super::exit::{CommandError, Exit, ExitResult};
 use super::opening::{at_layer, open_chain, open_disk};
 use super::save;
 
-/// Write the bytes that a guest reads to a raw file, as 'qemu-img convert -O raw' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The command opens the backing files and data files that the image names, as 'map' does. Blocks of 4 KiB \

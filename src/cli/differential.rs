@@ -31,7 +31,6 @@ use super::print::{print, say};
 /// The default number of iterations in parallel, for each core: QEMU often waits for the disk.
 const JOBS_PER_CORE: usize = 2;
 
-/// Compare the answers about disk images with those of QEMU, on images that QEMU and programs make and change
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 An iteration creates a disk, changes it by one to three operations, and asks QEMU and the program under test \

@@ -8,7 +8,6 @@ use crate::programs::Program;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
 
-/// Print a program as text, which 'qcowfuzz asm' assembles again
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Exit codes: 0 the program was printed; 2 the input could not be read.

@@ -12,7 +12,6 @@ use super::exit::{Exit, ExitResult};
 use super::input;
 use super::target;
 
-/// Write the image that a program builds to a file, for qemu-img and other readers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 If the program builds a chain, the command writes every layer and every data file, and derives their \

@@ -26,7 +26,6 @@ use super::print::{print, spinner};
 use super::target;
 use super::under_test::UnderTest;
 
-/// Fuzz a target with the embedded loop, on stable Rust and without cargo-fuzz
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A campaign uses three folders under DIR. It reads inputs from corpus/TARGET, and adds those that reach \

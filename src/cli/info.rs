@@ -21,7 +21,6 @@ use super::print::json_of_qemu_img;
 use record::{Child, Details, FormatSpecific, InfoRecord};
 use text::Text;
 
-/// Print the format, the sizes, the features and the snapshots of an image, as 'qemu-img info' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The command opens no backing file and no data file. It opens the files of the extents that a VMDK image \
@@ -33,7 +32,7 @@ The human format prints the dates of snapshots in UTC; qemu-img prints them in l
 Exit codes (those of 'qemu-img info'): 0 the facts were printed; 1 the image could not be opened.
 
 Example: qcowfuzz info --output json disk.qcow2")]
-pub struct Arguments {
+pub(super) struct Arguments {
     /// The image file
     image: PathBuf,
     /// The format of the image: qcow2, raw, vpc, vhdx or vmdk [default: by its first bytes, as in qemu-img]
@@ -48,7 +47,7 @@ pub struct Arguments {
 }
 
 /// Prints the record of the image.
-pub fn run(arguments: &Arguments) -> ExitResult {
+pub(super) fn run(arguments: &Arguments) -> ExitResult {
     info(arguments).map_err(CommandError::with_exit_code_of_qemu_img)
 }
 

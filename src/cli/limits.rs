@@ -9,7 +9,7 @@ use super::exit::CommandError;
 /// The address space of a process that runs inputs, in MiB, unless the user sets another.
 pub const DEFAULT_MEMORY_MIB: u64 = 4096;
 
-/// The memory limit, as a user sets it.
+// The memory limit, as a user sets it. A documentation comment would become the description of the whole command.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct MemoryArgument {
     /// Report a run whose process needs more address space as a finding; 0 for no limit
@@ -24,8 +24,8 @@ impl MemoryArgument {
     }
 }
 
-/// The limits of this process, as the process that supervises it sets them. The names are those of [`CPU_OPTION`] and
-/// [`MEMORY_OPTION`].
+// The limits of this process, as the process that supervises it sets them. The names are those of [`CPU_OPTION`] and
+// [`MEMORY_OPTION`].
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct LimitArguments {
     #[arg(long = &CPU_OPTION[2..], value_name = "N", hide = true)]

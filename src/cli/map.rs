@@ -20,7 +20,6 @@ use super::exit::{CommandError, Exit, ExitResult};
 use super::opening::{at_layer, open_alone, open_chain};
 use super::size;
 
-/// Print the data, zeros and holes of a disk and their host offsets, as 'qemu-img map' does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The command opens the backing files, data files and extents that the image names: only regular \

@@ -26,7 +26,6 @@ use super::save;
 use super::target;
 use super::under_test::UnderTest;
 
-/// Shrink an input while it shows the same bug: the same fingerprint, fewer and simpler operations
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The command removes and simplifies operations, and shrinks their operands and the geometry, until no \

@@ -61,29 +61,52 @@ struct Arguments {
     verb: Verb,
 }
 
+// Campaigns start this command thousands of times: the options of the other verbs are not built.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 enum Verb {
+    /// Print the format, the sizes, the features and the snapshots of an image, as 'qemu-img info' does
     Info(info::Arguments),
+    /// Print the data, zeros and holes of a disk and their host offsets, as 'qemu-img map' does
     Map(map::Arguments),
+    /// Check an image, as 'qemu-img check' does: the refcounts of a qcow2 image, the blocks of a VHDX image, the grains
+    /// of a VMDK image
     Check(check::Arguments),
+    /// Write the bytes that a guest reads to a raw file, as 'qemu-img convert -O raw' does
     Convert(convert::Arguments),
+    /// Fuzz a target with the embedded loop, on stable Rust and without cargo-fuzz
     Fuzz(fuzz::Arguments),
+    /// Compare the answers about disk images with those of QEMU, on images that QEMU and programs make and change
     Differential(differential::Arguments),
+    /// Run one job of a campaign; 'fuzz' starts this command
     #[command(hide = true)]
     FuzzWorker(fuzz::worker::Arguments),
+    /// Group artifacts by fingerprint, and print which bugs are new and which inputs show them
     Triage(triage::Arguments),
+    /// Run the inputs that standard input brings; other commands start this one
     #[command(hide = true)]
     RunInputs(run_inputs::Arguments),
+    /// Shrink an input while it shows the same bug: the same fingerprint, fewer and simpler operations
     Minimize(minimize::Arguments),
+    /// Run inputs of a fuzz target and print the verdict, the fingerprint, the program and the first difference
     Replay(replay::Arguments),
+    /// Write a page for a browser that explains what an input of a fuzz target does
     Report(report::Arguments),
+    /// Print an input as a regression test: Rust code, or a file for tests/regressions/
     Regress(regress::Arguments),
+    /// Pack an input and its evidence into an archive for a bug report
     Bundle(bundle::Arguments),
+    /// Print the coverage of a corpus; compare, prune and merge corpora
     State(state::Arguments),
+    /// Ask the implementation about plain images, to find mistakes of its adapter
     Selftest(selftest::Arguments),
+    /// Write a crate that fuzzes your implementation: the engine to fill in, fuzz targets, seeds
     NewEngine(new_engine::Arguments),
+    /// Print a program as text, which 'qcowfuzz asm' assembles again
     Disasm(disasm::Arguments),
+    /// Assemble a program from its text
     Asm(asm::Arguments),
+    /// Write the image that a program builds to a file, for qemu-img and other readers
     Export(export::Arguments),
 }
 

@@ -13,7 +13,6 @@ use crate::disk::files::Existing;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::print::say;
 
-/// Write a crate that fuzzes your implementation: the engine to fill in, fuzz targets, seeds
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The name of the folder becomes the name of the crate. src/lib.rs has the engine: it compiles, and 'cargo \

@@ -18,7 +18,6 @@ use super::target;
 use super::under_test::UnderTest;
 use crate::harness::targets::TargetKind;
 
-/// Print an input as a regression test: Rust code, or a file for tests/regressions/
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The test assembles the program, runs it, and expects no violation. A test of map_extents also expects \

@@ -17,7 +17,6 @@ use super::input;
 use super::target;
 use crate::harness::targets::TargetKind;
 
-/// Run inputs of a fuzz target and print the verdict, the fingerprint, the program and the first difference
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 For one input, the command prints the full report; for several, a line for each and a summary. It \

@@ -19,7 +19,6 @@ use super::save;
 use super::target;
 use super::under_test::UnderTest;
 
-/// Write a page for a browser that explains what an input of a fuzz target does
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The page shows the program and the effect of each operation, the files that the program builds (to \

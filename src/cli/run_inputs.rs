@@ -8,7 +8,6 @@ use super::exit::{CommandError, Exit, ExitResult};
 use super::limits::LimitArguments;
 use super::target;
 
-/// Run the inputs that standard input brings; other commands start this one
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[arg(long, value_parser = target::parser())]

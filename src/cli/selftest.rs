@@ -9,7 +9,6 @@ use crate::harness::selftest::{SelfTest, SelfTestAnswer, SelfTestRow, self_test}
 use super::exit::{Exit, ExitResult};
 use super::print::{counted, print};
 
-/// Ask the implementation about plain images, to find mistakes of its adapter
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The command prints a table: the image, the question, and 'ok' or the mistake. If the answer is wrong and \

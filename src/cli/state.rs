@@ -19,7 +19,6 @@ use super::print::{counted, print};
 use super::target;
 use show::Show;
 
-/// Print the coverage of a corpus; compare, prune and merge corpora
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Every file of a folder is an input, in the order of the names; subfolders are ignored. \

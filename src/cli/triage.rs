@@ -16,7 +16,6 @@ use super::target;
 use super::terminal::{complain, shown as printable};
 use super::under_test::UnderTest;
 
-/// Group artifacts by fingerprint, and print which bugs are new and which inputs show them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each input runs in a process of its own, so that a hang or a stack overflow is a finding like any \

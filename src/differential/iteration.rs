@@ -16,6 +16,7 @@ use super::recipe::{
 };
 use super::sides::Sides;
 use super::stamps::{settle, stamps, unchanged};
+use crate::findings::records::MapRecord;
 
 /// The folder of the images, in the folder of an iteration.
 pub(super) const DISK_FOLDER: &str = "disk";
@@ -58,6 +59,8 @@ pub struct Course {
 struct Answered {
     qemu: Reply,
     tested: Reply,
+    /// The extents that QEMU printed. Other questions have none.
+    map: Vec<MapRecord>,
     divergence: Option<Divergence>,
 }
 
@@ -196,8 +199,8 @@ impl RecipeRun<'_> {
             settle(&self.disk).map_err(|error| file_error(&self.disk, error))?;
             answered = self.answers(question, step)?;
         }
-        let Answered { qemu, tested, divergence } = answered;
-        note_extents(question, &qemu, &mut self.course);
+        let Answered { qemu, tested, map, divergence } = answered;
+        note_extents(&map, &mut self.course);
         if let Some(divergence) = divergence {
             let answers = Some((qemu, Some(tested)));
             self.record(meet(divergence, index, step, Some(question.clone()), answers));
@@ -225,11 +228,18 @@ impl RecipeRun<'_> {
         let mut compared = unchanged("qemu", &before, &between)
             .and_then(|()| unchanged("tested", &between, &after))
             .and_then(|()| compare::compare(question, Replies::new(sides, &qemu, &tested), files));
+        let map = match question {
+            // The comparison reports an output that cannot be parsed.
+            DiskQuestion::Map { form: OutputForm::Json, .. } => {
+                compare::parse_map(&qemu).map_or(Vec::new(), |list| list.records)
+            }
+            _ => Vec::new(),
+        };
         if compared.is_ok() && qemu.is_success() {
-            compared = self.third_answer(question, &step.disk.file, &qemu, files.qemu)?;
+            compared = self.third_answer(question, &step.disk.file, &map, files.qemu)?;
         }
         outputs.iter().try_for_each(|output| remove(output))?;
-        Ok(Answered { qemu, tested, divergence: compared.err() })
+        Ok(Answered { qemu, tested, map, divergence: compared.err() })
     }
 
     /// Compares an answer on which both sides agree with what is known of the guest's bytes.
@@ -237,17 +247,14 @@ impl RecipeRun<'_> {
         &self,
         question: &DiskQuestion,
         file: &str,
-        reply: &Reply,
+        map: &[MapRecord],
         read: &Path,
     ) -> Result<Result<(), Divergence>, IterationError> {
         let Some(data) = self.guest.disk(file) else { return Ok(Ok(())) };
         match question {
             DiskQuestion::Read => guest::compare(data, read, &self.disk),
             DiskQuestion::Map { form: OutputForm::Json, .. } => {
-                // Both maps are parsed by the comparison before.
-                let records =
-                    compare::parse_map(reply).map(|list| list.records).unwrap_or_default();
-                let zeros = records.iter().filter(|record| record.zero);
+                let zeros = map.iter().filter(|record| record.zero);
                 guest::compare_zeros(data, zeros.map(|record| record.guest()), &self.disk)
             }
             _ => Ok(Ok(())),
@@ -295,13 +302,9 @@ pub fn format_of(disk: &AskedDisk) -> &str {
 }
 
 /// Notes how many extents a map has, and where its data end.
-fn note_extents(question: &DiskQuestion, qemu: &Reply, course: &mut Course) {
-    if let DiskQuestion::Map { form: OutputForm::Json, .. } = question
-        && let Ok(list) = compare::parse_map(qemu)
-    {
-        course.extents = course.extents.max(list.records.len());
-        let data = list.records.iter().filter(|record| record.data && !record.zero);
-        let end = data.map(|record| record.guest().end).max().unwrap_or(0);
-        course.data_end = course.data_end.max(end);
-    }
+fn note_extents(map: &[MapRecord], course: &mut Course) {
+    course.extents = course.extents.max(map.len());
+    let data = map.iter().filter(|record| record.data && !record.zero);
+    let end = data.map(|record| record.guest().end).max().unwrap_or(0);
+    course.data_end = course.data_end.max(end);
 }

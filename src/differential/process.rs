@@ -17,8 +17,8 @@ use super::survivors::MARK;
 
 /// The maximum length of each output. A map of a million extents has 150 MB.
 const MAX_OUTPUT_BYTES: usize = 256 << 20;
-/// The bytes that one read takes from a pipe, as much as a pipe of Linux holds.
-const PIPE_BYTES: usize = 64 << 10;
+/// The bytes that one read takes from a pipe. Most outputs are shorter, and a larger buffer takes longer to clear.
+const PIPE_BYTES: usize = 8 << 10;
 /// The longest time between two checks whether a process has ended that closed its outputs. Most end at once.
 const MAX_END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 

@@ -98,13 +98,13 @@ pub const QUIRKS: &[Quirk] = &[
         cause: Cause::Qemu,
         qemu_version: "10.0.2",
         fingerprints: &[
-            "commit_signal: qcow2, qemu, signal 11, after: qcow: Marking image as corrupt: \
-                         Preventing invalid write on metadata (ov",
+            "commit_signal: qcow2, qemu, signal 11, after: qcow: Marking image as corrupt: …",
         ],
         reason: "The backing image has the autoclear bit of bitmaps, but no bitmaps extension. The \
                  specification calls this an error; QEMU opens the image, and takes each write for one on the \
                  bitmap directory, whose offset and length are 0. It marks the image as corrupt, and \
-                 `qemu-img commit` then ends with a segmentation fault instead of an error.",
+                 `qemu-img commit` then ends with a segmentation fault instead of an error. The same happens if the \
+                 write meets an L2 entry that is not aligned.",
         applies: |recipe| has(recipe, |command| is_damage(command) || is_program(command)),
         example: examples::commit_crash,
     },

@@ -267,3 +267,52 @@ impl<S: Storage + ?Sized, V: Visitor + ?Sized, O: Observer> Covering<'_, '_, '_,
         Ok(self.sink.take(edge..range.end, at_depth(mapping, self.depth), self.file))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::storage::Layer;
+
+    /// Returns an image of 64 clusters of 1 KiB, with these entries of its L2 table.
+    fn image(entries: &[(usize, u64)], backing_name_bytes: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 8192];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, b"QFI\xfb");
+        put(4, &2_u32.to_be_bytes());
+        put(8, &u64::from(100 * backing_name_bytes).to_be_bytes());
+        put(16, &backing_name_bytes.to_be_bytes());
+        put(20, &10_u32.to_be_bytes());
+        put(24, &(64_u64 << 10).to_be_bytes());
+        put(36, &1_u32.to_be_bytes());
+        put(40, &1024_u64.to_be_bytes());
+        put(48, &3072_u64.to_be_bytes());
+        put(56, &1_u32.to_be_bytes());
+        put(100, b"b");
+        put(1024, &2048_u64.to_be_bytes());
+        for (index, entry) in entries {
+            put(2048 + 8 * index, &entry.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// The differential campaign found that extents of the lower image were lost: QEMU prints them.
+    #[test]
+    fn a_malformed_entry_hides_no_extent_of_the_layer_below() {
+        let lower = image(&[(3, 4096), (5, 5120)], 0);
+        let top = image(&[(0, 6144), (40, 512)], 1);
+        let layers = [&top, &lower].map(|bytes| Layer::alone(bytes.as_slice()));
+        let disk = Disk::open(&layers).unwrap();
+        let mut extents = Vec::new();
+        let mut keep = |extent: Extent| {
+            extents.push((
+                extent.start.get() >> 10,
+                extent.length_bytes >> 10,
+                extent.mapping.depth,
+            ));
+            ControlFlow::Continue(())
+        };
+        let walked = map_extents(&disk, Window::ALL, &mut WalkScratch::new(), &mut keep);
+        assert!(walked.unwrap_err().to_string().contains("not on a cluster boundary"));
+        assert_eq!(extents, [(0, 1, 0), (1, 2, 1), (3, 1, 1), (4, 1, 1), (5, 1, 1), (6, 34, 1)]);
+    }
+}

@@ -12,7 +12,6 @@ use crate::cli::exit::{CommandError, Exit, ExitResult};
 use crate::cli::limits::LimitArguments;
 use crate::cli::target;
 
-/// Run one job of a campaign; 'fuzz' starts this command
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[arg(long, value_parser = target::parser())]

@@ -8,7 +8,7 @@ use super::replies::RawFiles;
 use crate::differential::divergence::{Divergence, DivergenceKind};
 
 /// The bytes that are read at once.
-const DATA_PIECE_BYTES: usize = 256 << 10;
+const DATA_PIECE_BYTES: usize = 64 << 10;
 
 /// Compares two files. Holes are zeros.
 pub(super) fn compare(files: RawFiles<'_>) -> Result<(), Divergence> {

@@ -56,7 +56,11 @@ pub(super) fn compare(answers: Replies<'_>) -> Result<(), Divergence> {
         parse(answer)
             .map_err(|error| Divergence::new(DivergenceKind::JsonParseFailure, side, error))
     };
-    let (qemu, tested) = (parsed("qemu", answers.qemu)?, parsed("tested", answers.tested)?);
+    let qemu = parsed("qemu", answers.qemu)?;
+    if answers.qemu == answers.tested {
+        return Ok(());
+    }
+    let tested = parsed("tested", answers.tested)?;
     let (mut ours, mut theirs) = (tested.records, qemu.records);
     let is_one_missing = ours.len().abs_diff(theirs.len()) == 1;
     let has_lost_run = has_lost_run(answers.qemu)

@@ -9,7 +9,7 @@ use crate::differential::perform::{IterationError, file_error};
 use super::data::{GuestContent, GuestData};
 
 /// The bytes that are compared at once.
-pub(super) const GUEST_PIECE_BYTES: usize = 256 << 10;
+pub(super) const GUEST_PIECE_BYTES: usize = 64 << 10;
 
 /// The expected bytes, with the files of guest data.
 pub(super) struct Expected<'d> {
@@ -37,9 +37,16 @@ impl<'d> Expected<'d> {
             Some(GuestContent::File { name, origin }) => self.files.get(name).zip(Some(origin)),
         };
         let Some((bytes, origin)) = file else { return };
-        let start = at.saturating_sub(*origin).checked_rem(bytes.len() as u64).unwrap_or(0);
-        let cycle = bytes.iter().cycle().skip(start as usize);
-        wanted.iter_mut().zip(cycle).for_each(|(wanted, byte)| *wanted = *byte);
+        let mut start = at.saturating_sub(*origin).checked_rem(bytes.len() as u64).unwrap_or(0);
+        let mut left = wanted;
+        while !left.is_empty() {
+            let Some(rest) = bytes.get(start as usize..).filter(|rest| !rest.is_empty()) else {
+                return;
+            };
+            let (piece, next) = left.split_at_mut(rest.len().min(left.len()));
+            piece.copy_from_slice(&rest[..piece.len()]);
+            (left, start) = (next, 0);
+        }
     }
 }
 
