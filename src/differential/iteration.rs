@@ -242,7 +242,7 @@ impl RecipeRun<'_> {
         Ok(Answered { qemu, tested, map, divergence: compared.err() })
     }
 
-    /// Compares an answer on which both sides agree with what is known of the guest's bytes.
+    /// Compares an answer on which both sides agree with the known bytes of the guest.
     fn third_answer(
         &self,
         question: &DiskQuestion,

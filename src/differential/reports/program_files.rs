@@ -15,7 +15,7 @@ use crate::images::limits::Limits;
 const MAX_COMMANDS: usize = 64;
 /// The most bytes that one command writes.
 const MAX_PIECE_BYTES: usize = 256;
-/// So many zeros between two pieces are not written again.
+/// The number of zeros that end a piece.
 const MIN_GAP_BYTES: usize = 16;
 
 /// Returns the lines of a command. If a program writes little, these are commands that any system has.
@@ -50,8 +50,8 @@ fn files_of(input: &str, file: &str) -> Option<Vec<String>> {
     (commands.len() <= MAX_COMMANDS).then_some(commands)
 }
 
-/// Returns the pieces of an image that are not zeros, and their offsets. Returns `None` if they are too many, or the file
-/// must have holes in certain places.
+/// Returns the pieces of an image that are not zeros, and their offsets. Returns `None` if they are too many, or if the
+/// file must have holes in certain places.
 fn pieces(image: &Image) -> Option<Vec<(u64, Vec<u8>)>> {
     let end = HostOffset::new(image.length_bytes());
     let first_part = image.stored(HostOffset::ZERO, end).ok()?;
@@ -77,7 +77,7 @@ fn pieces(image: &Image) -> Option<Vec<(u64, Vec<u8>)>> {
     Some(pieces)
 }
 
-/// Reports whether a byte, so many bytes behind the first one of a piece of this length, belongs to the piece.
+/// Reports whether a byte belongs to a piece of this length. `distance` is that from the first byte of the piece.
 fn fits(distance: u64, length: usize) -> bool {
     let reach = length.saturating_add(MIN_GAP_BYTES).min(MAX_PIECE_BYTES);
     distance < reach as u64
