@@ -18,7 +18,7 @@ use super::survivors::MARK;
 /// The maximum length of each output. A map of a million extents has 150 MB.
 const MAX_OUTPUT_BYTES: usize = 256 << 20;
 /// The bytes that one read takes from a pipe. Most outputs are shorter, and a larger buffer takes longer to clear.
-const READ_BYTES: usize = 8 << 10;
+const OUTPUT_PIECE_BYTES: usize = 8 << 10;
 /// The longest time between two checks whether a process has ended that closed its outputs. Most end at once.
 const MAX_END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -149,7 +149,7 @@ impl<P: Read> Output<P> {
     /// Reads what a pipe holds that is ready. Its end closes the pipe.
     fn read(&mut self) -> io::Result<()> {
         let Some(pipe) = &mut self.pipe else { return Ok(()) };
-        let mut chunk = [0; READ_BYTES];
+        let mut chunk = [0; OUTPUT_PIECE_BYTES];
         match pipe.read(&mut chunk)? {
             0 => self.pipe = None,
             length => self.bytes.extend_from_slice(&chunk[..length]),
