@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::FileStorage;
-use crate::findings::records::{MapList, MapRecord};
+use crate::findings::records::{MapRecord, RecordList};
 use crate::walkers::chain::FileChain;
 use crate::walkers::{Disk, MapError, WalkScratch, map_extents};
 
@@ -121,7 +121,7 @@ fn without_offset(extent: &Extent) -> String {
 type Walked = Result<Result<(), MapError>, MapStop>;
 
 fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walked {
-    let mut list = MapList::begin(&mut *out).map_err(MapStop::Output)?;
+    let mut list = RecordList::begin(&mut *out).map_err(MapStop::Output)?;
     let range = window.clipped(disk.virtual_size_bytes());
     if range.is_empty() {
         list.push(&MapRecord::empty(window.start.get())).map_err(MapStop::Output)?;

@@ -1,5 +1,5 @@
-//! CRC-32C of zeros, which are most of the bytes that the checksums of VHDX cover. The walker and the build share it, as
-//! they share the crate `crc32c`: both functions belong to no format.
+//! CRC-32C of zeros, which are most of the bytes that the checksums of VHDX cover. The walker and the build share it,
+//! as they share the crate `crc32c`: both belong to no format.
 
 /// The polynomial of CRC-32C, its bits reversed (RFC 3720, appendix B.4).
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -51,8 +51,8 @@ const fn transformed(transform: &BitValues, remainder: u32) -> u32 {
     sum
 }
 
-/// Returns the CRC-32C of some bytes and `count` zeros behind them, where `checksum` is that of the bytes. The time grows
-/// with the logarithm of the number of zeros.
+/// Returns the CRC-32C of some bytes and `count` zeros behind them, where `checksum` is that of the bytes. The time
+/// grows with the logarithm of the number of zeros.
 pub fn append_zeros(checksum: u32, count: u64) -> u32 {
     // A checksum is the complement of the remainder so far.
     let mut remainder = !checksum;

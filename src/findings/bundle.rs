@@ -16,7 +16,7 @@ use crate::images::files::FileNames;
 
 use super::qemu;
 use super::qemu::QemuResult;
-use super::records::{MapList, MapRecord};
+use super::records::{MapRecord, RecordList};
 use super::report::Report;
 
 /// The maximum total length of the images in an archive, in bytes.
@@ -76,7 +76,7 @@ impl Archive {
 
     /// Adds a map in the form of qemu-img.
     fn map(&mut self, name: &str, records: &[MapRecord]) -> io::Result<()> {
-        let mut list = MapList::begin(Vec::new())?;
+        let mut list = RecordList::begin(Vec::new())?;
         records.iter().try_for_each(|record| list.push(record))?;
         let mut text = list.end()?;
         text.push(b'\n');

@@ -71,12 +71,12 @@ impl From<&Extent> for MapRecord {
 ///
 /// The text of a key and of a flag has a fixed length, which the compiler turns into a few stores. With a serializer,
 /// which does not know these lengths, the command `map` would take a third more time for a million records.
-pub struct MapList<W> {
+pub struct RecordList<W> {
     out: W,
     is_empty: bool,
 }
 
-impl<W: Write> MapList<W> {
+impl<W: Write> RecordList<W> {
     /// Begins a list.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ mod tests {
             },
         ];
         let records = extents.each_ref().map(MapRecord::from);
-        let mut list = MapList::begin(Vec::new()).unwrap();
+        let mut list = RecordList::begin(Vec::new()).unwrap();
         records.iter().for_each(|record| list.push(record).unwrap());
         let text = String::from_utf8(list.end().unwrap()).unwrap();
         assert_eq!(

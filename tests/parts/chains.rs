@@ -208,7 +208,7 @@ fn overlay_over_data(entropy: &mut Entropy) -> String {
 /// Makes the lowest image one of any form in the format of `base`, with a disk of a few megabytes.
 fn over(prologue: &mut Prologue, base: Base) {
     prologue.base = base;
-    prologue.form = ImageForm((prologue.rng_seed as u16).wrapping_mul(0x9e37));
+    prologue.form = ImageForm(prologue.rng_seed.wrapping_mul(0x9e37));
     small(prologue);
 }
 
