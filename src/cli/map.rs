@@ -4,15 +4,10 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use serde::Serializer as _;
-use serde::ser::SerializeSeq;
-
 use crate::disk::extent::{Extent, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::FileStorage;
-use crate::findings::records::MapRecord;
-use crate::findings::records::QemuMapFormatter;
-use crate::findings::records::Row;
+use crate::findings::records::{MapRecord, RecordList};
 use crate::walkers::chain::FileChain;
 use crate::walkers::{Disk, MapError, WalkScratch, map_extents};
 
@@ -125,26 +120,18 @@ fn without_offset(extent: &Extent) -> String {
 type Walked = Result<Result<(), MapError>, MapStop>;
 
 fn json(disk: &Disk<FileStorage>, window: Window, out: &mut impl Write) -> Walked {
-    let mut serializer =
-        serde_json::Serializer::with_formatter(&mut *out, QemuMapFormatter::default());
-    let mut sequence = serializer.serialize_seq(None).map_err(output)?;
+    let mut list = RecordList::begin(&mut *out).map_err(MapStop::Output)?;
     let range = window.clipped(disk.virtual_size_bytes());
     if range.is_empty() {
-        sequence.serialize_element(&Row(&MapRecord::empty(window.start.get()))).map_err(output)?;
+        list.push(&MapRecord::empty(window.start.get())).map_err(MapStop::Output)?;
     }
-    let walked = walk(disk, window, |extent| {
-        sequence.serialize_element(&Row(&MapRecord::from(extent))).map_err(output)
-    })?;
+    let walked =
+        walk(disk, window, |extent| list.push(&MapRecord::from(extent)).map_err(MapStop::Output))?;
     // If the walk failed, the list stays open, as in the output of qemu-img, so that no parser takes it for complete.
     if walked.is_ok() {
-        sequence.end().map_err(output)?;
-        out.write_all(b"\n").map_err(MapStop::Output)?;
+        list.end().and_then(|out| out.write_all(b"\n")).map_err(MapStop::Output)?;
     }
     Ok(walked)
-}
-
-fn output(error: serde_json::Error) -> MapStop {
-    MapStop::Output(error.into())
 }
 
 fn human(

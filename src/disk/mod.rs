@@ -3,6 +3,7 @@
 
 mod closed;
 pub(crate) mod clusters;
+pub(crate) mod crc32c_zeros;
 pub mod error;
 pub mod extent;
 pub mod features;

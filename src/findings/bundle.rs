@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Serializer;
 use tar::{Builder, Header};
 
 use crate::disk::files::Existing;
@@ -17,7 +16,7 @@ use crate::images::files::FileNames;
 
 use super::qemu;
 use super::qemu::QemuResult;
-use super::records::{MapRecord, QemuMapFormatter, Row};
+use super::records::{MapRecord, RecordList};
 use super::report::Report;
 
 /// The maximum total length of the images in an archive, in bytes.
@@ -77,10 +76,9 @@ impl Archive {
 
     /// Adds a map in the form of qemu-img.
     fn map(&mut self, name: &str, records: &[MapRecord]) -> io::Result<()> {
-        let mut text = Vec::new();
-        let mut serializer =
-            serde_json::Serializer::with_formatter(&mut text, QemuMapFormatter::default());
-        serializer.collect_seq(records.iter().map(Row))?;
+        let mut list = RecordList::begin(Vec::new())?;
+        records.iter().try_for_each(|record| list.push(record))?;
+        let mut text = list.end()?;
         text.push(b'\n');
         self.file(name, &text)
     }

@@ -4,7 +4,7 @@ use qcowfuzz::internal::disk::image_format::ImageFormat;
 use qcowfuzz::internal::formats::qcow2::geometry::Version;
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::images::qcow2::Builder;
-use qcowfuzz::internal::programs::operand::{Base, DataIn, Size};
+use qcowfuzz::internal::programs::operand::{Base, DataIn, ImageForm, Size};
 use qcowfuzz::internal::programs::prologue::Prologue;
 
 use super::{ANYWHERE, Part, Trace};
@@ -18,7 +18,7 @@ pub const PARTS: &[Part] = &[
         had: |trace| backing(trace, ImageFormat::Qcow2),
     },
     Part {
-        name: "backing file, raw",
+        name: ON_RAW,
         prepare: |prologue| {
             prologue.base = Base::Raw;
             small(prologue);
@@ -32,6 +32,38 @@ pub const PARTS: &[Part] = &[
             )
         },
         had: |trace| backing(trace, ImageFormat::Raw),
+    },
+    Part {
+        name: ON_VPC,
+        prepare: |prologue| over(prologue, Base::Vpc),
+        lines: overlay_over_data,
+        had: |trace| backing(trace, ImageFormat::Vpc),
+    },
+    Part {
+        name: ON_VHDX,
+        prepare: |prologue| over(prologue, Base::Vhdx),
+        lines: overlay_over_data,
+        had: |trace| backing(trace, ImageFormat::Vhdx),
+    },
+    Part {
+        name: ON_VMDK,
+        prepare: |prologue| over(prologue, Base::Vmdk),
+        lines: |entropy| {
+            // An image in one file, one with an extent, or one with a parent.
+            let kinds = [
+                "",
+                "",
+                "extent kind=flat length=1<<1 lead=3\n",
+                "extent kind=vmfs length=1<<1 lead=0\n",
+                "extent kind=sparse length=1<<1 lead=0\n",
+                "extent kind=vmfs_sparse length=1<<1 lead=0\n",
+                "extent kind=se_sparse length=1<<1 lead=0\n",
+                "write at=start+0 clusters=3\noverlay_vmdk cluster_bits=12 form=0 size=same\n",
+            ];
+            let kind = kinds[entropy.below(kinds.len() as u64) as usize];
+            kind.to_string() + &overlay_over_data(entropy)
+        },
+        had: |trace| backing(trace, ImageFormat::Vmdk),
     },
     Part {
         name: "four layers",
@@ -97,7 +129,7 @@ pub const PARTS: &[Part] = &[
         had: |trace| data_files(trace, false),
     },
     Part {
-        name: "raw data file",
+        name: RAW_DATA_FILE,
         prepare: |prologue| {
             prologue.version = Version::V3;
             prologue.data_in = DataIn::RawFile;
@@ -123,12 +155,30 @@ pub const PARTS: &[Part] = &[
     },
 ];
 
+const ON_RAW: &str = "backing file, raw";
+const ON_VPC: &str = "backing file, VHD";
+const ON_VHDX: &str = "backing file, VHDX";
+const ON_VMDK: &str = "backing file, VMDK";
+const RAW_DATA_FILE: &str = "raw data file";
+
 /// The pairs of parts that exclude each other in a chain, each with its reason.
-pub const APART: &[(&str, &str, &str)] = &[(
-    "backing file, raw",
-    "raw data file",
-    "a raw data file conflicts with backing files: only the lowest layer can have one, and that is raw",
-)];
+pub const APART: &[(&str, &str, &str)] = &[
+    (ON_RAW, ON_VPC, ONE_BASE),
+    (ON_RAW, ON_VHDX, ONE_BASE),
+    (ON_RAW, ON_VMDK, ONE_BASE),
+    (ON_VPC, ON_VHDX, ONE_BASE),
+    (ON_VPC, ON_VMDK, ONE_BASE),
+    (ON_VHDX, ON_VMDK, ONE_BASE),
+    (ON_RAW, RAW_DATA_FILE, NO_QCOW2_BASE),
+    (ON_VPC, RAW_DATA_FILE, NO_QCOW2_BASE),
+    (ON_VHDX, RAW_DATA_FILE, NO_QCOW2_BASE),
+    (ON_VMDK, RAW_DATA_FILE, NO_QCOW2_BASE),
+];
+
+const ONE_BASE: &str =
+    "only the lowest layers have another format than qcow2, and it is one format";
+const NO_QCOW2_BASE: &str =
+    "a raw data file conflicts with backing files: only a lowest layer in qcow2 can have one";
 
 /// Returns an overlay with some data. `size` is relative to the size of the disk below.
 fn overlay(entropy: &mut Entropy, size: &str) -> String {
@@ -144,6 +194,24 @@ fn overlay(entropy: &mut Entropy, size: &str) -> String {
     )
 }
 
+/// Returns an overlay on some data.
+fn overlay_over_data(entropy: &mut Entropy) -> String {
+    let size = ["same", "part+9000", "+37<<12"][entropy.below(3) as usize];
+    let (keep, far) = (["yes", "no"][entropy.below(2) as usize], entropy.below(1 << 16));
+    let lines = overlay(entropy, size);
+    format!(
+        "write at=start+0 clusters=2\nwrite at=part+{far} clusters=3\n\
+         zero at=part+{far} clusters=1 keep={keep}\nwrite at=end-0 clusters=1\n{lines}"
+    )
+}
+
+/// Makes the lowest image one of any form in the format of `base`, with a disk of a few megabytes.
+fn over(prologue: &mut Prologue, base: Base) {
+    prologue.base = base;
+    prologue.form = ImageForm(prologue.rng_seed.wrapping_mul(0x9e37));
+    small(prologue);
+}
+
 /// Makes the disk a few megabytes long, mostly with an incomplete last sector.
 fn small(prologue: &mut Prologue) {
     let seed = prologue.rng_seed;
@@ -156,8 +224,17 @@ fn backing(trace: &Trace, format: ImageFormat) -> bool {
 
 /// Reports whether `wanted` is true of the sizes of two neighbours: the upper and the lower layer.
 fn sizes(trace: &Trace, wanted: fn(u64, u64) -> bool) -> bool {
-    let sizes: Vec<u64> = trace.vm.builders().map(|it| it.plan().size_bytes).collect();
+    let layers = trace.vm.builders().zip(trace.vm.journals());
+    let sizes: Vec<u64> = layers.map(|(it, journal)| size_bytes(it, journal.format)).collect();
     sizes.windows(2).any(|pair| wanted(pair[0], pair[1]))
+}
+
+/// Returns the size of a layer. The other formats than qcow2 and raw count sectors.
+fn size_bytes(builder: &Builder, format: ImageFormat) -> u64 {
+    match format {
+        ImageFormat::Qcow2 | ImageFormat::Raw => builder.plan().size_bytes,
+        _ => builder.plan().virtual_size_bytes(),
+    }
 }
 
 fn data_files(trace: &Trace, raw: bool) -> bool {

@@ -1,8 +1,10 @@
 //! The bytes of VHDX structures, as the build writes them (\[MS-VHDX\], "Virtual Hard Disk v2 (VHDX) File Format"). All
 //! numbers are little-endian. The walker and the oracles decode them with `formats::vhdx`, which shares nothing with
-//! this file.
+//! this file but the arithmetic of CRC-32C.
 
 use bytes::BufMut;
+
+use crate::disk::crc32c_zeros::append_zeros;
 
 /// The unit of offsets.
 pub const MIB: u64 = 1 << 20;
@@ -226,14 +228,10 @@ pub fn old_log_entry() -> [u8; 64] {
 /// Fills the identifier of the log at a time when it was not empty.
 pub const OLD_LOG_ID: u8 = 0xD4;
 
-/// The zeros behind the fields of the longest structure, and more.
-static ZEROS: [u8; REGION_TABLE_BYTES] = [0; REGION_TABLE_BYTES];
-
 /// Writes the CRC-32C of a structure of `length_bytes`, whose bytes behind `structure` are zeros, to its place.
 fn put_checksum(structure: &mut [u8], length_bytes: usize) {
     let zeros = length_bytes.saturating_sub(structure.len());
-    let zeros = ZEROS.get(..zeros).unwrap_or(&ZEROS);
-    let checksum = crc32c::crc32c_append(crc32c::crc32c(structure), zeros);
+    let checksum = append_zeros(crc32c::crc32c(structure), zeros as u64);
     if let Some(place) = structure.get_mut(4..8) {
         place.copy_from_slice(&checksum.to_le_bytes());
     }

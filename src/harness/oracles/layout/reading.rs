@@ -1,4 +1,7 @@
 //! How the oracle reads an image.
+//!
+//! # Arithmetic
+//! An offset that saturates lies past the end of the file, where all bytes are zeros.
 
 use std::ops::ControlFlow;
 
@@ -41,6 +44,57 @@ pub(super) fn each_run<const N: usize>(
         })
     });
     verdict
+}
+
+/// Reports whether two tables have the same bytes.
+pub(super) fn is_copy(image: &Image, table: u64, copy: u64, length: u64) -> bool {
+    let mut at = 0;
+    let (mut scratch, mut other_scratch) = ([0; TABLE_PIECE_BYTES], [0; TABLE_PIECE_BYTES]);
+    while at < length {
+        let left = length - at;
+        let front = front_of(image, table.saturating_add(at), left, &mut scratch);
+        let other = front_of(image, copy.saturating_add(at), left, &mut other_scratch);
+        let (count, is_same) = match (front, other) {
+            (Front::Hole(count), Front::Hole(other)) => (count.min(other), true),
+            (Front::Data(one), Front::Data(other)) => {
+                let count = one.len().min(other.len());
+                (count as u64, one[..count] == other[..count])
+            }
+            (Front::Hole(hole), Front::Data(data)) | (Front::Data(data), Front::Hole(hole)) => {
+                let count = hole.min(data.len() as u64);
+                (count, data[..count as usize].iter().all(|byte| *byte == 0))
+            }
+        };
+        if !is_same {
+            return false;
+        }
+        at += count;
+    }
+    true
+}
+
+/// The front of a part of an image; at least one byte.
+enum Front<'i> {
+    /// The number of bytes that the image does not store.
+    Hole(u64),
+    /// Bytes that it stores.
+    Data(&'i [u8]),
+}
+
+/// Returns the front of the `length` bytes from `at` on. Nearly all data are borrowed from the image; `scratch` has
+/// room for the others.
+fn front_of<'i>(image: &'i Image, at: u64, length: u64, scratch: &'i mut [u8]) -> Front<'i> {
+    let (from, until) = (HostOffset::new(at), HostOffset::new(at.saturating_add(length)));
+    // Reads from memory do not fail.
+    let data = image.next_data(from, until, scratch).ok().flatten();
+    match data.map(|data| (data.offset.saturating_distance_from(from), data.bytes)) {
+        // Data may reach past the end of the part.
+        Some((0, bytes)) if !bytes.is_empty() => {
+            Front::Data(bytes.get(..length as usize).unwrap_or(bytes))
+        }
+        Some((hole, _)) => Front::Hole(hole.clamp(1, length)),
+        None => Front::Hole(length),
+    }
 }
 
 /// Returns the violation for a structure that a reader refuses.

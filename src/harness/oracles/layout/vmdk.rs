@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{GRAIN_BYTES, Storage};
+use crate::disk::storage::Storage;
 use crate::formats::entries::EntryRun;
 use crate::formats::vmdk::constants::{
     COWD_MAGIC, DIRECTORY_AT_END, EMBEDDED_DESCRIPTOR_AT, FLAG_REDUNDANT_DIRECTORY,
@@ -23,12 +23,10 @@ use crate::harness::oracles::{OracleResult, Violation, disagreement};
 use crate::images::files::LayerFiles;
 use crate::images::image::Image;
 
-use super::reading::{ORACLE, each_run, read, refused};
+use super::reading::{ORACLE, each_run, is_copy, read, refused};
 
 /// The length of the header that ESX writes, with its unused part.
 pub(super) const COWD_HEADER_BYTES: u64 = 4 * SECTOR_BYTES;
-/// The bytes of a table that are compared at a time.
-const COMPARED_BYTES: usize = 256;
 const ENTRY_BYTES: u64 = 4;
 /// The bytes of a descriptor that are read: the builder writes no longer text.
 const TEXT_BYTES: usize = 1024;
@@ -140,8 +138,14 @@ pub(super) fn check_identity(text: &[u8], parent: Option<&LayerFiles>) -> Oracle
 
 /// Returns the lines of a text that ends at the first zero byte.
 pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    text.split(|byte| *byte == b'\n')
+    let end = memchr::memchr(0, text).unwrap_or(text.len());
+    let mut rest = Some(&text[..end]);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let end = memchr::memchr(b'\n', text);
+        rest = end.map(|end| &text[end + 1..]);
+        Some(end.map_or(text, |end| &text[..end]))
+    })
 }
 
 /// Checks the directory, and that the redundant one is a true copy. Returns the bytes of the directory and its tables.
@@ -272,36 +276,6 @@ fn each_entry(
 /// Returns the entry at an index of a table.
 fn number(image: &Image, table: u64, index: u64) -> u32 {
     u32::from_le_bytes(read(image, table.saturating_add(index * ENTRY_BYTES)))
-}
-
-/// Reports whether two tables have the same bytes.
-fn is_copy(image: &Image, table: u64, copy: u64, length: u64) -> bool {
-    let mut at = 0;
-    while at < length {
-        let left = length - at;
-        let places = [table, copy].map(|start| start.saturating_add(at));
-        let hole = hole_bytes(image, places[0], left).min(hole_bytes(image, places[1], left));
-        if hole > 0 {
-            at += hole;
-            continue;
-        }
-        let [one, other] = places.map(|start| read::<COMPARED_BYTES>(image, start));
-        let count = left.min(COMPARED_BYTES as u64);
-        if one[..count as usize] != other[..count as usize] {
-            return false;
-        }
-        at += count;
-    }
-    true
-}
-
-/// Returns the number of bytes from `at` on, of `length` at most, that the image does not store.
-fn hole_bytes(image: &Image, at: u64, length: u64) -> u64 {
-    let (from, until) = (HostOffset::new(at), HostOffset::new(at.saturating_add(length)));
-    let mut scratch = [0; GRAIN_BYTES as usize];
-    // Reads from memory do not fail.
-    let data = image.next_data(from, until, &mut scratch).ok().flatten();
-    data.map_or(length, |data| data.offset.saturating_distance_from(from)).min(length)
 }
 
 /// Returns the byte offset of a sector.
