@@ -43,11 +43,12 @@ pub fn read<S: Storage + ?Sized>(chain: &[Layer<S>], window: Window) -> Checked<
 }
 
 /// Compares every field of our walk of `chain`, the image at `path` and the layers below it, with qemu-img's. Data in
-/// holes of the files are zeros, too, as far as the storages know holes. Returns the extents.
+/// holes of the files are zeros, too, as far as the storages know holes. All of a VHDX layer is data. Returns the
+/// extents.
 pub fn maps(path: &Path, chain: &[Layer], window: Window) -> Checked<Vec<Extent>> {
     let theirs = super::map(path, window)?;
     let disk = Disk::open(chain).map_err(|error| format!("our open: {error}"))?;
-    let ours = walk_disk(&disk.with_host_holes(), window);
+    let ours = walk_disk(&disk.with_host_holes().with_vhdx_as_data(), window);
     same_extents(window, ours, &theirs)?;
     Ok(theirs)
 }
