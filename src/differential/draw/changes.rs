@@ -5,6 +5,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::differential::recipe::{Command, DiskOperation};
 
 use super::Draft;
+use super::create::MAX_VMDK_BYTES;
 use super::options::Options;
 use super::writes::Request;
 
@@ -99,8 +100,11 @@ impl Draft {
 
     /// Copies the disk to an image of any format. The copy is the disk from now on.
     fn convert(&mut self) {
-        let format = self.format();
         let size = self.top.size;
+        let format = match self.format() {
+            ImageFormat::Vmdk if size > MAX_VMDK_BYTES => ImageFormat::Qcow2,
+            format => format,
+        };
         let Options { text, image } = self.options(format, size, false);
         let (source, source_format) = (self.top.file.clone(), self.top.format.name());
         let target = image.file.clone();
