@@ -5,7 +5,7 @@ mod examples;
 use std::fmt::Write;
 
 use super::issue::block;
-use super::recipe::{Command, Recipe, quoted};
+use super::recipe::{Command, Recipe, quoted, value_of};
 
 /// The side to which a divergence is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,11 @@ fn has(recipe: &Recipe, is_wanted: impl Fn(&Command) -> bool) -> bool {
 
 fn is_damage(command: &Command) -> bool {
     matches!(command, Command::Damage { .. })
+}
+
+fn is_encryption(command: &Command) -> bool {
+    matches!(command, Command::QemuImg(words)
+        if value_of(words, "-o").is_some_and(|options| options.contains("encrypt.format=")))
 }
 
 fn is_program(command: &Command) -> bool {
@@ -204,9 +209,23 @@ pub const QUIRKS: &[Quirk] = &[
             "check_exit_code_divergence: qcow2, 1 (below: …",
         ],
         reason: "`qcowfuzz check` opens the image alone. So it also checks an image whose data file or backing file \
-                 is missing or damaged.",
-        applies: |recipe| has(recipe, is_program) || has(recipe, is_damage),
+                 is missing, damaged or encrypted.",
+        applies: |recipe| {
+            has(recipe, is_program) || has(recipe, is_damage) || has(recipe, is_encryption)
+        },
         example: examples::check_alone,
+    },
+    Quirk {
+        id: "info-encrypted",
+        title: "qemu-img info describes encrypted images",
+        format: "qcow2",
+        cause: Cause::Choice,
+        qemu_version: "10.0.2",
+        fingerprints: &["info_exit_code_divergence: qcow2, 0 → 1 (unsupported)"],
+        reason: "This project reads no encrypted image, with a key or without one, and none of its commands accepts \
+                 such an image. `qemu-img info` needs no key, and prints the method.",
+        applies: |recipe| has(recipe, is_encryption),
+        example: examples::info_encrypted,
     },
     Quirk {
         id: "version-2-zero-flag",

@@ -11,6 +11,8 @@ use super::{Draft, DraftImage};
 /// The largest VMDK disk in bytes: more than two files of 2 GiB. `qemu-img map` asks for the grains of 64 KiB one by
 /// one, and a chain on 50 GiB takes it 16 seconds.
 pub(super) const MAX_VMDK_BYTES: u64 = 5 << 30;
+/// The key of encrypted images.
+const KEY: &str = "secret,id=key,data=qcowfuzz";
 /// The unit of a disk with more than ten thousand extents, in bytes.
 const STRIPE_BYTES: u64 = 512;
 /// The lowest number of its pieces of data, and the number of possible ones.
@@ -23,6 +25,7 @@ impl Draft {
             0..=17 => self.create_by_program(),
             18..=20 => self.create_stripes(),
             21..=44 => self.create_chain(),
+            45 | 46 => self.create_encrypted(),
             _ => {
                 let format = self.format();
                 self.create_one(format);
@@ -88,6 +91,27 @@ impl Draft {
         self.commands.push(Command::QemuImg(words));
         let lower = std::mem::replace(&mut self.top, image);
         self.below.insert(0, lower);
+    }
+
+    /// Creates an image that is encrypted by AES. Without the key, both sides refuse it. An image encrypted by LUKS has
+    /// random bytes, and takes QEMU two seconds.
+    fn create_encrypted(&mut self) {
+        let size = self.size();
+        let version = self.word(&["0.10", "1.1"]);
+        let file = self.name(ImageFormat::Qcow2);
+        let options = format!("compat={version},encrypt.format=aes,encrypt.key-secret=key");
+        let text = size.to_string();
+        self.img(["create", "-q", "--object", KEY, "-f", "qcow2", "-o", &options, &file, &text]);
+        self.top = DraftImage { file, size, unit: 64 << 10, ..DraftImage::default() };
+        let (at, length) = self.place();
+        self.commands.push(Command::QemuIo {
+            options: ["-t", "unsafe", "--object", KEY, "--image-opts"].map(str::to_string).to_vec(),
+            requests: vec![format!("write -q -P 7 {at} {length}")],
+            file: format!(
+                "driver=qcow2,encrypt.key-secret=key,file.driver=file,file.filename={}",
+                self.top.file
+            ),
+        });
     }
 
     /// Copies a raw file with thousands of small pieces of data to an image with small clusters.

@@ -55,6 +55,16 @@ pub(super) fn commit_abort() -> Recipe {
     recipe(DiskOperation::Commit, "top.qcow2", commands, Vec::new())
 }
 
+/// An encrypted image.
+pub(super) fn info_encrypted() -> Recipe {
+    let options = "encrypt.format=aes,encrypt.key-secret=key";
+    let commands = vec![qemu_img(&format!(
+        "create -q --object secret,id=key,data=qcowfuzz -f qcow2 -o {options} disk.qcow2 64k"
+    ))];
+    let questions = vec![DiskQuestion::Info(OutputForm::Json)];
+    recipe(DiskOperation::Create, "disk.qcow2", commands, questions)
+}
+
 /// Preallocated clusters in place of an L1 table.
 pub(super) fn preallocated_old_data() -> Recipe {
     let commands = vec![
