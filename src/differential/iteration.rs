@@ -11,9 +11,7 @@ use super::guest::{self, GuestModel};
 use super::perform::{IterationError, Performed, crash_or_hang, file_error, perform, remove};
 use super::process::Reply;
 use super::quirks::{Quirk, known};
-use super::recipe::{
-    AskedDisk, Command, DiskOperation, DiskQuestion, OutputForm, Recipe, RecipeStep,
-};
+use super::recipe::{AskedDisk, DiskOperation, DiskQuestion, OutputForm, Recipe, RecipeStep};
 use super::sides::Sides;
 use super::stamps::{settle, stamps, unchanged};
 use crate::findings::records::MapRecord;
@@ -156,7 +154,7 @@ impl RecipeRun<'_> {
             let (message, divergence) = match perform(command, self.runner.sides, &self.disk)? {
                 Performed::Written(divergence) => {
                     self.guest.wrote(command);
-                    has_effect |= matches!(command, Command::Program { .. });
+                    has_effect |= step.operation.is_done_by(command);
                     ("done".to_string(), divergence.map(|it| (it, None)))
                 }
                 Performed::Reply(reply) => {

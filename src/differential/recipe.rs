@@ -61,13 +61,15 @@ pub enum DiskOperation {
     Amend,
     /// Adds, merges, clears or removes bitmaps.
     Bitmap,
+    /// Damages an image. No repair follows, so that the questions are about the damaged image.
+    Damage,
     /// Repairs an image, which may have been damaged before.
     Repair,
 }
 
 impl DiskOperation {
     /// All operations.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Create,
         Self::Write,
         Self::Zero,
@@ -79,6 +81,7 @@ impl DiskOperation {
         Self::Commit,
         Self::Amend,
         Self::Bitmap,
+        Self::Damage,
         Self::Repair,
     ];
 
@@ -96,6 +99,7 @@ impl DiskOperation {
             Self::Commit => "commit",
             Self::Amend => "amend",
             Self::Bitmap => "bitmap",
+            Self::Damage => "damage",
             Self::Repair => "repair",
         }
     }
@@ -107,10 +111,12 @@ impl DiskOperation {
         let verb = match command {
             Command::QemuImg(words) => words.first().map_or("", String::as_str),
             Command::QemuIo { .. } => "io",
-            _ => return false,
+            Command::Program { .. } => "program",
+            Command::Damage { .. } => "damage",
+            Command::Folder { .. } | Command::Pattern { .. } => return false,
         };
         match self {
-            Self::Create => verb == "create" || verb == "convert",
+            Self::Create => ["create", "convert", "program"].contains(&verb),
             Self::Write | Self::Zero | Self::Discard => verb == "io",
             Self::Snapshot => verb == "snapshot" || verb == "create",
             Self::Repair => verb == "check",
@@ -119,7 +125,8 @@ impl DiskOperation {
             | Self::Rebase
             | Self::Commit
             | Self::Amend
-            | Self::Bitmap => verb == self.name(),
+            | Self::Bitmap
+            | Self::Damage => verb == self.name(),
         }
     }
 }

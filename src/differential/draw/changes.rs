@@ -26,7 +26,7 @@ const MAX_GROWTH_BYTES: u64 = 4 << 20;
 impl Draft {
     /// Draws one operation.
     pub(super) fn change(&mut self) {
-        let operation = self.one_of(&DiskOperation::ALL[1..]).unwrap_or(DiskOperation::Write);
+        let operation = self.operation();
         match operation {
             DiskOperation::Create | DiskOperation::Write => self.requests_of(Request::Data),
             DiskOperation::Zero => self.requests_of(Request::Zeros),
@@ -38,9 +38,22 @@ impl Draft {
             DiskOperation::Commit => self.commit(),
             DiskOperation::Amend => self.amend(),
             DiskOperation::Bitmap => self.bitmap(),
+            DiskOperation::Damage => self.damage(),
             DiskOperation::Repair => self.repair(),
         }
         self.finish(operation);
+    }
+
+    /// Draws which operation comes next: each equally often, but damage takes a part of the draws of repair.
+    fn operation(&mut self) -> DiskOperation {
+        let is_drawn = |operation: &DiskOperation| {
+            !matches!(operation, DiskOperation::Create | DiskOperation::Damage)
+        };
+        let drawn: Vec<_> = DiskOperation::ALL.into_iter().filter(is_drawn).collect();
+        match self.one_of(&drawn) {
+            Some(DiskOperation::Repair) if self.percent(30) => DiskOperation::Damage,
+            operation => operation.unwrap_or(DiskOperation::Write),
+        }
     }
 
     fn requests_of(&mut self, kind: Request) {
@@ -217,18 +230,23 @@ impl Draft {
 
     /// Repairs an image, which is damaged before in most draws.
     fn repair(&mut self) {
-        let file = self.top.file.clone();
         if self.percent(70) {
-            let unit = self.top.unit.clamp(512, 2 << 20);
-            let place = self.entropy.below(unit.min(2048)) / 8 * 8;
-            let at =
-                unit.saturating_mul(1 + self.entropy.below(DAMAGED_CLUSTERS)).saturating_add(place);
-            let byte = self.entropy.below(4) as u8;
-            let bytes = hex::encode([byte; DAMAGE_BYTES]);
-            self.commands.push(Command::Damage { file: file.clone(), at, bytes });
+            self.damage();
         }
+        let file = self.top.file.clone();
         let what = self.word(&["leaks", "all", "all"]);
         let format = self.top.format.name();
         self.img(["check", "-q", "-f", format, "-r", what, &file]);
+    }
+
+    /// Changes eight bytes of an image.
+    fn damage(&mut self) {
+        let unit = self.top.unit.clamp(512, 2 << 20);
+        let place = self.entropy.below(unit.min(2048)) / 8 * 8;
+        let at =
+            unit.saturating_mul(1 + self.entropy.below(DAMAGED_CLUSTERS)).saturating_add(place);
+        let byte = self.entropy.below(4) as u8;
+        let bytes = hex::encode([byte; DAMAGE_BYTES]);
+        self.commands.push(Command::Damage { file: self.top.file.clone(), at, bytes });
     }
 }
