@@ -90,6 +90,17 @@ fn is_encryption(command: &Command) -> bool {
         if value_of(words, "-o").is_some_and(|options| options.contains("encrypt.format=")))
 }
 
+fn is_commit(command: &Command) -> bool {
+    matches!(command, Command::QemuImg(words) if words.first().is_some_and(|verb| verb == "commit"))
+}
+
+fn is_compression(command: &Command) -> bool {
+    let (Command::QemuImg(words) | Command::QemuIo { requests: words, .. }) = command else {
+        return false;
+    };
+    words.iter().any(|word| word.split(' ').any(|part| part == "-c"))
+}
+
 fn is_program(command: &Command) -> bool {
     matches!(command, Command::Program { .. })
 }
@@ -167,6 +178,49 @@ pub const QUIRKS: &[Quirk] = &[
         example: examples::preallocated_old_data,
     },
     Quirk {
+        id: "vmdk-no-extents",
+        title: "qemu-img info and convert end with an assertion on a VMDK disk without extents",
+        format: "vmdk",
+        cause: Cause::Qemu,
+        qemu_version: "10.0.2",
+        fingerprints: &[
+            "info_signal: vmdk, qemu, signal 6",
+            "read_signal: vmdk, qemu, signal 6",
+            "convert_signal: raw, qemu, signal 6, after: qemu-img: block/vmdk.c:: vmdk_co_get_info: …",
+            "convert_signal: qcow2, qemu, signal 6, after: qemu-img: block/vmdk.c:: vmdk_co_get_info: …",
+            "convert_signal: vmdk, qemu, signal 6, after: qemu-img: block/vmdk.c:: vmdk_co_get_info: …",
+            "convert_signal: vpc, qemu, signal 6, after: qemu-img: block/vmdk.c:: vmdk_co_get_info: …",
+            "convert_signal: vhdx, qemu, signal 6, after: qemu-img: block/vmdk.c:: vmdk_co_get_info: …",
+        ],
+        reason: "An empty disk in extents of 2 GiB has a descriptor that names no extent. QEMU creates and opens such a \
+                 disk, and then expects an extent (`vmdk_co_get_info`). `qcowfuzz info` prints an error.",
+        applies: |recipe| {
+            has(recipe, |command| command.to_string().contains("subformat=twoGbMaxExtent"))
+        },
+        example: examples::vmdk_no_extents,
+    },
+    Quirk {
+        id: "vmdk-no-table",
+        title: "A write to a VMDK grain without a grain table destroys the header",
+        format: "vmdk",
+        cause: Cause::Qemu,
+        qemu_version: "10.0.2",
+        fingerprints: &[
+            "check_exit_code_divergence: vmdk, 1 (below: not this format) → 0",
+            "check_exit_code_divergence: vmdk, 1 (below: not this format) → 1",
+        ],
+        reason: "An entry of the grain directory may be 0: there is no grain table, and the grains read as zeros. If \
+                 QEMU writes to such a grain, it does not allocate a table, and takes the host offset of the grain to \
+                 be 0 (`vmdk_get_cluster_offset`): the data overwrite the header, and the image is lost. Here \
+                 `qemu-img commit` destroys the lower image. The sides differ only because `qemu-img check` opens the \
+                 lower image, too.",
+        applies: |recipe| {
+            has(recipe, is_commit)
+                && has(recipe, |command| is_damage(command) || is_program(command))
+        },
+        example: examples::vmdk_no_table,
+    },
+    Quirk {
         id: "map-without-bitmaps",
         title: "qemu-img loads the bitmaps of each image that it opens",
         format: "qcow2",
@@ -175,11 +229,28 @@ pub const QUIRKS: &[Quirk] = &[
         fingerprints: &[
             "map_exit_code_divergence: qcow2, 1 (invalid bitmap) → 0",
             "read_exit_code_divergence: qcow2, 1 (invalid bitmap) → 0",
+            "map_reason_divergence: qcow2, invalid bitmap → …",
+            "read_reason_divergence: qcow2, invalid bitmap → …",
         ],
         reason: "Guest data do not depend on bitmaps, so `qcowfuzz map` and `qcowfuzz convert` do not read them. QEMU \
                  refuses an image with a malformed bitmap. `qcowfuzz info` and `qcowfuzz check` refuse it, too.",
         applies: |recipe| has(recipe, |command| is_damage(command) || is_program(command)),
         example: examples::map_without_bitmaps,
+    },
+    Quirk {
+        id: "part-of-a-cluster",
+        title: "QEMU reads a compressed cluster as a whole",
+        format: "qcow2",
+        cause: Cause::Choice,
+        qemu_version: "10.0.2",
+        fingerprints: &["read_exit_code_divergence: qcow2, 1 (failed read) → 0"],
+        reason: "The disk ends inside its last cluster, which is compressed, and the payload is malformed behind the \
+                 end of the disk. QEMU inflates the whole cluster and fails. `qcowfuzz convert` inflates only what the \
+                 disk needs, and so finds the data intact.",
+        applies: |recipe| {
+            has(recipe, is_program) || has(recipe, is_damage) && has(recipe, is_compression)
+        },
+        example: examples::part_of_a_cluster,
     },
     Quirk {
         id: "data-file-folder",
@@ -207,6 +278,7 @@ pub const QUIRKS: &[Quirk] = &[
         fingerprints: &[
             "check_exit_code_divergence: qcow2, 1 (missing file) → …",
             "check_exit_code_divergence: qcow2, 1 (below: …",
+            "check_exit_code_divergence: vmdk, 1 (below: …",
         ],
         reason: "`qcowfuzz check` opens the image alone. So it also checks an image whose data file or backing file \
                  is missing, damaged or encrypted.",

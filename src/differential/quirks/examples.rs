@@ -11,8 +11,7 @@ fn recipe(
     commands: Vec<Command>,
     questions: Vec<DiskQuestion>,
 ) -> Recipe {
-    let format = file.rsplit_once('.').map(|(_, format)| format.to_string());
-    let disk = AskedDisk { file: file.to_string(), format };
+    let disk = AskedDisk { file: file.to_string(), format: format_of(file) };
     Recipe { steps: vec![RecipeStep { operation, commands, disk, questions }] }
 }
 
@@ -20,9 +19,13 @@ fn qemu_img(line: &str) -> Command {
     Command::QemuImg(line.split(' ').map(str::to_string).collect())
 }
 
+fn format_of(file: &str) -> Option<String> {
+    file.rsplit_once('.').map(|(_, format)| format.to_string())
+}
+
 fn qemu_io(requests: &[&str], file: &str) -> Command {
     Command::QemuIo {
-        options: ["-f", "qcow2"].map(str::to_string).to_vec(),
+        options: ["-f".to_string()].into_iter().chain(format_of(file)).collect(),
         requests: requests.iter().map(|request| (*request).to_string()).collect(),
         file: file.to_string(),
     }
@@ -75,6 +78,32 @@ pub(super) fn preallocated_old_data() -> Recipe {
     recipe(DiskOperation::Resize, "disk.qcow2", commands, vec![DiskQuestion::Read])
 }
 
+/// An empty disk of a format that has one extent for each 2 GiB.
+pub(super) fn vmdk_no_extents() -> Recipe {
+    let commands = vec![qemu_img("create -q -f vmdk -o subformat=twoGbMaxExtentFlat disk.vmdk 0")];
+    let questions = vec![DiskQuestion::Info(OutputForm::Json)];
+    recipe(DiskOperation::Create, "disk.vmdk", commands, questions)
+}
+
+/// A commit to an image whose two grain directories have no grain table.
+pub(super) fn vmdk_no_table() -> Recipe {
+    let without = |at| {
+        let (file, bytes) = ("lower.vmdk".to_string(), "00000000".to_string());
+        Command::Damage { file, at, bytes }
+    };
+    let commands = vec![
+        qemu_img("create -q -f vmdk lower.vmdk 64k"),
+        // The first entry of the redundant directory, and that of the other one.
+        without(21 * 512),
+        without(26 * 512),
+        qemu_img("create -q -f vmdk -b lower.vmdk -F vmdk top.vmdk"),
+        qemu_io(&["write -q 0 64k"], "top.vmdk"),
+        qemu_img("commit -q -f vmdk top.vmdk"),
+    ];
+    let questions = vec![DiskQuestion::Check(OutputForm::Json)];
+    recipe(DiskOperation::Commit, "top.vmdk", commands, questions)
+}
+
 /// A bitmap whose bits represent too many bytes each.
 pub(super) fn map_without_bitmaps() -> Recipe {
     let commands = vec![
@@ -84,6 +113,18 @@ pub(super) fn map_without_bitmaps() -> Recipe {
         Command::Damage { file: "disk.qcow2".to_string(), at: 0x50011, bytes: "3f".to_string() },
     ];
     recipe(DiskOperation::Bitmap, "disk.qcow2", commands, vec![DiskQuestion::MAP])
+}
+
+/// A disk of 64 KiB in a compressed cluster of 2 MiB. The payload is malformed behind the first 64 KiB.
+pub(super) fn part_of_a_cluster() -> Recipe {
+    let bytes = "0303030303030303".to_string();
+    let commands = vec![
+        qemu_img("create -q -f qcow2 -o cluster_size=2M disk.qcow2 64k"),
+        qemu_io(&["write -q -c -P 7 0 64k"], "disk.qcow2"),
+        // The payload begins with the sixth cluster and has 2051 bytes.
+        Command::Damage { file: "disk.qcow2".to_string(), at: (10 << 20) + 1000, bytes },
+    ];
+    recipe(DiskOperation::Damage, "disk.qcow2", commands, vec![DiskQuestion::Read])
 }
 
 /// Compressed writes around a discard.

@@ -37,6 +37,13 @@ pub const PAIRS: &[NamedPair] = &[
         reason: "qemu-img check opens the backing file, which we do not",
     },
     NamedPair {
+        command: Some("map"),
+        classes: None,
+        our_phrase: "in the human format, expected",
+        their_phrase: "Could not read file metadata",
+        reason: "QEMU reads the next entry before it prints data, and only then misses the host offset",
+    },
+    NamedPair {
         command: Some("convert"),
         classes: Some((Payload, Read)),
         our_phrase: "",

@@ -69,6 +69,8 @@ pub(super) const QEMU_MESSAGES: &[MessageFamily] = &[
     family("Broken bitmap directory", Bitmaps, "block/qcow2-bitmap.c, bitmap_list_load"),
     family("bitmap directory", Invalid, "block/qcow2-bitmap.c, bitmap_list_load"),
     family("doesn't satisfy the constraints", Bitmaps, "block/qcow2-bitmap.c, bitmap_list_load"),
+    family("Could not read bitmap", Bitmaps, "block/qcow2-bitmap.c, load_bitmap"),
+    family("Bitmap already exists: ", Bitmaps, "block/dirty-bitmap.c, bdrv_create_dirty_bitmap"),
     // vpc.
     family("invalid VPC image", NotThisFormat, "block/vpc.c, vpc_open"),
     family("File too small for a VHD header", NotThisFormat, "block/vpc.c, vpc_open"),

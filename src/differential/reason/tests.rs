@@ -272,6 +272,14 @@ fn a_named_difference_needs_its_command_and_two_classes() {
     assert!(matches!(compare("check", ours, theirs), Comparison::Named(_)));
     let different = Comparison::Different { ours: Some(Invalid), theirs: Some(NotThisFormat) };
     assert_eq!(compare("map", ours, theirs), different);
+    let no_offset = "qcowfuzz: a: cannot print the compressed data at guest offset 0 in the human format, \
+                     expected --output json";
+    let entry = "qcow2: Image is corrupt: Cluster allocation offset 0x60200 unaligned\n\
+                 qemu-img: Could not read file metadata: Input/output error";
+    assert!(matches!(compare("map", no_offset, entry), Comparison::Named(_)));
+    let invalid = "qemu-img: Could not open 'a': Image is too big";
+    let different = Comparison::Different { ours: Some(NoHostOffset), theirs: Some(Invalid) };
+    assert_eq!(compare("map", no_offset, invalid), different);
     let unknown = Comparison::Different { ours: None, theirs: Some(NotThisFormat) };
     assert_eq!(compare("check", "qcowfuzz: a: frob", theirs), unknown);
     let reasons: BTreeSet<_> = PAIRS.iter().map(|pair| pair.reason).collect();
