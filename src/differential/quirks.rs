@@ -5,7 +5,7 @@ mod examples;
 use std::fmt::Write;
 
 use super::issue::block;
-use super::recipe::{Command, Recipe, quoted, value_of};
+use super::recipe::{Command, DiskOperation, Recipe, quoted, value_of};
 
 /// The side to which a divergence is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +90,6 @@ fn is_encryption(command: &Command) -> bool {
         if value_of(words, "-o").is_some_and(|options| options.contains("encrypt.format=")))
 }
 
-fn is_commit(command: &Command) -> bool {
-    matches!(command, Command::QemuImg(words) if words.first().is_some_and(|verb| verb == "commit"))
-}
-
 fn is_compression(command: &Command) -> bool {
     let (Command::QemuImg(words) | Command::QemuIo { requests: words, .. }) = command else {
         return false;
@@ -103,6 +99,11 @@ fn is_compression(command: &Command) -> bool {
 
 fn is_program(command: &Command) -> bool {
     matches!(command, Command::Program { .. })
+}
+
+/// Reports whether a recipe may have a malformed image: QEMU writes none.
+fn may_be_malformed(recipe: &Recipe) -> bool {
+    has(recipe, |command| is_damage(command) || is_program(command))
 }
 
 /// All known divergences.
@@ -121,7 +122,7 @@ pub const QUIRKS: &[Quirk] = &[
                  bitmap directory, whose offset and length are 0. It marks the image as corrupt, and \
                  `qemu-img commit` then ends with a segmentation fault instead of an error. The same happens if the \
                  write meets an L2 entry that is not aligned.",
-        applies: |recipe| has(recipe, |command| is_damage(command) || is_program(command)),
+        applies: may_be_malformed,
         example: examples::commit_crash,
     },
     Quirk {
@@ -135,7 +136,7 @@ pub const QUIRKS: &[Quirk] = &[
         reason: "`qemu-img commit` meets an L2 entry that is not aligned, and marks the image as corrupt. If there \
                  are two or more images below, it then ends with a failed assertion in `bdrv_replace_child_noperm` \
                  instead of an error.",
-        applies: |recipe| has(recipe, |command| is_damage(command) || is_program(command)),
+        applies: may_be_malformed,
         example: examples::commit_abort,
     },
     Quirk {
@@ -215,8 +216,8 @@ pub const QUIRKS: &[Quirk] = &[
                  `qemu-img commit` destroys the lower image. The sides differ only because `qemu-img check` opens the \
                  lower image, too.",
         applies: |recipe| {
-            has(recipe, is_commit)
-                && has(recipe, |command| is_damage(command) || is_program(command))
+            has(recipe, |command| DiskOperation::Commit.is_done_by(command))
+                && may_be_malformed(recipe)
         },
         example: examples::vmdk_no_table,
     },
@@ -234,7 +235,7 @@ pub const QUIRKS: &[Quirk] = &[
         ],
         reason: "Guest data do not depend on bitmaps, so `qcowfuzz map` and `qcowfuzz convert` do not read them. QEMU \
                  refuses an image with a malformed bitmap. `qcowfuzz info` and `qcowfuzz check` refuse it, too.",
-        applies: |recipe| has(recipe, |command| is_damage(command) || is_program(command)),
+        applies: may_be_malformed,
         example: examples::map_without_bitmaps,
     },
     Quirk {
@@ -282,9 +283,7 @@ pub const QUIRKS: &[Quirk] = &[
         ],
         reason: "`qcowfuzz check` opens the image alone. So it also checks an image whose data file or backing file \
                  is missing, damaged or encrypted.",
-        applies: |recipe| {
-            has(recipe, is_program) || has(recipe, is_damage) || has(recipe, is_encryption)
-        },
+        applies: |recipe| may_be_malformed(recipe) || has(recipe, is_encryption),
         example: examples::check_alone,
     },
     Quirk {

@@ -13,8 +13,9 @@ use super::writes::Request;
 const DAMAGE_BYTES: usize = 8;
 /// The damage lies in the first clusters, where QEMU puts the tables of a new image.
 const DAMAGED_CLUSTERS: u64 = 5;
-/// The part of a cluster that is damaged, in bytes, and the part that holds the first entries of a table.
-const DAMAGED_BYTES: u64 = 2048;
+/// The damage lies in this first part of a cluster.
+const DAMAGED_PART_BYTES: u64 = 2048;
+/// The first entries of a table, which lie in this part, are those that a small disk uses.
 const FIRST_ENTRIES_BYTES: u64 = 32;
 /// The largest disk that an operation may write whole, in bytes.
 pub(super) const MAX_FILLED_BYTES: u64 = 64 << 20;
@@ -242,11 +243,10 @@ impl Draft {
         self.img(["check", "-q", "-f", format, "-r", what, &file]);
     }
 
-    /// Changes eight bytes of an image. In most draws they are among the first entries of a table: a small disk has no
-    /// others in use.
+    /// Changes eight bytes of an image, in most draws among the first entries of a table.
     fn damage(&mut self) {
         let unit = self.top.unit.clamp(512, 2 << 20);
-        let reach = if self.percent(70) { FIRST_ENTRIES_BYTES } else { DAMAGED_BYTES };
+        let reach = if self.percent(70) { FIRST_ENTRIES_BYTES } else { DAMAGED_PART_BYTES };
         let place = self.entropy.below(unit.min(reach)) / 8 * 8;
         let at =
             unit.saturating_mul(1 + self.entropy.below(DAMAGED_CLUSTERS)).saturating_add(place);
