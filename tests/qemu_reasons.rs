@@ -116,7 +116,7 @@ fn judge_image(case: &Case) -> Checked<Tally> {
         tally.add("images that take qemu-img too long", 1);
         return Ok(tally);
     };
-    let Some(runs) = Runs::on_image(command, case.format, &path)? else {
+    let Some(runs) = Runs::on_image((command, case.form), case.format, &path)? else {
         tally.add("images that we accept", 1);
         return Ok(tally);
     };

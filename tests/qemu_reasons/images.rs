@@ -13,7 +13,7 @@ use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::internal::programs::operand::Base;
 use qcowfuzz::programs::Program;
 
-use crate::broken::CASES;
+use crate::broken::{Broken, CASES};
 use crate::broken_formats::{BYTE_CASES, FORMAT_CASES};
 use crate::comparison::{Kind, TestedFormat};
 use crate::fields::{combinations, fields};
@@ -42,6 +42,15 @@ const RARE: [(ImageFormat, u64, &str); 3] = [
 ];
 /// A program that makes the metadata of a VHDX image lie past 2^63.
 const FAR_METADATA: u64 = 1133;
+/// An image on which a map for people has two reasons to fail: a compressed cluster without a host offset, and then a
+/// malformed entry.
+const NO_OFFSET: Broken = Broken {
+    rule: "cluster off a cluster boundary after a compressed one",
+    image: "",
+    build: "compress at=start+0 clusters=1 shape=text skew=packed\nwrite at=start+1 clusters=1",
+    damage: "l2 nth=2 transform=misalign value=0",
+    qemu: "Could not read file metadata",
+};
 
 /// The origin of an image.
 enum Source {
@@ -59,6 +68,8 @@ pub struct Case {
     source: Source,
     pub format: ImageFormat,
     pub command: &'static str,
+    /// The form of the answer: "json" or "human".
+    pub form: &'static str,
 }
 
 impl fmt::Display for Case {
@@ -132,7 +143,8 @@ pub fn cases() -> Vec<Case> {
     let attacked = |seed| (format!("attack {seed}"), ImageFormat::Qcow2, Source::Attacked(seed));
     all.extend((0..ATTACKED_QCOW2).map(attacked));
     all.push(("far metadata".to_string(), ImageFormat::Vhdx, Source::Attacked(FAR_METADATA)));
-    let with_command = |((name, format, source), command)| Case { name, source, format, command };
+    let with_command =
+        |((name, format, source), command)| Case { name, source, format, command, form: "json" };
     let mut cases: Vec<Case> =
         all.into_iter().zip(COMMANDS.into_iter().cycle()).map(with_command).collect();
     // The check reads a refcount table that does not matter for the other commands.
@@ -143,5 +155,9 @@ pub fn cases() -> Vec<Case> {
         with_command(((format!("damage {seed}"), format, Source::Damaged(seed)), command))
     });
     cases.extend(rare);
+    let no_offset = Source::Program(NO_OFFSET.program());
+    let no_offset =
+        with_command(((NO_OFFSET.rule.to_string(), ImageFormat::Qcow2, no_offset), "map"));
+    cases.push(Case { form: "human", ..no_offset });
     cases
 }

@@ -54,15 +54,20 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Runs a command on an image by both programs. Returns `None` if ours succeeds.
-    pub fn on_image(command: &str, format: ImageFormat, path: &Path) -> Checked<Option<Self>> {
+    /// Runs a command on an image by both programs, with answers in the form "json" or "human". Returns `None` if ours
+    /// succeeds.
+    pub fn on_image(
+        (command, form): (&str, &str),
+        format: ImageFormat,
+        path: &Path,
+    ) -> Checked<Option<Self>> {
         let run = |program: &str, output: &str| {
             let mut line = Command::new(program);
             line.args([command, "-f", format.name()]).arg(path);
             if command == "convert" {
                 line.args([OsStr::new("-O"), OsStr::new("raw")]).arg(path.with_file_name(output));
             } else {
-                line.arg("--output=json");
+                line.arg(format!("--output={form}"));
             }
             // QEMU looks for data files in the current directory.
             line.current_dir(path.parent().ok_or("no folder")?);
