@@ -4,7 +4,7 @@ use crate::disk::clusters::ClusterSize;
 use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::image_format::ImageFormat;
 
-use super::recipe::{ABORT, Command, Recipe, value_of};
+use super::recipe::{ABORT, Command, Recipe, value_of, verb_of};
 
 /// Returns the features that a recipe names. A program of this project has all of them: it may have any.
 pub(super) fn features_of(recipe: &Recipe) -> FeatureSet {
@@ -29,7 +29,7 @@ pub(super) fn features_of(recipe: &Recipe) -> FeatureSet {
 fn of_image(words: &[String]) -> FeatureSet {
     let value = |option| value_of(words, option);
     let mut features = FeatureSet::EMPTY;
-    let verb = words.first().map_or("", String::as_str);
+    let verb = verb_of(words);
     features.add_if(verb == "snapshot", Feature::Snapshots);
     features.add_if(verb == "bitmap", Feature::Bitmaps);
     let backing = value("-F").and_then(|name| ImageFormat::named(name.as_bytes()));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::iteration::{Course, format_of};
-use super::recipe::{Command, Recipe, RecipeStep, value_of};
+use super::recipe::{Command, Recipe, RecipeStep, value_of, verb_of};
 
 /// The guest offset behind which data counts as far.
 const FAR_DATA_BYTES: u64 = 1 << 20;
@@ -138,7 +138,7 @@ fn is_hostile(input: &[u8]) -> bool {
 /// Returns the options behind `-o`, and the switches of `convert`. Names of files are left out.
 fn of_image(words: &[String]) -> Vec<String> {
     let value = |option| value_of(words, option);
-    let verb = words.first().map_or("", String::as_str);
+    let verb = verb_of(words);
     let format = value("-O").or(value("-f")).unwrap_or("");
     let options = value("-o").unwrap_or("").split(',');
     let mut features: Vec<String> = options
@@ -177,8 +177,7 @@ fn chain_length(recipe: &Recipe) -> usize {
     for step in &recipe.steps {
         for command in &step.commands {
             let Command::QemuImg(words) = command else { continue };
-            let verb = words.first().map_or("", String::as_str);
-            match verb {
+            match verb_of(words) {
                 "create" if words.iter().any(|word| word == "-b") => length += 1,
                 "convert" if step.operation.name() == "convert" => length = 1,
                 "commit" => length = usize::max(1, length - 1),

@@ -109,7 +109,7 @@ impl DiskOperation {
     /// Reports whether a command is the one that performs the operation, beside those that prepare it.
     pub fn is_done_by(self, command: &Command) -> bool {
         let verb = match command {
-            Command::QemuImg(words) => words.first().map_or("", String::as_str),
+            Command::QemuImg(words) => verb_of(words),
             Command::QemuIo { .. } => "io",
             Command::Program { .. } => "program",
             Command::Damage { .. } => "damage",
@@ -334,6 +334,11 @@ pub fn quoted(arguments: &[String]) -> String {
         false => format!("'{}'", argument.replace('\'', "'\\''")),
     };
     arguments.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the verb of a command line of qemu-img: the first word.
+pub fn verb_of(words: &[String]) -> &str {
+    words.first().map_or("", String::as_str)
 }
 
 /// Returns the word behind an option.

@@ -2,7 +2,7 @@
 
 use super::search::{RecipeSearch, command, command_mut, each_command};
 use crate::differential::names::{named_by, relative_to};
-use crate::differential::recipe::{Command, Recipe, value_of};
+use crate::differential::recipe::{Command, Recipe, value_of, verb_of};
 
 /// Removes images.
 pub(super) fn reduce(search: &mut RecipeSearch<'_>) {
@@ -31,7 +31,7 @@ impl Overlay {
     /// Returns the overlay that a command creates.
     fn of(command: &Command) -> Option<Self> {
         let Command::QemuImg(words) = command else { return None };
-        if words.first()? != "create" {
+        if verb_of(words) != "create" {
             return None;
         }
         Some(Self {
