@@ -6,7 +6,7 @@ mod summary;
 mod vhdx;
 mod vmdk;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use crate::disk::image_format::ImageFormat;
@@ -15,7 +15,7 @@ use crate::walkers::Disk;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::map::Form;
 use super::opening::ImageFile;
-use super::print::json_of_qemu_img;
+use super::print::{buffered_stdout, json_of_qemu_img};
 use super::terminal::complain;
 use summary::CheckSummary;
 
@@ -75,7 +75,7 @@ fn check(arguments: &Arguments) -> ExitResult {
 
 /// Prints the result of a check, and returns its exit code.
 fn print(arguments: &Arguments, summary: &CheckSummary) -> ExitResult {
-    let mut out = io::stdout().lock();
+    let mut out = buffered_stdout();
     let printed = match arguments.output {
         Form::Human => summary.human(&mut out),
         Form::Json => json_of_qemu_img(summary, &mut out),

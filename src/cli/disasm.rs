@@ -1,12 +1,13 @@
 //! `disasm`: prints a program as text.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use crate::programs::Program;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
+use super::print::buffered_stdout;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -21,7 +22,7 @@ pub struct Arguments {
 /// Prints the program.
 pub fn run(arguments: &Arguments) -> ExitResult {
     let program = Program::decode(&input::read(&arguments.input)?);
-    let mut out = io::stdout().lock();
+    let mut out = buffered_stdout();
     write!(out, "{program}")
         .and_then(|()| out.flush())
         .map_err(|error| CommandError::output(&error))?;

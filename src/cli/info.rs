@@ -6,7 +6,7 @@ pub mod record;
 mod text;
 mod vmdk;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::disk::image_format::ImageFormat;
@@ -17,7 +17,7 @@ use crate::walkers::Disk;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::map::Form;
 use super::opening::{ImageFile, malformed};
-use super::print::json_of_qemu_img;
+use super::print::{buffered_stdout, json_of_qemu_img};
 use record::{Child, Details, FormatSpecific, InfoRecord};
 use text::Text;
 
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitResult {
 fn info(arguments: &Arguments) -> ExitResult {
     let Arguments { image, format, no_follow, .. } = arguments;
     let info = record_of_file(image, format.as_deref(), *no_follow)?;
-    let mut out = io::stdout().lock();
+    let mut out = buffered_stdout();
     let printed = match arguments.output {
         Form::Human => human::print(&info, &mut out),
         Form::Json => json_of_qemu_img(&info, &mut out),

@@ -9,6 +9,11 @@ use serde_json::ser::PrettyFormatter;
 
 use super::exit::CommandError;
 
+/// Returns standard output behind a buffer: without it, each line is a system call.
+pub fn buffered_stdout() -> BufWriter<StdoutLock<'static>> {
+    BufWriter::new(io::stdout().lock())
+}
+
 /// Returns a progress line. It is shown only on a terminal.
 pub fn spinner() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
@@ -40,7 +45,7 @@ pub fn print<T: Serialize>(
     json: bool,
     lines: impl FnOnce(&T, &mut BufWriter<StdoutLock>) -> io::Result<()>,
 ) -> Result<(), CommandError> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = buffered_stdout();
     let printed = match json {
         true => serde_json::to_writer(&mut out, result)
             .map_err(io::Error::from)

@@ -1,6 +1,6 @@
 //! `regress`: prints an input as a regression test.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use crate::findings::PanicNotes;
@@ -14,6 +14,7 @@ use crate::programs::Program;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input::{self, reject_if_crashes};
+use super::print::buffered_stdout;
 use super::target;
 use super::under_test::UnderTest;
 use crate::harness::targets::TargetKind;
@@ -72,7 +73,7 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
         story: story(arguments)?,
         program,
     };
-    let mut out = io::stdout().lock();
+    let mut out = buffered_stdout();
     let printed = match arguments.text {
         true => write!(out, "{regression}"),
         false => regression.rust_test(&arguments.engine, &mut out),

@@ -1,6 +1,6 @@
 //! `replay`: runs inputs of a fuzz target again and prints the verdicts.
 
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use crate::disk::files::Existing;
@@ -14,6 +14,7 @@ use crate::images::FileNames;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
+use super::print::buffered_stdout;
 use super::target;
 use crate::harness::targets::TargetKind;
 
@@ -66,7 +67,7 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
     let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
     let names = arguments.dump_image.as_deref().map_or_else(FileNames::default, export::names);
     let mut examiner = Examiner::new(implementation, arguments.target, checks, names);
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = buffered_stdout();
     let mut violations = 0;
     for input in &arguments.inputs {
         let bytes = input::read_input(input)?;
