@@ -50,9 +50,18 @@ pub struct ChainFile {
     files: Arc<LayerFiles>,
     part: LayerFile,
     meter: Arc<Meter>,
-    faults: Option<Arc<ReadFaults>>,
-    /// The file with its changes, if it can be written.
-    written: Option<Arc<WrittenFile>>,
+    content: Content,
+}
+
+/// Where the reads of a file find its bytes.
+#[derive(Clone, Debug)]
+enum Content {
+    /// In the built file.
+    Built,
+    /// In the built file, and some reads meet faults.
+    Faulty(Arc<ReadFaults>),
+    /// In a copy of the built file that can be written.
+    Written(Arc<WrittenFile>),
 }
 
 impl Chain {
@@ -79,8 +88,8 @@ impl Chain {
     /// be written.
     pub(crate) fn writable(images: &Images) -> Self {
         let mut chain = Self::new(images);
-        let image = chain.layers[0].image.content().clone();
-        chain.layers[0].image.written = Some(Arc::new(WrittenFile::new(image)));
+        let image = &mut chain.layers[0].image;
+        image.content = Content::Written(Arc::new(WrittenFile::new(image.built().clone())));
         chain
     }
 
@@ -88,10 +97,11 @@ impl Chain {
     pub(crate) fn as_written(&self) -> Self {
         let mut chain = self.clone();
         let image = &mut chain.layers[0].image;
-        if let Some(written) = image.written.take() {
+        if let Content::Written(written) = &image.content {
             let mut files = LayerFiles::clone(&image.files);
             files.image = written.image();
             image.files = Arc::new(files);
+            image.content = Content::Built;
         }
         chain
     }
@@ -160,7 +170,11 @@ impl Chain {
     pub(crate) fn rearm(&self) {
         for layer in &self.layers {
             let files = layer.extents.iter().map(AsRef::as_ref).chain([&layer.image]);
-            files.filter_map(|file| file.faults.as_ref()).for_each(|faults| faults.rearm());
+            for file in files {
+                if let Content::Faulty(faults) = &file.content {
+                    faults.rearm();
+                }
+            }
         }
     }
 }
@@ -174,7 +188,8 @@ impl ChainLayer {
     ) -> Self {
         let file = |part| {
             let (files, meter) = (Arc::clone(files), Arc::clone(meter));
-            ChainFile { files, part, meter, faults: faults(part), written: None }
+            let content = faults(part).map_or(Content::Built, Content::Faulty);
+            ChainFile { files, part, meter, content }
         };
         Self {
             image: file(LayerFile::Image),
@@ -226,21 +241,34 @@ impl ChainFile {
     }
 
     fn writable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
-        let read_only = StorageError { offset, kind: ErrorKind::PermissionDenied };
-        self.written.as_deref().ok_or(read_only)
+        match &self.content {
+            Content::Written(file) => Ok(file),
+            _ => Err(StorageError { offset, kind: ErrorKind::PermissionDenied }),
+        }
+    }
+
+    /// Reads a file of which faults or an engine have changed bytes. It is not part of [`Storage::read_at`], so that the
+    /// compiler puts the read of a built file into its callers.
+    #[cold]
+    fn read_changed(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
+        match &self.content {
+            Content::Built => self.built().read_at(offset, into),
+            Content::Faulty(faults) => faults.read_at(self.built(), offset, into),
+            Content::Written(file) => file.read(|image| image.read_at(offset, into)),
+        }
     }
 
     #[inline]
-    fn content(&self) -> &Image {
+    fn built(&self) -> &Image {
         self.files.file(self.part)
     }
 }
 
 impl Storage for ChainFile {
     fn length_bytes(&self) -> u64 {
-        match &self.written {
-            None => self.content().length_bytes(),
-            Some(file) => file.read(Image::length_bytes),
+        match &self.content {
+            Content::Written(file) => file.read(Image::length_bytes),
+            _ => self.built().length_bytes(),
         }
     }
 
@@ -248,18 +276,17 @@ impl Storage for ChainFile {
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
         self.meter.count_read(offset)?;
         self.meter.count_bytes(into.len());
-        match (&self.faults, &self.written) {
-            (None, None) => self.content().read_at(offset, into),
-            (Some(faults), _) => faults.read_at(self.content(), offset, into),
-            (None, Some(file)) => file.read(|image| image.read_at(offset, into)),
+        match &self.content {
+            Content::Built => self.built().read_at(offset, into),
+            _ => self.read_changed(offset, into),
         }
     }
 
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
         self.meter.count_read(from)?;
-        match &self.written {
-            None => self.content().stored(from, until),
-            Some(file) => file.read(|image| image.stored(from, until)),
+        match &self.content {
+            Content::Written(file) => file.read(|image| image.stored(from, until)),
+            _ => self.built().stored(from, until),
         }
     }
 
@@ -270,14 +297,14 @@ impl Storage for ChainFile {
         until: HostOffset,
         scratch: &'a mut [u8],
     ) -> Result<Option<Data<'a>>, StorageError> {
-        if self.written.is_some() {
+        if matches!(self.content, Content::Written(_)) {
             // The bytes may change, and are copied.
             return storage::read_widened(self, from, from, until, scratch);
         }
         self.meter.count_read(from)?;
-        let data = match &self.faults {
-            None => self.content().next_data(from, until, scratch)?,
-            Some(faults) => faults.next_data(self.content(), from, until, scratch)?,
+        let data = match &self.content {
+            Content::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
+            _ => self.built().next_data(from, until, scratch)?,
         };
         self.meter.count_bytes(data.map_or(0, |data| data.bytes.len()));
         Ok(data)
