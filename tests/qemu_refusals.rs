@@ -13,6 +13,9 @@ mod formats;
 #[allow(dead_code)]
 mod lines;
 #[allow(dead_code)]
+#[path = "qemu_formats/program.rs"]
+mod program;
+#[allow(dead_code)]
 mod qemu;
 mod tally;
 

@@ -18,6 +18,8 @@ pub struct BrokenFormat {
     pub format: ImageFormat,
     /// The forms of the images. Each makes a program.
     pub forms: &'static [u16],
+    /// The operation that gives a VMDK image an extent in another file, or nothing.
+    pub extent: &'static str,
     /// The attacks: the operands of `patch`, without `part=`.
     pub damage: &'static str,
     /// A part of the error that qemu-img prints.
@@ -40,6 +42,9 @@ const ONE_DIRECTORY: &[u16] = &[0x40, 0xc0, 0x2745, 0xc043];
 const FOOTER: &[u16] = &[0x20, 0x60, 0x25, 0xc020];
 /// Forms of VMDK with compressed grains without markers.
 const NO_MARKERS: &[u16] = &[0x38, 0x78, 0x3d, 0xc038];
+/// Forms of VMDK whose descriptors differ.
+const DESCRIPTOR: &[u16] = &[0, 1024, 0x2400, 0xc400];
+const SE_SPARSE: &str = "extent kind=se_sparse length=1<<5 lead=0\n";
 const COWD: &[u16] = &[0x18, 0x98, 0x2018, 0xc018];
 
 const fn vpc(
@@ -48,11 +53,11 @@ const fn vpc(
     damage: &'static str,
     qemu: &'static str,
 ) -> BrokenFormat {
-    BrokenFormat { rule, format: ImageFormat::Vpc, forms, damage, qemu }
+    BrokenFormat { rule, format: ImageFormat::Vpc, forms, extent: "", damage, qemu }
 }
 
 const fn vhdx(rule: &'static str, damage: &'static str, qemu: &'static str) -> BrokenFormat {
-    BrokenFormat { rule, format: ImageFormat::Vhdx, forms: VHDX, damage, qemu }
+    BrokenFormat { rule, format: ImageFormat::Vhdx, forms: VHDX, extent: "", damage, qemu }
 }
 
 const fn vmdk(
@@ -61,7 +66,11 @@ const fn vmdk(
     damage: &'static str,
     qemu: &'static str,
 ) -> BrokenFormat {
-    BrokenFormat { rule, format: ImageFormat::Vmdk, forms, damage, qemu }
+    BrokenFormat { rule, format: ImageFormat::Vmdk, forms, extent: "", damage, qemu }
+}
+
+const fn sesparse(rule: &'static str, damage: &'static str, qemu: &'static str) -> BrokenFormat {
+    BrokenFormat { extent: SE_SPARSE, ..vmdk(rule, DESCRIPTOR, damage, qemu) }
 }
 
 const INVALID: &str = "Invalid argument";
@@ -327,6 +336,23 @@ pub const FORMAT_CASES: &[BrokenFormat] = &[
     ),
     vmdk("VMDK zlib header", FOOTER, "block_front nth=4 transform=add value=1", "reading"),
     vmdk("VMDK zlib header", NO_MARKERS, "block_front nth=0 transform=set value=0", "reading"),
+    sesparse("seSparse version", "header nth=2 transform=add value=1", "version"),
+    sesparse("seSparse grain", "header nth=6 transform=set value=16", "grain size"),
+    sesparse("seSparse table", "header nth=8 transform=set value=128", "grain table size"),
+    sesparse("seSparse flags", "header nth=10 transform=flip value=1", "flags"),
+    sesparse("seSparse reserved field", "header nth=12 transform=flip value=0", "reserved"),
+    sesparse("seSparse reserved field", "header nth=18 transform=flip value=63", "reserved"),
+    sesparse("seSparse padding", "header nth=52 transform=flip value=0", "padding"),
+    sesparse("seSparse volatile header", "header nth=20 transform=add value=1", "volatile"),
+    sesparse("seSparse volatile header", "header nth=54 transform=flip value=0", "volatile"),
+    sesparse("seSparse journal to replay", "header nth=60 transform=set value=1", "journal"),
+    sesparse("seSparse padding", "header nth=62 transform=flip value=0", "padding"),
+    sesparse(
+        "seSparse directory above 256 MiB",
+        "header nth=34 transform=flip value=20",
+        "L1 size too big",
+    ),
+    sesparse("seSparse directory past 2^63", "header nth=32 transform=flip value=54", ""),
 ];
 
 /// A rule, and a change of bytes that breaks it. Programs cannot make as many attacks, or not these.
@@ -379,14 +405,14 @@ pub const BYTE_CASES: &[BrokenBytes] = &[
 ];
 
 /// Returns a program with an image of a format and a form.
-fn program(format: ImageFormat, form: u16, attacks: &str) -> Program {
+fn program(format: ImageFormat, form: u16, extent: &str, attacks: &str) -> Program {
     let (bits, size) = match format {
         ImageFormat::Vhdx => (9, "16<<20+0"),
         _ => (12, "64<<12+0"),
     };
     let text = format!(
         "image version=3 cluster_bits={bits} refcount_order=4 features=none size={size} rng_seed=0 \
-         blocks=append table=append tolerance=0 base={} form={form}\n\
+         blocks=append table=append tolerance=0 base={} form={form}\n{extent}\
          write at=start+1 clusters=3\ncompress at=start+8 clusters=2 shape=half skew=packed\n{attacks}",
         format.name(),
     );
@@ -398,14 +424,14 @@ impl BrokenFormat {
     pub fn programs(&self) -> impl Iterator<Item = Program> {
         let attacks = self.damage.lines().map(|line| format!("patch part={line} depth=0\n"));
         let attacks: String = attacks.collect();
-        self.forms.iter().map(move |form| program(self.format, *form, &attacks))
+        self.forms.iter().map(move |form| program(self.format, *form, self.extent, &attacks))
     }
 }
 
 impl BrokenBytes {
     /// Returns the programs of the images before the change.
     pub fn programs(&self) -> impl Iterator<Item = Program> {
-        self.forms.iter().map(|form| program(self.format, *form, ""))
+        self.forms.iter().map(|form| program(self.format, *form, "", ""))
     }
 
     /// Returns the changed bytes of the image of a program.

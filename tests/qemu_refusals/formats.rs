@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 
 use qcowfuzz::disk::image_format::ImageFormat;
 use qcowfuzz::harness::target::Target;
 use qcowfuzz::harness::targets::TargetKind;
 use qcowfuzz::harness::{Checks, Walker};
-use qcowfuzz::internal::images::export::{self, Holes};
 use qcowfuzz::programs::Program;
 
 use crate::broken_formats::{BYTE_CASES, FORMAT_CASES, sound};
+use crate::program;
 use crate::qemu::{self, Checked};
 use crate::tally::Tally;
 use crate::{refused, rule_names};
@@ -54,12 +54,11 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Writes the image of a program to `path`.
+/// Writes the image of a program to `path`, and its other files beside it.
 fn write(program: &Program, path: &Path) {
     let mut hostile = TargetKind::Hostile.judging(Walker::default());
     hostile.run(&program.encode(), Checks::AtCheckpoints).unwrap();
-    let image = &hostile.pipeline().unwrap().images().top().image;
-    export::write(image, &File::create(path).unwrap(), Holes::Keep).unwrap();
+    program::write_files(path, hostile.pipeline().unwrap().images()).unwrap();
 }
 
 /// Checks the error with which qemu-img refuses to map or to read an image. Counts the broken rule.

@@ -4,6 +4,18 @@
 pub const SPARSE_MAGIC: [u8; 4] = *b"KDMV";
 /// The first bytes of a sparse extent as ESX writes it.
 pub const COWD_MAGIC: [u8; 4] = *b"COWD";
+/// The first number of an seSparse extent.
+pub const SE_SPARSE_MAGIC: u64 = 0xcafe_babe;
+/// The first number of the header of an seSparse extent that changes while the disk is in use.
+pub const SE_SPARSE_VOLATILE_MAGIC: u64 = 0xcafe_cafe;
+/// The version of seSparse extents, 2.1.
+pub const SE_SPARSE_VERSION: u64 = 0x2_0000_0001;
+/// The size of a grain of an seSparse extent in sectors.
+pub const SE_SPARSE_GRAIN_SECTORS: u64 = 8;
+/// The size of a grain table of an seSparse extent in sectors.
+pub const SE_SPARSE_TABLE_SECTORS: u64 = 64;
+/// The size of an entry of a directory or a table of an seSparse extent in bytes.
+pub const SE_SPARSE_ENTRY_BYTES: u64 = 8;
 /// The unit of offsets and sizes, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
 /// The length of the header of a sparse extent in bytes.

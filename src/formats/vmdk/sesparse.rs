@@ -3,9 +3,12 @@
 
 use bytes::Buf;
 
-use super::constants::{ESX_TABLE_ENTRIES, HEADER_BYTES};
+use super::constants::{
+    ESX_TABLE_ENTRIES, HEADER_BYTES, SE_SPARSE_ENTRY_BYTES, SE_SPARSE_GRAIN_SECTORS,
+    SE_SPARSE_MAGIC, SE_SPARSE_TABLE_SECTORS, SE_SPARSE_VERSION, SE_SPARSE_VOLATILE_MAGIC,
+};
 use super::grain::{offset_of, table_at};
-use super::sesparse_entry::{SeSparse, TABLE_SECTORS};
+use super::sesparse_entry::SeSparse;
 use super::tables::{GrainKind, Tables};
 use crate::disk::offsets::HostOffset;
 use crate::formats::error::MapError;
@@ -22,12 +25,6 @@ pub struct ConstHeader {
     places: SeSparse,
 }
 
-const CONST_MAGIC: u64 = 0xcafe_babe;
-const VOLATILE_MAGIC: u64 = 0xcafe_cafe;
-/// Version 2.1.
-const VERSION: u64 = 0x2_0000_0001;
-const GRAIN_SECTORS: u64 = 8;
-
 impl ConstHeader {
     /// Parses the header.
     ///
@@ -35,13 +32,13 @@ impl ConstHeader {
     /// QEMU refuses a field.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, MapError> {
         let mut rest = bytes.as_slice();
-        if rest.get_u64_le() != CONST_MAGIC {
+        if rest.get_u64_le() != SE_SPARSE_MAGIC {
             return Err(not_sesparse("no constant header in the first sector"));
         }
-        expect("version", rest.get_u64_le(), VERSION, "8589934593")?;
+        expect("version", rest.get_u64_le(), SE_SPARSE_VERSION, "8589934593")?;
         let capacity_sectors = rest.get_u64_le();
-        expect("sectors of a grain", rest.get_u64_le(), GRAIN_SECTORS, "8")?;
-        expect("sectors of a grain table", rest.get_u64_le(), TABLE_SECTORS, "64")?;
+        expect("sectors of a grain", rest.get_u64_le(), SE_SPARSE_GRAIN_SECTORS, "8")?;
+        expect("sectors of a grain table", rest.get_u64_le(), SE_SPARSE_TABLE_SECTORS, "64")?;
         expect("flags", rest.get_u64_le(), 0, "0")?;
         for _ in 0..4 {
             expect("reserved field", rest.get_u64_le(), 0, "0")?;
@@ -75,8 +72,9 @@ impl ConstHeader {
     /// QEMU refuses the directory.
     pub fn tables(&self) -> Result<Tables, MapError> {
         // QEMU takes the lower 64 bits of the length, and the lower 32 bits of the number of entries.
-        let entries = (offset_of(self.directory_sectors).get() / 8) & 0xffff_ffff;
-        let tables = Tables::new(GRAIN_SECTORS, entries, ESX_TABLE_ENTRIES)?;
+        let entries =
+            (offset_of(self.directory_sectors).get() / SE_SPARSE_ENTRY_BYTES) & 0xffff_ffff;
+        let tables = Tables::new(SE_SPARSE_GRAIN_SECTORS, entries, ESX_TABLE_ENTRIES)?;
         let tables = Tables { kind: GrainKind::SeSparse(self.places), ..tables };
         let directory = table_at(self.directory_sector, tables.directory_bytes())?;
         Ok(Tables { directory, ..tables })
@@ -89,7 +87,7 @@ impl ConstHeader {
 /// QEMU refuses a field: the journal holds changes that the tables lack, for example.
 pub fn check_volatile(bytes: &[u8; HEADER_BYTES]) -> Result<(), MapError> {
     let mut rest = bytes.as_slice();
-    if rest.get_u64_le() != VOLATILE_MAGIC {
+    if rest.get_u64_le() != SE_SPARSE_VOLATILE_MAGIC {
         return Err(not_sesparse("no volatile header at its sector"));
     }
     // Number of the next free table, sequence number of the next transaction.

@@ -3,6 +3,7 @@
 //! # Arithmetic
 //! Sectors have the lower 64 bits, as in QEMU.
 
+use super::constants::SE_SPARSE_TABLE_SECTORS;
 use super::grain::{Grain, offset_of};
 
 /// The places that the entries of the tables count from.
@@ -12,8 +13,6 @@ pub struct SeSparse {
     pub(super) grains_sector: u64,
 }
 
-/// The length of a grain table.
-pub(super) const TABLE_SECTORS: u64 = 64;
 /// The upper half of a directory entry that names a grain table.
 const TABLE_ALLOCATED: u64 = 0x1000_0000;
 
@@ -27,7 +26,7 @@ impl SeSparse {
             return Err("the entry of the grain directory has an unknown type");
         }
         let index = entry & 0xffff_ffff;
-        let sector = self.tables_sector.wrapping_add(index * TABLE_SECTORS);
+        let sector = self.tables_sector.wrapping_add(index * SE_SPARSE_TABLE_SECTORS);
         match u32::try_from(sector) {
             Ok(_) => Ok(sector),
             Err(_) => Err("the entry of the grain directory names a sector past 2^32"),

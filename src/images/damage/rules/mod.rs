@@ -14,6 +14,7 @@ mod vhdx;
 mod vhdx_blocks;
 mod vmdk;
 mod vmdk_grains;
+mod vmdk_sesparse;
 mod vpc;
 
 use crate::disk::image_format::ImageFormat;
@@ -74,7 +75,7 @@ pub fn open_rule_names(format: ImageFormat) -> Vec<BrokenRule> {
         ImageFormat::Raw => Vec::new(),
         ImageFormat::Vpc => vpc::VPC_OPEN_RULES.to_vec(),
         ImageFormat::Vhdx => vhdx::VHDX_OPEN_RULES.to_vec(),
-        ImageFormat::Vmdk => vmdk::VMDK_OPEN_RULES.to_vec(),
+        ImageFormat::Vmdk => [vmdk::VMDK_OPEN_RULES, vmdk_sesparse::SE_SPARSE_OPEN_RULES].concat(),
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! If a footer replaces the header, a reader may still take all fields from the header except for the place of the
 //! directory. If the directory has a copy, a reader may use that. An image breaks a rule only if none of these choices
-//! is left. Not among the rules: seSparse extents, extents without a magic number, extents that name a footer or a
-//! descriptor of their own, and descriptors in files of their own.
+//! is left. Not among the rules: extents without a magic number, extents that name a footer or a descriptor of their
+//! own, and descriptors in files of their own.
 //!
 //! # Arithmetic
 //! As in QEMU, products and sums have the lower 64 bits, and numbers of entries the lower 32.
@@ -19,6 +19,7 @@ use crate::images::image::Image;
 
 use super::bytes::Bytes;
 use super::rule::{BrokenRule, if_no_reading_is_left};
+use super::vmdk_sesparse::broken_sesparse;
 
 pub(super) const VMDK_MAGIC: BrokenRule = "VMDK magic";
 const VMDK_NO_CAPACITY: BrokenRule = "VMDK capacity 0";
@@ -94,7 +95,7 @@ pub(super) fn broken_extent(image: &Image) -> Option<BrokenRule> {
             let header = HeaderOffsets { fields: 0, directory: 0 };
             (!names_footer && !names_text).then(|| file.broken_header(header))?
         }
-        _ => None,
+        _ => broken_sesparse(&file.0),
     }
 }
 
