@@ -50,12 +50,12 @@ pub struct ChainFile {
     files: Arc<LayerFiles>,
     part: LayerFile,
     meter: Arc<Meter>,
-    content: Content,
+    bytes: ByteSource,
 }
 
-/// Where the reads of a file find its bytes.
+/// The place in which the reads of a file find its bytes.
 #[derive(Clone, Debug)]
-enum Content {
+enum ByteSource {
     /// In the built file.
     Built,
     /// In the built file, and some reads meet faults.
@@ -89,7 +89,7 @@ impl Chain {
     pub(crate) fn writable(images: &Images) -> Self {
         let mut chain = Self::new(images);
         let image = &mut chain.layers[0].image;
-        image.content = Content::Written(Arc::new(WrittenFile::new(image.built().clone())));
+        image.bytes = ByteSource::Written(Arc::new(WrittenFile::new(image.built().clone())));
         chain
     }
 
@@ -97,11 +97,11 @@ impl Chain {
     pub(crate) fn as_written(&self) -> Self {
         let mut chain = self.clone();
         let image = &mut chain.layers[0].image;
-        if let Content::Written(written) = &image.content {
+        if let ByteSource::Written(written) = &image.bytes {
             let mut files = LayerFiles::clone(&image.files);
             files.image = written.image();
             image.files = Arc::new(files);
-            image.content = Content::Built;
+            image.bytes = ByteSource::Built;
         }
         chain
     }
@@ -171,7 +171,7 @@ impl Chain {
         for layer in &self.layers {
             let files = layer.extents.iter().map(AsRef::as_ref).chain([&layer.image]);
             for file in files {
-                if let Content::Faulty(faults) = &file.content {
+                if let ByteSource::Faulty(faults) = &file.bytes {
                     faults.rearm();
                 }
             }
@@ -188,8 +188,8 @@ impl ChainLayer {
     ) -> Self {
         let file = |part| {
             let (files, meter) = (Arc::clone(files), Arc::clone(meter));
-            let content = faults(part).map_or(Content::Built, Content::Faulty);
-            ChainFile { files, part, meter, content }
+            let bytes = faults(part).map_or(ByteSource::Built, ByteSource::Faulty);
+            ChainFile { files, part, meter, bytes }
         };
         Self {
             image: file(LayerFile::Image),
@@ -241,8 +241,8 @@ impl ChainFile {
     }
 
     fn writable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
-        match &self.content {
-            Content::Written(file) => Ok(file),
+        match &self.bytes {
+            ByteSource::Written(file) => Ok(file),
             _ => Err(StorageError { offset, kind: ErrorKind::PermissionDenied }),
         }
     }
@@ -251,10 +251,10 @@ impl ChainFile {
     /// compiler puts the read of a built file into its callers.
     #[cold]
     fn read_changed(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
-        match &self.content {
-            Content::Built => self.built().read_at(offset, into),
-            Content::Faulty(faults) => faults.read_at(self.built(), offset, into),
-            Content::Written(file) => file.read(|image| image.read_at(offset, into)),
+        match &self.bytes {
+            ByteSource::Built => self.built().read_at(offset, into),
+            ByteSource::Faulty(faults) => faults.read_at(self.built(), offset, into),
+            ByteSource::Written(file) => file.read(|image| image.read_at(offset, into)),
         }
     }
 
@@ -266,8 +266,8 @@ impl ChainFile {
 
 impl Storage for ChainFile {
     fn length_bytes(&self) -> u64 {
-        match &self.content {
-            Content::Written(file) => file.read(Image::length_bytes),
+        match &self.bytes {
+            ByteSource::Written(file) => file.read(Image::length_bytes),
             _ => self.built().length_bytes(),
         }
     }
@@ -276,16 +276,16 @@ impl Storage for ChainFile {
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
         self.meter.count_read(offset)?;
         self.meter.count_bytes(into.len());
-        match &self.content {
-            Content::Built => self.built().read_at(offset, into),
+        match &self.bytes {
+            ByteSource::Built => self.built().read_at(offset, into),
             _ => self.read_changed(offset, into),
         }
     }
 
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
         self.meter.count_read(from)?;
-        match &self.content {
-            Content::Written(file) => file.read(|image| image.stored(from, until)),
+        match &self.bytes {
+            ByteSource::Written(file) => file.read(|image| image.stored(from, until)),
             _ => self.built().stored(from, until),
         }
     }
@@ -297,13 +297,13 @@ impl Storage for ChainFile {
         until: HostOffset,
         scratch: &'a mut [u8],
     ) -> Result<Option<Data<'a>>, StorageError> {
-        if matches!(self.content, Content::Written(_)) {
+        if matches!(self.bytes, ByteSource::Written(_)) {
             // The bytes may change, and are copied.
             return storage::read_widened(self, from, from, until, scratch);
         }
         self.meter.count_read(from)?;
-        let data = match &self.content {
-            Content::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
+        let data = match &self.bytes {
+            ByteSource::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
             _ => self.built().next_data(from, until, scratch)?,
         };
         self.meter.count_bytes(data.map_or(0, |data| data.bytes.len()));

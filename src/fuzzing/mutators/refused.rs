@@ -3,6 +3,7 @@
 
 use crate::formats::anatomy::Part;
 use crate::images::damage::Transform;
+use crate::images::file_plan::ExtentForm;
 use crate::programs::operand::{Base, Number};
 use crate::programs::{Operation, Program};
 
@@ -97,12 +98,16 @@ const QCOW2: &[&[FieldChange]] = &[
 /// Returns the attacks on the image at the top.
 fn attacks(program: &Program) -> &'static [&'static [FieldChange]] {
     let is_overlay = |operation: &Operation| matches!(operation, Operation::Overlay { .. });
+    let is_sesparse = |operation: &Operation| {
+        matches!(operation, Operation::Extent { kind: ExtentForm::SeSparse, .. })
+    };
     match program.prologue.base {
         _ if program.operations.iter().any(is_overlay) => QCOW2,
         // Without an overlay, a raw file is a qcow2 image.
         Base::Qcow2 | Base::Raw | Base::SparseRaw => QCOW2,
         Base::Vpc => refused_formats::VPC,
         Base::Vhdx => refused_formats::VHDX,
+        Base::Vmdk if program.operations.iter().any(is_sesparse) => refused_formats::SE_SPARSE,
         Base::Vmdk => refused_formats::VMDK,
     }
 }
@@ -131,7 +136,9 @@ mod tests {
     use crate::harness::target::Target;
     use crate::harness::targets::TargetKind;
     use crate::harness::{Checks, Walker};
-    use crate::images::damage::{BrokenRule, broken_at_open, broken_entries, open_rule_names};
+    use crate::images::damage::{
+        BrokenRule, broken_at_open, broken_entries, broken_extent, open_rule_names,
+    };
     use crate::programs::text::assemble;
 
     /// Makes each of the `attacks` on each image. Returns the rules about whole images that they break. Each attack
@@ -150,9 +157,10 @@ mod tests {
                 program.operations.extend(attack.iter().map(patch));
                 let outcome = target.run(&program.encode(), Checks::AtCheckpoints).unwrap();
                 effects += outcome.refused + outcome.failed;
-                let image = &target.pipeline().unwrap().images().top().image;
-                broken.extend(broken_at_open(format, image));
-                broken_entries(format, image, |_| effects += 1);
+                let files = target.pipeline().unwrap().images().top();
+                broken.extend(broken_at_open(format, &files.image));
+                broken.extend(files.extents.all().iter().filter_map(|file| broken_extent(file)));
+                broken_entries(format, &files.image, |_| effects += 1);
             }
             assert!(effects > 0, "{attack:?}");
         }
@@ -179,10 +187,15 @@ mod tests {
         // Random attacks break the first rule about signatures most often. The other rules need more attacks than a
         // program may make, or other ones.
         let cases = [
-            (ImageFormat::Vpc, refused_formats::VPC, &[0, 8, 16][..], &["VHD footer cookie"][..]),
+            (
+                ImageFormat::Vpc,
+                refused_formats::VPC.to_vec(),
+                &[0, 8, 16][..],
+                &["VHD footer cookie"][..],
+            ),
             (
                 ImageFormat::Vhdx,
-                refused_formats::VHDX,
+                refused_formats::VHDX.to_vec(),
                 &[0, 1],
                 &[
                     "VHDX file signature",
@@ -192,7 +205,7 @@ mod tests {
             ),
             (
                 ImageFormat::Vmdk,
-                refused_formats::VMDK,
+                [refused_formats::VMDK, refused_formats::SE_SPARSE].concat(),
                 &[0, 0x18, 0x20, 0x40, 0x38],
                 &["VMDK magic", "VMDK parentFileNameHint"],
             ),
@@ -207,8 +220,11 @@ mod tests {
                      write at=start+1 clusters=3"
                 )
             };
-            let images: Vec<String> = forms.iter().map(image).collect();
-            let mut broken = broken_rules(format, attacks, &images);
+            let mut images: Vec<String> = forms.iter().map(image).collect();
+            // Only VMDK images have extents.
+            let extent = "\nextent kind=se_sparse length=1<<5 lead=0\nwrite";
+            images.push(image(&0).replace("\nwrite", extent));
+            let mut broken = broken_rules(format, &attacks, &images);
             broken.extend(others);
             assert_eq!(broken, open_rule_names(format).into_iter().collect(), "{format:?}");
         }

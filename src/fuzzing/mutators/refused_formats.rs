@@ -119,3 +119,21 @@ pub(super) const VMDK: &[&[FieldChange]] = &[
     &[(Part::BlockFront, 4, Transform::Set, 0)],
     &[(Part::BlockFront, 0, Transform::Set, 0)],
 ];
+
+/// The attacks on an seSparse extent, the first file beside a descriptor: 27 fields of the header that does not change,
+/// and 5 of the other one.
+pub(super) const SE_SPARSE: &[&[FieldChange]] = &[
+    &[header(2, Transform::Add, 1)],
+    &[header(6, Transform::Set, 16)],
+    &[header(8, Transform::Set, 128)],
+    &[header(10, Transform::Set, 1)],
+    &[header(12, Transform::Set, 1)],
+    &[header(18, Transform::Set, 1)],
+    &[header(20, Transform::Add, 1)],
+    &[header(32, Transform::Flip, 54)],
+    &[header(34, Transform::Flip, 20)],
+    &[header(52, Transform::Set, 1)],
+    &[header(54, Transform::Add, 1)],
+    &[header(60, Transform::Set, 1)],
+    &[header(62, Transform::Set, 1)],
+];

@@ -14,5 +14,6 @@ pub use attacks::{Attack, Spot, Transform};
 pub use read_faults::ReadFaults;
 pub use refusals::Refusal;
 pub use rules::{
-    BrokenEntry, BrokenRule, broken_at_open, broken_entries, entry_rule_names, open_rule_names,
+    BrokenEntry, BrokenRule, broken_at_open, broken_entries, broken_extent, entry_rule_names,
+    open_rule_names,
 };

@@ -40,7 +40,7 @@ pub fn broken_at_open(format: ImageFormat, image: &Image) -> Option<BrokenRule> 
 
 /// Returns the first rule that a file beside a VMDK image breaks; `None` if it keeps all of them, or if the rules do
 /// not judge it.
-pub(super) fn broken_extent(file: &Image) -> Option<BrokenRule> {
+pub fn broken_extent(file: &Image) -> Option<BrokenRule> {
     vmdk::broken_extent(file)
 }
 
