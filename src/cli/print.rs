@@ -1,6 +1,6 @@
 //! Prints the result of a command: as text, or as one JSON object.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,6 +12,16 @@ use super::exit::CommandError;
 /// Returns standard output behind a buffer: without it, each line is a system call.
 pub fn buffered_stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::new(io::stdout().lock())
+}
+
+/// Standard output without a buffer, for what a process prints before it may end.
+pub struct UnbufferedStdout;
+
+impl fmt::Write for UnbufferedStdout {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut out = io::stdout();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|_| fmt::Error)
+    }
 }
 
 /// Returns a progress line. It is shown only on a terminal.

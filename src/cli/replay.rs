@@ -14,7 +14,7 @@ use crate::images::FileNames;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
-use super::print::buffered_stdout;
+use super::print::{UnbufferedStdout, buffered_stdout, say};
 use super::target;
 use crate::harness::targets::TargetKind;
 
@@ -41,7 +41,8 @@ pub struct Arguments {
     /// Build and verify after every operation, not only at checkpoints and at the end (programs only)
     #[arg(long)]
     check_each: bool,
-    /// Also print the events of the VM, the allocator, the walker and the oracles (one input only)
+    /// First print the events of the VM, the allocator, the walker and the oracles, as they occur (one input
+    /// only)
     #[arg(long, conflicts_with = "json")]
     events: bool,
     /// Print one line with a JSON object for each input
@@ -71,6 +72,10 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
     let mut violations = 0;
     for input in &arguments.inputs {
         let bytes = input::read_input(input)?;
+        if arguments.events {
+            say("events:")?;
+            examiner.print_events(Box::new(UnbufferedStdout));
+        }
         let report = match arguments.brief {
             true => examiner.judge(input, &bytes),
             false => examiner.examine(input, &bytes),
@@ -78,13 +83,10 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
         violations += usize::from(report.verdict == Verdict::Violation);
         let printed = match (arguments.json, alone) {
             (true, _) => report.json(&mut out),
+            (false, true) if arguments.events => writeln!(out).and_then(|()| report.text(&mut out)),
             (false, true) if !arguments.brief => report.text(&mut out),
             (false, _) => report.line(&mut out),
         };
-        let printed = printed.and_then(|()| match arguments.events {
-            true => write!(out, "\nevents:\n{}", examiner.log()),
-            false => Ok(()),
-        });
         if let (Some(path), Some(pipeline)) = (&arguments.dump_image, examiner.runner().pipeline())
         {
             let built = (pipeline.vm(), pipeline.images());

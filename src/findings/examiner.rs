@@ -1,5 +1,6 @@
 //! Runs inputs, twice each, and reports them.
 
+use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -51,6 +52,7 @@ impl<I: Implementation> Examiner<I> {
         let Self { target, checks, log, runner, again, .. } = self;
         log.begin_run();
         let first = runner.run(bytes, *checks);
+        log.end_run();
         let second = again.run(bytes, *checks);
         let mut report = Report::new(input, *target, runner, &first);
         if runner.pipeline().is_some_and(Pipeline::is_folded) {
@@ -62,9 +64,9 @@ impl<I: Implementation> Examiner<I> {
         report
     }
 
-    /// Returns the log of the first run.
-    pub fn log(&self) -> &Log {
-        &self.log
+    /// Prints the events of the next input's first run to `out`, each when it occurs.
+    pub fn print_events(&self, out: Box<dyn fmt::Write>) {
+        self.log.print_next_run(out);
     }
 
     /// Returns the runner of the first run.
@@ -89,7 +91,7 @@ mod tests {
         let judged = examiner.judge(Path::new("file"), &input);
         assert_eq!((judged.verdict, judged.operations), (Verdict::Ok, Some(5)));
         assert!(judged.steady && judged.evidence.is_empty() && judged.program.is_none());
-        assert!(examiner.log().to_string().contains("vitals"));
+        assert!(!examiner.log.vitals().is_empty());
         let examined = examiner.examine(Path::new("file"), &input);
         assert_eq!((&*examined.input, examined.verdict), ("file", Verdict::Ok));
         assert_eq!(examined.evidence.steps.len(), 5);

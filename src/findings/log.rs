@@ -1,4 +1,6 @@
-//! A log of a run's events, for people.
+//! The events of a run, for people: a text that grows while the run goes on, and the vitals of the last image.
+
+mod printer;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,23 +8,35 @@ use std::fmt;
 use crate::disk::limits::MAX_LOGGED;
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 
-/// A log that keeps events in order, up to `MAX_LOGGED` entries.
-#[derive(Debug, Default)]
+use printer::LogPrinter;
+
+/// A log that prints up to `MAX_LOGGED` entries of a run, if it has a place for the text, and keeps vitals.
+#[derive(Default)]
 pub struct Log {
-    kept: RefCell<LoggedEvents>,
+    run: RefCell<LoggedRun>,
+    /// Where the entries of the run go.
+    printed: RefCell<Option<PrintedEvents>>,
 }
 
 #[derive(Debug, Default)]
-struct LoggedEvents {
-    entries: Vec<LogEntry>,
+struct LoggedRun {
+    vitals: [u64; Vital::COUNT],
+    /// The vitals of the last image that has ended.
+    measured: [u64; Vital::COUNT],
+}
+
+/// The text of a run.
+struct PrintedEvents {
+    printer: LogPrinter,
+    out: Box<dyn fmt::Write>,
+    entries: usize,
     /// The number of entries that exceeded the limit.
     lost: u64,
-    vitals: [u64; Vital::COUNT],
 }
 
 /// An entry of the log.
-#[derive(Clone, Debug)]
-enum LogEntry {
+#[derive(Clone, Copy, Debug)]
+enum LogEntry<'r> {
     /// The start of a chain.
     Begin(State),
     /// An event.
@@ -30,171 +44,117 @@ enum LogEntry {
     /// A rare event.
     Rare(Rare),
     /// The reason of an error.
-    Reason(String),
+    Reason(&'r str),
     /// The end of an image, with its vitals in order.
-    Measured([u64; Vital::COUNT]),
+    Measured(&'r [u64; Vital::COUNT]),
 }
 
 impl Log {
-    /// Creates an empty log.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Returns the number of entries that exceeded the limit.
-    pub fn lost(&self) -> u64 {
-        self.kept.borrow().lost
+    /// Prints the entries of the next run to `out`, each when it occurs, so that an input that ends its process leaves its
+    /// events. After an entry that cannot be written, no other is.
+    pub fn print_next_run(&self, out: Box<dyn fmt::Write>) {
+        let printer = LogPrinter::default();
+        *self.printed.borrow_mut() = Some(PrintedEvents { printer, out, entries: 0, lost: 0 });
     }
 
     /// Clears everything for the next run.
     pub fn begin_run(&self) {
-        *self.kept.borrow_mut() = LoggedEvents::default();
+        *self.run.borrow_mut() = LoggedRun::default();
+    }
+
+    /// Ends the text of the run.
+    pub fn end_run(&self) {
+        if let Some(PrintedEvents { mut printer, mut out, lost, .. }) = self.printed.take() {
+            // The caller meets the same error when it prints the report.
+            let _ = printer.end(lost, &mut *out);
+        }
     }
 
     /// Returns the vitals of the last image that are not 0, in order.
     pub fn vitals(&self) -> Vec<(Vital, u64)> {
-        let kept = self.kept.borrow();
-        let measured = kept.entries.iter().rev().find_map(|entry| match entry {
-            LogEntry::Measured(vitals) => Some(*vitals),
-            _ => None,
-        });
+        let run = self.run.borrow();
         // A run that finds a violation ends before it measures its last image.
-        let begun = Some(kept.vitals).filter(|vitals| vitals.iter().any(|value| *value > 0));
-        let vitals = begun.or(measured).unwrap_or_default();
+        let is_begun = run.vitals.iter().any(|value| *value > 0);
+        let vitals = if is_begun { run.vitals } else { run.measured };
         Vital::ALL.iter().copied().zip(vitals).filter(|(_, value)| *value > 0).collect()
     }
 
-    fn push(&self, entry: LogEntry) {
-        let mut kept = self.kept.borrow_mut();
-        match kept.entries.len() < MAX_LOGGED {
-            true => kept.entries.push(entry),
-            false => kept.lost += 1,
+    fn print(&self, entry: LogEntry<'_>) {
+        let mut printed = self.printed.borrow_mut();
+        let Some(PrintedEvents { printer, out, entries, lost }) = &mut *printed else { return };
+        if *entries == MAX_LOGGED {
+            *lost += 1;
+            return;
         }
+        *entries += 1;
+        if printer.print(entry, &mut **out).is_err() {
+            *printed = None;
+        }
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("run", &self.run).finish_non_exhaustive()
     }
 }
 
 impl Observer for Log {
     fn begin(&self, state: State) {
-        self.push(LogEntry::Begin(state));
+        self.print(LogEntry::Begin(state));
     }
 
     fn event(&self, state: State, event: Event) {
-        self.push(LogEntry::Event(state, event));
+        self.print(LogEntry::Event(state, event));
     }
 
     fn rare(&self, rare: Rare) {
-        self.push(LogEntry::Rare(rare));
+        self.print(LogEntry::Rare(rare));
     }
 
     fn vital(&self, vital: Vital, value: u64) {
-        let kept = &mut self.kept.borrow_mut().vitals[vital.index()];
+        let kept = &mut self.run.borrow_mut().vitals[vital.index()];
         *kept = value.max(*kept);
     }
 
     fn reason(&self, text: &str) {
-        self.push(LogEntry::Reason(text.to_string()));
+        self.print(LogEntry::Reason(text));
     }
 
     fn measured(&self) {
-        let vitals = std::mem::take(&mut self.kept.borrow_mut().vitals);
-        self.push(LogEntry::Measured(vitals));
-    }
-}
-
-/// Prints a line for each chain: the state, then the events. `×` and a number follow an event that repeats.
-impl fmt::Display for Log {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kept = self.kept.borrow();
-        let mut line = Line::default();
-        for entry in &kept.entries {
-            match entry {
-                LogEntry::Begin(state) => line.end_before(*state, true, f)?,
-                LogEntry::Event(state, event) => {
-                    line.end_before(*state, false, f)?;
-                    line.add(*event);
-                }
-                LogEntry::Reason(text) => {
-                    line.end(f)?;
-                    writeln!(f, "{:>16}  {text}", "reason")?;
-                }
-                LogEntry::Rare(rare) => {
-                    line.end(f)?;
-                    writeln!(f, "{:>16}  {}", "rare", rare.name())?;
-                }
-                LogEntry::Measured(vitals) => {
-                    line.end(f)?;
-                    let values = Vital::ALL.iter().zip(vitals).filter(|(_, value)| **value > 0);
-                    let named = values.map(|(vital, value)| format!("{} {value}", vital.name()));
-                    writeln!(f, "{:>16}  {}", "vitals", named.collect::<Vec<_>>().join(", "))?;
-                }
-            }
-        }
-        line.end(f)?;
-        if kept.lost > 0 {
-            writeln!(f, "{:>16}  {} more entries", "…", kept.lost)?;
-        }
-        Ok(())
-    }
-}
-
-/// A line in progress.
-#[derive(Default)]
-struct Line {
-    state: Option<State>,
-    events: Vec<(Event, u32)>,
-}
-
-impl Line {
-    fn add(&mut self, event: Event) {
-        match self.events.last_mut() {
-            Some((last, count)) if *last == event => *count += 1,
-            _ => self.events.push((event, 1)),
-        }
-    }
-
-    /// Ends the line if the next entry belongs to another state or begins a chain.
-    fn end_before(
-        &mut self,
-        state: State,
-        begins: bool,
-        f: &mut fmt::Formatter<'_>,
-    ) -> fmt::Result {
-        if begins || self.state != Some(state) {
-            self.end(f)?;
-            self.state = Some(state);
-        }
-        if begins {
-            self.events.push((Event::Start, 1));
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state.take();
-        let events = std::mem::take(&mut self.events);
-        let Some(state) = state.filter(|_| events.iter().any(|(event, _)| *event != Event::Start))
-        else {
-            return Ok(());
-        };
-        write!(f, "{:>16}  ", state.name())?;
-        for (at, (event, count)) in events.iter().enumerate() {
-            f.write_str(if at == 0 { "" } else { " → " })?;
-            f.write_str(event.name())?;
-            if *count > 1 {
-                write!(f, " ×{count}")?;
-            }
-        }
-        f.write_str("\n")
+        let vitals = std::mem::take(&mut self.run.borrow_mut().vitals);
+        self.run.borrow_mut().measured = vitals;
+        self.print(LogEntry::Measured(&vitals));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
+
+    /// A text of which a copy is kept.
+    #[derive(Clone, Default)]
+    struct Text(Rc<RefCell<String>>);
+
+    impl fmt::Write for Text {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.borrow_mut().push_str(text);
+            Ok(())
+        }
+    }
+
+    /// Returns a log, and the text that it prints.
+    fn printing() -> (Log, Text) {
+        let (log, text) = (Log::default(), Text::default());
+        log.print_next_run(Box::new(text.clone()));
+        (log, text)
+    }
 
     #[test]
     fn a_chain_is_a_line() {
-        let log = Log::new();
+        let (log, text) = printing();
         log.begin(State::AllocateTable);
         log.begin(State::WalkL2);
         log.event(State::WalkL2, Event::Piece);
@@ -204,18 +164,33 @@ mod tests {
         log.event(State::WalkL2, Event::Failed);
         log.vital(Vital::Extents, 2);
         log.measured();
+        log.end_run();
         let expected = "         walk L2  start → piece → normal ×2\n            rare  no hole left\n         \
             walk L2  failed\n          vitals  extents 2\n";
-        assert_eq!(log.to_string(), expected);
+        assert_eq!(*text.0.borrow(), expected);
+        assert_eq!(log.vitals(), [(Vital::Extents, 2)]);
+    }
+
+    #[test]
+    fn an_event_is_printed_when_it_occurs() {
+        let (log, text) = printing();
+        log.begin(State::WalkL2);
+        log.event(State::WalkL2, Event::Piece);
+        // Here the process may end.
+        assert_eq!(*text.0.borrow(), "         walk L2  start → piece");
+        log.end_run();
+        // Only one run is printed.
+        log.event(State::WalkL2, Event::Normal);
+        assert_eq!(*text.0.borrow(), "         walk L2  start → piece\n");
     }
 
     #[test]
     fn what_does_not_fit_is_counted() {
-        let log = Log::new();
+        let (log, text) = printing();
         for _ in 0..MAX_LOGGED + 3 {
             log.event(State::Emit, Event::Normal);
         }
-        assert_eq!((log.kept.borrow().entries.len(), log.lost()), (MAX_LOGGED, 3));
-        assert!(log.to_string().ends_with("…  3 more entries\n"));
+        log.end_run();
+        assert!(text.0.borrow().ends_with("normal ×65536\n               …  3 more entries\n"));
     }
 }
