@@ -8,13 +8,13 @@ use std::fmt;
 use crate::disk::limits::MAX_LOGGED;
 use crate::disk::observer::{Event, Observer, Rare, State, Vital};
 
-use printer::LogPrinter;
+use printer::{LogEntry, LogPrinter};
 
 /// A log that prints up to `MAX_LOGGED` entries of a run, if it has a place for the text, and keeps vitals.
 #[derive(Default)]
 pub struct Log {
     run: RefCell<LoggedRun>,
-    /// Where the entries of the run go.
+    /// The text of the run, if it is printed.
     printed: RefCell<Option<PrintedEvents>>,
 }
 
@@ -32,21 +32,6 @@ struct PrintedEvents {
     entries: usize,
     /// The number of entries that exceeded the limit.
     lost: u64,
-}
-
-/// An entry of the log.
-#[derive(Clone, Copy, Debug)]
-enum LogEntry<'r> {
-    /// The start of a chain.
-    Begin(State),
-    /// An event.
-    Event(State, Event),
-    /// A rare event.
-    Rare(Rare),
-    /// The reason of an error.
-    Reason(&'r str),
-    /// The end of an image, with its vitals in order.
-    Measured(&'r [u64; Vital::COUNT]),
 }
 
 impl Log {

@@ -2,9 +2,22 @@
 
 use std::fmt;
 
-use crate::disk::observer::{Event, State, Vital};
+use crate::disk::observer::{Event, Rare, State, Vital};
 
-use super::LogEntry;
+/// An entry of the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LogEntry<'r> {
+    /// The start of a chain.
+    Begin(State),
+    /// An event.
+    Event(State, Event),
+    /// A rare event.
+    Rare(Rare),
+    /// The reason of an error.
+    Reason(&'r str),
+    /// The end of an image, with its vitals in order.
+    Measured(&'r [u64; Vital::COUNT]),
+}
 
 /// Prints entries: a line for each chain, with the state and then the events. An event is printed when it occurs, and the
 /// number of its repetitions (`×3`) when something else follows. All entries of a run go to the same place.
