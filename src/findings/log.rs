@@ -35,8 +35,8 @@ struct PrintedEvents {
 }
 
 impl Log {
-    /// Prints the entries of the next run to `out`, each when it occurs, so that an input that ends its process leaves its
-    /// events. After an entry that cannot be written, no other is.
+    /// Prints the entries of the next run to `out`, each when it occurs, so that an input that ends its process leaves
+    /// its events. After an entry that cannot be written, no other is.
     pub fn print_next_run(&self, out: Box<dyn fmt::Write>) {
         let printer = LogPrinter::default();
         *self.printed.borrow_mut() = Some(PrintedEvents { printer, out, entries: 0, lost: 0 });

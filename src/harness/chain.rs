@@ -247,8 +247,8 @@ impl ChainFile {
         }
     }
 
-    /// Reads a file of which faults or an engine have changed bytes. It is not part of [`Storage::read_at`], so that the
-    /// compiler puts the read of a built file into its callers.
+    /// Reads a file of which faults or an engine have changed bytes. It is not part of [`Storage::read_at`], so that
+    /// the compiler puts the read of a built file into its callers.
     #[cold]
     fn read_changed(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
         match &self.bytes {

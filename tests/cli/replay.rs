@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::support::{Damaged, error_line, qcowfuzz, text, with_image};
 
@@ -155,6 +156,21 @@ fn events_are_printed_for_one_input() {
     assert_eq!(output.status.code(), Some(2));
     let refused = "--events: found several inputs, expected one";
     assert_eq!(error_line(&output), refused);
+}
+
+/// A stack overflow ends the process. A small stack stands for a deep recursion of the code under test.
+#[test]
+fn an_input_that_ends_its_process_leaves_its_events() {
+    let dir = corpus("map_extents");
+    let program = env!("CARGO_BIN_EXE_qcowfuzz");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -s 200 && exec \"$0\" replay --events chain_raw", program]);
+    let output = command.current_dir(&dir).output().unwrap();
+    assert_eq!(output.status.code(), None, "{output:?}");
+    assert!(
+        text(&output.stdout).starts_with("events:\n           build  start → normal"),
+        "{output:?}"
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{Draft, DraftImage};
 const MAX_PREALLOCATED_BYTES: u64 = 16 << 20;
 /// The largest disk whose clusters are preallocated without data, in bytes.
 const MAX_PREALLOCATED_TABLES_BYTES: u64 = 64 << 20;
-/// The largest disk with a raw data file, in bytes. QEMU allocates all of its clusters, so that `qemu-img convert` reads
+/// The largest disk with a raw data file, in bytes. QEMU allocates all of its clusters, and `qemu-img convert` reads
 /// them all: 25 GiB take it 40 seconds.
 const MAX_DATA_FILE_RAW_BYTES: u64 = 256 << 20;
 

@@ -19,8 +19,8 @@ pub(super) enum LogEntry<'r> {
     Measured(&'r [u64; Vital::COUNT]),
 }
 
-/// Prints entries: a line for each chain, with the state and then the events. An event is printed when it occurs, and the
-/// number of its repetitions (`×3`) when something else follows. All entries of a run go to the same place.
+/// Prints entries: a line for each chain, with the state and then the events. An event is printed when it occurs, and
+/// the number of its repetitions (`×3`) when something else follows. All entries of a run go to the same place.
 #[derive(Default)]
 pub(super) struct LogPrinter {
     /// The state of the chain, if there is one. Its line begins with the first event.
