@@ -1,5 +1,7 @@
-//! `state`: prints the coverage of a corpus by name, compares and prunes corpora, and merges folders of inputs.
+//! `state`: prints the coverage of a corpus by name and the state of a campaign, compares and prunes corpora, and
+//! merges folders of inputs.
 
+mod campaign;
 mod show;
 
 use std::io::{self, Write};
@@ -17,17 +19,19 @@ use crate::harness::targets::TargetKind;
 use super::exit::{Exit, ExitResult};
 use super::print::{counted, print};
 use super::target;
+use campaign::CampaignReport;
 use show::Show;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Every file of a folder is an input, in the order of the names; subfolders are ignored. \
+Every file of a corpus folder is an input, in the order of the names; subfolders are ignored. \
 docs/feedback.md lists the edges, events and vitals that a corpus can cover.
 
 Exit codes: 0 nothing was found; 1 an input shows a violation, which 'qcowfuzz replay' prints; 2 a \
 folder or an input could not be read, or an output could not be written.
 
 Examples: qcowfuzz state show corpus/map_extents
+          qcowfuzz state campaign --target hostile
           qcowfuzz state prune corpus/hostile -o smaller --target hostile
           qcowfuzz state merge corpus/map_extents elsewhere/map_extents -o smaller")]
 pub struct Arguments {
@@ -50,6 +54,19 @@ enum What {
         /// Print at most N of the rarest edges
         #[arg(long, value_name = "N", default_value_t = 20)]
         rarest: usize,
+    },
+    /// Print the parents of a campaign's inputs, and what each mutation is worth
+    ///
+    /// An input is chosen as a parent by its weight. Children are those that were bred from it; `kept` counts those that
+    /// were kept, and `barren` those since the last one that was kept. A mutation is chosen by its own weight times its
+    /// credit, which grows if its children are kept; older children count less. The campaign may be running.
+    Campaign {
+        /// The folder of the campaign, which 'qcowfuzz fuzz --dir' names
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+        /// Print at most N of the inputs of each job, those first that are chosen most often
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        most: usize,
     },
     /// Print what each of two corpora covers and the other does not
     Diff {
@@ -100,6 +117,9 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
                 corpus.violations,
             )
         }
+        What::Campaign { dir, most } => {
+            (StateSummary::Campaign(CampaignReport::of(dir, target, *most)?), 0)
+        }
         What::Diff { one, other } => {
             let (one, other) = (read(one)?, read(other)?);
             let violations = one.violations + other.violations;
@@ -125,6 +145,7 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
 #[serde(untagged)]
 enum StateSummary {
     Show(Box<Show>),
+    Campaign(CampaignReport),
     Diff(Diff),
     Prune(Pruned),
     Merge(Merged),
@@ -134,6 +155,7 @@ impl StateSummary {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Show(show) => show.print(out),
+            Self::Campaign(campaign) => campaign.print(out),
             Self::Diff(diff) => diff.print(out),
             Self::Prune(pruned) => print_pruned(pruned, out),
             Self::Merge(merged) => print_merged(merged, out),

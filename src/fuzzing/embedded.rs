@@ -9,6 +9,7 @@
 
 pub(crate) mod credit;
 pub mod findings;
+pub(crate) mod job_report;
 pub(crate) mod pool;
 pub(crate) mod scoring;
 pub(crate) mod state;

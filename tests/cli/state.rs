@@ -1,6 +1,7 @@
 //! `state`: the coverage of the committed seeds, the difference of two corpora, and a smallest sufficient set of
 //! inputs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -112,4 +113,47 @@ fn a_path_that_is_no_folder_is_an_error() {
     fs::create_dir(dir.path().join("empty")).unwrap();
     let empty = json(dir.path(), &["show", "empty"]);
     assert_eq!((empty["inputs"].as_u64(), empty["edges"]["emit"].as_u64()), (Some(0), Some(0)));
+}
+
+#[test]
+fn the_state_of_a_campaign_has_parents_and_mutations() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = qcowfuzz(dir.path(), &["state", "campaign"]);
+    assert_eq!(missing.status.code(), Some(2));
+    let no_state = "./state/map_extents/job-0.json: No such file or directory (os error 2)";
+    assert_eq!(error_line(&missing), no_state);
+    // It creates nothing.
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    let fuzz = ["fuzz", "--runs", "2000", "--jobs", "1", "--dir", "campaign"];
+    assert_eq!(qcowfuzz(dir.path(), &fuzz).status.code(), Some(0));
+    let printed = json(dir.path(), &["campaign", "campaign", "--most", "100000"]);
+    let job = &printed["jobs"][0];
+    assert_eq!((&job["runs"], printed["jobs"].as_array().unwrap().len()), (&2000.into(), 1));
+    let parents = job["parents"].as_array().unwrap();
+    let files = fs::read_dir(dir.path().join("campaign/corpus/map_extents")).unwrap();
+    let files = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert_eq!(files.count(), parents.len());
+    let ancestors: BTreeMap<&str, u64> = parents
+        .iter()
+        .map(|one| (one["input"].as_str().unwrap(), one["depth"].as_u64().unwrap()))
+        .collect();
+    let mut without_parent = 0;
+    for one in parents {
+        match one["parent"].as_str() {
+            Some(parent) => assert_eq!(one["depth"], ancestors[parent] + 1, "{one}"),
+            None => without_parent += 1,
+        }
+    }
+    assert_eq!(job["without_parent"], without_parent);
+    let sum = |what: &str, list: &str| -> f64 {
+        job[list].as_array().unwrap().iter().map(|one| one[what].as_f64().unwrap()).sum()
+    };
+    for list in ["parents", "mutations"] {
+        assert!((sum("chosen_percent", list) - 100.0).abs() < 0.001, "{list}");
+    }
+    assert_eq!(sum("children", "parents"), 2000.0);
+    assert!(sum("kept", "mutations") >= sum("kept", "parents"), "{job}");
+    let text_form = qcowfuzz(dir.path(), &["state", "campaign", "campaign", "--most", "1"]);
+    let names = parents[0]["input"].as_str().unwrap();
+    assert!(text(&text_form.stdout).contains(names), "{text_form:?}");
 }

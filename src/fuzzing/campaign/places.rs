@@ -12,6 +12,11 @@ use crate::harness::targets::TargetKind;
 
 use super::error::CampaignError;
 
+/// Returns the file with the saved state of a job, in the folder of a campaign's state.
+fn state_of_job(folder: &Path, job: usize) -> PathBuf {
+    folder.join(format!("job-{job}.json"))
+}
+
 /// The folders and files of a target's campaign.
 #[derive(Clone, Debug)]
 pub struct Places {
@@ -84,7 +89,18 @@ impl Places {
 
     /// Returns the file with the saved state of a job.
     pub fn state(&self, job: usize) -> PathBuf {
-        self.state.join(format!("job-{job}.json"))
+        state_of_job(&self.state, job)
+    }
+
+    /// Reads the saved states of the jobs of a campaign of `target` under `dir`. Creates nothing.
+    ///
+    /// # Errors
+    /// There is no state, or it cannot be read.
+    pub fn saved_states(dir: &Path, target: TargetKind) -> Result<Vec<CampaignState>, Error> {
+        let folder = dir.join("state").join(target.name());
+        let first = [CampaignState::read(&state_of_job(&folder, 0))?];
+        let more = (1..).map(|job| state_of_job(&folder, job)).take_while(|path| path.exists());
+        first.map(Ok).into_iter().chain(more.map(|path| CampaignState::read(&path))).collect()
     }
 
     /// Returns the file with the input that a job runs.

@@ -23,6 +23,17 @@ pub struct Credit {
     kept: Weights,
 }
 
+/// The worth of a mutation. Older children count less.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worth {
+    /// The number of children that it helped to breed.
+    pub children: u64,
+    /// The number of those that were kept.
+    pub kept: f64,
+    /// The factor by which credit changes its weight.
+    pub credit: f64,
+}
+
 impl Credit {
     /// Returns the present weight of each mutation.
     pub fn weights(&self) -> Weights {
@@ -38,6 +49,15 @@ impl Credit {
             *weight = MUTATIONS[place].weight * credit.clamp(MIN_CREDIT, MAX_CREDIT);
         }
         weights
+    }
+
+    /// Returns what the mutation at `place` is worth.
+    pub fn worth(&self, place: usize) -> Worth {
+        Worth {
+            children: self.children[place],
+            kept: self.kept[place] as f64 / KEPT as f64,
+            credit: self.weights()[place] as f64 / (MUTATIONS[place].weight * EVEN) as f64,
+        }
     }
 
     /// Counts a child that the mutations `used` bred, and whether it was kept.

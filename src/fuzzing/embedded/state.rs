@@ -30,17 +30,17 @@ pub struct CampaignState {
 
 /// A saved [`PoolEntry`], without the features and the lineage, which a run of the input restores.
 #[derive(Debug, Serialize, Deserialize)]
-struct Saved {
+pub(super) struct Saved {
     #[serde(with = "hex::serde")]
-    input: Vec<u8>,
+    pub(super) input: Vec<u8>,
     coverage: String,
-    parent: Option<usize>,
-    depth: u32,
-    picks: u32,
-    kept: u32,
-    barren: u32,
+    pub(super) parent: Option<usize>,
+    pub(super) depth: u32,
+    pub(super) picks: u32,
+    pub(super) kept: u32,
+    pub(super) barren: u32,
     watermarks: Watermarks,
-    weight: u64,
+    pub(super) weight: u64,
 }
 
 impl CampaignState {
@@ -68,6 +68,16 @@ impl CampaignState {
     /// Returns the number of children that were run.
     pub fn runs(&self) -> u64 {
         self.runs
+    }
+
+    /// Returns the inputs of the pool, in the order in which they were added.
+    pub(super) fn entries(&self) -> &[Saved] {
+        &self.entries
+    }
+
+    /// Returns the credit of the mutations.
+    pub(super) fn credit(&self) -> &Credit {
+        &self.credit
     }
 }
 
