@@ -57,9 +57,10 @@ enum What {
     },
     /// Print the parents of a campaign's inputs, and what each mutation is worth
     ///
-    /// An input is chosen as a parent by its weight. Children are those that were bred from it; `kept` counts those that
-    /// were kept, and `barren` those since the last one that was kept. A mutation is chosen by its own weight times its
-    /// credit, which grows if its children are kept; older children count less. The campaign may be running.
+    /// An input is chosen as a parent by its weight. Its children are the inputs that were bred from it: 'kept' counts
+    /// those that were kept, and 'barren' those since the last one that was kept. A mutation is chosen by its own
+    /// weight times its credit, which grows if its children are kept. Older children count less. The campaign may be
+    /// running.
     Campaign {
         /// The folder of the campaign, which 'qcowfuzz fuzz --dir' names
         #[arg(default_value = ".")]
