@@ -110,13 +110,14 @@ impl Pattern {
             }
             Self::Stripes { rng_seed, unit, count } => {
                 let mut entropy = Entropy::new(rng_seed);
+                let zeros = [0; FILE_BLOCK_BYTES as usize];
                 let mut out = BufWriter::with_capacity(WRITTEN_BYTES, &file);
                 for _ in 0..count {
                     let data: Vec<u8> = (0..unit).map(|_| entropy.next_u64() as u8 | 1).collect();
                     out.write_all(&data)?;
                     // A file system has no smaller holes. With zeros instead, one system call writes many stripes.
                     match unit < FILE_BLOCK_BYTES {
-                        true => out.write_all(&vec![0; data.len()])?,
+                        true => out.write_all(&zeros[..data.len()])?,
                         false => out.seek_relative(unit.cast_signed())?,
                     }
                 }

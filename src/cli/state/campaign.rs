@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::cli::print::counted;
 use crate::disk::error::Error;
 use crate::fuzzing::campaign::Places;
-use crate::fuzzing::embedded::job_report::{JobReport, MutationReport, ParentReport};
+use crate::fuzzing::embedded::credit::MutationWorth;
+use crate::fuzzing::embedded::job_report::{JobReport, ParentReport};
 use crate::harness::targets::TargetKind;
 
 /// The saved state of a campaign, job by job.
@@ -53,7 +54,7 @@ fn print_job(number: usize, job: &JobReport, out: &mut impl Write) -> io::Result
         )?;
     }
     writeln!(out, "\n{:>8} {:>9} {:>8} {:>8}  mutation", "chosen", "children", "kept", "credit")?;
-    for MutationReport { mutation, chosen_percent, children, kept, credit } in mutations {
+    for MutationWorth { mutation, chosen_percent, children, kept, credit } in mutations {
         writeln!(
             out,
             "{chosen_percent:>7.2}% {children:>9} {kept:>8.1} {credit:>6.2} ×  {mutation}"

@@ -23,14 +23,18 @@ pub struct Credit {
     kept: Weights,
 }
 
-/// The worth of a mutation. Older children count less.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Worth {
-    /// The number of children that it helped to breed.
+/// The worth of a mutation, for people and scripts.
+#[derive(Debug, Serialize)]
+pub struct MutationWorth {
+    /// The name.
+    pub mutation: &'static str,
+    /// The share of all choices of a mutation that fall on this one, in percent.
+    pub chosen_percent: f64,
+    /// The number of children that it helped to breed. Older children count less.
     pub children: u64,
-    /// The number of those that were kept.
+    /// The number of those that were kept. Older ones count less, so this has a fraction.
     pub kept: f64,
-    /// The factor by which credit changes its weight.
+    /// The factor by which its children change its weight, from 0.25 to 4.
     pub credit: f64,
 }
 
@@ -51,13 +55,20 @@ impl Credit {
         weights
     }
 
-    /// Returns what the mutation at `place` is worth.
-    pub fn worth(&self, place: usize) -> Worth {
-        Worth {
+    /// Returns the worth of each mutation, the one that is worth most first.
+    pub fn worth(&self) -> Vec<MutationWorth> {
+        let weights = self.weights();
+        let all: u64 = weights.iter().sum();
+        let worth = |(place, weight): (usize, u64)| MutationWorth {
+            mutation: MUTATIONS[place].name,
+            chosen_percent: 100.0 * weight as f64 / all as f64,
             children: self.children[place],
             kept: self.kept[place] as f64 / KEPT as f64,
-            credit: self.weights()[place] as f64 / (MUTATIONS[place].weight * EVEN) as f64,
-        }
+            credit: weight as f64 / (MUTATIONS[place].weight * EVEN) as f64,
+        };
+        let mut mutations: Vec<_> = weights.into_iter().enumerate().map(worth).collect();
+        mutations.sort_by(|one, other| other.credit.total_cmp(&one.credit));
+        mutations
     }
 
     /// Counts a child that the mutations `used` bred, and whether it was kept.

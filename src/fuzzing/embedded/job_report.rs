@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::fuzzing::corpus::name;
-use crate::fuzzing::mutators::MUTATIONS;
 
+use super::credit::MutationWorth;
 use super::state::{CampaignState, Saved};
 
 /// The state of a job, for people and scripts.
@@ -21,7 +21,7 @@ pub struct JobReport {
     /// The inputs, the one that is chosen most often first.
     pub parents: Vec<ParentReport>,
     /// The mutations, the one that is worth most first.
-    pub mutations: Vec<MutationReport>,
+    pub mutations: Vec<MutationWorth>,
 }
 
 /// An input, and the children that were bred from it.
@@ -43,21 +43,6 @@ pub struct ParentReport {
     pub barren: u32,
 }
 
-/// The worth of a mutation.
-#[derive(Debug, Serialize)]
-pub struct MutationReport {
-    /// The name.
-    pub mutation: &'static str,
-    /// The share of all choices of a mutation that fall on this one, in percent.
-    pub chosen_percent: f64,
-    /// The number of children that it helped to breed. Older children count less.
-    pub children: u64,
-    /// The number of those that were kept. Older ones count less, so this has a fraction.
-    pub kept: f64,
-    /// The factor by which its children change its weight, from 0.25 to 4.
-    pub credit: f64,
-}
-
 impl JobReport {
     /// Summarizes the state of a job.
     pub fn of(state: &CampaignState) -> Self {
@@ -68,7 +53,7 @@ impl JobReport {
             input: named(entry),
             parent: entry.parent.and_then(|place| entries.get(place)).map(named),
             depth: entry.depth,
-            chosen_percent: percent(entry.weight, all),
+            chosen_percent: 100.0 * entry.weight as f64 / all.max(1) as f64,
             children: entry.picks,
             kept: entry.kept,
             barren: entry.barren,
@@ -81,29 +66,7 @@ impl JobReport {
             without_parent: entries.iter().filter(|entry| entry.parent.is_none()).count(),
             greatest_depth: entries.iter().map(|entry| entry.depth).max().unwrap_or(0),
             parents,
-            mutations: mutations(state),
+            mutations: state.credit().worth(),
         }
     }
-}
-
-fn mutations(state: &CampaignState) -> Vec<MutationReport> {
-    let weights = state.credit().weights();
-    let all = weights.iter().sum();
-    let report = |(place, weight): (usize, u64)| {
-        let worth = state.credit().worth(place);
-        MutationReport {
-            mutation: MUTATIONS[place].name,
-            chosen_percent: percent(weight, all),
-            children: worth.children,
-            kept: worth.kept,
-            credit: worth.credit,
-        }
-    };
-    let mut mutations: Vec<_> = weights.into_iter().enumerate().map(report).collect();
-    mutations.sort_by(|one, other| other.credit.total_cmp(&one.credit));
-    mutations
-}
-
-fn percent(part: u64, all: u64) -> f64 {
-    100.0 * part as f64 / all.max(1) as f64
 }
