@@ -127,6 +127,9 @@ pub mod images {
         pub use crate::images::qcow2::*;
     }
 }
+pub mod writers {
+    pub use crate::writers::*;
+}
 pub mod programs {
     pub mod interpreter {
         pub use crate::programs::interpreter::*;

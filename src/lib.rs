@@ -65,6 +65,7 @@ pub mod images;
 pub mod internal;
 pub mod programs;
 pub mod walkers;
+mod writers;
 
 #[doc(no_inline)]
 pub use harness::prelude;

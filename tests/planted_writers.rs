@@ -8,14 +8,14 @@ mod writers;
 use qcowfuzz::disk::offsets::GuestOffset;
 use qcowfuzz::harness::chain::ChainFolder;
 use qcowfuzz::harness::engine::Engine;
-use qcowfuzz::harness::{Checks, Pipeline};
+use qcowfuzz::harness::{Checks, Pipeline, Walker};
 use qcowfuzz::images::Limits;
 use qcowfuzz::internal::harness::writing::{WriteRequest, WriterJudge};
 use qcowfuzz::internal::images::entropy::Entropy;
 use qcowfuzz::programs::generate::generate_any;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
-use writers::{FAULTS, SmallWriter, requests};
+use writers::{FAULTS, requests};
 
 /// The number of programs whose images qemu-img checks.
 const QEMU_PROGRAMS: u64 = 120;
@@ -55,11 +55,11 @@ fn program(rng_seed: u64) -> Program {
 }
 
 /// Has a writer change the last image of a program. Returns the fingerprint of the violation.
-fn judge(judge: &mut WriterJudge, writer: &mut SmallWriter, rng_seed: u64) -> Option<String> {
+fn judge(judge: &mut WriterJudge, writer: &mut Walker, rng_seed: u64) -> Option<String> {
     let is_long = rng_seed >= PROGRAMS;
     let program = if is_long { program_before_a_long_write(rng_seed) } else { program(rng_seed) };
     let mut pipeline = Pipeline::default();
-    pipeline.load(&program.encode(), &writer.claims());
+    pipeline.load(&program.encode(), &writer.write_claims());
     let mut entropy = Entropy::new(rng_seed);
     let run = pipeline.run(Limits::WALKED, Checks::AtCheckpoints, &(), |case| {
         if !case.in_full {
@@ -75,7 +75,7 @@ fn judge(judge: &mut WriterJudge, writer: &mut SmallWriter, rng_seed: u64) -> Op
 
 #[test]
 fn a_writer_without_a_fault_passes() {
-    let (mut writer_judge, mut writer) = (WriterJudge::default(), SmallWriter::default());
+    let (mut writer_judge, mut writer) = (WriterJudge::default(), Walker::default());
     for rng_seed in 0..PROGRAMS + LONG_WRITES {
         let found = judge(&mut writer_judge, &mut writer, rng_seed);
         assert_eq!(found, None, "program {rng_seed}");
@@ -91,14 +91,14 @@ const ENOUGH: usize = 8;
 fn each_planted_fault_is_found() {
     let mut writer_judge = WriterJudge::default();
     for planted in FAULTS {
-        let mut writer = SmallWriter { fault: Some(planted.fault) };
+        let mut writer = Walker::default().with_fault(planted.fault);
         let seeds = (0..PROGRAMS + LONG_WRITES).rev();
         let found = seeds.filter_map(|rng_seed| judge(&mut writer_judge, &mut writer, rng_seed));
         let found: Vec<String> = found.take(ENOUGH).collect();
-        assert!(found.len() >= LEAST, "{}: {found:?}", planted.name);
+        assert!(found.len() >= LEAST, "{}: {found:?}", planted.fault.name());
         let is_expected =
             |name: &&String| planted.found_by.iter().any(|start| name.starts_with(start));
-        assert_eq!(found.iter().find(|name| !is_expected(name)), None, "{}", planted.name);
+        assert_eq!(found.iter().find(|name| !is_expected(name)), None, "{}", planted.fault.name());
     }
 }
 
@@ -107,7 +107,7 @@ fn qemu_finds_no_fault_in_written_images() {
     if !qemu::tools_are_there("qemu_finds_no_fault_in_written_images") {
         return;
     }
-    let (mut writer_judge, mut writer) = (WriterJudge::default(), SmallWriter::default());
+    let (mut writer_judge, mut writer) = (WriterJudge::default(), Walker::default());
     let dir = tempfile::tempdir().unwrap();
     let mut folder = ChainFolder::new(dir.path(), MAX_FOLDER_BYTES);
     let mut checked = 0;

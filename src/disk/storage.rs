@@ -129,6 +129,15 @@ pub trait Storage {
     }
 }
 
+/// An image that can be written, by any holder of a reference.
+pub trait WritableStorage: Storage {
+    /// Writes `bytes` at `offset`. The file grows to their end.
+    ///
+    /// # Errors
+    /// The bytes could not be written.
+    fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError>;
+}
+
 /// Reads `first..until` into `scratch` as an answer of [`Storage::next_data`]: as much as fits, beginning at the
 /// grain that holds `first`. Grains are counted from `from`.
 pub(crate) fn read_widened<'a>(

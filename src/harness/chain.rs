@@ -12,7 +12,7 @@ use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage;
-use crate::disk::storage::{Data, Layer, Storage, Stored};
+use crate::disk::storage::{Data, Layer, Storage, Stored, WritableStorage};
 use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
 use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
@@ -308,6 +308,12 @@ impl Storage for ChainFile {
         };
         self.meter.count_bytes(data.map_or(0, |data| data.bytes.len()));
         Ok(data)
+    }
+}
+
+impl WritableStorage for ChainFile {
+    fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
+        Self::write_at(self, offset, bytes)
     }
 }
 

@@ -65,6 +65,12 @@ pub trait Engine {
     /// The image is refused, or cannot be read.
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError>;
 
+    /// Returns the features of the images to which the engine can write: by default, those that it claims to read. The
+    /// target `writes` has no other images.
+    fn write_claims(&self) -> Claims {
+        self.claims()
+    }
+
     /// Opens the image at the top of `chain` for reading and writing. Only its file can be written
     /// ([`ChainFile::write_at`](super::chain::ChainFile::write_at)). By default, the engine does not write.
     ///
@@ -303,6 +309,10 @@ macro_rules! pass_on_to_engine {
 
         fn claims(&self) -> $crate::harness::claims::Claims {
             self.engine.claims()
+        }
+
+        fn write_claims(&self) -> $crate::harness::claims::Claims {
+            self.engine.write_claims()
         }
 
         fn policy(&self) -> $crate::harness::claims::EnginePolicy {

@@ -1,25 +1,29 @@
-//! Our own walker, the first engine under test.
+//! Our own walker and our small writer, the first engine under test.
 
 use smallvec::SmallVec;
 
 use crate::disk::extent::{Visitor, Window};
+use crate::disk::features::Feature;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
 use crate::walkers;
 use crate::walkers::{MapError, WalkScratch};
+use crate::writers::{WriteError, Writer, WriterFault};
 
 use super::chain::{Chain, ChainFile, ChainLayer};
 use super::claims::Claims;
-use super::engine::{Engine, EngineError, OpenDisk};
+use super::engine::{Answer, Engine, EngineError, OpenDisk};
 use super::status::GuestRun;
 
-/// Our walker as an engine; it reports events to its observer.
+/// Our walker as an engine; it reports events to its observer. It writes qcow2 images with the small writer.
 #[derive(Debug)]
 pub struct Walker<O: Observer = ()> {
     scratch: WalkScratch,
     observer: O,
+    /// The fault of the writer.
+    fault: Option<WriterFault>,
 }
 
 impl Default for Walker {
@@ -32,7 +36,18 @@ impl Default for Walker {
 impl<O: Observer> Walker<O> {
     /// Creates a walker that reports events to `observer`.
     pub fn observed(observer: O) -> Self {
-        Self { scratch: WalkScratch::default(), observer }
+        Self { scratch: WalkScratch::default(), observer, fault: None }
+    }
+
+    /// Plants a fault in the writer.
+    pub fn with_fault(self, fault: WriterFault) -> Self {
+        Self { fault: Some(fault), ..self }
+    }
+
+    /// Opens the first image of `chain` for reading.
+    fn opened<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s, O>> {
+        let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), &self.observer)?;
+        Ok(WalkerDisk { disk, scratch: &mut self.scratch, writer: None })
     }
 }
 
@@ -55,8 +70,25 @@ impl<O: Observer> Engine for Walker<O> {
     }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), &self.observer)?;
-        Ok(WalkerDisk { disk, scratch: &mut self.scratch })
+        self.opened(chain)
+    }
+
+    fn write_claims(&self) -> Claims {
+        Claims::QCOW2.no(&[
+            Feature::ExtendedL2,
+            Feature::DataFile,
+            Feature::RawDataFile,
+            Feature::Bitmaps,
+            Feature::Dirty,
+            Feature::OutOfDateRefcounts,
+            Feature::Corrupt,
+            Feature::UnknownBits,
+        ])
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s, O>> {
+        let writer = Writer::open(&layers(chain), self.fault)?;
+        Ok(WalkerDisk { writer: Some(writer), ..self.opened(chain)? })
     }
 
     fn open_snapshot<'s>(
@@ -64,9 +96,8 @@ impl<O: Observer> Engine for Walker<O> {
         chain: &'s Chain,
         index: u32,
     ) -> Result<WalkerDisk<'s, O>, EngineError> {
-        let disk = walkers::Disk::open_observed(chain.format(), &layers(chain), &self.observer)?;
-        let disk = disk.into_snapshot(index)?;
-        Ok(WalkerDisk { disk, scratch: &mut self.scratch })
+        let opened = self.opened(chain)?;
+        Ok(WalkerDisk { disk: opened.disk.into_snapshot(index)?, ..opened })
     }
 }
 
@@ -79,24 +110,76 @@ fn layers(chain: &Chain) -> SmallVec<[Layer<'_, ChainFile>; MAX_LAYERS]> {
 pub struct WalkerDisk<'s, O: Observer = ()> {
     disk: walkers::Disk<'s, ChainFile, &'s O>,
     scratch: &'s mut WalkScratch,
+    /// The writer, if the image is open for writing.
+    writer: Option<Writer<'s, ChainFile>>,
+}
+
+impl<'s, O: Observer> WalkerDisk<'s, O> {
+    /// Reports an error if the disk is open for writing: the walker knows only the disk that it has opened.
+    fn check_unchanged(&self) -> Answer {
+        match self.writer {
+            None => Ok(()),
+            Some(_) => Err(EngineError::NotAsked),
+        }
+    }
+
+    /// Returns the writer.
+    fn writer(&mut self) -> Answer<&mut Writer<'s, ChainFile>> {
+        self.writer.as_mut().ok_or(EngineError::NotAsked)
+    }
 }
 
 impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     fn virtual_size_bytes(&self) -> u64 {
-        self.disk.virtual_size_bytes()
+        match &self.writer {
+            None => self.disk.virtual_size_bytes(),
+            Some(writer) => writer.virtual_size_bytes(),
+        }
     }
 
     fn map(&mut self, window: Window, visitor: &mut impl Visitor) -> Result<(), EngineError> {
+        self.check_unchanged()?;
         Ok(walkers::map_extents(&self.disk, window, self.scratch, visitor)?)
     }
 
     fn status(&mut self, guest: GuestOffset) -> Result<GuestRun, EngineError> {
+        self.check_unchanged()?;
         let status = walkers::lookup(&self.disk, guest)?.into();
         Ok(GuestRun { length_bytes: 1, status })
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), EngineError> {
-        Ok(walkers::read(&self.disk, guest, into, self.scratch)?)
+        match &mut self.writer {
+            None => Ok(walkers::read(&self.disk, guest, into, self.scratch)?),
+            Some(writer) => Ok(writer.read(guest, into)?),
+        }
+    }
+
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        Ok(self.writer()?.write(guest, bytes)?)
+    }
+
+    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        Ok(self.writer()?.write_zeroes(guest, length_bytes)?)
+    }
+
+    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        Ok(self.writer()?.discard(guest, length_bytes)?)
+    }
+
+    fn resize(&mut self, size_bytes: u64) -> Answer {
+        Ok(self.writer()?.resize(size_bytes)?)
+    }
+}
+
+impl From<WriteError> for EngineError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Storage(error) => Self::Storage(error),
+            WriteError::Image(error) => error.into(),
+            WriteError::Unsupported(_) => Self::Unsupported(Box::new(error)),
+            error => Self::Failed(Box::new(error)),
+        }
     }
 }
 

@@ -1,0 +1,67 @@
+//! The faults that tests plant in the small writer.
+
+/// Defines [`WriterFault`] from the faults with their names.
+macro_rules! faults {
+    ($($(#[$doc:meta])* $fault:ident $name:literal,)+) => {
+        /// A fault of the small writer.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum WriterFault {
+            $($(#[$doc])* $fault,)+
+        }
+
+        impl WriterFault {
+            /// All faults.
+            pub const ALL: &[Self] = &[$(Self::$fault),+];
+
+            /// Returns the name of the fault.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$fault => $name,)+
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    /// A write changes a cluster that a snapshot shares in place.
+    CopiedIgnored "copied_ignored",
+    /// A request changes an L2 table that a snapshot shares in place.
+    SharedTable "shared_table",
+    /// A new cluster gets no refcount.
+    CountNotRaised "count_not_raised",
+    /// A cluster without a reference keeps its refcount.
+    CountNotLowered "count_not_lowered",
+    /// The entry of a new cluster is not marked as copied.
+    CopiedNotSet "copied_not_set",
+    /// The bytes before a write in a new cluster are lost.
+    HeadLost "head_lost",
+    /// The bytes behind a write in a new cluster are lost.
+    TailLost "tail_lost",
+    /// A new cluster lacks the bytes of the layers below.
+    BelowLost "below_lost",
+    /// A write goes over the compressed data of neighbours.
+    CompressedNeighbour "compressed_neighbour",
+    /// A range of zeros grows to whole clusters.
+    ZerosPastEnd "zeros_past_end",
+    /// A discard changes nothing.
+    DiscardIgnored "discard_ignored",
+    /// After a discard, the guest reads the layers below.
+    DiscardShowsBelow "discard_shows_below",
+    /// A write to a zero cluster keeps the zero flag.
+    ZeroFlagStays "zero_flag_stays",
+    /// The header keeps the old size of the disk.
+    SizeNotStored "size_not_stored",
+    /// The new part of a disk that has grown shows old bytes.
+    GrownTail "grown_tail",
+    /// Opening for writing changes the header.
+    OpenWrites "open_writes",
+    /// All clusters of a write go behind the first one.
+    AssumedNeighbours "assumed_neighbours",
+    /// The last bytes of a long write are missing.
+    EndMissing "end_missing",
+    /// The header keeps the place of a refcount table that has moved.
+    TableNotStored "table_not_stored",
+    /// A new refcount block does not count itself.
+    BlockNotCounted "block_not_counted",
+}

@@ -1,0 +1,268 @@
+//! The requests of a disk, cluster by cluster.
+//!
+//! # Arithmetic
+//! A disk ends before 2^63, so that no offset on it saturates.
+
+mod refcounts;
+mod tables;
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::disk::image_format::ImageFormat;
+use crate::disk::limits::MAX_LAYERS;
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::{Layer, WritableStorage};
+use crate::formats::qcow2::constants::{COPIED, L2_COMPRESSED, L2_ZERO, OFFSET_MASK};
+use crate::formats::qcow2::entry::{ClusterKind, L2Entry};
+use crate::formats::qcow2::geometry::Version;
+use crate::walkers;
+use crate::walkers::{Disk, WalkScratch};
+
+use super::{WriteError, WriterFault};
+use tables::Tables;
+
+/// The bytes that the fault [`WriterFault::EndMissing`] loses.
+const LOST_BYTES: usize = 512;
+
+/// A disk that is open for writing.
+pub struct Writer<'s, S: WritableStorage> {
+    chain: SmallVec<[Layer<'s, S>; MAX_LAYERS]>,
+    tables: Tables<'s, S>,
+    /// The disk as it is now, for reading. Every change closes it.
+    disk: Option<Disk<'s, S>>,
+    scratch: WalkScratch,
+}
+
+/// The host cluster behind the last piece of a write.
+type BehindLast = Option<HostOffset>;
+
+impl<'s, S: WritableStorage> Writer<'s, S> {
+    /// Opens the first image of `chain` for writing.
+    ///
+    /// # Errors
+    /// The image is malformed or not supported, or cannot be read.
+    pub fn open(chain: &[Layer<'s, S>], fault: Option<WriterFault>) -> Result<Self, WriteError> {
+        let image = chain.first().ok_or(WriteError::Malformed("the chain has no image"))?.image;
+        let tables = Tables::open(image, fault)?;
+        if tables.has(WriterFault::OpenWrites) && tables.geometry().version == Version::V3 {
+            tables.toggle_lazy_refcounts()?;
+        }
+        let chain = SmallVec::from_slice(chain);
+        Ok(Self { chain, tables, disk: None, scratch: WalkScratch::default() })
+    }
+
+    /// Returns the size of the disk.
+    pub fn virtual_size_bytes(&self) -> u64 {
+        self.tables.size_bytes()
+    }
+
+    /// Reads bytes of the disk as it is now.
+    ///
+    /// # Errors
+    /// The image is malformed there, or cannot be read.
+    pub fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Result<(), WriteError> {
+        if self.disk.is_none() {
+            self.scratch.forget();
+            self.disk = Some(Disk::open_as(ImageFormat::Qcow2, &self.chain)?);
+        }
+        match &self.disk {
+            Some(disk) => Ok(walkers::read(disk, guest, into, &mut self.scratch)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes bytes to the disk.
+    ///
+    /// # Errors
+    /// The image is malformed, or cannot be read or written. The same holds for all changes below.
+    pub fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Result<(), WriteError> {
+        let mut behind_last = None;
+        let mut rest = bytes;
+        let range = guest.get()..guest.get().saturating_add(bytes.len() as u64);
+        for part in self.by_clusters(range) {
+            let length = usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0);
+            let (piece, behind) = rest.split_at(length.min(rest.len()));
+            let is_first = piece.len() + behind.len() == bytes.len();
+            rest = behind;
+            let lost = match behind.is_empty() && !is_first {
+                true if self.tables.has(WriterFault::EndMissing) => LOST_BYTES,
+                _ => 0,
+            };
+            let kept = piece.len().checked_sub(lost).filter(|kept| *kept > 0);
+            self.write_piece(part.start, &piece[..kept.unwrap_or(piece.len())], &mut behind_last)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range of the disk read as zeros.
+    ///
+    /// # Errors
+    /// As for [`Writer::write`].
+    pub fn write_zeroes(
+        &mut self,
+        guest: GuestOffset,
+        length_bytes: u64,
+    ) -> Result<(), WriteError> {
+        let mut range = guest.get()..guest.get().saturating_add(length_bytes);
+        if self.tables.has(WriterFault::ZerosPastEnd) {
+            let cluster = self.tables.cluster_size().bytes();
+            range.start = range.start / cluster * cluster;
+            range.end = range.end.div_ceil(cluster).saturating_mul(cluster);
+            range.end = range.end.min(self.virtual_size_bytes());
+        }
+        self.zero(range)
+    }
+
+    /// Frees whole clusters, which then read as zeros.
+    ///
+    /// # Errors
+    /// As for [`Writer::write`].
+    pub fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Result<(), WriteError> {
+        let range = guest.get()..guest.get().saturating_add(length_bytes);
+        if self.tables.has(WriterFault::DiscardIgnored) {
+            return Ok(());
+        }
+        if self.tables.has(WriterFault::DiscardShowsBelow) {
+            for part in self.by_clusters(range) {
+                self.replace(part.start, 0)?;
+            }
+            return Ok(());
+        }
+        self.zero(range)
+    }
+
+    /// Gives the disk another size. New bytes are zeros.
+    ///
+    /// # Errors
+    /// As for [`Writer::write`].
+    pub fn resize(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+        let old = self.virtual_size_bytes();
+        self.disk = None;
+        self.tables.resize(size_bytes)?;
+        match self.tables.has(WriterFault::GrownTail) {
+            true => Ok(()),
+            false => self.zero(old..size_bytes),
+        }
+    }
+
+    /// Returns the parts of a range in each cluster.
+    fn by_clusters(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<S> {
+        let cluster = self.tables.cluster_size().bytes();
+        let next = move |at: u64| (at / cluster).saturating_add(1).saturating_mul(cluster);
+        let starts = std::iter::successors(Some(range.start), move |at| Some(next(*at)));
+        let parts = starts.map(move |start| start..next(start).min(range.end));
+        parts.take_while(move |part| part.start < range.end)
+    }
+
+    /// Writes bytes inside one cluster.
+    fn write_piece(
+        &mut self,
+        guest: u64,
+        bytes: &[u8],
+        behind_last: &mut BehindLast,
+    ) -> Result<(), WriteError> {
+        self.disk = None;
+        let cluster_size = self.tables.cluster_size();
+        let inside = guest & cluster_size.mask();
+        if let (Some(host), true) = (*behind_last, self.tables.has(WriterFault::AssumedNeighbours))
+        {
+            *behind_last = host.checked_add(cluster_size.bytes());
+            return self.tables.write(host, bytes);
+        }
+        let slot = self.tables.l2_slot(cluster_size.guest_cluster(GuestOffset::new(guest)))?;
+        let entry = self.tables.entry(slot)?;
+        if self.is_owned(entry) {
+            let host = HostOffset::new(entry & OFFSET_MASK);
+            *behind_last = host.checked_add(cluster_size.bytes());
+            return self.tables.write(host.saturating_add(inside), bytes);
+        }
+        let content = self.changed_cluster(guest, bytes, entry)?;
+        let new = match self.tables.kind(entry)? {
+            ClusterKind::Compressed(run) if self.tables.has(WriterFault::CompressedNeighbour) => {
+                cluster_size.host_offset(cluster_size.host_cluster(run.offset))
+            }
+            _ => self.tables.allocate(1)?,
+        };
+        self.tables.write(new, &content)?;
+        let copied = if self.tables.has(WriterFault::CopiedNotSet) { 0 } else { COPIED };
+        self.tables.set_entry(slot, new.get() | copied)?;
+        if new.get() != entry & OFFSET_MASK {
+            self.tables.free_entry(entry)?;
+        }
+        *behind_last = new.checked_add(cluster_size.bytes());
+        Ok(())
+    }
+
+    /// Reports whether an entry names a data cluster that nothing else uses.
+    fn is_owned(&self, entry: u64) -> bool {
+        let has_cluster = entry & L2_COMPRESSED == 0 && entry & OFFSET_MASK != 0;
+        let is_copied = L2Entry(entry).copied() || self.tables.has(WriterFault::CopiedIgnored);
+        let is_data = entry & L2_ZERO == 0 || self.tables.has(WriterFault::ZeroFlagStays);
+        has_cluster && is_copied && is_data
+    }
+
+    /// Returns the content of the cluster of `guest` with some bytes changed.
+    fn changed_cluster(
+        &mut self,
+        guest: u64,
+        bytes: &[u8],
+        entry: u64,
+    ) -> Result<Vec<u8>, WriteError> {
+        let cluster_size = self.tables.cluster_size();
+        let start = cluster_size.cluster_start(GuestOffset::new(guest));
+        let mut content = vec![0; cluster_size.bytes_usize()];
+        let there = self.virtual_size_bytes().saturating_sub(start.get());
+        let there = there.min(cluster_size.bytes()) as usize;
+        let is_below = self.tables.kind(entry)? == ClusterKind::Unallocated;
+        if !(is_below && self.tables.has(WriterFault::BelowLost)) {
+            self.read(start, &mut content[..there])?;
+            self.disk = None;
+        }
+        let (head, rest) =
+            content.split_at_mut(cluster_size.inside(GuestOffset::new(guest)) as usize);
+        let (changed, tail) = rest.split_at_mut(bytes.len().min(rest.len()));
+        changed.copy_from_slice(&bytes[..changed.len()]);
+        if self.tables.has(WriterFault::HeadLost) {
+            head.fill(0);
+        }
+        if self.tables.has(WriterFault::TailLost) {
+            tail.fill(0);
+        }
+        Ok(content)
+    }
+
+    /// Makes a range read as zeros: whole clusters by their entries.
+    fn zero(&mut self, range: Range<u64>) -> Result<(), WriteError> {
+        let entry = match (self.tables.geometry().version, self.chain.len()) {
+            (Version::V3, _) => Some(L2_ZERO),
+            (Version::V2, 1) => Some(0),
+            // Version 2 has no zero clusters.
+            (Version::V2, _) => None,
+        };
+        let (mask, size_bytes) = (self.tables.cluster_size().mask(), self.virtual_size_bytes());
+        for part in self.by_clusters(range) {
+            let ends_cluster = part.end & mask == 0 || part.end == size_bytes;
+            let is_whole = part.start & mask == 0 && ends_cluster;
+            match entry.filter(|_| is_whole) {
+                Some(entry) => self.replace(part.start, entry)?,
+                None => {
+                    let length = part.end.saturating_sub(part.start) as usize;
+                    self.write_piece(part.start, &vec![0; length], &mut None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a cluster another entry, and frees its host clusters.
+    fn replace(&mut self, guest: u64, entry: u64) -> Result<(), WriteError> {
+        self.disk = None;
+        let cluster = self.tables.cluster_size().guest_cluster(GuestOffset::new(guest));
+        let slot = self.tables.l2_slot(cluster)?;
+        let old = self.tables.entry(slot)?;
+        self.tables.set_entry(slot, entry)?;
+        self.tables.free_entry(old)
+    }
+}

@@ -1,0 +1,155 @@
+//! Reference counts: each change goes to the file at once.
+
+use crate::disk::clusters::HostCluster;
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::WritableStorage;
+use crate::formats::qcow2::refcount;
+use crate::writers::{WriteError, WriterFault};
+
+use super::tables::Tables;
+
+/// The offset of the header's field `refcount_table_offset`.
+const TABLE_OFFSET_AT: HostOffset = HostOffset::new(48);
+/// The offset of `refcount_table_clusters`.
+const TABLE_CLUSTERS_AT: HostOffset = HostOffset::new(56);
+/// The clusters behind the end of the file for which a longer table has room.
+const SPARE_CLUSTERS: u64 = 64;
+
+/// The place of a count in a refcount block.
+struct CountPlace {
+    at: HostOffset,
+    /// The first bit in that byte. Wider counts begin at 0.
+    shift: u32,
+}
+
+impl<S: WritableStorage> Tables<'_, S> {
+    /// Returns the number of counts in a refcount block.
+    fn per_block(&self) -> u64 {
+        (self.cluster_size().bytes() * 8) >> self.geometry().refcount_order
+    }
+
+    fn table_entries(&self) -> u64 {
+        let clusters = u64::from(self.header.refcount_table_clusters);
+        self.cluster_size().saturating_bytes(clusters) / 8
+    }
+
+    /// Allocates clusters at the end of the file. Returns the offset of the first.
+    pub(super) fn allocate(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
+        let first = self.append(clusters)?;
+        if !self.has(WriterFault::CountNotRaised) {
+            self.count_run(first, clusters)?;
+        }
+        Ok(first)
+    }
+
+    /// Gives each cluster of a run the count 1.
+    fn count_run(&mut self, first: HostOffset, clusters: u64) -> Result<(), WriteError> {
+        let first = self.cluster_size().host_cluster(first).get();
+        for cluster in first..first.saturating_add(clusters) {
+            self.set_count(HostCluster::new(cluster), 1)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a reference to each cluster of a run.
+    pub(super) fn free_run(&mut self, first: HostCluster, clusters: u64) -> Result<(), WriteError> {
+        for cluster in first.get()..first.get().saturating_add(clusters) {
+            self.free(HostCluster::new(cluster))?;
+        }
+        Ok(())
+    }
+
+    /// Removes a reference to a cluster.
+    pub(super) fn free(&mut self, cluster: HostCluster) -> Result<(), WriteError> {
+        if self.has(WriterFault::CountNotLowered) {
+            return Ok(());
+        }
+        let count = self.count(cluster)?;
+        self.set_count(cluster, count.saturating_sub(1))
+    }
+
+    /// Returns the place of the table's entry for a cluster, if the table is long enough.
+    fn table_slot(&self, cluster: HostCluster) -> Option<HostOffset> {
+        let index = cluster.get() / self.per_block();
+        let is_there = index < self.table_entries();
+        is_there.then(|| self.header.refcount_table_offset.saturating_add(index.saturating_mul(8)))
+    }
+
+    fn count(&self, cluster: HostCluster) -> Result<u64, WriteError> {
+        let Some(slot) = self.table_slot(cluster) else { return Ok(0) };
+        let Some(block) = refcount::block_offset(self.entry(slot)?) else { return Ok(0) };
+        let place = self.place(block, cluster);
+        let width = self.width_bits();
+        let mut bytes = [0; 8];
+        let length = width.div_ceil(8) as usize;
+        self.file.read_at(place.at, &mut bytes[8 - length..])?;
+        let number = u64::from_be_bytes(bytes);
+        Ok(if width < 8 { number >> place.shift & ((1 << width) - 1) } else { number })
+    }
+
+    fn set_count(&mut self, cluster: HostCluster, count: u64) -> Result<(), WriteError> {
+        let slot = match self.table_slot(cluster) {
+            Some(slot) => slot,
+            None => {
+                self.grow_table()?;
+                self.table_slot(cluster).ok_or(WriteError::TooLong)?
+            }
+        };
+        let block = match refcount::block_offset(self.entry(slot)?) {
+            Some(block) => block,
+            None => self.add_block(slot)?,
+        };
+        let CountPlace { at, shift } = self.place(block, cluster);
+        let width = self.width_bits();
+        if width >= 8 {
+            return self.write(at, &count.to_be_bytes()[8 - width as usize / 8..]);
+        }
+        let mut byte = [0];
+        self.file.read_at(at, &mut byte)?;
+        let mask = ((1 << width) - 1) << shift;
+        self.write(at, &[byte[0] & !mask | (count << shift) as u8 & mask])
+    }
+
+    /// Appends a refcount block, and gives it to an entry of the table. The block may count itself.
+    fn add_block(&mut self, slot: HostOffset) -> Result<HostOffset, WriteError> {
+        let block = self.append(1)?;
+        self.write(block, &vec![0; self.cluster_size().bytes_usize()])?;
+        self.set_entry(slot, block.get())?;
+        if !self.has(WriterFault::BlockNotCounted) {
+            self.count_run(block, 1)?;
+        }
+        Ok(block)
+    }
+
+    /// Returns the width of a count: 1 to 64 bits.
+    fn width_bits(&self) -> u32 {
+        1 << self.geometry().refcount_order
+    }
+
+    fn place(&self, block: HostOffset, cluster: HostCluster) -> CountPlace {
+        let bit = (cluster.get() % self.per_block()) << self.geometry().refcount_order;
+        CountPlace { at: block.saturating_add(bit / 8), shift: (bit % 8) as u32 }
+    }
+
+    /// Moves the refcount table to the end of the file, where it has room for all clusters and some more.
+    fn grow_table(&mut self) -> Result<(), WriteError> {
+        let cluster_size = self.cluster_size();
+        let (old, old_entries) = (self.header.refcount_table_offset, self.table_entries());
+        let last = cluster_size.host_cluster(self.end()).get().saturating_add(SPARE_CLUSTERS);
+        let needed = (last / self.per_block()).saturating_add(2).max(old_entries + 1);
+        let clusters = cluster_size.clusters_for(needed.saturating_mul(8));
+        let new = self.append(clusters)?;
+        let bytes = self.moved_table((old, old_entries * 8), clusters)?;
+        self.write(new, &bytes)?;
+        self.header.refcount_table_offset = new;
+        let old_clusters = u64::from(self.header.refcount_table_clusters);
+        self.header.refcount_table_clusters =
+            u32::try_from(clusters).map_err(|_| WriteError::TooLong)?;
+        if !self.has(WriterFault::TableNotStored) {
+            self.set_entry(TABLE_OFFSET_AT, new.get())?;
+            self.write(TABLE_CLUSTERS_AT, &self.header.refcount_table_clusters.to_be_bytes())?;
+        }
+        self.count_run(new, clusters)?;
+        self.free_run(cluster_size.host_cluster(old), old_clusters)
+    }
+}

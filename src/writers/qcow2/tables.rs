@@ -1,0 +1,192 @@
+//! The header and the tables of an image: each entry is read and written in the file.
+
+use crate::disk::clusters::{ClusterSize, GuestCluster};
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{WritableStorage, read_array};
+use crate::formats::qcow2::constants::{
+    AUTOCLEAR_BITMAPS, COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
+};
+use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
+use crate::formats::qcow2::geometry::Geometry;
+use crate::formats::qcow2::header::{Header, PARSED_BYTES};
+use crate::writers::{WriteError, WriterFault};
+
+/// The offset of the header's field `size`.
+const SIZE_AT: HostOffset = HostOffset::new(24);
+/// The offset of `l1_size`.
+const L1_ENTRIES_AT: HostOffset = HostOffset::new(36);
+/// The offset of `l1_table_offset`.
+const L1_OFFSET_AT: HostOffset = HostOffset::new(40);
+/// The offset of `compatible_features`.
+const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
+
+/// The tables of an image, with the header as the writer has left it.
+pub(super) struct Tables<'s, S> {
+    pub(super) file: &'s S,
+    fault: Option<WriterFault>,
+    pub(super) header: Header,
+    /// The end of the last cluster of the file.
+    end: HostOffset,
+}
+
+impl<'s, S: WritableStorage> Tables<'s, S> {
+    /// Reads the header.
+    pub(super) fn open(file: &'s S, fault: Option<WriterFault>) -> Result<Self, WriteError> {
+        let first_bytes = read_array::<PARSED_BYTES>(file, HostOffset::ZERO)?;
+        let header = Header::parse(&first_bytes)?;
+        let flagged = header.incompatible & (INCOMPATIBLE_DIRTY | INCOMPATIBLE_CORRUPT);
+        for (is_there, feature) in [
+            (header.geometry.extended_l2, "extended L2 entries"),
+            (header.geometry.data_file, "data files"),
+            (flagged != 0, "dirty and corrupt images"),
+            (header.autoclear & AUTOCLEAR_BITMAPS != 0, "bitmaps"),
+        ] {
+            if is_there {
+                return Err(WriteError::Unsupported(feature));
+            }
+        }
+        let cluster_size = header.geometry.cluster_size;
+        let clusters = cluster_size.clusters_for(file.length_bytes());
+        let end = HostOffset::new(cluster_size.saturating_bytes(clusters));
+        Ok(Self { file, fault, header, end })
+    }
+
+    pub(super) fn has(&self, fault: WriterFault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.header.geometry
+    }
+
+    pub(super) fn cluster_size(&self) -> ClusterSize {
+        self.header.geometry.cluster_size
+    }
+
+    /// Returns the size of the disk.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.header.virtual_size_bytes()
+    }
+
+    /// Returns the end of the last cluster of the file.
+    pub(super) fn end(&self) -> HostOffset {
+        self.end
+    }
+
+    /// Takes clusters behind the file, without counting them.
+    pub(super) fn append(&mut self, clusters: u64) -> Result<HostOffset, WriteError> {
+        let first = self.end;
+        let bytes = self.cluster_size().saturating_bytes(clusters);
+        self.end = first.checked_add(bytes).ok_or(WriteError::TooLong)?;
+        Ok(first)
+    }
+
+    pub(super) fn write(&self, at: HostOffset, bytes: &[u8]) -> Result<(), WriteError> {
+        Ok(self.file.write_at(at, bytes)?)
+    }
+
+    pub(super) fn entry(&self, at: HostOffset) -> Result<u64, WriteError> {
+        Ok(u64::from_be_bytes(read_array(self.file, at)?))
+    }
+
+    pub(super) fn set_entry(&self, at: HostOffset, entry: u64) -> Result<(), WriteError> {
+        self.write(at, &entry.to_be_bytes())
+    }
+
+    /// Returns the cluster type that an entry of an L2 table states.
+    pub(super) fn kind(&self, entry: u64) -> Result<ClusterKind, WriteError> {
+        L2Entry(entry).kind(self.geometry()).map_err(WriteError::Malformed)
+    }
+
+    /// Changes a bit of the header that has no effect.
+    pub(super) fn toggle_lazy_refcounts(&self) -> Result<(), WriteError> {
+        self.set_entry(COMPATIBLE_AT, self.header.compatible ^ COMPATIBLE_LAZY_REFCOUNTS)
+    }
+
+    /// Returns the place of the L2 entry of a guest cluster, in a table that only the active disk uses.
+    pub(super) fn l2_slot(&mut self, cluster: GuestCluster) -> Result<HostOffset, WriteError> {
+        let cluster_size = self.cluster_size();
+        let per_table = cluster_size.bytes() / 8;
+        let (index, inside) = (cluster.get() / per_table, cluster.get() % per_table);
+        if index >= u64::from(self.header.l1_entries) {
+            return Err(WriteError::Malformed("the L1 table ends before the disk"));
+        }
+        let slot = self.header.l1_offset.saturating_add(index * 8);
+        let entry = L1Entry(self.entry(slot)?);
+        let is_owned = entry.copied() || self.has(WriterFault::SharedTable);
+        let table = match entry.table() {
+            Some(table) if is_owned => table,
+            old => {
+                let mut bytes = vec![0; cluster_size.bytes_usize()];
+                if let Some(old) = old {
+                    self.file.read_at(old, &mut bytes)?;
+                }
+                let new = self.allocate(1)?;
+                self.write(new, &bytes)?;
+                self.set_entry(slot, new.get() | COPIED)?;
+                if let Some(old) = old {
+                    self.free(cluster_size.host_cluster(old))?;
+                }
+                new
+            }
+        };
+        Ok(table.saturating_add(inside * 8))
+    }
+
+    /// Frees the host clusters of an L2 entry.
+    pub(super) fn free_entry(&mut self, entry: u64) -> Result<(), WriteError> {
+        let (start, length) = match self.kind(entry)? {
+            ClusterKind::Normal(host) | ClusterKind::ZeroAllocated(host) => (host, 1),
+            ClusterKind::Compressed(run) => (run.offset, run.length_bytes()),
+            _ => return Ok(()),
+        };
+        let last = start.saturating_add(length.saturating_sub(1));
+        let cluster_size = self.cluster_size();
+        let (first, last) = (cluster_size.host_cluster(start), cluster_size.host_cluster(last));
+        self.free_run(first, last.get().saturating_sub(first.get()).saturating_add(1))
+    }
+
+    /// Gives the disk another size. If it needs a longer L1 table, moves the table to the end of the file.
+    pub(super) fn resize(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+        let cluster_size = self.cluster_size();
+        let entries = cluster_size.clusters_for(size_bytes).div_ceil(cluster_size.bytes() / 8);
+        if entries > u64::from(self.header.l1_entries) {
+            self.move_l1(u32::try_from(entries).map_err(|_| WriteError::TooLong)?)?;
+        }
+        self.header.size_bytes = size_bytes;
+        match self.has(WriterFault::SizeNotStored) {
+            true => Ok(()),
+            false => self.set_entry(SIZE_AT, size_bytes),
+        }
+    }
+
+    /// Moves the L1 table to the end of the file, with room for more entries.
+    fn move_l1(&mut self, entries: u32) -> Result<(), WriteError> {
+        let cluster_size = self.cluster_size();
+        let (old, old_bytes) = (self.header.l1_offset, u64::from(self.header.l1_entries) * 8);
+        let clusters = cluster_size.clusters_for(u64::from(entries) * 8);
+        let new = self.allocate(clusters)?;
+        let bytes = self.moved_table((old, old_bytes), clusters)?;
+        self.write(new, &bytes)?;
+        self.header.l1_offset = new;
+        self.header.l1_entries = entries;
+        self.set_entry(L1_OFFSET_AT, new.get())?;
+        self.write(L1_ENTRIES_AT, &entries.to_be_bytes())?;
+        self.free_run(cluster_size.host_cluster(old), cluster_size.clusters_for(old_bytes))
+    }
+
+    /// Returns the bytes of a table, with zeros behind it up to a number of clusters.
+    pub(super) fn moved_table(
+        &self,
+        (old, old_bytes): (HostOffset, u64),
+        clusters: u64,
+    ) -> Result<Vec<u8>, WriteError> {
+        let length = self.cluster_size().saturating_bytes(clusters);
+        let length = usize::try_from(length).map_err(|_| WriteError::TooLong)?;
+        let mut bytes = vec![0; length];
+        let old_bytes = usize::try_from(old_bytes).map_err(|_| WriteError::TooLong)?;
+        let there = old_bytes.min(bytes.len());
+        self.file.read_at(old, &mut bytes[..there])?;
+        Ok(bytes)
+    }
+}
