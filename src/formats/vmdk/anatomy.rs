@@ -33,7 +33,7 @@ use fields::{
     CONST_HEADER_FIELDS, COWD_FIELDS, FIRST_HEADER_FIELDS, MARKER_FIELDS, SPARSE_HEADER_FIELDS,
     VOLATILE_HEADER_FIELDS, group,
 };
-use tables::DirectoryPlace;
+use tables::{DirectoryPlace, OccupiedSectors};
 
 impl Anatomy {
     /// Takes a VMDK image apart: a sparse extent, or a descriptor.
@@ -77,13 +77,25 @@ impl Anatomy {
         let tables = header.tables(sectors_of(storage))?;
         self.note_tables(&tables);
         let has_markers = header.flags & FLAG_MARKERS != 0;
-        let place = DirectoryPlace { at: tables.directory, is_used: true, has_markers };
+        let redundant = (header.flags & FLAG_REDUNDANT_DIRECTORY != 0)
+            .then(|| offset_of(header.redundant_directory_sector));
+        let occupied = match has_markers {
+            true => {
+                let directories = [tables.directory].into_iter().chain(redundant);
+                Some(OccupiedSectors::read(storage, &tables, directories)?)
+            }
+            false => None,
+        };
+        let occupied = occupied.as_ref();
+        let place = DirectoryPlace { at: tables.directory, is_used: true, occupied };
         self.directory(storage, &tables, place)?;
-        if header.flags & FLAG_REDUNDANT_DIRECTORY != 0 {
-            let at = offset_of(header.redundant_directory_sector);
-            self.directory(storage, &tables, DirectoryPlace { at, is_used: false, has_markers })?;
+        match redundant {
+            Some(at) => {
+                let place = DirectoryPlace { at, is_used: false, occupied };
+                self.directory(storage, &tables, place)
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Adds both headers of an seSparse extent, its directory and its tables.
@@ -108,7 +120,7 @@ impl Anatomy {
         tables: &Tables,
     ) -> Result<(), MapError> {
         self.note_tables(tables);
-        let place = DirectoryPlace { at: tables.directory, is_used: true, has_markers: false };
+        let place = DirectoryPlace { at: tables.directory, is_used: true, occupied: None };
         self.directory(storage, tables, place)
     }
 

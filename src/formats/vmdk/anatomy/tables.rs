@@ -24,10 +24,52 @@ const GRAIN_TABLE_SCRATCH_BYTES: usize = 2048;
 
 /// A directory, and whether readers follow it.
 #[derive(Clone, Copy)]
-pub(super) struct DirectoryPlace {
+pub(super) struct DirectoryPlace<'o> {
     pub at: HostOffset,
     pub is_used: bool,
-    pub has_markers: bool,
+    /// The sectors that cannot be markers; `None` if the image has no markers.
+    pub occupied: Option<&'o OccupiedSectors>,
+}
+
+/// The sectors of all directories and tables. A table may have the bytes of a marker.
+pub(super) struct OccupiedSectors {
+    /// In the order of the file.
+    ranges: Vec<Range<HostOffset>>,
+}
+
+impl OccupiedSectors {
+    /// Reads the directories at `directories`.
+    pub(super) fn read<S: Storage + ?Sized>(
+        storage: &S,
+        tables: &Tables,
+        directories: impl Iterator<Item = HostOffset>,
+    ) -> Result<Self, MapError> {
+        let mut ranges = Vec::new();
+        let mut scratch = [0; GRAIN_TABLE_SCRATCH_BYTES];
+        for directory in directories {
+            ranges.push(directory..directory.saturating_add(tables.directory_bytes()));
+            let indices = 0..u64::from(tables.directory_entries);
+            let note = |piece: Entries<'_, 4>| -> Flow {
+                let Entries::Read(_, entries) = piece else {
+                    return Ok(ControlFlow::Continue(()));
+                };
+                let named = entries.iter().map(|entry| tables.table_of(number_of(entry)));
+                let tables_at = named.filter_map(|table| table.ok().flatten());
+                ranges.extend(tables_at.map(|at| at..at.saturating_add(tables.table_bytes())));
+                Ok(ControlFlow::Continue(()))
+            };
+            let _ =
+                each_entries::<4, S, MapError>(storage, directory, indices, &mut scratch, note)?;
+        }
+        ranges.sort_unstable_by_key(|range| range.start);
+        Ok(Self { ranges })
+    }
+
+    fn contains(&self, at: HostOffset) -> bool {
+        let behind = self.ranges.partition_point(|range| range.start <= at);
+        let before = behind.checked_sub(1).and_then(|index| self.ranges.get(index));
+        before.is_some_and(|range| at < range.end)
+    }
 }
 
 impl Anatomy {
@@ -36,7 +78,7 @@ impl Anatomy {
         &mut self,
         storage: &S,
         tables: &Tables,
-        place: DirectoryPlace,
+        place: DirectoryPlace<'_>,
     ) -> Result<(), MapError> {
         match tables.kind {
             GrainKind::SeSparse(_) => self.entries_of_directory::<8, S>(storage, tables, place),
@@ -51,7 +93,7 @@ impl Anatomy {
         &mut self,
         storage: &S,
         tables: &Tables,
-        place: DirectoryPlace,
+        place: DirectoryPlace<'_>,
     ) -> Result<(), MapError> {
         let (bytes, span) = (tables.directory_bytes(), tables.span_bytes());
         self.add_structure(Part::Directory, place.at, bytes);
@@ -93,7 +135,7 @@ impl Anatomy {
         &mut self,
         storage: &S,
         tables: &Tables,
-        (place, at): (DirectoryPlace, HostOffset),
+        (place, at): (DirectoryPlace<'_>, HostOffset),
         start: u64,
     ) -> Result<(), MapError> {
         let bytes = tables.table_bytes();
@@ -143,19 +185,20 @@ impl Anatomy {
     fn marker_before<S: Storage + ?Sized>(
         &mut self,
         storage: &S,
-        place: DirectoryPlace,
+        place: DirectoryPlace<'_>,
         structure: HostOffset,
     ) -> Result<(), MapError> {
-        let Some(at) = structure.get().checked_sub(SECTOR_BYTES).filter(|_| place.has_markers)
-        else {
+        let Some(occupied) = place.occupied else { return Ok(()) };
+        let Some(at) = structure.get().checked_sub(SECTOR_BYTES).map(HostOffset::new) else {
             return Ok(());
         };
         let mut bytes = [0; HEADER_BYTES];
-        storage.read_at(HostOffset::new(at), &mut bytes)?;
+        storage.read_at(at, &mut bytes)?;
         // The sectors of the structure, no length, and its type.
-        if matches!(footer::marker_fields(&bytes), (1.., 0, 1..=2)) {
-            self.add_structure(Part::Header, HostOffset::new(at), SECTOR_BYTES);
-            self.add_fields(group(Part::Header, HostOffset::new(at)), MARKER_FIELDS);
+        let is_marker = matches!(footer::marker_fields(&bytes), (1.., 0, 1..=2));
+        if is_marker && !occupied.contains(at) {
+            self.add_structure(Part::Header, at, SECTOR_BYTES);
+            self.add_fields(group(Part::Header, at), MARKER_FIELDS);
         }
         Ok(())
     }
