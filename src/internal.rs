@@ -83,8 +83,10 @@ pub mod harness {
     pub mod model {
         pub use crate::harness::model::*;
     }
-    pub mod writing {
-        pub use crate::harness::writing::*;
+    pub mod targets {
+        pub mod writes {
+            pub use crate::harness::targets::writes::*;
+        }
     }
     pub mod oracles {
         // One by one: the compiler reports an oracle that is not in this list and that the harness does not call.

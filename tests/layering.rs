@@ -13,6 +13,7 @@ const ROOMS: &[&str] = &[
     "disk",
     "formats",
     "walkers",
+    "writers",
     "images",
     "programs",
     "harness",
@@ -27,6 +28,8 @@ const ROOMS: &[&str] = &[
 const APART: &[(&str, &[&str], &str)] = &[
     ("images", &["walkers"], "the build does not ask the walker"),
     ("programs", &["walkers"], "the build does not ask the walker"),
+    ("images", &["writers"], "the build encodes with functions of its own"),
+    ("programs", &["writers"], "the build encodes with functions of its own"),
     ("images::qcow2", &["formats"], "the build encodes with functions of its own"),
     ("images::vpc", &["formats"], "the build encodes with functions of its own"),
     ("images::vhdx", &["formats"], "the build encodes with functions of its own"),

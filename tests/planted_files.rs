@@ -187,6 +187,7 @@ fn structures(layer: LayerFiles, harness: &Harness<Walker>) -> OracleResult {
     images.resize(1);
     *images.layer_mut(0) = layer;
     let case = Case {
+        requests: &[],
         images: &images,
         journals: harness.vm().journals().collect(),
         questions: &[],

@@ -34,6 +34,8 @@ closed! {
         Emit = "emit",
         /// The oracles ask the engine.
         Check = "check",
+        /// The engine carries out requests.
+        Write = "write",
     }
 }
 

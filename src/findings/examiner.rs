@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
-use crate::harness::engine::Engine;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Pipeline};
@@ -56,7 +55,8 @@ impl<I: Implementation> Examiner<I> {
         let second = again.run(bytes, *checks);
         let mut report = Report::new(input, *target, runner, &first);
         if runner.pipeline().is_some_and(Pipeline::is_folded) {
-            report.folded = runner.implementation().engine(&()).claims().folded_lines(bytes);
+            let claims = target.claims_of(&runner.implementation().engine(&()));
+            report.folded = claims.folded_lines(bytes);
         }
         if first != second {
             report.differs(&first, &second);

@@ -36,7 +36,7 @@ use crate::harness::oracles::Violation;
 use crate::images::entropy::Entropy;
 use crate::images::limits::Limits;
 use crate::programs::Program;
-use crate::programs::generate::generate_any;
+use crate::programs::generate::{generate_any, generate_writes};
 use crate::programs::operation::OPERATION_BYTES;
 use crate::programs::prologue::PROLOGUE_BYTES;
 
@@ -236,7 +236,7 @@ impl<S: Subject> Fuzzer<S> {
     /// A file cannot be written.
     pub fn step_generated(&mut self) -> Result<(), Error> {
         let program = match self.entropy.one_in(2) {
-            true => generate_any(self.entropy.next_u64(), GENERATED_OPERATIONS).encode(),
+            true => self.generated().encode(),
             false => {
                 let operations = 4 + self.entropy.below(40) as usize;
                 let length = PROLOGUE_BYTES + operations * OPERATION_BYTES;
@@ -250,6 +250,15 @@ impl<S: Subject> Fuzzer<S> {
         self.runs += 1;
         self.consider(&program, &Origin::Nothing)?;
         Ok(())
+    }
+
+    /// Generates a program that has what the target has.
+    fn generated(&mut self) -> Program {
+        let rng_seed = self.entropy.next_u64();
+        match self.settings.limits.requests {
+            0 => generate_any(rng_seed, GENERATED_OPERATIONS),
+            _ => generate_writes(rng_seed, GENERATED_OPERATIONS),
+        }
     }
 
     /// Runs an input and keeps it if it is interesting and no duplicate. Reports whether the loop kept it.

@@ -12,7 +12,6 @@ use crate::findings::panics;
 use crate::findings::panics::PanicNote;
 use crate::fuzzing::feedback::{Recorder, extra};
 use crate::harness::claims::Claims;
-use crate::harness::engine::Engine;
 use crate::harness::implementation::{Implementation, OurWalker};
 use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
@@ -131,7 +130,7 @@ pub fn mutate_for<I: Implementation>(
 ) -> usize {
     let size = mutate(data, size, max_size, rng_seed, kind.limits(), bytes);
     let claims =
-        CLAIMS.with(|claims| *claims.get_or_init(|| implementation().engine(&()).claims()));
+        CLAIMS.with(|claims| *claims.get_or_init(|| kind.claims_of(&implementation().engine(&()))));
     let mutated = &data[..size];
     match claims.fold(mutated) {
         // The canonical bytes of a short input are longer than it.

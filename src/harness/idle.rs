@@ -17,12 +17,31 @@ pub enum QuestionKind {
     Info,
     /// [`OpenDisk::check`](super::engine::OpenDisk::check).
     Check,
+    /// [`Engine::open_to_write`](super::engine::Engine::open_to_write), and
+    /// [`OpenDisk::write`](super::engine::OpenDisk::write).
+    Writing,
+    /// [`OpenDisk::write_zeroes`](super::engine::OpenDisk::write_zeroes).
+    WriteZeroes,
+    /// [`OpenDisk::discard`](super::engine::OpenDisk::discard).
+    Discard,
+    /// [`OpenDisk::resize`](super::engine::OpenDisk::resize).
+    Resize,
 }
 
 impl QuestionKind {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Map, Self::Status, Self::Read, Self::Snapshots, Self::Info, Self::Check];
+    pub const ALL: [Self; 10] = [
+        Self::Map,
+        Self::Status,
+        Self::Read,
+        Self::Snapshots,
+        Self::Info,
+        Self::Check,
+        Self::Writing,
+        Self::WriteZeroes,
+        Self::Discard,
+        Self::Resize,
+    ];
 
     /// Returns the name of the question, and the oracles that judge only answers to it.
     pub const fn oracles(self) -> (&'static str, &'static str) {
@@ -33,13 +52,17 @@ impl QuestionKind {
             Self::Snapshots => ("snapshots", "snapshots"),
             Self::Info => ("info", "info"),
             Self::Check => ("check", "info (check)"),
+            Self::Writing => ("write", "written"),
+            Self::WriteZeroes => ("write_zeroes", "written (zeros)"),
+            Self::Discard => ("discard", "written (discards)"),
+            Self::Resize => ("resize", "written (other sizes)"),
         }
     }
 }
 
 /// The kinds of questions that an engine did not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unanswered(u8);
+pub struct Unanswered(u16);
 
 impl Unanswered {
     /// Reports whether the engine did not answer questions of this kind.

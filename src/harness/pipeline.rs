@@ -175,6 +175,7 @@ fn case<'c>(vm: &'c Vm, images: &'c Images, damage: &'c Damage, in_full: bool) -
         images,
         journals: vm.journals().collect(),
         questions: vm.questions(),
+        requests: vm.requests(),
         damage,
         features: vm.features(),
         cell_bytes: vm.cell_bytes(),

@@ -66,6 +66,8 @@ pub enum Expectation {
     Extents,
     /// The extents of the reference model in the guest ranges that no attack has touched.
     UntouchedExtents,
+    /// Nothing: the target judges the disk that the engine has written.
+    Written,
     /// Nothing: the target judges the refcounts, and no image is walked.
     NotWalked,
     /// Nothing: a file without a journal has no expectation.

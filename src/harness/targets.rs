@@ -4,11 +4,13 @@ mod hostile;
 mod map_extents;
 mod raw_image;
 mod refcounts;
+pub(crate) mod writes;
 
 use crate::disk::observer::Observer;
 use crate::images::files::FileNames;
 use crate::images::limits::Limits;
 
+use super::claims::Claims;
 use super::engine::Engine;
 use super::engine_failure;
 use super::implementation::Implementation;
@@ -71,6 +73,8 @@ targets! {
     Hostile in hostile,
     /// Image files of any content.
     RawImage in raw_image,
+    /// Programs whose last image the engine writes.
+    Writes in writes,
 }
 
 impl TargetKind {
@@ -113,6 +117,14 @@ impl TargetKind {
     /// Returns the limits of its programs.
     pub const fn limits(self) -> Limits {
         self.definition().limits
+    }
+
+    /// Returns the claims by which its programs are folded: those about reading or those about writing.
+    pub fn claims_of(self, engine: &impl Engine) -> Claims {
+        match self {
+            Self::Writes => engine.write_claims(),
+            _ => engine.claims(),
+        }
     }
 
     /// Reports whether its inputs are programs.

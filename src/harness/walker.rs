@@ -10,7 +10,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
 use crate::walkers;
 use crate::walkers::{MapError, WalkScratch};
-use crate::writers::{WriteError, Writer, WriterFault};
+use crate::writers::{SmallWriter, WriteError, WriterFault};
 
 use super::chain::{Chain, ChainFile, ChainLayer};
 use super::claims::Claims;
@@ -87,7 +87,7 @@ impl<O: Observer> Engine for Walker<O> {
     }
 
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s, O>> {
-        let writer = Writer::open(&layers(chain), self.fault)?;
+        let writer = SmallWriter::open(&layers(chain), self.fault)?;
         Ok(WalkerDisk { writer: Some(writer), ..self.opened(chain)? })
     }
 
@@ -111,7 +111,7 @@ pub struct WalkerDisk<'s, O: Observer = ()> {
     disk: walkers::Disk<'s, ChainFile, &'s O>,
     scratch: &'s mut WalkScratch,
     /// The writer, if the image is open for writing.
-    writer: Option<Writer<'s, ChainFile>>,
+    writer: Option<SmallWriter<'s, ChainFile>>,
 }
 
 impl<'s, O: Observer> WalkerDisk<'s, O> {
@@ -124,7 +124,7 @@ impl<'s, O: Observer> WalkerDisk<'s, O> {
     }
 
     /// Returns the writer.
-    fn writer(&mut self) -> Answer<&mut Writer<'s, ChainFile>> {
+    fn writer(&mut self) -> Answer<&mut SmallWriter<'s, ChainFile>> {
         self.writer.as_mut().ok_or(EngineError::NotAsked)
     }
 }

@@ -41,6 +41,11 @@ pub struct Limits {
     pub questions: usize,
     /// The number of attacks that a program may make.
     pub attacks: usize,
+    /// The number of requests to an engine that writes.
+    pub requests: usize,
+    /// The number of bytes of the disk that all requests together may write, zero, discard or add. It lets a write
+    /// outgrow the smallest refcount table.
+    pub request_bytes: u64,
 }
 
 impl Limits {
@@ -57,10 +62,16 @@ impl Limits {
         checkpoints: 4,
         questions: 32,
         attacks: 0,
+        requests: 0,
+        request_bytes: 0,
     };
 
     /// Limits of programs whose images are damaged. They are the same, except for attacks and questions.
     pub const HOSTILE: Self = Self { questions: 0, attacks: 16, ..Self::WALKED };
+
+    /// Limits of programs whose images an engine writes. They are the same, except for requests and questions.
+    pub const WRITTEN: Self =
+        Self { questions: 0, requests: 32, request_bytes: 4 << 20, ..Self::WALKED };
 
     /// Limits of programs for the allocator alone: L1 tables of 65,536 clusters, and refcount tables as long as QEMU
     /// opens.
@@ -76,6 +87,8 @@ impl Limits {
         checkpoints: 4,
         questions: 0,
         attacks: 0,
+        requests: 0,
+        request_bytes: 0,
     };
 
     /// Returns the number of L1 entries that an image may have: the lower of the format's bound and `l1_clusters`.

@@ -1,13 +1,14 @@
 //! Generates programs from a random seed, for tests, benchmarks and any other use that needs programs without a fuzzer.
 //! Unlike random bytes, their operations mostly hit clusters that earlier operations wrote.
 //!
-//! [`generate_any`] has all operations. [`generate`] is frozen, because benchmarks compare versions with its programs:
-//! it has the 13 oldest operations, and only images in one file.
+//! [`generate_any`] has all operations that build an image and ask questions. [`generate_writes`] has requests, too.
+//! [`generate`] is frozen, because benchmarks compare versions with its programs: it has the 13 oldest operations, and
+//! only images in one file.
 
 use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::images::entropy::Entropy;
 
-use super::operand::{Base, ImageFeatures, ImageForm, Operand, OperandKind};
+use super::operand::{At, Base, Gap, ImageFeatures, ImageForm, Inside, Operand, OperandKind};
 use super::operation::{Class, OPERATION_BYTES, Operation};
 use super::program::Program;
 use super::prologue::PROLOGUE_BYTES;
@@ -67,14 +68,14 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     if program.prologue.base.is_qcow2() {
         program.prologue.form = ImageForm::default();
     }
-    let far = Operation::OPCODES.iter().position(|(_, name)| *name == FAR).unwrap_or_default();
+    let far = opcodes().position(|(_, name)| *name == FAR).unwrap_or_default();
     while program.operations.len() < operations {
         let usual = entropy.one_in(2);
         let made = match usual {
             true => operation(&mut entropy),
             false => {
                 // All opcodes but that of the far gap.
-                let nth = entropy.below(Operation::OPCODES.len() as u64 - 1) as usize;
+                let nth = entropy.below(opcodes().count() as u64 - 1) as usize;
                 operation_of(nth + usize::from(nth >= far), &mut entropy)
             }
         };
@@ -88,6 +89,22 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
         let at = entropy.below(operations as u64) as usize;
         let made = operation_of(far, &mut entropy);
         program.operations.splice(at..=at, made);
+    }
+    program
+}
+
+/// Generates a program for the target that writes: `operations` operations that build an image, and at most half as
+/// many requests to the engine.
+pub fn generate_writes(rng_seed: u64, operations: usize) -> Program {
+    let mut program = generate_any(rng_seed, operations);
+    let mut entropy = Entropy::new(rng_seed);
+    let requests = entropy.below(operations as u64 / 2 + 1);
+    let begins =
+        Operation::WriteAt { at: At::default(), inside: Inside::default(), length: Gap::default() };
+    program.operations.push(begins);
+    for _ in 0..requests {
+        let made = request(&mut entropy, &program.operations);
+        program.operations.extend(made);
     }
     program
 }
@@ -135,15 +152,50 @@ fn add_extents(operations: &mut Vec<Operation>, entropy: &mut Entropy) {
 const FAR: &str = "reserve_far";
 const FAR_ONE_IN: u64 = 16;
 
+/// Returns every opcode with its name, except those of requests to an engine that writes.
+fn opcodes() -> impl Iterator<Item = &'static (u8, &'static str)> {
+    Operation::OPCODES.iter().filter(|(code, _)| !REQUESTS.contains(code))
+}
+
+/// The opcodes of `write_at` and `zero_at`, which mean something only in the target that writes.
+const REQUESTS: [u8; 2] = [34, 35];
+
+/// The opcodes from which [`request`] draws: `write_at`, `zero_at`, `write`, `zero`, `discard`, `resize`, `checkpoint`.
+const WRITING: [u8; 12] = [34, 34, 34, 34, 35, 35, 0, 2, 3, 3, 9, 13];
+
+/// Generates an operation of the writing. Half of the time, its operands are below 16; half of the time, it has the
+/// position of one of the operations `earlier`.
+pub(crate) fn request(entropy: &mut Entropy, earlier: &[Operation]) -> Option<Operation> {
+    let bound = if entropy.one_in(2) { 16 } else { 256 };
+    let mut record = [0; OPERATION_BYTES];
+    record.fill_with(|| entropy.below(bound) as u8);
+    record[0] = WRITING[entropy.below(WRITING.len() as u64) as usize];
+    let made = Operation::decode(&record)?;
+    if !has_position(&made) {
+        return Some(made);
+    }
+    let nth = entropy.below(earlier.len().max(1) as u64) as usize;
+    match earlier.get(nth).filter(|one| has_position(one)) {
+        Some(one) if entropy.one_in(2) => record[1..4].copy_from_slice(&one.encode()[1..4]),
+        _ => near(&mut record, entropy),
+    }
+    Operation::decode(&record)
+}
+
+/// Reports whether the first operand is a position.
+fn has_position(operation: &Operation) -> bool {
+    operation.places().first().is_some_and(|place| place.kind == OperandKind::Position)
+}
+
 /// Generates one operation with a random opcode. Half of the time, its operands are below 16. Returns `None` if the
 /// operands have no meaning.
 pub(crate) fn any_operation(entropy: &mut Entropy) -> Option<Operation> {
-    operation_of(entropy.below(Operation::OPCODES.len() as u64) as usize, entropy)
+    operation_of(entropy.below(opcodes().count() as u64) as usize, entropy)
 }
 
 /// Generates one operation with the opcode at index `nth` of the table.
 fn operation_of(nth: usize, entropy: &mut Entropy) -> Option<Operation> {
-    let (code, _) = *Operation::OPCODES.get(nth)?;
+    let (code, _) = *opcodes().nth(nth)?;
     let bound = if entropy.one_in(2) { 16 } else { 256 };
     let mut record = [0; OPERATION_BYTES];
     record.fill_with(|| entropy.below(bound) as u8);
@@ -200,9 +252,12 @@ mod tests {
             shapes.insert((bits, order));
             made.extend(program.operations.iter().map(Operation::name));
         }
-        let attacks = ["fail_read", "patch", "trap", "truncate"];
-        let all = Operation::OPCODES.iter().map(|(_, name)| *name);
-        let valid: BTreeSet<_> = all.filter(|name| !attacks.contains(name)).collect();
+        let is_valid = |(code, _): &&(u8, &str)| {
+            let class = Operation::decode(&[*code, 0, 0, 0, 0, 0, 0, 0]).unwrap().class();
+            !matches!(class, Class::Attacks | Class::Requests(_))
+        };
+        let valid: BTreeSet<_> =
+            Operation::OPCODES.iter().filter(is_valid).map(|(_, name)| *name).collect();
         assert_eq!(made, valid);
         assert_eq!(shapes.len(), 91);
     }

@@ -11,7 +11,9 @@ mod formats;
 mod payloads;
 mod question;
 mod questions;
+mod requests;
 mod snapshots;
+mod writing;
 
 use crate::images::damage::{Attack, Spot};
 use crate::images::limits::Limits;
@@ -21,6 +23,7 @@ use super::journal::Journal;
 use super::operand::Base;
 use super::operation::Operation;
 use super::prologue::{ImageOperands, Prologue};
+use requests::Writing;
 
 pub use question::Question;
 
@@ -61,6 +64,7 @@ pub struct Vm {
     base: Base,
     questions: Vec<Question>,
     attacks: Vec<Attack>,
+    writing: Writing,
     /// The guest cluster behind the last operation's clusters.
     last: u64,
     writes: u32,
@@ -85,6 +89,7 @@ impl Vm {
             base: Base::Qcow2,
             questions: Vec::new(),
             attacks: Vec::new(),
+            writing: Writing::default(),
             last: 0,
             writes: 0,
             touchable: 0,
@@ -100,6 +105,7 @@ impl Vm {
         self.begin_layer(prologue.plan());
         self.questions.clear();
         self.attacks.clear();
+        self.writing.begin(limits.request_bytes);
         (self.last, self.writes, self.checkpoints) = (0, 0, 0);
         self.touchable = limits.touched_clusters;
         self.payload_bytes = limits.payload_bytes;
@@ -126,6 +132,9 @@ impl Vm {
     /// Runs one operation.
     pub fn step(&mut self, operation: Operation) -> Effect {
         use Operation::*;
+        if self.is_writing(&operation) {
+            return self.step_writing(operation);
+        }
         if !formats::has_effect(&self.builder.plan().file, operation) {
             return Effect::None;
         }
@@ -188,6 +197,7 @@ impl Vm {
                 self.attack(Attack::Truncate { depth: depth.get(), bytes: cut.units() })
             }
             ReserveFar { gap } => self.reserve_far(gap),
+            WriteAt { .. } | ZeroAt { .. } => Effect::None,
         }
     }
 

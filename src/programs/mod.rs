@@ -14,6 +14,7 @@ pub(crate) mod operand;
 pub(crate) mod operation;
 pub(crate) mod program;
 pub(crate) mod prologue;
+pub(crate) mod request;
 pub mod text;
 
 pub(crate) use interpreter::{Effect, Question, Vm};
@@ -21,3 +22,4 @@ pub(crate) use journal::{Journal, JournalRecord};
 pub use operation::Operation;
 pub use program::{Input, Program};
 pub(crate) use prologue::Prologue;
+pub(crate) use request::WriteRequest;

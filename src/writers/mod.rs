@@ -1,6 +1,6 @@
-//! A small writer of qcow2 images, the first writer under test. It is simple, and has no cache: it reads and writes each
-//! entry of a table in the file. It appends each new cluster to the file, and never uses a freed one again. Tests plant
-//! [faults](WriterFault) in it, to prove that the harness finds them in writers.
+//! A small writer of qcow2 images, the first writer under test. It is simple, and has no cache: it reads and writes
+//! each entry of a table in the file. It appends each new cluster to the file, and never uses a freed one again. Tests
+//! plant [faults](WriterFault) in it, to prove that the harness finds them in writers.
 
 mod error;
 mod fault;
@@ -8,4 +8,4 @@ mod qcow2;
 
 pub use error::WriteError;
 pub use fault::WriterFault;
-pub use qcow2::Writer;
+pub use qcow2::SmallWriter;

@@ -14,7 +14,7 @@ use crate::images::layer_anatomy::LayerAnatomy;
 use crate::images::limits::Limits;
 use crate::programs::operation::{Class, OPERATION_BYTES};
 use crate::programs::program::records;
-use crate::programs::{Effect, JournalRecord, Operation, Program, Question, Vm};
+use crate::programs::{Effect, JournalRecord, Operation, Program, Question, Vm, WriteRequest};
 
 /// A record of an input.
 #[derive(Clone, Debug)]
@@ -72,6 +72,8 @@ pub enum StepChange {
     },
     /// A question for the oracles.
     Asked(Question),
+    /// A request to the engine.
+    Requested(WriteRequest),
     /// An operand after clamping, if the journal does not record it.
     Clamped {
         /// The name of the operand, with its unit.
@@ -152,6 +154,7 @@ fn step(
 ) -> (Effect, Vec<StepChange>) {
     let (before, layers) = (vm.journal().mark(), vm.journals().len());
     let (asked, clamped) = (vm.questions().len(), vm.clamped(operation));
+    let requested = vm.requests().len();
     let effect = vm.step(operation);
     let mut changes = Vec::new();
     if vm.journals().len() > layers {
@@ -173,6 +176,8 @@ fn step(
         top.follow(journal, before, index);
     }
     changes.extend(vm.questions().iter().skip(asked).map(|question| StepChange::Asked(*question)));
+    let requests = vm.requests().iter().skip(requested);
+    changes.extend(requests.map(|request| StepChange::Requested(*request)));
     if effect != Effect::None {
         changes
             .extend(clamped.into_iter().map(|(name, value)| StepChange::Clamped { name, value }));
@@ -265,6 +270,7 @@ impl fmt::Display for StepChange {
                 };
                 write!(f, "on {} at host {at:#x}{file}{layer}", part.name())
             }
+            Self::Requested(request) => request.fmt(f),
             Self::Asked(Question::Walk(window)) => match window.length_bytes {
                 u64::MAX => write!(f, "walk from guest {:#x} on", window.start.get()),
                 length => write!(f, "walk of guest {:#x}+{length:#x}", window.start.get()),

@@ -72,6 +72,7 @@ fn expected(report: &Report) -> ReaderExtents<'_> {
         {
             Some("the disk before the damage.".to_string())
         }
+        (Expectation::Written, false) => Some("the disk before the requests.".to_string()),
         _ => None,
     };
     ReaderExtents {

@@ -18,7 +18,6 @@ use crate::findings::panics::PanicNotes;
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings};
 use crate::fuzzing::feedback::Counter;
-use crate::harness::engine::Engine;
 use crate::harness::engine_failure;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
@@ -174,7 +173,7 @@ fn fuzzer<I: Implementation>(
     let settings = FuzzSettings {
         rng_seed: job.rng_seed,
         limits: job.target.limits(),
-        claims: implementation.engine(&()).claims(),
+        claims: job.target.claims_of(&implementation.engine(&())),
         max_operations: job.max_operations,
         build: job.build.clone(),
     };

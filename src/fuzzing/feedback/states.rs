@@ -20,6 +20,7 @@ pub const fn events_of(state: State) -> &'static [Event] {
         State::WalkGrains => WALK_GRAINS,
         State::Emit => EMIT,
         State::Check => CHECK,
+        State::Write => WRITE,
     }
 }
 
@@ -123,6 +124,7 @@ const WALK_GRAINS: &[Event] =
 const EMIT: &[Event] =
     &[Start, Unallocated, ZeroPlain, ZeroAllocated, Normal, Compressed, UnallocatedSubclusters];
 const CHECK: &[Event] = &[Start, Snapshot, Walk, Lookup, Read, Stopped, Failed];
+const WRITE: &[Event] = &[Start, Unallocated, ZeroPlain, Normal, Resized, Checkpoint];
 
 /// The place of an event that cannot happen in a state.
 const NOT_LISTED: u8 = u8::MAX;

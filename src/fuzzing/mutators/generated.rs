@@ -7,8 +7,15 @@ use super::context::MutationContext;
 
 impl MutationContext<'_> {
     /// Returns a random operation for `program`. If the target has attacks, one in three is an attack, on a part that
-    /// the format of its layer has. Half of the others come from the generator of programs; the rest have any opcode.
+    /// the format of its layer has. If the target writes, half are for the writing. Half of the others come from the
+    /// generator of programs; the rest have any opcode.
     pub(super) fn operation(&mut self, program: &Program) -> Operation {
+        if self.limits.requests > 0
+            && self.entropy.one_in(2)
+            && let Some(made) = generate::request(&mut self.entropy, &program.operations)
+        {
+            return made;
+        }
         let attack = self.limits.attacks > 0 && self.entropy.one_in(3);
         let usual = !attack && self.entropy.one_in(2);
         loop {
@@ -41,14 +48,18 @@ mod tests {
     }
 
     #[test]
-    fn each_operation_is_made_and_attacks_only_if_the_target_has_them() {
-        let all: BTreeSet<_> = Operation::OPCODES.iter().map(|(_, name)| *name).collect();
-        assert_eq!(made(Limits::HOSTILE), all);
-        let is_attack = |code: u8| {
-            let record = [code, 0, 0, 0, 0, 0, 0, 0];
-            Operation::decode(&record).is_some_and(|made| made.class() == Class::Attacks)
+    fn each_operation_is_made_in_the_targets_that_have_it() {
+        let all_but = |unwanted: &dyn Fn(Class) -> bool| -> BTreeSet<&str> {
+            let wanted = Operation::OPCODES.iter().filter(|(code, _)| {
+                let operation = Operation::decode(&[*code, 0, 0, 0, 0, 0, 0, 0]);
+                !unwanted(operation.unwrap().class())
+            });
+            wanted.map(|(_, name)| *name).collect()
         };
-        let others = Operation::OPCODES.iter().filter(|(code, _)| !is_attack(*code));
-        assert_eq!(made(Limits::WALKED), others.map(|(_, name)| *name).collect());
+        let requests = |class| matches!(class, Class::Requests(_));
+        let attacks = |class| class == Class::Attacks;
+        assert_eq!(made(Limits::HOSTILE), all_but(&requests));
+        assert_eq!(made(Limits::WRITTEN), all_but(&attacks));
+        assert_eq!(made(Limits::WALKED), all_but(&|class| attacks(class) || requests(class)));
     }
 }

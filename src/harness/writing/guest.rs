@@ -9,11 +9,12 @@ use crate::disk::ranges::RangeMap;
 use crate::harness::model::Model;
 use crate::harness::oracles::data;
 use crate::harness::oracles::written::{ExpectedDisk, LastChange};
+use crate::programs::WriteRequest;
 
 /// A change of guest bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GuestChange {
-    /// The write with this number, from 1.
+    /// The request with this number, from 1, has written it.
     Written(u32),
     /// The range reads as zeros.
     Zeroed,
@@ -25,34 +26,52 @@ pub(super) struct GuestDisk {
     /// The size of the disk in bytes.
     pub(super) size_bytes: u64,
     changes: RangeMap<GuestChange>,
-    writes: u32,
+    /// The number of requests so far.
+    requests: u32,
+    /// No request has changed the size.
+    has_first_size: bool,
 }
 
 impl GuestDisk {
     /// Begins with the unchanged disk.
     pub(super) fn begin(&mut self, size_bytes: u64) {
         self.changes.clear();
-        (self.size_bytes, self.writes) = (size_bytes, 0);
+        (self.size_bytes, self.requests, self.has_first_size) = (size_bytes, 0, true);
     }
 
-    /// Notes a write, and returns the bytes to write.
-    pub(super) fn write(&mut self, guest: GuestOffset, bytes: &mut [u8]) {
-        self.writes = self.writes.saturating_add(1);
-        written_bytes(self.writes, guest.get(), bytes);
-        self.change(guest, bytes.len() as u64, GuestChange::Written(self.writes));
+    /// Reports whether no request has changed the size.
+    pub(super) fn has_first_size(&self) -> bool {
+        self.has_first_size
     }
 
-    /// Notes a range of zeros.
-    pub(super) fn zero(&mut self, guest: GuestOffset, length_bytes: u64) {
-        self.writes = self.writes.saturating_add(1);
-        self.change(guest, length_bytes, GuestChange::Zeroed);
+    /// Fills `bytes` with those that the next write has at `guest`.
+    pub(super) fn payload(&self, guest: GuestOffset, bytes: &mut [u8]) {
+        written_bytes(self.requests.saturating_add(1), guest.get(), bytes);
     }
 
-    /// Notes another size. Bytes that come back later are zeros.
-    pub(super) fn resize(&mut self, size_bytes: u64) {
+    /// Notes a request that the engine has carried out.
+    pub(super) fn note(&mut self, request: &WriteRequest) {
+        self.requests = self.requests.saturating_add(1);
+        match *request {
+            WriteRequest::Write { guest, length_bytes } => {
+                let change = GuestChange::Written(self.requests);
+                self.change(guest, u64::from(length_bytes), change);
+            }
+            WriteRequest::WriteZeroes { guest, length_bytes }
+            | WriteRequest::Discard { guest, length_bytes } => {
+                self.change(guest, length_bytes, GuestChange::Zeroed);
+            }
+            WriteRequest::Resize { size_bytes } => self.resize(size_bytes),
+            WriteRequest::Reopen => {}
+        }
+    }
+
+    /// Gives the disk another size. Bytes that come back later are zeros.
+    fn resize(&mut self, size_bytes: u64) {
         let (small, large) = (size_bytes.min(self.size_bytes), size_bytes.max(self.size_bytes));
-        self.zero(GuestOffset::new(small), large.saturating_sub(small));
-        self.size_bytes = size_bytes;
+        let length = large.saturating_sub(small);
+        self.change(GuestOffset::new(small), length, GuestChange::Zeroed);
+        (self.size_bytes, self.has_first_size) = (size_bytes, false);
     }
 
     fn change(&mut self, guest: GuestOffset, length_bytes: u64, change: GuestChange) {

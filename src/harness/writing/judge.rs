@@ -1,11 +1,14 @@
-//! Carries out requests through an engine, and judges the disk that a guest then sees and the file that the engine
-//! leaves.
+//! Carries out the requests of a program through an engine, and judges the disk that a guest then sees and the file
+//! that the engine leaves.
 
 use crate::disk::extent::{Extent, Window};
+use crate::disk::observer::{Event, Observer, State};
 use crate::harness::Walker;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Engine, OpenDisk};
+use crate::harness::claims::SizePolicy;
+use crate::harness::engine::{Engine, EngineError, OpenDisk};
+use crate::harness::idle::QuestionKind;
 use crate::harness::model::Model;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::data::GuestRead;
@@ -13,16 +16,19 @@ use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, Moment};
 use crate::harness::oracles::{self, OracleResult};
+use crate::harness::verdicts::Verdicts;
+use crate::programs::WriteRequest;
 
 use super::guest::GuestDisk;
-use super::request::WriteRequest;
 
+/// The unit of QEMU's sizes.
+const SECTOR_BYTES: u64 = 512;
 /// The most steps of the walk of a written image.
 const MAX_WALK_STEPS: u64 = 1 << 20;
 
 /// Judges how engines write, with buffers that are reused.
 #[derive(Debug, Default)]
-pub struct WriterJudge {
+pub(crate) struct WriterJudge {
     /// The disk before the first request.
     before: Model,
     /// The disk of one snapshot.
@@ -38,27 +44,31 @@ pub struct WriterJudge {
 }
 
 impl WriterJudge {
-    /// Opens the images of `case` through `engine`, carries out `requests`, and judges the result. The image that the
-    /// engine writes is a copy.
+    /// Opens the images of `case` through `engine`, carries out its requests, and judges the result. The image that the
+    /// engine writes is a copy. The engine need not answer all requests: `verdicts` records the kinds that it lacks.
     ///
     /// # Errors
     /// The first violation.
-    pub fn judge<E: Engine>(
+    pub fn judge<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
         case: &Case,
-        requests: &[WriteRequest],
+        observer: &O,
+        verdicts: &mut Verdicts,
     ) -> OracleResult {
         self.before.replay(case.journals.iter().copied());
         self.guest.begin(self.before.virtual_size_bytes());
         self.written = None;
         let chain = Chain::writable(case.images);
-        for session in requests.split(|request| *request == WriteRequest::Reopen) {
-            self.session(engine, &chain, session)?;
+        for session in case.requests.split(|request| *request == WriteRequest::Reopen) {
+            if !self.session(engine, &chain, session, observer, verdicts)? {
+                return Ok(());
+            }
+            observer.event(State::Write, Event::Checkpoint);
             self.closed(case, &chain)?;
         }
         let written = chain.as_written();
-        let judged = self.read_again(engine, &written);
+        let judged = self.read_again(engine, &written, verdicts);
         self.written = Some(written);
         judged
     }
@@ -68,52 +78,88 @@ impl WriterJudge {
         self.written.as_ref()
     }
 
-    /// Opens the image, carries out requests, reads the disk, and closes the image.
-    fn session<E: Engine>(
+    /// Opens the image, carries out requests, reads the disk, and closes the image. Returns false if the engine does
+    /// not open images for writing.
+    fn session<E: Engine, O: Observer>(
         &mut self,
         engine: &mut E,
         chain: &Chain,
         requests: &[WriteRequest],
-    ) -> OracleResult {
+        observer: &O,
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, Box<oracles::Violation>> {
         let before = requests.is_empty().then(|| chain.as_written());
+        let size = engine.policy().size;
         let opened = engine.open_to_write(chain);
-        let mut disk =
-            opened.map_err(|error| oracles::unexpected_error("open", "image to write", &error))?;
-        oracles::model::check_size(self.guest.size_bytes, disk.virtual_size_bytes())?;
+        let opened =
+            opened.map_err(|error| oracles::unexpected_error("open", "image to write", &error));
+        let Some(mut disk) = verdicts.judge_answers(QuestionKind::Writing, opened)? else {
+            return Ok(false);
+        };
+        self.check_size(size, disk.virtual_size_bytes())?;
         for request in requests {
-            self.carry_out(&mut disk, request)?;
+            self.carry_out(&mut disk, request, observer, verdicts)?;
         }
-        oracles::model::check_size(self.guest.size_bytes, disk.virtual_size_bytes())?;
-        self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into))?;
+        self.check_size(size, disk.virtual_size_bytes())?;
+        let read = self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
+        verdicts.judge_answers(QuestionKind::Read, read)?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
-        match before {
-            Some(before) => written::check_unchanged(&before, &chain.as_written()),
-            None => Ok(()),
+        if let Some(before) = before {
+            written::check_unchanged(&before, &chain.as_written())?;
+        }
+        Ok(true)
+    }
+
+    /// Checks the size of an open disk. The policy may excuse a last sector that is not whole.
+    fn check_size(&self, policy: SizePolicy, actual_bytes: u64) -> OracleResult {
+        let stored = self.before.stored_size_bytes();
+        let is_near = actual_bytes == stored
+            || Some(actual_bytes) == stored.checked_next_multiple_of(SECTOR_BYTES);
+        let excused = policy == SizePolicy::Near && self.guest.has_first_size() && is_near;
+        match excused {
+            true => Ok(()),
+            false => oracles::model::check_size(self.guest.size_bytes, actual_bytes),
         }
     }
 
-    fn carry_out(&mut self, disk: &mut impl OpenDisk, request: &WriteRequest) -> OracleResult {
-        let (asked, done) = match *request {
+    /// Passes a request to the engine. The guest's disk changes only if the engine has an answer to it.
+    fn carry_out<O: Observer>(
+        &mut self,
+        disk: &mut impl OpenDisk,
+        request: &WriteRequest,
+        observer: &O,
+        verdicts: &mut Verdicts,
+    ) -> OracleResult {
+        let (kind, event, done) = match *request {
             WriteRequest::Write { guest, length_bytes } => {
                 self.payload.resize(length_bytes as usize, 0);
-                self.guest.write(guest, &mut self.payload);
-                ("write", disk.write(guest, &self.payload))
+                self.guest.payload(guest, &mut self.payload);
+                (QuestionKind::Writing, Event::Normal, disk.write(guest, &self.payload))
             }
             WriteRequest::WriteZeroes { guest, length_bytes } => {
-                self.guest.zero(guest, length_bytes);
-                ("write_zeroes", disk.write_zeroes(guest, length_bytes))
+                let done = disk.write_zeroes(guest, length_bytes);
+                (QuestionKind::WriteZeroes, Event::ZeroPlain, done)
             }
             WriteRequest::Discard { guest, length_bytes } => {
-                self.guest.zero(guest, length_bytes);
-                ("discard", disk.discard(guest, length_bytes))
+                (QuestionKind::Discard, Event::Unallocated, disk.discard(guest, length_bytes))
             }
             WriteRequest::Resize { size_bytes } => {
-                self.guest.resize(size_bytes);
-                ("resize", disk.resize(size_bytes))
+                (QuestionKind::Resize, Event::Resized, disk.resize(size_bytes))
             }
             WriteRequest::Reopen => return Ok(()),
         };
-        done.map_err(|error| oracles::unexpected_error("written", asked, &error))
+        match done {
+            Ok(()) => {
+                observer.event(State::Write, event);
+                self.guest.note(request);
+                Ok(())
+            }
+            Err(EngineError::NotAsked) => {
+                verdicts.leave_unanswered(kind);
+                Ok(())
+            }
+            Err(error) => Err(oracles::unexpected_error("written", kind.oracles().0, &error)),
+        }
     }
 
     /// Judges the file that the engine has left.
@@ -156,11 +202,17 @@ impl WriterJudge {
     }
 
     /// Opens the image for reading only, and reads it. It must not be written.
-    fn read_again<E: Engine>(&mut self, engine: &mut E, chain: &Chain) -> OracleResult {
+    fn read_again<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        chain: &Chain,
+        verdicts: &mut Verdicts,
+    ) -> OracleResult {
         let opened = engine.open(chain);
         let mut disk =
             opened.map_err(|error| oracles::unexpected_error("open", "written image", &error))?;
-        self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into))?;
+        let read = self.compare(Moment::Reopened, &mut |at, into: &mut [u8]| disk.read(at, into));
+        verdicts.judge_answers(QuestionKind::Read, read)?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
 

@@ -3,7 +3,5 @@
 
 mod guest;
 mod judge;
-mod request;
 
-pub use judge::WriterJudge;
-pub use request::WriteRequest;
+pub(crate) use judge::WriterJudge;

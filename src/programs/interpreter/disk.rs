@@ -119,7 +119,7 @@ impl Vm {
 
     /// Returns the first guest cluster of a building operation at `at`. Positions past the end of the disk wrap around.
     pub fn position(&self, at: At) -> u64 {
-        self.cluster(at).checked_rem(self.builder.guest_clusters()).unwrap_or(0)
+        self.cluster(at).checked_rem(self.disk_clusters()).unwrap_or(0)
     }
 
     /// Calls `change` for each cluster of the range that lies on the disk.
@@ -145,9 +145,17 @@ impl Vm {
         effect(changed)
     }
 
+    /// Returns the number of clusters of the disk as it is now.
+    fn disk_clusters(&self) -> u64 {
+        match self.writing.size_bytes {
+            None => self.builder.guest_clusters(),
+            Some(size) => self.builder.plan().geometry.cluster_size.clusters_for(size),
+        }
+    }
+
     /// Returns the guest cluster at `at`; it may lie past the end of the disk.
     pub(super) fn cluster(&self, at: At) -> u64 {
-        let disk = self.builder.guest_clusters();
+        let disk = self.disk_clusters();
         let steps = u64::from(at.steps);
         match at.anchor {
             Anchor::Start => steps,

@@ -16,6 +16,8 @@ pub enum Class {
     Asks(Event),
     /// The operation has the image built and verified.
     Checkpoints,
+    /// The operation asks the engine to change the disk, in the target that writes.
+    Requests(Event),
     /// The operation damages the files, in targets that allow attacks.
     Attacks,
 }
@@ -24,7 +26,7 @@ impl Class {
     /// Returns the event of an operation with an effect.
     pub fn event(self) -> Event {
         match self {
-            Self::Builds(event) | Self::Asks(event) => event,
+            Self::Builds(event) | Self::Asks(event) | Self::Requests(event) => event,
             Self::Arranges => Event::Arranged,
             Self::Overlays => Event::Overlay,
             Self::Checkpoints => Event::Checkpoint,

@@ -18,7 +18,7 @@ use crate::programs::operand::{
     Relative, Size, Skew,
 };
 
-use super::class::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays};
+use super::class::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays, Requests};
 use super::definition::operations;
 
 const fn zeros(keep: Keep) -> Event {
@@ -314,6 +314,24 @@ operations! {
         /// The number of unused sectors before flat data.
         lead: u8,
     } is Arranges, plainer [];
+    /// Asks the engine to write bytes.
+    34 "write_at" WriteAt {
+        /// The cluster of the first byte.
+        at: At,
+        /// The byte in that cluster.
+        inside: Inside,
+        /// The number of bytes.
+        length: Gap,
+    } is Requests(Event::Normal), plainer [];
+    /// Asks the engine to make bytes read as zeros.
+    35 "zero_at" ZeroAt {
+        /// The cluster of the first byte.
+        at: At,
+        /// The byte in that cluster.
+        inside: Inside,
+        /// The number of bytes.
+        length: Gap,
+    } is Requests(Event::ZeroPlain), plainer [];
     /// Writes whole clusters that look like the beginning or the end of a file in another format.
     38 "write_as" WriteAs {
         /// The first cluster.

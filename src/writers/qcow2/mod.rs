@@ -21,15 +21,15 @@ use crate::walkers;
 use crate::walkers::{Disk, WalkScratch};
 
 use super::{WriteError, WriterFault};
-use tables::Tables;
+use tables::WrittenTables;
 
 /// The bytes that the fault [`WriterFault::EndMissing`] loses.
 const LOST_BYTES: usize = 512;
 
 /// A disk that is open for writing.
-pub struct Writer<'s, S: WritableStorage> {
+pub struct SmallWriter<'s, S: WritableStorage> {
     chain: SmallVec<[Layer<'s, S>; MAX_LAYERS]>,
-    tables: Tables<'s, S>,
+    tables: WrittenTables<'s, S>,
     /// The disk as it is now, for reading. Every change closes it.
     disk: Option<Disk<'s, S>>,
     scratch: WalkScratch,
@@ -38,14 +38,14 @@ pub struct Writer<'s, S: WritableStorage> {
 /// The host cluster behind the last piece of a write.
 type BehindLast = Option<HostOffset>;
 
-impl<'s, S: WritableStorage> Writer<'s, S> {
+impl<'s, S: WritableStorage> SmallWriter<'s, S> {
     /// Opens the first image of `chain` for writing.
     ///
     /// # Errors
     /// The image is malformed or not supported, or cannot be read.
     pub fn open(chain: &[Layer<'s, S>], fault: Option<WriterFault>) -> Result<Self, WriteError> {
         let image = chain.first().ok_or(WriteError::Malformed("the chain has no image"))?.image;
-        let tables = Tables::open(image, fault)?;
+        let tables = WrittenTables::open(image, fault)?;
         if tables.has(WriterFault::OpenWrites) && tables.geometry().version == Version::V3 {
             tables.toggle_lazy_refcounts()?;
         }
@@ -99,7 +99,7 @@ impl<'s, S: WritableStorage> Writer<'s, S> {
     /// Makes a range of the disk read as zeros.
     ///
     /// # Errors
-    /// As for [`Writer::write`].
+    /// As for [`SmallWriter::write`].
     pub fn write_zeroes(
         &mut self,
         guest: GuestOffset,
@@ -118,7 +118,7 @@ impl<'s, S: WritableStorage> Writer<'s, S> {
     /// Frees whole clusters, which then read as zeros.
     ///
     /// # Errors
-    /// As for [`Writer::write`].
+    /// As for [`SmallWriter::write`].
     pub fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Result<(), WriteError> {
         let range = guest.get()..guest.get().saturating_add(length_bytes);
         if self.tables.has(WriterFault::DiscardIgnored) {
@@ -136,7 +136,7 @@ impl<'s, S: WritableStorage> Writer<'s, S> {
     /// Gives the disk another size. New bytes are zeros.
     ///
     /// # Errors
-    /// As for [`Writer::write`].
+    /// As for [`SmallWriter::write`].
     pub fn resize(&mut self, size_bytes: u64) -> Result<(), WriteError> {
         let old = self.virtual_size_bytes();
         self.disk = None;

@@ -6,7 +6,7 @@ use crate::disk::storage::WritableStorage;
 use crate::formats::qcow2::refcount;
 use crate::writers::{WriteError, WriterFault};
 
-use super::tables::Tables;
+use super::tables::WrittenTables;
 
 /// The offset of the header's field `refcount_table_offset`.
 const TABLE_OFFSET_AT: HostOffset = HostOffset::new(48);
@@ -22,7 +22,7 @@ struct CountPlace {
     shift: u32,
 }
 
-impl<S: WritableStorage> Tables<'_, S> {
+impl<S: WritableStorage> WrittenTables<'_, S> {
     /// Returns the number of counts in a refcount block.
     fn per_block(&self) -> u64 {
         (self.cluster_size().bytes() * 8) >> self.geometry().refcount_order

@@ -21,7 +21,7 @@ const L1_OFFSET_AT: HostOffset = HostOffset::new(40);
 const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
 
 /// The tables of an image, with the header as the writer has left it.
-pub(super) struct Tables<'s, S> {
+pub(super) struct WrittenTables<'s, S> {
     pub(super) file: &'s S,
     fault: Option<WriterFault>,
     pub(super) header: Header,
@@ -29,7 +29,7 @@ pub(super) struct Tables<'s, S> {
     end: HostOffset,
 }
 
-impl<'s, S: WritableStorage> Tables<'s, S> {
+impl<'s, S: WritableStorage> WrittenTables<'s, S> {
     /// Reads the header.
     pub(super) fn open(file: &'s S, fault: Option<WriterFault>) -> Result<Self, WriteError> {
         let first_bytes = read_array::<PARSED_BYTES>(file, HostOffset::ZERO)?;

@@ -1,0 +1,109 @@
+//! The target `writes`: programs whose last image an engine writes.
+
+use crate::disk::observer::{Observer, State};
+use crate::harness::chain::Chain;
+use crate::harness::claims::Claim;
+use crate::harness::engine::Engine;
+use crate::harness::oracles::memory::MemoryMeter;
+use crate::harness::oracles::qcow2::structures::Structures;
+use crate::harness::second_opinion::SecondOpinion;
+use crate::harness::target::{Definition, Expectation, Inputs, Target};
+use crate::harness::verdicts::Verdicts;
+use crate::harness::writing::WriterJudge;
+use crate::harness::{Checks, Failure, Outcome, Pipeline};
+use crate::images::files::FileNames;
+use crate::images::limits::Limits;
+
+/// The constant properties of the target.
+pub(super) const DEFINITION: Definition = Definition {
+    name: "writes",
+    about: "A program: the engine writes to the image that the harness has built, and its disk and file are judged",
+    inputs: Inputs::Programs,
+    limits: Limits::WRITTEN,
+    expectation: Expectation::Written,
+};
+
+/// Creates the target with `engine` under test.
+pub(super) fn create<E, O>(
+    engine: E,
+    names: FileNames,
+    observer: &O,
+    _second: Option<Box<dyn SecondOpinion>>,
+) -> Box<dyn Target>
+where
+    E: Engine + 'static,
+    O: Observer + Clone + 'static,
+{
+    Box::new(Writes::observed(engine, observer.clone()).named(names))
+}
+
+/// Runs programs, and judges how the engine writes to their images.
+#[derive(Debug)]
+pub struct Writes<E, O: Observer = ()> {
+    engine: E,
+    observer: O,
+    pipeline: Pipeline,
+    structures: Structures,
+    judge: WriterJudge,
+    verdicts: Verdicts,
+}
+
+impl<E: Engine, O: Observer> Writes<E, O> {
+    /// Creates the target with `engine` under test. VM, build and judge report events to `observer`.
+    pub fn observed(engine: E, observer: O) -> Self {
+        let (pipeline, structures, judge) = Default::default();
+        let verdicts = Verdicts::knowing(engine.known_findings());
+        Self { engine, observer, pipeline, structures, judge, verdicts }
+    }
+
+    /// Returns the files of the last case, as the engine left them.
+    pub fn written(&self) -> Option<&Chain> {
+        self.judge.written()
+    }
+
+    /// Uses `names` for the files of images that name each other.
+    pub fn named(self, names: FileNames) -> Self {
+        Self { pipeline: Pipeline::named(names), ..self }
+    }
+}
+
+impl<E: Engine, O: Observer> Target for Writes<E, O> {
+    fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
+        let Self { engine, observer, pipeline, structures, judge, verdicts } = self;
+        let claims = engine.write_claims();
+        pipeline.load(input, &claims);
+        let (mut refused, mut unsupported) = (0, false);
+        engine.begin_run();
+        verdicts.begin_run();
+        let outcome = pipeline.run(DEFINITION.limits, checks, observer, |case| {
+            if verdicts.judge(structures.check(case))?.is_none() {
+                return Ok(());
+            }
+            let claim = claims.about(case.features);
+            if claim == Claim::No {
+                unsupported = true;
+                return Ok(());
+            }
+            observer.begin(State::Write);
+            let memory = MemoryMeter::begin();
+            let judged = judge.judge(engine, case, observer, verdicts);
+            match verdicts.judge_end(engine.take_end(), judged, ()) {
+                Err(found) if found.is_not_given() => unsupported = true,
+                Err(found) if claim == Claim::RefuseOrBeRight && found.error_kind().is_some() => {
+                    refused += 1;
+                }
+                judged => judged?,
+            }
+            verdicts.judge(memory.check(engine.policy().memory)).map(|_| ())
+        })?;
+        Ok(Outcome { refused, unsupported, unanswered: verdicts.unanswered(), ..outcome })
+    }
+
+    fn pipeline(&self) -> Option<&Pipeline> {
+        Some(&self.pipeline)
+    }
+
+    fn met(&self) -> &[String] {
+        self.verdicts.met()
+    }
+}

@@ -1,0 +1,144 @@
+//! The writing: from the first `write_at` or `zero_at` on, operations ask the engine to change the disk, and the image
+//! that the program has built stays as it is.
+
+use std::ops::Range;
+
+use crate::disk::image_format::ImageFormat;
+use crate::disk::offsets::GuestOffset;
+use crate::programs::operand::{At, Count, Gap, Inside, Size};
+use crate::programs::operation::{Class, Operation};
+use crate::programs::request::WriteRequest;
+
+use super::{Effect, Vm, effect};
+
+/// The unit of the size of a disk.
+const SECTOR_BYTES: u64 = 512;
+
+impl Vm {
+    /// Returns the requests to an engine that has opened the last image for writing.
+    pub fn requests(&self) -> &[WriteRequest] {
+        &self.writing.requests
+    }
+
+    /// Reports whether `operation` belongs to the writing.
+    pub(super) fn is_writing(&self, operation: &Operation) -> bool {
+        self.writing.size_bytes.is_some() || matches!(operation.class(), Class::Requests(_))
+    }
+
+    /// Runs an operation of the writing, which the first one begins.
+    pub(super) fn step_writing(&mut self, operation: Operation) -> Effect {
+        let plan = self.builder.plan();
+        if self.limits.requests == 0 || plan.file.format != ImageFormat::Qcow2 {
+            return Effect::None;
+        }
+        let size_bytes = *self.writing.size_bytes.get_or_insert(plan.virtual_size_bytes());
+        match operation {
+            Operation::WriteAt { at, inside, length } => {
+                let range = self.bytes_at(at, inside, length);
+                self.request_write(range)
+            }
+            Operation::Write { at, clusters } | Operation::WriteAs { at, clusters, .. } => {
+                let range = self.whole_clusters(at, clusters);
+                self.request_write(range)
+            }
+            Operation::ZeroAt { at, inside, length } => {
+                let range = self.bytes_at(at, inside, length);
+                self.request_zeroes(range)
+            }
+            Operation::Zero { at, clusters, .. } => {
+                let range = self.whole_clusters(at, clusters);
+                self.request_zeroes(range)
+            }
+            Operation::Discard { at, clusters } => {
+                let range = self.whole_clusters(at, clusters);
+                self.request_range(range, |guest, length_bytes| WriteRequest::Discard {
+                    guest,
+                    length_bytes,
+                })
+            }
+            Operation::Resize { size } => self.request_resize(size_bytes, size),
+            Operation::Checkpoint {} => {
+                let wants =
+                    self.writing.requests.last().is_some_and(|it| *it != WriteRequest::Reopen);
+                match wants && self.checkpoint() == Effect::Checkpoint {
+                    true => self.request(WriteRequest::Reopen),
+                    false => Effect::None,
+                }
+            }
+            _ => Effect::None,
+        }
+    }
+
+    /// Returns the bytes that the operands of a request select.
+    fn bytes_at(&self, at: At, inside: Inside, length: Gap) -> Range<u64> {
+        let cluster_bytes = self.builder.plan().geometry.cluster_size.bytes();
+        let first = self.position(at).saturating_mul(cluster_bytes);
+        let start = first.saturating_add(inside.bytes(cluster_bytes));
+        start..start.saturating_add(length.units())
+    }
+
+    fn whole_clusters(&self, at: At, clusters: Count) -> Range<u64> {
+        let cluster_bytes = self.builder.plan().geometry.cluster_size.bytes();
+        // Whole clusters, as many as the requests may still change.
+        let clusters = clusters.get().min(self.writing.changeable_bytes / cluster_bytes);
+        let start = self.position(at).saturating_mul(cluster_bytes);
+        start..start.saturating_add(clusters.saturating_mul(cluster_bytes))
+    }
+
+    fn request_write(&mut self, range: Range<u64>) -> Effect {
+        // A limit below 4 GiB keeps the length in range.
+        self.request_range(range, |guest, length| WriteRequest::Write {
+            guest,
+            length_bytes: u32::try_from(length).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn request_zeroes(&mut self, range: Range<u64>) -> Effect {
+        self.request_range(range, |guest, length_bytes| WriteRequest::WriteZeroes {
+            guest,
+            length_bytes,
+        })
+    }
+
+    /// Makes a request for the part of `range` that lies on the disk, and that requests may still change.
+    fn request_range(
+        &mut self,
+        range: Range<u64>,
+        request: impl FnOnce(GuestOffset, u64) -> WriteRequest,
+    ) -> Effect {
+        let end = range.end.min(self.writing.size_bytes.unwrap_or(0));
+        let length = end.saturating_sub(range.start).min(self.writing.changeable_bytes);
+        if length == 0 {
+            return Effect::None;
+        }
+        let made = self.request(request(GuestOffset::new(range.start), length));
+        if made == Effect::Changed {
+            self.writing.changeable_bytes -= length;
+            let cluster_size = self.builder.plan().geometry.cluster_size;
+            self.last = cluster_size.clusters_for(range.start.saturating_add(length));
+        }
+        made
+    }
+
+    /// Makes a request for another size. A disk grows by at most as many bytes as requests may still change.
+    fn request_resize(&mut self, size_bytes: u64, wanted: Size) -> Effect {
+        let most = size_bytes.saturating_add(self.writing.changeable_bytes);
+        let wanted = wanted.bytes(self.builder.max_size_bytes()).min(most);
+        let wanted = wanted / SECTOR_BYTES * SECTOR_BYTES;
+        if wanted == size_bytes {
+            return Effect::None;
+        }
+        let made = self.request(WriteRequest::Resize { size_bytes: wanted });
+        if made == Effect::Changed {
+            self.writing.changeable_bytes -= wanted.saturating_sub(size_bytes);
+            self.writing.size_bytes = Some(wanted);
+        }
+        made
+    }
+
+    fn request(&mut self, request: WriteRequest) -> Effect {
+        let room = self.writing.requests.len() < self.limits.requests;
+        self.writing.requests.extend(room.then_some(request));
+        effect(room)
+    }
+}

@@ -1,0 +1,57 @@
+//! The requests of a program to an engine that writes.
+
+use std::fmt;
+
+use crate::disk::offsets::GuestOffset;
+
+/// A request to a disk that is open for writing. Its range lies on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteRequest {
+    /// Writes bytes that no other request writes.
+    Write {
+        /// The first byte.
+        guest: GuestOffset,
+        /// The number of bytes.
+        length_bytes: u32,
+    },
+    /// Makes a range read as zeros.
+    WriteZeroes {
+        /// The first byte.
+        guest: GuestOffset,
+        /// The number of bytes.
+        length_bytes: u64,
+    },
+    /// Frees whole clusters, which then read as zeros.
+    Discard {
+        /// The first byte, at the edge of a cluster.
+        guest: GuestOffset,
+        /// The number of bytes: whole clusters, or all up to the end of the disk.
+        length_bytes: u64,
+    },
+    /// Gives the disk another size.
+    Resize {
+        /// The new size in bytes: whole sectors of 512 bytes.
+        size_bytes: u64,
+    },
+    /// Closes the image, and opens it again.
+    Reopen,
+}
+
+/// Prints the request for an explanation, with numbers in hexadecimal digits.
+impl fmt::Display for WriteRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Write { guest, length_bytes } => {
+                write!(f, "write of guest {:#x}+{length_bytes:#x}", guest.get())
+            }
+            Self::WriteZeroes { guest, length_bytes } => {
+                write!(f, "zeros to guest {:#x}+{length_bytes:#x}", guest.get())
+            }
+            Self::Discard { guest, length_bytes } => {
+                write!(f, "discard of guest {:#x}+{length_bytes:#x}", guest.get())
+            }
+            Self::Resize { size_bytes } => write!(f, "resize to {size_bytes:#x} bytes"),
+            Self::Reopen => f.write_str("close, and open again"),
+        }
+    }
+}
