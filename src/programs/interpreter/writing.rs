@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
+use crate::formats::qcow2::geometry::Version;
 use crate::programs::operand::{At, Count, Gap, Inside, Size};
 use crate::programs::operation::{Class, Operation};
 use crate::programs::request::WriteRequest;
@@ -125,7 +126,10 @@ impl Vm {
         let most = size_bytes.saturating_add(self.writing.changeable_bytes);
         let wanted = wanted.bytes(self.builder.max_size_bytes()).min(most);
         let wanted = wanted / SECTOR_BYTES * SECTOR_BYTES;
-        if wanted == size_bytes {
+        // A snapshot in a version 2 image need not store the size of its disk. QEMU refuses to resize such an image.
+        let version = self.builder.plan().geometry.version;
+        let is_fixed = version == Version::V2 && self.builder.snapshot_count() > 0;
+        if wanted == size_bytes || is_fixed {
             return Effect::None;
         }
         let made = self.request(WriteRequest::Resize { size_bytes: wanted });

@@ -3,6 +3,7 @@
 use crate::disk::clusters::HostCluster;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::WritableStorage;
+use crate::formats::qcow2::constants::MAX_REFCOUNT_TABLE_BYTES;
 use crate::formats::qcow2::refcount;
 use crate::writers::{WriteError, WriterFault};
 
@@ -132,12 +133,18 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     }
 
     /// Moves the refcount table to the end of the file, where it has room for all clusters and some more.
+    /// QEMU opens no longer table than [`MAX_REFCOUNT_TABLE_BYTES`].
     fn grow_table(&mut self) -> Result<(), WriteError> {
         let cluster_size = self.cluster_size();
         let (old, old_entries) = (self.header.refcount_table_offset, self.table_entries());
         let last = cluster_size.host_cluster(self.end()).get().saturating_add(SPARE_CLUSTERS);
-        let needed = (last / self.per_block()).saturating_add(2).max(old_entries + 1);
-        let clusters = cluster_size.clusters_for(needed.saturating_mul(8));
+        let needed = (last / self.per_block()).saturating_add(2);
+        // A quarter more, so that a long table rarely moves.
+        let wanted = needed.saturating_add(needed / 4).min(MAX_REFCOUNT_TABLE_BYTES / 8);
+        if wanted <= old_entries {
+            return Err(WriteError::TooLong);
+        }
+        let clusters = cluster_size.clusters_for(wanted.saturating_mul(8));
         let new = self.append(clusters)?;
         let bytes = self.moved_table((old, old_entries * 8), clusters)?;
         self.write(new, &bytes)?;

@@ -66,8 +66,8 @@ pub(super) fn broken_at_open(image: &Image) -> Option<BrokenRule> {
     }
     let header = HeaderOffsets { fields: 0, directory: 0 };
     if file.number(0, 12, 8) == 0 && file.number(0, 28, 8) != 0 {
-        let text = file.number(0, 28, 8).checked_mul(SECTOR_BYTES);
-        return text.is_none_or(|text| file.lacks_type(text)).then_some(VMDK_NO_CAPACITY);
+        let text = file.number(0, 28, 8).wrapping_mul(SECTOR_BYTES);
+        return file.lacks_type(text).then_some(VMDK_NO_CAPACITY);
     }
     let of_headers = match file.number(0, 56, 8) == DIRECTORY_AT_END {
         false => file.broken_header(header),
