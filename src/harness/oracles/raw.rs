@@ -198,7 +198,7 @@ impl<O: Observer> Answers<'_, O> {
         }
         if !may_fail_to_read {
             observer.event(State::Check, Event::Read);
-            let read = read_edges(&mut disk, asked, observer);
+            let read = read_edges(&mut disk, asked, may_split_grains, observer);
             verdicts.judge_answers(QuestionKind::Read, read)?;
         }
         if complete && !may_split_grains {
@@ -259,17 +259,20 @@ pub(super) fn walk<O: Observer>(
     Ok((if walked.is_ok() { RawOutcome::Walked } else { RawOutcome::Failed }, complete))
 }
 
-/// Reads at the edges of extents. Compressed data may be broken; all other data must be readable.
+/// Reads at the edges of extents; only at their beginnings if a question behind the end of a file may be about the next
+/// one. Compressed data may be broken; all other data must be readable.
 fn read_edges<O: Observer>(
     disk: &mut impl OpenDisk,
     extents: &[Extent],
+    may_split_grains: bool,
     observer: &O,
 ) -> super::OracleResult {
     let mut bytes = [0; 64];
     for extent in extents {
         let length = usize::try_from(extent.length_bytes).unwrap_or(usize::MAX).min(bytes.len());
         let last = extent.start.saturating_add(extent.length_bytes - length as u64);
-        for start in [extent.start, last] {
+        let last = (!may_split_grains).then_some(last);
+        for start in [extent.start].into_iter().chain(last) {
             let answer: Result<(), EngineError> = disk.read(start, &mut bytes[..length]);
             match answer {
                 Err(error) if !extent.mapping.compressed => {
