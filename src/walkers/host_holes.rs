@@ -2,7 +2,7 @@
 //! knows that they are zeros.
 //!
 //! # Arithmetic
-//! An extent of data lies at host offsets of at most 56 bits, so that neither they nor its guest offsets saturate.
+//! An extent of data lies below the host offset 2^63, so that neither host offsets nor guest offsets saturate.
 
 use std::ops::ControlFlow;
 

@@ -419,3 +419,21 @@ fn the_parts_of_a_vmdk_disk_are_opened_as_in_qemu_img() {
         assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{name}");
     }
 }
+
+/// QEMU prints a negative offset for such data, and fails to read them.
+#[test]
+fn flat_data_past_the_longest_file_are_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("raw"), [7; 4096]).unwrap();
+    let head = "version=1\nCID=1\nparentCID=1\ncreateType=\"vmfs\"\nRW 2 FLAT \"raw\" 3\n";
+    for sector in ["18014398509481982", "9223372036854775807", &"6".repeat(40)] {
+        let descriptor = format!("{head}RW 1 FLAT \"raw\" {sector}\n");
+        fs::write(dir.path().join("disk.vmdk"), descriptor).unwrap();
+        let ours = qcowfuzz(dir.path(), &["map", "--output=json", "disk.vmdk"]);
+        assert_eq!(ours.status.code(), Some(1), "{ours:?}");
+        let message = "disk.vmdk: grain at guest offset 1024: the data of the extent pass";
+        assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
+        // The first extent, and nothing of the second one.
+        assert_eq!(text(&ours.stdout).lines().count(), 1, "{ours:?}");
+    }
+}

@@ -2,12 +2,13 @@
 //!
 //! # Arithmetic
 //! QEMU refuses disks of 2^63 bytes, and a grain has at most 2^30 bytes, so that no guest offset near an extent
-//! saturates. A flat extent that passes 2^64 lies past the end of every file.
+//! saturates. A flat extent that passes the end of the longest file, below 2^63, maps nothing.
 
 use crate::disk::extent::Mapping;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::error::MapError;
+use crate::formats::vmdk::constants::MAX_LENGTH_BYTES;
 use crate::formats::vmdk::grain::Grain;
 use crate::formats::vmdk::tables::{GrainKind, Tables};
 
@@ -46,7 +47,15 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
     pub(super) fn piece_at(&self, guest: GuestOffset) -> Result<Piece, MapError> {
         let (start, end) = (self.start, self.end);
         let tables = match &self.data {
-            ExtentData::Flat(offset) => return Ok(Piece { grain: Grain::At(*offset), start, end }),
+            ExtentData::Flat(offset) => {
+                let length = end.saturating_distance_from(start);
+                let in_file =
+                    offset.get().checked_add(length).is_some_and(|end| end <= MAX_LENGTH_BYTES);
+                return match in_file {
+                    true => Ok(Piece { grain: Grain::At(*offset), start, end }),
+                    false => Err(MapError::Grain { guest, what: PAST_FILES }),
+                };
+            }
             ExtentData::Sparse(tables) => tables,
             ExtentData::Indivisible(_) => {
                 return Err(MapError::Grain { guest, what: INDIVISIBLE });
@@ -123,5 +132,8 @@ impl<S: Storage + ?Sized> OpenExtent<'_, S> {
 
 /// The fault of an extent with [`ExtentData::Indivisible`].
 pub(super) const INDIVISIBLE: &str = "a grain table maps no sector, or 2^32 or more";
+/// The fault of a flat extent whose data would lie past the longest file. QEMU prints a negative offset, and fails to
+/// read.
+const PAST_FILES: &str = "the data of the extent pass the end of the longest file";
 /// The fault of an extent whose grain directory does not reach to its end.
 pub(super) const NO_DIRECTORY_ENTRY: &str = "the grain directory has no entry for it";
