@@ -430,7 +430,7 @@ fn flat_data_past_the_longest_file_are_an_error() {
         let descriptor = format!("{head}RW 1 FLAT \"raw\" {sector}\n");
         fs::write(dir.path().join("disk.vmdk"), descriptor).unwrap();
         let ours = qcowfuzz(dir.path(), &["map", "--output=json", "disk.vmdk"]);
-        assert_eq!(ours.status.code(), Some(1), "{ours:?}");
+        assert_eq!(ours.status.code(), Some(2), "{ours:?}");
         let message = "disk.vmdk: grain at guest offset 1024: the data of the extent pass";
         assert!(error_line(&ours).starts_with(message), "{}", error_line(&ours));
         // The first extent, and nothing of the second one.
