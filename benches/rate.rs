@@ -1,5 +1,5 @@
 //! Measures the cost of a run. `cargo bench` prints all tables; `cargo bench --bench rate -- rate`, `-- evolved`,
-//! `-- growth`, `-- formats`, `-- isolation` and `-- qemu` print one of them. Only ratios between the rows of a table
+//! `-- growth`, `-- formats`, `-- writes`, `-- isolation` and `-- qemu` print one of them. Only ratios between the rows of a table
 //! are comparable between machines.
 
 mod largest;
@@ -24,9 +24,9 @@ use qcowfuzz::internal::programs::operand::Number;
 use qcowfuzz::internal::programs::operand::{Base, ImageForm, Size};
 use qcowfuzz::internal::programs::prologue::PROLOGUE_BYTES;
 use qcowfuzz::programs::Operation;
-use qcowfuzz::programs::generate::GenerateSettings;
+use qcowfuzz::programs::generate::{GenerateSettings, generate_writes};
 
-use sets::{Inputs, OPERATIONS, ROUNDS, SETS, cpu_time, encoded, evolved, run_all, set};
+use sets::{Inputs, OPERATIONS, ROUNDS, SET, SETS, cpu_time, encoded, evolved, run_all, set};
 
 /// Returns the time of the fastest round of each set. The sets take turns, so that a slow minute affects all of them.
 fn fastest(sets: &[&Inputs]) -> Vec<Duration> {
@@ -181,6 +181,35 @@ fn formats() {
     }
 }
 
+/// Prints the rate of programs that our small writer carries out, in operations, beside that of the frozen set.
+fn writes() {
+    let frozen = encoded(set(GenerateSettings { operations: OPERATIONS, compressed: true }));
+    let written = encoded(SET.map(|rng_seed| generate_writes(rng_seed, OPERATIONS * 2 / 3)));
+    let sets =
+        [("frozen", TargetKind::MapExtents, frozen), ("writes", TargetKind::Writes, written)];
+    let mut targets = sets.each_ref().map(|(_, kind, _)| kind.judging(Walker::default()));
+    let (mut times, mut operations) = ([Duration::MAX; 2], [0; 2]);
+    for _ in 0..ROUNDS / 3 {
+        for (index, (_, _, inputs)) in sets.iter().enumerate() {
+            let start = cpu_time();
+            operations[index] = 0;
+            for input in inputs {
+                match targets[index].run(black_box(input), Checks::AtCheckpoints) {
+                    Ok(outcome) => operations[index] += outcome.operations,
+                    Err(failure) => panic!("{}", failure.violation),
+                }
+            }
+            times[index] = (cpu_time() - start).min(times[index]);
+        }
+    }
+    let rates = [0, 1].map(|index| operations[index] as f64 / times[index].as_secs_f64());
+    println!("| programs | operations a second | that of the frozen set = 1 |");
+    println!("|---|---|---|");
+    for ((name, _, _), rate) in sets.iter().zip(rates) {
+        println!("| {name} | {rate:.0} | {:.2} |", rate / rates[0]);
+    }
+}
+
 /// Prints the cost of a worker process: an input is written to a file before it runs, allocations are counted, and
 /// panics are caught. The feedback is the same in both rows.
 fn isolation() {
@@ -300,6 +329,10 @@ fn main() {
     }
     if all || asked("formats") {
         formats();
+        println!();
+    }
+    if all || asked("writes") {
+        writes();
         println!();
     }
     if all || asked("isolation") {

@@ -130,7 +130,7 @@ pub mod images {
     }
 }
 pub mod writers {
-    pub use crate::writers::*;
+    pub use crate::writers::WriterFault;
 }
 pub mod programs {
     pub mod interpreter {

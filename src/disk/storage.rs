@@ -130,7 +130,7 @@ pub trait Storage {
 }
 
 /// An image that can be written, by any holder of a reference.
-pub trait WritableStorage: Storage {
+pub(crate) trait WritableStorage: Storage {
     /// Writes `bytes` at `offset`. The file grows to their end.
     ///
     /// # Errors
