@@ -26,14 +26,14 @@ const MAX_FOLDER_BYTES: u64 = 64 << 20;
 /// The opcode of an overlay.
 const OVERLAY: u8 = 14;
 
-/// Returns the program with a number. Every third one has an overlay before its requests. The last ones write as much
-/// as an image with the smallest clusters and the widest counts can hold in its first refcount table, and more.
+/// Returns the program with a number. Every third one has an overlay before its requests. The last ones write more than
+/// an image with the smallest clusters and the widest counts can hold in its first refcount table.
 fn program(number: u64) -> Program {
     if number >= PROGRAMS {
         let text = format!(
             "image version=3 cluster_bits=9 refcount_order=6 features=none size=8<<20+0 rng_seed={number} \
-             blocks=append table=append tolerance=0\nwrite at=start+9 clusters=9\n\
-             write_at at=start+0 inside=0 length=96<<15"
+             blocks=append table=append tolerance=0\nreserve gap=250<<4\nwrite at=start+9 clusters=9\n\
+             write_at at=start+0 inside=0 length=20<<14"
         );
         return assemble(&text).unwrap();
     }
@@ -76,7 +76,8 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
             &["written: zeros, the bytes of the guest → other bytes"]
         }
         ZeroFlagStays => &["written: a write, the bytes of the guest → zeros"],
-        SizeNotStored | AssumedNeighbours => &["written: "],
+        AssumedNeighbours => &["written: "],
+        SizeNotStored => &["written: ", "model: virtual size, "],
         OpenWrites => &["written: file without a request, unchanged → changed"],
         EndMissing => &["written: a write, "],
         BlockNotCounted => &["refcounts: refcount block, the references → fewer"],

@@ -95,15 +95,24 @@ impl Chain {
 
     /// Returns the files as they are now, for reading.
     pub(crate) fn as_written(&self) -> Self {
-        let mut chain = self.clone();
-        let image = &mut chain.layers[0].image;
+        self.clone().with_written(WrittenFile::image)
+    }
+
+    /// Returns the files as they are now, for reading. What an engine keeps of this chain is an empty file then.
+    pub(crate) fn into_written(self) -> Self {
+        self.with_written(WrittenFile::take_image)
+    }
+
+    /// Gives the image at the top the bytes that `image_of` returns, if the image can be written.
+    fn with_written(mut self, image_of: impl FnOnce(&WrittenFile) -> Image) -> Self {
+        let image = &mut self.layers[0].image;
         if let ByteSource::Written(written) = &image.bytes {
             let mut files = LayerFiles::clone(&image.files);
-            files.image = written.image();
+            files.image = image_of(written);
             image.files = Arc::new(files);
             image.bytes = ByteSource::Built;
         }
-        chain
+        self
     }
 
     /// Creates a chain of one image, which needs no other files.

@@ -36,6 +36,11 @@ impl WrittenFile {
         self.lock().image.clone()
     }
 
+    /// Returns the file as it is now, and leaves an empty one.
+    pub(super) fn take_image(&self) -> Image {
+        std::mem::take(&mut self.lock().image)
+    }
+
     /// Calls `read` with the file as it is now.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Image) -> T) -> T {
         read(&self.lock().image)

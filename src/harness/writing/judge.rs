@@ -60,15 +60,20 @@ impl WriterJudge {
         self.guest.begin(self.before.virtual_size_bytes());
         self.written = None;
         let chain = Chain::writable(case.images);
-        for session in case.requests.split(|request| *request == WriteRequest::Reopen) {
+        let mut sessions =
+            case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
+        while let Some(session) = sessions.next() {
             if !self.session(engine, &chain, session, observer, verdicts)? {
                 return Ok(());
             }
             observer.event(State::Write, Event::Checkpoint);
-            self.closed(case, &chain)?;
+            if sessions.peek().is_some() {
+                self.closed(case, &chain.as_written())?;
+            }
         }
-        let written = chain.as_written();
-        let judged = self.read_again(engine, &written, verdicts);
+        let written = chain.into_written();
+        let judged = self.closed(case, &written);
+        let judged = judged.and_then(|()| self.read_again(engine, &written, verdicts));
         self.written = Some(written);
         judged
     }
@@ -164,12 +169,11 @@ impl WriterJudge {
 
     /// Judges the file that the engine has left.
     fn closed(&mut self, case: &Case, chain: &Chain) -> OracleResult {
-        let chain = chain.as_written();
         refcounts::check(&mut self.recount, chain.image(), &[])?;
         let mut reader = std::mem::take(&mut self.reader);
         reader.begin_run();
-        let judged = self.walk(&mut reader, &chain);
-        let judged = judged.and_then(|()| self.snapshots(&mut reader, case, &chain));
+        let judged = self.walk(&mut reader, chain);
+        let judged = judged.and_then(|()| self.snapshots(&mut reader, case, chain));
         self.reader = reader;
         judged
     }

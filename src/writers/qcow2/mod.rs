@@ -178,14 +178,24 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             *behind_last = host.checked_add(cluster_size.bytes());
             return self.tables.write(host.saturating_add(inside), bytes);
         }
-        let content = self.changed_cluster(guest, bytes, entry)?;
-        let new = match self.tables.kind(entry)? {
+        let kind = self.tables.kind(entry)?;
+        let new = match kind {
             ClusterKind::Compressed(run) if self.tables.has(WriterFault::CompressedNeighbour) => {
-                cluster_size.host_offset(cluster_size.host_cluster(run.offset))
+                let content = self.changed_cluster(guest, bytes, kind)?;
+                let new = cluster_size.host_offset(cluster_size.host_cluster(run.offset));
+                self.tables.write(new, &content)?;
+                new
             }
-            _ => self.tables.allocate(1)?,
+            ClusterKind::Normal(old) => self.copied_cluster(guest, bytes, old)?,
+            ClusterKind::ZeroPlain | ClusterKind::ZeroAllocated(_) => {
+                self.new_cluster(inside, bytes)?
+            }
+            ClusterKind::Unallocated if self.chain.len() == 1 => self.new_cluster(inside, bytes)?,
+            _ => {
+                let content = self.changed_cluster(guest, bytes, kind)?;
+                self.new_cluster(0, &content)?
+            }
         };
-        self.tables.write(new, &content)?;
         let copied = if self.tables.has(WriterFault::CopiedNotSet) { 0 } else { COPIED };
         self.tables.set_entry(slot, new.get() | copied)?;
         if new.get() != entry & OFFSET_MASK {
@@ -203,19 +213,47 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         has_cluster && is_copied && is_data
     }
 
+    /// Allocates a cluster with `bytes` from `inside` on. All other bytes are zeros: the cluster is a hole of the file.
+    fn new_cluster(&mut self, inside: u64, bytes: &[u8]) -> Result<HostOffset, WriteError> {
+        let new = self.tables.allocate(1)?;
+        self.tables.write(new.saturating_add(inside), bytes)?;
+        Ok(new)
+    }
+
+    /// Allocates a copy of the cluster at `old`, with the bytes from `guest` on changed. Holes stay holes.
+    fn copied_cluster(
+        &mut self,
+        guest: u64,
+        bytes: &[u8],
+        old: HostOffset,
+    ) -> Result<HostOffset, WriteError> {
+        let cluster_size = self.tables.cluster_size();
+        let inside = cluster_size.inside(GuestOffset::new(guest));
+        let behind = inside.saturating_add(bytes.len() as u64);
+        let new = self.new_cluster(inside, bytes)?;
+        if !self.tables.has(WriterFault::HeadLost) {
+            self.tables.copy(0..inside, old, new)?;
+        }
+        if !self.tables.has(WriterFault::TailLost) {
+            let disk = self.virtual_size_bytes().saturating_sub(guest).saturating_add(inside);
+            self.tables.copy(behind..cluster_size.bytes().min(disk), old, new)?;
+        }
+        Ok(new)
+    }
+
     /// Returns the content of the cluster of `guest` with some bytes changed.
     fn changed_cluster(
         &mut self,
         guest: u64,
         bytes: &[u8],
-        entry: u64,
+        kind: ClusterKind,
     ) -> Result<Vec<u8>, WriteError> {
         let cluster_size = self.tables.cluster_size();
         let start = cluster_size.cluster_start(GuestOffset::new(guest));
         let mut content = vec![0; cluster_size.bytes_usize()];
         let there = self.virtual_size_bytes().saturating_sub(start.get());
         let there = there.min(cluster_size.bytes()) as usize;
-        let is_below = self.tables.kind(entry)? == ClusterKind::Unallocated;
+        let is_below = kind == ClusterKind::Unallocated;
         if !(is_below && self.tables.has(WriterFault::BelowLost)) {
             self.read(start, &mut content[..there])?;
             self.disk = None;

@@ -1,8 +1,10 @@
 //! The header and the tables of an image: each entry is read and written in the file.
 
+use std::ops::Range;
+
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{WritableStorage, read_array};
+use crate::disk::storage::{Stored, WritableStorage, read_array};
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
@@ -83,6 +85,30 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
 
     pub(super) fn write(&self, at: HostOffset, bytes: &[u8]) -> Result<(), WriteError> {
         Ok(self.file.write_at(at, bytes)?)
+    }
+
+    /// Copies the stored bytes of a range of the cluster at `old` to the cluster at `new`.
+    pub(super) fn copy(
+        &self,
+        range: Range<u64>,
+        old: HostOffset,
+        new: HostOffset,
+    ) -> Result<(), WriteError> {
+        let (mut at, end) = (range.start, old.saturating_add(range.end));
+        let mut bytes = Vec::new();
+        while at < range.end {
+            let from = old.saturating_add(at);
+            let Stored { stored, end: until } = self.file.stored(from, end)?;
+            // Each step covers at least one byte, for any answer of the storage.
+            let until = until.saturating_distance_from(old).clamp(at + 1, range.end);
+            if stored {
+                bytes.resize(usize::try_from(until - at).map_err(|_| WriteError::TooLong)?, 0);
+                self.file.read_at(from, &mut bytes)?;
+                self.write(new.saturating_add(at), &bytes)?;
+            }
+            at = until;
+        }
+        Ok(())
     }
 
     pub(super) fn entry(&self, at: HostOffset) -> Result<u64, WriteError> {
