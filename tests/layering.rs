@@ -30,6 +30,13 @@ const APART: &[(&str, &[&str], &str)] = &[
     ("programs", &["walkers"], "the build does not ask the walker"),
     ("images", &["writers"], "the build encodes with functions of its own"),
     ("programs", &["writers"], "the build encodes with functions of its own"),
+    ("harness::oracles", &["writers"], "oracles reach every engine through its interface"),
+    ("harness::targets", &["writers"], "the targets reach every engine through its interface"),
+    (
+        "harness::writing",
+        &["walkers", "writers"],
+        "the judge reaches engines through their interface",
+    ),
     ("images::qcow2", &["formats"], "the build encodes with functions of its own"),
     ("images::vpc", &["formats"], "the build encodes with functions of its own"),
     ("images::vhdx", &["formats"], "the build encodes with functions of its own"),

@@ -5,10 +5,12 @@
 mod qemu;
 
 use qcowfuzz::harness::chain::ChainFolder;
+use qcowfuzz::harness::idle::QuestionKind;
 use qcowfuzz::harness::target::Target;
-use qcowfuzz::harness::{Checks, Walker};
+use qcowfuzz::harness::{Checks, KnowingEngine, KnownFindings, Walker, WalkerDisk};
 use qcowfuzz::internal::harness::targets::writes::Writes;
 use qcowfuzz::internal::writers::WriterFault;
+use qcowfuzz::prelude::{Answer, Chain, Claims, Engine, GuestOffset, OpenDisk};
 use qcowfuzz::programs::generate::generate_writes;
 use qcowfuzz::programs::text::assemble;
 use qcowfuzz::programs::{Operation, Program};
@@ -98,6 +100,88 @@ fn each_planted_fault_is_found() {
         let is_expected =
             |name: &&String| found_by(*fault).iter().any(|start| name.starts_with(start));
         assert_eq!(found.iter().find(|name| !is_expected(name)), None, "{}", fault.name());
+    }
+}
+
+/// Our walker, whose writer cannot change the size of a disk.
+struct WithoutResize(Walker);
+
+struct DiskWithoutResize<'s>(WalkerDisk<'s>);
+
+impl Engine for WithoutResize {
+    type Disk<'s> = DiskWithoutResize<'s>;
+
+    fn name(&self) -> &str {
+        "without resize"
+    }
+
+    fn write_claims(&self) -> Claims {
+        self.0.write_claims()
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<DiskWithoutResize<'s>> {
+        Ok(DiskWithoutResize(self.0.open(chain)?))
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<DiskWithoutResize<'s>> {
+        Ok(DiskWithoutResize(self.0.open_to_write(chain)?))
+    }
+}
+
+impl OpenDisk for DiskWithoutResize<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_size_bytes()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.read(guest, into)
+    }
+
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        assert!(guest.get() + bytes.len() as u64 <= self.virtual_size_bytes());
+        self.0.write(guest, bytes)
+    }
+
+    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        assert!(guest.get() + length_bytes <= self.virtual_size_bytes());
+        self.0.write_zeroes(guest, length_bytes)
+    }
+
+    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        assert!(guest.get() + length_bytes <= self.virtual_size_bytes());
+        self.0.discard(guest, length_bytes)
+    }
+
+    fn close(self) -> Answer {
+        self.0.close()
+    }
+}
+
+#[test]
+fn an_engine_that_lacks_a_request_gets_only_those_that_fit_its_disk() {
+    let mut target = Writes::observed(WithoutResize(Walker::default()), ());
+    let mut unanswered = 0;
+    for number in 0..PROGRAMS / 3 {
+        let run = target.run(&program(number).encode(), Checks::AtCheckpoints);
+        let outcome = run.unwrap_or_else(|failure| panic!("{number}: {}", failure.violation));
+        unanswered += u32::from(outcome.unanswered.has(QuestionKind::Resize));
+    }
+    assert!(unanswered > 10, "{unanswered}");
+}
+
+#[test]
+fn known_findings_of_a_writer_are_set_aside() {
+    let known = "[[finding]]\nfingerprint = '*: *'\nreason = 'Planted.'";
+    let known = KnownFindings::parse(known).unwrap();
+    for fault in [WriterFault::CountNotRaised, WriterFault::HeadLost, WriterFault::SizeNotStored] {
+        let engine = KnowingEngine::new(Walker::default().with_fault(fault), known.clone());
+        let mut target = Writes::observed(engine, ());
+        let mut met = 0;
+        for number in 0..PROGRAMS / 6 {
+            assert_eq!(found(&mut target, number), None, "{}: {number}", fault.name());
+            met += target.met().len();
+        }
+        assert!(met > 0, "{}", fault.name());
     }
 }
 

@@ -252,7 +252,7 @@ impl<S: Subject> Fuzzer<S> {
         Ok(())
     }
 
-    /// Generates a program that has what the target has.
+    /// Generates a program, with requests if the target has them.
     fn generated(&mut self) -> Program {
         let rng_seed = self.entropy.next_u64();
         match self.settings.limits.requests {

@@ -98,7 +98,7 @@ impl Chain {
         self.clone().with_written(WrittenFile::image)
     }
 
-    /// Returns the files as they are now, for reading. What an engine keeps of this chain is an empty file then.
+    /// Returns the files as they are now, for reading. Files that an engine has kept are empty then.
     pub(crate) fn into_written(self) -> Self {
         self.with_written(WrittenFile::take_image)
     }

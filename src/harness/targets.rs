@@ -73,7 +73,7 @@ targets! {
     Hostile in hostile,
     /// Image files of any content.
     RawImage in raw_image,
-    /// Programs whose last image the engine writes.
+    /// Programs with requests. The engine writes to the image at the top.
     Writes in writes,
 }
 
@@ -122,7 +122,7 @@ impl TargetKind {
     /// Returns the claims by which its programs are folded: those about reading or those about writing.
     pub fn claims_of(self, engine: &impl Engine) -> Claims {
         match self {
-            Self::Writes => engine.write_claims(),
+            Self::Writes => writes::claims_of(engine),
             _ => engine.claims(),
         }
     }

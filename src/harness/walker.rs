@@ -74,16 +74,7 @@ impl<O: Observer> Engine for Walker<O> {
     }
 
     fn write_claims(&self) -> Claims {
-        Claims::QCOW2.no(&[
-            Feature::ExtendedL2,
-            Feature::DataFile,
-            Feature::RawDataFile,
-            Feature::Bitmaps,
-            Feature::Dirty,
-            Feature::OutOfDateRefcounts,
-            Feature::Corrupt,
-            Feature::UnknownBits,
-        ])
+        Claims::QCOW2.no(&[Feature::ExtendedL2])
     }
 
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<WalkerDisk<'s, O>> {

@@ -7,7 +7,7 @@ use super::context::MutationContext;
 
 impl MutationContext<'_> {
     /// Returns a random operation for `program`. If the target has attacks, one in three is an attack, on a part that
-    /// the format of its layer has. If the target writes, half are for the writing. Half of the others come from the
+    /// the format of its layer has. If the target writes, half are requests. Half of the others come from the
     /// generator of programs; the rest have any opcode.
     pub(super) fn operation(&mut self, program: &Program) -> Operation {
         if self.limits.requests > 0

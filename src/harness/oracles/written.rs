@@ -159,6 +159,15 @@ pub fn in_snapshot(found: Box<Violation>) -> Box<Violation> {
     found
 }
 
+/// Returns a violation that was found in the file that an engine has left. An engine that may refuse images may not
+/// leave a file that nobody can read.
+pub fn in_file(mut found: Box<Violation>) -> Box<Violation> {
+    if let Some(error) = &mut found.error {
+        error.kind = None;
+    }
+    found
+}
+
 /// Compares the file of an image before and after an engine had it open for writing, without a request.
 pub fn check_unchanged(before: &Chain, after: &Chain) -> OracleResult {
     let (before, after) = (before.image(), after.image());

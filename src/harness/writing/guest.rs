@@ -25,6 +25,8 @@ pub(super) enum GuestChange {
 pub(super) struct GuestDisk {
     /// The size of the disk in bytes.
     pub(super) size_bytes: u64,
+    /// The cluster size of the image.
+    cluster_bytes: u64,
     changes: RangeMap<GuestChange>,
     /// The number of requests so far.
     requests: u32,
@@ -34,7 +36,8 @@ pub(super) struct GuestDisk {
 
 impl GuestDisk {
     /// Begins with the unchanged disk.
-    pub(super) fn begin(&mut self, size_bytes: u64) {
+    pub(super) fn begin(&mut self, size_bytes: u64, cluster_bytes: u64) {
+        self.cluster_bytes = cluster_bytes;
         self.changes.clear();
         (self.size_bytes, self.requests, self.has_first_size) = (size_bytes, 0, true);
     }
@@ -42,6 +45,24 @@ impl GuestDisk {
     /// Reports whether no request has changed the size.
     pub(super) fn has_first_size(&self) -> bool {
         self.has_first_size
+    }
+
+    /// Reports whether the range of a request lies on the disk, and has whole clusters if it must.
+    pub(super) fn fits(&self, request: &WriteRequest) -> bool {
+        match *request {
+            WriteRequest::Write { guest, length_bytes } => {
+                guest.saturating_add(length_bytes.into()).get() <= self.size_bytes
+            }
+            WriteRequest::WriteZeroes { guest, length_bytes } => {
+                guest.saturating_add(length_bytes).get() <= self.size_bytes
+            }
+            WriteRequest::Discard { guest, length_bytes } => {
+                let end = guest.saturating_add(length_bytes).get();
+                end == self.size_bytes
+                    || end < self.size_bytes && end.is_multiple_of(self.cluster_bytes)
+            }
+            WriteRequest::Resize { .. } | WriteRequest::Reopen => true,
+        }
     }
 
     /// Fills `bytes` with those that the next write has at `guest`.

@@ -1,4 +1,4 @@
-//! Judges an engine that writes: carries out requests through it, and compares every byte that a guest then reads, and
+//! Judges an engine that writes: carries out requests through it, and compares the bytes that a guest then reads, and
 //! the image that the engine leaves, with a simple model.
 
 mod guest;

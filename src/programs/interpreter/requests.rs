@@ -10,6 +10,8 @@ pub(super) struct Writing {
     pub(super) size_bytes: Option<u64>,
     /// The number of bytes that requests may still change.
     pub(super) changeable_bytes: u64,
+    /// The number of these bytes that requests may still write.
+    pub(super) writable_bytes: u64,
 }
 
 impl Writing {
@@ -17,5 +19,6 @@ impl Writing {
     pub(super) fn begin(&mut self, changeable_bytes: u64) {
         self.requests.clear();
         (self.size_bytes, self.changeable_bytes) = (None, changeable_bytes);
+        self.writable_bytes = changeable_bytes / 4;
     }
 }

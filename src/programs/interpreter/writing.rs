@@ -87,11 +87,15 @@ impl Vm {
     }
 
     fn request_write(&mut self, range: Range<u64>) -> Effect {
+        let before = self.writing.changeable_bytes;
+        let end = range.end.min(range.start.saturating_add(self.writing.writable_bytes));
         // A limit below 4 GiB keeps the length in range.
-        self.request_range(range, |guest, length| WriteRequest::Write {
+        let made = self.request_range(range.start..end, |guest, length| WriteRequest::Write {
             guest,
             length_bytes: u32::try_from(length).unwrap_or(u32::MAX),
-        })
+        });
+        self.writing.writable_bytes -= before - self.writing.changeable_bytes;
+        made
     }
 
     fn request_zeroes(&mut self, range: Range<u64>) -> Effect {

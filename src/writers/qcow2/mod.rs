@@ -173,12 +173,12 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         }
         let slot = self.tables.l2_slot(cluster_size.guest_cluster(GuestOffset::new(guest)))?;
         let entry = self.tables.entry(slot)?;
+        let kind = self.tables.kind(entry)?;
         if self.is_owned(entry) {
             let host = HostOffset::new(entry & OFFSET_MASK);
             *behind_last = host.checked_add(cluster_size.bytes());
             return self.tables.write(host.saturating_add(inside), bytes);
         }
-        let kind = self.tables.kind(entry)?;
         let new = match kind {
             ClusterKind::Compressed(run) if self.tables.has(WriterFault::CompressedNeighbour) => {
                 let content = self.changed_cluster(guest, bytes, kind)?;

@@ -22,6 +22,9 @@ use super::fields::{
 /// The number of bytes of a directory or a table that are read at a time.
 const GRAIN_TABLE_SCRATCH_BYTES: usize = 2048;
 
+/// The number of directories and tables after which no more are read. Images of programs have fewer.
+const MAX_OCCUPIED: usize = 1 << 16;
+
 /// A directory, and whether readers follow it.
 #[derive(Clone, Copy)]
 pub(super) struct DirectoryPlace<'o> {
@@ -31,7 +34,7 @@ pub(super) struct DirectoryPlace<'o> {
     pub occupied: Option<&'o OccupiedSectors>,
 }
 
-/// The sectors of all directories and tables. A table may have the bytes of a marker.
+/// The sectors of all directories and tables, up to [`MAX_OCCUPIED`] of them. A table may have the bytes of a marker.
 pub(super) struct OccupiedSectors {
     /// In the order of the file.
     ranges: Vec<Range<HostOffset>>,
@@ -56,7 +59,10 @@ impl OccupiedSectors {
                 let named = entries.iter().map(|entry| tables.table_of(number_of(entry)));
                 let tables_at = named.filter_map(|table| table.ok().flatten());
                 ranges.extend(tables_at.map(|at| at..at.saturating_add(tables.table_bytes())));
-                Ok(ControlFlow::Continue(()))
+                Ok(match ranges.len() < MAX_OCCUPIED {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                })
             };
             let _ =
                 each_entries::<4, S, MapError>(storage, directory, indices, &mut scratch, note)?;
