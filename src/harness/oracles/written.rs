@@ -160,7 +160,7 @@ pub fn in_snapshot(found: Box<Violation>) -> Box<Violation> {
 }
 
 /// Returns a violation that was found in the file that an engine has left. An engine that may refuse images may not
-/// leave a file that nobody can read.
+/// leave a file that cannot be read.
 pub fn in_file(mut found: Box<Violation>) -> Box<Violation> {
     if let Some(error) = &mut found.error {
         error.kind = None;
