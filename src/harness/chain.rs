@@ -89,7 +89,9 @@ impl Chain {
     pub(crate) fn writable(images: &Images) -> Self {
         let mut chain = Self::new(images);
         let image = &mut chain.layers[0].image;
-        image.bytes = ByteSource::Written(Arc::new(WrittenFile::new(image.built().clone())));
+        // The layer keeps its own bytes no longer: those that can be written are the only copy.
+        let built = std::mem::take(&mut Arc::make_mut(&mut image.files).image);
+        image.bytes = ByteSource::Written(Arc::new(WrittenFile::new(built)));
         chain
     }
 
@@ -107,9 +109,7 @@ impl Chain {
     fn with_written(mut self, image_of: impl FnOnce(&WrittenFile) -> Image) -> Self {
         let image = &mut self.layers[0].image;
         if let ByteSource::Written(written) = &image.bytes {
-            let mut files = LayerFiles::clone(&image.files);
-            files.image = image_of(written);
-            image.files = Arc::new(files);
+            Arc::make_mut(&mut image.files).image = image_of(written);
             image.bytes = ByteSource::Built;
         }
         self
