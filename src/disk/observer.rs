@@ -141,6 +141,10 @@ closed! {
         Stopped = "stopped",
         /// A checkpoint.
         Checkpoint = "checkpoint",
+        /// The engine flushes the disk.
+        Flushed = "flushed",
+        /// The power is cut.
+        PowerCut = "power cut",
         /// An attack damages an image, or will damage it during a read.
         Attacked = "attacked",
         /// An error. It ends the chain.

@@ -136,6 +136,12 @@ pub(crate) trait WritableStorage: Storage {
     /// # Errors
     /// The bytes could not be written.
     fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError>;
+
+    /// Has the file keep all that was written so far in a power cut.
+    ///
+    /// # Errors
+    /// The bytes could not be written.
+    fn flush(&self) -> Result<(), StorageError>;
 }
 
 /// Reads `first..until` into `scratch` as an answer of [`Storage::next_data`]: as much as fits, beginning at the

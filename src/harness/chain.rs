@@ -85,13 +85,13 @@ impl Chain {
     }
 
     /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top is a copy that can
-    /// be written.
-    pub(crate) fn writable(images: &Images) -> Self {
+    /// be written. Its writes are kept if there are power cuts.
+    pub(crate) fn writable(images: &Images, has_power_cuts: bool) -> Self {
         let mut chain = Self::new(images);
         let image = &mut chain.layers[0].image;
         // The layer keeps its own bytes no longer: those that can be written are the only copy.
         let built = std::mem::take(&mut Arc::make_mut(&mut image.files).image);
-        image.bytes = ByteSource::Written(Arc::new(WrittenFile::new(built)));
+        image.bytes = ByteSource::Written(Arc::new(WrittenFile::new(built, has_power_cuts)));
         chain
     }
 
@@ -103,6 +103,26 @@ impl Chain {
     /// Returns the files as they are now, for reading. Files that an engine has kept are empty then.
     pub(crate) fn into_written(self) -> Self {
         self.with_written(WrittenFile::take_image)
+    }
+
+    /// Returns the files as a power cut could have left them, for reading. `choice` selects the moment, since the last
+    /// flush that the guest knows of, and the writes that it loses.
+    pub(crate) fn after_power_cut(&self, choice: u16) -> Self {
+        self.clone().with_written(|file| file.cut(choice))
+    }
+
+    /// Notes that the guest relies on all that was written so far.
+    pub(crate) fn settle(&self) {
+        if let ByteSource::Written(file) = &self.image().bytes {
+            file.settle();
+        }
+    }
+
+    /// Notes that the image is closed: all that was written is on the disk.
+    pub(crate) fn note_closed(&self) {
+        if let ByteSource::Written(file) = &self.image().bytes {
+            file.closed();
+        }
     }
 
     /// Gives the image at the top the bytes that `image_of` returns, if the image can be written.
@@ -249,6 +269,15 @@ impl ChainFile {
         self.writable(HostOffset::new(length_bytes))?.set_length(length_bytes)
     }
 
+    /// Has the file keep all that was written so far in a power cut.
+    ///
+    /// # Errors
+    /// The file is not open for writing.
+    pub fn flush(&self) -> Result<(), StorageError> {
+        self.writable(HostOffset::ZERO)?.flush();
+        Ok(())
+    }
+
     fn writable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
         match &self.bytes {
             ByteSource::Written(file) => Ok(file),
@@ -323,6 +352,10 @@ impl Storage for ChainFile {
 impl WritableStorage for ChainFile {
     fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         Self::write_at(self, offset, bytes)
+    }
+
+    fn flush(&self) -> Result<(), StorageError> {
+        Self::flush(self)
     }
 }
 

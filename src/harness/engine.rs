@@ -176,6 +176,15 @@ pub trait OpenDisk {
         Err(EngineError::NotAsked)
     }
 
+    /// Writes all changes to the file, and has it keep them in a power cut
+    /// ([`ChainFile::flush`](super::chain::ChainFile::flush)).
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::write`].
+    fn flush(&mut self) -> Answer {
+        Err(EngineError::NotAsked)
+    }
+
     /// Closes the image, which then contains all changes. By default, there is nothing to do.
     ///
     /// # Errors

@@ -26,11 +26,13 @@ pub enum QuestionKind {
     Discard,
     /// [`OpenDisk::resize`](super::engine::OpenDisk::resize).
     Resize,
+    /// [`OpenDisk::flush`](super::engine::OpenDisk::flush).
+    Flush,
 }
 
 impl QuestionKind {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Map,
         Self::Status,
         Self::Read,
@@ -41,6 +43,7 @@ impl QuestionKind {
         Self::WriteZeroes,
         Self::Discard,
         Self::Resize,
+        Self::Flush,
     ];
 
     /// Returns the name of the question, and the oracles that judge only answers to it.
@@ -56,6 +59,7 @@ impl QuestionKind {
             Self::WriteZeroes => ("write_zeroes", "written (zeros)"),
             Self::Discard => ("discard", "written (discards)"),
             Self::Resize => ("resize", "written (other sizes)"),
+            Self::Flush => ("flush", "power_cut (flushes)"),
         }
     }
 }

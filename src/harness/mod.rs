@@ -37,6 +37,7 @@ pub mod target;
 pub mod targets;
 mod verdicts;
 mod walker;
+mod write_log;
 pub(crate) mod writing;
 mod written_file;
 

@@ -161,6 +161,10 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
     fn resize(&mut self, size_bytes: u64) -> Answer {
         Ok(self.writer()?.resize(size_bytes)?)
     }
+
+    fn flush(&mut self) -> Answer {
+        Ok(self.writer()?.flush()?)
+    }
 }
 
 impl From<WriteError> for EngineError {

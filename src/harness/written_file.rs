@@ -8,6 +8,8 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::images::image::Image;
 
+use super::write_log::WriteLog;
+
 /// The longest file, as in QEMU.
 const MAX_WRITTEN_LENGTH_BYTES: u64 = i64::MAX as u64;
 /// The most bytes that an engine may write to a file; bytes that it writes twice count twice. The requests of a program
@@ -23,12 +25,15 @@ struct WrittenState {
     image: Image,
     /// The number of bytes that were written, and written again.
     written_bytes: u64,
+    /// The writes, if a power cut is to come.
+    log: Option<WriteLog>,
 }
 
 impl WrittenFile {
-    /// Creates a file with the bytes of `image`.
-    pub(super) fn new(image: Image) -> Self {
-        Self(Mutex::new(WrittenState { image, ..WrittenState::default() }))
+    /// Creates a file with the bytes of `image`. Keeps its writes if there are power cuts.
+    pub(super) fn new(image: Image, has_power_cuts: bool) -> Self {
+        let log = has_power_cuts.then(WriteLog::default);
+        Self(Mutex::new(WrittenState { image, written_bytes: 0, log }))
     }
 
     /// Returns a copy of the file as it is now.
@@ -52,14 +57,17 @@ impl WrittenFile {
             .checked_add(bytes.len() as u64)
             .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);
         let mut state = self.lock();
-        let written_bytes = state.written_bytes.saturating_add(bytes.len() as u64);
-        let (Some(end), true) = (end, written_bytes <= MAX_BYTES_OF_WRITES) else {
+        let WrittenState { image, written_bytes, log } = &mut *state;
+        let all_bytes = written_bytes.saturating_add(bytes.len() as u64);
+        let (Some(end), true) = (end, all_bytes <= MAX_BYTES_OF_WRITES) else {
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
         };
-        state.written_bytes = written_bytes;
-        let length = state.image.length_bytes().max(end.get());
-        state.image.set_length(length);
-        state.image.overwrite(offset, bytes);
+        *written_bytes = all_bytes;
+        if let Some(log) = log {
+            log.note_write(image, offset, bytes);
+        }
+        image.set_length(image.length_bytes().max(end.get()));
+        image.overwrite(offset, bytes);
         Ok(())
     }
 
@@ -69,8 +77,43 @@ impl WrittenFile {
             let offset = HostOffset::new(length_bytes);
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });
         }
-        self.lock().image.set_length(length_bytes);
+        let mut state = self.lock();
+        let WrittenState { image, log, .. } = &mut *state;
+        if let Some(log) = log {
+            log.note_length(image, length_bytes);
+        }
+        image.set_length(length_bytes);
         Ok(())
+    }
+
+    /// Has the file keep all that was written so far.
+    pub(super) fn flush(&self) {
+        self.note(WriteLog::note_flush);
+    }
+
+    /// Notes that the guest relies on all that was written so far.
+    pub(super) fn settle(&self) {
+        self.note(WriteLog::settle);
+    }
+
+    /// Notes that the image is closed: all that was written is on the disk.
+    pub(super) fn closed(&self) {
+        self.note(WriteLog::clear);
+    }
+
+    /// Returns a file that a power cut could have left.
+    pub(super) fn cut(&self, choice: u16) -> Image {
+        let state = self.lock();
+        match &state.log {
+            Some(log) => log.cut(&state.image, choice),
+            None => state.image.clone(),
+        }
+    }
+
+    fn note(&self, note: impl FnOnce(&mut WriteLog)) {
+        if let Some(log) = &mut self.lock().log {
+            note(log);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, WrittenState> {

@@ -157,11 +157,12 @@ fn opcodes() -> impl Iterator<Item = &'static (u8, &'static str)> {
     Operation::OPCODES.iter().filter(|(code, _)| !REQUESTS.contains(code))
 }
 
-/// The opcodes of `write_at` and `zero_at`, which mean something only in the target that writes.
-const REQUESTS: [u8; 2] = [34, 35];
+/// The opcodes of `write_at`, `zero_at` and `sync`, which mean something only in the target that writes.
+const REQUESTS: [u8; 3] = [34, 35, 36];
 
-/// The opcodes from which [`request`] draws: `write_at`, `zero_at`, `write`, `zero`, `discard`, `resize`, `checkpoint`.
-const WRITING: [u8; 12] = [34, 34, 34, 34, 35, 35, 0, 2, 3, 3, 9, 13];
+/// The opcodes from which [`request`] draws: `write_at`, `zero_at`, `sync`, `write`, `zero`, `discard`, `resize`,
+/// `checkpoint`.
+const WRITING: [u8; 15] = [34, 34, 34, 34, 35, 35, 36, 36, 36, 0, 2, 3, 3, 9, 13];
 
 /// Generates an operation of the writing. Half of the time, its operands are below 16; half of the time, it has the
 /// position of one of the operations `earlier`.

@@ -197,7 +197,7 @@ impl Vm {
                 self.attack(Attack::Truncate { depth: depth.get(), bytes: cut.units() })
             }
             ReserveFar { gap } => self.reserve_far(gap),
-            WriteAt { .. } | ZeroAt { .. } => Effect::None,
+            WriteAt { .. } | ZeroAt { .. } | Sync { .. } => Effect::None,
         }
     }
 

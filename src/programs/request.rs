@@ -33,6 +33,13 @@ pub enum WriteRequest {
         /// The new size in bytes: whole sectors of 512 bytes.
         size_bytes: u64,
     },
+    /// Writes all changes to the file, where they survive a power cut.
+    Flush,
+    /// Keeps a file that a power cut at some moment since the last flush could have left. The engine goes on.
+    PowerCut {
+        /// Selects the moment, and the writes that it loses.
+        choice: u16,
+    },
     /// Closes the image, and opens it again.
     Reopen,
 }
@@ -51,6 +58,8 @@ impl fmt::Display for WriteRequest {
                 write!(f, "discard of guest {:#x}+{length_bytes:#x}", guest.get())
             }
             Self::Resize { size_bytes } => write!(f, "resize to {size_bytes:#x} bytes"),
+            Self::Flush => f.write_str("flush"),
+            Self::PowerCut { choice } => write!(f, "power cut, choice {choice}"),
             Self::Reopen => f.write_str("close, and open again"),
         }
     }

@@ -64,4 +64,10 @@ faults! {
     TableNotStored "table_not_stored",
     /// A new refcount block does not count itself.
     BlockNotCounted "block_not_counted",
+    /// In a power cut, an entry of a table can be newer than the cluster that it names.
+    EntryBeforeData "entry_before_data",
+    /// In a power cut, a cluster can be free although an entry names it.
+    FreedEarly "freed_early",
+    /// A flush does nothing.
+    FlushIgnored "flush_ignored",
 }

@@ -124,7 +124,8 @@ const WALK_GRAINS: &[Event] =
 const EMIT: &[Event] =
     &[Start, Unallocated, ZeroPlain, ZeroAllocated, Normal, Compressed, UnallocatedSubclusters];
 const CHECK: &[Event] = &[Start, Snapshot, Walk, Lookup, Read, Stopped, Failed];
-const WRITE: &[Event] = &[Start, Unallocated, ZeroPlain, Normal, Resized, Checkpoint];
+const WRITE: &[Event] =
+    &[Start, Unallocated, ZeroPlain, Normal, Resized, Checkpoint, Flushed, PowerCut];
 
 /// The place of an event that cannot happen in a state.
 const NOT_LISTED: u8 = u8::MAX;

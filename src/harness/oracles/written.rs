@@ -19,6 +19,8 @@ use super::data::GuestRead;
 use super::{OracleResult, POISON, Violation, unexpected_error, violation};
 
 const ORACLE: &str = "written";
+/// The name of the oracle for files after a power cut.
+const AFTER_CUT: &str = "power_cut";
 
 /// The largest disk that is compared whole, in bytes.
 const MAX_WHOLE_BYTES: u64 = 1 << 20;
@@ -36,6 +38,10 @@ pub enum Moment {
     Closed,
     /// The engine has opened the image again.
     Reopened,
+    /// The power was cut, and our walker reads the image.
+    Cut,
+    /// The power was cut, and the engine has opened the image.
+    CutReopened,
 }
 
 /// The last change of a byte.
@@ -62,6 +68,12 @@ impl Moment {
             (Self::Reopened, LastChange::None) => "the rest, opened again",
             (Self::Reopened, LastChange::Written) => "a write, opened again",
             (Self::Reopened, LastChange::Zeroed) => "zeros, opened again",
+            (Self::Cut, LastChange::None) => "the rest",
+            (Self::Cut, LastChange::Written) => "a flushed write",
+            (Self::Cut, LastChange::Zeroed) => "flushed zeros",
+            (Self::CutReopened, LastChange::None) => "the rest, opened again",
+            (Self::CutReopened, LastChange::Written) => "a flushed write, opened again",
+            (Self::CutReopened, LastChange::Zeroed) => "flushed zeros, opened again",
         }
     }
 }
@@ -157,6 +169,11 @@ pub fn in_snapshot(found: Box<Violation>) -> Box<Violation> {
     let mut found = found.attributed_to(ORACLE);
     found.field = "a snapshot";
     found
+}
+
+/// Returns a violation that was found in a file that a power cut could have left.
+pub fn after_power_cut(found: Box<Violation>) -> Box<Violation> {
+    in_file(found).attributed_to(AFTER_CUT)
 }
 
 /// Returns a violation that was found in the file that an engine has left. An engine that may refuse images may not

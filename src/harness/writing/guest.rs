@@ -4,6 +4,8 @@
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset on it saturates at 2^64. A length that saturates at 0 is empty.
 
+use smallvec::SmallVec;
+
 use crate::disk::offsets::GuestOffset;
 use crate::disk::ranges::RangeMap;
 use crate::harness::model::Model;
@@ -21,13 +23,17 @@ pub(super) enum GuestChange {
 }
 
 /// The disk of a guest.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct GuestDisk {
     /// The size of the disk in bytes.
     pub(super) size_bytes: u64,
     /// The cluster size of the image.
     cluster_bytes: u64,
     changes: RangeMap<GuestChange>,
+    /// The ranges that have changed since the last flush.
+    unsettled: RangeMap<()>,
+    /// The sizes since the last flush, that at the flush first.
+    sizes: SmallVec<[u64; 2]>,
     /// The number of requests so far.
     requests: u32,
     /// No request has changed the size.
@@ -40,6 +46,19 @@ impl GuestDisk {
         self.cluster_bytes = cluster_bytes;
         self.changes.clear();
         (self.size_bytes, self.requests, self.has_first_size) = (size_bytes, 0, true);
+        self.settle();
+    }
+
+    /// Notes that all changes must survive a power cut.
+    pub(super) fn settle(&mut self) {
+        self.unsettled.clear();
+        self.sizes.clear();
+        self.sizes.push(self.size_bytes);
+    }
+
+    /// Reports whether the disk can have this size after a power cut.
+    pub(super) fn may_have_size(&self, size_bytes: u64) -> bool {
+        self.sizes.contains(&size_bytes)
     }
 
     /// Reports whether no request has changed the size.
@@ -61,7 +80,10 @@ impl GuestDisk {
                 end == self.size_bytes
                     || end < self.size_bytes && end.is_multiple_of(self.cluster_bytes)
             }
-            WriteRequest::Resize { .. } | WriteRequest::Reopen => true,
+            WriteRequest::Resize { .. }
+            | WriteRequest::Flush
+            | WriteRequest::PowerCut { .. }
+            | WriteRequest::Reopen => true,
         }
     }
 
@@ -83,7 +105,8 @@ impl GuestDisk {
                 self.change(guest, length_bytes, GuestChange::Zeroed);
             }
             WriteRequest::Resize { size_bytes } => self.resize(size_bytes),
-            WriteRequest::Reopen => {}
+            WriteRequest::Flush | WriteRequest::Reopen => self.settle(),
+            WriteRequest::PowerCut { .. } => {}
         }
     }
 
@@ -93,16 +116,27 @@ impl GuestDisk {
         let length = large.saturating_sub(small);
         self.change(GuestOffset::new(small), length, GuestChange::Zeroed);
         (self.size_bytes, self.has_first_size) = (size_bytes, false);
+        self.sizes.push(size_bytes);
     }
 
     fn change(&mut self, guest: GuestOffset, length_bytes: u64, change: GuestChange) {
-        let start = guest.get();
-        self.changes.insert(start..start.saturating_add(length_bytes), change);
+        let range = guest.get()..guest.saturating_add(length_bytes).get();
+        self.changes.insert(range.clone(), change);
+        self.unsettled.insert(range, ());
     }
 
     /// Returns the disk as it must be, over the disk `before` without changes.
     pub(super) fn over<'d>(&'d self, before: &'d Model) -> ChangedDisk<'d> {
         ChangedDisk { before, guest: self }
+    }
+
+    /// Returns the disk as it must be after a power cut with `size_bytes`, over the disk `before` without changes.
+    pub(super) fn flushed_over<'d>(
+        &'d self,
+        before: &'d Model,
+        size_bytes: u64,
+    ) -> FlushedDisk<'d> {
+        FlushedDisk { disk: self.over(before), size_bytes }
     }
 }
 
@@ -156,6 +190,41 @@ impl ExpectedDisk for ChangedDisk<'_> {
                 }
             }
             at += length;
+        }
+    }
+}
+
+/// A disk after a power cut: what has changed since the last flush may have any bytes.
+pub(super) struct FlushedDisk<'d> {
+    disk: ChangedDisk<'d>,
+    size_bytes: u64,
+}
+
+impl ExpectedDisk for FlushedDisk<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn last_change(&self, guest: u64) -> LastChange {
+        self.disk.last_change(guest)
+    }
+
+    fn edges(&self) -> Vec<u64> {
+        self.disk.edges()
+    }
+
+    fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {
+        self.disk.expect(start, actual, expected);
+        let mut at = 0;
+        while at < expected.len() {
+            let guest = start.get().saturating_add(at as u64);
+            let (unsettled, end) = self.disk.guest.unsettled.at(guest);
+            let length = usize::try_from(end.saturating_sub(guest)).unwrap_or(usize::MAX);
+            let end = at.saturating_add(length).min(expected.len());
+            if unsettled.is_some() {
+                expected[at..end].copy_from_slice(&actual[at..end]);
+            }
+            at = end;
         }
     }
 }

@@ -20,25 +20,28 @@ use crate::harness::verdicts::Verdicts;
 use crate::programs::WriteRequest;
 
 use super::guest::GuestDisk;
+use super::power_cut::PowerCut;
 
 /// The unit of QEMU's sizes.
 const SECTOR_BYTES: u64 = 512;
 /// The most steps of the walk of a written image.
-const MAX_WALK_STEPS: u64 = 1 << 20;
+pub(super) const MAX_WALK_STEPS: u64 = 1 << 20;
 
 /// Judges how engines write, with buffers that are reused.
 #[derive(Debug, Default)]
 pub(crate) struct WriterJudge {
     /// The disk before the first request.
-    before: Model,
+    pub(super) before: Model,
     /// The disk of one snapshot.
     snapshot: Model,
     guest: GuestDisk,
-    reader: Walker,
-    recount: Recount,
-    extents: Vec<Extent>,
-    bytes: written::WrittenBuffers,
+    pub(super) reader: Walker,
+    pub(super) recount: Recount,
+    pub(super) extents: Vec<Extent>,
+    pub(super) bytes: written::WrittenBuffers,
     payload: Vec<u8>,
+    /// The power cuts of a session, which are judged when the image is closed.
+    pub(super) power_cuts: Vec<PowerCut>,
     /// The files as the engine left them last.
     written: Option<Chain>,
 }
@@ -60,7 +63,10 @@ impl WriterJudge {
         let cluster_bytes = case.journals.first().map_or(1, |top| top.cluster_size.bytes());
         self.guest.begin(self.before.virtual_size_bytes(), cluster_bytes);
         self.written = None;
-        let chain = Chain::writable(case.images);
+        self.power_cuts.clear();
+        let has_power_cuts =
+            case.requests.iter().any(|it| matches!(it, WriteRequest::PowerCut { .. }));
+        let chain = Chain::writable(case.images, has_power_cuts);
         let mut sessions =
             case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
         while let Some(session) = sessions.next() {
@@ -68,6 +74,9 @@ impl WriterJudge {
                 return Ok(());
             }
             observer.event(State::Write, Event::Checkpoint);
+            self.judge_power_cuts(engine, case, verdicts)?;
+            chain.note_closed();
+            self.guest.settle();
             if sessions.peek().is_some() {
                 self.closed(case, &chain.as_written())?;
             }
@@ -106,7 +115,7 @@ impl WriterJudge {
         for request in requests {
             // The program expects all requests before to be carried out. The engine may lack one.
             if self.guest.fits(request) {
-                self.carry_out(&mut disk, request, observer, verdicts)?;
+                self.carry_out((chain, &mut disk), request, observer, verdicts)?;
             }
         }
         self.check_size(size, disk.virtual_size_bytes())?;
@@ -134,7 +143,7 @@ impl WriterJudge {
     /// Passes a request to the engine. The guest's disk changes only if the engine has an answer to it.
     fn carry_out<O: Observer>(
         &mut self,
-        disk: &mut impl OpenDisk,
+        (chain, disk): (&Chain, &mut impl OpenDisk),
         request: &WriteRequest,
         observer: &O,
         verdicts: &mut Verdicts,
@@ -155,12 +164,22 @@ impl WriterJudge {
             WriteRequest::Resize { size_bytes } => {
                 (QuestionKind::Resize, Event::Resized, disk.resize(size_bytes))
             }
+            WriteRequest::Flush => (QuestionKind::Flush, Event::Flushed, disk.flush()),
+            WriteRequest::PowerCut { choice } => {
+                let (files, guest) = (chain.after_power_cut(choice), self.guest.clone());
+                self.power_cuts.push(PowerCut { files, guest });
+                observer.event(State::Write, Event::PowerCut);
+                return Ok(());
+            }
             WriteRequest::Reopen => return Ok(()),
         };
         match done {
             Ok(()) => {
                 observer.event(State::Write, event);
                 self.guest.note(request);
+                if *request == WriteRequest::Flush {
+                    chain.settle();
+                }
                 Ok(())
             }
             Err(EngineError::NotAsked) => {
@@ -187,7 +206,12 @@ impl WriterJudge {
     }
 
     /// Reads all snapshots with our own walker: no request changes them.
-    fn snapshots(&mut self, reader: &mut Walker, case: &Case, chain: &Chain) -> OracleResult {
+    pub(super) fn snapshots(
+        &mut self,
+        reader: &mut Walker,
+        case: &Case,
+        chain: &Chain,
+    ) -> OracleResult {
         for index in 0..self.before.snapshot_count() {
             self.snapshot.replay(case.journals.iter().copied());
             self.snapshot.become_snapshot(index);

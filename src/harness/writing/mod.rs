@@ -3,5 +3,6 @@
 
 mod guest;
 mod judge;
+mod power_cut;
 
 pub(crate) use judge::WriterJudge;

@@ -1,4 +1,4 @@
-//! The writing: from the first `write_at` or `zero_at` on, operations ask the engine to change the disk, and the image
+//! The writing: from the first `write_at`, `zero_at` or `sync` on, operations ask the engine to change the disk, and the image
 //! that the program has built stays as it is.
 
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::geometry::Version;
-use crate::programs::operand::{At, Count, Gap, Inside, Size};
+use crate::programs::operand::{At, Count, Gap, Inside, Size, SyncKind};
 use crate::programs::operation::{Class, Operation};
 use crate::programs::request::WriteRequest;
 
@@ -58,6 +58,8 @@ impl Vm {
                 })
             }
             Operation::Resize { size } => self.request_resize(size_bytes, size),
+            Operation::Sync { kind: SyncKind::Flush, .. } => self.request(WriteRequest::Flush),
+            Operation::Sync { kind: SyncKind::Cut, choice } => self.request_power_cut(choice),
             Operation::Checkpoint {} => {
                 let wants =
                     self.writing.requests.last().is_some_and(|it| *it != WriteRequest::Reopen);
@@ -142,6 +144,15 @@ impl Vm {
             self.writing.size_bytes = Some(wanted);
         }
         made
+    }
+
+    fn request_power_cut(&mut self, choice: u16) -> Effect {
+        let cuts = self.writing.requests.iter();
+        let cuts = cuts.filter(|it| matches!(it, WriteRequest::PowerCut { .. })).count();
+        match cuts < self.limits.power_cuts {
+            true => self.request(WriteRequest::PowerCut { choice }),
+            false => Effect::None,
+        }
     }
 
     fn request(&mut self, request: WriteRequest) -> Effect {

@@ -72,6 +72,16 @@ pub enum Change {
     Unallocate,
 }
 
+/// A request about the bytes that the engine has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncKind {
+    /// The engine flushes the disk.
+    #[default]
+    Flush,
+    /// The power is cut. The engine does not notice.
+    Cut,
+}
+
 /// The location of an image's guest data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataIn {
@@ -169,6 +179,7 @@ words!(
     Change::Zero = "zero",
     Change::Unallocate = "unallocate",
 );
+words!(SyncKind, Other, "flush or cut", SyncKind::Flush = "flush", SyncKind::Cut = "cut");
 words!(
     Policy,
     Other,

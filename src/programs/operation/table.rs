@@ -15,7 +15,7 @@ use crate::images::qcow2::{FileEnd, Fill, HeaderFlags, HeaderLength, Leaving};
 use crate::programs::operand::{
     AnyShape, At, BitmapFlags, Change, ClusterBits, Count, DataIn, Extra, FarGap, Few, Gap, Hidden,
     ImageFeatures, ImageForm, Inside, Keep, Length, Magnitude, NameLength, Number, RefcountOrder,
-    Relative, Size, Skew,
+    Relative, Size, Skew, SyncKind,
 };
 
 use super::class::Class::{Arranges, Asks, Attacks, Builds, Checkpoints, Overlays, Requests};
@@ -25,6 +25,13 @@ const fn zeros(keep: Keep) -> Event {
     match keep {
         Keep::No => Event::ZeroPlain,
         Keep::Yes => Event::ZeroAllocated,
+    }
+}
+
+const fn synced(kind: SyncKind) -> Event {
+    match kind {
+        SyncKind::Flush => Event::Checkpoint,
+        SyncKind::Cut => Event::Attacked,
     }
 }
 
@@ -332,6 +339,13 @@ operations! {
         /// The number of bytes.
         length: Gap,
     } is Requests(Event::ZeroPlain), plainer [];
+    /// Asks the engine to flush the disk, or keeps a file that a power cut could have left.
+    36 "sync" Sync {
+        /// Flush, or power cut.
+        kind: SyncKind,
+        /// Selects the moment of the cut, and the writes that it loses.
+        choice: u16,
+    } is Requests(synced(kind)), plainer [];
     /// Writes whole clusters that look like the beginning or the end of a file in another format.
     38 "write_as" WriteAs {
         /// The first cluster.

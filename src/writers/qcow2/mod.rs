@@ -147,6 +147,17 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         }
     }
 
+    /// Has the file keep all that was written so far in a power cut.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::write`].
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        match self.tables.has(WriterFault::FlushIgnored) {
+            true => Ok(()),
+            false => self.tables.flush(),
+        }
+    }
+
     /// Returns the parts of a range in each cluster.
     fn by_clusters(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<S> {
         let cluster = self.tables.cluster_size().bytes();
@@ -197,7 +208,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             }
         };
         let copied = if self.tables.has(WriterFault::CopiedNotSet) { 0 } else { COPIED };
-        self.tables.set_entry(slot, new.get() | copied)?;
+        self.tables.set_reference(slot, new.get() | copied)?;
         if new.get() != entry & OFFSET_MASK {
             self.tables.free_entry(entry)?;
         }

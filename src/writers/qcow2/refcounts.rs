@@ -9,10 +9,8 @@ use crate::writers::{WriteError, WriterFault};
 
 use super::tables::WrittenTables;
 
-/// The offset of the header's field `refcount_table_offset`.
+/// The offset of the header's field `refcount_table_offset`, with `refcount_table_clusters` behind it.
 const TABLE_OFFSET_AT: HostOffset = HostOffset::new(48);
-/// The offset of `refcount_table_clusters`.
-const TABLE_CLUSTERS_AT: HostOffset = HostOffset::new(56);
 /// The clusters behind the end of the file for which a longer table has room.
 const SPARE_CLUSTERS: u64 = 64;
 
@@ -52,8 +50,12 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         Ok(())
     }
 
-    /// Removes a reference to each cluster of a run.
+    /// Removes a reference to each cluster of a run, which is not there any more. In a power cut, the counts may not be
+    /// newer than that.
     pub(super) fn free_run(&mut self, first: HostCluster, clusters: u64) -> Result<(), WriteError> {
+        if !self.has(WriterFault::FreedEarly) {
+            self.flush()?;
+        }
         for cluster in first.get()..first.get().saturating_add(clusters) {
             self.free(HostCluster::new(cluster))?;
         }
@@ -61,7 +63,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     }
 
     /// Removes a reference to a cluster.
-    pub(super) fn free(&mut self, cluster: HostCluster) -> Result<(), WriteError> {
+    fn free(&mut self, cluster: HostCluster) -> Result<(), WriteError> {
         if self.has(WriterFault::CountNotLowered) {
             return Ok(());
         }
@@ -89,17 +91,24 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     }
 
     fn set_count(&mut self, cluster: HostCluster, count: u64) -> Result<(), WriteError> {
-        let slot = match self.table_slot(cluster) {
-            Some(slot) => slot,
-            None => {
-                self.grow_table()?;
-                self.table_slot(cluster).ok_or(WriteError::TooLong)?
-            }
-        };
+        if self.table_slot(cluster).is_none() {
+            self.grow_table()?;
+        }
+        let slot = self.table_slot(cluster).ok_or(WriteError::TooLong)?;
         let block = match refcount::block_offset(self.entry(slot)?) {
             Some(block) => block,
-            None => self.add_block(slot)?,
+            None => self.add_block(cluster)?,
         };
+        self.write_count(block, cluster, count)
+    }
+
+    /// Writes the count of a cluster to its block.
+    fn write_count(
+        &self,
+        block: HostOffset,
+        cluster: HostCluster,
+        count: u64,
+    ) -> Result<(), WriteError> {
         let CountPlace { at, shift } = self.place(block, cluster);
         let width = self.width_bits();
         if width >= 8 {
@@ -111,14 +120,21 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         self.write(at, &[byte[0] & !mask | (count << shift) as u8 & mask])
     }
 
-    /// Appends a refcount block, and gives it to an entry of the table. The block may count itself.
-    fn add_block(&mut self, slot: HostOffset) -> Result<HostOffset, WriteError> {
+    /// Appends the refcount block for a cluster, counts it, and gives it to its entry of the table. The block may count
+    /// itself.
+    fn add_block(&mut self, cluster: HostCluster) -> Result<HostOffset, WriteError> {
         let block = self.append(1)?;
         self.write(block, &vec![0; self.cluster_size().bytes_usize()])?;
-        self.set_entry(slot, block.get())?;
-        if !self.has(WriterFault::BlockNotCounted) {
-            self.count_run(block, 1)?;
+        let own = self.cluster_size().host_cluster(block);
+        let counts_itself = own.get() / self.per_block() == cluster.get() / self.per_block();
+        match counts_itself {
+            _ if self.has(WriterFault::BlockNotCounted) => {}
+            true => self.write_count(block, own, 1)?,
+            false => self.set_count(own, 1)?,
         }
+        // To count the block may have moved the table.
+        let slot = self.table_slot(cluster).ok_or(WriteError::TooLong)?;
+        self.set_reference(slot, block.get())?;
         Ok(block)
     }
 
@@ -137,6 +153,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     fn grow_table(&mut self) -> Result<(), WriteError> {
         let cluster_size = self.cluster_size();
         let (old, old_entries) = (self.header.refcount_table_offset, self.table_entries());
+        let old_clusters = u64::from(self.header.refcount_table_clusters);
         let last = cluster_size.host_cluster(self.end()).get().saturating_add(SPARE_CLUSTERS);
         let needed = (last / self.per_block()).saturating_add(2);
         // A quarter more, so that a long table rarely moves.
@@ -149,14 +166,18 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let bytes = self.moved_table((old, old_entries * 8), clusters)?;
         self.write(new, &bytes)?;
         self.header.refcount_table_offset = new;
-        let old_clusters = u64::from(self.header.refcount_table_clusters);
         self.header.refcount_table_clusters =
             u32::try_from(clusters).map_err(|_| WriteError::TooLong)?;
-        if !self.has(WriterFault::TableNotStored) {
-            self.set_entry(TABLE_OFFSET_AT, new.get())?;
-            self.write(TABLE_CLUSTERS_AT, &self.header.refcount_table_clusters.to_be_bytes())?;
-        }
+        // The new table counts its own clusters, before the header names it.
         self.count_run(new, clusters)?;
+        if !self.has(WriterFault::TableNotStored) {
+            // Both fields in one write: a power cut leaves both as they were, or neither.
+            let mut fields = [0; 12];
+            fields[..8].copy_from_slice(&new.get().to_be_bytes());
+            fields[8..].copy_from_slice(&self.header.refcount_table_clusters.to_be_bytes());
+            self.flush()?;
+            self.write(TABLE_OFFSET_AT, &fields)?;
+        }
         self.free_run(cluster_size.host_cluster(old), old_clusters)
     }
 }

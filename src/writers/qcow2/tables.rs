@@ -15,10 +15,8 @@ use crate::writers::{WriteError, WriterFault};
 
 /// The offset of the header's field `size`.
 const SIZE_AT: HostOffset = HostOffset::new(24);
-/// The offset of `l1_size`.
+/// The offset of `l1_size`, with `l1_table_offset` behind it.
 const L1_ENTRIES_AT: HostOffset = HostOffset::new(36);
-/// The offset of `l1_table_offset`.
-const L1_OFFSET_AT: HostOffset = HostOffset::new(40);
 /// The offset of `compatible_features`.
 const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
 
@@ -115,8 +113,23 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         Ok(u64::from_be_bytes(read_array(self.file, at)?))
     }
 
+    /// Writes an entry of a table.
     pub(super) fn set_entry(&self, at: HostOffset, entry: u64) -> Result<(), WriteError> {
         self.write(at, &entry.to_be_bytes())
+    }
+
+    /// Writes an entry of a table when the file has kept all that was written before: in a power cut, an entry may not
+    /// be newer than the cluster that it names.
+    pub(super) fn set_reference(&self, at: HostOffset, entry: u64) -> Result<(), WriteError> {
+        if !self.has(WriterFault::EntryBeforeData) {
+            self.flush()?;
+        }
+        self.set_entry(at, entry)
+    }
+
+    /// Has the file keep all that was written so far.
+    pub(super) fn flush(&self) -> Result<(), WriteError> {
+        Ok(self.file.flush()?)
     }
 
     /// Returns the cluster type that an entry of an L2 table states.
@@ -149,9 +162,9 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
                 }
                 let new = self.allocate(1)?;
                 self.write(new, &bytes)?;
-                self.set_entry(slot, new.get() | COPIED)?;
+                self.set_reference(slot, new.get() | COPIED)?;
                 if let Some(old) = old {
-                    self.free(cluster_size.host_cluster(old))?;
+                    self.free_run(cluster_size.host_cluster(old), 1)?;
                 }
                 new
             }
@@ -196,8 +209,12 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         self.write(new, &bytes)?;
         self.header.l1_offset = new;
         self.header.l1_entries = entries;
-        self.set_entry(L1_OFFSET_AT, new.get())?;
-        self.write(L1_ENTRIES_AT, &entries.to_be_bytes())?;
+        // Both fields in one write: a power cut leaves both as they were, or neither.
+        let mut fields = [0; 12];
+        fields[..4].copy_from_slice(&entries.to_be_bytes());
+        fields[4..].copy_from_slice(&new.get().to_be_bytes());
+        self.flush()?;
+        self.write(L1_ENTRIES_AT, &fields)?;
         self.free_run(cluster_size.host_cluster(old), cluster_size.clusters_for(old_bytes))
     }
 

@@ -29,6 +29,10 @@ pub fn check<S: Storage + ?Sized>(
             return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
         }
     }
+    check_past_end(recount, storage)
+}
+
+fn check_past_end<S: Storage + ?Sized>(recount: &Recount, storage: &S) -> OracleResult {
     match recount.past_end().next() {
         None => Ok(()),
         Some((past, clusters)) => {
@@ -40,10 +44,35 @@ pub fn check<S: Storage + ?Sized>(
     }
 }
 
+/// Recounts the image in `storage` after a power cut. Clusters may be leaked. The dirty bit
+/// is not set.
+pub fn check_after_power_cut<S: Storage + ?Sized>(
+    recount: &mut Recount,
+    storage: &S,
+) -> OracleResult {
+    let reports = match recount.recount(storage) {
+        Ok(reports) => reports,
+        Err(error) => {
+            return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
+        }
+    };
+    let is_leak = |report: &&RefcountReport| report.finding == RefcountFault::Leak;
+    match reports.iter().find(|report| !is_leak(report)) {
+        None => check_past_end(recount, storage),
+        Some(report) => unexplained(report, reports.len()),
+    }
+}
+
 /// Checks that a deviation explains each report.
 fn check_reports(reports: &[RefcountReport], out_of_date: &[Deviation]) -> OracleResult {
-    let unexplained = |report: &&RefcountReport| !explained(report, out_of_date);
-    let Some(report) = reports.iter().find(unexplained) else { return Ok(()) };
+    match reports.iter().find(|report| !explained(report, out_of_date)) {
+        None => Ok(()),
+        Some(report) => unexplained(report, reports.len()),
+    }
+}
+
+/// Returns the violation for a report, one of `all`.
+fn unexplained(report: &RefcountReport, all: usize) -> OracleResult {
     let kinds = match report.finding {
         RefcountFault::Leak if report.references == 0 => ("free", "counted"),
         RefcountFault::Leak => ("the references", "more"),
@@ -52,7 +81,7 @@ fn check_reports(reports: &[RefcountReport], out_of_date: &[Deviation]) -> Oracl
         RefcountFault::Copied => ("copied", "not copied"),
         RefcountFault::Overlap => ("a cluster of its own", "an overlap"),
     };
-    violation(ORACLE, role(report.role), kinds, || format!("{report}; {} in all", reports.len()))
+    violation(ORACLE, role(report.role), kinds, || format!("{report}; {all} in all"))
 }
 
 /// Reports whether all clusters of a report are out of date in the way that the report says.

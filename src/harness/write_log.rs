@@ -1,0 +1,179 @@
+//! The writes to a file since the last flush that a guest knows of, and the files that a power cut could leave.
+//!
+//! A disk keeps all that was written before its last flush. Of the writes after that, it has kept any: each sector of
+//! 512 bytes is old or new, and each write may have come later than the next. The length of the file is that of the
+//! moment of the cut: to cut the file counts as a flush. So does a write for which the log has no room.
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::images::entropy::Entropy;
+use crate::images::image::Image;
+
+/// The unit that a disk writes as a whole.
+const SECTOR_BYTES: u64 = 512;
+
+/// The most bytes of a log: the old and the new ones of a few large clusters.
+const MAX_LOG_BYTES: usize = 16 << 20;
+
+/// The changes of a file, in their order.
+#[derive(Debug, Default)]
+pub(super) struct WriteLog {
+    changes: Vec<FileChange>,
+    /// The old bytes of each write, and its new ones.
+    bytes: Vec<u8>,
+    /// The number of changes before the last flush that the guest knows of.
+    settled: usize,
+}
+
+/// A change of a file.
+#[derive(Clone, Copy, Debug)]
+enum FileChange {
+    /// A write.
+    Write {
+        offset: HostOffset,
+        length: usize,
+        /// The place of the old bytes in [`WriteLog::bytes`]. The new ones are behind them.
+        position: usize,
+        /// The length of the file before.
+        length_before: u64,
+    },
+    /// The file grows.
+    Growth {
+        /// The length of the file before.
+        length_before: u64,
+        /// The length of the file from now on.
+        length_bytes: u64,
+    },
+    /// A flush.
+    Flush,
+}
+
+/// The writes after the last flush that a disk has kept at the moment of a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    None,
+    All,
+    /// Half of the writes.
+    Writes,
+    /// Half of the sectors.
+    Sectors,
+}
+
+impl WriteLog {
+    /// Notes a write to `image`, which has not happened yet.
+    pub(super) fn note_write(&mut self, image: &Image, offset: HostOffset, new: &[u8]) {
+        if self.bytes.len().saturating_add(new.len()) > MAX_LOG_BYTES {
+            self.clear();
+        }
+        let (position, length) = (self.bytes.len(), new.len());
+        self.bytes.resize(position + length, 0);
+        // Reads from memory do not fail.
+        let _ = image.read_at(offset, &mut self.bytes[position..]);
+        self.bytes.extend_from_slice(new);
+        let length_before = image.length_bytes();
+        self.changes.push(FileChange::Write { offset, length, position, length_before });
+    }
+
+    /// Notes another length of `image`, which has the old one still.
+    pub(super) fn note_length(&mut self, image: &Image, length_bytes: u64) {
+        let length_before = image.length_bytes();
+        match length_bytes < length_before {
+            true => self.clear(),
+            false => self.changes.push(FileChange::Growth { length_before, length_bytes }),
+        }
+    }
+
+    /// Notes a flush of the file.
+    pub(super) fn note_flush(&mut self) {
+        self.changes.push(FileChange::Flush);
+    }
+
+    /// Notes that the guest relies on all that was written so far. It may not have been flushed.
+    pub(super) fn settle(&mut self) {
+        self.settled = self.changes.len();
+    }
+
+    /// Forgets all changes: they are on the disk.
+    pub(super) fn clear(&mut self) {
+        self.changes.clear();
+        self.bytes.clear();
+        self.settled = 0;
+    }
+
+    /// Returns a file that a power cut could have left, at a moment since the last flush that the guest knows of.
+    /// `image` is the file as it is now.
+    pub(super) fn cut(&self, image: &Image, choice: u16) -> Image {
+        let mut entropy = Entropy::new(choice.into());
+        let latest = self.changes.len();
+        let moments = (latest - self.settled) as u64 + 1;
+        // Half of all cuts come now.
+        let moment = match entropy.one_in(2) {
+            true => latest,
+            false => self.settled + entropy.below(moments) as usize,
+        };
+        let kept = match entropy.below(5) {
+            0 => Kept::None,
+            1 => Kept::All,
+            2 => Kept::Writes,
+            _ => Kept::Sectors,
+        };
+        let before = &self.changes[..moment];
+        let flushed = before.iter().rposition(|it| matches!(it, FileChange::Flush)).unwrap_or(0);
+        let mut left = image.clone();
+        for change in self.changes[flushed..].iter().rev() {
+            self.undo(change, &mut left);
+        }
+        for change in &self.changes[flushed..moment] {
+            left.set_length(left.length_bytes().max(change.end()));
+            self.redo(change, kept, &mut entropy, &mut left);
+        }
+        left
+    }
+
+    fn undo(&self, change: &FileChange, image: &mut Image) {
+        match *change {
+            FileChange::Write { offset, length, position, length_before } => {
+                image.overwrite(offset, &self.bytes[position..position + length]);
+                image.set_length(length_before);
+            }
+            FileChange::Growth { length_before, .. } => image.set_length(length_before),
+            FileChange::Flush => {}
+        }
+    }
+
+    /// Repeats the parts of a change that the disk has kept.
+    fn redo(&self, change: &FileChange, kept: Kept, entropy: &mut Entropy, image: &mut Image) {
+        let FileChange::Write { offset, length, position, .. } = *change else { return };
+        if kept == Kept::None || kept == Kept::Writes && entropy.one_in(2) {
+            return;
+        }
+        let (mut at, mut left) = (offset, &self.bytes[position + length..position + 2 * length]);
+        while !left.is_empty() {
+            // Up to the end of a sector, or all of it.
+            let sector = SECTOR_BYTES - at.get() % SECTOR_BYTES;
+            let count = match kept {
+                Kept::Sectors => left.len().min(sector as usize),
+                _ => left.len(),
+            };
+            let (piece, rest) = left.split_at(count);
+            if kept != Kept::Sectors || entropy.one_in(2) {
+                image.overwrite(at, piece);
+            }
+            // The file has the bytes, so it ends behind them.
+            at = at.saturating_add(count as u64);
+            left = rest;
+        }
+    }
+}
+
+impl FileChange {
+    /// Returns the length that the file has at least after the change.
+    fn end(&self) -> u64 {
+        match *self {
+            // As in `redo`.
+            Self::Write { offset, length, .. } => offset.saturating_add(length as u64).get(),
+            Self::Growth { length_bytes, .. } => length_bytes,
+            Self::Flush => 0,
+        }
+    }
+}
