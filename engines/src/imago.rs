@@ -1,10 +1,10 @@
-//! imago 0.2.6: images, backing chains and data files, read and mapped.
+//! imago 0.2.6: images, backing chains and data files, read, mapped and written.
 
 use std::{fmt, io};
 
 use imago::io_buffers::{IoVector, IoVectorMut};
-use imago::storage::{Storage as ImagoStorage, drivers::CommonStorageHelper};
-use imago::{FormatAccess, Mapping, qcow2::Qcow2, raw::Raw};
+use imago::storage::{self, Storage as ImagoStorage, drivers::CommonStorageHelper};
+use imago::{FormatAccess, Mapping, format::PreallocateMode, qcow2::Qcow2, raw::Raw};
 
 use qcowfuzz::prelude::*;
 
@@ -23,21 +23,25 @@ impl Engine for Imago {
         size: Near, known: include_str!("../known/imago.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
-        Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..])?))
+        Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], false)?))
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
+        Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], true)?))
     }
 }
 
 /// Opens `top` and, if it names a backing file, the layers below it.
-fn open(top: &ChainLayer, below: &[ChainLayer]) -> io::Result<FormatAccess<File>> {
+fn open(top: &ChainLayer, below: &[ChainLayer], writable: bool) -> io::Result<FormatAccess<File>> {
     let file = |file: &ChainFile| File(file.clone(), CommonStorageHelper::default());
     if top.format == ImageFormat::Raw {
         return Ok(FormatAccess::new(Raw::open_image(file(&top.image), false)?));
     }
-    let mut image = Qcow2::<File>::open_image(file(&top.image), false)?;
+    let mut image = Qcow2::<File>::open_image(file(&top.image), writable)?;
     let data_file = top.data_file.as_ref().filter(|_| image.requires_external_data_file());
     image.set_data_file(data_file.map(file));
     let backing = below.split_first().filter(|_| image.implicit_backing_file().is_some());
-    image.set_backing(backing.map(|(next, rest)| open(next, rest)).transpose()?);
+    image.set_backing(backing.map(|(next, rest)| open(next, rest, false)).transpose()?);
     Ok(FormatAccess::new(image))
 }
 
@@ -59,6 +63,31 @@ impl OpenDisk for ImagoDisk {
             _ => return Err(EngineError::past_end(guest, self.0.size())),
         };
         Ok(GuestRun { length_bytes, status })
+    }
+
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        Ok(self.0.write(bytes, guest.get())?)
+    }
+
+    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        Ok(self.0.write_zeroes(guest.get(), length_bytes)?)
+    }
+
+    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        Ok(self.0.discard_to_zero(guest.get(), length_bytes)?)
+    }
+
+    fn resize(&mut self, size_bytes: u64) -> Answer {
+        Ok(self.0.resize(size_bytes, PreallocateMode::Zero)?)
+    }
+
+    fn flush(&mut self) -> Answer {
+        self.0.flush()?;
+        Ok(self.0.sync()?)
+    }
+
+    fn close(self) -> Answer {
+        Ok(self.0.flush()?)
     }
 }
 
@@ -85,8 +114,16 @@ impl ImagoStorage for File {
         })
     }
 
-    unsafe fn pure_writev(&self, _: IoVector<'_>, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    unsafe fn pure_writev(&self, from: IoVector<'_>, mut offset: u64) -> io::Result<()> {
+        from.into_inner().iter().try_for_each(|part| {
+            let at = HostOffset::new(offset);
+            offset += part.len() as u64;
+            Ok(self.0.write_at(at, part)?)
+        })
+    }
+
+    fn resize(&self, size_bytes: u64, _: storage::PreallocateMode) -> io::Result<()> {
+        Ok(self.0.set_length(size_bytes)?)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -94,7 +131,7 @@ impl ImagoStorage for File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(())
+        Ok(self.0.flush()?)
     }
 
     unsafe fn invalidate_cache(&self) -> io::Result<()> {

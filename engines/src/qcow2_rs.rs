@@ -1,4 +1,6 @@
-//! qcow2-rs 0.1.6: images and chains of images, read and mapped. It is async: the storage never waits.
+//! qcow2-rs 0.1.6: images and chains of images, read, mapped and written. It is async: the storage never waits.
+
+use std::io;
 
 use futures::executor::block_on;
 use qcow2_rs::dev::{Qcow2Dev, Qcow2DevParams};
@@ -7,6 +9,9 @@ use qcow2_rs::helpers::Qcow2IoBuf;
 use qcow2_rs::{meta::MappingSource, ops::Qcow2IoOps, utils::qcow2_alloc_dev};
 
 use qcowfuzz::prelude::*;
+
+/// The unit of the crate's reads and writes.
+const SECTOR_BYTES: usize = 512;
 
 /// The crate.
 #[derive(Clone, Debug, Default)]
@@ -27,21 +32,33 @@ impl Engine for Qcow2Rs {
         size: Near, known: include_str!("../known/qcow2_rs.toml"));
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
-        let disk = block_on(open(chain.layers(), false)).map_err(EngineError::untyped)?;
-        block_on(disk.qcow2_prep_io()).map_err(EngineError::untyped)?;
-        Ok(Qcow2RsDisk(disk))
+        prepared(chain, true)
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
+        prepared(chain, false)
     }
 }
 
+/// Opens a chain, and prepares it for reads and writes.
+fn prepared(chain: &Chain, read_only: bool) -> Answer<Qcow2RsDisk> {
+    let disk = block_on(open(chain.layers(), false, read_only)).map_err(EngineError::untyped)?;
+    block_on(disk.qcow2_prep_io()).map_err(EngineError::untyped)?;
+    Ok(Qcow2RsDisk(disk))
+}
+
 /// Opens the first layer and, if it names a backing file, the layers below it.
-async fn open(layers: &[ChainLayer], is_backing: bool) -> Result<Qcow2Dev<File>> {
+async fn open(layers: &[ChainLayer], is_backing: bool, read_only: bool) -> Result<Qcow2Dev<File>> {
     let (top, below) = layers.split_first().ok_or("a backing file that the chain does not have")?;
-    let params = Qcow2DevParams::new(9, None, None, true, false);
-    params.mark_backing_dev(is_backing.then_some(true));
+    let params = Qcow2DevParams::new(9, None, None, read_only, false);
+    if is_backing {
+        // This makes the device read-only, too.
+        params.mark_backing_dev(Some(true));
+    }
     let file = File(top.image.clone());
     let (mut disk, backing) = qcow2_alloc_dev("image".as_ref(), file, &params).await?;
     if backing.is_some() {
-        disk.set_backing_dev(Box::new(Box::pin(open(below, true)).await?));
+        disk.set_backing_dev(Box::new(Box::pin(open(below, true, true)).await?));
     }
     Ok(disk)
 }
@@ -52,8 +69,8 @@ impl OpenDisk for Qcow2RsDisk {
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        let skipped = (guest.get() % 512) as usize;
-        let mut sectors = Qcow2IoBuf::<u8>::new((skipped + into.len()).next_multiple_of(512));
+        let skipped = (guest.get() % SECTOR_BYTES as u64) as usize;
+        let mut sectors = Qcow2IoBuf::<u8>::new((skipped + into.len()).next_multiple_of(SECTOR_BYTES));
         // No byte that the crate leaves alone is right by chance.
         sectors.fill(0xA5);
         let read = block_on(self.0.read_at(&mut sectors, guest.get() - skipped as u64));
@@ -78,6 +95,27 @@ impl OpenDisk for Qcow2RsDisk {
         };
         Ok(GuestRun { length_bytes: left.min((info.cluster_size() - inside) as u64), status })
     }
+    // The crate writes whole sectors.
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        let skipped = (guest.get() % SECTOR_BYTES as u64) as usize;
+        let first = guest.get() - skipped as u64;
+        let mut sectors = Qcow2IoBuf::<u8>::new((skipped + bytes.len()).next_multiple_of(SECTOR_BYTES));
+        block_on(self.0.read_at(&mut sectors, first)).map_err(EngineError::untyped)?;
+        sectors[skipped..][..bytes.len()].copy_from_slice(bytes);
+        block_on(self.0.write_at(&sectors, first)).map_err(EngineError::untyped)
+    }
+
+    fn flush(&mut self) -> Answer {
+        block_on(self.0.flush_meta()).map_err(EngineError::untyped)?;
+        block_on(self.0.fsync_range(0, usize::MAX)).map_err(EngineError::untyped)
+    }
+
+    fn close(self) -> Answer {
+        match self.0.need_flush_meta() {
+            true => block_on(self.0.flush_meta()).map_err(EngineError::untyped),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A file as the crate's input and output.
@@ -89,15 +127,16 @@ impl Qcow2IoOps for File {
         Ok(into.len())
     }
 
-    async fn write_from(&self, _: u64, _: &[u8]) -> Result<()> {
-        Err("a write".into())
+    async fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        Ok(self.0.write_at(HostOffset::new(offset), bytes).map_err(io::Error::from)?)
     }
 
-    async fn fallocate(&self, _: u64, _: usize, _: u32) -> Result<()> {
-        Err("a write".into())
+    // With or without its flag, the crate needs zeros: it never reads a new cluster before.
+    async fn fallocate(&self, offset: u64, length: usize, _: u32) -> Result<()> {
+        self.write_from(offset, &vec![0; length]).await
     }
 
     async fn fsync(&self, _: u64, _: usize, _: u32) -> Result<()> {
-        Ok(())
+        Ok(self.0.flush().map_err(io::Error::from)?)
     }
 }

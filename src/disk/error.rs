@@ -8,14 +8,20 @@ use std::path::PathBuf;
 
 use super::offsets::HostOffset;
 
-/// An image's bytes could not be read.
+/// An image's bytes could not be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("reading at host offset {offset}: {kind}")]
 pub struct StorageError {
-    /// The offset at which the read began.
+    /// The offset at which the read or the write began.
     pub offset: HostOffset,
     /// The error of the system.
     pub kind: std::io::ErrorKind,
+}
+
+impl From<StorageError> for std::io::Error {
+    fn from(error: StorageError) -> Self {
+        Self::new(error.kind, error)
+    }
 }
 
 /// The harness could not do its work.

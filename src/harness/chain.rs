@@ -256,7 +256,7 @@ impl ChainFile {
     /// Writes `bytes` at `offset`. The file grows to their end.
     ///
     /// # Errors
-    /// The file is not open for writing, or an engine has written 1 GiB to it.
+    /// The file is not open for writing, or an engine has written 256 MiB to it.
     pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
         self.writable(offset)?.write_at(offset, bytes)
     }

@@ -27,8 +27,7 @@ impl ChainFile {
     /// # Errors
     /// The read fails, because an oracle tests failing reads.
     pub fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let read = self.read_at(HostOffset::new(offset), into);
-        read.map_err(|error| io::Error::new(error.kind, error))
+        Ok(self.read_at(HostOffset::new(offset), into)?)
     }
 }
 

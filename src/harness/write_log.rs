@@ -101,12 +101,11 @@ impl WriteLog {
     }
 
     /// Returns a file that a power cut could have left, at a moment since the last flush that the guest knows of.
-    /// `image` is the file as it is now.
+    /// `image` is the file as it is now. Half of all cuts come now.
     pub(super) fn cut(&self, image: &Image, choice: u16) -> Image {
         let mut entropy = Entropy::new(choice.into());
         let latest = self.changes.len();
         let moments = (latest - self.settled) as u64 + 1;
-        // Half of all cuts come now.
         let moment = match entropy.one_in(2) {
             true => latest,
             false => self.settled + entropy.below(moments) as usize,
@@ -175,5 +174,110 @@ impl FileChange {
             Self::Growth { length_bytes, .. } => length_bytes,
             Self::Flush => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const SECTORS: usize = 6;
+
+    /// A file with its log.
+    struct LoggedFile {
+        image: Image,
+        log: WriteLog,
+    }
+
+    impl LoggedFile {
+        fn new() -> Self {
+            let mut image = Image::default();
+            image.write(HostOffset::ZERO, &[0; SECTORS * 512]);
+            image.seal(0);
+            Self { image, log: WriteLog::default() }
+        }
+
+        /// Fills sectors with a value.
+        fn write(&mut self, sectors: std::ops::Range<usize>, value: u8) {
+            let offset = HostOffset::new(sectors.start as u64 * 512);
+            let bytes = vec![value; sectors.len() * 512];
+            self.log.note_write(&self.image, offset, &bytes);
+            let end = offset.get() + bytes.len() as u64;
+            self.image.set_length(self.image.length_bytes().max(end));
+            self.image.overwrite(offset, &bytes);
+        }
+
+        /// Returns the values of the sectors in each file that a power cut can leave.
+        fn after_cuts(&self) -> BTreeSet<Vec<u8>> {
+            let cuts = (0..4000).map(|choice| {
+                let left = self.log.cut(&self.image, choice);
+                let mut bytes = vec![0; left.length_bytes() as usize];
+                left.read_at(HostOffset::ZERO, &mut bytes).unwrap();
+                let sectors = bytes.chunks(512);
+                sectors
+                    .map(|sector| {
+                        assert!(sector.iter().all(|byte| *byte == sector[0]), "a torn sector");
+                        sector[0]
+                    })
+                    .collect()
+            });
+            cuts.collect()
+        }
+    }
+
+    #[test]
+    fn a_power_cut_loses_any_sectors_that_were_not_flushed() {
+        let mut file = LoggedFile::new();
+        file.write(0..2, 1);
+        file.log.note_flush();
+        file.write(1..3, 2);
+        file.write(2..4, 3);
+        let mut expected = BTreeSet::new();
+        // Without the guest's reliance, the cut can also come before the flush.
+        file.log.settle();
+        for one in [1, 2] {
+            for two in [0, 2, 3] {
+                for three in [0, 3] {
+                    expected.insert(vec![1, one, two, three, 0, 0]);
+                }
+            }
+        }
+        assert_eq!(file.after_cuts(), expected);
+    }
+
+    #[test]
+    fn a_power_cut_before_a_flush_loses_what_came_before_it() {
+        let mut file = LoggedFile::new();
+        file.write(0..1, 1);
+        file.log.note_flush();
+        file.write(1..2, 2);
+        let expected = [[0, 0], [1, 0], [1, 2]].map(|[one, two]| vec![one, two, 0, 0, 0, 0]);
+        assert_eq!(file.after_cuts(), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn a_guest_that_relies_on_writes_without_a_flush_can_lose_them() {
+        let mut file = LoggedFile::new();
+        file.write(0..1, 1);
+        file.log.settle();
+        file.write(1..2, 2);
+        let lost = vec![0, 2, 0, 0, 0, 0];
+        assert!(file.after_cuts().contains(&lost));
+    }
+
+    #[test]
+    fn the_file_has_the_length_of_the_moment() {
+        let mut file = LoggedFile::new();
+        file.log.note_flush();
+        file.log.settle();
+        file.write(7..8, 1);
+        let lengths: BTreeSet<usize> = file.after_cuts().iter().map(Vec::len).collect();
+        assert_eq!(lengths, BTreeSet::from([SECTORS, 8]));
+        // To cut the file is a flush.
+        file.log.note_length(&file.image, 512);
+        file.image.set_length(512);
+        assert_eq!(file.after_cuts(), BTreeSet::from([vec![0]]));
     }
 }

@@ -14,7 +14,7 @@ use super::write_log::WriteLog;
 const MAX_WRITTEN_LENGTH_BYTES: u64 = i64::MAX as u64;
 /// The most bytes that an engine may write to a file; bytes that it writes twice count twice. The requests of a program
 /// need far less, and an engine that writes without end does not take all memory.
-const MAX_BYTES_OF_WRITES: u64 = 1 << 30;
+const MAX_BYTES_OF_WRITES: u64 = 256 << 20;
 
 /// A file that an engine writes.
 #[derive(Debug, Default)]

@@ -14,7 +14,7 @@ use crate::harness::idle::QuestionKind;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, Moment};
-use crate::harness::oracles::{self, OracleResult};
+use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::harness::verdicts::Verdicts;
 
 use super::guest::GuestDisk;
@@ -51,20 +51,27 @@ impl WriterJudge {
     ) -> OracleResult {
         let mut reader = std::mem::take(&mut self.reader);
         reader.begin_run();
-        let judged = self.walk_after_cut(&mut reader, cut);
-        let judged = judged.and_then(|()| self.snapshots(&mut reader, case, &cut.files));
+        let walked = self.walk_after_cut(&mut reader, cut);
+        let judged = walked.and_then(|size_bytes| {
+            self.snapshots(&mut reader, case, &cut.files)?;
+            Ok(size_bytes)
+        });
         self.reader = reader;
-        judged?;
+        let size_bytes = judged?;
         if is_dirty(&cut.files) {
             // The next writer counts all clusters again. Many readers refuse the image until then.
             return Ok(());
         }
         refcounts::check_after_power_cut(&mut self.recount, cut.files.image())?;
-        self.read_after_cut(engine, cut, verdicts)
+        self.read_after_cut(engine, (cut, size_bytes), verdicts)
     }
 
-    /// Walks and reads the file with our own walker.
-    fn walk_after_cut(&mut self, reader: &mut Walker, cut: &PowerCut) -> OracleResult {
+    /// Walks and reads the file with our own walker. Returns the size of the disk.
+    fn walk_after_cut(
+        &mut self,
+        reader: &mut Walker,
+        cut: &PowerCut,
+    ) -> Result<u64, Box<Violation>> {
         let refused = |error| oracles::unexpected_error("written", "image", &error);
         let mut disk = reader.open(&cut.files).map_err(refused)?;
         let size_bytes = disk.virtual_size_bytes();
@@ -78,19 +85,23 @@ impl WriterJudge {
         oracles::partition::check(&self.extents, &(0..size_bytes))?;
         let expected = cut.guest.flushed_over(&self.before, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        written::check(read, &expected, Moment::Cut, &mut self.bytes)
+        written::check(read, &expected, Moment::Cut, &mut self.bytes)?;
+        Ok(size_bytes)
     }
 
-    /// Opens the image through the engine for reading only, and reads it.
+    /// Opens the image through the engine for reading only, and reads its disk of `size_bytes`.
     fn read_after_cut<E: Engine>(
         &mut self,
         engine: &mut E,
-        cut: &PowerCut,
+        (cut, size_bytes): (&PowerCut, u64),
         verdicts: &mut Verdicts,
     ) -> OracleResult {
+        let size = engine.policy().size;
         let opened = engine.open(&cut.files);
         let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "", &error))?;
-        let expected = cut.guest.flushed_over(&self.before, disk.virtual_size_bytes());
+        let has_first_size = size_bytes == self.before.virtual_size_bytes();
+        self.check_size(size, has_first_size, (size_bytes, disk.virtual_size_bytes()))?;
+        let expected = cut.guest.flushed_over(&self.before, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let read = written::check(read, &expected, Moment::CutReopened, &mut self.bytes);
         verdicts.judge_answers(QuestionKind::Read, read)?;
