@@ -83,8 +83,8 @@ fn found_by(fault: WriterFault) -> &'static [&'static str] {
         OpenWrites => &["written: file without a request, unchanged → changed"],
         EndMissing => &["written: a write, "],
         BlockNotCounted => &["refcounts: refcount block, the references → fewer"],
-        EntryBeforeData | FreedEarly => &["power_cut: "],
-        FlushIgnored => &["power_cut: a flushed write, "],
+        EntryBeforeData | FreedEarly => &["power_cut: ", "killed: "],
+        FlushIgnored => &["power_cut: a flushed write, ", "power_cut: flushed zeros, "],
     }
 }
 

@@ -1,16 +1,17 @@
 //! `replay`: runs inputs of a fuzz target again and prints the verdicts.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::disk::files::Existing;
 use crate::findings::PanicNotes;
 use crate::findings::examiner::Examiner;
 use crate::findings::report::Verdict;
-use crate::harness::Checks;
 use crate::harness::export;
 use crate::harness::implementation::Implementation;
+use crate::harness::{Checks, Pipeline};
 use crate::images::FileNames;
+use crate::images::image::Image;
 
 use super::exit::{CommandError, Exit, ExitResult};
 use super::input;
@@ -52,7 +53,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["events", "dump_image"])]
     brief: bool,
     /// Write the last image of the run to this file, and the files that it names beside it (one program
-    /// only)
+    /// only): in the target writes, as the engine has left it
     #[arg(long, value_name = "F")]
     dump_image: Option<PathBuf>,
     /// Replace existing files
@@ -87,10 +88,10 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
             (false, true) if !arguments.brief => report.text(&mut out),
             (false, _) => report.line(&mut out),
         };
-        if let (Some(path), Some(pipeline)) = (&arguments.dump_image, examiner.runner().pipeline())
-        {
-            let built = (pipeline.vm(), pipeline.images());
-            export::write_small_filled(path, Existing::forced(arguments.force), built)?;
+        if let Some(path) = &arguments.dump_image {
+            let runner = examiner.runner();
+            let files = (runner.pipeline(), runner.left());
+            dump(files, path, Existing::forced(arguments.force))?;
         }
         match printed.map_err(|error| CommandError::output(&error)) {
             Ok(()) => {}
@@ -107,6 +108,18 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
         Ok(()) | Err(CommandError::Pipe) => Ok(Exit::after(violations)),
         Err(failure) => Err(failure),
     }
+}
+
+/// Writes the last image of a run, as an engine has `left` it if one has written it, and the files that it names.
+fn dump(
+    (pipeline, left): (Option<&Pipeline>, Option<&Image>),
+    path: &Path,
+    existing: Existing,
+) -> Result<(), CommandError> {
+    let Some(pipeline) = pipeline else { return Ok(()) };
+    let left = left.map(|image| pipeline.images().with_top(image));
+    let built = (pipeline.vm(), left.as_ref().unwrap_or(pipeline.images()));
+    Ok(export::write_small_filled(path, existing, built)?)
 }
 
 /// Rejects options that do not apply to these inputs.

@@ -143,8 +143,8 @@ closed! {
         Checkpoint = "checkpoint",
         /// The engine flushes the disk.
         Flushed = "flushed",
-        /// The power is cut.
-        PowerCut = "power cut",
+        /// The power is cut, or the process of the engine is killed.
+        Cut = "cut",
         /// An attack damages an image, or will damage it during a read.
         Attacked = "attacked",
         /// An error. It ends the chain.

@@ -9,6 +9,7 @@ use crate::harness::target::Target;
 use crate::harness::targets::TargetKind;
 use crate::harness::{Checks, Failure, KnownFindings, Outcome, Pipeline};
 use crate::images::files::FileNames;
+use crate::images::image::Image;
 
 use super::panics;
 use super::panics::PanicNote;
@@ -154,6 +155,11 @@ impl<O: Observer + Clone + 'static, I: Implementation> Runner<O, I> {
     /// inputs of the target are files.
     pub fn pipeline(&self) -> Option<&Pipeline> {
         self.target.pipeline()
+    }
+
+    /// Returns the image at the top as the engine of the last run has left it, if it has written it.
+    pub fn left(&self) -> Option<&Image> {
+        self.target.left()
     }
 }
 

@@ -17,6 +17,7 @@ use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
 use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
+use crate::programs::CutKind;
 
 use super::meter::Meter;
 use super::written_file::WrittenFile;
@@ -85,13 +86,13 @@ impl Chain {
     }
 
     /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top is a copy that can
-    /// be written. Its writes are kept if there are power cuts.
-    pub(crate) fn writable(images: &Images, has_power_cuts: bool) -> Self {
+    /// be written. Its writes are kept if there are cuts.
+    pub(crate) fn writable(images: &Images, has_cuts: bool) -> Self {
         let mut chain = Self::new(images);
         let image = &mut chain.layers[0].image;
         // The layer keeps its own bytes no longer: those that can be written are the only copy.
         let built = std::mem::take(&mut Arc::make_mut(&mut image.files).image);
-        image.bytes = ByteSource::Written(Arc::new(WrittenFile::new(built, has_power_cuts)));
+        image.bytes = ByteSource::Written(Arc::new(WrittenFile::new(built, has_cuts)));
         chain
     }
 
@@ -105,10 +106,10 @@ impl Chain {
         self.with_written(WrittenFile::take_image)
     }
 
-    /// Returns the files as a power cut could have left them, for reading. `choice` selects the moment, since the last
-    /// flush that the guest knows of, and the writes that it loses.
-    pub(crate) fn after_power_cut(&self, choice: u16) -> Self {
-        self.clone().with_written(|file| file.cut(choice))
+    /// Returns the files as a cut could have left them, for reading. `choice` selects the moment, since the last flush
+    /// that the guest knows of, and the writes that it loses.
+    pub(crate) fn after_cut(&self, kind: CutKind, choice: u16) -> Self {
+        self.clone().with_written(|file| file.cut(kind, choice))
     }
 
     /// Notes that the guest relies on all that was written so far.
@@ -296,8 +297,9 @@ impl ChainFile {
         }
     }
 
+    /// Returns the file that the build made.
     #[inline]
-    fn built(&self) -> &Image {
+    pub(crate) fn built(&self) -> &Image {
         self.files.file(self.part)
     }
 }

@@ -59,7 +59,7 @@ impl QuestionKind {
             Self::WriteZeroes => ("write_zeroes", "written (zeros)"),
             Self::Discard => ("discard", "written (discards)"),
             Self::Resize => ("resize", "written (other sizes)"),
-            Self::Flush => ("flush", "power_cut (flushes)"),
+            Self::Flush => ("flush", "power_cut, killed (flushes)"),
         }
     }
 }

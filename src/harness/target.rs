@@ -1,5 +1,6 @@
 //! The interface of the fuzz targets, and their constant properties.
 
+use crate::images::image::Image;
 use crate::images::limits::Limits;
 
 use super::{Checks, Failure, Outcome, Pipeline};
@@ -16,6 +17,12 @@ pub trait Target {
     /// files.
     fn pipeline(&self) -> Option<&Pipeline>;
 
+    /// Returns the image at the top as the engine of the last run has left it, or as the first cut did in which an oracle
+    /// found a violation, known or not; `None` if no engine has written it.
+    fn left(&self) -> Option<&Image> {
+        None
+    }
+
     /// Returns the fingerprints of known findings that the last run met, each once.
     fn met(&self) -> &[String];
 }
@@ -28,6 +35,10 @@ impl<T: Target + ?Sized> Target for Box<T> {
 
     fn pipeline(&self) -> Option<&Pipeline> {
         (**self).pipeline()
+    }
+
+    fn left(&self) -> Option<&Image> {
+        (**self).left()
     }
 
     fn met(&self) -> &[String] {

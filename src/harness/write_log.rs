@@ -1,6 +1,8 @@
-//! The writes to a file since the last flush that a guest knows of, and the files that a power cut could leave.
+//! The writes to a file since the last flush that a guest knows of, and the files that a cut could leave.
 //!
-//! A disk keeps all that was written before its last flush. Of the writes after that, it has kept any: each sector of
+//! If the process of a writer is killed, the file has all that was written up to then.
+//!
+//! In a power cut, a disk keeps all that was written before its last flush. Of the writes after that, it has kept any: each sector of
 //! 512 bytes is old or new, and each write may have come later than the next. The length of the file is that of the
 //! moment of the cut: to cut the file counts as a flush. So does a write for which the log has no room.
 
@@ -8,6 +10,7 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::images::entropy::Entropy;
 use crate::images::image::Image;
+use crate::programs::CutKind;
 
 /// The unit that a disk writes as a whole.
 const SECTOR_BYTES: u64 = 512;
@@ -100,9 +103,9 @@ impl WriteLog {
         self.settled = 0;
     }
 
-    /// Returns a file that a power cut could have left, at a moment since the last flush that the guest knows of.
-    /// `image` is the file as it is now. Half of all cuts come now.
-    pub(super) fn cut(&self, image: &Image, choice: u16) -> Image {
+    /// Returns a file that a cut could have left, at a moment since the last flush that the guest knows of. `image` is
+    /// the file as it is now. Half of all cuts come now.
+    pub(super) fn cut(&self, image: &Image, kind: CutKind, choice: u16) -> Image {
         let mut entropy = Entropy::new(choice.into());
         let latest = self.changes.len();
         let moments = (latest - self.settled) as u64 + 1;
@@ -110,11 +113,11 @@ impl WriteLog {
             true => latest,
             false => self.settled + entropy.below(moments) as usize,
         };
-        let kept = match entropy.below(5) {
-            0 => Kept::None,
-            1 => Kept::All,
-            2 => Kept::Writes,
-            _ => Kept::Sectors,
+        let kept = match (kind, entropy.below(4)) {
+            (CutKind::Process, _) => Kept::All,
+            (CutKind::Power, 0) => Kept::None,
+            (CutKind::Power, 1) => Kept::Writes,
+            (CutKind::Power, _) => Kept::Sectors,
         };
         let before = &self.changes[..moment];
         let flushed = before.iter().rposition(|it| matches!(it, FileChange::Flush)).unwrap_or(0);
@@ -209,10 +212,10 @@ mod tests {
             self.image.overwrite(offset, &bytes);
         }
 
-        /// Returns the values of the sectors in each file that a power cut can leave.
-        fn after_cuts(&self) -> BTreeSet<Vec<u8>> {
+        /// Returns the values of the sectors in each file that a cut can leave.
+        fn after(&self, kind: CutKind) -> BTreeSet<Vec<u8>> {
             let cuts = (0..4000).map(|choice| {
-                let left = self.log.cut(&self.image, choice);
+                let left = self.log.cut(&self.image, kind, choice);
                 let mut bytes = vec![0; left.length_bytes() as usize];
                 left.read_at(HostOffset::ZERO, &mut bytes).unwrap();
                 let sectors = bytes.chunks(512);
@@ -244,7 +247,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(file.after_cuts(), expected);
+        assert_eq!(file.after(CutKind::Power), expected);
     }
 
     #[test]
@@ -254,7 +257,17 @@ mod tests {
         file.log.note_flush();
         file.write(1..2, 2);
         let expected = [[0, 0], [1, 0], [1, 2]].map(|[one, two]| vec![one, two, 0, 0, 0, 0]);
-        assert_eq!(file.after_cuts(), BTreeSet::from(expected));
+        assert_eq!(file.after(CutKind::Power), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn the_end_of_a_process_loses_only_what_it_has_not_written() {
+        let mut file = LoggedFile::new();
+        file.write(0..2, 1);
+        file.write(1..3, 2);
+        let expected = [[0, 0, 0], [1, 1, 0], [1, 2, 2]];
+        let expected = expected.map(|[one, two, three]| vec![one, two, three, 0, 0, 0]);
+        assert_eq!(file.after(CutKind::Process), BTreeSet::from(expected));
     }
 
     #[test]
@@ -264,7 +277,7 @@ mod tests {
         file.log.settle();
         file.write(1..2, 2);
         let lost = vec![0, 2, 0, 0, 0, 0];
-        assert!(file.after_cuts().contains(&lost));
+        assert!(file.after(CutKind::Power).contains(&lost));
     }
 
     #[test]
@@ -273,11 +286,11 @@ mod tests {
         file.log.note_flush();
         file.log.settle();
         file.write(7..8, 1);
-        let lengths: BTreeSet<usize> = file.after_cuts().iter().map(Vec::len).collect();
+        let lengths: BTreeSet<usize> = file.after(CutKind::Power).iter().map(Vec::len).collect();
         assert_eq!(lengths, BTreeSet::from([SECTORS, 8]));
         // To cut the file is a flush.
         file.log.note_length(&file.image, 512);
         file.image.set_length(512);
-        assert_eq!(file.after_cuts(), BTreeSet::from([vec![0]]));
+        assert_eq!(file.after(CutKind::Power), BTreeSet::from([vec![0]]));
     }
 }

@@ -7,6 +7,7 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
 use crate::images::image::Image;
+use crate::programs::CutKind;
 
 use super::write_log::WriteLog;
 
@@ -25,14 +26,14 @@ struct WrittenState {
     image: Image,
     /// The number of bytes that were written, and written again.
     written_bytes: u64,
-    /// The writes, if a power cut is to come.
+    /// The writes, if a cut is to come.
     log: Option<WriteLog>,
 }
 
 impl WrittenFile {
-    /// Creates a file with the bytes of `image`. Keeps its writes if there are power cuts.
-    pub(super) fn new(image: Image, has_power_cuts: bool) -> Self {
-        let log = has_power_cuts.then(WriteLog::default);
+    /// Creates a file with the bytes of `image`. Keeps its writes if there are cuts.
+    pub(super) fn new(image: Image, has_cuts: bool) -> Self {
+        let log = has_cuts.then(WriteLog::default);
         Self(Mutex::new(WrittenState { image, written_bytes: 0, log }))
     }
 
@@ -101,11 +102,11 @@ impl WrittenFile {
         self.note(WriteLog::clear);
     }
 
-    /// Returns a file that a power cut could have left.
-    pub(super) fn cut(&self, choice: u16) -> Image {
+    /// Returns a file that a cut could have left.
+    pub(super) fn cut(&self, kind: CutKind, choice: u16) -> Image {
         let state = self.lock();
         match &state.log {
-            Some(log) => log.cut(&state.image, choice),
+            Some(log) => log.cut(&state.image, kind, choice),
             None => state.image.clone(),
         }
     }

@@ -295,6 +295,15 @@ impl Images {
         files.data_file_is_raw.then_some(&files.data_file)
     }
 
+    /// Returns the same files, with another image at the top.
+    pub fn with_top(&self, image: &Image) -> Self {
+        let mut layers = self.layers[..self.live].to_vec();
+        if let Some(top) = layers.last_mut() {
+            Arc::make_mut(top).image = image.clone();
+        }
+        Self { layers, live: self.live, unchanged: 0 }
+    }
+
     /// Returns the layer at the top. A chain always has one.
     pub fn top(&self) -> &LayerFiles {
         &self.layers[self.live - 1]

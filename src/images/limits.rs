@@ -43,8 +43,8 @@ pub struct Limits {
     pub attacks: usize,
     /// The number of requests to an engine that writes.
     pub requests: usize,
-    /// The number of these requests that cut the power. Each costs a copy of the image.
-    pub power_cuts: usize,
+    /// The number of these requests that are cuts. Each costs a copy of the image.
+    pub cuts: usize,
     /// The number of bytes of the disk that all requests together may zero, discard or add; they may write a quarter of
     /// it. It allows requests for whole clusters of 2 MiB.
     pub request_bytes: u64,
@@ -65,7 +65,7 @@ impl Limits {
         questions: 32,
         attacks: 0,
         requests: 0,
-        power_cuts: 0,
+        cuts: 0,
         request_bytes: 0,
     };
 
@@ -74,7 +74,7 @@ impl Limits {
 
     /// Limits of programs whose images an engine writes. They are the same, except for requests and questions.
     pub const WRITTEN: Self =
-        Self { questions: 0, requests: 32, power_cuts: 4, request_bytes: 4 << 20, ..Self::WALKED };
+        Self { questions: 0, requests: 32, cuts: 4, request_bytes: 4 << 20, ..Self::WALKED };
 
     /// Limits of programs for the allocator alone: L1 tables of 65,536 clusters, and refcount tables as long as QEMU
     /// opens.
@@ -91,7 +91,7 @@ impl Limits {
         questions: 0,
         attacks: 0,
         requests: 0,
-        power_cuts: 0,
+        cuts: 0,
         request_bytes: 0,
     };
 

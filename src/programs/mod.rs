@@ -22,4 +22,4 @@ pub(crate) use journal::{Journal, JournalRecord};
 pub use operation::Operation;
 pub use program::{Input, Program};
 pub(crate) use prologue::Prologue;
-pub(crate) use request::WriteRequest;
+pub(crate) use request::{CutKind, WriteRequest};

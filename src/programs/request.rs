@@ -35,13 +35,31 @@ pub enum WriteRequest {
     },
     /// Writes all changes to the file, where they survive a power cut.
     Flush,
-    /// Keeps a file that a power cut at some moment since the last flush could have left. The engine goes on.
-    PowerCut {
+    /// Keeps a file that a cut at some moment since the last flush could have left. The engine goes on.
+    Cut {
+        /// What ends.
+        kind: CutKind,
         /// Selects the moment, and the writes that it loses.
         choice: u16,
     },
     /// Closes the image, and opens it again.
     Reopen,
+}
+
+/// What ends while an engine has an image open for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutKind {
+    /// The power: of the writes after the last flush, the disk has kept any sectors.
+    Power,
+    /// The process of the engine: the file has all that was written up to then.
+    Process,
+}
+
+impl WriteRequest {
+    /// Reports whether the request is a cut.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Self::Cut { .. })
+    }
 }
 
 /// Prints the request for an explanation, with numbers in hexadecimal digits.
@@ -59,7 +77,10 @@ impl fmt::Display for WriteRequest {
             }
             Self::Resize { size_bytes } => write!(f, "resize to {size_bytes:#x} bytes"),
             Self::Flush => f.write_str("flush"),
-            Self::PowerCut { choice } => write!(f, "power cut, choice {choice}"),
+            Self::Cut { kind: CutKind::Power, choice } => write!(f, "power cut, choice {choice}"),
+            Self::Cut { kind: CutKind::Process, choice } => {
+                write!(f, "end of the process, choice {choice}")
+            }
             Self::Reopen => f.write_str("close, and open again"),
         }
     }

@@ -124,8 +124,7 @@ const WALK_GRAINS: &[Event] =
 const EMIT: &[Event] =
     &[Start, Unallocated, ZeroPlain, ZeroAllocated, Normal, Compressed, UnallocatedSubclusters];
 const CHECK: &[Event] = &[Start, Snapshot, Walk, Lookup, Read, Stopped, Failed];
-const WRITE: &[Event] =
-    &[Start, Unallocated, ZeroPlain, Normal, Resized, Checkpoint, Flushed, PowerCut];
+const WRITE: &[Event] = &[Start, Unallocated, ZeroPlain, Normal, Resized, Checkpoint, Flushed, Cut];
 
 /// The place of an event that cannot happen in a state.
 const NOT_LISTED: u8 = u8::MAX;

@@ -14,13 +14,16 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Storage, each_data};
 use crate::harness::chain::{Chain, ChainFile};
+use crate::programs::CutKind;
 
 use super::data::GuestRead;
 use super::{OracleResult, POISON, Violation, unexpected_error, violation};
 
 const ORACLE: &str = "written";
 /// The name of the oracle for files after a power cut.
-const AFTER_CUT: &str = "power_cut";
+const POWER_CUT: &str = "power_cut";
+/// The name of the oracle for files after the end of the engine's process.
+const KILLED: &str = "killed";
 
 /// The largest disk that is compared whole, in bytes.
 const MAX_WHOLE_BYTES: u64 = 1 << 20;
@@ -38,9 +41,9 @@ pub enum Moment {
     Closed,
     /// The engine has opened the image again.
     Reopened,
-    /// The power was cut, and our walker reads the image.
+    /// The power was cut or the engine's process killed, and our walker reads the image.
     Cut,
-    /// The power was cut, and the engine has opened the image.
+    /// The same, and the engine has opened the image.
     CutReopened,
 }
 
@@ -171,9 +174,12 @@ pub fn in_snapshot(found: Box<Violation>) -> Box<Violation> {
     found
 }
 
-/// Returns a violation that was found in a file that a power cut could have left.
-pub fn after_power_cut(found: Box<Violation>) -> Box<Violation> {
-    in_file(found).attributed_to(AFTER_CUT)
+/// Returns a violation that was found in a file that a cut could have left.
+pub fn after_cut(kind: CutKind, found: Box<Violation>) -> Box<Violation> {
+    in_file(found).attributed_to(match kind {
+        CutKind::Power => POWER_CUT,
+        CutKind::Process => KILLED,
+    })
 }
 
 /// Returns a violation that was found in the file that an engine has left. An engine that may refuse images may not

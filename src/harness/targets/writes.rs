@@ -13,6 +13,7 @@ use crate::harness::verdicts::Verdicts;
 use crate::harness::writing::WriterJudge;
 use crate::harness::{Checks, Failure, Outcome, Pipeline};
 use crate::images::files::FileNames;
+use crate::images::image::Image;
 use crate::images::limits::Limits;
 
 /// The constant properties of the target.
@@ -71,7 +72,7 @@ impl<E: Engine, O: Observer> Writes<E, O> {
         Self { engine, observer, pipeline, structures, judge, verdicts }
     }
 
-    /// Returns the files of the last case, as the engine left them.
+    /// Returns the files of the last case, as the engine left them, or as a cut did in which an oracle found a violation.
     pub fn written(&self) -> Option<&Chain> {
         self.judge.written()
     }
@@ -119,6 +120,10 @@ impl<E: Engine, O: Observer> Target for Writes<E, O> {
 
     fn pipeline(&self) -> Option<&Pipeline> {
         Some(&self.pipeline)
+    }
+
+    fn left(&self) -> Option<&Image> {
+        self.judge.written().map(|files| files.image().built())
     }
 
     fn met(&self) -> &[String] {

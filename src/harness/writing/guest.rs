@@ -49,14 +49,14 @@ impl GuestDisk {
         self.settle();
     }
 
-    /// Notes that all changes must survive a power cut.
+    /// Notes that all changes must survive a cut.
     pub(super) fn settle(&mut self) {
         self.unsettled.clear();
         self.sizes.clear();
         self.sizes.push(self.size_bytes);
     }
 
-    /// Reports whether the disk can have this size after a power cut.
+    /// Reports whether the disk can have this size after a cut.
     pub(super) fn may_have_size(&self, size_bytes: u64) -> bool {
         self.sizes.contains(&size_bytes)
     }
@@ -82,7 +82,7 @@ impl GuestDisk {
             }
             WriteRequest::Resize { .. }
             | WriteRequest::Flush
-            | WriteRequest::PowerCut { .. }
+            | WriteRequest::Cut { .. }
             | WriteRequest::Reopen => true,
         }
     }
@@ -106,7 +106,7 @@ impl GuestDisk {
             }
             WriteRequest::Resize { size_bytes } => self.resize(size_bytes),
             WriteRequest::Flush | WriteRequest::Reopen => self.settle(),
-            WriteRequest::PowerCut { .. } => {}
+            WriteRequest::Cut { .. } => {}
         }
     }
 
@@ -130,7 +130,7 @@ impl GuestDisk {
         ChangedDisk { before, guest: self }
     }
 
-    /// Returns the disk as it must be after a power cut with `size_bytes`, over the disk `before` without changes.
+    /// Returns the disk as it must be after a cut with `size_bytes`, over the disk `before` without changes.
     pub(super) fn flushed_over<'d>(
         &'d self,
         before: &'d Model,
@@ -194,7 +194,7 @@ impl ExpectedDisk for ChangedDisk<'_> {
     }
 }
 
-/// A disk after a power cut: what has changed since the last flush may have any bytes.
+/// A disk after a cut: what has changed since the last flush may have any bytes.
 pub(super) struct FlushedDisk<'d> {
     disk: ChangedDisk<'d>,
     size_bytes: u64,

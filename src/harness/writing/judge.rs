@@ -19,8 +19,8 @@ use crate::harness::oracles::{self, OracleResult};
 use crate::harness::verdicts::Verdicts;
 use crate::programs::WriteRequest;
 
+use super::cut::Cut;
 use super::guest::GuestDisk;
-use super::power_cut::PowerCut;
 
 /// The unit of QEMU's sizes.
 const SECTOR_BYTES: u64 = 512;
@@ -40,10 +40,10 @@ pub(crate) struct WriterJudge {
     pub(super) extents: Vec<Extent>,
     pub(super) bytes: written::WrittenBuffers,
     payload: Vec<u8>,
-    /// The power cuts of a session, which are judged when the image is closed.
-    pub(super) power_cuts: Vec<PowerCut>,
-    /// The files as the engine left them last.
-    written: Option<Chain>,
+    /// The cuts of a session, which are judged when the image is closed.
+    pub(super) cuts: Vec<Cut>,
+    /// The files as the engine left them last, or as a cut did in which an oracle found a violation.
+    pub(super) written: Option<Chain>,
 }
 
 impl WriterJudge {
@@ -59,36 +59,55 @@ impl WriterJudge {
         observer: &O,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
+        self.written = None;
+        self.cuts.clear();
         self.before.replay(case.journals.iter().copied());
         if engine.policy().size == SizePolicy::Near && self.resizes_part_of_a_sector(case) {
             return Ok(());
         }
         let cluster_bytes = case.journals.first().map_or(1, |top| top.cluster_size.bytes());
         self.guest.begin(self.before.virtual_size_bytes(), cluster_bytes);
-        self.written = None;
-        self.power_cuts.clear();
-        let has_power_cuts =
-            case.requests.iter().any(|it| matches!(it, WriteRequest::PowerCut { .. }));
-        let chain = Chain::writable(case.images, has_power_cuts);
+        let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
+        let chain = Chain::writable(case.images, has_cuts);
+        let ran = self.sessions(engine, case, &chain, observer, verdicts);
+        let written = chain.into_written();
+        let judged = match ran {
+            Ok(true) => self
+                .closed(case, &written)
+                .and_then(|()| self.read_again(engine, &written, verdicts)),
+            Ok(false) => Ok(()),
+            Err(found) => Err(found),
+        };
+        // A cut in which there was a violation, known or not, comes first.
+        self.written.get_or_insert(written);
+        judged
+    }
+
+    /// Carries out all requests, from one opening to the next, and judges the file after each but the last one. Returns
+    /// false if the engine does not open images for writing.
+    fn sessions<E: Engine, O: Observer>(
+        &mut self,
+        engine: &mut E,
+        case: &Case,
+        chain: &Chain,
+        observer: &O,
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, Box<oracles::Violation>> {
         let mut sessions =
             case.requests.split(|request| *request == WriteRequest::Reopen).peekable();
         while let Some(session) = sessions.next() {
-            if !self.session(engine, &chain, session, observer, verdicts)? {
-                return Ok(());
+            if !self.session(engine, chain, session, observer, verdicts)? {
+                return Ok(false);
             }
             observer.event(State::Write, Event::Checkpoint);
-            self.judge_power_cuts(engine, case, verdicts)?;
+            self.judge_cuts(engine, case, verdicts)?;
             chain.note_closed();
             self.guest.settle();
             if sessions.peek().is_some() {
                 self.closed(case, &chain.as_written())?;
             }
         }
-        let written = chain.into_written();
-        let judged = self.closed(case, &written);
-        let judged = judged.and_then(|()| self.read_again(engine, &written, verdicts));
-        self.written = Some(written);
-        judged
+        Ok(true)
     }
 
     /// Reports whether a request gives the disk another size, and the disk ends within a sector. An engine that may
@@ -116,8 +135,7 @@ impl WriterJudge {
         let before = requests.is_empty().then(|| chain.as_written());
         let size = engine.policy().size;
         let opened = engine.open_to_write(chain);
-        let opened =
-            opened.map_err(|error| oracles::unexpected_error("open", "image to write", &error));
+        let opened = opened.map_err(|error| oracles::unexpected_error("open", "image", &error));
         let Some(mut disk) = verdicts.judge_answers(QuestionKind::Writing, opened)? else {
             return Ok(false);
         };
@@ -184,10 +202,10 @@ impl WriterJudge {
                 (QuestionKind::Resize, Event::Resized, disk.resize(size_bytes))
             }
             WriteRequest::Flush => (QuestionKind::Flush, Event::Flushed, disk.flush()),
-            WriteRequest::PowerCut { choice } => {
-                let (files, guest) = (chain.after_power_cut(choice), self.guest.clone());
-                self.power_cuts.push(PowerCut { files, guest });
-                observer.event(State::Write, Event::PowerCut);
+            WriteRequest::Cut { kind, choice } => {
+                let (files, guest) = (chain.after_cut(kind, choice), self.guest.clone());
+                self.cuts.push(Cut { kind, files, guest });
+                observer.event(State::Write, Event::Cut);
                 return Ok(());
             }
             WriteRequest::Reopen => return Ok(()),

@@ -8,7 +8,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::formats::qcow2::geometry::Version;
 use crate::programs::operand::{At, Count, Gap, Inside, Size, SyncKind};
 use crate::programs::operation::{Class, Operation};
-use crate::programs::request::WriteRequest;
+use crate::programs::request::{CutKind, WriteRequest};
 
 use super::{Effect, Vm, effect};
 
@@ -59,7 +59,12 @@ impl Vm {
             }
             Operation::Resize { size } => self.request_resize(size_bytes, size),
             Operation::Sync { kind: SyncKind::Flush, .. } => self.request(WriteRequest::Flush),
-            Operation::Sync { kind: SyncKind::Cut, choice } => self.request_power_cut(choice),
+            Operation::Sync { kind: SyncKind::Cut, choice } => {
+                self.request_cut(CutKind::Power, choice)
+            }
+            Operation::Sync { kind: SyncKind::Kill, choice } => {
+                self.request_cut(CutKind::Process, choice)
+            }
             Operation::Checkpoint {} => {
                 let wants =
                     self.writing.requests.last().is_some_and(|it| *it != WriteRequest::Reopen);
@@ -146,11 +151,10 @@ impl Vm {
         made
     }
 
-    fn request_power_cut(&mut self, choice: u16) -> Effect {
-        let cuts = self.writing.requests.iter();
-        let cuts = cuts.filter(|it| matches!(it, WriteRequest::PowerCut { .. })).count();
-        match cuts < self.limits.power_cuts {
-            true => self.request(WriteRequest::PowerCut { choice }),
+    fn request_cut(&mut self, kind: CutKind, choice: u16) -> Effect {
+        let cuts = self.writing.requests.iter().filter(|request| request.is_cut()).count();
+        match cuts < self.limits.cuts {
+            true => self.request(WriteRequest::Cut { kind, choice }),
             false => Effect::None,
         }
     }

@@ -80,6 +80,8 @@ pub enum SyncKind {
     Flush,
     /// The power is cut. The engine does not notice.
     Cut,
+    /// The engine's process is killed. The engine does not notice.
+    Kill,
 }
 
 /// The location of an image's guest data.
@@ -179,7 +181,14 @@ words!(
     Change::Zero = "zero",
     Change::Unallocate = "unallocate",
 );
-words!(SyncKind, Other, "flush or cut", SyncKind::Flush = "flush", SyncKind::Cut = "cut");
+words!(
+    SyncKind,
+    Other,
+    "flush, cut or kill",
+    SyncKind::Flush = "flush",
+    SyncKind::Cut = "cut",
+    SyncKind::Kill = "kill",
+);
 words!(
     Policy,
     Other,

@@ -31,7 +31,7 @@ const fn zeros(keep: Keep) -> Event {
 const fn synced(kind: SyncKind) -> Event {
     match kind {
         SyncKind::Flush => Event::Checkpoint,
-        SyncKind::Cut => Event::Attacked,
+        SyncKind::Cut | SyncKind::Kill => Event::Attacked,
     }
 }
 
@@ -339,9 +339,9 @@ operations! {
         /// The number of bytes.
         length: Gap,
     } is Requests(Event::ZeroPlain), plainer [];
-    /// Asks the engine to flush the disk, or keeps a file that a power cut could have left.
+    /// Asks the engine to flush the disk, or keeps a file as it would be if the power, or the engine's process, ended.
     36 "sync" Sync {
-        /// Flush, or power cut.
+        /// What happens.
         kind: SyncKind,
         /// Selects the moment of the cut, and the writes that it loses.
         choice: u16,

@@ -44,12 +44,9 @@ fn check_past_end<S: Storage + ?Sized>(recount: &Recount, storage: &S) -> Oracle
     }
 }
 
-/// Recounts the image in `storage` after a power cut. Clusters may be leaked. The dirty bit
+/// Recounts the image in `storage` after a cut. Clusters may be leaked. The dirty bit
 /// is not set.
-pub fn check_after_power_cut<S: Storage + ?Sized>(
-    recount: &mut Recount,
-    storage: &S,
-) -> OracleResult {
+pub fn check_after_cut<S: Storage + ?Sized>(recount: &mut Recount, storage: &S) -> OracleResult {
     let reports = match recount.recount(storage) {
         Ok(reports) => reports,
         Err(error) => {

@@ -1,4 +1,4 @@
-//! Judges the files that a power cut could have left: they open, have all that was flushed, and need no repair except
+//! Judges the files that a cut of the power, or the end of the engine's process, could have left: they open, have all that was flushed, and need no repair except
 //! for leaks.
 
 use crate::disk::extent::Window;
@@ -16,37 +16,44 @@ use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, Moment};
 use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::harness::verdicts::Verdicts;
+use crate::programs::CutKind;
 
 use super::guest::GuestDisk;
 use super::judge::{MAX_WALK_STEPS, WriterJudge};
 
-/// The files that a power cut could have left, and the disk of the guest at that moment.
+/// The files that a cut could have left, and the disk of the guest at that moment.
 #[derive(Debug)]
-pub(super) struct PowerCut {
+pub(super) struct Cut {
+    pub(super) kind: CutKind,
     pub(super) files: Chain,
     pub(super) guest: GuestDisk,
 }
 
 impl WriterJudge {
-    /// Judges the power cuts of a session, and forgets them.
-    pub(super) fn judge_power_cuts<E: Engine>(
+    /// Judges the cuts of a session, and forgets them.
+    pub(super) fn judge_cuts<E: Engine>(
         &mut self,
         engine: &mut E,
         case: &Case,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
-        for cut in std::mem::take(&mut self.power_cuts) {
-            let judged = self.judge_power_cut(engine, case, &cut, verdicts);
-            verdicts.judge(judged.map_err(written::after_power_cut))?;
+        for cut in std::mem::take(&mut self.cuts) {
+            let judged = self.judge_cut(engine, case, &cut, verdicts);
+            let judged = judged.map_err(|found| written::after_cut(cut.kind, found));
+            if judged.is_err() {
+                // Also for a known finding: a person wants to see the file.
+                self.written.get_or_insert(cut.files);
+            }
+            verdicts.judge(judged)?;
         }
         Ok(())
     }
 
-    fn judge_power_cut<E: Engine>(
+    fn judge_cut<E: Engine>(
         &mut self,
         engine: &mut E,
         case: &Case,
-        cut: &PowerCut,
+        cut: &Cut,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
         let mut reader = std::mem::take(&mut self.reader);
@@ -62,16 +69,12 @@ impl WriterJudge {
             // The next writer counts all clusters again. Many readers refuse the image until then.
             return Ok(());
         }
-        refcounts::check_after_power_cut(&mut self.recount, cut.files.image())?;
+        refcounts::check_after_cut(&mut self.recount, cut.files.image())?;
         self.read_after_cut(engine, (cut, size_bytes), verdicts)
     }
 
     /// Walks and reads the file with our own walker. Returns the size of the disk.
-    fn walk_after_cut(
-        &mut self,
-        reader: &mut Walker,
-        cut: &PowerCut,
-    ) -> Result<u64, Box<Violation>> {
+    fn walk_after_cut(&mut self, reader: &mut Walker, cut: &Cut) -> Result<u64, Box<Violation>> {
         let refused = |error| oracles::unexpected_error("written", "image", &error);
         let mut disk = reader.open(&cut.files).map_err(refused)?;
         let size_bytes = disk.virtual_size_bytes();
@@ -93,7 +96,7 @@ impl WriterJudge {
     fn read_after_cut<E: Engine>(
         &mut self,
         engine: &mut E,
-        (cut, size_bytes): (&PowerCut, u64),
+        (cut, size_bytes): (&Cut, u64),
         verdicts: &mut Verdicts,
     ) -> OracleResult {
         let size = engine.policy().size;
