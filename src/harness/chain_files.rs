@@ -47,6 +47,13 @@ impl ChainFiles {
         Ok(chain.write_to(folder)?)
     }
 
+    /// Notes that another process may have changed the files: all of them are written again.
+    pub(crate) fn forget(&mut self) {
+        if let Some((folder, _)) = &mut self.0 {
+            folder.forget();
+        }
+    }
+
     /// Returns the folder, if a chain was written.
     pub(crate) fn folder(&self) -> Option<&ChainFolder> {
         self.0.as_ref().map(|(folder, _)| folder)

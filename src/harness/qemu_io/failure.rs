@@ -4,5 +4,5 @@ use crate::harness::engine_failure;
 
 /// Ends the run without a verdict: QEMU cannot work, and no image is to blame.
 pub(super) fn fail(what: &str) -> ! {
-    engine_failure::fail(format!("--against qemu: {what}"))
+    engine_failure::fail(format!("qemu: {what}"))
 }

@@ -8,6 +8,7 @@
 mod answers;
 mod compare;
 mod costs;
+mod engine;
 mod engine_data;
 mod failure;
 mod files;
@@ -17,6 +18,7 @@ mod runs;
 mod session;
 mod whole_map;
 mod windows;
+mod write_record;
 
 use std::fmt::Debug;
 use std::rc::Rc;
@@ -28,6 +30,7 @@ use super::oracles::{Violation, disagreement};
 use super::second_opinion::{JudgedImage, ReadDisk, SecondOpinion};
 
 use compare::QemuComparison;
+pub use engine::{QemuDisk, QemuEngine};
 use findings::ORACLE;
 pub(crate) use map_record::QemuMapRecord;
 

@@ -62,9 +62,6 @@ impl WriterJudge {
         self.written = None;
         self.cuts.clear();
         self.before.replay(case.journals.iter().copied());
-        if engine.policy().size == SizePolicy::Near && self.resizes_part_of_a_sector(case) {
-            return Ok(());
-        }
         let cluster_bytes = case.journals.first().map_or(1, |top| top.cluster_size.bytes());
         self.guest.begin(self.before.virtual_size_bytes(), cluster_bytes);
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
@@ -108,13 +105,6 @@ impl WriterJudge {
             }
         }
         Ok(true)
-    }
-
-    /// Reports whether a request gives the disk another size, and the disk ends within a sector. An engine that may
-    /// round its size in another way has other bytes there.
-    fn resizes_part_of_a_sector(&self, case: &Case) -> bool {
-        let resizes = case.requests.iter().any(|it| matches!(it, WriteRequest::Resize { .. }));
-        resizes && !self.before.stored_size_bytes().is_multiple_of(SECTOR_BYTES)
     }
 
     /// Returns the files of the last case, as the engine left them.

@@ -90,6 +90,11 @@ impl ChainFolder {
         self.path.join(name)
     }
 
+    /// Notes that another process may have changed the files: all of them are written again.
+    pub(crate) fn forget(&mut self) {
+        self.files.iter_mut().for_each(|file| file.content = None);
+    }
+
     /// Writes these files. Files of earlier chains with other names stay. Every file is read, even if it has not
     /// changed.
     pub(crate) fn hold<'f, S: Storage + 'f>(

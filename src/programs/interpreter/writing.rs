@@ -137,9 +137,11 @@ impl Vm {
         let most = size_bytes.saturating_add(self.writing.changeable_bytes);
         let wanted = wanted.bytes(self.builder.max_size_bytes()).min(most);
         let wanted = wanted / SECTOR_BYTES * SECTOR_BYTES;
-        // A snapshot in a version 2 image need not store the size of its disk. QEMU refuses to resize such an image.
-        let version = self.builder.plan().geometry.version;
-        let is_fixed = version == Version::V2 && self.builder.snapshot_count() > 0;
+        // A snapshot in a version 2 image need not store the size of its disk. QEMU refuses to resize such an image. If
+        // a disk ends within a sector, its last bytes appear when it grows.
+        let plan = self.builder.plan();
+        let is_old = plan.geometry.version == Version::V2 && self.builder.snapshot_count() > 0;
+        let is_fixed = is_old || !plan.size_bytes.is_multiple_of(SECTOR_BYTES);
         if wanted == size_bytes || is_fixed {
             return Effect::None;
         }

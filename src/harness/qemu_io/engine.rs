@@ -1,0 +1,279 @@
+//! QEMU as an engine: a long-running qemu-io opens the images, reads them and writes to them. It is the reference
+//! implementation of writing.
+//!
+//! QEMU writes to a copy of the image's file, and records each write and each flush. The engine repeats them in the file
+//! of the chain, so that the harness sees their order.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::disk::offsets::{GuestOffset, HostOffset};
+use crate::disk::storage::{Storage, read_array};
+use crate::formats::qcow2::header::{Header, PARSED_BYTES};
+use crate::harness::ChainFiles;
+use crate::harness::chain::{Chain, ChainFile};
+use crate::harness::engine::{Answer, Engine, EngineEnd, EngineError, OpenDisk};
+
+use super::failure::fail;
+use super::session::{QemuEnd, QemuIo};
+use super::write_record::{SECTOR_BYTES, WriteRecord};
+
+/// The number of bytes in a line of a dump.
+const DUMPED_BYTES: usize = 16;
+/// The most clusters that a smaller disk loses.
+const MAX_CUT_OFF_CLUSTERS: u64 = 1 << 16;
+
+/// QEMU under test.
+#[derive(Debug, Default)]
+pub struct QemuEngine {
+    io: QemuIo,
+    files: ChainFiles,
+    record: Option<WriteRecord>,
+    /// The bytes of a write.
+    payload: Option<PathBuf>,
+    end: Option<EngineEnd>,
+}
+
+/// A clone has a process and files of its own.
+impl Clone for QemuEngine {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// An image that QEMU has opened.
+#[derive(Debug)]
+pub struct QemuDisk<'s> {
+    engine: &'s mut QemuEngine,
+    size_bytes: u64,
+    cluster_bits: u32,
+    /// The file to which QEMU writes, and its copy on disk.
+    written: Option<(ChainFile, PathBuf)>,
+    is_open: bool,
+}
+
+impl Engine for QemuEngine {
+    type Disk<'s> = QemuDisk<'s>;
+
+    fn name(&self) -> &str {
+        "qemu"
+    }
+
+    fn take_end(&mut self) -> Option<EngineEnd> {
+        self.end.take()
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<QemuDisk<'s>> {
+        let path = self.files.write(chain)?;
+        let path = path.display();
+        self.say(format_args!("open -r -o driver=qcow2 {path}"), "")?;
+        self.opened(chain.image(), None)
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<QemuDisk<'s>> {
+        let path = self.files.write(chain)?;
+        // QEMU writes to the file from now on.
+        self.files.forget();
+        let record = self.begin_record(path.parent().unwrap_or(Path::new("."))).to_path_buf();
+        self.say(
+            format_args!(
+                "open -o driver=qcow2,file.driver=blklogwrites,file.file.driver=file,\
+                 file.file.filename={},file.log.driver=file,file.log.filename={},\
+                 file.log-sector-size={SECTOR_BYTES}",
+                path.display(),
+                record.display()
+            ),
+            "",
+        )?;
+        self.opened(chain.image(), Some((chain.image().clone(), path)))
+    }
+}
+
+impl QemuEngine {
+    /// Begins an empty record in a folder. Returns its path.
+    fn begin_record(&mut self, folder: &Path) -> &Path {
+        let begun = match &mut self.record {
+            Some(record) => record.begin(),
+            None => WriteRecord::create(folder).map(|record| {
+                self.record = Some(record);
+                self.payload = Some(folder.join("payload"));
+            }),
+        };
+        match (begun, &self.record) {
+            (Ok(()), Some(record)) => record.path(),
+            (Err(error), _) => fail(&format!("the record of the writes: {error}")),
+            (Ok(()), None) => fail("the record of the writes is not there"),
+        }
+    }
+
+    /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only: the header states the size, and
+    /// QEMU reads the last byte and none behind it.
+    fn opened(
+        &mut self,
+        file: &ChainFile,
+        written: Option<(ChainFile, PathBuf)>,
+    ) -> Answer<QemuDisk<'_>> {
+        let first_bytes = read_array::<PARSED_BYTES>(file, HostOffset::ZERO)?;
+        let header = Header::parse(&first_bytes).map_err(EngineError::untyped)?;
+        let size_bytes = header.virtual_size_bytes() / SECTOR_BYTES * SECTOR_BYTES;
+        let cluster_bits = header.geometry.cluster_size.bits();
+        let disk = QemuDisk { engine: self, size_bytes, cluster_bits, written, is_open: true };
+        if let Some(last) = size_bytes.checked_sub(1) {
+            disk.engine.say(format_args!("read -q {last} 1"), "")?;
+        }
+        disk.engine.say(format_args!("read -q {size_bytes} 1"), "read failed: ")?;
+        Ok(disk)
+    }
+
+    /// Sends a command, and returns its output.
+    fn ask(&mut self, command: fmt::Arguments<'_>) -> Answer<&str> {
+        match self.io.ask_for(command) {
+            Ok(output) => Ok(output),
+            Err(ended) => {
+                let QemuEnd { end, output } = *ended;
+                self.end = Some(end);
+                Err(EngineError::untyped(output))
+            }
+        }
+    }
+
+    /// Sends a command whose output begins with `expected`, or is empty if `expected` is.
+    fn say(&mut self, command: fmt::Arguments<'_>, expected: &str) -> Answer {
+        let output = self.ask(command)?.trim();
+        let is_expected = match expected {
+            "" => output.is_empty(),
+            _ => output.starts_with(expected),
+        };
+        match is_expected {
+            true => Ok(()),
+            false => Err(EngineError::untyped(output.to_string())),
+        }
+    }
+}
+
+impl QemuDisk<'_> {
+    /// Has QEMU change the image, and repeats its writes in the file of the chain.
+    fn change(&mut self, command: fmt::Arguments<'_>, expected: &str) -> Answer {
+        let said = self.engine.say(command, expected);
+        self.repeat().unwrap_or_else(|error| fail(&format!("the record of the writes: {error}")));
+        said
+    }
+
+    fn repeat(&mut self) -> io::Result<()> {
+        let (Some((file, path)), Some(record)) = (&self.written, &mut self.engine.record) else {
+            return Ok(());
+        };
+        record.repeat(file)?;
+        // QEMU records no change of the length.
+        let length_bytes = path.metadata()?.len();
+        if length_bytes != file.length_bytes() {
+            file.set_length(length_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// An image that is not closed would stay open.
+impl Drop for QemuDisk<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            // The next image reports it if QEMU cannot go on.
+            let _ = self.engine.say(format_args!("close"), "");
+        }
+    }
+}
+
+impl OpenDisk for QemuDisk<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        if into.is_empty() {
+            return Ok(());
+        }
+        let (guest, length) = (guest.get(), into.len());
+        let dump = self.engine.ask(format_args!("read -v {guest} {length}"))?;
+        match parse_dump(dump, into) {
+            Some(()) => Ok(()),
+            None => Err(EngineError::untyped(dump.trim().to_string())),
+        }
+    }
+
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        let Some(path) = self.engine.payload.clone() else { return Err(EngineError::NotAsked) };
+        if let Err(error) = std::fs::write(&path, bytes) {
+            fail(&format!("{}: {error}", path.display()));
+        }
+        let (guest, length) = (guest.get(), bytes.len());
+        self.change(format_args!("write -s {} {guest} {length}", path.display()), "wrote ")
+    }
+
+    fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        self.change(format_args!("write -z {guest} {length_bytes}"), "wrote ")
+    }
+
+    /// A discard of QEMU may leave the bytes as they are. These zeros free the clusters.
+    fn discard(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
+        self.change(format_args!("write -z -u {guest} {length_bytes}"), "wrote ")
+    }
+
+    /// QEMU visits each cluster that it cuts off, and writes and flushes tables in between: it is not asked to cut off
+    /// many.
+    fn resize(&mut self, size_bytes: u64) -> Answer {
+        let cut_off = self.size_bytes.saturating_sub(size_bytes) >> self.cluster_bits;
+        if cut_off > MAX_CUT_OFF_CLUSTERS {
+            return Err(EngineError::NotAsked);
+        }
+        self.change(format_args!("truncate {size_bytes}"), "")?;
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Answer {
+        self.change(format_args!("flush"), "")
+    }
+
+    fn close(mut self) -> Answer {
+        self.is_open = false;
+        self.change(format_args!("close"), "")
+    }
+}
+
+/// Fills `into` with the bytes of a dump: lines with an offset, a colon and up to 16 bytes in hexadecimal digits. Returns
+/// `None` if there are others.
+fn parse_dump(dump: &str, into: &mut [u8]) -> Option<()> {
+    let mut lines = dump.lines();
+    for bytes in into.chunks_mut(DUMPED_BYTES) {
+        let (_, line) = lines.next()?.split_once(':')?;
+        let mut digits = line.split_ascii_whitespace();
+        for byte in bytes {
+            *byte = u8::from_str_radix(digits.next()?, 16).ok()?;
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_dump_has_all_bytes() {
+        let mut dump = String::new();
+        let bytes: Vec<u8> = (0..40).map(|it| it * 6).collect();
+        for (nth, line) in bytes.chunks(DUMPED_BYTES).enumerate() {
+            let digits: Vec<String> = line.iter().map(|it| format!("{it:02x}")).collect();
+            writeln!(dump, "{:08x}:  {}  ...", nth * DUMPED_BYTES, digits.join(" ")).unwrap();
+        }
+        dump.push_str("read 40/40 bytes at offset 0\n");
+        let mut parsed = [0; 40];
+        assert_eq!(parse_dump(&dump, &mut parsed), Some(()));
+        assert_eq!(parsed.as_slice(), bytes);
+        assert_eq!(parse_dump(&dump, &mut [0; 80]), None);
+        assert_eq!(parse_dump("read failed: Input/output error", &mut [0; 4]), None);
+    }
+}
