@@ -120,9 +120,9 @@ fn top_only(mapping: Mapping) -> GuestStatus {
 
 /// Returns all kinds of questions but the one that an engine answers.
 fn idle_without(answered: QuestionKind) -> Vec<QuestionKind> {
-    use QuestionKind::{Discard, Resize, WriteZeroes, Writing};
+    use QuestionKind::{Discard, Flush, Resize, WriteZeroes, Writing};
     // The target `map_extents` makes no requests.
-    let requests = [Writing, WriteZeroes, Discard, Resize];
+    let requests = [Writing, WriteZeroes, Discard, Resize, Flush];
     let is_idle = |kind: &QuestionKind| *kind != answered && !requests.contains(kind);
     QuestionKind::ALL.into_iter().filter(is_idle).collect()
 }

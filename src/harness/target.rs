@@ -17,8 +17,8 @@ pub trait Target {
     /// files.
     fn pipeline(&self) -> Option<&Pipeline>;
 
-    /// Returns the image at the top as the engine of the last run has left it, or as the first cut did in which an oracle
-    /// found a violation, known or not; `None` if no engine has written it.
+    /// Returns the image at the top as the engine of the last run has left it, or as the first cut did in which an
+    /// oracle found a violation, known or not; `None` if no engine has written it.
     fn left(&self) -> Option<&Image> {
         None
     }

@@ -2,9 +2,12 @@
 //!
 //! If the process of a writer is killed, the file has all that was written up to then.
 //!
-//! In a power cut, a disk keeps all that was written before its last flush. Of the writes after that, it has kept any: each sector of
-//! 512 bytes is old or new, and each write may have come later than the next. The length of the file is that of the
-//! moment of the cut: to cut the file counts as a flush. So does a write for which the log has no room.
+//! In a power cut, a disk keeps all that was written before its last flush. It has kept any of the later writes: each
+//! sector of 512 bytes is old or new, and each write may have reached the disk after the next. The length of the file
+//! is that of the moment of the cut: to cut the file counts as a flush. So does a write for which the log has no room.
+//!
+//! # Arithmetic
+//! An offset that saturates lies past the end of every file.
 
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::Storage;
@@ -120,7 +123,9 @@ impl WriteLog {
             (CutKind::Power, _) => Kept::Sectors,
         };
         let before = &self.changes[..moment];
-        let flushed = before.iter().rposition(|it| matches!(it, FileChange::Flush)).unwrap_or(0);
+        let flushed = before.iter().rposition(|it| matches!(it, FileChange::Flush));
+        // Without a flush, the log begins with the state on the disk.
+        let flushed = flushed.unwrap_or(0);
         let mut left = image.clone();
         for change in self.changes[flushed..].iter().rev() {
             self.undo(change, &mut left);
@@ -161,7 +166,6 @@ impl WriteLog {
             if kept != Kept::Sectors || entropy.one_in(2) {
                 image.overwrite(at, piece);
             }
-            // The file has the bytes, so it ends behind them.
             at = at.saturating_add(count as u64);
             left = rest;
         }
@@ -172,7 +176,6 @@ impl FileChange {
     /// Returns the length that the file has at least after the change.
     fn end(&self) -> u64 {
         match *self {
-            // As in `redo`.
             Self::Write { offset, length, .. } => offset.saturating_add(length as u64).get(),
             Self::Growth { length_bytes, .. } => length_bytes,
             Self::Flush => 0,

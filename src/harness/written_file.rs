@@ -59,6 +59,7 @@ impl WrittenFile {
             .filter(|end| end.get() <= MAX_WRITTEN_LENGTH_BYTES);
         let mut state = self.lock();
         let WrittenState { image, written_bytes, log } = &mut *state;
+        // A number of bytes that saturates is too large.
         let all_bytes = written_bytes.saturating_add(bytes.len() as u64);
         let (Some(end), true) = (end, all_bytes <= MAX_BYTES_OF_WRITES) else {
             return Err(StorageError { offset, kind: ErrorKind::FileTooLarge });

@@ -37,7 +37,7 @@ pub enum WriteRequest {
     Flush,
     /// Keeps a file that a cut at some moment since the last flush could have left. The engine goes on.
     Cut {
-        /// What ends.
+        /// The thing that ends.
         kind: CutKind,
         /// Selects the moment, and the writes that it loses.
         choice: u16,
@@ -46,7 +46,7 @@ pub enum WriteRequest {
     Reopen,
 }
 
-/// What ends while an engine has an image open for writing.
+/// The thing that ends while an engine has an image open for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutKind {
     /// The power: of the writes after the last flush, the disk has kept any sectors.

@@ -68,6 +68,8 @@ faults! {
     EntryBeforeData "entry_before_data",
     /// In a power cut, a cluster can be free although an entry names it.
     FreedEarly "freed_early",
+    /// A new cluster gets its refcount when an entry names it already.
+    CountedLate "counted_late",
     /// A flush does nothing.
     FlushIgnored "flush_ignored",
 }

@@ -14,16 +14,11 @@ use crate::disk::error::StorageError;
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Data, Storage, each_data};
 use crate::harness::chain::{Chain, ChainFile};
-use crate::programs::CutKind;
 
 use super::data::GuestRead;
 use super::{OracleResult, POISON, Violation, unexpected_error, violation};
 
 const ORACLE: &str = "written";
-/// The name of the oracle for files after a power cut.
-const POWER_CUT: &str = "power_cut";
-/// The name of the oracle for files after the end of the engine's process.
-const KILLED: &str = "killed";
 
 /// The largest disk that is compared whole, in bytes.
 const MAX_WHOLE_BYTES: u64 = 1 << 20;
@@ -172,14 +167,6 @@ pub fn in_snapshot(found: Box<Violation>) -> Box<Violation> {
     let mut found = found.attributed_to(ORACLE);
     found.field = "a snapshot";
     found
-}
-
-/// Returns a violation that was found in a file that a cut could have left.
-pub fn after_cut(kind: CutKind, found: Box<Violation>) -> Box<Violation> {
-    in_file(found).attributed_to(match kind {
-        CutKind::Power => POWER_CUT,
-        CutKind::Process => KILLED,
-    })
 }
 
 /// Returns a violation that was found in the file that an engine has left. An engine that may refuse images may not

@@ -1,8 +1,8 @@
 //! QEMU as an engine: a long-running qemu-io opens the images, reads them and writes to them. It is the reference
 //! implementation of writing.
 //!
-//! QEMU writes to a copy of the image's file, and records each write and each flush. The engine repeats them in the file
-//! of the chain, so that the harness sees their order.
+//! QEMU writes to a copy of the image's file, and records each write and each flush. The engine repeats them in the
+//! file of the chain, so that the harness sees their order.
 
 use std::fmt;
 use std::io;
@@ -107,8 +107,8 @@ impl QemuEngine {
         }
     }
 
-    /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only: the header states the size, and
-    /// QEMU reads the last byte and none behind it.
+    /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only. So the header states the size,
+    /// and QEMU must read the last byte and none behind it.
     fn opened(
         &mut self,
         file: &ChainFile,
@@ -241,8 +241,8 @@ impl OpenDisk for QemuDisk<'_> {
     }
 }
 
-/// Fills `into` with the bytes of a dump: lines with an offset, a colon and up to 16 bytes in hexadecimal digits. Returns
-/// `None` if there are others.
+/// Fills `into` with the bytes of a dump: lines with an offset, a colon and up to 16 bytes in hexadecimal digits.
+/// Returns `None` if there are others.
 fn parse_dump(dump: &str, into: &mut [u8]) -> Option<()> {
     let mut lines = dump.lines();
     for bytes in into.chunks_mut(DUMPED_BYTES) {

@@ -16,9 +16,9 @@ use crate::harness::chain::ChainFile;
 /// The unit of the record: the size of a sector, which QEMU gets as an option.
 pub(super) const SECTOR_BYTES: u64 = 512;
 /// The flag of an entry that is a flush.
-const FLUSH: u64 = 1;
+const FLUSHED: u64 = 1;
 /// The flag of an entry that is a discard. It has no bytes.
-const DISCARD: u64 = 4;
+const DISCARDED: u64 = 4;
 
 /// The record of the writes to one file at a time.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl WriteRecord {
         while let Some(entry) = self.next()? {
             let from = self.position.saturating_add(SECTOR_BYTES);
             self.position = from;
-            if entry.flags & DISCARD == 0 {
+            if entry.flags & DISCARDED == 0 {
                 let length = entry.sectors.saturating_mul(SECTOR_BYTES);
                 self.position = from.saturating_add(length);
                 // The record ends in the memory of this process at the latest.
@@ -74,7 +74,7 @@ impl WriteRecord {
                     file.write_at(HostOffset::new(offset), &self.bytes)?;
                 }
             }
-            if entry.flags & FLUSH != 0 {
+            if entry.flags & FLUSHED != 0 {
                 file.flush()?;
             }
         }

@@ -72,7 +72,8 @@ impl<E: Engine, O: Observer> Writes<E, O> {
         Self { engine, observer, pipeline, structures, judge, verdicts }
     }
 
-    /// Returns the files of the last case, as the engine left them, or as a cut did in which an oracle found a violation.
+    /// Returns the files of the last case, as the engine left them, or as a cut did in which an oracle found a
+    /// violation.
     pub fn written(&self) -> Option<&Chain> {
         self.judge.written()
     }

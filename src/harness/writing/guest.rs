@@ -194,7 +194,7 @@ impl ExpectedDisk for ChangedDisk<'_> {
     }
 }
 
-/// A disk after a cut: what has changed since the last flush may have any bytes.
+/// A disk after a cut: ranges that have changed since the last flush may have any bytes.
 pub(super) struct FlushedDisk<'d> {
     disk: ChangedDisk<'d>,
     size_bytes: u64,

@@ -243,6 +243,7 @@ impl WriterJudge {
         for index in 0..self.before.snapshot_count() {
             self.snapshot.replay(case.journals.iter().copied());
             self.snapshot.become_snapshot(index);
+            // A table has fewer snapshots.
             let opened = reader.open_snapshot(chain, u32::try_from(index).unwrap_or(u32::MAX));
             let mut disk = opened.map_err(|error| {
                 written::in_snapshot(oracles::unexpected_error("open", "", &error))

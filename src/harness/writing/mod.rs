@@ -1,6 +1,7 @@
 //! Judges an engine that writes: carries out requests through it, and compares the bytes that a guest then reads, and
-//! the image that the engine leaves, with a simple model.
+//! the image that the engine leaves, with a simple model. A program can cut the power, or kill the engine's process.
 
+mod after_cut;
 mod cut;
 mod guest;
 mod judge;

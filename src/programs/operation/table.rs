@@ -339,9 +339,9 @@ operations! {
         /// The number of bytes.
         length: Gap,
     } is Requests(Event::ZeroPlain), plainer [];
-    /// Asks the engine to flush the disk, or keeps a file as it would be if the power, or the engine's process, ended.
+    /// Asks the engine to flush the disk, or keeps a file that a power cut or the end of its process could have left.
     36 "sync" Sync {
-        /// What happens.
+        /// A flush, or the kind of a cut.
         kind: SyncKind,
         /// Selects the moment of the cut, and the writes that it loses.
         choice: u16,

@@ -209,6 +209,9 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
         };
         let copied = if self.tables.has(WriterFault::CopiedNotSet) { 0 } else { COPIED };
         self.tables.set_reference(slot, new.get() | copied)?;
+        if self.tables.has(WriterFault::CountedLate) {
+            self.tables.count_run(new, 1)?;
+        }
         if new.get() != entry & OFFSET_MASK {
             self.tables.free_entry(entry)?;
         }
@@ -226,7 +229,10 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
 
     /// Allocates a cluster with `bytes` from `inside` on. All other bytes are zeros: the cluster is a hole of the file.
     fn new_cluster(&mut self, inside: u64, bytes: &[u8]) -> Result<HostOffset, WriteError> {
-        let new = self.tables.allocate(1)?;
+        let new = match self.tables.has(WriterFault::CountedLate) {
+            true => self.tables.append(1)?,
+            false => self.tables.allocate(1)?,
+        };
         self.tables.write(new.saturating_add(inside), bytes)?;
         Ok(new)
     }

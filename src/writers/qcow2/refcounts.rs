@@ -42,7 +42,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     }
 
     /// Gives each cluster of a run the count 1.
-    fn count_run(&mut self, first: HostOffset, clusters: u64) -> Result<(), WriteError> {
+    pub(super) fn count_run(&mut self, first: HostOffset, clusters: u64) -> Result<(), WriteError> {
         let first = self.cluster_size().host_cluster(first).get();
         for cluster in first..first.saturating_add(clusters) {
             self.set_count(HostCluster::new(cluster), 1)?;
