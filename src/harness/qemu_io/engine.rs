@@ -76,9 +76,11 @@ impl Engine for QemuEngine {
         // QEMU writes to the file from now on.
         self.files.forget();
         let record = self.begin_record(path.parent().unwrap_or(Path::new("."))).to_path_buf();
+        // Otherwise, qemu-io flushes after each write. With `-n`, the guest flushes, and QEMU would bypass the cache of
+        // the system.
         self.say(
             format_args!(
-                "open -o driver=qcow2,file.driver=blklogwrites,file.file.driver=file,\
+                "open -n -o driver=qcow2,cache.direct=off,file.driver=blklogwrites,file.file.driver=file,\
                  file.file.filename={},file.log.driver=file,file.log.filename={},\
                  file.log-sector-size={SECTOR_BYTES}",
                 path.display(),

@@ -1,0 +1,112 @@
+//! QEMU is the reference implementation of writing: the target `writes` finds nothing in it, with power cuts and without.
+//! The order of its writes and flushes is known: if the harness loses its flushes, cuts find that.
+
+#[allow(dead_code)]
+mod qemu;
+
+use qcowfuzz::harness::Checks;
+use qcowfuzz::harness::qemu_io::{QemuDisk, QemuEngine};
+use qcowfuzz::harness::target::Target;
+use qcowfuzz::internal::harness::targets::writes::Writes;
+use qcowfuzz::prelude::{Answer, Chain, Engine, GuestOffset, OpenDisk};
+use qcowfuzz::programs::Program;
+use qcowfuzz::programs::generate::generate_writes;
+use qcowfuzz::programs::text::assemble;
+
+/// The number of generated programs.
+const PROGRAMS: u64 = 150;
+/// The number of their operations before the first request.
+const OPERATIONS: usize = 10;
+/// The least number of cuts in them. Fewer would prove little.
+const LEAST_CUTS: usize = 60;
+
+/// Runs a program. Returns the fingerprint of the violation.
+fn found(target: &mut impl Target, program: &Program) -> Option<String> {
+    let run = target.run(&program.encode(), Checks::AtCheckpoints);
+    run.err().map(|failure| failure.violation.fingerprint())
+}
+
+#[test]
+fn qemu_writes_without_a_fault() {
+    if !qemu::tools_are_there("qemu_writes_without_a_fault") {
+        return;
+    }
+    let mut target = Writes::observed(QemuEngine::default(), ());
+    let mut cuts = 0;
+    for number in 0..PROGRAMS {
+        let program = generate_writes(number, OPERATIONS);
+        let lines = program.operations.iter().map(ToString::to_string);
+        let is_cut = |line: &String| line.contains("kind=cut") || line.contains("kind=kill");
+        cuts += lines.filter(is_cut).count();
+        assert_eq!(found(&mut target, &program), None, "program {number}");
+    }
+    assert!(cuts >= LEAST_CUTS, "{cuts} cuts");
+}
+
+/// QEMU, which says that it has flushed, and has not.
+struct WithoutFlush(QemuEngine);
+
+struct DiskWithoutFlush<'s>(QemuDisk<'s>);
+
+impl Engine for WithoutFlush {
+    type Disk<'s> = DiskWithoutFlush<'s>;
+
+    fn name(&self) -> &str {
+        "without flush"
+    }
+
+    fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<DiskWithoutFlush<'s>> {
+        Ok(DiskWithoutFlush(self.0.open(chain)?))
+    }
+
+    fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<DiskWithoutFlush<'s>> {
+        Ok(DiskWithoutFlush(self.0.open_to_write(chain)?))
+    }
+}
+
+impl OpenDisk for DiskWithoutFlush<'_> {
+    fn virtual_size_bytes(&self) -> u64 {
+        self.0.virtual_size_bytes()
+    }
+
+    fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
+        self.0.read(guest, into)
+    }
+
+    fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
+        self.0.write(guest, bytes)
+    }
+
+    fn flush(&mut self) -> Answer {
+        Ok(())
+    }
+
+    fn close(self) -> Answer {
+        self.0.close()
+    }
+}
+
+#[test]
+fn a_flush_that_qemu_does_not_make_is_found() {
+    if !qemu::tools_are_there("a_flush_that_qemu_does_not_make_is_found") {
+        return;
+    }
+    let program = |choice: u16| {
+        let text = format!(
+            "image version=3 cluster_bits=12 refcount_order=4 features=none size=9<<12+0 rng_seed=0 \
+             blocks=append table=append tolerance=0\nwrite at=start+0 clusters=2\n\
+             write_at at=start+0 inside=0 length=4<<9\nsync kind=flush choice=0\n\
+             sync kind=cut choice={choice}"
+        );
+        assemble(&text).unwrap()
+    };
+    let mut sound = Writes::observed(QemuEngine::default(), ());
+    let mut planted = Writes::observed(WithoutFlush(QemuEngine::default()), ());
+    let mut lost = 0;
+    for choice in 0..12 {
+        assert_eq!(found(&mut sound, &program(choice)), None, "choice {choice}");
+        let found = found(&mut planted, &program(choice));
+        lost += usize::from(found.is_some_and(|it| it.starts_with("power_cut: a flushed write, ")));
+    }
+    assert!(lost > 0);
+}
