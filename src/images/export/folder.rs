@@ -91,6 +91,7 @@ impl ChainFolder {
     }
 
     /// Notes that another process may have changed the files: all of them are written again.
+    #[cfg(feature = "fuzzer")]
     pub(crate) fn forget(&mut self) {
         self.files.iter_mut().for_each(|file| file.content = None);
     }
