@@ -194,10 +194,10 @@ fn feedback_is_listed() {
     let counters = rows(&document, "## Counters");
     assert_eq!(counters[0][1], format!("{},{:03}", EDGES / 1000, EDGES % 1000));
     assert_eq!(counters[1][1], format!("{}, with room for 64", Rare::COUNT));
-    for row in &counters[2..4] {
+    for row in &counters[2..5] {
         assert_eq!(row[1], format!("{} × {MAGNITUDES}", Vital::COUNT));
     }
-    assert_eq!(counters[4][1], REASONS.to_string());
+    assert_eq!(counters[5][1], REASONS.to_string());
     let (thousands, rest) = (OWN_COUNTERS / 1000, OWN_COUNTERS % 1000);
     assert!(document.contains(&format!("in {thousands},{rest:03} counters")));
     assert!(document.contains(&format!("INFO: {OWN_COUNTERS} Extra Counters")));

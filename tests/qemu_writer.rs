@@ -1,5 +1,5 @@
-//! QEMU is the reference implementation of writing: the target `writes` finds nothing in it, with power cuts and without.
-//! The order of its writes and flushes is known: if the harness loses its flushes, cuts find that.
+//! QEMU is the reference implementation of writing: the target `writes` finds nothing in it, with power cuts and
+//! without. The harness knows the order of its writes and flushes: cuts find a flush that QEMU does not make.
 
 #[allow(dead_code)]
 mod qemu;

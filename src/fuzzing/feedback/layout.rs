@@ -17,7 +17,7 @@ const RARE_AT: usize = EDGES;
 const VITALS_AT: usize = RARE_AT + 64;
 const DELTAS_AT: usize = VITALS_AT + Vital::COUNT * MAGNITUDES;
 
-const REASONS_AT: usize = DELTAS_AT + Vital::COUNT * MAGNITUDES;
+const REASONS_AT: usize = DELTAS_AT + 2 * Vital::COUNT * MAGNITUDES;
 
 /// The number of counters for the reasons of refusals. Reasons may share a counter: an engine may have any number of
 /// them.
@@ -59,6 +59,8 @@ pub enum Counter {
     Delta {
         /// The vital.
         vital: Vital,
+        /// The vital becomes smaller.
+        falls: bool,
         /// The magnitude of the difference, less than [`MAGNITUDES`].
         magnitude: u8,
     },
@@ -77,7 +79,7 @@ impl Counter {
             }
             Self::Rare(rare) => rare_index(rare),
             Self::Vital { vital, magnitude } => vital_index(vital, magnitude),
-            Self::Delta { vital, magnitude } => delta_index(vital, magnitude),
+            Self::Delta { vital, falls, magnitude } => delta_index(vital, falls, magnitude),
             Self::Reason(checksum) => REASONS_AT + usize::from(checksum),
             Self::Second(answer) => second_index(answer),
         })
@@ -85,19 +87,20 @@ impl Counter {
 
     /// Returns the counter at `index`, or `None` if there is none.
     pub fn at(index: usize) -> Option<Self> {
-        let bucket = |at: usize| {
-            let vital = *Vital::ALL.get((index - at) / MAGNITUDES)?;
-            Some((vital, ((index - at) % MAGNITUDES) as u8))
+        let bucket = |inside: usize| {
+            let vital = *Vital::ALL.get(inside / MAGNITUDES)?;
+            Some((vital, (inside % MAGNITUDES) as u8))
         };
         if index >= SECOND_AT {
             SecondAnswer::ALL.get(index - SECOND_AT).copied().map(Self::Second)
         } else if index >= REASONS_AT {
             u8::try_from(index - REASONS_AT).ok().map(Self::Reason)
         } else if index >= DELTAS_AT {
-            let (vital, magnitude) = bucket(DELTAS_AT)?;
-            Some(Self::Delta { vital, magnitude })
+            let (inside, rises) = (index - DELTAS_AT, Vital::COUNT * MAGNITUDES);
+            let (vital, magnitude) = bucket(inside % rises)?;
+            Some(Self::Delta { vital, falls: inside >= rises, magnitude })
         } else if index >= VITALS_AT {
-            let (vital, magnitude) = bucket(VITALS_AT)?;
+            let (vital, magnitude) = bucket(index - VITALS_AT)?;
             Some(Self::Vital { vital, magnitude })
         } else if index >= RARE_AT {
             Rare::ALL.get(index - RARE_AT).copied().map(Self::Rare)
@@ -131,10 +134,11 @@ pub const fn vital_index(vital: Vital, magnitude: u8) -> usize {
     VITALS_AT + vital.index() * MAGNITUDES + magnitude as usize
 }
 
-/// Returns the index of the counter of a magnitude by which a vital changes.
+/// Returns the index of the counter of a magnitude by which a vital rises or falls.
 #[inline(always)]
-pub(super) const fn delta_index(vital: Vital, magnitude: u8) -> usize {
-    DELTAS_AT + vital.index() * MAGNITUDES + magnitude as usize
+pub(super) const fn delta_index(vital: Vital, falls: bool, magnitude: u8) -> usize {
+    let rows = vital.index() + falls as usize * Vital::COUNT;
+    DELTAS_AT + rows * MAGNITUDES + magnitude as usize
 }
 
 /// Returns the counter of a reason. Words with digits that do not begin with a letter are values, which differ from
@@ -187,8 +191,9 @@ impl fmt::Display for Counter {
             Self::Vital { vital, magnitude } => {
                 write!(f, "vital: {}, {}", vital.name(), values(magnitude))
             }
-            Self::Delta { vital, magnitude } => {
-                write!(f, "change: {}, {}", vital.name(), values(magnitude))
+            Self::Delta { vital, falls, magnitude } => {
+                let way = if falls { "fall" } else { "rise" };
+                write!(f, "{way}: {}, {}", vital.name(), values(magnitude))
             }
             Self::Reason(checksum) => write!(f, "reason: {checksum:#04x}"),
             Self::Second(answer) => write!(f, "second: {}", answer.name()),
@@ -223,7 +228,7 @@ mod tests {
         }
         assert_eq!(
             names.len(),
-            EDGES + Rare::COUNT + 2 * Vital::COUNT * MAGNITUDES + REASONS + SecondAnswer::COUNT
+            EDGES + Rare::COUNT + 3 * Vital::COUNT * MAGNITUDES + REASONS + SecondAnswer::COUNT
         );
         assert_eq!(Counter::at(COUNTERS), None);
         let (state, previous, event) = (State::Emit, Event::Start, Event::Piece);

@@ -139,7 +139,7 @@ impl Observer for Recorder {
             self.counters[vital_index(vital, magnitude(value))].set(1);
             if later {
                 let change = magnitude(value.abs_diff(before.get()));
-                self.counters[delta_index(vital, change)].set(1);
+                self.counters[delta_index(vital, value < before.get(), change)].set(1);
             }
             before.set(value);
         }
@@ -198,13 +198,20 @@ mod tests {
         let recorder = Recorder::new();
         let vital = Vital::Extents;
         let seen = |magnitude| recorder.count(Counter::Vital { vital, magnitude });
-        let changed = |magnitude| recorder.count(Counter::Delta { vital, magnitude });
+        let changed = |falls, magnitude| recorder.count(Counter::Delta { vital, falls, magnitude });
         recorder.vital(vital, 5);
         recorder.vital(vital, 2);
         recorder.measured();
-        assert_eq!((seen(3), seen(2), changed(3), changed(0)), (1, 0, 0, 0));
+        assert_eq!((seen(3), seen(2)), (1, 0));
+        assert!((0..4).all(|magnitude| changed(true, magnitude) + changed(false, magnitude) == 0));
         recorder.vital(vital, 2);
         recorder.measured();
-        assert_eq!((seen(2), changed(2)), (1, 1));
+        assert_eq!((seen(2), changed(true, 2), changed(false, 2)), (1, 1, 0));
+        recorder.vital(vital, 5);
+        recorder.measured();
+        assert_eq!((changed(false, 2), changed(false, 0)), (1, 0));
+        recorder.vital(vital, 5);
+        recorder.measured();
+        assert_eq!((changed(false, 0), changed(true, 0)), (1, 0));
     }
 }
