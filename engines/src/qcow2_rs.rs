@@ -69,21 +69,28 @@ async fn open(layers: &[ChainLayer], is_backing: bool, read_only: bool) -> Resul
     Ok(disk)
 }
 
+impl Qcow2RsDisk {
+    /// Reads the sectors of a range. Returns the number of bytes before the range, and the sectors.
+    fn sectors(&self, guest: GuestOffset, length: usize) -> Answer<(usize, Qcow2IoBuf<u8>)> {
+        let skipped = (guest.get() % SECTOR_BYTES as u64) as usize;
+        let mut sectors = Qcow2IoBuf::<u8>::new((skipped + length).next_multiple_of(SECTOR_BYTES));
+        // No byte that the crate leaves alone is right by chance.
+        sectors.fill(0xA5);
+        let read = block_on(self.0.read_at(&mut sectors, guest.get() - skipped as u64));
+        match read.map_err(EngineError::untyped)? == sectors.len() {
+            true => Ok((skipped, sectors)),
+            false => Err(EngineError::untyped("a read of another length")),
+        }
+    }
+}
+
 impl OpenDisk for Qcow2RsDisk {
     fn virtual_size_bytes(&self) -> u64 {
         self.0.info.virtual_size()
     }
 
     fn read(&mut self, guest: GuestOffset, into: &mut [u8]) -> Answer {
-        let skipped = (guest.get() % SECTOR_BYTES as u64) as usize;
-        let mut sectors =
-            Qcow2IoBuf::<u8>::new((skipped + into.len()).next_multiple_of(SECTOR_BYTES));
-        // No byte that the crate leaves alone is right by chance.
-        sectors.fill(0xA5);
-        let read = block_on(self.0.read_at(&mut sectors, guest.get() - skipped as u64));
-        if read.map_err(EngineError::untyped)? != sectors.len() {
-            return Err(EngineError::untyped("a read of another length"));
-        }
+        let (skipped, sectors) = self.sectors(guest, into.len())?;
         into.copy_from_slice(&sectors[skipped..][..into.len()]);
         Ok(())
     }
@@ -104,12 +111,9 @@ impl OpenDisk for Qcow2RsDisk {
     }
     // The crate writes whole sectors.
     fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        let skipped = (guest.get() % SECTOR_BYTES as u64) as usize;
-        let first = guest.get() - skipped as u64;
-        let mut sectors =
-            Qcow2IoBuf::<u8>::new((skipped + bytes.len()).next_multiple_of(SECTOR_BYTES));
-        block_on(self.0.read_at(&mut sectors, first)).map_err(EngineError::untyped)?;
+        let (skipped, mut sectors) = self.sectors(guest, bytes.len())?;
         sectors[skipped..][..bytes.len()].copy_from_slice(bytes);
+        let first = guest.get() - skipped as u64;
         block_on(self.0.write_at(&sectors, first)).map_err(EngineError::untyped)
     }
 
@@ -139,7 +143,7 @@ impl Qcow2IoOps for File {
         Ok(self.0.write_at(HostOffset::new(offset), bytes).map_err(io::Error::from)?)
     }
 
-    // With or without its flag, the crate needs zeros: it never reads a new cluster before.
+    // With any flag, the range must read as zeros afterwards.
     async fn fallocate(&self, offset: u64, length: usize, _: u32) -> Result<()> {
         self.write_from(offset, &vec![0; length]).await
     }

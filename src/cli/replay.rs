@@ -53,7 +53,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["events", "dump_image"])]
     brief: bool,
     /// Write the last image of the run to this file, and the files that it names beside it (one program
-    /// only): in the target writes, as the engine has left it
+    /// only): in the target writes, as the engine or a cut has left it
     #[arg(long, value_name = "F")]
     dump_image: Option<PathBuf>,
     /// Replace existing files

@@ -151,7 +151,8 @@ pub trait OpenDisk {
     /// Makes a range of the disk read as zeros. Engines need not store them.
     ///
     /// # Errors
-    /// As for [`OpenDisk::write`].
+    /// As for [`OpenDisk::write`]; or this image does not allow it ([`EngineError::Unsupported`]), and the engine has
+    /// changed nothing. This is no finding here, nor for [`OpenDisk::discard`] and [`OpenDisk::resize`].
     fn write_zeroes(&mut self, guest: GuestOffset, length_bytes: u64) -> Answer {
         let _ = (guest, length_bytes);
         Err(EngineError::NotAsked)

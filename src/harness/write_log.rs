@@ -4,7 +4,7 @@
 //!
 //! In a power cut, a disk keeps all that was written before its last flush. It has kept any of the later writes: each
 //! sector of 512 bytes is old or new, and each write may have reached the disk after the next. The length of the file
-//! is that of the moment of the cut: to cut the file counts as a flush. So does a write for which the log has no room.
+//! is that of the moment. To shorten the file counts as a flush, and so does a write for which the log has no room.
 //!
 //! # Arithmetic
 //! An offset that saturates lies past the end of every file.
@@ -18,7 +18,7 @@ use crate::programs::CutKind;
 /// The unit that a disk writes as a whole.
 const SECTOR_BYTES: u64 = 512;
 
-/// The most bytes of a log: the old and the new ones of a few large clusters.
+/// The most bytes of a log, with the old and the new ones of each write. A single write may be longer.
 const MAX_LOG_BYTES: usize = 16 << 20;
 
 /// The changes of a file, in their order.
@@ -68,7 +68,7 @@ enum Kept {
 impl WriteLog {
     /// Notes a write to `image`, which has not happened yet.
     pub(super) fn note_write(&mut self, image: &Image, offset: HostOffset, new: &[u8]) {
-        if self.bytes.len().saturating_add(new.len()) > MAX_LOG_BYTES {
+        if self.bytes.len().saturating_add(new.len().saturating_mul(2)) > MAX_LOG_BYTES {
             self.clear();
         }
         let (position, length) = (self.bytes.len(), new.len());
@@ -291,7 +291,7 @@ mod tests {
         file.write(7..8, 1);
         let lengths: BTreeSet<usize> = file.after(CutKind::Power).iter().map(Vec::len).collect();
         assert_eq!(lengths, BTreeSet::from([SECTORS, 8]));
-        // To cut the file is a flush.
+        // To shorten the file is a flush.
         file.log.note_length(&file.image, 512);
         file.image.set_length(512);
         assert_eq!(file.after(CutKind::Power), BTreeSet::from([vec![0]]));

@@ -10,8 +10,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
 use crate::harness::chain::ChainFile;
+
+use super::failure::fail;
 
 /// The unit of the record: the size of a sector, which QEMU gets as an option.
 pub(super) const SECTOR_BYTES: u64 = 512;
@@ -59,16 +62,17 @@ impl WriteRecord {
 
     /// Repeats the new entries in a file. QEMU has answered the command that caused them, so that all are there.
     /// Discards are not repeated: the discarded bytes may stay as they are.
-    pub(super) fn repeat(&mut self, file: &ChainFile) -> io::Result<()> {
-        while let Some(entry) = self.next()? {
+    ///
+    /// # Errors
+    /// The file takes no more. A record that cannot be read ends the run without a verdict.
+    pub(super) fn repeat(&mut self, file: &ChainFile) -> Result<(), StorageError> {
+        while let Some(entry) = self.next().unwrap_or_else(|error| unreadable(&error)) {
             let from = self.position.saturating_add(SECTOR_BYTES);
             self.position = from;
             if entry.flags & DISCARDED == 0 {
                 let length = entry.sectors.saturating_mul(SECTOR_BYTES);
                 self.position = from.saturating_add(length);
-                // The record ends in the memory of this process at the latest.
-                self.bytes.resize(usize::try_from(length).map_err(io::Error::other)?, 0);
-                self.file.read_exact_at(&mut self.bytes, from)?;
+                self.read(from, length).unwrap_or_else(|error| unreadable(&error));
                 let offset = entry.first_sector.saturating_mul(SECTOR_BYTES);
                 if length > 0 {
                     file.write_at(HostOffset::new(offset), &self.bytes)?;
@@ -79,6 +83,15 @@ impl WriteRecord {
             }
         }
         Ok(())
+    }
+
+    /// Reads the bytes of an entry.
+    fn read(&mut self, from: u64, length: u64) -> io::Result<()> {
+        if from.saturating_add(length) > self.file.metadata()?.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.bytes.resize(usize::try_from(length).map_err(io::Error::other)?, 0);
+        self.file.read_exact_at(&mut self.bytes, from)
     }
 
     /// Returns the next entry, if there is one.
@@ -92,4 +105,9 @@ impl WriteRecord {
         let [first_sector, sectors, flags] = [0, 1, 2].map(|nth| u64::from_le_bytes(words[nth]));
         Ok(Some(WriteEntry { first_sector, sectors, flags }))
     }
+}
+
+/// Ends the run without a verdict: the system refuses the record, or the file that QEMU writes.
+pub(super) fn unreadable(error: &io::Error) -> ! {
+    fail(&format!("the record of the writes: {error}"))
 }

@@ -93,6 +93,7 @@ impl<E: Engine, O: Observer> Target for Writes<E, O> {
         engine.begin_run();
         verdicts.begin_run();
         let outcome = pipeline.run(DEFINITION.limits, checks, observer, |case| {
+            judge.forget();
             if verdicts.judge(structures.check(case))?.is_none() {
                 return Ok(());
             }

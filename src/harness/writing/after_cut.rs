@@ -9,7 +9,7 @@ use crate::formats::qcow2::header::{Header, PARSED_BYTES};
 use crate::harness::Walker;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
-use crate::harness::engine::{Engine, OpenDisk};
+use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::qcow2::refcounts;
@@ -30,42 +30,49 @@ impl WriterJudge {
         verdicts: &mut Verdicts,
     ) -> OracleResult {
         for cut in std::mem::take(&mut self.cuts) {
-            let judged = self.judge_cut(engine, case, &cut, verdicts);
-            let judged = judged.map_err(|found| match cut.kind {
-                CutKind::Power => oracles::power_cut::attributed(found),
-                CutKind::Process => oracles::killed::attributed(found),
-            });
-            if judged.is_err() {
-                // Also for a known finding: a person wants to see the file.
-                self.written.get_or_insert(cut.files);
+            let mut steps = CutSteps { kind: cut.kind, verdicts, has_finding: false };
+            let judged = self.judge_cut(engine, case, &cut, &mut steps);
+            match (judged, steps.has_finding) {
+                (Err(found), _) => {
+                    self.written = Some(cut.files);
+                    return Err(found);
+                }
+                // A person wants to see the file of a known finding, too.
+                (Ok(()), true) => drop(self.written.get_or_insert(cut.files)),
+                (Ok(()), false) => {}
             }
-            verdicts.judge(judged)?;
         }
         Ok(())
     }
 
+    /// Judges the file of a cut, step by step. A known finding of a step does not hide those of the next.
     fn judge_cut<E: Engine>(
         &mut self,
         engine: &mut E,
         case: &Case,
         cut: &Cut,
-        verdicts: &mut Verdicts,
+        steps: &mut CutSteps,
     ) -> OracleResult {
         let mut reader = std::mem::take(&mut self.reader);
         reader.begin_run();
         let walked = self.walk_after_cut(&mut reader, cut);
-        let judged = walked.and_then(|size_bytes| {
-            self.snapshots(&mut reader, case, &cut.files)?;
-            Ok(size_bytes)
-        });
+        let snapshots = self.snapshots(&mut reader, case, &cut.files);
         self.reader = reader;
-        let size_bytes = judged?;
+        let size_bytes = steps.judge(walked)?;
+        steps.judge(snapshots)?;
         if is_dirty(&cut.files) {
             // The next writer counts all clusters again. Many readers refuse the image until then.
             return Ok(());
         }
-        refcounts::check_after_cut(&mut self.recount, cut.files.image())?;
-        self.read_after_cut(engine, (cut, size_bytes), verdicts)
+        steps.judge(refcounts::check_after_cut(&mut self.recount, cut.files.image()))?;
+        // Our walker has not read the file: nothing is known about the size of its disk.
+        let Some(size_bytes) = size_bytes else { return Ok(()) };
+        let read = self.read_after_cut(engine, cut, size_bytes);
+        if read.as_ref().is_err_and(|found| found.error_kind() == Some(ErrorKind::NotAsked)) {
+            steps.verdicts.leave_unanswered(QuestionKind::Read);
+            return Ok(());
+        }
+        steps.judge(read).map(|_| ())
     }
 
     /// Walks and reads the file with our own walker. Returns the size of the disk.
@@ -91,19 +98,40 @@ impl WriterJudge {
     fn read_after_cut<E: Engine>(
         &mut self,
         engine: &mut E,
-        (cut, size_bytes): (&Cut, u64),
-        verdicts: &mut Verdicts,
+        cut: &Cut,
+        size_bytes: u64,
     ) -> OracleResult {
         let size = engine.policy().size;
-        let opened = engine.open(&cut.files);
-        let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "", &error))?;
+        let mut disk = match engine.open(&cut.files) {
+            Ok(disk) => disk,
+            Err(EngineError::NotGiven(_)) => return Ok(()),
+            Err(error) => return Err(oracles::unexpected_error("open", "image", &error)),
+        };
         let has_first_size = size_bytes == self.before.virtual_size_bytes();
         self.check_size(size, has_first_size, (size_bytes, disk.virtual_size_bytes()))?;
         let expected = cut.guest.flushed_over(&self.before, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        let read = written::check(read, &expected, Moment::CutReopened, &mut self.bytes);
-        verdicts.judge_answers(QuestionKind::Read, read)?;
+        written::check(read, &expected, Moment::CutReopened, &mut self.bytes)?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
+    }
+}
+
+/// The verdicts on the file of a cut.
+struct CutSteps<'v> {
+    kind: CutKind,
+    verdicts: &'v mut Verdicts,
+    /// A step has found something, known or not.
+    has_finding: bool,
+}
+
+impl CutSteps<'_> {
+    /// Returns the result of a step; `None` if it met a known finding.
+    fn judge<T>(&mut self, found: Result<T, Box<Violation>>) -> Result<Option<T>, Box<Violation>> {
+        self.has_finding |= found.is_err();
+        self.verdicts.judge(found.map_err(|found| match self.kind {
+            CutKind::Power => oracles::power_cut::attributed(found),
+            CutKind::Process => oracles::killed::attributed(found),
+        }))
     }
 }
 

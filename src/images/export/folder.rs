@@ -10,7 +10,8 @@ use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{GRAIN_BYTES, PIECE_BYTES, Storage, each_data};
 
 /// A folder that holds the files of one chain at a time. The caller creates it and deletes it; nothing else may write
-/// to it. The folder overwrites its files from chain to chain, because new files cost more.
+/// to it, unless the caller says so afterwards. The folder overwrites its files from chain to chain, because new files
+/// cost more.
 #[derive(Debug)]
 pub struct ChainFolder {
     path: PathBuf,

@@ -50,8 +50,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         Ok(())
     }
 
-    /// Removes a reference to each cluster of a run, which is not there any more. In a power cut, the counts may not be
-    /// newer than that.
+    /// Lowers the count of each cluster of a run. The caller has removed the references from the file: in a power cut,
+    /// the lower counts may not be there without that change.
     pub(super) fn free_run(&mut self, first: HostCluster, clusters: u64) -> Result<(), WriteError> {
         if !self.has(WriterFault::FreedEarly) {
             self.flush()?;
