@@ -19,7 +19,7 @@ const PROGRAMS: u64 = 150;
 /// The number of their operations before the first request.
 const OPERATIONS: usize = 10;
 /// The least number of cuts in them. Fewer would prove little.
-const LEAST_CUTS: usize = 60;
+const LEAST_CUTS: usize = 40;
 
 /// The result of a program: the fingerprint of the violation, if there is one. `None` if the files are too long for the
 /// file system, and QEMU did not get them.
