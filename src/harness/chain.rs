@@ -114,14 +114,14 @@ impl Chain {
 
     /// Notes that the guest relies on all that was written so far.
     pub(crate) fn settle(&self) {
-        if let ByteSource::Written(file) = &self.image().bytes {
+        if let Some(file) = self.image().written() {
             file.settle();
         }
     }
 
     /// Notes that the image is closed: all that was written is on the disk.
     pub(crate) fn note_closed(&self) {
-        if let ByteSource::Written(file) = &self.image().bytes {
+        if let Some(file) = self.image().written() {
             file.closed();
         }
     }
@@ -280,9 +280,13 @@ impl ChainFile {
     }
 
     fn writable(&self, offset: HostOffset) -> Result<&WrittenFile, StorageError> {
+        self.written().ok_or(StorageError { offset, kind: ErrorKind::PermissionDenied })
+    }
+
+    fn written(&self) -> Option<&WrittenFile> {
         match &self.bytes {
-            ByteSource::Written(file) => Ok(file),
-            _ => Err(StorageError { offset, kind: ErrorKind::PermissionDenied }),
+            ByteSource::Written(file) => Some(file),
+            _ => None,
         }
     }
 

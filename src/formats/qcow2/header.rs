@@ -12,6 +12,7 @@ use super::geometry::{Compression, Geometry, Version};
 use super::layout::Layout;
 use crate::disk::clusters::ClusterSize;
 use crate::disk::offsets::HostOffset;
+use crate::disk::storage::{Storage, read_array};
 use crate::formats::error::MapError;
 
 /// The fields of a header that a reader needs, checked as QEMU checks them at open.
@@ -51,6 +52,14 @@ pub struct Header {
 pub const PARSED_BYTES: usize = V3_COMPRESSION_LENGTH_BYTES as usize;
 
 impl Header {
+    /// Reads the fixed part of the header of the image in `storage`, as [`Header::parse`] does.
+    ///
+    /// # Errors
+    /// As for [`Header::parse`]; or the read fails.
+    pub fn read<S: Storage + ?Sized>(storage: &S) -> Result<Self, MapError> {
+        Self::parse(&read_array(storage, HostOffset::ZERO)?)
+    }
+
     /// Parses the fixed part of a header from the first bytes of a file; bytes past its end are zeros. Checks the
     /// fields in the same order as QEMU (`block/qcow2.c`, `qcow2_do_open`).
     ///

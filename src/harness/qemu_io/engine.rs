@@ -7,9 +7,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::disk::offsets::{GuestOffset, HostOffset};
-use crate::disk::storage::{Storage, read_array};
-use crate::formats::qcow2::header::{Header, PARSED_BYTES};
+use crate::disk::offsets::GuestOffset;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
 use crate::harness::chain::{Chain, ChainFile};
 use crate::harness::engine::{Answer, Engine, EngineEnd, EngineError, OpenDisk};
@@ -29,8 +29,6 @@ pub struct QemuEngine {
     io: QemuIo,
     files: ChainFiles,
     record: Option<WriteRecord>,
-    /// The bytes of a write.
-    payload: Option<PathBuf>,
     end: Option<EngineEnd>,
 }
 
@@ -65,7 +63,7 @@ impl Engine for QemuEngine {
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<QemuDisk<'s>> {
         let path = self.files.write(chain)?;
-        let header = header_of(chain.image())?;
+        let header = Header::read(chain.image())?;
         let path = path.display();
         self.say(format_args!("open -r -o driver=qcow2 {path}"), "")?;
         self.opened(&header, None)
@@ -73,7 +71,7 @@ impl Engine for QemuEngine {
 
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<QemuDisk<'s>> {
         let path = self.files.write(chain)?;
-        let header = header_of(chain.image())?;
+        let header = Header::read(chain.image())?;
         // QEMU writes to the file from now on.
         self.files.forget();
         let record = self.begin_record(path.parent().unwrap_or(Path::new("."))).to_path_buf();
@@ -96,18 +94,11 @@ impl Engine for QemuEngine {
 impl QemuEngine {
     /// Begins an empty record in a folder. Returns its path.
     fn begin_record(&mut self, folder: &Path) -> &Path {
-        let begun = match &mut self.record {
-            Some(record) => record.begin(),
-            None => WriteRecord::create(folder).map(|record| {
-                self.record = Some(record);
-                self.payload = Some(folder.join("payload"));
-            }),
+        let begun = match self.record.take() {
+            Some(mut record) => record.begin().map(|()| record),
+            None => WriteRecord::create(folder),
         };
-        match (begun, &self.record) {
-            (Ok(()), Some(record)) => record.path(),
-            (Err(error), _) => unreadable(&error),
-            (Ok(()), None) => fail("the record of the writes is not there"),
-        }
+        self.record.insert(begun.unwrap_or_else(|error| unreadable(&error))).path()
     }
 
     /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only. So the header states the size,
@@ -117,7 +108,7 @@ impl QemuEngine {
         header: &Header,
         written: Option<(ChainFile, PathBuf)>,
     ) -> Answer<QemuDisk<'_>> {
-        let size_bytes = header.virtual_size_bytes() / SECTOR_BYTES * SECTOR_BYTES;
+        let size_bytes = header.virtual_size_bytes();
         let cluster_bits = header.geometry.cluster_size.bits();
         let disk = QemuDisk { engine: self, size_bytes, cluster_bits, written, is_open: true };
         if let Some(last) = size_bytes.checked_sub(1) {
@@ -207,7 +198,8 @@ impl OpenDisk for QemuDisk<'_> {
     }
 
     fn write(&mut self, guest: GuestOffset, bytes: &[u8]) -> Answer {
-        let Some(path) = self.engine.payload.clone() else { return Err(EngineError::NotAsked) };
+        let Some((_, image)) = &self.written else { return Err(EngineError::NotAsked) };
+        let path = image.with_file_name("payload");
         if let Err(error) = std::fs::write(&path, bytes) {
             fail(&format!("{}: {error}", path.display()));
         }
@@ -244,12 +236,6 @@ impl OpenDisk for QemuDisk<'_> {
         self.is_open = false;
         self.change(format_args!("close"), "")
     }
-}
-
-/// Reads the header of an image.
-fn header_of(image: &ChainFile) -> Answer<Header> {
-    let first_bytes = read_array::<PARSED_BYTES>(image, HostOffset::ZERO)?;
-    Header::parse(&first_bytes).map_err(EngineError::untyped)
 }
 
 /// Fills `into` with the bytes of a dump: lines with an offset, a colon and up to 16 bytes in hexadecimal digits.

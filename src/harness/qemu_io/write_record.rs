@@ -44,8 +44,8 @@ impl WriteRecord {
     /// Creates an empty record in a folder.
     pub(super) fn create(folder: &Path) -> io::Result<Self> {
         let path = folder.join("writes");
-        let options = File::options().read(true).write(true).create(true).truncate(true).clone();
-        let file = options.open(&path)?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
         Ok(Self { path, file, position: SECTOR_BYTES, bytes: Vec::new() })
     }
 

@@ -1,17 +1,13 @@
 //! Judges the files that a cut of the power, or the end of the engine's process, could have left: they open, have all
 //! that was flushed, and need no repair except for leaks.
 
-use crate::disk::extent::Window;
-use crate::disk::offsets::HostOffset;
-use crate::disk::storage::read_array;
 use crate::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
-use crate::formats::qcow2::header::{Header, PARSED_BYTES};
+use crate::formats::qcow2::header::Header;
 use crate::harness::Walker;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
 use crate::harness::idle::QuestionKind;
-use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, Moment};
 use crate::harness::oracles::{self, OracleResult, Violation};
@@ -19,7 +15,7 @@ use crate::harness::verdicts::Verdicts;
 use crate::programs::CutKind;
 
 use super::cut::Cut;
-use super::judge::{MAX_WALK_STEPS, WriterJudge};
+use super::judge::WriterJudge;
 
 impl WriterJudge {
     /// Judges the cuts of a session, and forgets them.
@@ -77,17 +73,13 @@ impl WriterJudge {
 
     /// Walks and reads the file with our own walker. Returns the size of the disk.
     fn walk_after_cut(&mut self, reader: &mut Walker, cut: &Cut) -> Result<u64, Box<Violation>> {
-        let refused = |error| oracles::unexpected_error("written", "image", &error);
-        let mut disk = reader.open(&cut.files).map_err(refused)?;
+        let mut disk = self.walked(reader, &cut.files, |size_bytes| {
+            match cut.guest.may_have_size(size_bytes) {
+                true => Ok(()),
+                false => oracles::model::check_size(cut.guest.size_bytes, size_bytes),
+            }
+        })?;
         let size_bytes = disk.virtual_size_bytes();
-        if !cut.guest.may_have_size(size_bytes) {
-            oracles::model::check_size(cut.guest.size_bytes, size_bytes)?;
-        }
-        let mut collector = Collector::new(&mut self.extents, MAX_WALK_STEPS);
-        let walked = disk.map(Window::ALL, &mut collector);
-        oracles::bounds::check_steps(collector.exhausted(), MAX_WALK_STEPS)?;
-        walked.map_err(refused)?;
-        oracles::partition::check(&self.extents, &(0..size_bytes))?;
         let expected = cut.guest.flushed_over(&self.before, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         written::check(read, &expected, Moment::Cut, &mut self.bytes)?;
@@ -137,7 +129,6 @@ impl CutSteps<'_> {
 
 /// Reports whether the image at the top of `files` is marked as dirty.
 fn is_dirty(files: &Chain) -> bool {
-    let first_bytes = read_array::<PARSED_BYTES>(files.image(), HostOffset::ZERO).ok();
-    let header = first_bytes.and_then(|bytes| Header::parse(&bytes).ok());
-    header.is_some_and(|header| header.incompatible & INCOMPATIBLE_DIRTY != 0)
+    let header = Header::read(files.image());
+    header.is_ok_and(|header| header.incompatible & INCOMPATIBLE_DIRTY != 0)
 }

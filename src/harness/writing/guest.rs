@@ -105,8 +105,8 @@ impl GuestDisk {
                 self.change(guest, length_bytes, GuestChange::Zeroed);
             }
             WriteRequest::Resize { size_bytes } => self.resize(size_bytes),
-            WriteRequest::Flush | WriteRequest::Reopen => self.settle(),
-            WriteRequest::Cut { .. } => {}
+            WriteRequest::Flush => self.settle(),
+            WriteRequest::Cut { .. } | WriteRequest::Reopen => {}
         }
     }
 

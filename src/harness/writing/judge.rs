@@ -3,7 +3,6 @@
 
 use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, Observer, State};
-use crate::harness::Walker;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::claims::SizePolicy;
@@ -17,6 +16,7 @@ use crate::harness::oracles::qcow2::refcounts;
 use crate::harness::oracles::written::{self, Moment};
 use crate::harness::oracles::{self, OracleResult};
 use crate::harness::verdicts::Verdicts;
+use crate::harness::{Walker, WalkerDisk};
 use crate::programs::WriteRequest;
 
 use super::cut::Cut;
@@ -25,7 +25,7 @@ use super::guest::GuestDisk;
 /// The unit of QEMU's sizes.
 const SECTOR_BYTES: u64 = 512;
 /// The most steps of the walk of a written image.
-pub(super) const MAX_WALK_STEPS: u64 = 1 << 20;
+const MAX_WALK_STEPS: u64 = 1 << 20;
 
 /// Judges how engines write, with buffers that are reused.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct WriterJudge {
     guest: GuestDisk,
     pub(super) reader: Walker,
     pub(super) recount: Recount,
-    pub(super) extents: Vec<Extent>,
+    extents: Vec<Extent>,
     pub(super) bytes: written::WrittenBuffers,
     payload: Vec<u8>,
     /// The cuts of a session, which are judged when the image is closed.
@@ -265,16 +265,31 @@ impl WriterJudge {
 
     /// Walks and reads the file with our own walker.
     fn walk(&mut self, reader: &mut Walker, chain: &Chain) -> OracleResult {
+        let expected_bytes = self.guest.size_bytes;
+        let mut disk = self.walked(reader, chain, |size_bytes| {
+            oracles::model::check_size(expected_bytes, size_bytes)
+        })?;
+        oracles::flags::check(&self.extents)?;
+        self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into))
+    }
+
+    /// Opens the file with our own walker, checks the size of its disk, and walks it. The extents stay in `extents`.
+    pub(super) fn walked<'d>(
+        &mut self,
+        reader: &'d mut Walker,
+        chain: &'d Chain,
+        check_size: impl FnOnce(u64) -> OracleResult,
+    ) -> Result<WalkerDisk<'d>, Box<oracles::Violation>> {
         let refused = |error| oracles::unexpected_error("written", "image", &error);
         let mut disk = reader.open(chain).map_err(refused)?;
-        oracles::model::check_size(self.guest.size_bytes, disk.virtual_size_bytes())?;
+        let size_bytes = disk.virtual_size_bytes();
+        check_size(size_bytes)?;
         let mut collector = Collector::new(&mut self.extents, MAX_WALK_STEPS);
         let walked = disk.map(Window::ALL, &mut collector);
         oracles::bounds::check_steps(collector.exhausted(), MAX_WALK_STEPS)?;
         walked.map_err(refused)?;
-        oracles::partition::check(&self.extents, &(0..self.guest.size_bytes))?;
-        oracles::flags::check(&self.extents)?;
-        self.compare(Moment::Closed, &mut |at, into: &mut [u8]| disk.read(at, into))
+        oracles::partition::check(&self.extents, &(0..size_bytes))?;
+        Ok(disk)
     }
 
     /// Opens the image for reading only, and reads it. It must not be written.

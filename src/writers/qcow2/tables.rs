@@ -10,7 +10,7 @@ use crate::formats::qcow2::constants::{
 };
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::geometry::Geometry;
-use crate::formats::qcow2::header::{Header, PARSED_BYTES};
+use crate::formats::qcow2::header::Header;
 use crate::writers::{WriteError, WriterFault};
 
 /// The offset of the header's field `size`.
@@ -32,8 +32,7 @@ pub(super) struct WrittenTables<'s, S> {
 impl<'s, S: WritableStorage> WrittenTables<'s, S> {
     /// Reads the header.
     pub(super) fn open(file: &'s S, fault: Option<WriterFault>) -> Result<Self, WriteError> {
-        let first_bytes = read_array::<PARSED_BYTES>(file, HostOffset::ZERO)?;
-        let header = Header::parse(&first_bytes)?;
+        let header = Header::read(file)?;
         let flagged = header.incompatible & (INCOMPATIBLE_DIRTY | INCOMPATIBLE_CORRUPT);
         for (is_there, feature) in [
             (header.geometry.extended_l2, "extended L2 entries"),

@@ -9,7 +9,7 @@ use crate::disk::storage::Storage;
 use crate::images::files::Deviation;
 
 use super::recount::{Recount, RefcountFault, RefcountReport, Role};
-use crate::harness::oracles::{OracleResult, violation};
+use crate::harness::oracles::{OracleResult, Violation, disagreement, violation};
 
 const ORACLE: &str = "refcounts";
 
@@ -20,16 +20,20 @@ pub fn check<S: Storage + ?Sized>(
     storage: &S,
     out_of_date: &[Deviation],
 ) -> OracleResult {
-    match recount.recount(storage) {
-        Ok(reports) => {
-            check_reports(reports, out_of_date)?;
-            check_out_of_date(reports, out_of_date)?;
-        }
-        Err(error) => {
-            return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
-        }
-    }
+    let reports = recounted(recount, storage)?;
+    check_reports(reports, out_of_date)?;
+    check_out_of_date(reports, out_of_date)?;
     check_past_end(recount, storage)
+}
+
+/// Recounts the image, which must be readable.
+fn recounted<'r, S: Storage + ?Sized>(
+    recount: &'r mut Recount,
+    storage: &S,
+) -> Result<&'r [RefcountReport], Box<Violation>> {
+    let unreadable = ("readable", "an error");
+    let recounted = recount.recount(storage);
+    recounted.map_err(|error| disagreement(ORACLE, "image", unreadable, error.to_string()))
 }
 
 fn check_past_end<S: Storage + ?Sized>(recount: &Recount, storage: &S) -> OracleResult {
@@ -44,15 +48,9 @@ fn check_past_end<S: Storage + ?Sized>(recount: &Recount, storage: &S) -> Oracle
     }
 }
 
-/// Recounts the image in `storage` after a cut. Clusters may be leaked. The dirty bit
-/// is not set.
+/// Recounts the image in `storage` after a cut. Clusters may be leaked. The dirty bit is not set.
 pub fn check_after_cut<S: Storage + ?Sized>(recount: &mut Recount, storage: &S) -> OracleResult {
-    let reports = match recount.recount(storage) {
-        Ok(reports) => reports,
-        Err(error) => {
-            return violation(ORACLE, "image", ("readable", "an error"), || error.to_string());
-        }
-    };
+    let reports = recounted(recount, storage)?;
     let is_leak = |report: &&RefcountReport| report.finding == RefcountFault::Leak;
     match reports.iter().find(|report| !is_leak(report)) {
         None => check_past_end(recount, storage),
