@@ -44,7 +44,7 @@ fn run(pipeline: &mut Pipeline, input: &[u8], claims: &Claims) -> (FeatureSet, u
         features = features.with(case.features);
         Ok(())
     };
-    pipeline.run(Limits::WALKED, Checks::AtCheckpoints, &(), &mut judge).unwrap();
+    pipeline.run(Limits::WRITTEN, Checks::AtCheckpoints, &(), &mut judge).unwrap();
     let mut hasher = crc32fast::Hasher::new();
     for files in pipeline.images().layers() {
         let beside = files.extents.all().iter().map(AsRef::as_ref);

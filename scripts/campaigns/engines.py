@@ -16,10 +16,10 @@ class Engine:
     """An engine with its name, its commands and its known findings."""
 
     def __init__(self, name, claims):
-        """Creates the engine. `claims` are further claims, for an implementation behind the line protocol only."""
+        """Creates the engine. `claims` are further claims, in the words of the line protocol: 'no snapshots'."""
         self.name, self.claims = name, claims
-        if claims and name in CRATES:
-            fail(f"found the claims {claims}, expected none: the adapter of {name} states its claims")
+        if name in CRATES and any(not claim.startswith("no ") for claim in claims):
+            fail(f"found the claims {claims}, expected 'no FEATURE': the adapter of {name} states what it reads")
 
     def known_file(self):
         """Returns the file of its known findings."""
@@ -33,7 +33,8 @@ class Engine:
     def command(self):
         """Returns the command of qcowfuzz with this engine, built if need be."""
         if self.name in CRATES:
-            return [str(self.built_file(self.name, ["--bin", self.name]))]
+            options = [f"--without={claim.removeprefix('no ')}" for claim in self.claims]
+            return [str(self.built_file(self.name, ["--bin", self.name])), *options]
         if not (path := os.environ.get("QCOWFUZZ")):
             built(["cargo", "build", "-q", "--locked", "--release", "--bin", "qcowfuzz"], "qcowfuzz")
             path = target_folder(".") / "release" / "qcowfuzz"
@@ -54,6 +55,8 @@ class Engine:
 
     def libfuzzer_target(self, target):
         """Returns a libFuzzer target with this crate, built unless QCOWFUZZ_ENGINES names a folder of binaries."""
+        if self.claims:
+            fail(f"found the claims {self.claims}, expected none: only the embedded loop changes claims")
         name = f"{self.name}-{target}"
         if folder := os.environ.get("QCOWFUZZ_ENGINES"):
             return existing(Path(folder).resolve() / name)

@@ -73,7 +73,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_enum)]
     operations: Vec<DiskOperation>,
     /// Skip iterations that need these features, such as "compressed clusters"; an unknown name prints the list
-    #[arg(long, value_name = "FEATURE,...", value_delimiter = ',', value_parser = feature_named)]
+    #[arg(long, value_name = "FEATURE,...", value_delimiter = ',')]
     lacks: Vec<Feature>,
     /// Carry out one iteration again, and print its commands
     #[arg(long, value_name = "SEED:ITERATION", value_parser = iteration_named,
@@ -137,13 +137,6 @@ fn format_named(name: &str) -> Result<ImageFormat, String> {
     ImageFormat::named(name.as_bytes()).ok_or_else(|| {
         let names = ImageFormat::ALL.map(ImageFormat::name).join(", ");
         format!("expected one of {names}")
-    })
-}
-
-fn feature_named(name: &str) -> Result<Feature, String> {
-    Feature::named(name).ok_or_else(|| {
-        let names = Feature::ALL.map(Feature::name).join(", ");
-        format!("expected the name of a feature: {names}")
     })
 }
 

@@ -18,8 +18,6 @@ use crate::fuzzing::campaign::{
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
-use super::against;
-use super::engine;
 use super::exit::{CommandError, Exit, ExitResult};
 use super::limits::MemoryArgument;
 use super::print::{print, spinner};
@@ -111,8 +109,7 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
     let stop = stop_on_ctrl_c()?;
     let (start, executable) = (Instant::now(), under_test.executable()?);
     // A run stops at a finding that is not known, so the list of known ones decides about coverage, too.
-    let second = against::identity(under_test.qemu.as_ref());
-    let judged = format!("{}{:?}{second}", engine::identity(), under_test.known);
+    let judged = under_test.identity();
     let plan = CampaignPlan {
         build: build_name(&executable, &judged)?,
         executable,

@@ -44,14 +44,14 @@ use crate::harness::qemu_io::CostlyComparisons;
 use against::AgainstOption;
 use exit::{CommandError, Exit, ExitResult};
 use terminal::complain;
-use under_test::{KnownOption, UnderTest};
+use under_test::{UnderTestOptions, UnderTest};
 
 /// A structure-aware fuzz harness for code that reads disk images.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(flatten)]
-    known: KnownOption,
+    options: UnderTestOptions,
     /// Test the implementation behind this command, which a shell runs; docs/protocol.md describes its lines
     #[arg(long, global = true, value_name = "CMD")]
     engine_command: Option<String>,
@@ -153,7 +153,7 @@ pub fn main_with(implementation: impl Implementation) -> ExitCode {
 
 fn run(
     implementation: &impl Implementation,
-    Arguments { known, against, verb, .. }: &Arguments,
+    Arguments { options, against, verb, .. }: &Arguments,
 ) -> ExitResult {
     let without_inputs = match verb {
         Verb::Info(_) => Some("info"),
@@ -170,14 +170,14 @@ fn run(
         _ => None,
     };
     if let Some(name) = without_inputs {
-        known.reject(name)?;
+        options.reject(name)?;
         against.reject(name)?;
     }
     let costly = match verb {
         Verb::Fuzz(_) | Verb::FuzzWorker(_) => CostlyComparisons::Drawn,
         _ => CostlyComparisons::Always,
     };
-    let under_test = &UnderTest::new(implementation, known, against.start(costly)?)?;
+    let under_test = &UnderTest::new(implementation, options, against.start(costly)?)?;
     if !matches!(verb, Verb::Triage(_)) {
         under_test.reject_folders()?;
     }

@@ -1,8 +1,10 @@
-//! The implementation under test, with the known findings that `--known` adds.
+//! The implementation under test, with the known findings that `--known` adds, and without the claims that `--without`
+//! drops.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::disk::features::{Feature, FeatureSet};
 use crate::disk::files;
 use crate::findings::isolation::Executable;
 use crate::harness::engine::Engine;
@@ -14,21 +16,25 @@ use super::against;
 use super::engine;
 use super::exit::CommandError;
 
-/// The option `--known`.
+/// The options about the implementation under test.
 #[derive(Debug, clap::Args)]
-pub struct KnownOption {
+pub struct UnderTestOptions {
     /// Set the known findings in this TOML file aside, too; with 'triage', also a folder of regressions
     #[arg(long, value_name = "FILE", global = true)]
     known: Vec<PathBuf>,
+    /// Judge only images and requests without this feature, 'power cuts' say; any other name lists all features
+    #[arg(long, value_name = "FEATURE", global = true)]
+    without: Vec<Feature>,
 }
 
-impl KnownOption {
-    /// Rejects the option for the verb `name`, which runs no implementation.
+impl UnderTestOptions {
+    /// Rejects the options for the verb `name`, which runs no implementation.
     pub fn reject(&self, name: &str) -> Result<(), CommandError> {
-        match self.known.is_empty() {
-            true => Ok(()),
-            false => Err(CommandError::Message(format!(
-                "--known: '{name}' runs no inputs, expected a command that does"
+        let options = [("--known", self.known.is_empty()), ("--without", self.without.is_empty())];
+        match options.into_iter().find(|(_, is_absent)| !is_absent) {
+            None => Ok(()),
+            Some((option, _)) => Err(CommandError::Message(format!(
+                "{option}: '{name}' runs no inputs, expected a command that does"
             ))),
         }
     }
@@ -45,24 +51,26 @@ pub struct UnderTest<I> {
     /// The QEMU that judges the images, too.
     pub qemu: Option<Qemu>,
     files: Vec<PathBuf>,
+    unclaimed: FeatureSet,
 }
 
 impl<I: Implementation> UnderTest<I> {
-    /// Reads the files that the option names. `qemu` judges the images, too.
+    /// Reads the files that the options name. `qemu` judges the images, too.
     pub fn new(
         implementation: &I,
-        option: &KnownOption,
+        options: &UnderTestOptions,
         qemu: Option<Qemu>,
     ) -> Result<Self, CommandError> {
         let mut known = implementation.engine(&()).known_findings();
         let (folders, files): (Vec<_>, Vec<_>) =
-            option.known.iter().cloned().partition(|path| path.is_dir());
+            options.known.iter().cloned().partition(|path| path.is_dir());
         for path in &files {
             known = known.and(&read(path)?);
         }
-        let implementation = Knowing::new(implementation, known.clone());
+        let unclaimed = FeatureSet::of(&options.without);
+        let implementation = Knowing::new(implementation, known.clone()).without(unclaimed);
         let implementation = AgainstQemu::new(&implementation, qemu.clone());
-        Ok(Self { implementation, known, folders, qemu, files })
+        Ok(Self { implementation, known, folders, qemu, files, unclaimed })
     }
 
     /// Rejects folders, which only `triage` reads.
@@ -77,7 +85,7 @@ impl<I: Implementation> UnderTest<I> {
     }
 
     /// Returns the file of this process, even if another file has taken its name since. It is called with the same
-    /// options `--engine-command`, `--against` and `--known`.
+    /// options `--engine-command`, `--against`, `--known` and `--without`.
     pub fn executable(&self) -> Result<Executable, CommandError> {
         let running = Path::new("/proc/self/exe");
         let path = match running.exists() {
@@ -91,8 +99,20 @@ impl<I: Implementation> UnderTest<I> {
             option.push(file);
             option
         };
+        let without =
+            self.unclaimed.iter().map(|it| OsString::from(format!("--without={}", it.name())));
         let engine = engine::arguments().into_iter().chain(against::arguments(self.qemu.as_ref()));
-        Ok(Executable::new(path, engine.chain(self.files.iter().map(option))))
+        Ok(Executable::new(path, engine.chain(self.files.iter().map(option)).chain(without)))
+    }
+
+    /// Returns a text that changes with all that decides how an input runs, beside the executable and the target.
+    pub fn identity(&self) -> String {
+        let second = against::identity(self.qemu.as_ref());
+        let without = match self.unclaimed == FeatureSet::EMPTY {
+            true => String::new(),
+            false => format!("without {}", self.unclaimed),
+        };
+        format!("{}{:?}{second}{without}", engine::identity(), self.known)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The features of a chain of images that an implementation may lack.
 
 use std::fmt;
+use std::str::FromStr;
 
 use super::clusters::ClusterSize;
 use super::image_format::ImageFormat;
@@ -127,14 +128,12 @@ features! {
     VmdkExtents = "vmdk images in several files",
     /// A raw backing file with holes. QEMU reports them as zeros with an offset.
     RawHoles = "holes of a raw backing file",
+    /// The power is cut, or the process killed, while the engine has the image open for writing. An engine without this
+    /// feature promises nothing about the file that either leaves.
+    Cuts = "power cuts",
 }
 
 impl Feature {
-    /// Returns the feature with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|feature| feature.name() == name)
-    }
-
     /// Returns the feature of images of a format; of a raw file, which is one only below another image, the feature of
     /// raw backing files.
     pub(crate) const fn images_of(format: ImageFormat) -> Self {
@@ -160,6 +159,18 @@ impl Feature {
     /// Returns the feature of refcounts of `1 << order` bits; `order` is 0 to 6.
     pub(crate) const fn refcounts(order: u32) -> Self {
         Self::ALL[Self::Refcounts1 as usize + order as usize]
+    }
+}
+
+/// Takes the name of a feature. The error names all of them.
+impl FromStr for Feature {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|feature| feature.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("expected a feature, found '{name}'; the features are: {names}")
+        })
     }
 }
 

@@ -51,7 +51,11 @@ impl Claims {
 
     /// Returns these claims, except that the engine does not know `features`.
     pub const fn no(self, features: &[Feature]) -> Self {
-        let features = FeatureSet::of(features);
+        self.without(FeatureSet::of(features))
+    }
+
+    /// Returns these claims, except that the engine does not know the features of a set.
+    pub const fn without(self, features: FeatureSet) -> Self {
         let refuse_or_be_right = self.refuse_or_be_right.without(features);
         Self { no: self.no.with(features), refuse_or_be_right }
     }

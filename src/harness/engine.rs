@@ -310,20 +310,12 @@ impl From<std::io::Error> for EngineError {
     }
 }
 
-/// Defines the functions of [`Engine`] that a wrapper passes on to its field `engine`: all but those about known
-/// findings and images. The wrappers share this list, so that none of them lacks a function.
+/// Defines the functions of [`Engine`] that a wrapper passes on to its field `engine`: all but those about claims,
+/// known findings and images. The wrappers share this list, so that none of them lacks a function.
 macro_rules! pass_on_to_engine {
     () => {
         fn name(&self) -> &str {
             self.engine.name()
-        }
-
-        fn claims(&self) -> $crate::harness::claims::Claims {
-            self.engine.claims()
-        }
-
-        fn write_claims(&self) -> $crate::harness::claims::Claims {
-            self.engine.write_claims()
         }
 
         fn policy(&self) -> $crate::harness::claims::EnginePolicy {

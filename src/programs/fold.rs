@@ -11,7 +11,7 @@ use crate::images::qcow2::{HeaderFlags, HeaderLength, MAX_SIZE_BYTES};
 
 use super::operand::{
     Base, ClusterBits, Count, DataIn, Gap, Hidden, ImageFeatures, ImageForm, Number, RefcountOrder,
-    Relative, Size,
+    Relative, Size, SyncKind,
 };
 use super::{Operation, Program, Prologue};
 
@@ -222,6 +222,7 @@ impl Folding {
                 *size = self.relative(*size);
             }
             Operation::Resize { size } => *size = self.size(*size),
+            Operation::Sync { kind, .. } if self.lacks(Feature::Cuts) => *kind = SyncKind::Flush,
             Operation::Header { length, flags, .. } => {
                 // Any other length may come out as 104 bytes.
                 if self.lacks(Feature::OddHeader) || self.lacks(Feature::ShortHeader) {

@@ -23,7 +23,7 @@ fn a_campaign_that_cannot_run_exits_with_2() {
         (&["--replay", "1"], "expected SEED:ITERATION, two numbers"),
         (&["--formats", "qcow3"], "expected one of qcow2"),
         (&["--operations", "melt"], "'melt'"),
-        (&["--lacks", "colours"], "expected the name of a feature"),
+        (&["--lacks", "colours"], "expected a feature, found 'colours'"),
         (
             &["--formats", "vhdx", "--lacks", "vhdx images", "--against-recording", "x"],
             "cannot be used",

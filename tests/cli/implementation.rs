@@ -208,6 +208,31 @@ fn known_findings_that_cannot_be_used_are_refused() {
 }
 
 #[test]
+fn a_claim_can_be_dropped_for_one_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let cuts = include_str!("../../corpus/text/writes/killed_process.txt");
+    fs::write(dir.path().join("cuts.txt"), cuts).unwrap();
+    assert!(qcowfuzz(dir.path(), &["asm", "cuts.txt", "-o", "cuts"]).status.success());
+    let replay = ["replay", "--target", "writes", "cuts"];
+    let replayed = qcowfuzz(dir.path(), &replay);
+    let all = printed(&replayed, 0);
+    assert!(all.contains("sync kind=kill") && !all.contains(" → "), "{all}");
+    let without = [&replay[..], &["--without", "power cuts"]].concat();
+    let replayed = qcowfuzz(dir.path(), &without);
+    let folded = printed(&replayed, 0);
+    assert!(folded.contains("sync kind=kill choice="), "{folded}");
+    assert!(folded.contains(" → sync kind=flush choice="), "{folded}");
+    for (arguments, expected) in [
+        (&["replay", "cuts", "--without", "colours"][..], "expected a feature, found 'colours'"),
+        (&["disasm", "cuts", "--without", "power cuts"], "--without: 'disasm' runs no inputs"),
+    ] {
+        let ran = qcowfuzz(dir.path(), arguments);
+        assert_eq!(ran.status.code(), Some(2));
+        assert!(text(&ran.stderr).contains(expected), "{}", text(&ran.stderr));
+    }
+}
+
+#[test]
 fn the_self_test_asks_the_implementation() {
     let dir = tempfile::tempdir().unwrap();
     let own = qcowfuzz(dir.path(), &["selftest"]);

@@ -1,6 +1,5 @@
 //! The first lines of a command: its name, its claims, its policy, and the verbs that it answers.
 
-use crate::disk::features::Feature;
 use crate::harness::claims::{Claims, CostPolicy, EnginePolicy, MemoryPolicy, SizePolicy};
 
 /// The version of the protocol, and the first line of a command.
@@ -50,9 +49,9 @@ impl HelloParser {
         let (key, value) = line.split_once(' ').unwrap_or((line, ""));
         match key {
             "name" if !value.is_empty() => self.name = Some(value.to_string()),
-            "yes" => self.claims = self.claims.yes(&[feature(value)?]),
-            "no" => self.claims = self.claims.no(&[feature(value)?]),
-            "refuse" => self.claims = self.claims.refuse_or_be_right(&[feature(value)?]),
+            "yes" => self.claims = self.claims.yes(&[value.parse()?]),
+            "no" => self.claims = self.claims.no(&[value.parse()?]),
+            "refuse" => self.claims = self.claims.refuse_or_be_right(&[value.parse()?]),
             "size" => self.size = size(value)?,
             "answers" => self.verbs = Some(verbs(value)?),
             "ready" if value.is_empty() => return self.ready().map(Some),
@@ -73,13 +72,6 @@ impl HelloParser {
         let verbs = self.verbs.ok_or_else(|| missing("answers"))?;
         Ok(Hello { name, claims: self.claims, policy, verbs })
     }
-}
-
-fn feature(name: &str) -> Result<Feature, String> {
-    Feature::named(name).ok_or_else(|| {
-        let names = Feature::ALL.map(Feature::name).join(", ");
-        format!("expected a feature, found '{name}'; the features are: {names}")
-    })
 }
 
 fn size(value: &str) -> Result<SizePolicy, String> {

@@ -3,6 +3,7 @@
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
 use crate::harness::chain::Chain;
+use crate::harness::claims::Claims;
 use crate::harness::engine::{Answer, Engine, EngineError, OpenDisk, pass_on_to_engine};
 use crate::harness::status::GuestRun;
 
@@ -27,6 +28,10 @@ impl<E: Engine> Engine for Only<'_, E> {
         Self: 's;
 
     pass_on_to_engine!();
+
+    fn claims(&self) -> Claims {
+        self.engine.claims()
+    }
 
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Self::Disk<'s>> {
         Ok(OnlyDisk { disk: self.engine.open(chain)?, question: self.question })

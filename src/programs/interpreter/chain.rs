@@ -11,6 +11,7 @@ use crate::images::{vhdx, vmdk, vpc};
 use crate::programs::journal::Journal;
 use crate::programs::operand::{Base, ClusterBits, ImageForm, Relative};
 use crate::programs::prologue::{ImageOperands, vmdk_plan_over};
+use crate::programs::request::WriteRequest;
 
 use super::{BuiltLayer, Effect, Vm};
 
@@ -25,7 +26,7 @@ impl Vm {
         self.layers().map(|(_, journal)| journal)
     }
 
-    /// Returns the features that an engine needs to read the chain.
+    /// Returns the features that an engine needs to read the chain, and to carry out the requests.
     pub fn features(&self) -> FeatureSet {
         // A raw layer has no structures: an engine reads only its bytes.
         let mut features = self
@@ -38,6 +39,7 @@ impl Vm {
             .fold(FeatureSet::EMPTY, FeatureSet::with);
         let has_holes = self.journals().any(|journal| journal.has_holes);
         features.add_if(has_holes, Feature::RawHoles);
+        features.add_if(self.requests().iter().any(WriteRequest::is_cut), Feature::Cuts);
         let is_odd = |builder: &Builder| {
             let plan = builder.plan();
             plan.size_bytes != plan.virtual_size_bytes()
