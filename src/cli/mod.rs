@@ -44,7 +44,7 @@ use crate::harness::qemu_io::CostlyComparisons;
 use against::AgainstOption;
 use exit::{CommandError, Exit, ExitResult};
 use terminal::complain;
-use under_test::{UnderTestOptions, UnderTest};
+use under_test::{UnderTest, UnderTestOptions};
 
 /// A structure-aware fuzz harness for code that reads disk images.
 #[derive(Debug, Parser)]

@@ -95,6 +95,8 @@ struct ModelSnapshot {
 #[derive(Debug)]
 struct ModelLayer {
     cluster_size: ClusterSize,
+    /// The smallest unit of mapping in bytes.
+    cell_bytes: u64,
     size_bytes: u64,
     /// The format of the layer.
     format: ImageFormat,
@@ -137,6 +139,8 @@ pub struct Visible {
     pub piece_end: u64,
     /// The cluster size of that layer.
     pub cluster_size: ClusterSize,
+    /// The smallest unit of mapping of that layer in bytes: a cluster, or a subcluster.
+    pub cell_bytes: u64,
     /// The exact size of that layer in bytes. In the last sector, the bytes past a raw file's end are zeros.
     pub size_bytes: u64,
     /// The format of that layer.
@@ -286,7 +290,9 @@ impl Model {
                     depth += 1;
                 }
                 _ => {
-                    let ModelLayer { cluster_size, size_bytes, format, has_holes, .. } = *layer;
+                    let ModelLayer {
+                        cluster_size, cell_bytes, size_bytes, format, has_holes, ..
+                    } = *layer;
                     return Visible {
                         start: guest,
                         end,
@@ -294,6 +300,7 @@ impl Model {
                         piece,
                         piece_end,
                         cluster_size,
+                        cell_bytes,
                         size_bytes,
                         format,
                         part: *part,
@@ -332,6 +339,7 @@ impl ModelLayer {
         let nothing = ModelPiece { start: 0, state: PieceState::Unallocated };
         Self {
             cluster_size: ClusterSize::SMALLEST,
+            cell_bytes: ClusterSize::SMALLEST.bytes(),
             size_bytes: 0,
             format: ImageFormat::Qcow2,
             has_holes: false,
@@ -343,7 +351,7 @@ impl ModelLayer {
     }
 
     fn replay(&mut self, journal: &Journal) {
-        self.cluster_size = journal.cluster_size;
+        (self.cluster_size, self.cell_bytes) = (journal.cluster_size, journal.cell_bytes);
         self.size_bytes = journal.size_bytes;
         (self.format, self.has_holes) = (journal.format, journal.has_holes);
         self.parts = match journal.format {

@@ -1,7 +1,9 @@
 //! Guest data. Each piece of data has stamps at its edges: sixteen bytes with its guest offset and the write that
-//! made it. So data that an engine reads through a mapping prove the mapping. This module also defines the shapes of
-//! data after the stamp of a compressed cluster. Some data has a look instead of one stamp ([`crate::images::look`]).
+//! made it. So data that an engine reads through a mapping prove the mapping. The bytes between them are the fill
+//! ([`crate::images::fill`]); some data has a look instead of one stamp ([`crate::images::look`]). This module also
+//! defines the shapes of data after the stamp of a compressed cluster.
 
+use std::ops::Range;
 use std::sync::{LazyLock, OnceLock};
 
 use bytes::BufMut;
@@ -75,6 +77,15 @@ impl LookOfCluster {
         let (sector_at, stamp_at) =
             if look.is_at_end() { (last_sector, 0) } else { (0, last_stamp) };
         Self { sector_at, stamp_at: (last_sector > 0).then_some(stamp_at) }
+    }
+
+    /// Returns the offsets in the cluster that the fill covers: those between the look and the other edge.
+    pub fn between(&self, cluster_size: ClusterSize) -> Range<usize> {
+        match self.stamp_at {
+            None => 0..0,
+            Some(0) => STAMP_BYTES..self.sector_at as usize,
+            Some(_) => LOOK_BYTES..cluster_size.bytes_usize() - STAMP_BYTES,
+        }
     }
 }
 

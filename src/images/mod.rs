@@ -8,6 +8,7 @@ pub(crate) mod entropy;
 pub(crate) mod export;
 pub(crate) mod file_plan;
 pub(crate) mod files;
+pub(crate) mod fill;
 pub(crate) mod image;
 pub(crate) mod layer_anatomy;
 pub(crate) mod limits;

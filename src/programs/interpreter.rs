@@ -17,7 +17,9 @@ mod writing;
 
 use crate::images::damage::{Attack, Spot};
 use crate::images::limits::Limits;
-use crate::images::qcow2::{BuildScratch, Builder, ImagePlan, MappedCluster, SnapshotDetails};
+use crate::images::qcow2::{
+    BuildScratch, Builder, ImagePlan, MappedCluster, Sizes, SnapshotDetails,
+};
 
 use super::journal::Journal;
 use super::operand::Base;
@@ -114,7 +116,8 @@ impl Vm {
     fn begin_layer(&mut self, plan: ImagePlan) {
         self.builder.begin(plan, self.limits);
         let plan = self.builder.plan();
-        let disk = (plan.geometry.cluster_size, plan.size_bytes);
+        let geometry = &plan.geometry;
+        let disk = (geometry.cluster_size, geometry.cell_bytes(), plan.size_bytes);
         let parts = plan.file.parts(plan.geometry.cluster_size);
         self.journal.begin(disk, (plan.file.format, parts));
     }

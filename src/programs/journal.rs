@@ -83,6 +83,8 @@ pub enum JournalRecord {
 pub struct Journal {
     /// The cluster size.
     pub cluster_size: ClusterSize,
+    /// The smallest unit of mapping in bytes: a cluster, or a subcluster.
+    pub cell_bytes: u64,
     /// The size of the disk before the first record.
     pub size_bytes: u64,
     /// The format of the layer's image. A raw file keeps only the data that a guest reads.
@@ -147,16 +149,17 @@ impl Journal {
         let cluster_size = ClusterSize::SMALLEST;
         let (format, parts) = (ImageFormat::Qcow2, FileParts::TABLED);
         let records = Vec::new();
-        Self { cluster_size, size_bytes: 0, format, has_holes: false, parts, records }
+        let (cell_bytes, size_bytes, has_holes) = (cluster_size.bytes(), 0, false);
+        Self { cluster_size, cell_bytes, size_bytes, format, has_holes, parts, records }
     }
 
     /// Begins again, and reuses the buffer.
     pub fn begin(
         &mut self,
-        (cluster_size, size_bytes): (ClusterSize, u64),
+        (cluster_size, cell_bytes, size_bytes): (ClusterSize, u64, u64),
         (format, parts): (ImageFormat, FileParts),
     ) {
-        self.cluster_size = cluster_size;
+        (self.cluster_size, self.cell_bytes) = (cluster_size, cell_bytes);
         self.size_bytes = size_bytes;
         (self.format, self.has_holes, self.parts) = (format, false, parts);
         self.records.clear();

@@ -102,6 +102,7 @@ fn verbs(value: &str) -> Result<Verbs, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::features::Feature;
     use crate::disk::features::FeatureSet;
     use crate::harness::claims::Claim;
 

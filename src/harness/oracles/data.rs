@@ -15,6 +15,7 @@ use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::{EngineError, OpenDisk};
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteNumber, stamp};
+use crate::images::fill::{between_stamps, fill};
 
 use super::{OracleResult, POISON, unexpected_error, violation};
 
@@ -312,7 +313,7 @@ fn has_content(state: &PieceState) -> bool {
 
 /// Fills `into` with the bytes that a guest reads from `start` on, within one part of the disk. `into` is zeroed.
 fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
-    let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
+    let Visible { piece, piece_end, cluster_size, cell_bytes, size_bytes, .. } = *visible;
     if !has_content(&piece.state) {
         return;
     }
@@ -335,12 +336,18 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
                     let edges = LookOfCluster::new(look, cluster_size);
                     overlay(into, start, at + edges.sector_at, look.sector());
                     edges.stamp_at.into_iter().for_each(|edge| stamp_at(at + edge, write, into));
+                    overlay_fill(into, start, at, write, edges.between(cluster_size));
                 }
                 None => {
                     [at, next - STAMP_BYTES as u64]
                         .into_iter()
                         .filter(|edge| *edge < end && edge + STAMP_BYTES as u64 > start)
                         .for_each(|edge| stamp_at(edge, write, into));
+                    // The cells that overlap `into`.
+                    let first = at.max(start / cell_bytes * cell_bytes);
+                    for cell in (first..next.min(end)).step_by(cell_bytes as usize) {
+                        overlay_fill(into, start, cell, write, between_stamps(cell_bytes));
+                    }
                 }
             },
             PieceState::Compressed(write, shape) => {
@@ -352,6 +359,12 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
         }
         at = next;
     }
+}
+
+/// Copies the fill of a part of the cell at `cell` that overlaps `content` (which begins at `start`).
+fn overlay_fill(content: &mut [u8], start: u64, cell: u64, write: WriteNumber, part: Range<usize>) {
+    let at = cell + part.start as u64;
+    overlay(content, start, at, fill(GuestOffset::new(cell), write, part));
 }
 
 /// Copies the part of `bytes` (which begin at `at`) that overlaps `content` (which begins at `start`).

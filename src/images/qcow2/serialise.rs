@@ -13,6 +13,7 @@ use crate::disk::observer::{Event, Observer, Rare, State};
 use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::images::content::{LookOfCluster, STAMP_BYTES, WriteNumber, stamp};
 use crate::images::files::LayerFiles;
+use crate::images::fill::{between_stamps, fill};
 use crate::images::image::Image;
 
 use super::builder::Builder;
@@ -221,8 +222,8 @@ impl Builder {
         for run in written_runs(bitmap, writes).filter(|run| said & 1 << run.start != 0) {
             let delta = u64::from(run.start) * length;
             let (guest, host) = (guest.saturating_add(delta), host.saturating_add(delta));
-            let run_bytes = u64::from(run.end - run.start) * length;
-            write_stamps(image, guest, host, run_bytes, writes[run.start as usize]);
+            let cells = u64::from(run.end - run.start);
+            write_cells(image, (guest, host), (length, cells), writes[run.start as usize]);
         }
     }
 }
@@ -251,7 +252,7 @@ fn written_runs(
     })
 }
 
-/// Writes the data of a whole cluster: stamps, or a look.
+/// Writes the data of a whole cluster: stamps or a look, and the fill.
 #[inline]
 pub(super) fn write_whole(
     image: &mut Image,
@@ -260,18 +261,43 @@ pub(super) fn write_whole(
     write: WriteNumber,
 ) {
     let Some(look) = write.look() else {
-        return write_stamps(image, guest, host, cluster_size.bytes(), write);
+        return write_cells(image, (guest, host), (cluster_size.bytes(), 1), write);
     };
     let edges = LookOfCluster::new(look, cluster_size);
     image.write_parts(host.saturating_add(edges.sector_at), &[], look.sector());
     if let Some(at) = edges.stamp_at {
         image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
     }
+    let between = edges.between(cluster_size);
+    let at = host.saturating_add(between.start as u64);
+    image.write_parts(at, &[], fill(guest, write, between));
 }
 
-/// Writes stamps to the first and the last bytes of a piece of data.
+/// Writes a piece of data that consists of whole cells, each as long as a cluster or a subcluster: stamps at both edges
+/// of the piece, and the fill of each cell. The fill leaves room for stamps at the inner edges: a snapshot that shares
+/// the cluster may hold the same cells as several pieces.
 #[inline]
-pub(super) fn write_stamps(
+pub(super) fn write_cells(
+    image: &mut Image,
+    (guest, host): (GuestOffset, HostOffset),
+    (cell_bytes, cells): (u64, u64),
+    write: WriteNumber,
+) {
+    let first_stamp = stamp(guest, write);
+    for cell in 0..cells {
+        let start = cell * cell_bytes;
+        let parts: &[&[u8]] = if cell == 0 { &[&first_stamp] } else { &[] };
+        let skipped = if cell == 0 { 0 } else { STAMP_BYTES as u64 };
+        let filled = fill(guest.saturating_add(start), write, between_stamps(cell_bytes));
+        image.write_parts(host.saturating_add(start + skipped), parts, filled);
+    }
+    let last = cells * cell_bytes - STAMP_BYTES as u64;
+    image.write(host.saturating_add(last), &stamp(guest.saturating_add(last), write));
+}
+
+/// Writes stamps to the first and the last bytes of a piece of data, and nothing between them.
+#[inline]
+fn write_stamps(
     image: &mut Image,
     guest: GuestOffset,
     host: HostOffset,
