@@ -11,6 +11,7 @@ use crate::harness::model::Model;
 use crate::harness::oracles;
 use crate::harness::oracles::bounds::TableBytes;
 use crate::harness::oracles::collector::Collector;
+use crate::harness::oracles::data::inside;
 use crate::harness::oracles::known::VerifiedParts;
 use crate::harness::oracles::memory::MemoryMeter;
 use crate::harness::oracles::{OracleResult, Violation};
@@ -223,13 +224,26 @@ impl Judge {
         verdicts.judge_answers(QuestionKind::Status, looked_up)?;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let data = oracles::data::check(read, model, known.new_visible());
-        verdicts.judge_answers(QuestionKind::Read, data)?;
+        let has_read = verdicts.judge_answers(QuestionKind::Read, data)?.is_some();
+        if context.case.in_full && has_read {
+            self.judge_inside(disk, entropy)?;
+        }
         let reads = walk_reads.unwrap_or_else(|| context.meter.reads());
         self.judge_questions(disk, context)?;
         if context.case.in_full {
             oracles::info::check(disk, context.case, &mut self.verdicts)?;
         }
         Ok(Some(reads))
+    }
+
+    /// Judges reads of the inside of the data: all, if the engine is judged by its reads alone.
+    fn judge_inside(&mut self, disk: &mut impl OpenDisk, entropy: &Entropy) -> OracleResult {
+        let Self { model, bytes, verdicts, is_walked, .. } = self;
+        let share = if *is_walked { inside::Share::Drawn } else { inside::Share::All };
+        // A stream of its own, so that the choices of the other oracles stay as they are.
+        let mut own = Entropy::new(!entropy.state());
+        let judged = inside::check(disk, model, share, &mut own, bytes);
+        verdicts.judge(judged).map(|_| ())
     }
 
     /// Judges the engine's answers to the program's questions.

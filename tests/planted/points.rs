@@ -21,6 +21,9 @@ const fn read(name: &'static str, change: OnRead, fingerprints: &'static [&'stat
     Case { name, fault: Fault { read: Some(change), ..Fault::NONE }, fingerprints }
 }
 
+/// The bytes at the edges of a cluster that the reader of its inside leaves alone.
+const EDGE_BYTES: u64 = 16;
+
 pub const CASES: &[Case] = &[
     lookup("the L2 index is one off", next_cluster, &["lookup: kind, ", "lookup: offset, "]),
     lookup(
@@ -153,6 +156,26 @@ pub const CASES: &[Case] = &[
         &["data: normal, what was written → other bytes", "data: "],
     ),
     read(
+        "the inside of a cluster reads as zeros",
+        |disk, facts, guest, into| {
+            disk.read(guest, into)?;
+            let mask = facts.geometry.cluster_size.mask();
+            for (at, byte) in (guest.get()..).zip(into) {
+                let is_edge = [at, at + EDGE_BYTES].iter().any(|at| at & mask < EDGE_BYTES);
+                if !is_edge && !disk.lookup(GuestOffset::new(at))?.compressed {
+                    *byte = 0;
+                }
+            }
+            Ok(())
+        },
+        &["data: normal, what was written → other bytes", "data: normal, "],
+    ),
+    read(
+        "a cluster between two others of an extent is read from the first one",
+        inner_cluster,
+        &["data: normal, what was written → other bytes", "data: normal, "],
+    ),
+    read(
         "what a zero-allocated cluster held before is read",
         stale,
         &["data: zero-allocated, what was written → another stamp", "data: "],
@@ -162,6 +185,33 @@ pub const CASES: &[Case] = &[
 fn next_cluster(disk: &mut WalkerDisk, facts: &Facts, guest: GuestOffset) -> Looked {
     let next = guest.saturating_add(facts.geometry.cluster_size.bytes());
     if next.get() < facts.size_bytes { disk.lookup(next) } else { disk.lookup(guest) }
+}
+
+/// Reads from the cluster before if an extent goes on from there to the cluster behind.
+fn inner_cluster(
+    disk: &mut WalkerDisk,
+    facts: &Facts,
+    guest: GuestOffset,
+    into: &mut [u8],
+) -> Walked {
+    let size = facts.geometry.cluster_size;
+    let first = guest.get() & !size.mask();
+    let is_inside = guest.get() + into.len() as u64 <= first + size.bytes();
+    let has_neighbours = first >= size.bytes() && first + 2 * size.bytes() <= facts.size_bytes;
+    if !is_inside || !has_neighbours {
+        return disk.read(guest, into);
+    }
+    let before = GuestOffset::new(first - size.bytes());
+    let mapping = disk.lookup(before)?;
+    let is_extent = [1, 2].into_iter().all(|clusters| {
+        let at = before.saturating_add(clusters * size.bytes());
+        mapping.offset.is_some()
+            && disk.lookup(at).ok() == mapping.advanced(clusters * size.bytes())
+    });
+    match is_extent && mapping.data {
+        true => disk.read(GuestOffset::new(guest.get() - size.bytes()), into),
+        false => disk.read(guest, into),
+    }
 }
 
 /// Reads at the offset of a mapping, even if its flags say that no data are there.

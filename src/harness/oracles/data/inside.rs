@@ -1,0 +1,155 @@
+//! The inside of the data: a small disk is compared whole; in a larger one, windows at the inner edges between the
+//! clusters of a piece, and in the middle of clusters. That costs too much for every run, so the entropy of the input
+//! decides which parts to check. An engine that is judged by its reads alone has all of them checked.
+//!
+//! Does not check: the inside of compressed clusters on larger disks; what lies in larger clusters behind the fill,
+//! where the data are zeros.
+//!
+//! # Arithmetic
+//! A part of the model is not empty, and a disk ends before 2^63. A window that begins before a part is cut there.
+
+use crate::disk::offsets::GuestOffset;
+use crate::harness::engine::OpenDisk;
+use crate::harness::model::{Model, PieceState, Visible};
+use crate::harness::oracles::OracleResult;
+use crate::images::entropy::Entropy;
+use crate::images::fill::MAX_FILLED_BYTES;
+
+use super::{DataBuffers, check_range, too_deep};
+
+/// The largest disk that is compared whole, in bytes.
+const MAX_WHOLE_BYTES: u64 = 1 << 20;
+/// The bytes of a whole disk that are read at once.
+const WHOLE_PIECE_BYTES: u64 = 64 << 10;
+/// A run compares as many bytes on average, or less, if the input decides.
+const DRAWN_BYTES: u64 = 2 << 10;
+/// The number of windows of a larger disk, if the input decides.
+const DRAWN_WINDOWS: u32 = 2;
+/// The length of a window in bytes.
+const WINDOW_BYTES: u64 = 128;
+/// The number of clusters of a larger disk whose windows are all checked.
+const MAX_CLUSTERS: usize = 1024;
+
+/// The share of a disk that is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Some of it: the entropy decides.
+    Drawn,
+    /// All of it.
+    All,
+}
+
+/// Compares every byte of a small disk, or of some windows of a larger one.
+pub fn check(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    share: Share,
+    entropy: &mut Entropy,
+    buffers: &mut DataBuffers,
+) -> OracleResult {
+    let size = model.virtual_size_bytes();
+    let is_small = size <= MAX_WHOLE_BYTES;
+    match share {
+        Share::All if is_small => check_whole(disk, model, buffers),
+        Share::All => check_clusters(disk, model, buffers),
+        Share::Drawn => {
+            let drawn = match is_small && entropy.below(size / DRAWN_BYTES + 1) == 0 {
+                true => check_whole(disk, model, buffers),
+                false => check_drawn(disk, model, entropy, buffers),
+            };
+            drawn.map_err(|found| found.into_drawn())
+        }
+    }
+}
+
+fn check_whole(disk: &mut impl OpenDisk, model: &Model, buffers: &mut DataBuffers) -> OracleResult {
+    let size = model.virtual_size_bytes();
+    let mut at = 0;
+    while at < size {
+        let end = size.min(at + WHOLE_PIECE_BYTES);
+        if !model.visible_in(at..end).any(|part| too_deep(&part, part.end)) {
+            check_window(disk, model, (at, end), buffers)?;
+        } else {
+            for part in model.visible_in(at..end).filter(|part| !too_deep(part, part.end)) {
+                check_window(disk, model, (part.start, part.end), buffers)?;
+            }
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// Checks the windows of all clusters of data.
+fn check_clusters(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    buffers: &mut DataBuffers,
+) -> OracleResult {
+    let parts = model.visible().iter().filter(|part| is_plain(part));
+    let clusters = parts.flat_map(|part| {
+        let first = part.start & !part.cluster_size.mask();
+        (first..part.end).step_by(part.cluster_size.bytes_usize()).map(move |at| (part, at))
+    });
+    for (part, at) in clusters.take(MAX_CLUSTERS) {
+        check_in(disk, model, part, at.saturating_sub(WINDOW_BYTES / 2), buffers)?;
+        let filled = part.cluster_size.bytes().min(MAX_FILLED_BYTES as u64);
+        check_in(disk, model, part, at + filled / 2, buffers)?;
+    }
+    Ok(())
+}
+
+/// Checks some windows of clusters of data.
+fn check_drawn(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    entropy: &mut Entropy,
+    buffers: &mut DataBuffers,
+) -> OracleResult {
+    let parts = model.visible();
+    for _ in 0..DRAWN_WINDOWS {
+        let first = entropy.below(parts.len() as u64) as usize;
+        let (before, behind) = parts.split_at(first);
+        let mut cyclic = behind.iter().chain(before);
+        let Some(part) = cyclic.find(|part| is_plain(part)) else { return Ok(()) };
+        let size = part.cluster_size.bytes();
+        let clusters = (part.end - (part.start & !part.cluster_size.mask())).div_ceil(size);
+        let cluster = (part.start & !part.cluster_size.mask()) + entropy.below(clusters) * size;
+        let at = match entropy.one_in(2) {
+            true => cluster.saturating_sub(WINDOW_BYTES / 2),
+            false => cluster + entropy.below(size.min(MAX_FILLED_BYTES as u64)),
+        };
+        check_in(disk, model, part, at, buffers)?;
+    }
+    Ok(())
+}
+
+/// Reports whether a part has data that are not compressed.
+fn is_plain(part: &Visible) -> bool {
+    matches!(part.piece.state, PieceState::Normal(..))
+}
+
+/// Compares the bytes of a window that lie in a part.
+fn check_in(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    part: &Visible,
+    at: u64,
+    buffers: &mut DataBuffers,
+) -> OracleResult {
+    let start = at.max(part.start);
+    check_window(disk, model, (start, part.end.min(at.saturating_add(WINDOW_BYTES))), buffers)
+}
+
+fn check_window(
+    disk: &mut impl OpenDisk,
+    model: &Model,
+    (start, end): (u64, u64),
+    buffers: &mut DataBuffers,
+) -> OracleResult {
+    match usize::try_from(end.saturating_sub(start)) {
+        Ok(length) if length > 0 => {
+            check_range(disk, model, GuestOffset::new(start), length, buffers)
+        }
+        _ => Ok(()),
+    }
+}
