@@ -15,6 +15,7 @@ use crate::fuzzing::campaign::{
     Campaign, CampaignError, CampaignPlan, CampaignSummary, FoundBug, KnownBug, Places, Status,
     build_name,
 };
+use crate::harness::Checks;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
@@ -62,6 +63,9 @@ pub struct Arguments {
     /// Run generated programs and programs of random bytes, instead of mutations of the corpus
     #[arg(long)]
     generated: bool,
+    /// Verify the image after every operation of a program, not only at checkpoints and at its end
+    #[arg(long)]
+    check_each: bool,
     /// End at the first violation
     #[arg(long)]
     until_found: bool,
@@ -109,7 +113,8 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
     let stop = stop_on_ctrl_c()?;
     let (start, executable) = (Instant::now(), under_test.executable()?);
     // A run stops at a finding that is not known, so the list of known ones decides about coverage, too.
-    let judged = under_test.identity();
+    let checks = Checks::after_each_if(arguments.check_each);
+    let judged = format!("{}{checks:?}", under_test.identity());
     let plan = CampaignPlan {
         build: build_name(&executable, &judged)?,
         executable,
@@ -123,6 +128,7 @@ pub fn run(under_test: &UnderTest<impl Implementation>, arguments: &Arguments) -
         // A deadline that the clock cannot represent is never reached.
         end: arguments.seconds.and_then(|seconds| start.checked_add(Duration::from_secs(seconds))),
         generated: arguments.generated,
+        checks,
         until_found: arguments.until_found,
         limits: arguments.memory.limits(arguments.timeout),
     };

@@ -66,7 +66,7 @@ pub fn run(implementation: &impl Implementation, arguments: &Arguments) -> ExitR
     refuse(arguments)?;
     let _silence = PanicNotes::take_over();
     let alone = arguments.inputs.len() == 1;
-    let checks = if arguments.check_each { Checks::AfterEach } else { Checks::AtCheckpoints };
+    let checks = Checks::after_each_if(arguments.check_each);
     let names = arguments.dump_image.as_deref().map_or_else(FileNames::default, export::names);
     let mut examiner = Examiner::new(implementation, arguments.target, checks, names);
     let mut out = buffered_stdout();

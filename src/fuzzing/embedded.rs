@@ -279,7 +279,8 @@ impl<S: Subject> Fuzzer<S> {
                 return Ok(false);
             }
             RunReply::Found(finding) => {
-                self.record(finding, input)?;
+                let shown_by = self.subject.shown_by().unwrap_or(input).to_vec();
+                self.record(finding, &shown_by)?;
                 return Ok(false);
             }
             RunReply::Sound(_) => {}

@@ -24,6 +24,13 @@ pub enum Checks {
     AfterEach,
 }
 
+impl Checks {
+    /// Returns [`Checks::AfterEach`] if `each` is true, and otherwise the default.
+    pub fn after_each_if(each: bool) -> Self {
+        if each { Self::AfterEach } else { Self::AtCheckpoints }
+    }
+}
+
 /// The result of a run without a violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {

@@ -1,6 +1,7 @@
 //! The requests of a program to an engine that writes.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::disk::offsets::GuestOffset;
 
@@ -56,6 +57,20 @@ pub enum CutKind {
 }
 
 impl WriteRequest {
+    /// Returns the guest bytes that the request changes, if it changes any. After a resize, these are at most the bytes
+    /// at the new end.
+    pub fn changed(&self) -> Option<Range<u64>> {
+        let range = |guest: GuestOffset, length| guest.get()..guest.saturating_add(length).get();
+        match *self {
+            Self::Write { guest, length_bytes } => Some(range(guest, u64::from(length_bytes))),
+            Self::WriteZeroes { guest, length_bytes } | Self::Discard { guest, length_bytes } => {
+                Some(range(guest, length_bytes))
+            }
+            Self::Resize { size_bytes } => Some(size_bytes..size_bytes),
+            Self::Flush | Self::Cut { .. } | Self::Reopen => None,
+        }
+    }
+
     /// Reports whether the request is a cut.
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Cut { .. })

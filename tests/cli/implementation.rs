@@ -208,6 +208,28 @@ fn known_findings_that_cannot_be_used_are_refused() {
 }
 
 #[test]
+fn check_each_finds_what_later_operations_hide() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let program = "image version=3 cluster_bits=16 refcount_order=4 features=none size=4<<16+0 rng_seed=0 \
+                   blocks=append table=append tolerance=0\nzero at=start+1 clusters=1 keep=no\n";
+    let hidden = format!("{program}write at=start+1 clusters=1\nwrite at=start+0 clusters=1\n");
+    fs::create_dir_all(dir.join("corpus/map_extents")).unwrap();
+    fs::write(dir.join("program.txt"), hidden).unwrap();
+    let seed = "corpus/map_extents/seed";
+    assert!(qcowfuzz(dir, &["asm", "program.txt", "-o", seed]).status.success());
+    assert!(printed(&small(dir, &["replay", seed]), 0).starts_with("ok\n"));
+    let fuzz = ["fuzz", "--runs", "1", "--jobs", "1", "--check-each"];
+    let summary = small(dir, &fuzz);
+    assert!(printed(&summary, 1).contains(FINGERPRINT), "{}", text(&summary.stdout));
+    // The artifact ends with the operation at fault, so that it needs no option.
+    let artifacts = fs::read_dir(dir.join("artifacts/map_extents")).unwrap();
+    let inputs = artifacts.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let programs: Vec<_> = inputs.map(|path| Program::decode(&fs::read(path).unwrap())).collect();
+    assert!(programs.iter().any(|it| it.to_string() == program), "{programs:?}");
+}
+
+#[test]
 fn a_claim_can_be_dropped_for_one_command() {
     let dir = tempfile::tempdir().unwrap();
     let cuts = include_str!("../../corpus/text/writes/killed_process.txt");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::fuzzing::campaign::worker;
 use crate::fuzzing::campaign::worker::WorkerJob;
+use crate::harness::Checks;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
 
@@ -46,6 +47,9 @@ pub struct Arguments {
     /// Run generated programs instead of mutations of the corpus
     #[arg(long)]
     generated: bool,
+    /// Verify the image after every operation of a program
+    #[arg(long)]
+    check_each: bool,
     #[command(flatten)]
     limits: LimitArguments,
 }
@@ -73,6 +77,7 @@ fn job(arguments: &Arguments) -> WorkerJob {
         until: arguments.until,
         limit: arguments.milliseconds.map(Duration::from_millis),
         generated: arguments.generated,
+        checks: Checks::after_each_if(arguments.check_each),
         begins: arguments.begins,
     }
 }

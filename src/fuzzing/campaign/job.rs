@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::findings::isolation::{IsolatedRun, IsolationError, ProcessEnd, StderrTail};
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, SavedFindings};
-use crate::harness::ChainFiles;
+use crate::harness::{ChainFiles, Checks};
 
 use super::error::CampaignError;
 use super::plan::CampaignPlan;
@@ -275,6 +275,7 @@ fn worker(
         command.args([name, &number.to_string()]);
     }
     command.args(begins.then_some("--begins")).args(plan.generated.then_some("--generated"));
+    command.args((plan.checks == Checks::AfterEach).then_some("--check-each"));
     let mut worker = command.spawn().map_err(CampaignError::Worker)?;
     let (stdin, stdout, heard) = (worker.stdin.take(), worker.stdout.take(), heard.clone());
     let stderr = StderrTail::read(worker.stderr.take());

@@ -6,8 +6,8 @@ use crate::findings::isolation::{
     Executable, IsolatedRun, IsolatedRuns, Isolation, IsolationError, ProcessLimits, Repeat,
 };
 use crate::fuzzing::corpus;
-use crate::harness::KnownFindings;
 use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, KnownFindings};
 
 use super::error::CampaignError;
 use super::places::Places;
@@ -37,6 +37,8 @@ pub struct CampaignPlan {
     pub end: Option<Instant>,
     /// The campaign runs generated programs, and no mutations of the corpus.
     pub generated: bool,
+    /// The times at which the images of a program are verified.
+    pub checks: Checks,
     /// The campaign ends with the first finding.
     pub until_found: bool,
     /// The limits of each worker.

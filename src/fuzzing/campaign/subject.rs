@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use crate::fuzzing::embedded::{RunReply, Subject};
 use crate::fuzzing::feedback::Recorder;
-use crate::harness::Checks;
+use crate::harness::{Checks, Failure};
 use crate::images::files::FileNames;
+use crate::programs::Program;
 
 use crate::findings::isolation::RunCounter;
 use crate::findings::runner::{Ran, Runner};
@@ -22,6 +23,10 @@ pub struct Supervised<I> {
     recorder: Rc<Recorder>,
     slot: Slot,
     counter: RunCounter,
+    checks: Checks,
+    /// The program of the last run up to the operation after which the violation was found, if it shows the finding at
+    /// its end.
+    cut: Option<Vec<u8>>,
     /// The inputs that ended a worker.
     killers: BTreeSet<Vec<u8>>,
     skipped: bool,
@@ -29,17 +34,29 @@ pub struct Supervised<I> {
 }
 
 impl<I: Implementation> Supervised<I> {
-    /// Runs inputs of `target` with `implementation` under test, except `killers`.
+    /// Runs inputs of `target` with `implementation` under test, except `killers`. Their images are verified when
+    /// `checks` says.
     pub fn new(
         implementation: &I,
-        target: TargetKind,
+        (target, checks): (TargetKind, Checks),
         slot: Slot,
         killers: BTreeSet<Vec<u8>>,
         counter: RunCounter,
     ) -> Self {
         let recorder = Rc::new(Recorder::new());
         let runner = Runner::new(implementation, target, FileNames::default(), &recorder);
-        Self { runner, recorder, slot, counter, killers, skipped: false, failed: None }
+        let (cut, skipped, failed) = (None, false, None);
+        Self { runner, recorder, slot, counter, checks, cut, killers, skipped, failed }
+    }
+
+    /// Returns the program of `input` up to the operation after which a violation was found, if it shows the same
+    /// finding at its end: then commands that verify only the last image show it, too.
+    fn shown_at_end(&mut self, input: &[u8], failure: &Failure) -> Option<Vec<u8>> {
+        let mut program = Program::decode(input);
+        program.operations.truncate(failure.operations_run);
+        let cut = program.encode();
+        let found = self.runner.run(&cut, Checks::AtCheckpoints).finding()?;
+        (found.fingerprint == failure.violation.fingerprint()).then_some(cut)
     }
 
     /// Notes that no input is run.
@@ -64,7 +81,13 @@ impl<I: Implementation> Subject for Supervised<I> {
             self.failed = Some(error);
         }
         self.counter.begin_run();
-        let ran = self.runner.run(input, Checks::AtCheckpoints);
+        self.cut = None;
+        let ran = self.runner.run(input, self.checks);
+        if let Ran::Violation(failure) = &ran
+            && self.checks == Checks::AfterEach
+        {
+            self.cut = self.shown_at_end(input, failure);
+        }
         match (ran.finding(), ran) {
             (None, Ran::Sound(outcome)) => RunReply::Sound(outcome),
             (None, _) => RunReply::KnownPanic,
@@ -78,5 +101,9 @@ impl<I: Implementation> Subject for Supervised<I> {
 
     fn met(&self) -> &[String] {
         self.runner.met()
+    }
+
+    fn shown_by(&self) -> Option<&[u8]> {
+        self.cut.as_deref()
     }
 }

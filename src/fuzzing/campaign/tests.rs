@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::disk::files;
 use crate::findings::isolation::{Executable, ProcessLimits};
-use crate::harness::KnownFindings;
 use crate::harness::targets::TargetKind;
+use crate::harness::{Checks, KnownFindings};
 
 /// A campaign of one job in `dir`. Its workers run `script`, in which `$state` is the folder of the campaign's state.
 fn plan(dir: &Path, script: &str) -> CampaignPlan {
@@ -29,6 +29,7 @@ fn plan(dir: &Path, script: &str) -> CampaignPlan {
         runs: None,
         end: None,
         generated: false,
+        checks: Checks::AtCheckpoints,
         until_found: false,
         limits: ProcessLimits { cpu_time: Duration::from_secs(60), memory_mib: 0 },
     }

@@ -18,6 +18,7 @@ use crate::findings::panics::PanicNotes;
 use crate::fuzzing::embedded::state::CampaignState;
 use crate::fuzzing::embedded::{FuzzProgress, FuzzSettings, Fuzzer, SavedFindings};
 use crate::fuzzing::feedback::Counter;
+use crate::harness::Checks;
 use crate::harness::engine_failure;
 use crate::harness::implementation::Implementation;
 use crate::harness::targets::TargetKind;
@@ -51,6 +52,8 @@ pub struct WorkerJob {
     pub limit: Option<Duration>,
     /// The job runs generated programs, and no mutations of the corpus.
     pub generated: bool,
+    /// The times at which the images of a program are verified.
+    pub checks: Checks,
     /// A campaign begins: the worker reads the inputs that have come to the corpus since the state was saved, and
     /// forgets the findings of the campaign before.
     pub begins: bool,
@@ -169,7 +172,8 @@ fn fuzzer<I: Implementation>(
     let killers = files::list(places.killers()?.dir())?;
     let killers: Result<BTreeSet<_>, _> =
         killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
-    let subject = Supervised::new(implementation, job.target, open, killers?, counter);
+    let subject =
+        Supervised::new(implementation, (job.target, job.checks), open, killers?, counter);
     let settings = FuzzSettings {
         rng_seed: job.rng_seed,
         limits: job.target.limits(),

@@ -68,6 +68,11 @@ pub trait Subject {
     fn met(&self) -> &[String] {
         &[]
     }
+
+    /// Returns an input that shows the finding of the last run better than the input of that run: by default, none.
+    fn shown_by(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// The result of a run.

@@ -112,6 +112,18 @@ pub fn check(
     let mut edges = disk.edges();
     edges.extend([0, size]);
     edges.sort_unstable();
+    check_edges(read, disk, &edges, moment, buffers)
+}
+
+/// Reads a disk around some offsets, in order, and compares its bytes.
+pub fn check_edges(
+    read: &mut impl GuestRead,
+    disk: &impl ExpectedDisk,
+    edges: &[u64],
+    moment: Moment,
+    buffers: &mut WrittenBuffers,
+) -> OracleResult {
+    let size = disk.size_bytes();
     let mut done = 0;
     for edge in edges {
         let start = edge.saturating_sub(EDGE_BYTES).max(done);

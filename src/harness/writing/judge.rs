@@ -212,7 +212,8 @@ impl WriterJudge {
                 if *request == WriteRequest::Flush {
                     chain.settle();
                 }
-                Ok(())
+                let read = self.compare_edges(request, disk);
+                verdicts.judge_answers(QuestionKind::Read, read).map(|_| ())
             }
             Err(EngineError::NotAsked) => {
                 verdicts.leave_unanswered(kind);
@@ -225,6 +226,16 @@ impl WriterJudge {
             }
             Err(error) => Err(oracles::unexpected_error("written", kind.oracles().0, &error)),
         }
+    }
+
+    /// Reads the open disk around the edges of a request that was carried out. Later requests may hide a mistake there,
+    /// and the end of the session shows it too late.
+    fn compare_edges(&mut self, request: &WriteRequest, disk: &mut impl OpenDisk) -> OracleResult {
+        let Some(changed) = request.changed() else { return Ok(()) };
+        let Self { before, guest, bytes, .. } = self;
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let edges = [changed.start, changed.end];
+        written::check_edges(read, &guest.over(before), &edges, Moment::Open, bytes)
     }
 
     /// Judges the file that the engine has left.
