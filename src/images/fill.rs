@@ -8,8 +8,8 @@ use crate::disk::offsets::GuestOffset;
 use crate::images::content::{STAMP_BYTES, WriteNumber};
 use crate::images::entropy::Entropy;
 
-/// The number of bytes at the beginning of a cluster or subcluster that the fill covers at most; zeros follow. QEMU's
-/// default cluster size has all its bytes filled, and larger ones do not make exported images large.
+/// The number of bytes at the beginning of a cluster that the fill covers at most; zeros follow. QEMU's default cluster
+/// size has all its bytes filled, and larger ones do not make exported images large.
 pub const MAX_FILLED_BYTES: usize = 64 << 10;
 
 /// The number of different fills. Two clusters have the same one only by chance.
@@ -26,8 +26,8 @@ static NOISE: LazyLock<Box<[u8]>> = LazyLock::new(|| {
     words.collect()
 });
 
-/// Returns the bytes of the fill in a part of a cluster or subcluster, without the zeros that follow it. `guest` is the
-/// first byte of that cluster or subcluster, and `part` counts from there.
+/// Returns the bytes of the fill in a part of a cluster, without the zeros that follow it. `guest` is the first byte of
+/// the cluster, and `part` counts from there.
 pub fn fill(guest: GuestOffset, write: WriteNumber, part: Range<usize>) -> &'static [u8] {
     // Sizes are powers of two from 512 on: the low bits of an offset say nothing.
     let mixed = (guest.get() >> 9 ^ u64::from(write.0) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -37,11 +37,9 @@ pub fn fill(guest: GuestOffset, write: WriteNumber, part: Range<usize>) -> &'sta
     &NOISE[first + start..first + end]
 }
 
-/// Returns the part of a cluster or subcluster that lies between its stamps.
-pub fn between_stamps(cell_bytes: u64) -> Range<usize> {
-    // The fill ends there at the latest.
-    let end = usize::try_from(cell_bytes).unwrap_or(usize::MAX) - STAMP_BYTES;
-    STAMP_BYTES..end
+/// Returns the part of a piece of data that lies between the stamps at its edges. The piece has 512 bytes at least.
+pub fn between_stamps(piece: &Range<usize>) -> Range<usize> {
+    piece.start + STAMP_BYTES..piece.end - STAMP_BYTES
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub struct Image {
     /// The contents of the segments that own them.
     bytes: Vec<u8>,
     /// The contents of the segments that refer to static data.
-    referred: Vec<&'static [u8]>,
+    referred: Vec<Referred>,
     /// The parts that the file stores, if it has holes.
     pub(crate) stored: StoredParts,
     /// Guesses of where look-ups end, by offset. Each use checks them, so they may stem from another image.
@@ -37,6 +37,16 @@ struct Segment {
     /// [`Image::referred`].
     position: u32,
     length: u32,
+}
+
+/// A content that consists of static data, and of copied bytes before and behind them.
+#[derive(Clone, Copy, Debug)]
+struct Referred {
+    /// The start in [`Image::bytes`] of the bytes before the static data. The bytes behind them follow there.
+    position: u32,
+    /// The number of bytes before the static data.
+    head_bytes: u32,
+    rest: &'static [u8],
 }
 
 /// The mark of a position that is an index into [`Image::referred`]. [`Image::bytes`] never grows so long (`limits`).
@@ -84,23 +94,39 @@ impl Image {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes `parts`, then `rest`, one after the other from `offset` on; see [`Image::place`]. A long `rest` is
-    /// referred to instead of copied. Only the same parts may be written there again.
+    /// Writes `parts`, then `rest`, one after the other from `offset` on; see [`Image::write_around`].
+    #[inline]
     pub fn write_parts(&mut self, offset: HostOffset, parts: &[&[u8]], rest: &'static [u8]) {
-        let (copied, referred) = match rest.len() < MIN_REFERRED_BYTES {
-            true => (rest, &[][..]),
-            false => (&[][..], rest),
-        };
-        let length = parts.iter().map(|part| part.len()).sum::<usize>() + copied.len();
-        self.note(offset, self.next_position(), length);
-        for part in parts.iter().chain([&copied]) {
-            self.bytes.extend_from_slice(part);
+        self.write_around(offset, parts, rest, &[]);
+    }
+
+    /// Writes `parts`, then `rest`, then `tail`, one after the other from `offset` on; see [`Image::place`]. A long
+    /// `rest` is referred to instead of copied. Only the same bytes may be written there again, in the same parts.
+    #[inline]
+    pub fn write_around(
+        &mut self,
+        offset: HostOffset,
+        parts: &[&[u8]],
+        rest: &'static [u8],
+        tail: &[u8],
+    ) {
+        let position = self.next_position();
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        let head_bytes = self.next_position() - position;
+        let is_referred = rest.len() >= MIN_REFERRED_BYTES;
+        if !is_referred {
+            self.bytes.extend_from_slice(rest);
         }
-        if !referred.is_empty() {
-            // There are at most as many references as segments.
-            let position = REFERRED | u32::try_from(self.referred.len()).unwrap_or(u32::MAX);
-            self.referred.push(referred);
-            self.note(offset.saturating_add(length as u64), position, referred.len());
+        self.bytes.extend_from_slice(tail);
+        let length = head_bytes as usize + rest.len() + tail.len();
+        match is_referred {
+            true => {
+                // There are at most as many references as segments.
+                let index = REFERRED | u32::try_from(self.referred.len()).unwrap_or(u32::MAX);
+                self.referred.push(Referred { position, head_bytes, rest });
+                self.note(offset, index, length);
+            }
+            false => self.note(offset, position, length),
         }
     }
 
@@ -214,18 +240,41 @@ impl Image {
 
     /// Returns the written data in the order of the file.
     pub fn written(&self) -> impl Iterator<Item = Data<'_>> {
-        self.segments.iter().map(|segment| Data {
-            offset: HostOffset::new(segment.offset),
-            bytes: self.content(segment),
+        self.segments.iter().flat_map(move |segment| {
+            let mut at = segment.offset;
+            std::iter::from_fn(move || {
+                let bytes = (at < segment.end()).then(|| self.content(segment, at))?;
+                let offset = HostOffset::new(at);
+                at += bytes.len() as u64;
+                Some(Data { offset, bytes })
+            })
         })
     }
 
-    #[inline]
-    fn content(&self, segment: &Segment) -> &[u8] {
-        let length = segment.length as usize;
+    /// Returns bytes of a segment from the offset `at` on, which lies in it: as many as lie in one piece in memory.
+    #[inline(always)]
+    fn content(&self, segment: &Segment, at: u64) -> &[u8] {
+        let inside = (at - segment.offset) as usize;
+        let left = segment.length as usize - inside;
         match segment.position & REFERRED {
-            0 => &self.bytes[segment.position as usize..][..length],
-            _ => &self.referred[(segment.position ^ REFERRED) as usize][..length],
+            0 => &self.bytes[segment.position as usize + inside..][..left],
+            _ => {
+                let content = self.referred_content(segment.position ^ REFERRED, inside);
+                &content[..content.len().min(left)]
+            }
+        }
+    }
+
+    fn referred_content(&self, index: u32, inside: usize) -> &[u8] {
+        let Referred { position, head_bytes, rest } = self.referred[index as usize];
+        let (position, head) = (position as usize, head_bytes as usize);
+        if inside < head {
+            &self.bytes[position + inside..position + head]
+        } else if inside < head + rest.len() {
+            &rest[inside - head..]
+        } else {
+            // What follows belongs to other segments, and the length of this one cuts it.
+            &self.bytes[position + inside - rest.len()..]
         }
     }
 
@@ -233,13 +282,21 @@ impl Image {
     /// copies it there first.
     fn own(&mut self, index: usize) -> usize {
         let position = self.next_position();
-        let segment = &mut self.segments[index];
-        if segment.position & REFERRED != 0 {
-            let content = self.referred[(segment.position ^ REFERRED) as usize];
-            segment.position = position;
-            self.bytes.extend_from_slice(&content[..segment.length as usize]);
+        let segment = self.segments[index];
+        if segment.position & REFERRED == 0 {
+            return segment.position as usize;
         }
-        segment.position as usize
+        let start = self.bytes.len();
+        self.bytes.resize(start + segment.length as usize, 0);
+        let (before, copy) = self.bytes.split_at_mut(start);
+        let Referred { position: from, head_bytes, rest } =
+            self.referred[(segment.position ^ REFERRED) as usize];
+        let (head, tail) = before[from as usize..].split_at(head_bytes as usize);
+        // The length of the segment cuts them.
+        let whole = head.iter().chain(rest).chain(tail);
+        copy.iter_mut().zip(whole).for_each(|(to, from)| *to = *from);
+        self.segments[index].position = position;
+        start
     }
 
     /// Fills `into` with the bytes from `start` on: those of any number of segments from `first` on, and the holes
@@ -252,14 +309,18 @@ impl Image {
             if segment.offset >= end {
                 break;
             }
-            // Both differences are at most the length of `into` or of a segment.
+            // The difference is at most the length of `into`.
             let target = segment.offset.saturating_sub(start) as usize;
-            let source = start.saturating_sub(segment.offset) as usize;
-            let bytes = &self.content(segment)[source..];
-            let length = bytes.len().min(into.len() - target);
             into[filled..target].fill(0);
-            into[target..target + length].copy_from_slice(&bytes[..length]);
-            filled = target + length;
+            filled = target;
+            let last = segment.end().min(end);
+            let mut at = segment.offset.max(start);
+            while at < last {
+                let bytes = self.content(segment, at);
+                let length = bytes.len().min(into.len() - filled);
+                into[filled..filled + length].copy_from_slice(&bytes[..length]);
+                (filled, at) = (filled + length, at + length as u64);
+            }
         }
         into[filled..].fill(0);
     }
@@ -312,8 +373,10 @@ impl Storage for Image {
         let first = self.first_past(start);
         match self.segments.get(first) {
             Some(segment) if segment.contains(start, into.len()) => {
-                let source = (start - segment.offset) as usize;
-                copy_short(&self.content(segment)[source..source + into.len()], into);
+                match self.content(segment, start).get(..into.len()) {
+                    Some(bytes) => copy_short(bytes, into),
+                    None => self.read_pieces(first, start, into),
+                }
             }
             _ => self.read_pieces(first, start, into),
         }
@@ -338,11 +401,10 @@ impl Storage for Image {
             return Ok(None);
         }
         let first = segment.offset.max(from.get());
-        let last = segment.end().min(until.get());
-        let length = (last - first) / GRAIN_BYTES * GRAIN_BYTES;
+        let content = self.content(segment, first);
+        let length = (until.get() - first).min(content.len() as u64) / GRAIN_BYTES * GRAIN_BYTES;
         if (first - from.get()).is_multiple_of(GRAIN_BYTES) && length > 0 {
-            let start = (first - segment.offset) as usize;
-            let bytes = &self.content(segment)[start..start + length as usize];
+            let bytes = &content[..length as usize];
             return Ok(Some(Data { offset: HostOffset::new(first), bytes }));
         }
         storage::read_widened(self, from, HostOffset::new(first), until, scratch)

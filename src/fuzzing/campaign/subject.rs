@@ -34,19 +34,23 @@ pub struct Supervised<I> {
 }
 
 impl<I: Implementation> Supervised<I> {
-    /// Runs inputs of `target` with `implementation` under test, except `killers`. Their images are verified when
-    /// `checks` says.
+    /// Runs inputs of `target` with `implementation` under test, except `killers`.
     pub fn new(
         implementation: &I,
-        (target, checks): (TargetKind, Checks),
+        target: TargetKind,
         slot: Slot,
         killers: BTreeSet<Vec<u8>>,
         counter: RunCounter,
     ) -> Self {
         let recorder = Rc::new(Recorder::new());
         let runner = Runner::new(implementation, target, FileNames::default(), &recorder);
-        let (cut, skipped, failed) = (None, false, None);
+        let (checks, cut, skipped, failed) = Default::default();
         Self { runner, recorder, slot, counter, checks, cut, killers, skipped, failed }
+    }
+
+    /// Verifies the images of programs at these times.
+    pub fn verified(self, checks: Checks) -> Self {
+        Self { checks, ..self }
     }
 
     /// Returns the program of `input` up to the operation after which a violation was found, if it shows the same

@@ -173,7 +173,7 @@ fn fuzzer<I: Implementation>(
     let killers: Result<BTreeSet<_>, _> =
         killers.iter().map(|path| files::read(path, MAX_INPUT_BYTES)).collect();
     let subject =
-        Supervised::new(implementation, (job.target, job.checks), open, killers?, counter);
+        Supervised::new(implementation, job.target, open, killers?, counter).verified(job.checks);
     let settings = FuzzSettings {
         rng_seed: job.rng_seed,
         limits: job.target.limits(),

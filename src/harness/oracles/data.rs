@@ -12,7 +12,6 @@ pub mod inside;
 
 use std::ops::Range;
 
-use crate::disk::clusters::SUBCLUSTERS;
 use crate::disk::limits::MAX_INFLATED_BYTES;
 use crate::disk::offsets::GuestOffset;
 use crate::harness::engine::{EngineError, OpenDisk};
@@ -272,9 +271,9 @@ pub fn expect(model: &Model, start: GuestOffset, into: &mut [u8]) {
     }
 }
 
-/// Adds stamps of the right write to `expected` if `actual` has them at inner edges of subclusters. If a snapshot
-/// shares a host cluster and holds the subclusters of one write as several pieces, the build stamps the edges of
-/// these pieces, too.
+/// Adds stamps of the right write, or zeros, to `expected` if `actual` has them at inner edges of subclusters. If a
+/// snapshot shares a host cluster and holds the subclusters of one write as several pieces, the build stamps the edges
+/// of these pieces, too, and leaves room for that at all other edges.
 pub fn admit_inner_stamps(model: &Model, start: GuestOffset, expected: &mut [u8], actual: &[u8]) {
     for (part, there) in parts_in(model, start, expected.len()) {
         admit_in(&part, part.start, &mut expected[there.clone()], &actual[there]);
@@ -284,17 +283,18 @@ pub fn admit_inner_stamps(model: &Model, start: GuestOffset, expected: &mut [u8]
 /// Does the same in one part of the disk that contains both ranges.
 fn admit_in(visible: &Visible, start: u64, expected: &mut [u8], actual: &[u8]) {
     let PieceState::Normal(_, write) = visible.piece.state else { return };
-    // Only images with subclusters have inner stamps, and they have no looks.
-    if write == WriteNumber::NONE || write.look().is_some() {
+    let cell = visible.cell_bytes;
+    // Only images with subclusters have inner stamps.
+    if write == WriteNumber::NONE || cell == visible.cluster_size.bytes() {
         return;
     }
-    let cell = visible.cluster_size.bytes() / u64::from(SUBCLUSTERS);
     let end = start.saturating_add(expected.len() as u64);
     for at in (start / cell * cell..end).step_by(cell as usize) {
         for edge in [at, at + cell - STAMP_BYTES as u64] {
-            let stamp = stamp(GuestOffset::new(edge), write);
-            if cut(actual, start, edge).is_some_and(|(cut, part)| cut == &stamp[part]) {
-                overlay(expected, start, edge, &stamp);
+            for content in [stamp(GuestOffset::new(edge), write), [0; STAMP_BYTES]] {
+                if cut(actual, start, edge).is_some_and(|(cut, part)| cut == &content[part]) {
+                    overlay(expected, start, edge, &content);
+                }
             }
         }
     }
@@ -316,7 +316,7 @@ fn has_content(state: &PieceState) -> bool {
 
 /// Fills `into` with the bytes that a guest reads from `start` on, within one part of the disk. `into` is zeroed.
 fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
-    let Visible { piece, piece_end, cluster_size, cell_bytes, size_bytes, .. } = *visible;
+    let Visible { piece, piece_end, cluster_size, size_bytes, .. } = *visible;
     if !has_content(&piece.state) {
         return;
     }
@@ -346,11 +346,9 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
                         .into_iter()
                         .filter(|edge| *edge < end && edge + STAMP_BYTES as u64 > start)
                         .for_each(|edge| stamp_at(edge, write, into));
-                    // The cells that overlap `into`.
-                    let first = at.max(start / cell_bytes * cell_bytes);
-                    for cell in (first..next.min(end)).step_by(cell_bytes as usize) {
-                        overlay_fill(into, start, cell, write, between_stamps(cell_bytes));
-                    }
+                    let cluster = at & !cluster_size.mask();
+                    let piece = (at - cluster) as usize..(next - cluster) as usize;
+                    overlay_fill(into, start, cluster, write, between_stamps(&piece));
                 }
             },
             PieceState::Compressed(write, shape) => {
@@ -364,10 +362,16 @@ fn expect_of(visible: &Visible, start: GuestOffset, into: &mut [u8]) {
     }
 }
 
-/// Copies the fill of a part of the cell at `cell` that overlaps `content` (which begins at `start`).
-fn overlay_fill(content: &mut [u8], start: u64, cell: u64, write: WriteNumber, part: Range<usize>) {
-    let at = cell + part.start as u64;
-    overlay(content, start, at, fill(GuestOffset::new(cell), write, part));
+/// Copies the fill of a part of the cluster at `cluster` that overlaps `content` (which begins at `start`).
+fn overlay_fill(
+    content: &mut [u8],
+    start: u64,
+    cluster: u64,
+    write: WriteNumber,
+    part: Range<usize>,
+) {
+    let at = cluster + part.start as u64;
+    overlay(content, start, at, fill(GuestOffset::new(cluster), write, part));
 }
 
 /// Copies the part of `bytes` (which begin at `at`) that overlaps `content` (which begins at `start`).

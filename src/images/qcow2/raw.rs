@@ -9,7 +9,7 @@ use crate::images::image::Image;
 use crate::images::qcow2::encoding::sizes::Sizes;
 
 use super::builder::Builder;
-use super::serialise::write_whole;
+use super::serialise::{DataCluster, write_whole};
 use super::tables::{ClusterMapping, Compressed, Extended};
 
 impl Builder {
@@ -73,7 +73,9 @@ impl Builder {
             }
             ClusterMapping::Extended(Extended { host: Some(_), bitmap, writes }) => {
                 let writes = self.tables.writes(writes);
-                self.write_subclusters(image, (guest, at), bitmap, writes, bitmap.allocated);
+                // Only the active disk is written.
+                let cluster = DataCluster { guest, host: at, is_shared: false };
+                self.write_subclusters(image, cluster, bitmap, writes, bitmap.allocated);
             }
             ClusterMapping::Unallocated | ClusterMapping::Zero(_) | ClusterMapping::Extended(_) => {
             }

@@ -203,27 +203,26 @@ impl Builder {
                 // In a raw data file, the bytes of zero subclusters are zeros.
                 let said = if self.plan.has_raw_data_file() { bitmap.allocated } else { !0 };
                 let writes = self.tables.writes(writes);
-                self.write_subclusters(image, (guest, host), bitmap, writes, said);
+                let is_shared = self.host_references(host) != 1;
+                let cluster = DataCluster { guest, host, is_shared };
+                self.write_subclusters(image, cluster, bitmap, writes, said);
             }
         }
     }
 
-    /// Writes the data of a cluster with subclusters: the runs that begin with a subcluster of `said`. The data of
-    /// guest offset `guest` lie at `host`.
+    /// Writes the data of a cluster with subclusters: the runs that begin with a subcluster of `said`.
     pub(super) fn write_subclusters(
         &self,
         image: &mut Image,
-        (guest, host): (GuestOffset, HostOffset),
+        cluster: DataCluster,
         bitmap: Subclusters,
         writes: &SubclusterWrites,
         said: u32,
     ) {
-        let length = self.plan.geometry.cell_bytes();
+        let length = self.plan.geometry.cell_bytes() as usize;
         for run in written_runs(bitmap, writes).filter(|run| said & 1 << run.start != 0) {
-            let delta = u64::from(run.start) * length;
-            let (guest, host) = (guest.saturating_add(delta), host.saturating_add(delta));
-            let cells = u64::from(run.end - run.start);
-            write_cells(image, (guest, host), (length, cells), writes[run.start as usize]);
+            let bytes = run.start as usize * length..run.end as usize * length;
+            write_run(image, cluster, bytes, length, writes[run.start as usize]);
         }
     }
 }
@@ -260,39 +259,64 @@ pub(super) fn write_whole(
     (guest, host): (GuestOffset, HostOffset),
     write: WriteNumber,
 ) {
-    let Some(look) = write.look() else {
-        return write_cells(image, (guest, host), (cluster_size.bytes(), 1), write);
-    };
-    let edges = LookOfCluster::new(look, cluster_size);
-    image.write_parts(host.saturating_add(edges.sector_at), &[], look.sector());
-    if let Some(at) = edges.stamp_at {
-        image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
+    let stamp_at = |at: u64| stamp(guest.saturating_add(at), write);
+    if let Some(look) = write.look() {
+        let edges = LookOfCluster::new(look, cluster_size);
+        image.write_parts(host.saturating_add(edges.sector_at), &[], look.sector());
+        edges
+            .stamp_at
+            .into_iter()
+            .for_each(|at| image.write(host.saturating_add(at), &stamp_at(at)));
+        let between = edges.between(cluster_size);
+        let at = host.saturating_add(between.start as u64);
+        return image.write_parts(at, &[], fill(guest, write, between));
     }
-    let between = edges.between(cluster_size);
-    let at = host.saturating_add(between.start as u64);
-    image.write_parts(at, &[], fill(guest, write, between));
+    let cluster = DataCluster { guest, host, is_shared: false };
+    let bytes = 0..cluster_size.bytes_usize();
+    write_run(image, cluster, bytes, cluster_size.bytes_usize(), write);
 }
 
-/// Writes a piece of data that consists of whole cells, each as long as a cluster or a subcluster: stamps at both edges
-/// of the piece, and the fill of each cell. The fill leaves room for stamps at the inner edges: a snapshot that shares
-/// the cluster may hold the same cells as several pieces.
+/// A cluster of data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DataCluster {
+    /// The first guest byte.
+    pub(super) guest: GuestOffset,
+    /// The offset of its data in the file.
+    pub(super) host: HostOffset,
+    /// A snapshot shares the data, and may hold the same subclusters as other runs.
+    pub(super) is_shared: bool,
+}
+
+/// Writes a part of a cluster that is one piece of data: stamps at both edges, and the fill between them. In a cluster
+/// that is shared, the fill leaves room for the stamps of other runs, at the edges of the subclusters of `cell_bytes`.
 #[inline]
-pub(super) fn write_cells(
+fn write_run(
     image: &mut Image,
-    (guest, host): (GuestOffset, HostOffset),
-    (cell_bytes, cells): (u64, u64),
+    cluster: DataCluster,
+    bytes: Range<usize>,
+    cell_bytes: usize,
     write: WriteNumber,
 ) {
-    let first_stamp = stamp(guest, write);
-    for cell in 0..cells {
-        let start = cell * cell_bytes;
-        let parts: &[&[u8]] = if cell == 0 { &[&first_stamp] } else { &[] };
-        let skipped = if cell == 0 { 0 } else { STAMP_BYTES as u64 };
-        let filled = fill(guest.saturating_add(start), write, between_stamps(cell_bytes));
-        image.write_parts(host.saturating_add(start + skipped), parts, filled);
+    let DataCluster { guest, host, is_shared } = cluster;
+    let stamp_at = |at: usize| stamp(guest.saturating_add(at as u64), write);
+    let on_host = |at: usize| host.saturating_add(at as u64);
+    let between = between_stamps(&bytes);
+    let filled = fill(guest, write, between.clone());
+    let (start, end) = (bytes.start, between.end);
+    if !is_shared && filled.len() == between.len() {
+        return image.write_around(on_host(start), &[&stamp_at(start)], filled, &stamp_at(end));
     }
-    let last = cells * cell_bytes - STAMP_BYTES as u64;
-    image.write(host.saturating_add(last), &stamp(guest.saturating_add(last), write));
+    image.write(on_host(start), &stamp_at(start));
+    if is_shared {
+        for cell in bytes.step_by(cell_bytes) {
+            let between = between_stamps(&(cell..cell + cell_bytes));
+            let at = on_host(between.start);
+            image.write_parts(at, &[], fill(guest, write, between));
+        }
+    } else {
+        image.write_parts(on_host(between.start), &[], filled);
+    }
+    image.write(on_host(end), &stamp_at(end));
 }
 
 /// Writes stamps to the first and the last bytes of a piece of data, and nothing between them.
