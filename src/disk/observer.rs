@@ -36,6 +36,10 @@ closed! {
         Check = "check",
         /// The engine carries out requests.
         Write = "write",
+        /// An engine that reports no events reads the files.
+        FileReads = "file reads",
+        /// An engine that reports no events writes the file at the top.
+        FileWrites = "file writes",
     }
 }
 
@@ -303,6 +307,10 @@ closed! {
         Uncounted = "uncounted clusters",
         /// Questions of the program.
         Questions = "questions",
+        /// Reads of the files by an engine that reports no events, at most 1,024.
+        FileReads = "file reads",
+        /// Its writes to the file at the top.
+        FileWrites = "file writes",
     }
 }
 

@@ -19,7 +19,7 @@ use crate::images::files::{FileNames, Images, LayerFile, LayerFiles};
 use crate::images::image::Image;
 use crate::programs::CutKind;
 
-use super::meter::Meter;
+use super::meter::{FileAccess, Meter};
 use super::written_file::WrittenFile;
 
 /// A chain of images. The first layer holds the files of the image to open; each next layer is the backing file of the
@@ -49,6 +49,8 @@ pub struct ChainLayer {
 #[derive(Clone, Debug)]
 pub struct ChainFile {
     files: Arc<LayerFiles>,
+    /// The layer, counted from the top.
+    depth: usize,
     part: LayerFile,
     meter: Arc<Meter>,
     bytes: ByteSource,
@@ -73,22 +75,24 @@ impl Chain {
 
     /// Creates the chain of all layers of `images`. Counts reads on `meter`.
     pub(crate) fn metered(images: &Images, meter: &Arc<Meter>) -> Self {
-        let layers = images.layers().map(|files| ChainLayer::new(files, meter, |_| None));
+        let layers = images.layers().enumerate();
+        let layers = layers.map(|(depth, files)| ChainLayer::new(depth, files, meter, |_| None));
         Self { layers: layers.collect() }
     }
 
     /// Creates the chain of `images`, whose reads `damage` changes.
     pub(crate) fn damaged(images: &Images, damage: &Damage, meter: &Arc<Meter>) -> Self {
         let layers = images.layers().enumerate().map(|(depth, files)| {
-            ChainLayer::new(files, meter, |file| damage.read_faults(depth, file).map(Arc::new))
+            let faults = |file| damage.read_faults(depth, file).map(Arc::new);
+            ChainLayer::new(depth, files, meter, faults)
         });
         Self { layers: layers.collect() }
     }
 
     /// Creates the chain of all layers of `images`, for an engine that writes: the image at the top is a copy that can
-    /// be written. Its writes are kept if there are cuts.
-    pub(crate) fn writable(images: &Images, has_cuts: bool) -> Self {
-        let mut chain = Self::new(images);
+    /// be written. Its writes are kept if there are cuts. Counts reads on `meter`.
+    pub(crate) fn writable(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
+        let mut chain = Self::metered(images, meter);
         let image = &mut chain.layers[0].image;
         // The layer keeps its own bytes no longer: those that can be written are the only copy.
         let built = std::mem::take(&mut Arc::make_mut(&mut image.files).image);
@@ -210,8 +214,9 @@ impl Chain {
 }
 
 impl ChainLayer {
-    /// Creates the layer of `files`. `faults` returns the faults that reads of a file meet.
+    /// Creates the layer of `files` at `depth`. `faults` returns the faults that reads of a file meet.
     fn new(
+        depth: usize,
         files: &Arc<LayerFiles>,
         meter: &Arc<Meter>,
         faults: impl Fn(LayerFile) -> Option<Arc<ReadFaults>>,
@@ -219,7 +224,7 @@ impl ChainLayer {
         let file = |part| {
             let (files, meter) = (Arc::clone(files), Arc::clone(meter));
             let bytes = faults(part).map_or(ByteSource::Built, ByteSource::Faulty);
-            ChainFile { files, part, meter, bytes }
+            ChainFile { files, depth, part, meter, bytes }
         };
         Self {
             image: file(LayerFile::Image),
@@ -259,7 +264,14 @@ impl ChainFile {
     /// # Errors
     /// The file is not open for writing, or an engine has written 256 MiB to it.
     pub fn write_at(&self, offset: HostOffset, bytes: &[u8]) -> Result<(), StorageError> {
+        self.meter.trace(FileAccess { is_write: true, ..self.read_of(offset) });
         self.writable(offset)?.write_at(offset, bytes)
+    }
+
+    /// Returns the access of a read.
+    #[inline(always)]
+    fn read_of(&self, offset: HostOffset) -> FileAccess {
+        FileAccess { depth: self.depth, file: self.part, offset, is_write: false }
     }
 
     /// Cuts the file to `length_bytes`, or appends a hole.
@@ -318,7 +330,7 @@ impl Storage for ChainFile {
 
     #[inline]
     fn read_at(&self, offset: HostOffset, into: &mut [u8]) -> Result<(), StorageError> {
-        self.meter.count_read(offset)?;
+        self.meter.count_read(self.read_of(offset))?;
         self.meter.count_bytes(into.len());
         match &self.bytes {
             ByteSource::Built => self.built().read_at(offset, into),
@@ -327,7 +339,7 @@ impl Storage for ChainFile {
     }
 
     fn stored(&self, from: HostOffset, until: HostOffset) -> Result<Stored, StorageError> {
-        self.meter.count_read(from)?;
+        self.meter.count_read(self.read_of(from))?;
         match &self.bytes {
             ByteSource::Written(file) => file.read(|image| image.stored(from, until)),
             _ => self.built().stored(from, until),
@@ -345,7 +357,7 @@ impl Storage for ChainFile {
             // The bytes may change, and are copied.
             return storage::read_widened(self, from, from, until, scratch);
         }
-        self.meter.count_read(from)?;
+        self.meter.count_read(self.read_of(from))?;
         let data = match &self.bytes {
             ByteSource::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
             _ => self.built().next_data(from, until, scratch)?,

@@ -39,6 +39,12 @@ pub trait Engine {
         KnownFindings::default()
     }
 
+    /// Reports whether the engine reports events of its own to an observer. By default, it does not: the harness then
+    /// reports the parts of the files that the engine reads and writes.
+    fn reports_events(&self) -> bool {
+        false
+    }
+
     /// Begins a rehearsal, if the engine wants one: the harness judges the next image twice, and discards the first
     /// verdict. The engine answers as well as it can, and learns the questions about the image before it has to answer
     /// them. By default, there is none.
@@ -320,6 +326,10 @@ macro_rules! pass_on_to_engine {
 
         fn policy(&self) -> $crate::harness::claims::EnginePolicy {
             self.engine.policy()
+        }
+
+        fn reports_events(&self) -> bool {
+            self.engine.reports_events()
         }
 
         fn begin_rehearsal(&mut self) -> bool {

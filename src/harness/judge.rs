@@ -18,6 +18,7 @@ use crate::harness::oracles::{OracleResult, Violation};
 use crate::images::entropy::Entropy;
 use crate::programs::Question;
 
+use super::accesses::AccessReport;
 use super::case::Case;
 use super::chain::Chain;
 use super::known::KnownFindings;
@@ -36,6 +37,7 @@ pub(super) struct Judge {
     bytes: oracles::data::DataBuffers,
     snapshot: oracles::snapshots::SnapshotBuffers,
     meter: Arc<Meter>,
+    accesses: AccessReport,
     verdicts: Verdicts,
     /// The engine has walked the disk of the last image, and the oracles found no fault in the extents.
     is_walked: bool,
@@ -152,7 +154,10 @@ impl Judge {
         if case.in_full {
             self.known.clear();
         }
-        let Some(reads) = self.judge_answers(engine, &chain, &context, entropy)? else {
+        AccessReport::begin(engine, meter, observer);
+        let answered = self.judge_answers(engine, &chain, &context, entropy);
+        self.accesses.end(case.images, meter, observer);
+        let Some(reads) = answered? else {
             // A known finding: the engine does not open the image.
             return Ok(());
         };

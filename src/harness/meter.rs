@@ -1,12 +1,16 @@
-//! Counts the reads of a chain's files, and makes one of them fail.
+//! Counts the reads of a chain's files, makes one of them fail, and keeps a trace of the accesses.
+
+mod trace;
 
 use std::io::ErrorKind;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use crate::disk::error::StorageError;
-use crate::disk::offsets::HostOffset;
+
+use trace::AccessTrace;
+pub(super) use trace::FileAccess;
 
 /// The error kind of a read that fails on purpose.
 pub const INJECTED: ErrorKind = ErrorKind::Other;
@@ -20,6 +24,8 @@ pub struct Meter {
     reads: AtomicU64,
     bytes: AtomicU64,
     fail_at: AtomicU64,
+    is_traced: AtomicBool,
+    trace: OnceLock<Box<AccessTrace>>,
 }
 
 impl Meter {
@@ -47,14 +53,46 @@ impl Meter {
         self.bytes.load(Relaxed)
     }
 
+    /// Begins a trace of the accesses.
+    pub(super) fn begin_trace(&self) {
+        self.trace.get_or_init(|| Box::new(AccessTrace::new())).clear();
+        self.is_traced.store(true, Relaxed);
+    }
+
+    /// Interrupts the trace while others than the engine access the files. Returns true if there was one.
+    pub(super) fn interrupt_trace(&self) -> bool {
+        self.is_traced.swap(false, Relaxed)
+    }
+
+    /// Goes on with a trace that [`Meter::interrupt_trace`] interrupted.
+    pub(super) fn resume_trace(&self, was_traced: bool) {
+        self.is_traced.store(was_traced, Relaxed);
+    }
+
+    /// Ends the trace, and returns its accesses; none if no trace has begun, or if several threads made them.
+    pub(super) fn end_trace(&self) -> impl Iterator<Item = FileAccess> {
+        let was_traced = self.interrupt_trace();
+        let trace = self.trace.get().filter(|_| was_traced);
+        trace.into_iter().flat_map(|trace| trace.accesses())
+    }
+
+    /// Adds an access to the trace, if one has begun.
+    #[inline]
+    pub(super) fn trace(&self, access: FileAccess) {
+        if self.is_traced.load(Relaxed) {
+            self.trace.get().into_iter().for_each(|trace| trace.add(access));
+        }
+    }
+
     /// Counts a read, and fails if it is the one that must fail.
     #[inline]
-    pub(super) fn count_read(&self, offset: HostOffset) -> Result<(), StorageError> {
+    pub(super) fn count_read(&self, access: FileAccess) -> Result<(), StorageError> {
+        self.trace(access);
         let read = self.reads.load(Relaxed);
         // An exchange would cost more than the rest of most reads.
         self.reads.store(read.wrapping_add(1), Relaxed);
         match read == self.fail_at.load(Relaxed) {
-            true => Err(StorageError { offset, kind: INJECTED }),
+            true => Err(StorageError { offset: access.offset, kind: INJECTED }),
             false => Ok(()),
         }
     }
@@ -69,7 +107,7 @@ impl Meter {
 impl Default for Meter {
     /// Creates a meter that counts from 0 and lets no read fail.
     fn default() -> Self {
-        let (reads, bytes) = Default::default();
-        Self { reads, bytes, fail_at: AtomicU64::new(u64::MAX) }
+        let (reads, bytes, is_traced, trace) = Default::default();
+        Self { reads, bytes, fail_at: AtomicU64::new(u64::MAX), is_traced, trace }
     }
 }

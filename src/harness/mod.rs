@@ -1,5 +1,6 @@
 //! One run and its verdict: the engine interface, the reference model, the oracles and the targets.
 
+mod accesses;
 pub(crate) mod case;
 pub mod chain;
 mod chain_error;

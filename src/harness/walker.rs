@@ -61,6 +61,10 @@ impl<O: Observer> Engine for Walker<O> {
         "map_extents"
     }
 
+    fn reports_events(&self) -> bool {
+        O::OBSERVES
+    }
+
     fn claims(&self) -> Claims {
         Claims::ALL
     }

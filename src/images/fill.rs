@@ -10,7 +10,7 @@ use crate::images::entropy::Entropy;
 
 /// The number of bytes at the beginning of a cluster that the fill covers at most; zeros follow. QEMU's default cluster
 /// size has all its bytes filled, and larger ones do not make exported images large.
-pub const MAX_FILLED_BYTES: usize = 64 << 10;
+pub const MAX_FILL_BYTES: usize = 64 << 10;
 
 /// The number of different fills. Two clusters have the same one only by chance.
 const FILLS: usize = 1 << 13;
@@ -20,7 +20,7 @@ const FILL_STRIDE_BYTES: usize = 8;
 /// Bytes in random order, none of them 0. The process makes them once.
 static NOISE: LazyLock<Box<[u8]>> = LazyLock::new(|| {
     let mut entropy = Entropy::new(0x66_69_6c_6c);
-    let length = MAX_FILLED_BYTES + FILLS * FILL_STRIDE_BYTES;
+    let length = MAX_FILL_BYTES + FILLS * FILL_STRIDE_BYTES;
     let not_zero = |byte: u8| if byte == 0 { 0xff } else { byte };
     let words = (0..length / 8).flat_map(|_| entropy.next_u64().to_le_bytes().map(not_zero));
     words.collect()
@@ -32,7 +32,7 @@ pub fn fill(guest: GuestOffset, write: WriteNumber, part: Range<usize>) -> &'sta
     // Sizes are powers of two from 512 on: the low bits of an offset say nothing.
     let mixed = (guest.get() >> 9 ^ u64::from(write.0) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let first = (mixed >> 48) as usize % FILLS * FILL_STRIDE_BYTES;
-    let end = part.end.min(MAX_FILLED_BYTES);
+    let end = part.end.min(MAX_FILL_BYTES);
     let start = part.start.min(end);
     &NOISE[first + start..first + end]
 }
@@ -61,8 +61,8 @@ mod tests {
     fn a_part_is_cut_at_the_end_of_the_fill() {
         let part = |part| fill(GuestOffset::ZERO, WriteNumber(1), part);
         let whole = part(0..1 << 21);
-        assert_eq!(whole.len(), MAX_FILLED_BYTES);
+        assert_eq!(whole.len(), MAX_FILL_BYTES);
         assert_eq!(part(16..500), &whole[16..500]);
-        assert!(part(MAX_FILLED_BYTES + 1..1 << 21).is_empty());
+        assert!(part(MAX_FILL_BYTES + 1..1 << 21).is_empty());
     }
 }

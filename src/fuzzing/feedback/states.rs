@@ -21,6 +21,7 @@ pub const fn events_of(state: State) -> &'static [Event] {
         State::Emit => EMIT,
         State::Check => CHECK,
         State::Write => WRITE,
+        State::FileReads | State::FileWrites => FILE_ACCESSES,
     }
 }
 
@@ -125,6 +126,24 @@ const EMIT: &[Event] =
     &[Start, Unallocated, ZeroPlain, ZeroAllocated, Normal, Compressed, UnallocatedSubclusters];
 const CHECK: &[Event] = &[Start, Snapshot, Walk, Lookup, Read, Stopped, Failed];
 const WRITE: &[Event] = &[Start, Unallocated, ZeroPlain, Normal, Resized, Checkpoint, Flushed, Cut];
+const FILE_ACCESSES: &[Event] = &[
+    Start,
+    Header,
+    Metadata,
+    Directory,
+    Table,
+    SharedTable,
+    Block,
+    Snapshot,
+    Bitmap,
+    Compressed,
+    Normal,
+    Piece,
+    Backing,
+    DataFile,
+    Extent,
+    PastFile,
+];
 
 /// The place of an event that cannot happen in a state.
 const NOT_LISTED: u8 = u8::MAX;

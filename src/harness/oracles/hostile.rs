@@ -34,6 +34,14 @@ pub struct HostileBuffers {
     meter: Arc<Meter>,
 }
 
+impl HostileBuffers {
+    /// Returns the meter of the next image, on which no engine counts any more.
+    pub fn renewed_meter(&mut self) -> Arc<Meter> {
+        Meter::renew(&mut self.meter);
+        Arc::clone(&self.meter)
+    }
+}
+
 /// Judges the engine's answers about a damaged image, and reports their events to `observer`. Without the damage, its
 /// disk would have the extents `expected`.
 ///
@@ -48,7 +56,6 @@ pub fn check<E: Engine, O: Observer>(
     verdicts: &mut Verdicts,
 ) -> Result<RawOutcome, Box<Violation>> {
     let HostileBuffers { whole, other, clipped, refusals, meter } = buffers;
-    Meter::renew(meter);
     let chain = Chain::damaged(case.images, case.damage, meter);
     let fuel = Fuel::of_chain(case.images.written_bytes(), chain.layers().len());
     whole.clear();

@@ -71,6 +71,17 @@ pub struct RawFile<'f> {
 }
 
 impl RawJudge {
+    /// Returns the meter of the next file, on which no engine counts any more.
+    pub fn renewed_meter(&mut self) -> Arc<Meter> {
+        Meter::renew(&mut self.meter);
+        Arc::clone(&self.meter)
+    }
+
+    /// Returns the file that was judged last, as an image.
+    pub fn images(&self) -> &Images {
+        &self.file
+    }
+
     /// Judges the engine's answers about a file, and reports their events to `observer`.
     ///
     /// # Errors
@@ -86,7 +97,6 @@ impl RawJudge {
         let entropy = &mut Entropy::new(u64::from(crc32fast::hash(input)));
         let fuel = Fuel::of_file(input.len() as u64);
         let Self { whole, other, meter, .. } = self;
-        Meter::renew(meter);
         self.file.become_file(format, input, extents);
         let chain = Chain::metered(&self.file, meter);
         let measured = MeasuredChain { chain: &chain, meter, span_bits: u64::BITS - 1 };

@@ -2,6 +2,7 @@
 
 use crate::disk::extent::Extent;
 use crate::disk::observer::Observer;
+use crate::harness::accesses::AccessReport;
 use crate::harness::claims::Claim;
 use crate::harness::engine::Engine;
 use crate::harness::model::Model;
@@ -51,6 +52,7 @@ pub struct Hostile<E, O: Observer = ()> {
     model: Model,
     expected: Vec<Extent>,
     buffers: hostile::HostileBuffers,
+    accesses: AccessReport,
     verdicts: Verdicts,
     second: Option<Opinion>,
 }
@@ -58,10 +60,10 @@ pub struct Hostile<E, O: Observer = ()> {
 impl<E: Engine, O: Observer> Hostile<E, O> {
     /// Creates the target with `engine` under test. VM and build report events to `observer`.
     pub fn observed(engine: E, observer: O) -> Self {
-        let (pipeline, buffers, model, expected) = Default::default();
+        let (pipeline, buffers, accesses, model, expected) = Default::default();
         let verdicts = Verdicts::knowing(engine.known_findings());
         let second = None;
-        Self { engine, observer, pipeline, model, expected, buffers, verdicts, second }
+        Self { engine, observer, pipeline, model, expected, buffers, accesses, verdicts, second }
     }
 
     /// Uses `names` for the files of images that name each other.
@@ -72,7 +74,17 @@ impl<E: Engine, O: Observer> Hostile<E, O> {
 
 impl<E: Engine, O: Observer> Target for Hostile<E, O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, pipeline, model, expected, buffers, verdicts, second } = self;
+        let Self {
+            engine,
+            observer,
+            pipeline,
+            model,
+            expected,
+            buffers,
+            accesses,
+            verdicts,
+            second,
+        } = self;
         let claims = engine.claims();
         let checksum = crc32fast::hash(&pipeline.load(input, &claims));
         let mut entropy = Entropy::new(u64::from(checksum));
@@ -95,7 +107,10 @@ impl<E: Engine, O: Observer> Target for Hostile<E, O> {
             }
             let memory = MemoryMeter::begin();
             let damaged = (case, &expected[..]);
+            let meter = buffers.renewed_meter();
+            AccessReport::begin(engine, &meter, observer);
             let judged = hostile::check(engine, damaged, &mut entropy, observer, buffers, verdicts);
+            accesses.end(case.images, &meter, observer);
             let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed)?;
             verdicts.judge(memory.check(engine.policy().memory))?;
             match judged {

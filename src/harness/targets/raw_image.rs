@@ -6,6 +6,7 @@ use crate::formats::probe::probe;
 use crate::formats::vmdk::constants::SPARSE_MAGIC;
 use crate::formats::vmdk::head::ImageLayout;
 use crate::formats::vpc::constants::{COOKIE, FOOTER_BYTES};
+use crate::harness::accesses::AccessReport;
 use crate::harness::claims::Claims;
 use crate::harness::engine::Engine;
 use crate::harness::oracles::memory::MemoryMeter;
@@ -53,6 +54,7 @@ pub struct RawImage<E, O: Observer = ()> {
     observer: O,
     recount: Recount,
     judge: RawJudge,
+    accesses: AccessReport,
     verdicts: Verdicts,
 }
 
@@ -61,7 +63,8 @@ impl<E: Engine, O: Observer> RawImage<E, O> {
     pub fn observed(engine: E, observer: O) -> Self {
         let recount = Recount::bounded(MAX_FILE_REFERENCES);
         let verdicts = Verdicts::knowing(engine.known_findings());
-        Self { engine, observer, recount, judge: RawJudge::default(), verdicts }
+        let (judge, accesses) = Default::default();
+        Self { engine, observer, recount, judge, accesses, verdicts }
     }
 }
 
@@ -100,7 +103,7 @@ fn ends_like_vhd(file: &[u8]) -> bool {
 
 impl<E: Engine, O: Observer> Target for RawImage<E, O> {
     fn run(&mut self, input: &[u8], _checks: Checks) -> Result<Outcome, Box<Failure>> {
-        let Self { engine, observer, recount, judge, verdicts } = self;
+        let Self { engine, observer, recount, judge, accesses, verdicts } = self;
         let format = format_of(input, &engine.claims());
         if format == ImageFormat::Qcow2 {
             // The recount must end without a panic. Any result is correct for a file of any content.
@@ -115,7 +118,10 @@ impl<E: Engine, O: Observer> Target for RawImage<E, O> {
             engine.end_rehearsal();
         }
         let memory = MemoryMeter::begin();
+        let meter = judge.renewed_meter();
+        AccessReport::begin(engine, &meter, observer);
         let judged = judge.judge(engine, &file, observer, verdicts);
+        accesses.end(judge.images(), &meter, observer);
         let judged = verdicts.judge_end(engine.take_end(), judged, RawOutcome::Failed);
         let judged = judged.and_then(|outcome| {
             verdicts.judge(memory.check(engine.policy().memory))?;

@@ -1,13 +1,17 @@
 //! Carries out the requests of a program through an engine, and judges the disk that a guest then sees and the file
 //! that the engine leaves.
 
+use std::sync::Arc;
+
 use crate::disk::extent::{Extent, Window};
 use crate::disk::observer::{Event, Observer, State};
+use crate::harness::accesses::AccessReport;
 use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::claims::SizePolicy;
 use crate::harness::engine::{Engine, EngineError, OpenDisk};
 use crate::harness::idle::QuestionKind;
+use crate::harness::meter::Meter;
 use crate::harness::model::Model;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::data::GuestRead;
@@ -35,6 +39,8 @@ pub(crate) struct WriterJudge {
     /// The disk of one snapshot.
     snapshot: Model,
     guest: GuestDisk,
+    meter: Arc<Meter>,
+    accesses: AccessReport,
     pub(super) reader: Walker,
     pub(super) recount: Recount,
     extents: Vec<Extent>,
@@ -65,8 +71,12 @@ impl WriterJudge {
         let cluster_bytes = case.journals.first().map_or(1, |top| top.cluster_size.bytes());
         self.guest.begin(self.before.virtual_size_bytes(), cluster_bytes);
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
-        let chain = Chain::writable(case.images, has_cuts);
+        Meter::renew(&mut self.meter);
+        self.meter.restart(u64::MAX);
+        let chain = Chain::writable(case.images, has_cuts, &self.meter);
+        AccessReport::begin(engine, &self.meter, observer);
         let ran = self.sessions(engine, case, &chain, observer, verdicts);
+        self.accesses.end(case.images, &self.meter, observer);
         let written = chain.into_written();
         let judged = match ran {
             Ok(true) => self
@@ -97,12 +107,14 @@ impl WriterJudge {
                 return Ok(false);
             }
             observer.event(State::Write, Event::Checkpoint);
+            let was_traced = self.meter.interrupt_trace();
             self.judge_cuts(engine, case, verdicts)?;
             chain.note_closed();
             self.guest.settle();
             if sessions.peek().is_some() {
                 self.closed(case, &chain.as_written())?;
             }
+            self.meter.resume_trace(was_traced);
         }
         Ok(true)
     }

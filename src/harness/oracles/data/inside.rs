@@ -2,8 +2,7 @@
 //! clusters of a piece, and in the middle of clusters. That costs too much for every run, so the entropy of the input
 //! decides which parts to check. An engine that is judged by its reads alone has all of them checked.
 //!
-//! Does not check: the inside of compressed clusters on larger disks; what lies in larger clusters behind the fill,
-//! where the data are zeros.
+//! Does not check: the inside of compressed clusters on larger disks; the zeros behind the fill of larger clusters.
 //!
 //! # Arithmetic
 //! A part of the model is not empty, and a disk ends before 2^63. A window that begins before a part is cut there.
@@ -13,7 +12,7 @@ use crate::harness::engine::OpenDisk;
 use crate::harness::model::{Model, PieceState, Visible};
 use crate::harness::oracles::OracleResult;
 use crate::images::entropy::Entropy;
-use crate::images::fill::MAX_FILLED_BYTES;
+use crate::images::fill::MAX_FILL_BYTES;
 
 use super::{DataBuffers, check_range, too_deep};
 
@@ -22,11 +21,11 @@ const MAX_WHOLE_BYTES: u64 = 1 << 20;
 /// The bytes of a whole disk that are read at once.
 const WHOLE_PIECE_BYTES: u64 = 64 << 10;
 /// A run compares as many bytes on average, or less, if the input decides.
-const DRAWN_BYTES: u64 = 2 << 10;
+const DRAWN_MEAN_BYTES: u64 = 2 << 10;
 /// The number of windows of a larger disk, if the input decides.
 const DRAWN_WINDOWS: u32 = 2;
 /// The length of a window in bytes.
-const WINDOW_BYTES: u64 = 128;
+const COMPARED_BYTES: u64 = 128;
 /// The number of clusters of a larger disk whose windows are all checked.
 const MAX_CLUSTERS: usize = 1024;
 
@@ -53,7 +52,7 @@ pub fn check(
         Share::All if is_small => check_whole(disk, model, buffers),
         Share::All => check_clusters(disk, model, buffers),
         Share::Drawn => {
-            let drawn = match is_small && entropy.below(size / DRAWN_BYTES + 1) == 0 {
+            let drawn = match is_small && entropy.below(size / DRAWN_MEAN_BYTES + 1) == 0 {
                 true => check_whole(disk, model, buffers),
                 false => check_drawn(disk, model, entropy, buffers),
             };
@@ -91,8 +90,8 @@ fn check_clusters(
         (first..part.end).step_by(part.cluster_size.bytes_usize()).map(move |at| (part, at))
     });
     for (part, at) in clusters.take(MAX_CLUSTERS) {
-        check_in(disk, model, part, at.saturating_sub(WINDOW_BYTES / 2), buffers)?;
-        let filled = part.cluster_size.bytes().min(MAX_FILLED_BYTES as u64);
+        check_in(disk, model, part, at.saturating_sub(COMPARED_BYTES / 2), buffers)?;
+        let filled = part.cluster_size.bytes().min(MAX_FILL_BYTES as u64);
         check_in(disk, model, part, at + filled / 2, buffers)?;
     }
     Ok(())
@@ -115,8 +114,8 @@ fn check_drawn(
         let clusters = (part.end - (part.start & !part.cluster_size.mask())).div_ceil(size);
         let cluster = (part.start & !part.cluster_size.mask()) + entropy.below(clusters) * size;
         let at = match entropy.one_in(2) {
-            true => cluster.saturating_sub(WINDOW_BYTES / 2),
-            false => cluster + entropy.below(size.min(MAX_FILLED_BYTES as u64)),
+            true => cluster.saturating_sub(COMPARED_BYTES / 2),
+            false => cluster + entropy.below(size.min(MAX_FILL_BYTES as u64)),
         };
         check_in(disk, model, part, at, buffers)?;
     }
@@ -137,7 +136,7 @@ fn check_in(
     buffers: &mut DataBuffers,
 ) -> OracleResult {
     let start = at.max(part.start);
-    check_window(disk, model, (start, part.end.min(at.saturating_add(WINDOW_BYTES))), buffers)
+    check_window(disk, model, (start, part.end.min(at.saturating_add(COMPARED_BYTES))), buffers)
 }
 
 fn check_window(

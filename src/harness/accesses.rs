@@ -1,0 +1,153 @@
+//! Feedback from the files alone: the parts of the images that an engine reads and writes, in their order. It says
+//! something about every implementation, also about one that reports no events.
+
+use crate::disk::image_format::ImageFormat;
+use crate::disk::observer::{Event, Observer, State, Vital};
+use crate::disk::storage::Storage;
+use crate::formats::anatomy::{Anatomy, Part};
+use crate::images::files::{Images, LayerFile};
+use crate::images::layer_anatomy::LayerAnatomy;
+
+use super::engine::Engine;
+use super::meter::{FileAccess, Meter};
+
+/// The smallest unit of the structures of formats without clusters: a sector.
+const SECTOR_BYTES: u64 = 512;
+
+/// Reports the accesses of an engine, with buffers that are reused.
+#[derive(Debug, Default)]
+pub(super) struct AccessReport {
+    anatomy: LayerAnatomy,
+    structures: Vec<StructureRange>,
+}
+
+/// A range of a file that belongs to a part of the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StructureRange {
+    place: FilePlace,
+    start: u64,
+    end: u64,
+    part: Part,
+}
+
+/// A file of a chain: the depth of its layer, and its number in the layer.
+type FilePlace = (usize, usize);
+
+impl AccessReport {
+    /// Begins a trace on `meter`, if `observer` needs one: engines that report events of their own do not.
+    pub(super) fn begin<E: Engine, O: Observer>(engine: &E, meter: &Meter, _observer: &O) {
+        if O::OBSERVES && !engine.reports_events() {
+            meter.begin_trace();
+        }
+    }
+
+    /// Ends the trace on `meter`, and reports the accesses to the files of `images` to `observer`.
+    pub(super) fn end<O: Observer>(&mut self, images: &Images, meter: &Meter, observer: &O) {
+        let mut accesses = meter.end_trace().peekable();
+        if !O::OBSERVES || accesses.peek().is_none() {
+            return;
+        }
+        self.take_apart(images);
+        observer.begin(State::FileReads);
+        observer.begin(State::FileWrites);
+        let (mut depth, mut counts) = (0, [0u64; 2]);
+        for access in accesses {
+            let state = if access.is_write { State::FileWrites } else { State::FileReads };
+            if access.depth > depth {
+                observer.event(state, Event::Backing);
+            }
+            depth = access.depth;
+            observer.event(state, self.event(images, access));
+            counts[usize::from(access.is_write)] += 1;
+        }
+        let [reads, writes] = counts;
+        observer.vital(Vital::FileReads, reads);
+        observer.vital(Vital::FileWrites, writes);
+    }
+
+    /// Finds the structures of all files.
+    fn take_apart(&mut self, images: &Images) {
+        let Self { anatomy, structures } = self;
+        structures.clear();
+        for (depth, files) in images.layers().enumerate() {
+            // The structures of a damaged image are those that were found before the damage.
+            let _ = anatomy.read(files);
+            for (file, anatomy) in anatomy.files() {
+                let unit_bytes = match anatomy.cluster_size() {
+                    Some(size) if files.format == ImageFormat::Qcow2 => size.bytes(),
+                    _ => SECTOR_BYTES,
+                };
+                ranges_of((depth, number(file)), unit_bytes, anatomy, structures);
+            }
+        }
+        structures.sort_unstable_by_key(|it| (it.place, it.start, it.part));
+        structures.dedup_by(|next, before| {
+            let continues = next.place == before.place
+                && (next.start < before.end
+                    || next.start == before.end && next.part == before.part);
+            if continues && next.part == before.part {
+                before.end = before.end.max(next.end);
+            }
+            // Of two parts in a unit, the first counts.
+            continues && next.end <= before.end
+        });
+    }
+
+    /// Returns the event of an access.
+    fn event(&self, images: &Images, access: FileAccess) -> Event {
+        let offset = access.offset.get();
+        let place = (access.depth, number(access.file));
+        let next = self.structures.partition_point(|it| (it.place, it.start) <= (place, offset));
+        let range = next.checked_sub(1).and_then(|index| self.structures.get(index));
+        if let Some(range) = range.filter(|it| it.place == place && offset < it.end) {
+            return event_of(range.part);
+        }
+        let files = images.layers().nth(access.depth);
+        let is_inside = files.is_some_and(|it| offset < it.file(access.file).length_bytes());
+        match access.file {
+            _ if !is_inside => Event::PastFile,
+            LayerFile::Image => Event::Normal,
+            LayerFile::DataFile => Event::DataFile,
+            LayerFile::Extent(_) => Event::Extent,
+        }
+    }
+}
+
+fn number(file: LayerFile) -> usize {
+    match file {
+        LayerFile::Image => 0,
+        LayerFile::DataFile => 1,
+        LayerFile::Extent(index) => 2 + index,
+    }
+}
+
+/// Adds the ranges of a file that belong to its structures: the clusters of qcow2 structures, and the sectors of others.
+fn ranges_of(place: FilePlace, unit_bytes: u64, anatomy: &Anatomy, into: &mut Vec<StructureRange>) {
+    let first_of_file = into.len();
+    for element in anatomy.elements() {
+        let start = element.at.get() & !(unit_bytes - 1);
+        // A unit at the end of all offsets ends there.
+        let end = start.saturating_add(unit_bytes);
+        let range = StructureRange { place, start, end, part: element.part };
+        // Elements of a table follow each other.
+        if into.len() == first_of_file || into.last() != Some(&range) {
+            into.push(range);
+        }
+    }
+}
+
+/// Returns the event of an access to a part. Parts with the same purpose in different formats have the same event.
+fn event_of(part: Part) -> Event {
+    match part {
+        Part::Header => Event::Header,
+        Part::Extension | Part::Metadata => Event::Metadata,
+        Part::L1 | Part::Directory => Event::Directory,
+        Part::L2 | Part::Bitmap | Part::Table => Event::Table,
+        Part::SnapshotTable => Event::SharedTable,
+        Part::RefcountTable | Part::RefcountBlock => Event::Block,
+        Part::Snapshot => Event::Snapshot,
+        Part::BitmapDirectory | Part::BitmapTable => Event::Bitmap,
+        Part::Payload => Event::Compressed,
+        Part::BlockFront => Event::Piece,
+    }
+}

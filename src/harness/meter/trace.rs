@@ -1,0 +1,144 @@
+//! The first accesses to the files of a chain, in their order.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use crate::disk::limits::MAX_LAYERS;
+use crate::disk::offsets::HostOffset;
+use crate::images::files::LayerFile;
+
+/// The number of accesses that a trace keeps.
+const MAX_ACCESSES: usize = 1024;
+
+/// An access to a file of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileAccess {
+    /// The layer, counted from the top.
+    pub depth: usize,
+    /// The file of the layer.
+    pub file: LayerFile,
+    /// The first byte. Only the low 56 bits count: no file of a program is longer.
+    pub offset: HostOffset,
+    /// The engine writes the bytes.
+    pub is_write: bool,
+}
+
+/// A trace. Threads of an engine may add accesses at the same time: their order is then no property of the image.
+#[derive(Debug)]
+pub(super) struct AccessTrace {
+    length: AtomicUsize,
+    /// The thread of the accesses: 0 before the first.
+    thread: AtomicU64,
+    accesses: [AtomicU64; MAX_ACCESSES],
+}
+
+/// The mark of several threads.
+const SEVERAL: u64 = u64::MAX;
+
+impl AccessTrace {
+    pub(super) fn new() -> Self {
+        let accesses = [const { AtomicU64::new(0) }; MAX_ACCESSES];
+        Self { length: AtomicUsize::new(0), thread: AtomicU64::new(0), accesses }
+    }
+
+    /// Forgets all accesses.
+    pub(super) fn clear(&self) {
+        self.length.store(0, Relaxed);
+        self.thread.store(0, Relaxed);
+    }
+
+    /// Adds an access, if there is room.
+    pub(super) fn add(&self, access: FileAccess) {
+        let at = self.length.load(Relaxed);
+        let Some(place) = self.accesses.get(at) else { return };
+        place.store(access.encode(), Relaxed);
+        self.length.store(at + 1, Relaxed);
+        match self.thread.load(Relaxed) {
+            0 => self.thread.store(this_thread(), Relaxed),
+            thread if thread == this_thread() => {}
+            _ => self.thread.store(SEVERAL, Relaxed),
+        }
+    }
+
+    /// Returns the accesses in their order; none if they were made by several threads.
+    pub(super) fn accesses(&self) -> impl Iterator<Item = FileAccess> {
+        let is_ordered = self.thread.load(Relaxed) != SEVERAL;
+        let length = if is_ordered { self.length.load(Relaxed) } else { 0 };
+        self.accesses.iter().take(length).map(|it| FileAccess::decode(it.load(Relaxed)))
+    }
+}
+
+/// Returns a number of this thread that no other has while this one lives.
+fn this_thread() -> u64 {
+    thread_local! {
+        static HERE: u8 = const { 0 };
+    }
+    HERE.with(|here| std::ptr::from_ref(here).addr() as u64)
+}
+
+const OFFSET_BITS: u32 = 56;
+const FILE_BITS: u32 = 3;
+const WRITE_BIT: u32 = 63;
+const _: () = assert!(MAX_LAYERS <= 16, "four bits hold a depth");
+
+impl FileAccess {
+    fn encode(self) -> u64 {
+        let file = match self.file {
+            LayerFile::Image => 0,
+            LayerFile::DataFile => 1,
+            LayerFile::Extent(index) => 2 + index as u64,
+        };
+        self.offset.get() & ((1 << OFFSET_BITS) - 1)
+            | file << OFFSET_BITS
+            | (self.depth as u64) << (OFFSET_BITS + FILE_BITS)
+            | u64::from(self.is_write) << WRITE_BIT
+    }
+
+    fn decode(access: u64) -> Self {
+        let file = match access >> OFFSET_BITS & ((1 << FILE_BITS) - 1) {
+            0 => LayerFile::Image,
+            1 => LayerFile::DataFile,
+            extent => LayerFile::Extent(extent as usize - 2),
+        };
+        Self {
+            depth: (access >> (OFFSET_BITS + FILE_BITS) & 15) as usize,
+            file,
+            offset: HostOffset::new(access & ((1 << OFFSET_BITS) - 1)),
+            is_write: access >> WRITE_BIT != 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(depth: usize, file: LayerFile, offset: u64, is_write: bool) -> FileAccess {
+        FileAccess { depth, file, offset: HostOffset::new(offset), is_write }
+    }
+
+    #[test]
+    fn accesses_come_back_in_their_order() {
+        let trace = AccessTrace::new();
+        let all = [
+            access(0, LayerFile::Image, 0, false),
+            access(3, LayerFile::DataFile, (1 << OFFSET_BITS) - 1, true),
+            access(MAX_LAYERS - 1, LayerFile::Extent(3), 512, false),
+        ];
+        all.iter().for_each(|access| trace.add(*access));
+        assert!(trace.accesses().eq(all));
+        (0..2 * MAX_ACCESSES).for_each(|_| trace.add(all[0]));
+        assert_eq!(trace.accesses().count(), MAX_ACCESSES);
+        trace.clear();
+        assert_eq!(trace.accesses().count(), 0);
+    }
+
+    #[test]
+    fn accesses_of_several_threads_have_no_order() {
+        let trace = AccessTrace::new();
+        let add = || trace.add(access(0, LayerFile::Image, 0, false));
+        add();
+        std::thread::scope(|scope| scope.spawn(add).join()).unwrap();
+        assert_eq!(trace.accesses().count(), 0);
+    }
+}
