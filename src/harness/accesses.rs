@@ -88,7 +88,7 @@ impl AccessReport {
             if continues && next.part == before.part {
                 before.end = before.end.max(next.end);
             }
-            // Of two parts in a unit, the first counts.
+            // If a unit has two parts, the first counts.
             continues && next.end <= before.end
         });
     }

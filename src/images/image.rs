@@ -273,7 +273,7 @@ impl Image {
         } else if inside < head + rest.len() {
             &rest[inside - head..]
         } else {
-            // What follows belongs to other segments, and the length of this one cuts it.
+            // The bytes of other segments follow. The length of this one cuts them off.
             &self.bytes[position + inside - rest.len()..]
         }
     }
