@@ -1,5 +1,5 @@
 //! Changes one or two entries that the walker reads. The mutation runs the program to find these entries. If the target
-//! has attacks, it appends an attack that patches such an entry; otherwise it changes an operand of the operation that
+//! has attacks, it appends an attack that patches such an entry, sets a trap on it or lets a read of it fail; otherwise it changes an operand of the operation that
 //! wrote the entry. It runs only programs that were run before without a finding, so no mutation ends the process or
 //! hangs.
 
@@ -15,6 +15,10 @@ use super::{operand, refused};
 
 /// In a target with attacks, one mutation of this many appends an attack of known meaning. It needs no run.
 const REFUSED_ONE_IN: u64 = 4;
+/// One attack of this many acts on reads: by turns a trap, and a read that fails.
+const ON_READS_ONE_IN: u64 = 6;
+/// Most traps and failing reads act at one of the first reads of the entry.
+const FEW_READS: u64 = 4;
 
 pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bool {
     let has_attacks = context.limits.attacks > 0;
@@ -34,7 +38,7 @@ pub(super) fn change(program: &mut Program, context: &mut MutationContext) -> bo
         for _ in 0..count {
             let Some(target) = aim(watched, context) else { break };
             changed |= match has_attacks {
-                true => patch(program, &target, context),
+                true => attack(program, &target, context),
                 false => rewrite(program, &target, context),
             };
         }
@@ -52,9 +56,16 @@ fn aim(watched: &[Watched], context: &mut MutationContext) -> Option<Watched> {
     Some(part[context.index(part.len())])
 }
 
-fn patch(program: &mut Program, target: &Watched, context: &mut MutationContext) -> bool {
+fn attack(program: &mut Program, target: &Watched, context: &mut MutationContext) -> bool {
     if context.room(program) == 0 {
         return false;
+    }
+    let (part, depth) = (target.part, Number::LOWEST);
+    let acts_on_reads = context.entropy.one_in(ON_READS_ONE_IN);
+    if acts_on_reads && context.entropy.one_in(2) {
+        let reads = reads(context);
+        program.operations.push(Operation::FailRead { part, depth, reads });
+        return true;
     }
     let transform = Transform::ALL[context.index(Transform::ALL.len())];
     let value = match context.entropy.one_in(2) {
@@ -63,14 +74,65 @@ fn patch(program: &mut Program, target: &Watched, context: &mut MutationContext)
     };
     // An odd number keeps the checksum right.
     let nth = target.nth | u16::from(target.is_sealed && context.entropy.one_in(2));
-    let (part, depth) = (target.part, Number::LOWEST);
-    program.operations.push(Operation::Patch { part, depth, nth, transform, value });
+    program.operations.push(match acts_on_reads {
+        true => {
+            let (value, reads) = (value as u8, reads(context));
+            Operation::Trap { part, depth, nth, transform, value, reads }
+        }
+        false => Operation::Patch { part, depth, nth, transform, value },
+    });
     true
+}
+
+/// Returns the number of reads before an attack acts.
+fn reads(context: &mut MutationContext) -> u8 {
+    let below = if context.entropy.one_in(4) { 256 } else { FEW_READS };
+    context.entropy.below(below) as u8
 }
 
 fn rewrite(program: &mut Program, target: &Watched, context: &mut MutationContext) -> bool {
     match target.operation {
         Some(at) if at < program.operations.len() => operand::change_at(program, at, context),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::formats::anatomy::Part;
+    use crate::images::entropy::Entropy;
+    use crate::images::limits::Limits;
+    use crate::programs::text::assemble;
+
+    #[test]
+    fn the_entries_that_the_walker_reads_are_patched_trapped_and_fail() {
+        let image = "image version=3 cluster_bits=16 refcount_order=4 features=none size=300<<16+0 \
+                     rng_seed=0 blocks=append table=append tolerance=0\nwrite at=start+1 clusters=3";
+        let sound = assemble(image).unwrap();
+        let (mut names, mut parts) = (BTreeSet::new(), BTreeSet::new());
+        for rng_seed in 0..300 {
+            let mut program = sound.clone();
+            let (entropy, limits) = (Entropy::new(rng_seed), Limits::HOSTILE);
+            let mut context =
+                MutationContext { entropy, limits, most: 64, other: None, sound: true };
+            if !change(&mut program, &mut context) {
+                continue;
+            }
+            for operation in program.operations.iter().skip(sound.operations.len()) {
+                let (name, part) = match *operation {
+                    Operation::Patch { part, .. } => ("patch", part),
+                    Operation::Trap { part, .. } => ("trap", part),
+                    Operation::FailRead { part, .. } => ("fail_read", part),
+                    other => panic!("{other}"),
+                };
+                names.insert(name);
+                parts.insert(part);
+            }
+        }
+        assert!(names.iter().eq(&["fail_read", "patch", "trap"]), "{names:?}");
+        assert!(parts.is_superset(&[Part::L1, Part::L2, Part::Header].into()), "{parts:?}");
     }
 }
