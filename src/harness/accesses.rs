@@ -121,7 +121,7 @@ fn number(file: LayerFile) -> usize {
     }
 }
 
-/// Adds the ranges of a file that belong to its structures: the clusters of qcow2 structures, and the sectors of others.
+/// Adds the ranges of a file that belong to its structures, in units of `unit_bytes`: of clusters, or of sectors.
 fn ranges_of(place: FilePlace, unit_bytes: u64, anatomy: &Anatomy, into: &mut Vec<StructureRange>) {
     let first_of_file = into.len();
     for element in anatomy.elements() {

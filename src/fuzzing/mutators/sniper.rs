@@ -1,7 +1,7 @@
 //! Changes one or two entries that the walker reads. The mutation runs the program to find these entries. If the target
-//! has attacks, it appends an attack that patches such an entry, sets a trap on it or lets a read of it fail; otherwise it changes an operand of the operation that
-//! wrote the entry. It runs only programs that were run before without a finding, so no mutation ends the process or
-//! hangs.
+//! has attacks, it appends an attack that patches such an entry, sets a trap on it or lets a read of it fail. Otherwise
+//! it changes an operand of the operation that wrote the entry. It runs only programs that were run before without a
+//! finding, so no mutation ends the process or hangs.
 
 use std::cell::RefCell;
 

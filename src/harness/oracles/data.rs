@@ -1,6 +1,6 @@
 //! The data that the engine reads are the data that the program wrote: stamps at the edges of every piece, the fill
-//! between them, and zeros without them. All edges are checked. Does not check all bytes between the edges of a piece in
-//! each run ([`inside`]). Does not check large compressed clusters after their first 16 KiB
+//! between them, and zeros without them. All edges are checked. Does not check all bytes between the edges of a piece
+//! in each run ([`inside`]). Does not check large compressed clusters after their first 16 KiB
 //! (`limits::MAX_INFLATED_BYTES`).
 //!
 //! # Arithmetic

@@ -3,7 +3,8 @@
 //! nothing in its file.
 //!
 //! Does not check: on a disk of more than 1 MiB, and when the engine has opened the image again, bytes further than 512
-//! bytes from the edges of requests and of parts of the image before; where the engine places its data; whether it stores zeros or not.
+//! bytes from the edges of requests and of parts of the image before; where the engine places its data; whether it
+//! stores zeros or not.
 //!
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset near it saturates at 2^64; one that saturates at 0 is its beginning.

@@ -1,0 +1,71 @@
+//! The parts of a disk that a guest sees.
+
+use crate::disk::clusters::ClusterSize;
+use crate::disk::extent::Mapping;
+use crate::disk::file_parts::FilePart;
+use crate::disk::image_format::ImageFormat;
+use crate::images::content::WriteNumber;
+
+use super::piece::{ModelPiece, PieceState};
+
+/// A part of the disk that a guest sees, with its source.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Visible {
+    /// The first guest byte.
+    pub start: u64,
+    /// The byte past the last.
+    pub end: u64,
+    /// The depth of the layer that the part comes from, 0 for the top.
+    pub depth: u32,
+    /// The piece of that layer, which may begin before this part.
+    pub piece: ModelPiece,
+    /// The byte past the last of that piece, which may lie past the end of the disk.
+    pub piece_end: u64,
+    /// The cluster size of that layer.
+    pub cluster_size: ClusterSize,
+    /// The smallest unit of mapping of that layer in bytes: a cluster, or a subcluster.
+    pub cell_bytes: u64,
+    /// The exact size of that layer in bytes. In the last sector, the bytes past a raw file's end are zeros.
+    pub size_bytes: u64,
+    /// The format of that layer.
+    pub format: ImageFormat,
+    /// The part of that layer by files.
+    pub part: FilePart,
+    /// The layer is a raw file that stores only data.
+    pub has_holes: bool,
+}
+
+impl Visible {
+    /// Returns the state of the part.
+    pub fn state(&self) -> PieceState {
+        match self.piece.state {
+            // These formats have no backing files: a block that the file does not store reads as zeros.
+            PieceState::Unallocated
+                if matches!(self.format, ImageFormat::Vpc | ImageFormat::Vhdx) =>
+            {
+                PieceState::ZeroPlain
+            }
+            // A reader does not learn where the file has room for a block of zeros.
+            PieceState::ZeroAllocated(_) if self.format == ImageFormat::Vhdx => {
+                PieceState::ZeroPlain
+            }
+            state => state.advanced(self.start - self.piece.start),
+        }
+    }
+
+    /// Returns the mapping that `qemu-img map` prints for the part.
+    pub(super) fn mapping(&self) -> Mapping {
+        let here = self.part.flat_at.map(|at| at.saturating_add(self.start - self.part.start));
+        let has_data = !self.has_holes
+            || matches!(self.piece.state, PieceState::Normal(..) | PieceState::Compressed(..));
+        let state = match here {
+            Some(here) if has_data && self.start < self.size_bytes => {
+                PieceState::Normal(here, WriteNumber(0))
+            }
+            // A hole, or the part of a raw file's last sector past its end.
+            Some(here) => PieceState::ZeroAllocated(here),
+            None => self.state(),
+        };
+        Mapping { depth: self.depth, ..state.mapping() }
+    }
+}
