@@ -37,7 +37,9 @@ fn the_coverage_of_seeds_is_printed() {
     assert!(printed["rarest_edges"][0]["inputs"] == 1, "{printed}");
     assert!(printed["rare_events"]["an L2 table is shared"].as_u64() > Some(1), "{printed}");
     assert!(printed["edges"]["walk L2"].as_u64() > Some(30), "{printed}");
-    assert_eq!(printed["never_happened"]["vitals"], serde_json::json!([]));
+    // Our walker reports events of its own, and so no accesses to files.
+    let vitals = &printed["never_happened"]["vitals"];
+    assert_eq!(*vitals, serde_json::json!(["file reads", "file writes"]));
     // Only programs of `hostile` have attacks.
     let never = printed["never_happened"]["events"].as_array().unwrap();
     assert!(never.contains(&"attacked".into()), "{printed}");
