@@ -22,6 +22,10 @@ impl Engine for Imago {
     describe!("imago", no: [OddBackingSize], refuses: [ExtendedL2, Zstd, Dirty, Corrupt],
         size: Near, known: include_str!("../known/imago.toml"));
 
+    fn accesses_are_feedback(&self) -> bool {
+        true
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
         Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], false)?))
     }

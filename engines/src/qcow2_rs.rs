@@ -31,6 +31,10 @@ impl Engine for Qcow2Rs {
         refuses: [ExtendedL2, Zstd, DataFile, Dirty, Corrupt, RawBacking],
         size: Near, known: include_str!("../known/qcow2_rs.toml"));
 
+    fn accesses_are_feedback(&self) -> bool {
+        true
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
         prepared(chain, true)
     }

@@ -21,6 +21,10 @@ impl Engine for RustImgQcow2 {
     describe!("rust_img_qcow2", no: [OddBackingSize], refuses: [ExtendedL2, DataFile, RawBacking],
         size: Near, known: include_str!("../known/rust_img_qcow2.toml"));
 
+    fn accesses_are_feedback(&self) -> bool {
+        true
+    }
+
     fn open<'s>(&'s mut self, chain: &'s Chain) -> Answer<RustImgQcow2Disk> {
         let image = match chain.layers().len() {
             1 => Qcow2Reader::open_on_device(Arc::new(File(chain.image().clone()))),

@@ -34,9 +34,9 @@ struct StructureRange {
 type FilePlace = (usize, usize);
 
 impl AccessReport {
-    /// Begins a trace on `meter`, if `observer` needs one: engines that report events of their own do not.
+    /// Begins a trace on `meter`, if the accesses of the engine are feedback for `observer`.
     pub(super) fn begin<E: Engine, O: Observer>(engine: &E, meter: &Meter, _observer: &O) {
-        if O::OBSERVES && !engine.reports_events() {
+        if O::OBSERVES && engine.accesses_are_feedback() {
             meter.begin_trace();
         }
     }

@@ -39,9 +39,10 @@ pub trait Engine {
         KnownFindings::default()
     }
 
-    /// Reports whether the engine reports events of its own to an observer. By default, it does not: the harness then
-    /// reports the parts of the files that the engine reads and writes.
-    fn reports_events(&self) -> bool {
+    /// Reports whether the accesses of the engine to its files are feedback: the parts of the images that it reads and
+    /// writes, in their order. By default, they are not. They must depend on the input alone, so the engine keeps
+    /// nothing from run to run, or forgets it in [`Engine::begin_run`].
+    fn accesses_are_feedback(&self) -> bool {
         false
     }
 
@@ -328,8 +329,8 @@ macro_rules! pass_on_to_engine {
             self.engine.policy()
         }
 
-        fn reports_events(&self) -> bool {
-            self.engine.reports_events()
+        fn accesses_are_feedback(&self) -> bool {
+            self.engine.accesses_are_feedback()
         }
 
         fn begin_rehearsal(&mut self) -> bool {

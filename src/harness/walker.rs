@@ -61,8 +61,9 @@ impl<O: Observer> Engine for Walker<O> {
         "map_extents"
     }
 
-    fn reports_events(&self) -> bool {
-        O::OBSERVES
+    fn accesses_are_feedback(&self) -> bool {
+        // With an observer, the walker reports events that say more.
+        !O::OBSERVES
     }
 
     fn claims(&self) -> Claims {
