@@ -30,8 +30,8 @@ struct StructureRange {
     part: Part,
 }
 
-/// A file of a chain: the depth of its layer, and its number in the layer.
-type FilePlace = (usize, usize);
+/// A file of a chain: the depth of its layer, and the file of the layer.
+type FilePlace = (usize, LayerFile);
 
 impl AccessReport {
     /// Begins a trace on `meter`, if the accesses of the engine are feedback for `observer`.
@@ -77,7 +77,7 @@ impl AccessReport {
                     Some(size) if files.format == ImageFormat::Qcow2 => size.bytes(),
                     _ => SECTOR_BYTES,
                 };
-                ranges_of((depth, number(file)), unit_bytes, anatomy, structures);
+                ranges_of((depth, file), unit_bytes, anatomy, structures);
             }
         }
         structures.sort_unstable_by_key(|it| (it.place, it.start, it.part));
@@ -96,7 +96,7 @@ impl AccessReport {
     /// Returns the event of an access.
     fn event(&self, images: &Images, access: FileAccess) -> Event {
         let offset = access.offset.get();
-        let place = (access.depth, number(access.file));
+        let place = (access.depth, access.file);
         let next = self.structures.partition_point(|it| (it.place, it.start) <= (place, offset));
         let range = next.checked_sub(1).and_then(|index| self.structures.get(index));
         if let Some(range) = range.filter(|it| it.place == place && offset < it.end) {
@@ -110,14 +110,6 @@ impl AccessReport {
             LayerFile::DataFile => Event::DataFile,
             LayerFile::Extent(_) => Event::Extent,
         }
-    }
-}
-
-fn number(file: LayerFile) -> usize {
-    match file {
-        LayerFile::Image => 0,
-        LayerFile::DataFile => 1,
-        LayerFile::Extent(index) => 2 + index,
     }
 }
 

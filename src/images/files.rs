@@ -74,7 +74,7 @@ pub struct Deviation {
 }
 
 /// A file of a layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LayerFile {
     /// The image.
     #[default]

@@ -4,6 +4,8 @@
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset on it saturates at 2^64. A length that saturates at 0 is empty.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::disk::offsets::GuestOffset;
@@ -96,13 +98,13 @@ impl GuestDisk {
     pub(super) fn note(&mut self, request: &WriteRequest) {
         self.requests = self.requests.saturating_add(1);
         match *request {
-            WriteRequest::Write { guest, length_bytes } => {
+            WriteRequest::Write { .. } => {
                 let change = GuestChange::Written(self.requests);
-                self.change(guest, u64::from(length_bytes), change);
+                request.changed().into_iter().for_each(|range| self.change(range, change));
             }
-            WriteRequest::WriteZeroes { guest, length_bytes }
-            | WriteRequest::Discard { guest, length_bytes } => {
-                self.change(guest, length_bytes, GuestChange::Zeroed);
+            WriteRequest::WriteZeroes { .. } | WriteRequest::Discard { .. } => {
+                let change = GuestChange::Zeroed;
+                request.changed().into_iter().for_each(|range| self.change(range, change));
             }
             WriteRequest::Resize { size_bytes } => self.resize(size_bytes),
             WriteRequest::Flush => self.settle(),
@@ -113,14 +115,12 @@ impl GuestDisk {
     /// Gives the disk another size. Bytes that come back later are zeros.
     fn resize(&mut self, size_bytes: u64) {
         let (small, large) = (size_bytes.min(self.size_bytes), size_bytes.max(self.size_bytes));
-        let length = large.saturating_sub(small);
-        self.change(GuestOffset::new(small), length, GuestChange::Zeroed);
+        self.change(small..large, GuestChange::Zeroed);
         (self.size_bytes, self.has_first_size) = (size_bytes, false);
         self.sizes.push(size_bytes);
     }
 
-    fn change(&mut self, guest: GuestOffset, length_bytes: u64, change: GuestChange) {
-        let range = guest.get()..guest.saturating_add(length_bytes).get();
+    fn change(&mut self, range: Range<u64>, change: GuestChange) {
         self.changes.insert(range.clone(), change);
         self.unsettled.insert(range, ());
     }

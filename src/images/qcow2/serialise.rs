@@ -259,14 +259,12 @@ pub(super) fn write_whole(
     (guest, host): (GuestOffset, HostOffset),
     write: WriteNumber,
 ) {
-    let stamp_at = |at: u64| stamp(guest.saturating_add(at), write);
     if let Some(look) = write.look() {
         let edges = LookOfCluster::new(look, cluster_size);
         image.write_parts(host.saturating_add(edges.sector_at), &[], look.sector());
-        edges
-            .stamp_at
-            .into_iter()
-            .for_each(|at| image.write(host.saturating_add(at), &stamp_at(at)));
+        if let Some(at) = edges.stamp_at {
+            image.write(host.saturating_add(at), &stamp(guest.saturating_add(at), write));
+        }
         let between = edges.between(cluster_size);
         let at = host.saturating_add(between.start as u64);
         return image.write_parts(at, &[], fill(guest, write, between));

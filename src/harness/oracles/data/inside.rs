@@ -86,8 +86,9 @@ fn check_clusters(
 ) -> OracleResult {
     let parts = model.visible().iter().filter(|part| is_plain(part));
     let clusters = parts.flat_map(|part| {
-        let first = part.start & !part.cluster_size.mask();
-        (first..part.end).step_by(part.cluster_size.bytes_usize()).map(move |at| (part, at))
+        (first_cluster(part)..part.end)
+            .step_by(part.cluster_size.bytes_usize())
+            .map(move |at| (part, at))
     });
     for (part, at) in clusters.take(MAX_CLUSTERS) {
         check_in(disk, model, part, at.saturating_sub(COMPARED_BYTES / 2), buffers)?;
@@ -111,8 +112,8 @@ fn check_drawn(
         let mut cyclic = behind.iter().chain(before);
         let Some(part) = cyclic.find(|part| is_plain(part)) else { return Ok(()) };
         let size = part.cluster_size.bytes();
-        let clusters = (part.end - (part.start & !part.cluster_size.mask())).div_ceil(size);
-        let cluster = (part.start & !part.cluster_size.mask()) + entropy.below(clusters) * size;
+        let first = first_cluster(part);
+        let cluster = first + entropy.below((part.end - first).div_ceil(size)) * size;
         let at = match entropy.one_in(2) {
             true => cluster.saturating_sub(COMPARED_BYTES / 2),
             false => cluster + entropy.below(size.min(MAX_FILL_BYTES as u64)),
@@ -125,6 +126,11 @@ fn check_drawn(
 /// Reports whether a part has data that are not compressed.
 fn is_plain(part: &Visible) -> bool {
     matches!(part.piece.state, PieceState::Normal(..))
+}
+
+/// Returns the beginning of the cluster that holds the first byte of a part.
+fn first_cluster(part: &Visible) -> u64 {
+    part.start & !part.cluster_size.mask()
 }
 
 /// Compares the bytes of a window that lie in a part.
