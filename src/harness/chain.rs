@@ -11,7 +11,6 @@ use crate::disk::error::StorageError;
 use crate::disk::image_format::ImageFormat;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage;
 use crate::disk::storage::{Data, Layer, Storage, Stored, WritableStorage};
 use crate::images::damage::{Damage, ReadFaults};
 pub use crate::images::export::folder::{ChainFolder, ChainFolderError};
@@ -353,12 +352,9 @@ impl Storage for ChainFile {
         until: HostOffset,
         scratch: &'a mut [u8],
     ) -> Result<Option<Data<'a>>, StorageError> {
-        if matches!(self.bytes, ByteSource::Written(_)) {
-            // The bytes may change, and are copied.
-            return storage::read_widened(self, from, from, until, scratch);
-        }
         self.meter.count_read(self.read_of(from))?;
         let data = match &self.bytes {
+            ByteSource::Written(file) => file.next_data(from, until, scratch)?,
             ByteSource::Faulty(faults) => faults.next_data(self.built(), from, until, scratch)?,
             _ => self.built().next_data(from, until, scratch)?,
         };

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::disk::error::StorageError;
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::Storage;
+use crate::disk::storage::{Data, GRAIN_BYTES, Storage, read_widened};
 use crate::images::image::Image;
 use crate::programs::CutKind;
 
@@ -50,6 +50,19 @@ impl WrittenFile {
     /// Calls `read` with the file as it is now.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Image) -> T) -> T {
         read(&self.lock().image)
+    }
+
+    /// Returns data as [`Storage::next_data`] does. The bytes may change, and are copied to `scratch`.
+    pub(super) fn next_data<'a>(
+        &self,
+        from: HostOffset,
+        until: HostOffset,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<Data<'a>>, StorageError> {
+        self.read(|image| match image.next_data(from, until, &mut [0; GRAIN_BYTES as usize])? {
+            Some(Data { offset, .. }) => read_widened(image, from, offset, until, scratch),
+            None => Ok(None),
+        })
     }
 
     /// Writes `bytes` at `offset`. The file grows to their end.

@@ -45,8 +45,8 @@ pub struct Limits {
     pub requests: usize,
     /// The number of these requests that are cuts. Each costs a copy of the image.
     pub cuts: usize,
-    /// The number of bytes of the disk that all requests together may zero, discard or add; they may write a quarter of
-    /// it. It allows requests for whole clusters of 2 MiB.
+    /// The number of bytes of the disk that all requests together may zero, discard or add: whole clusters of 2 MiB,
+    /// too. They may write a sixteenth of it, because each byte is written, logged, read and compared.
     pub request_bytes: u64,
 }
 

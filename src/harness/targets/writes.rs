@@ -88,7 +88,7 @@ impl<E: Engine, O: Observer> Target for Writes<E, O> {
     fn run(&mut self, input: &[u8], checks: Checks) -> Result<Outcome, Box<Failure>> {
         let Self { engine, observer, pipeline, structures, judge, verdicts } = self;
         let claims = claims_of(engine);
-        pipeline.load(input, &claims);
+        judge.begin_run(crc32fast::hash(&pipeline.load(input, &claims)));
         let (mut refused, mut unsupported) = (0, false);
         engine.begin_run();
         verdicts.begin_run();

@@ -9,7 +9,7 @@ use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::oracles::qcow2::refcounts;
-use crate::harness::oracles::written::{self, Moment};
+use crate::harness::oracles::written::{self, BeyondEdges, Moment};
 use crate::harness::oracles::{self, OracleResult, Violation};
 use crate::harness::verdicts::Verdicts;
 use crate::programs::CutKind;
@@ -82,7 +82,8 @@ impl WriterJudge {
         let size_bytes = disk.virtual_size_bytes();
         let expected = cut.guest.flushed_over(&self.before, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        written::check(read, &expected, Moment::Cut, &mut self.bytes)?;
+        let beyond = BeyondEdges::Drawn(&mut self.entropy);
+        written::check(read, &expected, Moment::Cut, beyond, &mut self.bytes)?;
         Ok(size_bytes)
     }
 
@@ -103,7 +104,8 @@ impl WriterJudge {
         self.check_size(size, has_first_size, (size_bytes, disk.virtual_size_bytes()))?;
         let expected = cut.guest.flushed_over(&self.before, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-        written::check(read, &expected, Moment::CutReopened, &mut self.bytes)?;
+        let bytes = &mut self.bytes;
+        written::check(read, &expected, Moment::CutReopened, BeyondEdges::Nothing, bytes)?;
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))
     }
 }

@@ -159,10 +159,20 @@ impl ExpectedDisk for ChangedDisk<'_> {
         }
     }
 
-    fn edges(&self) -> Vec<u64> {
-        let before = self.before.visible().iter().map(|part| part.start);
-        let changes = self.guest.changes.iter().flat_map(|(range, _)| [range.start, range.end]);
-        before.chain(changes).collect()
+    fn add_edges(&self, edges: &mut Vec<u64>) {
+        edges.extend(self.before.visible().iter().map(|part| part.start));
+        edges.extend(self.guest.changes.iter().flat_map(|(range, _)| [range.start, range.end]));
+    }
+
+    /// A cluster that a request has changed is no longer compressed.
+    fn is_costly(&self, guest: u64) -> bool {
+        let cluster_bytes = self.guest.cluster_bytes;
+        let is_unchanged = || {
+            let start = guest / cluster_bytes * cluster_bytes;
+            let (change, end) = self.guest.changes.at(start);
+            change.is_none() && end - start >= cluster_bytes
+        };
+        data::costly(self.before, GuestOffset::new(guest), 1) && is_unchanged()
     }
 
     /// The bytes that the guest has read decide whether the build has stamped inner edges.
@@ -209,8 +219,12 @@ impl ExpectedDisk for FlushedDisk<'_> {
         self.disk.last_change(guest)
     }
 
-    fn edges(&self) -> Vec<u64> {
-        self.disk.edges()
+    fn add_edges(&self, edges: &mut Vec<u64>) {
+        self.disk.add_edges(edges);
+    }
+
+    fn is_costly(&self, guest: u64) -> bool {
+        self.disk.is_costly(guest)
     }
 
     fn expect(&self, start: GuestOffset, actual: &[u8], expected: &mut [u8]) {

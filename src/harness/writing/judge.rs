@@ -17,10 +17,11 @@ use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::data::GuestRead;
 use crate::harness::oracles::qcow2::recount::Recount;
 use crate::harness::oracles::qcow2::refcounts;
-use crate::harness::oracles::written::{self, Moment};
+use crate::harness::oracles::written::{self, BeyondEdges, Moment};
 use crate::harness::oracles::{self, OracleResult};
 use crate::harness::verdicts::Verdicts;
 use crate::harness::{Walker, WalkerDisk};
+use crate::images::entropy::Entropy;
 use crate::programs::WriteRequest;
 
 use super::cut::Cut;
@@ -45,6 +46,8 @@ pub(crate) struct WriterJudge {
     pub(super) recount: Recount,
     extents: Vec<Extent>,
     pub(super) bytes: written::WrittenBuffers,
+    /// Selects the bytes that are compared.
+    pub(super) entropy: Entropy,
     payload: Vec<u8>,
     /// The cuts of a session, which are judged when the image is closed.
     pub(super) cuts: Vec<Cut>,
@@ -53,6 +56,11 @@ pub(crate) struct WriterJudge {
 }
 
 impl WriterJudge {
+    /// Begins a run. `checksum` is that of its program, and decides what is compared.
+    pub fn begin_run(&mut self, checksum: u32) {
+        self.entropy = Entropy::new(u64::from(checksum));
+    }
+
     /// Opens the images of `case` through `engine`, carries out its requests, and judges the result. The image that the
     /// engine writes is a copy. The engine need not answer all requests: `verdicts` records the kinds that it lacks.
     ///
@@ -333,8 +341,13 @@ impl WriterJudge {
     }
 
     fn compare(&mut self, moment: Moment, read: &mut impl GuestRead) -> OracleResult {
-        let Self { before, guest, bytes, .. } = self;
-        written::check(read, &guest.over(before), moment, bytes)
+        let Self { before, guest, bytes, entropy, .. } = self;
+        // Our walker has read more of the file before the engine opens it again.
+        let beyond = match moment {
+            Moment::Reopened => BeyondEdges::Nothing,
+            _ => BeyondEdges::Drawn(entropy),
+        };
+        written::check(read, &guest.over(before), moment, beyond, bytes)
     }
 }
 

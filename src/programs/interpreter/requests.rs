@@ -19,6 +19,6 @@ impl Writing {
     pub(super) fn begin(&mut self, changeable_bytes: u64) {
         self.requests.clear();
         (self.size_bytes, self.changeable_bytes) = (None, changeable_bytes);
-        self.writable_bytes = changeable_bytes / 4;
+        self.writable_bytes = changeable_bytes / 16;
     }
 }

@@ -233,7 +233,7 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             true => self.tables.append(1)?,
             false => self.tables.allocate(1)?,
         };
-        self.tables.write(new.saturating_add(inside), bytes)?;
+        self.tables.write_to_hole(new.saturating_add(inside), bytes)?;
         Ok(new)
     }
 
@@ -302,13 +302,29 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             let is_whole = part.start & mask == 0 && ends_cluster;
             match entry.filter(|_| is_whole) {
                 Some(entry) => self.replace(part.start, entry)?,
-                None => {
-                    let length = part.end.saturating_sub(part.start) as usize;
-                    self.write_piece(part.start, &vec![0; length], &mut None)?;
-                }
+                None => self.zero_piece(part)?,
             }
         }
         Ok(())
+    }
+
+    /// Makes bytes inside one cluster zeros.
+    fn zero_piece(&mut self, part: Range<u64>) -> Result<(), WriteError> {
+        self.disk = None;
+        let length = part.end.saturating_sub(part.start);
+        let cluster_size = self.tables.cluster_size();
+        let guest = GuestOffset::new(part.start);
+        let slot = self.tables.l2_slot(cluster_size.guest_cluster(guest))?;
+        let entry = self.tables.entry(slot)?;
+        // The kind of an entry that the format does not allow is an error.
+        self.tables.kind(entry)?;
+        if self.is_owned(entry) {
+            let host = HostOffset::new(entry & OFFSET_MASK);
+            let start = host.saturating_add(cluster_size.inside(guest));
+            return self.tables.clear(start..start.saturating_add(length));
+        }
+        let length = usize::try_from(length).map_err(|_| WriteError::TooLong)?;
+        self.write_piece(part.start, &vec![0; length], &mut None)
     }
 
     /// Gives a cluster another entry, and frees its host clusters.

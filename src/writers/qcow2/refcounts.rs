@@ -124,7 +124,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
     /// itself.
     fn add_block(&mut self, cluster: HostCluster) -> Result<HostOffset, WriteError> {
         let block = self.append(1)?;
-        self.write(block, &vec![0; self.cluster_size().bytes_usize()])?;
+        self.write_to_hole(block, &vec![0; self.cluster_size().bytes_usize()])?;
         let own = self.cluster_size().host_cluster(block);
         let counts_itself = own.get() / self.per_block() == cluster.get() / self.per_block();
         match counts_itself {
@@ -164,7 +164,7 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let clusters = cluster_size.clusters_for(wanted.saturating_mul(8));
         let new = self.append(clusters)?;
         let bytes = self.moved_table((old, old_entries * 8), clusters)?;
-        self.write(new, &bytes)?;
+        self.write_to_hole(new, &bytes)?;
         self.header.refcount_table_offset = new;
         self.header.refcount_table_clusters =
             u32::try_from(clusters).map_err(|_| WriteError::TooLong)?;

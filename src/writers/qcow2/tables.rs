@@ -1,10 +1,10 @@
 //! The header and the tables of an image: each entry is read and written in the file.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use crate::disk::clusters::{ClusterSize, GuestCluster};
 use crate::disk::offsets::HostOffset;
-use crate::disk::storage::{Stored, WritableStorage, read_array};
+use crate::disk::storage::{Data, WritableStorage, each_data, read_array};
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
 };
@@ -19,6 +19,11 @@ const SIZE_AT: HostOffset = HostOffset::new(24);
 const L1_ENTRIES_AT: HostOffset = HostOffset::new(36);
 /// The offset of `compatible_features`.
 const COMPATIBLE_AT: HostOffset = HostOffset::new(80);
+
+/// The unit in which the writer leaves zeros out.
+const WRITTEN_BLOCK_BYTES: usize = 4096;
+/// The bytes that the writer copies at once.
+const COPIED_AT_ONCE_BYTES: usize = 64 << 10;
 
 /// The tables of an image, with the header as the writer has left it.
 pub(super) struct WrittenTables<'s, S> {
@@ -84,27 +89,68 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         Ok(self.file.write_at(at, bytes)?)
     }
 
-    /// Copies the stored bytes of a range of the cluster at `old` to the cluster at `new`.
+    /// Writes `bytes` to a hole of the file: the blocks that are not zeros, and the last one, up to which the file
+    /// grows.
+    pub(super) fn write_to_hole(&self, at: HostOffset, bytes: &[u8]) -> Result<(), WriteError> {
+        let mut blocks = bytes.chunks(WRITTEN_BLOCK_BYTES).peekable();
+        let (mut start, mut end) = (0, 0);
+        while let Some(block) = blocks.next() {
+            // Without an early exit, the compiler looks at many bytes at a time.
+            let is_zeros = block.iter().fold(0, |any, byte| any | byte) == 0;
+            if is_zeros && blocks.peek().is_some() {
+                self.write_part(at, bytes, start..end)?;
+                start = end + block.len();
+            }
+            end += block.len();
+        }
+        self.write_part(at, bytes, start..end)
+    }
+
+    /// Writes a part of the bytes that belong at `at`.
+    fn write_part(
+        &self,
+        at: HostOffset,
+        bytes: &[u8],
+        part: Range<usize>,
+    ) -> Result<(), WriteError> {
+        let first = at.saturating_add(part.start as u64);
+        match bytes.get(part) {
+            Some(part) if !part.is_empty() => self.write(first, part),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes zeros over the data of a range. Holes stay holes.
+    pub(super) fn clear(&self, range: Range<HostOffset>) -> Result<(), WriteError> {
+        self.each_data(range, |at, data| self.write(at, &vec![0; data.len()]))
+    }
+
+    /// Copies the data of a range of the cluster at `old` to the new cluster at `new`. Holes stay holes.
     pub(super) fn copy(
         &self,
         range: Range<u64>,
         old: HostOffset,
         new: HostOffset,
     ) -> Result<(), WriteError> {
-        let (mut at, end) = (range.start, old.saturating_add(range.end));
-        let mut bytes = Vec::new();
-        while at < range.end {
-            let from = old.saturating_add(at);
-            let Stored { stored, end: until } = self.file.stored(from, end)?;
-            // Each step covers at least one byte, for any answer of the storage.
-            let until = until.saturating_distance_from(old).clamp(at + 1, range.end);
-            if stored {
-                bytes.resize(usize::try_from(until - at).map_err(|_| WriteError::TooLong)?, 0);
-                self.file.read_at(from, &mut bytes)?;
-                self.write(new.saturating_add(at), &bytes)?;
-            }
-            at = until;
-        }
+        let range = old.saturating_add(range.start)..old.saturating_add(range.end);
+        self.each_data(range, |at, data| {
+            self.write(new.saturating_add(at.saturating_distance_from(old)), data)
+        })
+    }
+
+    /// Calls `take` with the data in a range, in order, each with its offset.
+    fn each_data(
+        &self,
+        range: Range<HostOffset>,
+        mut take: impl FnMut(HostOffset, &[u8]) -> Result<(), WriteError>,
+    ) -> Result<(), WriteError> {
+        let mut scratch = vec![0; COPIED_AT_ONCE_BYTES];
+        let end = range.end;
+        let _ = each_data(self.file, range, &mut scratch, |Data { offset, bytes }| {
+            // The last data may reach past the end.
+            let left = usize::try_from(end.saturating_distance_from(offset)).unwrap_or(usize::MAX);
+            take(offset, &bytes[..left.min(bytes.len())]).map(ControlFlow::Continue)
+        })?;
         Ok(())
     }
 
@@ -160,7 +206,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
                     self.file.read_at(old, &mut bytes)?;
                 }
                 let new = self.allocate(1)?;
-                self.write(new, &bytes)?;
+                self.write_to_hole(new, &bytes)?;
                 self.set_reference(slot, new.get() | COPIED)?;
                 if let Some(old) = old {
                     self.free_run(cluster_size.host_cluster(old), 1)?;
@@ -205,7 +251,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         let clusters = cluster_size.clusters_for(u64::from(entries) * 8);
         let new = self.allocate(clusters)?;
         let bytes = self.moved_table((old, old_bytes), clusters)?;
-        self.write(new, &bytes)?;
+        self.write_to_hole(new, &bytes)?;
         self.header.l1_offset = new;
         self.header.l1_entries = entries;
         // Both fields in one write: a power cut leaves both as they were, or neither.
