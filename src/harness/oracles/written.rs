@@ -5,8 +5,8 @@
 //! Does not check: all bytes in each run. Those within 512 bytes of the edges of requests and of parts of the image
 //! before are read in each. A disk of at most 1 MiB is compared whole in some runs, and some windows of every disk are
 //! read: the input decides ([`BeyondEdges`]). Large compressed clusters that no request has changed are not read after
-//! their first 16 KiB (`limits::MAX_INFLATED_BYTES`), except on disks that are compared whole. Nor does it check where the
-//! engine places its data, and whether it stores zeros.
+//! their first 16 KiB (`limits::MAX_INFLATED_BYTES`), except on disks that are compared whole. Nor does it check where
+//! the engine places its data, and whether it stores zeros.
 //!
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset near it saturates at 2^64; one that saturates at 0 is its beginning.
