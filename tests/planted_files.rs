@@ -188,6 +188,7 @@ fn structures(layer: LayerFiles, harness: &Harness<Walker>) -> OracleResult {
     *images.layer_mut(0) = layer;
     let case = Case {
         requests: &[],
+        new_image: None,
         images: &images,
         journals: harness.vm().journals().collect(),
         questions: &[],

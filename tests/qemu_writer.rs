@@ -19,7 +19,9 @@ const PROGRAMS: u64 = 150;
 /// The number of their operations before the first request.
 const OPERATIONS: usize = 10;
 /// The least number of cuts in them. Fewer would prove little.
-const LEAST_CUTS: usize = 40;
+const LEAST_CUTS: usize = 30;
+/// The least number of requests about snapshots in them.
+const LEAST_SNAPSHOTS: usize = 30;
 
 /// The result of a program: the fingerprint of the violation, if there is one. `None` if the files are too long for the
 /// file system, and QEMU did not get them.
@@ -41,14 +43,16 @@ fn qemu_writes_without_a_fault() {
         return;
     }
     let mut target = Writes::observed(QemuEngine::default(), ());
-    let mut cuts = 0;
+    let (mut cuts, mut snapshots) = (0, 0);
     for number in 0..PROGRAMS {
         let program = generate_writes(number, OPERATIONS);
         let Some(found) = judged(&mut target, &program) else { continue };
         assert_eq!(found, None, "program {number}");
         let requests = target.pipeline().unwrap().vm().requests();
         cuts += requests.iter().filter(|request| request.is_cut()).count();
+        snapshots += requests.iter().filter(|request| request.is_about_snapshots()).count();
     }
+    assert!(snapshots >= LEAST_SNAPSHOTS, "{snapshots} requests about snapshots");
     assert!(cuts >= LEAST_CUTS, "{cuts} cuts");
 }
 

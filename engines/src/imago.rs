@@ -4,7 +4,9 @@ use std::{fmt, io};
 
 use imago::io_buffers::{IoVector, IoVectorMut};
 use imago::storage::{self, Storage as ImagoStorage, drivers::CommonStorageHelper};
-use imago::{FormatAccess, Mapping, format::PreallocateMode, qcow2::Qcow2, raw::Raw};
+use imago::{
+    FormatAccess, FormatCreateBuilder, Mapping, format::PreallocateMode, qcow2::Qcow2, raw::Raw,
+};
 
 use qcowfuzz::prelude::*;
 
@@ -32,6 +34,19 @@ impl Engine for Imago {
 
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<ImagoDisk> {
         Ok(ImagoDisk(open(&chain.layers()[0], &chain.layers()[1..], true)?))
+    }
+
+    // The crate has no choice of the version and of features.
+    fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
+        if image.version != 3 || image.extended_l2 || image.is_zstd {
+            return Err(EngineError::unsupported(
+                "new images of version 2, with extended L2 or zstd",
+            ));
+        }
+        let file = File(chain.image().clone(), CommonStorageHelper::default());
+        let new = Qcow2::<File>::create_builder(file).size(image.size_bytes);
+        let new = new.cluster_size(1 << image.cluster_bits);
+        Ok(new.refcount_width(image.refcount_bits as usize).create()?)
     }
 }
 

@@ -6,7 +6,8 @@ use futures::executor::block_on;
 use qcow2_rs::dev::{Qcow2Dev, Qcow2DevParams};
 use qcow2_rs::error::Qcow2Result as Result;
 use qcow2_rs::helpers::Qcow2IoBuf;
-use qcow2_rs::{meta::MappingSource, ops::Qcow2IoOps, utils::qcow2_alloc_dev};
+use qcow2_rs::meta::{MappingSource, Qcow2Header};
+use qcow2_rs::{ops::Qcow2IoOps, utils::qcow2_alloc_dev};
 
 use qcowfuzz::prelude::*;
 
@@ -48,6 +49,28 @@ impl Engine for Qcow2Rs {
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<Qcow2RsDisk> {
         prepared(chain, false)
     }
+
+    // The crate has no choice of the version and of features.
+    fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
+        if image.version != 3 || image.extended_l2 || image.is_zstd {
+            return Err(EngineError::unsupported(
+                "new images of version 2, with extended L2 or zstd",
+            ));
+        }
+        let bytes = formatted(image).map_err(EngineError::untyped)?;
+        Ok(chain.image().write_at(HostOffset::ZERO, &bytes)?)
+    }
+}
+
+/// Returns the bytes of a new image, as the crate's own command writes them: up to the first sector of the L1 table.
+fn formatted(image: &NewImage) -> Result<Vec<u8>> {
+    let (bits, order) = (image.cluster_bits as usize, image.refcount_bits.trailing_zeros() as u8);
+    let (table, block, _) =
+        Qcow2Header::calculate_meta_params(image.size_bytes, bits, order, SECTOR_BYTES);
+    let clusters = (1 + table.1 + block.1) as usize;
+    let mut bytes = vec![0; (clusters << bits) + SECTOR_BYTES];
+    Qcow2Header::format_qcow2(&mut bytes, image.size_bytes, bits, order, SECTOR_BYTES)?;
+    Ok(bytes)
 }
 
 /// Opens a chain, and prepares it for reads and writes.

@@ -7,7 +7,7 @@ use crate::disk::file_parts::MAX_EXTENT_FILES;
 use crate::disk::limits::MAX_LAYERS;
 use crate::images::damage::Damage;
 use crate::images::files::Images;
-use crate::programs::{Journal, Question, WriteRequest};
+use crate::programs::{Journal, NewImage, Question, WriteRequest};
 
 /// A chain that a program built, and all that the oracles need to judge it.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Case<'c> {
     pub questions: &'c [Question],
     /// The requests of the program to an engine that writes.
     pub requests: &'c [WriteRequest],
+    /// The image that the engine creates before the requests, if the program wants that.
+    pub new_image: Option<NewImage>,
     /// The damage that was done to the files, and the damage that reads will meet.
     pub damage: &'c Damage,
     /// The features of all images. An engine may lack some.

@@ -99,6 +99,15 @@ impl Chain {
         chain
     }
 
+    /// Creates the chain of all layers of `images`, whose image at the top is empty and can be written. Counts reads on
+    /// `meter`.
+    pub(crate) fn empty(images: &Images, has_cuts: bool, meter: &Arc<Meter>) -> Self {
+        let mut chain = Self::writable(images, has_cuts, meter);
+        let file = WrittenFile::new(Image::default(), has_cuts);
+        chain.layers[0].image.bytes = ByteSource::Written(Arc::new(file));
+        chain
+    }
+
     /// Returns the files as they are now, for reading.
     pub(crate) fn as_written(&self) -> Self {
         self.clone().with_written(WrittenFile::image)
@@ -113,6 +122,23 @@ impl Chain {
     /// that the guest knows of, and the writes that it loses.
     pub(crate) fn after_cut(&self, kind: CutKind, choice: u16) -> Self {
         self.clone().with_written(|file| file.cut(kind, choice))
+    }
+
+    /// Returns the number of changes of the image at the top that its log keeps, for [`Chain::after_cut_since`].
+    pub(crate) fn written_changes(&self) -> usize {
+        self.image().written().map_or(0, WrittenFile::changes)
+    }
+
+    /// Returns the files as a cut could have left them while the engine made the changes behind the first `changes`.
+    /// Returns `None` if it has made none.
+    pub(crate) fn after_cut_since(
+        &self,
+        changes: usize,
+        kind: CutKind,
+        choice: u16,
+    ) -> Option<Self> {
+        let left = self.image().written()?.cut_since(changes, kind, choice)?;
+        Some(self.clone().with_written(|_| left))
     }
 
     /// Notes that the guest relies on all that was written so far.

@@ -6,6 +6,7 @@ use std::error::Error;
 use crate::disk::error::StorageError;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::offsets::GuestOffset;
+pub use crate::programs::NewImage;
 
 use super::chain::Chain;
 use super::claims::{Claims, EnginePolicy};
@@ -86,6 +87,17 @@ pub trait Engine {
     /// As for [`Engine::open`].
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Answer<Self::Disk<'s>> {
         let _ = chain;
+        Err(EngineError::NotAsked)
+    }
+
+    /// Creates an empty image in the first file of `chain`, which is empty and can be written. The next call opens it
+    /// ([`Engine::open_to_write`]). By default, the engine creates no images, and writes to those of the harness.
+    ///
+    /// # Errors
+    /// The engine does not create such images ([`EngineError::Unsupported`]), which is no finding here; or the file
+    /// cannot be written.
+    fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
+        let _ = (chain, image);
         Err(EngineError::NotAsked)
     }
 
@@ -181,6 +193,32 @@ pub trait OpenDisk {
     /// As for [`OpenDisk::write`].
     fn resize(&mut self, size_bytes: u64) -> Answer {
         let _ = size_bytes;
+        Err(EngineError::NotAsked)
+    }
+
+    /// Takes a snapshot of the disk as it is now. It comes behind all others in the snapshot table of the image.
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::write_zeroes`]. The same holds for the next two.
+    fn take_snapshot(&mut self) -> Answer {
+        Err(EngineError::NotAsked)
+    }
+
+    /// Restores the disk, with its size, from the snapshot at `index` of the snapshot table, counted from 0.
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::take_snapshot`].
+    fn apply_snapshot(&mut self, index: u32) -> Answer {
+        let _ = index;
+        Err(EngineError::NotAsked)
+    }
+
+    /// Deletes the snapshot at `index` of the snapshot table, counted from 0. Those behind it move up.
+    ///
+    /// # Errors
+    /// As for [`OpenDisk::take_snapshot`].
+    fn delete_snapshot(&mut self, index: u32) -> Answer {
+        let _ = index;
         Err(EngineError::NotAsked)
     }
 

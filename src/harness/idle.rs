@@ -28,11 +28,19 @@ pub enum QuestionKind {
     Resize,
     /// [`OpenDisk::flush`](super::engine::OpenDisk::flush).
     Flush,
+    /// [`OpenDisk::take_snapshot`](super::engine::OpenDisk::take_snapshot).
+    TakeSnapshot,
+    /// [`OpenDisk::apply_snapshot`](super::engine::OpenDisk::apply_snapshot).
+    ApplySnapshot,
+    /// [`OpenDisk::delete_snapshot`](super::engine::OpenDisk::delete_snapshot).
+    DeleteSnapshot,
+    /// [`Engine::create`](super::engine::Engine::create).
+    Create,
 }
 
 impl QuestionKind {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::Map,
         Self::Status,
         Self::Read,
@@ -44,6 +52,10 @@ impl QuestionKind {
         Self::Discard,
         Self::Resize,
         Self::Flush,
+        Self::TakeSnapshot,
+        Self::ApplySnapshot,
+        Self::DeleteSnapshot,
+        Self::Create,
     ];
 
     /// Returns the name of the question, and the oracles that judge only answers to it.
@@ -60,6 +72,10 @@ impl QuestionKind {
             Self::Discard => ("discard", "written (discards)"),
             Self::Resize => ("resize", "written (other sizes)"),
             Self::Flush => ("flush", "power_cut, killed (flushes)"),
+            Self::TakeSnapshot => ("take_snapshot", "written (new snapshots)"),
+            Self::ApplySnapshot => ("apply_snapshot", "written (applied snapshots)"),
+            Self::DeleteSnapshot => ("delete_snapshot", "written (deleted snapshots)"),
+            Self::Create => ("create", "written (new images)"),
         }
     }
 }

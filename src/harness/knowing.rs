@@ -6,7 +6,7 @@ use crate::disk::observer::Observer;
 
 use super::chain::Chain;
 use super::claims::Claims;
-use super::engine::{Engine, EngineError, pass_on_to_engine};
+use super::engine::{Answer, Engine, EngineError, NewImage, pass_on_to_engine};
 use super::implementation::Implementation;
 use super::known::KnownFindings;
 use super::second_opinion::SecondOpinion;
@@ -91,6 +91,10 @@ impl<E: Engine> Engine for KnowingEngine<E> {
 
     fn open_to_write<'s>(&'s mut self, chain: &'s Chain) -> Result<Self::Disk<'s>, EngineError> {
         self.engine.open_to_write(chain)
+    }
+
+    fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
+        self.engine.create(chain, image)
     }
 
     fn open_snapshot<'s>(

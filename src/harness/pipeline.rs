@@ -183,6 +183,7 @@ fn case<'c>(vm: &'c Vm, images: &'c Images, damage: &'c Damage, in_full: bool) -
         journals: vm.journals().collect(),
         questions: vm.questions(),
         requests: vm.requests(),
+        new_image: vm.new_image(),
         damage,
         features: vm.features(),
         cell_bytes: vm.cell_bytes(),

@@ -2,19 +2,21 @@
 
 use smallvec::SmallVec;
 
+use crate::disk::clusters::ClusterSize;
 use crate::disk::extent::{Visitor, Window};
 use crate::disk::features::Feature;
 use crate::disk::limits::MAX_LAYERS;
 use crate::disk::observer::Observer;
 use crate::disk::offsets::GuestOffset;
 use crate::disk::storage::Layer;
+use crate::formats::qcow2::geometry::{Compression, Geometry, Version};
 use crate::walkers;
 use crate::walkers::{MapError, WalkScratch};
 use crate::writers::{SmallWriter, WriteError, WriterFault};
 
 use super::chain::{Chain, ChainFile, ChainLayer};
 use super::claims::Claims;
-use super::engine::{Answer, Engine, EngineError, OpenDisk};
+use super::engine::{Answer, Engine, EngineError, NewImage, OpenDisk};
 use super::status::GuestRun;
 
 /// Our walker as an engine; it reports events to its observer. It writes qcow2 images with the small writer.
@@ -87,6 +89,10 @@ impl<O: Observer> Engine for Walker<O> {
         Ok(WalkerDisk { writer: Some(writer), ..self.opened(chain)? })
     }
 
+    fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
+        Ok(SmallWriter::create(chain.image(), &geometry(image)?, image.size_bytes, self.fault)?)
+    }
+
     fn open_snapshot<'s>(
         &'s mut self,
         chain: &'s Chain,
@@ -95,6 +101,19 @@ impl<O: Observer> Engine for Walker<O> {
         let opened = self.opened(chain)?;
         Ok(WalkerDisk { disk: opened.disk.into_snapshot(index)?, ..opened })
     }
+}
+
+/// Returns the geometry of a new image.
+fn geometry(image: &NewImage) -> Answer<Geometry> {
+    let cluster_size = ClusterSize::from_bits(image.cluster_bits);
+    Ok(Geometry {
+        version: if image.version == 2 { Version::V2 } else { Version::V3 },
+        cluster_size: cluster_size.ok_or_else(|| EngineError::unsupported("the cluster size"))?,
+        refcount_order: image.refcount_bits.trailing_zeros(),
+        extended_l2: image.extended_l2,
+        compression: if image.is_zstd { Compression::Zstd } else { Compression::Deflate },
+        data_file: false,
+    })
 }
 
 /// Returns the layers of `chain` in the form in which our walker takes them.
@@ -167,8 +186,27 @@ impl<O: Observer> OpenDisk for WalkerDisk<'_, O> {
         Ok(self.writer()?.resize(size_bytes)?)
     }
 
+    fn take_snapshot(&mut self) -> Answer {
+        Ok(self.writer()?.take_snapshot()?)
+    }
+
+    fn apply_snapshot(&mut self, index: u32) -> Answer {
+        Ok(self.writer()?.apply_snapshot(index)?)
+    }
+
+    fn delete_snapshot(&mut self, index: u32) -> Answer {
+        Ok(self.writer()?.delete_snapshot(index)?)
+    }
+
     fn flush(&mut self) -> Answer {
         Ok(self.writer()?.flush()?)
+    }
+
+    fn close(self) -> Answer {
+        match self.writer {
+            Some(writer) => Ok(writer.close()?),
+            None => Ok(()),
+        }
     }
 }
 

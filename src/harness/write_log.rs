@@ -106,6 +106,11 @@ impl WriteLog {
         self.settled = 0;
     }
 
+    /// Returns the number of changes in the log.
+    pub(super) fn changes(&self) -> usize {
+        self.changes.len()
+    }
+
     /// Returns a file that a cut could have left, at a moment since the last flush that the guest knows of. `image` is
     /// the file as it is now. Half of all cuts come now.
     pub(super) fn cut(&self, image: &Image, kind: CutKind, choice: u16) -> Image {
@@ -116,6 +121,29 @@ impl WriteLog {
             true => latest,
             false => self.settled + entropy.below(moments) as usize,
         };
+        self.left(image, moment, kind, &mut entropy)
+    }
+
+    /// Returns a file that a cut could have left while the changes behind the first `changes` happened: at least one of
+    /// them has begun. Returns `None` if there are none.
+    pub(super) fn cut_since(
+        &self,
+        image: &Image,
+        changes: usize,
+        kind: CutKind,
+        choice: u16,
+    ) -> Option<Image> {
+        let latest = self.changes.len();
+        // A log with fewer changes began again in between.
+        let first = if changes > latest { 0 } else { changes };
+        let mut entropy = Entropy::new(choice.into());
+        let moments = (latest - first) as u64;
+        let moment = first + 1 + entropy.below(moments) as usize;
+        (moments > 0).then(|| self.left(image, moment, kind, &mut entropy))
+    }
+
+    /// Returns a file that a cut after the first `moment` changes could have left.
+    fn left(&self, image: &Image, moment: usize, kind: CutKind, entropy: &mut Entropy) -> Image {
         let kept = match (kind, entropy.below(4)) {
             (CutKind::Process, _) => Kept::All,
             (CutKind::Power, 0) => Kept::None,
@@ -132,7 +160,7 @@ impl WriteLog {
         }
         for change in &self.changes[flushed..moment] {
             left.set_length(left.length_bytes().max(change.end()));
-            self.redo(change, kept, &mut entropy, &mut left);
+            self.redo(change, kept, entropy, &mut left);
         }
         left
     }
@@ -281,6 +309,25 @@ mod tests {
         file.write(1..2, 2);
         let lost = vec![0, 2, 0, 0, 0, 0];
         assert!(file.after(CutKind::Power).contains(&lost));
+    }
+
+    #[test]
+    fn a_cut_since_a_moment_comes_after_a_later_change() {
+        let mut file = LoggedFile::new();
+        file.write(0..1, 1);
+        let before = file.log.changes();
+        assert!(file.log.cut_since(&file.image, before, CutKind::Power, 1).is_none());
+        file.write(1..2, 2);
+        file.write(2..3, 3);
+        let cuts = (0..400).map(|choice| {
+            let left = file.log.cut_since(&file.image, before, CutKind::Process, choice).unwrap();
+            [0, 1, 2].map(|sector| {
+                let mut byte = [0];
+                left.read_at(HostOffset::new(sector * 512), &mut byte).unwrap();
+                byte[0]
+            })
+        });
+        assert_eq!(BTreeSet::from_iter(cuts), BTreeSet::from([[1, 2, 0], [1, 2, 3]]));
     }
 
     #[test]

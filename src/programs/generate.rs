@@ -93,12 +93,19 @@ pub fn generate_any(rng_seed: u64, operations: usize) -> Program {
     program
 }
 
-/// Generates a program for the target that writes: `operations` operations that build an image, and at most half as
-/// many requests to the engine.
+/// The share of programs with requests that build nothing: the engine creates the image.
+const CREATED_ONE_IN: u64 = 12;
+
+/// Generates a program for the target that writes: `operations` operations that build an image, or none, and at most
+/// half as many requests to the engine.
 pub fn generate_writes(rng_seed: u64, operations: usize) -> Program {
     let mut program = generate_any(rng_seed, operations);
     let mut entropy = Entropy::new(rng_seed);
     let requests = entropy.below(operations as u64 / 2 + 1);
+    if entropy.one_in(CREATED_ONE_IN) {
+        program.operations.clear();
+        (program.prologue.base, program.prologue.rng_seed) = (Base::Qcow2, 1);
+    }
     let begins =
         Operation::WriteAt { at: At::default(), inside: Inside::default(), length: Gap::default() };
     program.operations.push(begins);
@@ -161,8 +168,9 @@ fn opcodes() -> impl Iterator<Item = &'static (u8, &'static str)> {
 const REQUESTS: [u8; 3] = [34, 35, 36];
 
 /// The opcodes from which [`request`] draws: `write_at`, `zero_at`, `sync`, `write`, `zero`, `discard`, `resize`,
-/// `checkpoint`.
-const WRITING: [u8; 15] = [34, 34, 34, 34, 35, 35, 36, 36, 36, 0, 2, 3, 3, 9, 13];
+/// `checkpoint`, `snapshot`, `apply_snapshot`, `delete_snapshot`.
+const WRITING: [u8; 21] =
+    [34, 34, 34, 34, 35, 35, 36, 36, 36, 36, 0, 2, 3, 3, 9, 9, 13, 7, 7, 19, 8];
 
 /// Generates an operation of the writing. Half of the time, its operands are below 16; half of the time, it has the
 /// position of one of the operations `earlier`.

@@ -67,6 +67,8 @@ pub struct Vm {
     questions: Vec<Question>,
     attacks: Vec<Attack>,
     writing: Writing,
+    /// An operation has changed the image, or the placement of clusters.
+    has_built: bool,
     /// The guest cluster behind the last operation's clusters.
     last: u64,
     writes: u32,
@@ -92,6 +94,7 @@ impl Vm {
             questions: Vec::new(),
             attacks: Vec::new(),
             writing: Writing::default(),
+            has_built: false,
             last: 0,
             writes: 0,
             touchable: 0,
@@ -108,6 +111,7 @@ impl Vm {
         self.questions.clear();
         self.attacks.clear();
         self.writing.begin(limits.request_bytes);
+        self.has_built = false;
         (self.last, self.writes, self.checkpoints) = (0, 0, 0);
         self.touchable = limits.touched_clusters;
         self.payload_bytes = limits.payload_bytes;
@@ -134,13 +138,21 @@ impl Vm {
 
     /// Runs one operation.
     pub fn step(&mut self, operation: Operation) -> Effect {
-        use Operation::*;
         if self.is_writing(&operation) {
             return self.step_writing(operation);
         }
         if !formats::has_effect(&self.builder.plan().file, operation) {
             return Effect::None;
         }
+        let effect = self.step_building(operation);
+        self.has_built |= effect == Effect::Changed;
+        effect
+    }
+
+    /// Runs an operation before the writing.
+    #[inline]
+    fn step_building(&mut self, operation: Operation) -> Effect {
+        use Operation::*;
         match operation {
             Write { at, clusters } => self.write(at, clusters),
             Compress { at, clusters, shape, skew } => self.compress(at, clusters, shape, skew),

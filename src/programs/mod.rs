@@ -22,4 +22,5 @@ pub(crate) use journal::{Journal, JournalRecord};
 pub use operation::Operation;
 pub use program::{Input, Program};
 pub(crate) use prologue::Prologue;
+pub use request::NewImage;
 pub(crate) use request::{CutKind, WriteRequest};

@@ -34,6 +34,22 @@ pub enum WriteRequest {
         /// The new size in bytes: whole sectors of 512 bytes.
         size_bytes: u64,
     },
+    /// Takes a snapshot of the disk as it is now. It comes behind the other ones in the image's table.
+    TakeSnapshot {
+        /// The number of the snapshot. The program's snapshots before the writing have the lowest numbers, in the order
+        /// of their table.
+        number: u32,
+    },
+    /// Restores the disk, with its size, from a snapshot.
+    ApplySnapshot {
+        /// The number of the snapshot.
+        number: u32,
+    },
+    /// Deletes a snapshot. Those behind it in the table move up.
+    DeleteSnapshot {
+        /// The number of the snapshot.
+        number: u32,
+    },
     /// Writes all changes to the file, where they survive a power cut.
     Flush,
     /// Keeps a file that a cut at some moment since the last flush could have left. The engine goes on.
@@ -45,6 +61,23 @@ pub enum WriteRequest {
     },
     /// Closes the image, and opens it again.
     Reopen,
+}
+
+/// The properties of an empty image that an engine creates. The image has no backing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewImage {
+    /// The version: 2 or 3.
+    pub version: u32,
+    /// log2 of the cluster size in bytes, 9 to 21.
+    pub cluster_bits: u32,
+    /// The width of a refcount in bits, 1 to 64. Version 2 has 16.
+    pub refcount_bits: u32,
+    /// L2 entries have subcluster bitmaps.
+    pub extended_l2: bool,
+    /// Compressed clusters are zstd, and otherwise deflate.
+    pub is_zstd: bool,
+    /// The size of the disk in bytes: whole sectors of 512 bytes.
+    pub size_bytes: u64,
 }
 
 /// The thing that ends while an engine has an image open for writing.
@@ -67,8 +100,21 @@ impl WriteRequest {
                 Some(range(guest, length_bytes))
             }
             Self::Resize { size_bytes } => Some(size_bytes..size_bytes),
-            Self::Flush | Self::Cut { .. } | Self::Reopen => None,
+            Self::TakeSnapshot { .. }
+            | Self::ApplySnapshot { .. }
+            | Self::DeleteSnapshot { .. }
+            | Self::Flush
+            | Self::Cut { .. }
+            | Self::Reopen => None,
         }
+    }
+
+    /// Reports whether the request takes, applies or deletes a snapshot.
+    pub fn is_about_snapshots(&self) -> bool {
+        matches!(
+            self,
+            Self::TakeSnapshot { .. } | Self::ApplySnapshot { .. } | Self::DeleteSnapshot { .. }
+        )
     }
 
     /// Reports whether the request is a cut.
@@ -91,6 +137,9 @@ impl fmt::Display for WriteRequest {
                 write!(f, "discard of guest {:#x}+{length_bytes:#x}", guest.get())
             }
             Self::Resize { size_bytes } => write!(f, "resize to {size_bytes:#x} bytes"),
+            Self::TakeSnapshot { number } => write!(f, "snapshot number {number} taken"),
+            Self::ApplySnapshot { number } => write!(f, "snapshot number {number} applied"),
+            Self::DeleteSnapshot { number } => write!(f, "snapshot number {number} deleted"),
             Self::Flush => f.write_str("flush"),
             Self::Cut { kind: CutKind::Power, choice } => write!(f, "power cut, choice {choice}"),
             Self::Cut { kind: CutKind::Process, choice } => {

@@ -72,4 +72,24 @@ faults! {
     CountedLate "counted_late",
     /// A flush does nothing.
     FlushIgnored "flush_ignored",
+    /// A snapshot does not raise the counts of the clusters that it shares.
+    SnapshotNotCounted "snapshot_not_counted",
+    /// The entries of clusters that a snapshot shares stay marked as copied.
+    SnapshotKeepsCopied "snapshot_keeps_copied",
+    /// In a power cut, the header can name a snapshot table that is not there.
+    SnapshotTableLate "snapshot_table_late",
+    /// An applied snapshot shares its L1 table with the disk.
+    AppliedTableShared "applied_table_shared",
+    /// The disk keeps its size when a snapshot is applied.
+    AppliedSizeIgnored "applied_size_ignored",
+    /// In a power cut, the counts of a deleted snapshot can be lower although the table names it.
+    DeletedEarly "deleted_early",
+    /// The entries of clusters that a deleted snapshot has shared are not marked as copied.
+    CopiedStaysCleared "copied_stays_cleared",
+    /// A cluster of a new image gets no refcount.
+    CreatedNotCounted "created_not_counted",
+    /// A new disk has whole clusters.
+    CreatedSizeRounded "created_size_rounded",
+    /// While the image is closed, its L1 table moves, and the header names it before it is there.
+    CloseTorn "close_torn",
 }

@@ -125,7 +125,19 @@ const WALK_GRAINS: &[Event] =
 const EMIT: &[Event] =
     &[Start, Unallocated, ZeroPlain, ZeroAllocated, Normal, Compressed, UnallocatedSubclusters];
 const CHECK: &[Event] = &[Start, Snapshot, Walk, Lookup, Read, Stopped, Failed];
-const WRITE: &[Event] = &[Start, Unallocated, ZeroPlain, Normal, Resized, Checkpoint, Flushed, Cut];
+const WRITE: &[Event] = &[
+    Start,
+    Unallocated,
+    ZeroPlain,
+    Normal,
+    Snapshot,
+    SnapshotDeleted,
+    SnapshotApplied,
+    Resized,
+    Checkpoint,
+    Flushed,
+    Cut,
+];
 const FILE_ACCESSES: &[Event] = &[
     Start,
     Header,

@@ -2,7 +2,7 @@
 //! `harness::writing` judges it with our walker, the recount and the engine.
 //!
 //! Does not check: bytes that a request has changed since the flush; the counts and the answers of the engine if the
-//! image has the dirty bit; cuts while the engine closes the image.
+//! image has the dirty bit.
 
 use super::{Violation, written};
 

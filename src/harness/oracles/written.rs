@@ -1,12 +1,13 @@
 //! A disk that an engine has written has the right bytes: each is that of the last request that covered it, or that of
-//! the image before. Snapshots stay as they were. Opening, reading and closing an image without a request changes
-//! nothing in its file.
+//! the image before. Snapshots stay as they were, and new ones have the bytes of their moment. A new image has the
+//! properties that the harness has asked for, and only zeros. Opening, reading and closing an image without a request
+//! changes nothing in its file.
 //!
 //! Does not check: all bytes in each run. Those within 512 bytes of the edges of requests and of parts of the image
 //! before are read in each. A disk of at most 1 MiB is compared whole in some runs, and some windows of every disk are
 //! read: the input decides ([`BeyondEdges`]). Large compressed clusters that no request has changed are not read after
 //! their first 16 KiB (`limits::MAX_INFLATED_BYTES`), except on disks that are compared whole. Nor does it check where
-//! the engine places its data, and whether it stores zeros.
+//! the engine places its data, whether it stores zeros, and the names, ids and dates of new snapshots.
 //!
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset near it saturates at 2^64; one that saturates at 0 is its beginning.
@@ -230,11 +231,29 @@ fn check_range(
     Ok(())
 }
 
-/// Returns a violation that was found in a snapshot, which no request changes.
+/// Returns a violation that was found in a snapshot. Requests take and delete snapshots, and change none.
 pub fn in_snapshot(found: Box<Violation>) -> Box<Violation> {
     let mut found = found.attributed_to(ORACLE);
     found.field = "a snapshot";
     found
+}
+
+/// Returns the violation of a file that has another number of snapshots than the requests have left.
+pub fn wrong_snapshot_count(expected: usize, actual: usize) -> OracleResult {
+    let found = if actual < expected { "fewer" } else { "more" };
+    violation(ORACLE, "snapshots", ("those of the requests", found), || {
+        format!("expected {expected} snapshots, actual {actual}")
+    })
+}
+
+/// Checks a field of a new image, which the harness has chosen.
+pub fn check_new_image(field: &'static str, expected: u64, actual: u64) -> OracleResult {
+    match expected == actual {
+        true => Ok(()),
+        false => violation(ORACLE, field, ("as asked", "otherwise"), || {
+            format!("expected {expected}, actual {actual}")
+        }),
+    }
 }
 
 /// Returns a violation that was found in the file that an engine has left. An engine that may refuse images may not

@@ -5,21 +5,27 @@
 //! file of the chain, so that the harness sees their order.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::disk::offsets::GuestOffset;
+use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::Storage;
 use crate::formats::qcow2::header::Header;
 use crate::harness::ChainFiles;
 use crate::harness::chain::{Chain, ChainFile};
-use crate::harness::engine::{Answer, Engine, EngineEnd, EngineError, OpenDisk};
+use crate::harness::engine::{Answer, Engine, EngineEnd, EngineError, NewImage, OpenDisk};
 
 use super::failure::fail;
+use super::image_tool;
+use super::image_tool::{NamedSnapshot, SnapshotChange, ToolAnswer};
 use super::session::{QemuEnd, QemuIo};
 use super::write_record::{SECTOR_BYTES, WriteRecord, unreadable};
 
 /// The number of bytes in a line of a dump.
 const DUMPED_BYTES: usize = 16;
+/// The bytes of a new image that are copied at once.
+const NEW_PIECE_BYTES: usize = 64 << 10;
 /// The most clusters that a smaller disk loses.
 const MAX_CUT_OFF_CLUSTERS: u64 = 1 << 16;
 
@@ -74,20 +80,33 @@ impl Engine for QemuEngine {
         let header = Header::read(chain.image())?;
         // QEMU writes to the file from now on.
         self.files.forget();
-        let record = self.begin_record(path.parent().unwrap_or(Path::new("."))).to_path_buf();
-        // Without `-n`, qemu-io flushes after each write. It also bypasses the cache of the system, which
-        // `cache.direct=off` undoes.
-        self.say(
-            format_args!(
-                "open -n -o driver=qcow2,cache.direct=off,file.driver=blklogwrites,file.file.driver=file,\
-                 file.file.filename={},file.log.driver=file,file.log.filename={},\
-                 file.log-sector-size={SECTOR_BYTES}",
-                path.display(),
-                record.display()
-            ),
-            "",
-        )?;
+        self.open_recorded(&path)?;
         self.opened(&header, Some((chain.image().clone(), path)))
+    }
+
+    fn create(&mut self, chain: &Chain, image: &NewImage) -> Answer {
+        let path = self.files.write(chain)?;
+        self.files.forget();
+        self.end_of(image_tool::create(&path, image))?;
+        copy(&path, chain.image())
+    }
+}
+
+/// Copies the file at `path` to a file of a chain that has its length, or is shorter. Holes stay holes.
+fn copy(path: &Path, into: &ChainFile) -> Answer {
+    let mut file = File::open(path).unwrap_or_else(|error| unreadable(&error));
+    let (mut piece, mut at) = ([0; NEW_PIECE_BYTES], 0u64);
+    loop {
+        let count = file.read(&mut piece).unwrap_or_else(|error| unreadable(&error));
+        let bytes = &piece[..count];
+        if bytes.iter().any(|byte| *byte != 0) {
+            into.write_at(HostOffset::new(at), bytes)?;
+        }
+        // A file ends before 2^63.
+        at = at.saturating_add(count as u64);
+        if count == 0 {
+            return Ok(into.set_length(at)?);
+        }
     }
 }
 
@@ -99,6 +118,34 @@ impl QemuEngine {
             None => WriteRecord::create(folder),
         };
         self.record.insert(begun.unwrap_or_else(|error| unreadable(&error))).path()
+    }
+
+    /// Opens the image at `path` for writing, with an empty record.
+    fn open_recorded(&mut self, path: &Path) -> Answer {
+        // Without `-n`, qemu-io flushes after each write. It also bypasses the cache of the system, which
+        // `cache.direct=off` undoes.
+        let options = self.recorded(path);
+        self.say(format_args!("open -n -o cache.direct=off,{options}"), "")
+    }
+
+    /// Begins an empty record. Returns the options by which QEMU opens the image at `path` and records its writes.
+    fn recorded(&mut self, path: &Path) -> String {
+        let record = self.begin_record(path.parent().unwrap_or(Path::new("."))).to_path_buf();
+        format!(
+            "driver=qcow2,file.driver=blklogwrites,file.file.driver=file,file.file.filename={},\
+             file.log.driver=file,file.log.filename={},file.log-sector-size={SECTOR_BYTES}",
+            path.display(),
+            record.display()
+        )
+    }
+
+    /// Returns the answer of qemu-img, and keeps the end of its process.
+    fn end_of(&mut self, answer: ToolAnswer) -> Answer {
+        answer.unwrap_or_else(|end| {
+            let status = end.status;
+            self.end = Some(*end);
+            Err(EngineError::untyped(status))
+        })
     }
 
     /// Returns the disk that qemu-io has just opened. qemu-io prints rounded sizes only. So the header states the size,
@@ -154,6 +201,35 @@ impl QemuDisk<'_> {
         }
         self.repeat()?;
         said
+    }
+
+    /// Closes the image, has qemu-img change its snapshots, and opens it again.
+    fn change_snapshots(&mut self, change: &SnapshotChange) -> Answer {
+        let Some((file, path)) = self.written.clone() else { return Err(EngineError::NotAsked) };
+        self.is_open = false;
+        self.change(format_args!("close"), "")?;
+        let options = self.engine.recorded(&path);
+        let changed = self.engine.end_of(change.run(&options));
+        if self.engine.end.is_some() {
+            return changed;
+        }
+        self.repeat()?;
+        self.engine.open_recorded(&path)?;
+        self.is_open = true;
+        self.size_bytes = Header::read(&file)?.virtual_size_bytes();
+        changed
+    }
+
+    /// Returns the snapshots of the image, in the order of its table.
+    fn snapshots(&self) -> Answer<Vec<NamedSnapshot>> {
+        let Some((file, _)) = &self.written else { return Err(EngineError::NotAsked) };
+        image_tool::snapshots(file, &Header::read(file)?)
+    }
+
+    /// Reports whether QEMU would cut many clusters off for this size. It visits each of them, and writes and flushes
+    /// tables in between: it is not asked to.
+    fn cuts_off_many(&self, size_bytes: u64) -> bool {
+        self.size_bytes.saturating_sub(size_bytes) >> self.cluster_bits > MAX_CUT_OFF_CLUSTERS
     }
 
     fn repeat(&mut self) -> Answer {
@@ -216,16 +292,33 @@ impl OpenDisk for QemuDisk<'_> {
         self.change(format_args!("write -z -u {guest} {length_bytes}"), "wrote ")
     }
 
-    /// QEMU visits each cluster that it cuts off, and writes and flushes tables in between: it is not asked to cut off
-    /// many.
     fn resize(&mut self, size_bytes: u64) -> Answer {
-        let cut_off = self.size_bytes.saturating_sub(size_bytes) >> self.cluster_bits;
-        if cut_off > MAX_CUT_OFF_CLUSTERS {
+        if self.cuts_off_many(size_bytes) {
             return Err(EngineError::NotAsked);
         }
         self.change(format_args!("truncate {size_bytes}"), "")?;
         self.size_bytes = size_bytes;
         Ok(())
+    }
+
+    fn take_snapshot(&mut self) -> Answer {
+        let change = SnapshotChange::take(&self.snapshots()?);
+        self.change_snapshots(&change)
+    }
+
+    fn apply_snapshot(&mut self, index: u32) -> Answer {
+        let snapshots = self.snapshots()?;
+        let change = SnapshotChange::apply(&snapshots, index as usize)?;
+        let size = snapshots.get(index as usize).map(|snapshot| snapshot.size_bytes);
+        if size.is_some_and(|size| self.cuts_off_many(size)) {
+            return Err(EngineError::NotAsked);
+        }
+        self.change_snapshots(&change)
+    }
+
+    fn delete_snapshot(&mut self, index: u32) -> Answer {
+        let change = SnapshotChange::delete(&self.snapshots()?, index as usize)?;
+        self.change_snapshots(&change)
     }
 
     fn flush(&mut self) -> Answer {

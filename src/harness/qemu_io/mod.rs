@@ -13,6 +13,7 @@ mod engine_data;
 mod failure;
 mod files;
 mod findings;
+mod image_tool;
 mod map_record;
 mod runs;
 mod session;

@@ -4,7 +4,6 @@
 use crate::formats::qcow2::constants::INCOMPATIBLE_DIRTY;
 use crate::formats::qcow2::header::Header;
 use crate::harness::Walker;
-use crate::harness::case::Case;
 use crate::harness::chain::Chain;
 use crate::harness::engine::{Engine, EngineError, ErrorKind, OpenDisk};
 use crate::harness::idle::QuestionKind;
@@ -22,12 +21,11 @@ impl WriterJudge {
     pub(super) fn judge_cuts<E: Engine>(
         &mut self,
         engine: &mut E,
-        case: &Case,
         verdicts: &mut Verdicts,
     ) -> OracleResult {
         for cut in std::mem::take(&mut self.cuts) {
             let mut steps = CutSteps { kind: cut.kind, verdicts, has_finding: false };
-            let judged = self.judge_cut(engine, case, &cut, &mut steps);
+            let judged = self.judge_cut(engine, &cut, &mut steps);
             match (judged, steps.has_finding) {
                 (Err(found), _) => {
                     self.written = Some(cut.files);
@@ -45,14 +43,13 @@ impl WriterJudge {
     fn judge_cut<E: Engine>(
         &mut self,
         engine: &mut E,
-        case: &Case,
         cut: &Cut,
         steps: &mut CutSteps,
     ) -> OracleResult {
         let mut reader = std::mem::take(&mut self.reader);
         reader.begin_run();
         let walked = self.walk_after_cut(&mut reader, cut);
-        let snapshots = self.snapshots(&mut reader, case, &cut.files);
+        let snapshots = self.snapshots_after_cut(&mut reader, cut);
         self.reader = reader;
         let size_bytes = steps.judge(walked)?;
         steps.judge(snapshots)?;
@@ -76,11 +73,11 @@ impl WriterJudge {
         let mut disk = self.walked(reader, &cut.files, |size_bytes| {
             match cut.guest.may_have_size(size_bytes) {
                 true => Ok(()),
-                false => oracles::model::check_size(cut.guest.size_bytes, size_bytes),
+                false => oracles::model::check_size(cut.guest.size_bytes(), size_bytes),
             }
         })?;
         let size_bytes = disk.virtual_size_bytes();
-        let expected = cut.guest.flushed_over(&self.before, size_bytes);
+        let expected = cut.guest.flushed_over(&self.built, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let beyond = BeyondEdges::Drawn(&mut self.entropy);
         written::check(read, &expected, Moment::Cut, beyond, &mut self.bytes)?;
@@ -100,9 +97,9 @@ impl WriterJudge {
             Err(EngineError::NotGiven(_)) => return Ok(()),
             Err(error) => return Err(oracles::unexpected_error("open", "image", &error)),
         };
-        let has_first_size = size_bytes == self.before.virtual_size_bytes();
+        let has_first_size = size_bytes == self.built.active().virtual_size_bytes();
         self.check_size(size, has_first_size, (size_bytes, disk.virtual_size_bytes()))?;
-        let expected = cut.guest.flushed_over(&self.before, size_bytes);
+        let expected = cut.guest.flushed_over(&self.built, size_bytes);
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let bytes = &mut self.bytes;
         written::check(read, &expected, Moment::CutReopened, BeyondEdges::Nothing, bytes)?;

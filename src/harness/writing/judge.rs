@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::disk::extent::{Extent, Window};
+use crate::disk::image_format::ImageFormat;
 use crate::disk::observer::{Event, Observer, State};
 use crate::harness::accesses::AccessReport;
 use crate::harness::case::Case;
@@ -12,7 +13,6 @@ use crate::harness::claims::SizePolicy;
 use crate::harness::engine::{Engine, EngineError, OpenDisk};
 use crate::harness::idle::QuestionKind;
 use crate::harness::meter::Meter;
-use crate::harness::model::Model;
 use crate::harness::oracles::collector::Collector;
 use crate::harness::oracles::data::GuestRead;
 use crate::harness::oracles::qcow2::recount::Recount;
@@ -22,10 +22,12 @@ use crate::harness::oracles::{self, OracleResult};
 use crate::harness::verdicts::Verdicts;
 use crate::harness::{Walker, WalkerDisk};
 use crate::images::entropy::Entropy;
-use crate::programs::WriteRequest;
+use crate::images::files::{FileNames, Images};
+use crate::programs::{CutKind, WriteRequest};
 
 use super::cut::Cut;
 use super::guest::GuestDisk;
+use super::state::BuiltDisks;
 
 /// The unit of QEMU's sizes.
 const SECTOR_BYTES: u64 = 512;
@@ -35,12 +37,10 @@ const MAX_WALK_STEPS: u64 = 1 << 20;
 /// Judges how engines write, with buffers that are reused.
 #[derive(Debug, Default)]
 pub(crate) struct WriterJudge {
-    /// The disk before the first request.
-    pub(super) before: Model,
-    /// The disk of one snapshot.
-    snapshot: Model,
-    guest: GuestDisk,
-    meter: Arc<Meter>,
+    /// The disk before the first request, and its snapshots.
+    pub(super) built: BuiltDisks,
+    pub(super) guest: GuestDisk,
+    pub(super) meter: Arc<Meter>,
     accesses: AccessReport,
     pub(super) reader: Walker,
     pub(super) recount: Recount,
@@ -75,21 +75,25 @@ impl WriterJudge {
     ) -> OracleResult {
         self.written = None;
         self.cuts.clear();
-        self.before.replay(case.journals.iter().copied());
-        let cluster_bytes = case.journals.first().map_or(1, |top| top.cluster_size.bytes());
-        self.guest.begin(self.before.virtual_size_bytes(), cluster_bytes);
+        self.built.replay(case.journals.iter().copied());
+        self.guest.begin(&self.built);
         let has_cuts = case.requests.iter().any(WriteRequest::is_cut);
         Meter::renew(&mut self.meter);
         self.meter.restart(u64::MAX);
-        let chain = Chain::writable(case.images, has_cuts, &self.meter);
+        let created = self.create(engine, case, has_cuts, verdicts)?;
+        let images = created.as_ref().filter(|_| O::OBSERVES).map(images_of);
+        let chain = match created {
+            Some(chain) => chain,
+            None => Chain::writable(case.images, has_cuts, &self.meter),
+        };
         AccessReport::begin(engine, &self.meter, observer);
         let ran = self.sessions(engine, case, &chain, observer, verdicts);
-        self.accesses.end(case.images, &self.meter, observer);
+        self.accesses.end(images.as_ref().unwrap_or(case.images), &self.meter, observer);
         let written = chain.into_written();
         let judged = match ran {
-            Ok(true) => self
-                .closed(case, &written)
-                .and_then(|()| self.read_again(engine, &written, verdicts)),
+            Ok(true) => {
+                self.closed(&written).and_then(|()| self.read_again(engine, &written, verdicts))
+            }
             Ok(false) => Ok(()),
             Err(found) => Err(found),
         };
@@ -116,11 +120,11 @@ impl WriterJudge {
             }
             observer.event(State::Write, Event::Checkpoint);
             let was_traced = self.meter.interrupt_trace();
-            self.judge_cuts(engine, case, verdicts)?;
+            self.judge_cuts(engine, verdicts)?;
             chain.note_closed();
             self.guest.settle();
             if sessions.peek().is_some() {
-                self.closed(case, &chain.as_written())?;
+                self.closed(&chain.as_written())?;
             }
             self.meter.resume_trace(was_traced);
         }
@@ -164,16 +168,28 @@ impl WriterJudge {
         self.check_open_size(size, disk.virtual_size_bytes())?;
         let read = self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
         verdicts.judge_answers(QuestionKind::Read, read)?;
+        let written = chain.written_changes();
         disk.close().map_err(|error| oracles::unexpected_error("written", "close", &error))?;
+        if let Some(WriteRequest::Cut { kind, choice }) = requests.last() {
+            self.cut_while_closing(chain, written, *kind, *choice);
+        }
         if let Some(before) = before {
             written::check_unchanged(&before, &chain.as_written())?;
         }
         Ok(true)
     }
 
+    /// Keeps a file that a cut could have left while the engine closed the image, if it has changed the file then. The
+    /// guest relies on no more than before.
+    fn cut_while_closing(&mut self, chain: &Chain, written: usize, kind: CutKind, choice: u16) {
+        let files = chain.after_cut_since(written, kind, choice);
+        let cut = files.map(|files| Cut { kind, files, guest: self.guest.clone() });
+        self.cuts.extend(cut);
+    }
+
     fn check_open_size(&self, policy: SizePolicy, actual_bytes: u64) -> OracleResult {
         let has_first_size = self.guest.has_first_size();
-        self.check_size(policy, has_first_size, (self.guest.size_bytes, actual_bytes))
+        self.check_size(policy, has_first_size, (self.guest.size_bytes(), actual_bytes))
     }
 
     /// Checks the size of an open disk. The policy may excuse a last sector that is not whole.
@@ -183,7 +199,7 @@ impl WriterJudge {
         has_first_size: bool,
         (expected_bytes, actual_bytes): (u64, u64),
     ) -> OracleResult {
-        let stored = self.before.stored_size_bytes();
+        let stored = self.built.active().stored_size_bytes();
         let is_near = actual_bytes == stored
             || Some(actual_bytes) == stored.checked_next_multiple_of(SECTOR_BYTES);
         match policy == SizePolicy::Near && has_first_size && is_near {
@@ -215,6 +231,17 @@ impl WriterJudge {
             }
             WriteRequest::Resize { size_bytes } => {
                 (QuestionKind::Resize, Event::Resized, disk.resize(size_bytes))
+            }
+            WriteRequest::TakeSnapshot { .. } => {
+                (QuestionKind::TakeSnapshot, Event::Snapshot, disk.take_snapshot())
+            }
+            WriteRequest::ApplySnapshot { number } => {
+                let done = disk.apply_snapshot(self.index_of(number));
+                (QuestionKind::ApplySnapshot, Event::SnapshotApplied, done)
+            }
+            WriteRequest::DeleteSnapshot { number } => {
+                let done = disk.delete_snapshot(self.index_of(number));
+                (QuestionKind::DeleteSnapshot, Event::SnapshotDeleted, done)
             }
             WriteRequest::Flush => (QuestionKind::Flush, Event::Flushed, disk.flush()),
             WriteRequest::Cut { kind, choice } => {
@@ -248,55 +275,42 @@ impl WriterJudge {
         }
     }
 
-    /// Reads the open disk around the edges of a request that was carried out. Later requests may hide a mistake there,
-    /// and the end of the session shows it too late.
+    /// Returns the index of a snapshot in the table of the image. A request that fits names one that is there.
+    fn index_of(&self, number: u32) -> u32 {
+        self.guest.snapshots.index_of(number).unwrap_or(u32::MAX)
+    }
+
+    /// Reads the open disk around the edges of a request that was carried out, or all of it if that was a snapshot. Later
+    /// requests may hide a mistake there, and the end of the session shows it too late.
     fn compare_edges(&mut self, request: &WriteRequest, disk: &mut impl OpenDisk) -> OracleResult {
+        if matches!(request, WriteRequest::ApplySnapshot { .. }) {
+            return self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
+        }
         let Some(changed) = request.changed() else { return Ok(()) };
-        let Self { before, guest, bytes, .. } = self;
+        let Self { built, guest, bytes, .. } = self;
         let read = &mut |at, into: &mut [u8]| disk.read(at, into);
         let edges = [changed.start, changed.end];
-        written::check_edges(read, &guest.over(before), &edges, Moment::Open, bytes)
+        written::check_edges(read, &guest.over(built), &edges, Moment::Open, bytes)
     }
 
     /// Judges the file that the engine has left.
-    fn closed(&mut self, case: &Case, chain: &Chain) -> OracleResult {
-        self.check_file(case, chain).map_err(written::in_file)
+    pub(super) fn closed(&mut self, chain: &Chain) -> OracleResult {
+        self.check_file(chain).map_err(written::in_file)
     }
 
-    fn check_file(&mut self, case: &Case, chain: &Chain) -> OracleResult {
+    fn check_file(&mut self, chain: &Chain) -> OracleResult {
         refcounts::check(&mut self.recount, chain.image(), &[])?;
         let mut reader = std::mem::take(&mut self.reader);
         reader.begin_run();
         let judged = self.walk(&mut reader, chain);
-        let judged = judged.and_then(|()| self.snapshots(&mut reader, case, chain));
+        let judged = judged.and_then(|()| self.snapshots(&mut reader, chain));
         self.reader = reader;
         judged
     }
 
-    /// Reads all snapshots with our own walker: no request changes them.
-    pub(super) fn snapshots(
-        &mut self,
-        reader: &mut Walker,
-        case: &Case,
-        chain: &Chain,
-    ) -> OracleResult {
-        for index in 0..self.before.snapshot_count() {
-            self.snapshot.replay(case.journals.iter().copied());
-            self.snapshot.become_snapshot(index);
-            // A table has fewer than 2^32 snapshots.
-            let opened = reader.open_snapshot(chain, u32::try_from(index).unwrap_or(u32::MAX));
-            let mut disk = opened.map_err(|error| {
-                written::in_snapshot(oracles::unexpected_error("open", "", &error))
-            })?;
-            let read = &mut |at, into: &mut [u8]| disk.read(at, into);
-            oracles::data::check(read, &self.snapshot, |_| true).map_err(written::in_snapshot)?;
-        }
-        Ok(())
-    }
-
     /// Walks and reads the file with our own walker.
     fn walk(&mut self, reader: &mut Walker, chain: &Chain) -> OracleResult {
-        let expected_bytes = self.guest.size_bytes;
+        let expected_bytes = self.guest.size_bytes();
         let mut disk = self.walked(reader, chain, |size_bytes| {
             oracles::model::check_size(expected_bytes, size_bytes)
         })?;
@@ -341,18 +355,36 @@ impl WriterJudge {
     }
 
     fn compare(&mut self, moment: Moment, read: &mut impl GuestRead) -> OracleResult {
-        let Self { before, guest, bytes, entropy, .. } = self;
+        let Self { built, guest, bytes, entropy, .. } = self;
         // Our walker has read more of the file before the engine opens it again.
         let beyond = match moment {
             Moment::Reopened => BeyondEdges::Nothing,
             _ => BeyondEdges::Drawn(entropy),
         };
-        written::check(read, &guest.over(before), moment, beyond, bytes)
+        written::check(read, &guest.over(built), moment, beyond, bytes)
     }
 }
 
 /// Reports whether an engine that writes may not support a request for some images.
 fn may_be_unsupported(request: &WriteRequest) -> bool {
-    use WriteRequest::{Discard, Resize, WriteZeroes};
-    matches!(request, WriteZeroes { .. } | Discard { .. } | Resize { .. })
+    use WriteRequest::{ApplySnapshot, DeleteSnapshot, Discard, Resize, TakeSnapshot, WriteZeroes};
+    matches!(
+        request,
+        WriteZeroes { .. }
+            | Discard { .. }
+            | Resize { .. }
+            | TakeSnapshot { .. }
+            | ApplySnapshot { .. }
+            | DeleteSnapshot { .. }
+    )
+}
+
+/// Returns the files of a chain with a new image, as those of a case.
+fn images_of(chain: &Chain) -> Images {
+    let mut images = Images::default();
+    images.resize(1);
+    let top = images.layer_mut(0);
+    top.set_names(&FileNames::default(), 0, ImageFormat::Qcow2);
+    top.image = chain.as_written().image().built().clone();
+    images
 }

@@ -2,8 +2,12 @@
 //! the image that the engine leaves, with a simple model. A program can cut the power, or kill the engine's process.
 
 mod after_cut;
+mod created;
 mod cut;
 mod guest;
 mod judge;
+mod saved;
+mod snapshots;
+mod state;
 
 pub(crate) use judge::WriterJudge;

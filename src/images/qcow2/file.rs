@@ -83,6 +83,11 @@ impl Builder {
         self.file.beyond = true;
     }
 
+    /// Reports whether tables may map clusters past the end of the disk.
+    pub fn has_beyond(&self) -> bool {
+        self.file.beyond
+    }
+
     /// Returns the first cluster to discard when the disk gets `new_clusters`.
     ///
     /// QEMU does not discard clusters past the end of a disk that it makes larger, so the guest would see them (tried

@@ -15,6 +15,33 @@ impl Builder {
         self.snapshots.live
     }
 
+    /// Returns the sizes of the disks of all snapshots, as the image stores them.
+    pub fn snapshot_sizes_bytes(&self) -> impl Iterator<Item = u64> {
+        self.snapshots.live().iter().map(|snapshot| snapshot.size_bytes)
+    }
+
+    /// Reports whether the snapshot at `index` maps nothing past the end of its disk: no clusters and no VM state.
+    pub fn snapshot_ends(&self, index: usize) -> bool {
+        let Some(snapshot) = self.snapshots.live().get(index) else { return false };
+        let geometry = &self.plan.geometry;
+        let clusters = geometry.cluster_size.clusters_for(snapshot.size_bytes);
+        let is_inside = |(l1_index, table): &(u64, TableId)| {
+            let first = l1_index << geometry.l2_bits();
+            self.tables.pages(*table).all(|(page_first, page)| {
+                (page_first..).zip(page).all(|(index, entry)| {
+                    *entry == ClusterMapping::Unallocated || first + index < clusters
+                })
+            })
+        };
+        snapshot.l1.tables().iter().all(is_inside)
+    }
+
+    /// Returns the largest number of references to a cluster.
+    pub fn max_references(&self) -> u64 {
+        let references = self.placement.clusters.runs().iter().map(|run| run.references);
+        references.max().unwrap_or(1)
+    }
+
     /// Takes a snapshot. Returns false if there are too many, a refcount would exceed its maximum, the file is full,
     /// or the image has a data file; then nothing changed.
     ///

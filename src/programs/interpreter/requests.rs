@@ -2,6 +2,17 @@
 
 use crate::programs::request::WriteRequest;
 
+/// A snapshot of the image during the writing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WritingSnapshot {
+    /// Its number in requests.
+    pub(super) number: u32,
+    /// The size of its disk in bytes.
+    pub(super) size_bytes: u64,
+    /// Its index in the image that the program has built, if it is there.
+    pub(super) built_index: Option<usize>,
+}
+
 /// The requests of a program.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
@@ -12,6 +23,12 @@ pub(super) struct Writing {
     pub(super) changeable_bytes: u64,
     /// The number of these bytes that requests may still write.
     pub(super) writable_bytes: u64,
+    /// The snapshots after all requests.
+    pub(super) snapshots: Vec<WritingSnapshot>,
+    /// The number of the next snapshot.
+    pub(super) next_snapshot: u32,
+    /// The engine creates the image: the program has built nothing before the writing.
+    pub(super) is_created: bool,
 }
 
 impl Writing {
@@ -20,5 +37,7 @@ impl Writing {
         self.requests.clear();
         (self.size_bytes, self.changeable_bytes) = (None, changeable_bytes);
         self.writable_bytes = changeable_bytes / 16;
+        self.snapshots.clear();
+        (self.next_snapshot, self.is_created) = (0, false);
     }
 }

@@ -5,11 +5,13 @@ use std::ops::Range;
 
 use crate::disk::image_format::ImageFormat;
 use crate::disk::offsets::GuestOffset;
-use crate::formats::qcow2::geometry::Version;
-use crate::programs::operand::{At, Count, Gap, Inside, Size, SyncKind};
+use crate::formats::qcow2::geometry::{Compression, Version};
+use crate::images::qcow2::Sizes;
+use crate::programs::operand::{At, Count, Few, Gap, Inside, Size, SyncKind};
 use crate::programs::operation::{Class, Operation};
-use crate::programs::request::{CutKind, WriteRequest};
+use crate::programs::request::{CutKind, NewImage, WriteRequest};
 
+use super::requests::WritingSnapshot;
 use super::{Effect, Vm, effect};
 
 /// The unit of the size of a disk.
@@ -19,6 +21,21 @@ impl Vm {
     /// Returns the requests to an engine that has opened the last image for writing.
     pub fn requests(&self) -> &[WriteRequest] {
         &self.writing.requests
+    }
+
+    /// Returns the image that the engine creates before the requests, if the program has built nothing and wants that.
+    /// If the engine does not create images, it writes to the one that the program has built.
+    pub fn new_image(&self) -> Option<NewImage> {
+        let plan = self.builder.plan();
+        let geometry = &plan.geometry;
+        self.writing.is_created.then_some(NewImage {
+            version: if geometry.version == Version::V2 { 2 } else { 3 },
+            cluster_bits: geometry.cluster_size.bits(),
+            refcount_bits: 1 << geometry.refcount_order,
+            extended_l2: geometry.extended_l2,
+            is_zstd: geometry.compression == Compression::Zstd,
+            size_bytes: plan.virtual_size_bytes(),
+        })
     }
 
     /// Reports whether `operation` belongs to the writing.
@@ -32,7 +49,10 @@ impl Vm {
         if self.limits.requests == 0 || plan.file.format != ImageFormat::Qcow2 {
             return Effect::None;
         }
-        let size_bytes = *self.writing.size_bytes.get_or_insert(plan.virtual_size_bytes());
+        let size_bytes = match self.writing.size_bytes {
+            Some(size_bytes) => size_bytes,
+            None => self.begin_writing(),
+        };
         match operation {
             Operation::WriteAt { at, inside, length } => {
                 let range = self.bytes_at(at, inside, length);
@@ -58,6 +78,11 @@ impl Vm {
                 })
             }
             Operation::Resize { size } => self.request_resize(size_bytes, size),
+            Operation::Snapshot {} | Operation::SnapshotWith { .. } => {
+                self.request_snapshot(size_bytes)
+            }
+            Operation::ApplySnapshot { index } => self.request_applied_snapshot(size_bytes, index),
+            Operation::DeleteSnapshot { index } => self.request_deleted_snapshot(index),
             Operation::Sync { kind: SyncKind::Flush, .. } => self.request(WriteRequest::Flush),
             Operation::Sync { kind: SyncKind::Cut, choice } => {
                 self.request_cut(CutKind::Power, choice)
@@ -75,6 +100,24 @@ impl Vm {
             }
             _ => Effect::None,
         }
+    }
+
+    /// Begins the writing. Returns the size of the disk.
+    fn begin_writing(&mut self) -> u64 {
+        let (plan, sizes) = (self.builder.plan(), self.builder.snapshot_sizes_bytes());
+        let snapshots = sizes.zip(0..).map(|(size_bytes, number)| WritingSnapshot {
+            number,
+            size_bytes,
+            built_index: usize::try_from(number).ok(),
+        });
+        self.writing.snapshots.extend(snapshots);
+        // A program has few snapshots.
+        self.writing.next_snapshot = self.writing.snapshots.len() as u32;
+        let is_empty = !self.has_built && self.layers_below == 0;
+        self.writing.is_created = is_empty && !plan.rng_seed.is_multiple_of(2);
+        let size_bytes = plan.virtual_size_bytes();
+        self.writing.size_bytes = Some(size_bytes);
+        size_bytes
     }
 
     /// Returns the bytes that the operands of a request select.
@@ -140,7 +183,7 @@ impl Vm {
         // A snapshot in a version 2 image need not store the size of its disk. QEMU refuses to resize such an image. If
         // a disk ends within a sector, its last bytes appear when it grows.
         let plan = self.builder.plan();
-        let is_old = plan.geometry.version == Version::V2 && self.builder.snapshot_count() > 0;
+        let is_old = plan.geometry.version == Version::V2 && self.writing.next_snapshot > 0;
         let is_fixed = is_old || !plan.size_bytes.is_multiple_of(SECTOR_BYTES);
         if wanted == size_bytes || is_fixed {
             return Effect::None;
@@ -151,6 +194,69 @@ impl Vm {
             self.writing.size_bytes = Some(wanted);
         }
         made
+    }
+
+    /// Asks for a snapshot, if there is room for it.
+    fn request_snapshot(&mut self, size_bytes: u64) -> Effect {
+        let number = self.writing.next_snapshot;
+        let is_full = self.writing.snapshots.len() >= self.limits.snapshots;
+        if is_full || !self.counts_hold(number + 1) {
+            return Effect::None;
+        }
+        let made = self.request(WriteRequest::TakeSnapshot { number });
+        if made == Effect::Changed {
+            self.writing.next_snapshot += 1;
+            let built_index = None;
+            self.writing.snapshots.push(WritingSnapshot { number, size_bytes, built_index });
+        }
+        made
+    }
+
+    /// Reports whether refcounts are wide enough for `snapshots`, those of the build and all that are taken. No state of
+    /// the disk has more references to a cluster than the whole image has when the writing begins. While a snapshot is
+    /// applied, there are two states of the disk beside those of all snapshots.
+    fn counts_hold(&self, snapshots: u32) -> bool {
+        let built = self.builder.snapshot_count() as u64;
+        // Those of the build are counted with the disk, in the state before the writing.
+        let states = u64::from(snapshots).saturating_sub(built).saturating_add(2 + built.min(1));
+        let most = self.builder.max_references().saturating_mul(states);
+        most <= self.builder.plan().geometry.max_refcount()
+    }
+
+    /// Asks to apply a snapshot, if QEMU does so without other effects. It changes the size of the disk to that of the
+    /// snapshot, which it refuses in a version 2 image and for sizes that are not whole sectors. Clusters past the end of
+    /// a disk, VM state among them, would appear or be lost when the size changes then.
+    fn request_applied_snapshot(&mut self, size_bytes: u64, index: Few<0, 15>) -> Effect {
+        let Some(snapshot) = self.writing_snapshot(index) else { return Effect::None };
+        let plan = self.builder.plan();
+        let is_whole = |size: u64| size.is_multiple_of(SECTOR_BYTES);
+        let is_whole = is_whole(plan.size_bytes) && is_whole(snapshot.size_bytes);
+        let may_resize = plan.geometry.version == Version::V3 && !self.builder.has_beyond();
+        let fits = snapshot.size_bytes == size_bytes || may_resize;
+        let ends = snapshot.built_index.is_none_or(|index| self.builder.snapshot_ends(index));
+        if !(is_whole && fits && ends && self.counts_hold(self.writing.next_snapshot)) {
+            return Effect::None;
+        }
+        let made = self.request(WriteRequest::ApplySnapshot { number: snapshot.number });
+        if made == Effect::Changed {
+            self.writing.size_bytes = Some(snapshot.size_bytes);
+        }
+        made
+    }
+
+    fn request_deleted_snapshot(&mut self, index: Few<0, 15>) -> Effect {
+        let Some(snapshot) = self.writing_snapshot(index) else { return Effect::None };
+        let made = self.request(WriteRequest::DeleteSnapshot { number: snapshot.number });
+        if made == Effect::Changed {
+            self.writing.snapshots.retain(|other| other.number != snapshot.number);
+        }
+        made
+    }
+
+    /// Returns the snapshot that `index` selects, if there is any.
+    fn writing_snapshot(&self, index: Few<0, 15>) -> Option<WritingSnapshot> {
+        let snapshots = &self.writing.snapshots;
+        snapshots.get(usize::from(index.get()) % snapshots.len().max(1)).copied()
     }
 
     fn request_cut(&mut self, kind: CutKind, choice: u16) -> Effect {
@@ -165,5 +271,118 @@ impl Vm {
         let room = self.writing.requests.len() < self.limits.requests;
         self.writing.requests.extend(room.then_some(request));
         effect(room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::limits::Limits;
+    use crate::programs::text::assemble;
+
+    /// Returns the machine after a program with this first line, without its beginning, and these operations.
+    fn run(image: &str, operations: &[&str]) -> Vm {
+        let line = format!(
+            "image cluster_bits=9 features=none blocks=append table=append tolerance=0 {image}\n{}",
+            operations.join("\n")
+        );
+        let program = assemble(&line).unwrap();
+        let mut vm = Vm::new();
+        vm.begin(&program.prologue, Limits::WRITTEN);
+        for operation in &program.operations {
+            vm.step(*operation);
+        }
+        vm
+    }
+
+    const V3: &str = "version=3 refcount_order=4 size=8<<9+0 rng_seed=0";
+    const BEGIN: &str = "write_at at=start+0 inside=0 length=0<<0";
+
+    #[test]
+    fn snapshots_are_named_by_their_numbers() {
+        let vm = run(
+            V3,
+            &[
+                "snapshot",
+                BEGIN,
+                "snapshot",
+                "resize size=9<<9+0",
+                "snapshot",
+                "delete_snapshot index=1",
+                "apply_snapshot index=1",
+                "snapshot",
+                "apply_snapshot index=0",
+                "delete_snapshot index=3",
+            ],
+        );
+        let expected = [
+            WriteRequest::TakeSnapshot { number: 1 },
+            WriteRequest::Resize { size_bytes: 9 << 9 },
+            WriteRequest::TakeSnapshot { number: 2 },
+            WriteRequest::DeleteSnapshot { number: 1 },
+            WriteRequest::ApplySnapshot { number: 2 },
+            WriteRequest::TakeSnapshot { number: 3 },
+            WriteRequest::ApplySnapshot { number: 0 },
+            WriteRequest::DeleteSnapshot { number: 0 },
+        ];
+        assert_eq!(vm.requests(), expected);
+        assert_eq!(vm.writing.size_bytes, Some(8 << 9));
+    }
+
+    #[test]
+    fn a_snapshot_needs_wide_refcounts() {
+        let taken = |order: u32| {
+            let image = format!("version=3 refcount_order={order} size=8<<9+0 rng_seed=0");
+            let requests = ["write at=start+0 clusters=2", BEGIN, "snapshot", "snapshot"];
+            run(&image, &requests).requests().len()
+        };
+        // One reference of the disk, one of the snapshot, and one while it is applied: up to 3.
+        assert_eq!([0, 1, 2].map(taken), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_version_2_disk_keeps_its_size_after_a_snapshot() {
+        let image = "version=2 refcount_order=4 size=8<<9+0 rng_seed=0";
+        let larger = "resize size=9<<9+0";
+        let vm = run(image, &[BEGIN, larger, "snapshot", "resize size=7<<9+0", "snapshot"]);
+        let expected = [
+            WriteRequest::Resize { size_bytes: 9 << 9 },
+            WriteRequest::TakeSnapshot { number: 0 },
+            WriteRequest::TakeSnapshot { number: 1 },
+        ];
+        assert_eq!(vm.requests(), expected);
+    }
+
+    #[test]
+    fn a_snapshot_with_more_than_its_disk_is_not_applied() {
+        let vm_state = "snapshot_with extra=16 vm=1 spread=0 id=1 name=1";
+        let applied = |operations: &[&str]| {
+            let vm = run(V3, operations);
+            vm.requests().iter().any(|it| matches!(it, WriteRequest::ApplySnapshot { .. }))
+        };
+        assert!(!applied(&[vm_state, BEGIN, "apply_snapshot index=0"]));
+        assert!(applied(&["snapshot", BEGIN, "apply_snapshot index=0"]));
+        // Nor if the size changes while the disk maps clusters past its end.
+        let beyond = "beyond table=0 distance=0 clusters=1 kind=data";
+        let resized = ["snapshot", "resize size=9<<9+0", beyond, BEGIN, "apply_snapshot index=0"];
+        assert!(!applied(&resized));
+    }
+
+    #[test]
+    fn the_engine_creates_an_image_that_the_program_has_not_built() {
+        let odd = "version=3 refcount_order=5 size=8<<9+100 rng_seed=7";
+        let created = run(odd, &[BEGIN]).new_image();
+        let expected = NewImage {
+            version: 3,
+            cluster_bits: 9,
+            refcount_bits: 32,
+            extended_l2: false,
+            is_zstd: false,
+            size_bytes: 8 << 9,
+        };
+        assert_eq!(created, Some(expected));
+        assert_eq!(run(V3, &[BEGIN]).new_image(), None);
+        assert_eq!(run(odd, &["write at=start+0 clusters=1", BEGIN]).new_image(), None);
+        assert_eq!(run(odd, &[]).new_image(), None);
     }
 }

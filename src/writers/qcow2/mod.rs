@@ -3,7 +3,10 @@
 //! # Arithmetic
 //! A disk ends before 2^63, so that no offset on it saturates.
 
+mod created;
 mod refcounts;
+mod references;
+mod snapshots;
 mod tables;
 
 use std::ops::Range;
@@ -16,7 +19,7 @@ use crate::disk::offsets::{GuestOffset, HostOffset};
 use crate::disk::storage::{Layer, WritableStorage};
 use crate::formats::qcow2::constants::{COPIED, L2_COMPRESSED, L2_ZERO, OFFSET_MASK};
 use crate::formats::qcow2::entry::{ClusterKind, L2Entry};
-use crate::formats::qcow2::geometry::Version;
+use crate::formats::qcow2::geometry::{Geometry, Version};
 use crate::walkers;
 use crate::walkers::{Disk, WalkScratch};
 
@@ -39,6 +42,19 @@ pub struct SmallWriter<'s, S: WritableStorage> {
 type BehindLast = Option<HostOffset>;
 
 impl<'s, S: WritableStorage> SmallWriter<'s, S> {
+    /// Creates an empty image in an empty file.
+    ///
+    /// # Errors
+    /// The writer does not support the geometry, or the file cannot be written.
+    pub fn create(
+        file: &S,
+        geometry: &Geometry,
+        size_bytes: u64,
+        fault: Option<WriterFault>,
+    ) -> Result<(), WriteError> {
+        created::create(file, geometry, size_bytes, fault)
+    }
+
     /// Opens the first image of `chain` for writing.
     ///
     /// # Errors
@@ -156,6 +172,41 @@ impl<'s, S: WritableStorage> SmallWriter<'s, S> {
             true => Ok(()),
             false => self.tables.flush(),
         }
+    }
+
+    /// Takes a snapshot of the disk.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::write`].
+    pub fn take_snapshot(&mut self) -> Result<(), WriteError> {
+        self.disk = None;
+        self.tables.take_snapshot()
+    }
+
+    /// Restores the disk from the snapshot at `index`.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::write`]; or there is no such snapshot.
+    pub fn apply_snapshot(&mut self, index: u32) -> Result<(), WriteError> {
+        self.disk = None;
+        self.tables.apply_snapshot(index)
+    }
+
+    /// Deletes the snapshot at `index`.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::apply_snapshot`].
+    pub fn delete_snapshot(&mut self, index: u32) -> Result<(), WriteError> {
+        self.disk = None;
+        self.tables.delete_snapshot(index)
+    }
+
+    /// Closes the image.
+    ///
+    /// # Errors
+    /// As for [`SmallWriter::write`].
+    pub fn close(mut self) -> Result<(), WriteError> {
+        self.tables.close()
     }
 
     /// Returns the parts of a range in each cluster.

@@ -78,7 +78,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         is_there.then(|| self.header.refcount_table_offset.saturating_add(index.saturating_mul(8)))
     }
 
-    fn count(&self, cluster: HostCluster) -> Result<u64, WriteError> {
+    /// Returns the count of a cluster.
+    pub(super) fn count(&self, cluster: HostCluster) -> Result<u64, WriteError> {
         let Some(slot) = self.table_slot(cluster) else { return Ok(0) };
         let Some(block) = refcount::block_offset(self.entry(slot)?) else { return Ok(0) };
         let place = self.place(block, cluster);
@@ -90,7 +91,8 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         Ok(if width < 8 { number >> place.shift & ((1 << width) - 1) } else { number })
     }
 
-    fn set_count(&mut self, cluster: HostCluster, count: u64) -> Result<(), WriteError> {
+    /// Gives a cluster another count.
+    pub(super) fn set_count(&mut self, cluster: HostCluster, count: u64) -> Result<(), WriteError> {
         if self.table_slot(cluster).is_none() {
             self.grow_table()?;
         }
@@ -136,6 +138,11 @@ impl<S: WritableStorage> WrittenTables<'_, S> {
         let slot = self.table_slot(cluster).ok_or(WriteError::TooLong)?;
         self.set_reference(slot, block.get())?;
         Ok(block)
+    }
+
+    /// Returns the largest count.
+    pub(super) fn max_count(&self) -> u64 {
+        u64::MAX >> 64u32.saturating_sub(self.width_bits())
     }
 
     /// Returns the width of a count: 1 to 64 bits.

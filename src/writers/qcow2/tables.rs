@@ -2,11 +2,12 @@
 
 use std::ops::{ControlFlow, Range};
 
-use crate::disk::clusters::{ClusterSize, GuestCluster};
+use crate::disk::clusters::{ClusterSize, GuestCluster, HostCluster};
 use crate::disk::offsets::HostOffset;
 use crate::disk::storage::{Data, WritableStorage, each_data, read_array};
 use crate::formats::qcow2::constants::{
     AUTOCLEAR_BITMAPS, COMPATIBLE_LAZY_REFCOUNTS, COPIED, INCOMPATIBLE_CORRUPT, INCOMPATIBLE_DIRTY,
+    MAX_L1_ENTRIES,
 };
 use crate::formats::qcow2::entry::{ClusterKind, L1Entry, L2Entry};
 use crate::formats::qcow2::geometry::Geometry;
@@ -14,7 +15,7 @@ use crate::formats::qcow2::header::Header;
 use crate::writers::{WriteError, WriterFault};
 
 /// The offset of the header's field `size`.
-const SIZE_AT: HostOffset = HostOffset::new(24);
+pub(super) const SIZE_AT: HostOffset = HostOffset::new(24);
 /// The offset of `l1_size`, with `l1_table_offset` behind it.
 const L1_ENTRIES_AT: HostOffset = HostOffset::new(36);
 /// The offset of `compatible_features`.
@@ -32,6 +33,8 @@ pub(super) struct WrittenTables<'s, S> {
     pub(super) header: Header,
     /// The end of the last cluster of the file.
     end: HostOffset,
+    /// That end when the image was opened.
+    first_end: HostOffset,
 }
 
 impl<'s, S: WritableStorage> WrittenTables<'s, S> {
@@ -52,7 +55,7 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         let cluster_size = header.geometry.cluster_size;
         let clusters = cluster_size.clusters_for(file.length_bytes());
         let end = HostOffset::new(cluster_size.saturating_bytes(clusters));
-        Ok(Self { file, fault, header, end })
+        Ok(Self { file, fault, header, end, first_end: end })
     }
 
     pub(super) fn has(&self, fault: WriterFault) -> bool {
@@ -219,23 +222,40 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
 
     /// Frees the host clusters of an L2 entry.
     pub(super) fn free_entry(&mut self, entry: u64) -> Result<(), WriteError> {
-        let (start, length) = match self.kind(entry)? {
-            ClusterKind::Normal(host) | ClusterKind::ZeroAllocated(host) => (host, 1),
-            ClusterKind::Compressed(run) => (run.offset, run.length_bytes()),
-            _ => return Ok(()),
-        };
-        let last = start.saturating_add(length.saturating_sub(1));
+        let clusters = self.clusters_of(entry)?;
+        match clusters.is_empty() {
+            true => Ok(()),
+            false => {
+                let length = clusters.end.saturating_sub(clusters.start);
+                self.free_run(HostCluster::new(clusters.start), length)
+            }
+        }
+    }
+
+    /// Frees the clusters of a table.
+    pub(super) fn free_table(&mut self, at: HostOffset, bytes: u64) -> Result<(), WriteError> {
         let cluster_size = self.cluster_size();
-        let (first, last) = (cluster_size.host_cluster(start), cluster_size.host_cluster(last));
-        self.free_run(first, last.get().saturating_sub(first.get()).saturating_add(1))
+        match cluster_size.clusters_for(bytes) {
+            0 => Ok(()),
+            clusters => self.free_run(cluster_size.host_cluster(at), clusters),
+        }
+    }
+
+    /// Returns the number of L1 entries that a disk needs.
+    pub(super) fn l1_entries_for(&self, size_bytes: u64) -> Result<u64, WriteError> {
+        let cluster_size = self.cluster_size();
+        let entries = cluster_size.clusters_for(size_bytes).div_ceil(cluster_size.bytes() / 8);
+        match entries <= u64::from(MAX_L1_ENTRIES) {
+            true => Ok(entries),
+            false => Err(WriteError::TooLong),
+        }
     }
 
     /// Gives the disk another size. If it needs a longer L1 table, moves the table to the end of the file.
     pub(super) fn resize(&mut self, size_bytes: u64) -> Result<(), WriteError> {
-        let cluster_size = self.cluster_size();
-        let entries = cluster_size.clusters_for(size_bytes).div_ceil(cluster_size.bytes() / 8);
+        let entries = self.l1_entries_for(size_bytes)?;
         if entries > u64::from(self.header.l1_entries) {
-            self.move_l1(u32::try_from(entries).map_err(|_| WriteError::TooLong)?)?;
+            self.move_l1(u32::try_from(entries).map_err(|_| WriteError::TooLong)?, false)?;
         }
         self.header.size_bytes = size_bytes;
         match self.has(WriterFault::SizeNotStored) {
@@ -244,14 +264,25 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         }
     }
 
-    /// Moves the L1 table to the end of the file, with room for more entries.
-    fn move_l1(&mut self, entries: u32) -> Result<(), WriteError> {
+    /// Closes the image. Everything is in the file already.
+    pub(super) fn close(&mut self) -> Result<(), WriteError> {
+        let has_grown = self.end > self.first_end;
+        match has_grown && self.has(WriterFault::CloseTorn) {
+            true => self.move_l1(self.header.l1_entries, true),
+            false => Ok(()),
+        }
+    }
+
+    /// Moves the L1 table to the end of the file, with room for more entries. If `is_torn`, the header is first.
+    fn move_l1(&mut self, entries: u32, is_torn: bool) -> Result<(), WriteError> {
         let cluster_size = self.cluster_size();
         let (old, old_bytes) = (self.header.l1_offset, u64::from(self.header.l1_entries) * 8);
         let clusters = cluster_size.clusters_for(u64::from(entries) * 8);
         let new = self.allocate(clusters)?;
         let bytes = self.moved_table((old, old_bytes), clusters)?;
-        self.write_to_hole(new, &bytes)?;
+        if !is_torn {
+            self.write_to_hole(new, &bytes)?;
+        }
         self.header.l1_offset = new;
         self.header.l1_entries = entries;
         // Both fields in one write: a power cut leaves both as they were, or neither.
@@ -260,6 +291,9 @@ impl<'s, S: WritableStorage> WrittenTables<'s, S> {
         fields[4..].copy_from_slice(&new.get().to_be_bytes());
         self.flush()?;
         self.write(L1_ENTRIES_AT, &fields)?;
+        if is_torn {
+            self.write(new, &bytes)?;
+        }
         self.free_run(cluster_size.host_cluster(old), cluster_size.clusters_for(old_bytes))
     }
 

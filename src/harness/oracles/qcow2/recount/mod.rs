@@ -109,6 +109,16 @@ impl Recount {
         all.map(|_| ())
     }
 
+    /// Returns the findings of the last recount.
+    pub fn reports(&self) -> &[RefcountReport] {
+        self.clusters.reports()
+    }
+
+    /// Returns the number of references to a cluster of the image that was recounted last.
+    pub fn references(&self, cluster: HostCluster) -> u64 {
+        self.clusters.computed(cluster.get())
+    }
+
     /// Returns the head of the image that was recounted last.
     pub fn take_head(&mut self) -> Option<Head> {
         self.head.take()

@@ -1,0 +1,186 @@
+//! qemu-img, for changes that qemu-io has no command for: new images, and snapshots.
+//!
+//! # Arithmetic
+//! A string that would lie past 2^64 lies past the end of every file.
+
+use std::path::Path;
+
+use crate::disk::offsets::HostOffset;
+use crate::disk::storage::Storage;
+use crate::formats::qcow2::constants::SNAPSHOT_FIXED_BYTES;
+use crate::formats::qcow2::header::Header;
+use crate::formats::qcow2::snapshot_table;
+use crate::harness::chain::ChainFile;
+use crate::harness::engine::{Answer, EngineEnd, EngineError, NewImage};
+
+use super::failure::fail;
+use super::session;
+
+/// The longest id and the longest name of a snapshot that qemu-img finds (`QEMUSnapshotInfo`).
+const MAX_FOUND_ID_BYTES: usize = 127;
+const MAX_FOUND_NAME_BYTES: usize = 255;
+
+/// A change of the snapshots of an image.
+#[derive(Clone, Debug)]
+pub(super) enum SnapshotChange {
+    /// Takes one with this name.
+    Take(String),
+    /// Applies that with this id or name.
+    Apply(String),
+    /// Deletes the first one with this name.
+    Delete(String),
+}
+
+/// A snapshot of an image, as far as qemu-img names it.
+#[derive(Clone, Debug)]
+pub(super) struct NamedSnapshot {
+    id: String,
+    name: String,
+    /// The size of its disk in bytes.
+    pub(super) size_bytes: u64,
+}
+
+impl SnapshotChange {
+    /// Returns the change that applies the snapshot at `index`. QEMU looks for ids first, then for names.
+    pub(super) fn apply(snapshots: &[NamedSnapshot], index: usize) -> Answer<Self> {
+        let snapshot = named(snapshots, index)?;
+        let with_id = |id: &str| snapshots.iter().position(|other| other.id == id);
+        let with_name = |name: &str| snapshots.iter().position(|other| other.name == name);
+        let string = match (with_id(&snapshot.id), with_id(&snapshot.name)) {
+            (Some(first), _) if first == index && !snapshot.id.is_empty() => &snapshot.id,
+            (_, None) if with_name(&snapshot.name) == Some(index) => &snapshot.name,
+            _ => return Err(EngineError::unsupported("another snapshot has the same name")),
+        };
+        Ok(Self::Apply(string.clone()))
+    }
+
+    /// Returns the change that deletes the snapshot at `index`.
+    pub(super) fn delete(snapshots: &[NamedSnapshot], index: usize) -> Answer<Self> {
+        let snapshot = named(snapshots, index)?;
+        match snapshots.iter().position(|other| other.name == snapshot.name) == Some(index) {
+            true => Ok(Self::Delete(snapshot.name.clone())),
+            false => Err(EngineError::unsupported("another snapshot has the same name")),
+        }
+    }
+
+    /// Returns the change that takes a snapshot, whose name none of `snapshots` has.
+    pub(super) fn take(snapshots: &[NamedSnapshot]) -> Self {
+        let is_free = |name: &String| snapshots.iter().all(|other| other.name != *name);
+        // There are fewer snapshots than numbers.
+        let name = (0..=snapshots.len()).map(|number| format!("new-{number}")).find(is_free);
+        Self::Take(name.unwrap_or_default())
+    }
+
+    /// Changes the image that `options` name.
+    pub(super) fn run(&self, options: &str) -> ToolAnswer {
+        let (flag, string) = match self {
+            Self::Take(name) => ("-c", name),
+            Self::Apply(string) => ("-a", string),
+            Self::Delete(name) => ("-d", name),
+        };
+        run(&format!("qemu-img snapshot -q {flag} '{string}' --image-opts '{options}'"))
+    }
+}
+
+/// The answer of qemu-img: the end of its process, if it has not ended by itself.
+pub(super) type ToolAnswer = Result<Answer, Box<EngineEnd>>;
+
+/// Creates an image at `path`.
+pub(super) fn create(path: &Path, image: &NewImage) -> ToolAnswer {
+    let compat = if image.version == 2 { "0.10" } else { "1.1" };
+    let mut options = format!(
+        "cluster_size={},compat={compat},refcount_bits={}",
+        1u64 << image.cluster_bits,
+        image.refcount_bits
+    );
+    if image.extended_l2 {
+        options.push_str(",extended_l2=on");
+    }
+    if image.is_zstd {
+        options.push_str(",compression_type=zstd");
+    }
+    let (path, size) = (path.display(), image.size_bytes);
+    run(&format!("qemu-img create -q -f qcow2 -o {options} '{path}' {size}"))
+}
+
+/// Runs qemu-img to its end.
+fn run(command: &str) -> ToolAnswer {
+    let ran = session::run(&format!("{command} 2>&1"), None)
+        .unwrap_or_else(|what| fail(&format!("qemu-img: {what}")));
+    match ran.end.status {
+        "exit status: 0" => Ok(Ok(())),
+        "exit status: 1" => Ok(Err(EngineError::untyped(ran.output.trim().to_string()))),
+        _ => Err(Box::new(ran.end)),
+    }
+}
+
+/// Returns the snapshots of an image, in the order of its table.
+pub(super) fn snapshots(file: &ChainFile, header: &Header) -> Answer<Vec<NamedSnapshot>> {
+    let mut snapshots = Vec::new();
+    snapshot_table::each_entry(file, header, |_, at, entry| {
+        let id_at = at
+            .saturating_add(SNAPSHOT_FIXED_BYTES as u64)
+            .saturating_add(u64::from(entry.extra_bytes));
+        let name_at = id_at.saturating_add(u64::from(entry.id_bytes));
+        let extra = snapshot_table::extra_of(file, at, entry)?;
+        snapshots.push(NamedSnapshot {
+            id: string(file, id_at, entry.id_bytes)?,
+            name: string(file, name_at, entry.name_bytes)?,
+            size_bytes: extra.disk_bytes.unwrap_or(header.size_bytes),
+        });
+        Ok(())
+    })?;
+    Ok(snapshots)
+}
+
+fn string(
+    file: &ChainFile,
+    at: HostOffset,
+    length: u16,
+) -> Result<String, crate::formats::error::MapError> {
+    let mut bytes = vec![0; usize::from(length)];
+    file.read_at(at, &mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Returns a snapshot whose strings a command can have.
+fn named(snapshots: &[NamedSnapshot], index: usize) -> Answer<&NamedSnapshot> {
+    let is_plain = |string: &str, most: usize| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        string.len() <= most && string.bytes().all(is_plain)
+    };
+    let snapshot = snapshots.get(index).filter(|it| {
+        is_plain(&it.id, MAX_FOUND_ID_BYTES) && is_plain(&it.name, MAX_FOUND_NAME_BYTES)
+    });
+    snapshot.ok_or_else(|| EngineError::unsupported("such a snapshot"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(id: &str, name: &str) -> NamedSnapshot {
+        NamedSnapshot { id: id.to_string(), name: name.to_string(), size_bytes: 0 }
+    }
+
+    fn string_of(change: Answer<SnapshotChange>) -> Option<String> {
+        match change.ok()? {
+            SnapshotChange::Take(it) | SnapshotChange::Apply(it) | SnapshotChange::Delete(it) => {
+                Some(it)
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_names_the_snapshot_that_qemu_finds() {
+        let all = [snapshot("1", ""), snapshot("", "3"), snapshot("2", ""), snapshot("3", "new-0")];
+        let applied = [0, 1, 2, 3].map(|index| string_of(SnapshotChange::apply(&all, index)));
+        let [one, two, three] = ["1", "2", "3"].map(|it| Some(it.to_string()));
+        assert_eq!(applied, [one, None, two, three.clone()]);
+        let deleted = [0, 1, 2, 3].map(|index| string_of(SnapshotChange::delete(&all, index)));
+        let named = Some("new-0".to_string());
+        assert_eq!(deleted, [Some(String::new()), three, None, named]);
+        assert_eq!(string_of(Ok(SnapshotChange::take(&all))).as_deref(), Some("new-1"));
+        assert_eq!(string_of(SnapshotChange::apply(&all, 4)), None);
+    }
+}

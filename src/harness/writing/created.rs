@@ -1,0 +1,84 @@
+//! Has an engine create an empty image, and judges it before the engine writes to it.
+
+use crate::formats::qcow2::geometry::{Compression, Version};
+use crate::formats::qcow2::header::Header;
+use crate::harness::case::Case;
+use crate::harness::chain::Chain;
+use crate::harness::engine::{Engine, EngineError};
+use crate::harness::idle::QuestionKind;
+use crate::harness::oracles::written;
+use crate::harness::oracles::{self, OracleResult, Violation};
+use crate::harness::verdicts::Verdicts;
+use crate::programs::NewImage;
+
+use super::judge::WriterJudge;
+
+impl WriterJudge {
+    /// Has the engine create the image of `case`, if the program wants that. Returns `None` if it does not, if the
+    /// engine does not create such images, or if there is a known finding in the image: the engine then writes to the
+    /// image that the harness has built.
+    pub(super) fn create<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        case: &Case,
+        has_cuts: bool,
+        verdicts: &mut Verdicts,
+    ) -> Result<Option<Chain>, Box<Violation>> {
+        let Some(wanted) = &case.new_image else { return Ok(None) };
+        let chain = Chain::empty(case.images, has_cuts, &self.meter);
+        match engine.create(&chain, wanted) {
+            Ok(()) => {}
+            Err(EngineError::NotAsked | EngineError::Unsupported(_)) => {
+                verdicts.leave_unanswered(QuestionKind::Create);
+                return Ok(None);
+            }
+            Err(error) => {
+                verdicts
+                    .judge::<()>(Err(oracles::unexpected_error("written", "create", &error)))?;
+                return Ok(None);
+            }
+        }
+        chain.note_closed();
+        let files = chain.as_written();
+        let judged = check_geometry(&files, wanted).and_then(|()| self.closed(&files));
+        if judged.is_err() {
+            self.written = Some(files);
+        }
+        Ok(verdicts.judge(judged)?.map(|()| chain))
+    }
+}
+
+/// Compares the header of a new image with the properties that the harness has asked for.
+fn check_geometry(files: &Chain, wanted: &NewImage) -> OracleResult {
+    let header = Header::read(files.image()).map_err(|error| {
+        written::in_file(oracles::unexpected_error("open", "new image", &EngineError::from(error)))
+    })?;
+    let geometry = &header.geometry;
+    let number = u64::from;
+    let version = if geometry.version == Version::V2 { 2 } else { 3 };
+    let is_zstd = geometry.compression == Compression::Zstd;
+    for (field, expected, actual) in [
+        ("version of a new image", number(wanted.version), version),
+        (
+            "cluster size of a new image",
+            number(wanted.cluster_bits),
+            number(geometry.cluster_size.bits()),
+        ),
+        (
+            "refcount width of a new image",
+            number(wanted.refcount_bits),
+            1 << geometry.refcount_order,
+        ),
+        (
+            "L2 entries of a new image",
+            u64::from(wanted.extended_l2),
+            u64::from(geometry.extended_l2),
+        ),
+        ("compression type of a new image", u64::from(wanted.is_zstd), u64::from(is_zstd)),
+        ("backing file of a new image", 0, number(header.backing_file_bytes)),
+        ("size of a new image", wanted.size_bytes, header.size_bytes),
+    ] {
+        written::check_new_image(field, expected, actual)?;
+    }
+    Ok(())
+}

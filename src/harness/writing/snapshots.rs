@@ -1,0 +1,101 @@
+//! Reads the snapshots of a file that an engine has left with our own walker, and compares them with those that the
+//! requests have left.
+
+use crate::formats::qcow2::header::Header;
+use crate::harness::Walker;
+use crate::harness::chain::Chain;
+use crate::harness::engine::{Engine, EngineError, OpenDisk};
+use crate::harness::oracles::written::{self, BeyondEdges, Moment, WrittenBuffers};
+use crate::harness::oracles::{self, OracleResult, Violation};
+use crate::images::entropy::Entropy;
+
+use super::cut::Cut;
+use super::guest::{ChangedDisk, FlushedDisk};
+use super::judge::WriterJudge;
+use super::state::{BuiltDisks, DiskState};
+
+impl WriterJudge {
+    /// Judges the snapshots of a closed file.
+    pub(super) fn snapshots(&mut self, reader: &mut Walker, chain: &Chain) -> OracleResult {
+        let count = count_of(chain)?;
+        let Self { built, guest, bytes, entropy, .. } = self;
+        let mut snapshots = SnapshotReader { reader, chain, built, bytes, entropy, is_cut: false };
+        match guest.snapshots.states().count() {
+            expected if expected == count => snapshots.check(guest.snapshots.states()),
+            expected => written::wrong_snapshot_count(expected, count),
+        }
+    }
+
+    /// Judges the snapshots of the file after a cut. Its table is one of those since the last flush.
+    pub(super) fn snapshots_after_cut(&mut self, reader: &mut Walker, cut: &Cut) -> OracleResult {
+        let count = count_of(&cut.files)?;
+        let Self { built, bytes, entropy, .. } = self;
+        let chain = &cut.files;
+        let mut snapshots = SnapshotReader { reader, chain, built, bytes, entropy, is_cut: true };
+        let mut first = written::wrong_snapshot_count(cut.guest.snapshots.states().count(), count);
+        let mut is_counted = false;
+        for states in cut.guest.snapshots.after_cut() {
+            let states: Vec<&DiskState> = states.collect();
+            if states.len() != count {
+                continue;
+            }
+            match snapshots.check(states.into_iter()) {
+                Ok(()) => return Ok(()),
+                // The latest table says most.
+                found if !is_counted => (first, is_counted) = (found, true),
+                Err(_) => {}
+            }
+        }
+        first
+    }
+}
+
+/// Returns the number of snapshots that a file has.
+fn count_of(chain: &Chain) -> Result<usize, Box<Violation>> {
+    let header = Header::read(chain.image());
+    let header = header.map_err(|error| {
+        written::in_snapshot(oracles::unexpected_error("open", "", &EngineError::from(error)))
+    })?;
+    // The header allows 65,536.
+    Ok(header.snapshots as usize)
+}
+
+/// Compares the snapshots of a file.
+struct SnapshotReader<'r> {
+    reader: &'r mut Walker,
+    chain: &'r Chain,
+    built: &'r BuiltDisks,
+    bytes: &'r mut WrittenBuffers,
+    entropy: &'r mut Entropy,
+    /// After a cut, bytes that were not flushed may be any.
+    is_cut: bool,
+}
+
+impl SnapshotReader<'_> {
+    /// Reads all snapshots, in the order of the table.
+    fn check<'d>(&mut self, states: impl Iterator<Item = &'d DiskState>) -> OracleResult {
+        (0..).zip(states).try_for_each(|(index, state)| {
+            self.check_one(index, state).map_err(written::in_snapshot)
+        })
+    }
+
+    fn check_one(&mut self, index: u32, state: &DiskState) -> OracleResult {
+        let Self { reader, chain, built, bytes, entropy, is_cut } = self;
+        let opened = reader.open_snapshot(chain, index);
+        let mut disk = opened.map_err(|error| oracles::unexpected_error("open", "", &error))?;
+        oracles::model::check_size(state.size_bytes, disk.virtual_size_bytes())?;
+        let read = &mut |at, into: &mut [u8]| disk.read(at, into);
+        let beyond = BeyondEdges::Drawn(entropy);
+        match is_cut {
+            _ if state.is_unchanged() => oracles::data::check(read, built.below(state), |_| true),
+            true => {
+                let disk = FlushedDisk::new(state, built);
+                written::check(read, &disk, Moment::Cut, beyond, bytes)
+            }
+            false => {
+                let disk = ChangedDisk::new(state, built);
+                written::check(read, &disk, Moment::Closed, beyond, bytes)
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! States of a disk: each is a disk that the program has built, with changes.
+
+use std::ops::Range;
+
+use crate::disk::ranges::RangeMap;
+use crate::harness::model::Model;
+use crate::programs::Journal;
+
+/// A change of guest bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GuestChange {
+    /// The request with this number, from 1, has written it.
+    Written(u32),
+    /// The range reads as zeros.
+    Zeroed,
+}
+
+/// The state of a disk at some moment: a disk that the program has built, with changes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DiskState {
+    /// The size of the disk in bytes.
+    pub(super) size_bytes: u64,
+    /// The disk below the changes, by its number in [`BuiltDisks`].
+    pub(super) built: usize,
+    pub(super) changes: RangeMap<GuestChange>,
+    /// The ranges that have changed since the last flush.
+    pub(super) unsettled: RangeMap<()>,
+}
+
+impl DiskState {
+    /// Returns the state of the built disk with this number, without changes.
+    pub(super) fn new(built: usize, disk: &Model) -> Self {
+        Self { size_bytes: disk.virtual_size_bytes(), built, ..Self::default() }
+    }
+
+    /// Reports whether the state is that of the built disk.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.changes.iter().next().is_none()
+    }
+
+    /// Notes that all changes must survive a cut.
+    pub(super) fn settle(&mut self) {
+        self.unsettled.clear();
+    }
+
+    /// Notes a change.
+    pub(super) fn change(&mut self, range: Range<u64>, change: GuestChange) {
+        self.changes.insert(range.clone(), change);
+        self.unsettled.insert(range, ());
+    }
+}
+
+/// The disks that the program has built: the disk itself, and those of its snapshots in the order of their table.
+#[derive(Debug, Default)]
+pub(super) struct BuiltDisks {
+    /// Spare ones follow the last one in use.
+    models: Vec<Model>,
+    live: usize,
+    cluster_bytes: u64,
+}
+
+impl BuiltDisks {
+    /// Replays the journals of all layers, from the top down.
+    pub(super) fn replay<'j>(&mut self, journals: impl Iterator<Item = &'j Journal> + Clone) {
+        self.live = 1;
+        self.cluster_bytes = journals.clone().next().map_or(1, |top| top.cluster_size.bytes());
+        self.replay_at(0, journals.clone());
+        self.live = self.active().snapshot_count() + 1;
+        for index in 1..self.live {
+            self.replay_at(index, journals.clone());
+            self.models[index].become_snapshot(index - 1);
+        }
+    }
+
+    fn replay_at<'j>(&mut self, index: usize, journals: impl Iterator<Item = &'j Journal>) {
+        if index == self.models.len() {
+            self.models.push(Model::new());
+        }
+        self.models[index].replay(journals);
+    }
+
+    /// Returns the cluster size of the image.
+    pub(super) fn cluster_bytes(&self) -> u64 {
+        self.cluster_bytes
+    }
+
+    /// Returns the disk itself.
+    pub(super) fn active(&self) -> &Model {
+        &self.models[0]
+    }
+
+    /// Returns the disks of all snapshots.
+    pub(super) fn snapshots(&self) -> &[Model] {
+        &self.models[1..self.live]
+    }
+
+    /// Returns the disk below the changes of a state.
+    pub(super) fn below(&self, state: &DiskState) -> &Model {
+        &self.models[state.built]
+    }
+}
