@@ -120,10 +120,16 @@ fn top_only(mapping: Mapping) -> GuestStatus {
 
 /// Returns all kinds of questions but the one that an engine answers.
 fn idle_without(answered: QuestionKind) -> Vec<QuestionKind> {
-    use QuestionKind::{Discard, Flush, Resize, WriteZeroes, Writing};
+    use QuestionKind::{
+        ApplySnapshot, Create, DeleteSnapshot, Discard, Flush, Resize, TakeSnapshot, WriteZeroes,
+        Writing,
+    };
     // The target `map_extents` makes no requests.
-    let requests = [Writing, WriteZeroes, Discard, Resize, Flush];
-    let is_idle = |kind: &QuestionKind| *kind != answered && !requests.contains(kind);
+    let snapshots = [TakeSnapshot, ApplySnapshot, DeleteSnapshot];
+    let requests = [Writing, WriteZeroes, Discard, Resize, Flush, Create];
+    let is_idle = |kind: &QuestionKind| {
+        *kind != answered && !requests.contains(kind) && !snapshots.contains(kind)
+    };
     QuestionKind::ALL.into_iter().filter(is_idle).collect()
 }
 

@@ -21,6 +21,8 @@ const PROGRAMS: u64 = 91 * 6;
 const OPERATIONS: usize = 12;
 /// The number of programs with a long write, behind the others.
 const LONG_WRITES: u64 = 4;
+/// The number of programs with cuts while a snapshot is taken.
+const CUT_SNAPSHOTS: u64 = 16;
 /// The seeds of the target, which follow them: requests that are rare in generated programs.
 const SEEDS: &str = "corpus/text/writes";
 /// The number of programs whose images qemu-img checks.
@@ -52,9 +54,23 @@ fn program(number: u64) -> Program {
     program
 }
 
-/// Returns all programs: those with a number, then the seeds.
+/// Returns a program with four cuts of the power after a snapshot that is not flushed.
+fn cut_snapshot(number: u64) -> Program {
+    let cuts =
+        (4 * number..4 * number + 4).map(|choice| format!("sync kind=cut choice={choice}\n"));
+    let text = format!(
+        "image version=3 cluster_bits=9 refcount_order=4 features=none size=9<<9+0 rng_seed=0 \
+         blocks=append table=append tolerance=0\nwrite at=start+0 clusters=1\n\
+         sync kind=flush choice=0\nsnapshot\n{}",
+        cuts.collect::<String>()
+    );
+    assemble(&text).unwrap()
+}
+
+/// Returns all programs: those with a number, those with a cut snapshot, then the seeds.
 fn programs() -> Vec<Program> {
     let mut programs: Vec<Program> = (0..PROGRAMS + LONG_WRITES).map(program).collect();
+    programs.extend((0..CUT_SNAPSHOTS).map(cut_snapshot));
     let mut seeds: Vec<_> =
         std::fs::read_dir(SEEDS).unwrap().map(|it| it.unwrap().path()).collect();
     seeds.sort();

@@ -280,8 +280,8 @@ impl WriterJudge {
         self.guest.snapshots.index_of(number).unwrap_or(u32::MAX)
     }
 
-    /// Reads the open disk around the edges of a request that was carried out, or all of it if that was a snapshot. Later
-    /// requests may hide a mistake there, and the end of the session shows it too late.
+    /// Reads the open disk around the edges of a request that was carried out, or more of it if that applied a
+    /// snapshot. Later requests may hide a mistake there, and the end of the session shows it too late.
     fn compare_edges(&mut self, request: &WriteRequest, disk: &mut impl OpenDisk) -> OracleResult {
         if matches!(request, WriteRequest::ApplySnapshot { .. }) {
             return self.compare(Moment::Open, &mut |at, into: &mut [u8]| disk.read(at, into));
